@@ -1,0 +1,1 @@
+//! Modules: where they come from and where they are kept.

@@ -1,0 +1,128 @@
+//! The paths that an API server calls: built and parsed here and nowhere else.
+
+use std::fmt;
+
+use crate::policy_id::{PolicyId, PolicyIdError};
+
+/// What is asked of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// An `AdmissionReview`; the policy's mode, `mutating` and message apply to the answer.
+    Validate,
+    /// `{"request": <any>}` without Kubernetes' envelope.
+    ValidateRaw,
+    /// An `AdmissionReview`; the answer is the program's own, whatever the mode.
+    Audit,
+}
+
+impl Action {
+    const ALL: [Self; 3] = [Self::Validate, Self::ValidateRaw, Self::Audit];
+
+    /// The first segment of the path.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Validate => "validate",
+            Self::ValidateRaw => "validate_raw",
+            Self::Audit => "audit",
+        }
+    }
+}
+
+/// `/<action>/<policy id>[/<generation>]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub action: Action,
+    pub policy: PolicyId,
+    /// The generation that must answer; none for the live one.
+    pub generation: Option<u64>,
+}
+
+/// Why a path is no endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    #[error(
+        "there is nothing at this path; policies answer at /validate, /validate_raw and /audit, followed by /<policy id>[/<generation>]"
+    )]
+    Unknown,
+    #[error(transparent)]
+    Policy(#[from] PolicyIdError),
+    #[error("{0:?} is no generation: a whole number from 1, without leading zeros")]
+    Generation(String),
+}
+
+impl Endpoint {
+    /// Parses the path of a request, without its query.
+    ///
+    /// # Errors
+    /// When the path has another shape, or its policy id or generation is malformed.
+    pub fn parse(path: &str) -> Result<Self, EndpointError> {
+        let mut segments = path.strip_prefix('/').ok_or(EndpointError::Unknown)?.split('/');
+        let first = segments.next().unwrap_or_default();
+        let action = Action::ALL.into_iter().find(|a| a.as_str() == first).ok_or(EndpointError::Unknown)?;
+        let policy = segments.next().ok_or(EndpointError::Unknown)?.parse()?;
+        let generation = segments.next().map(parse_generation).transpose()?;
+        if segments.next().is_some() {
+            return Err(EndpointError::Unknown);
+        }
+        Ok(Self { action, policy, generation })
+    }
+}
+
+fn parse_generation(text: &str) -> Result<u64, EndpointError> {
+    let canonical = text.bytes().all(|c| c.is_ascii_digit()) && !text.starts_with('0');
+    text.parse().ok().filter(|_| canonical).ok_or_else(|| EndpointError::Generation(text.chars().take(40).collect()))
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}/{}", self.action.as_str(), self.policy)?;
+        self.generation.map_or(Ok(()), |generation| write!(f, "/{generation}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn paths_that_are_no_endpoints_are_refused() {
+        for path in [
+            "",
+            "/",
+            "/validate",
+            "/validate/",
+            "validate/cluster.a",
+            "/validate/cluster.a/",
+            "/validate/cluster.a/0",
+            "/validate/cluster.a/01",
+            "/validate/cluster.a/+1",
+            "/validate/cluster.a/-1",
+            "/validate/cluster.a/1/",
+            "/validate/cluster.a/1/2",
+            "/validate/../cluster.a",
+            "/Validate/cluster.a",
+            "/validate/cluster.a/1e3",
+            "/validate/cluster.a/18446744073709551616",
+            "/preview/cluster.a",
+        ] {
+            assert!(Endpoint::parse(path).is_err(), "{path:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_endpoint_survives_its_path(action in 0..3usize, name in "[a-z0-9]{1,30}", generation in proptest::option::of(1..=u64::MAX)) {
+            let endpoint = Endpoint { action: Action::ALL[action], policy: PolicyId::cluster(&name).unwrap(), generation };
+            prop_assert_eq!(Endpoint::parse(&endpoint.to_string()), Ok(endpoint));
+        }
+
+        #[test]
+        fn what_parses_is_written_the_same_way(path in "/(validate|validate_raw|audit)/[a-z.0-9/%-]{0,30}") {
+            if let Ok(endpoint) = Endpoint::parse(&path) {
+                prop_assert_eq!(endpoint.to_string(), path);
+            }
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What Proviso means, without doing anything: policy ids and endpoint paths, admission reviews and the
+//! verdicts on them, matching, and how two verdicts differ. No I/O, no clock, no Kubernetes client.
+
+pub mod divergence;
+pub mod endpoint;
+pub mod matching;
+pub mod policy_id;
+pub mod review;
+pub mod verdict;
+
+pub use divergence::Divergence;
+pub use endpoint::{Action, Endpoint};
+pub use matching::Match;
+pub use policy_id::PolicyId;
+pub use review::Review;
+pub use verdict::{Enforcement, Failure, Mode, Verdict};

@@ -1,0 +1,189 @@
+//! Which requests a policy's `admission` section covers, by the rules of the API server's own webhook matching:
+//! rules, scope, object and namespace selectors. (`matchConditions` are CEL: they are for the engines.)
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{Expression, ParseExpressionError, Selector, SelectorExt};
+use serde::Deserialize;
+
+use crate::review::{self, GroupVersionResource, Head, Operation, Review};
+
+/// Labels of objects, by key.
+pub type Labels = BTreeMap<String, String>;
+
+/// The label that the API server gives every namespace.
+const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// What an `admission` section covers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Match {
+    rules: Vec<RuleWithOperations>,
+    namespace_selector: Selector,
+    object_selector: Selector,
+    /// `matchPolicy: Exact`; else other versions of the same resource match too.
+    exact: bool,
+}
+
+/// Whether a request is covered. What cannot be known (a review without `resource`, a namespace whose labels
+/// nobody told) counts as covered: asking a policy too often is safer than too rarely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coverage {
+    Covered,
+    NotCovered {
+        /// The field that leaves the request out.
+        field: &'static str,
+    },
+}
+
+impl Match {
+    /// # Errors
+    /// When a selector has an unknown operator or lacks values.
+    pub fn new(
+        rules: Vec<RuleWithOperations>,
+        namespace_selector: Option<LabelSelector>,
+        object_selector: Option<LabelSelector>,
+        exact: bool,
+    ) -> Result<Self, ParseExpressionError> {
+        Ok(Self {
+            rules,
+            namespace_selector: namespace_selector.unwrap_or_default().try_into()?,
+            object_selector: object_selector.unwrap_or_default().try_into()?,
+            exact,
+        })
+    }
+
+    /// Whether the request is covered. `namespace_labels` knows the labels of namespaces by their name.
+    pub fn covers<'a>(&self, review: &Review, namespace_labels: impl Fn(&str) -> Option<&'a Labels>) -> Coverage {
+        let Some(head) = review.head() else {
+            return Coverage::Covered;
+        };
+        let covered = [
+            ("rules", self.rules.iter().any(|rule| rule_covers(rule, head, self.exact))),
+            ("namespaceSelector", self.namespace_is_selected(review, head, namespace_labels)),
+            ("objectSelector", self.object_is_selected(review)),
+        ];
+        covered
+            .into_iter()
+            .find(|(_, covered)| !covered)
+            .map_or(Coverage::Covered, |(field, _)| Coverage::NotCovered { field })
+    }
+
+    fn namespace_is_selected<'a>(
+        &self,
+        review: &Review,
+        head: &Head,
+        namespace_labels: impl Fn(&str) -> Option<&'a Labels>,
+    ) -> bool {
+        if self.namespace_selector.selects_all() {
+            return true;
+        }
+        let is_namespace = is_namespace(&head.resource) && head.sub_resource.is_empty();
+        let is_written = matches!(head.operation, Some(Operation::Create | Operation::Update));
+        let own_labels = (is_namespace && is_written).then(|| review.object_json().map(labels_of)).flatten();
+        // A Namespace's requests carry its own name as their namespace; DELETE of one has it in `name`.
+        let name = if is_namespace && head.namespace.is_empty() { &head.name } else { &head.namespace };
+        let known = own_labels.or_else(|| namespace_labels(name).cloned());
+        if name.is_empty() && known.is_none() {
+            return true; // Cluster-scoped: a namespaceSelector does not concern it.
+        }
+        let is_known = known.is_some();
+        let mut labels = known.unwrap_or_default();
+        if !name.is_empty() {
+            labels.insert(NAMESPACE_NAME_LABEL.to_owned(), name.clone());
+        }
+        self.namespace_selector
+            .clone()
+            .into_iter()
+            .filter(|expression| is_known || key(expression) == NAMESPACE_NAME_LABEL)
+            .all(|expression| expression.matches(&labels))
+    }
+
+    fn object_is_selected(&self, review: &Review) -> bool {
+        self.object_selector.selects_all()
+            || [review.object_json(), review.old_object_json()]
+                .into_iter()
+                .flatten()
+                .any(|object| self.object_selector.matches(&labels_of(object)))
+    }
+}
+
+fn key(expression: &Expression) -> &str {
+    match expression {
+        Expression::In(key, _)
+        | Expression::NotIn(key, _)
+        | Expression::Equal(key, _)
+        | Expression::NotEqual(key, _)
+        | Expression::Exists(key)
+        | Expression::DoesNotExist(key) => key,
+    }
+}
+
+fn rule_covers(rule: &RuleWithOperations, head: &Head, exact: bool) -> bool {
+    let operation = head.operation.is_none_or(|operation| lists(rule.operations.as_deref(), operation.as_str()));
+    let resources = std::iter::once(&head.resource).chain(&head.request_resource);
+    operation
+        && scope_covers(rule.scope.as_deref(), head)
+        && (head.resource.resource.is_empty()
+            || resources.into_iter().any(|resource| {
+                group_covers(rule.api_groups.as_deref(), resource, exact)
+                    && (!exact || lists(rule.api_versions.as_deref(), &resource.version))
+                    && rule
+                        .resources
+                        .iter()
+                        .flatten()
+                        .any(|pattern| resource_covers(pattern, resource, &head.sub_resource))
+            }))
+}
+
+fn lists(patterns: Option<&[String]>, value: &str) -> bool {
+    patterns.unwrap_or_default().iter().any(|pattern| pattern == "*" || pattern == value)
+}
+
+fn group_covers(groups: Option<&[String]>, resource: &GroupVersionResource, exact: bool) -> bool {
+    /// The two groups that serve the same objects under the same resource name.
+    const EVENTS: [&str; 2] = ["", "events.k8s.io"];
+    lists(groups, &resource.group)
+        || (!exact
+            && resource.resource == "events"
+            && EVENTS.contains(&resource.group.as_str())
+            && EVENTS.iter().any(|group| lists(groups, group)))
+}
+
+/// `*` is every resource but no subresource; `a/*` and `*/b` stand for subresources.
+fn resource_covers(pattern: &str, resource: &GroupVersionResource, sub_resource: &str) -> bool {
+    let (wanted, wanted_sub) = pattern.split_once('/').unwrap_or((pattern, ""));
+    (wanted == "*" || wanted == resource.resource) && (wanted_sub == "*" || wanted_sub == sub_resource)
+}
+
+fn scope_covers(scope: Option<&str>, head: &Head) -> bool {
+    let is_cluster_scoped = head.namespace.is_empty() || is_namespace(&head.resource);
+    match scope {
+        Some("Cluster") => is_cluster_scoped,
+        Some("Namespaced") => !is_cluster_scoped,
+        _ => true,
+    }
+}
+
+fn is_namespace(resource: &GroupVersionResource) -> bool {
+    resource.group.is_empty() && resource.resource == "namespaces"
+}
+
+/// `metadata.labels` of a Kubernetes object; none where it is no such object.
+#[must_use]
+pub fn labels_of(object: &str) -> Labels {
+    #[derive(Default, Deserialize)]
+    struct Object {
+        #[serde(default)]
+        metadata: Metadata,
+    }
+    #[derive(Default, Deserialize)]
+    struct Metadata {
+        labels: Option<Labels>,
+    }
+    review::parse::<Object>(object).ok().and_then(|object| object.metadata.labels).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

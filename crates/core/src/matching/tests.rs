@@ -1,0 +1,165 @@
+use super::*;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn a_match(admission: &Value) -> Match {
+    let selector = |name: &str| serde_json::from_value(admission[name].clone()).unwrap();
+    let rules = match &admission["rules"] {
+        Value::Null => json!([rule("*", "*", "*/*")]),
+        rules => rules.clone(),
+    };
+    let exact = admission["matchPolicy"] == "Exact";
+    Match::new(serde_json::from_value(rules).unwrap(), selector("namespaceSelector"), selector("objectSelector"), exact)
+        .unwrap()
+}
+
+fn rule(operation: &str, group: &str, resource: &str) -> Value {
+    json!({"operations": [operation], "apiGroups": [group], "apiVersions": ["v1"], "resources": [resource]})
+}
+
+fn request(resource: &str, operation: &str, namespace: &str, object: &Value, old_object: &Value) -> Review {
+    let (resource, sub_resource) = resource.split_once('/').unwrap_or((resource, ""));
+    let (group, resource) = resource.split_once(':').unwrap_or(("", resource));
+    let body = json!({"request": {
+        "uid": "u", "operation": operation, "namespace": namespace, "name": "x", "subResource": sub_resource,
+        "resource": {"group": group, "version": "v1", "resource": resource}, "object": object, "oldObject": old_object,
+    }});
+    Review::admission(body.to_string().into()).unwrap()
+}
+
+fn labelled(labels: &Value) -> Value {
+    json!({"metadata": {"labels": labels}})
+}
+
+fn covers(matching: &Match, review: &Review, namespaces: &BTreeMap<String, Labels>) -> bool {
+    matching.covers(review, |name| namespaces.get(name)) == Coverage::Covered
+}
+
+#[test]
+fn rules_cover_what_the_api_server_would_send() {
+    let scoped = |mut rule: Value, scope: &str| {
+        rule["scope"] = scope.into();
+        rule
+    };
+    for (rule, resource, operation, namespace, wanted) in [
+        (rule("CREATE", "", "pods"), "pods", "CREATE", "a", true),
+        (rule("CREATE", "", "pods"), "pods", "UPDATE", "a", false),
+        (rule("CREATE", "", "pods"), "apps:pods", "CREATE", "a", false),
+        (rule("*", "*", "*"), "apps:deployments", "DELETE", "a", true),
+        (rule("*", "*", "*"), "apps:deployments/scale", "UPDATE", "a", false),
+        (rule("*", "*", "*/*"), "apps:deployments/scale", "UPDATE", "a", true),
+        (rule("*", "*", "*/*"), "apps:deployments", "UPDATE", "a", true),
+        (rule("*", "*", "*/scale"), "apps:deployments/scale", "UPDATE", "a", true),
+        (rule("*", "*", "pods/*"), "pods/exec", "CONNECT", "a", true),
+        (rule("*", "*", "pods/*"), "apps:deployments/scale", "UPDATE", "a", false),
+        (rule("*", "", "pods"), "pods/exec", "CONNECT", "a", false),
+        (rule("*", "", "events"), "events.k8s.io:events", "CREATE", "a", true),
+        (scoped(rule("*", "*", "*"), "Namespaced"), "pods", "CREATE", "a", true),
+        (scoped(rule("*", "*", "*"), "Namespaced"), "nodes", "CREATE", "", false),
+        (scoped(rule("*", "*", "*"), "Namespaced"), "namespaces", "CREATE", "a", false),
+        (scoped(rule("*", "*", "*"), "Cluster"), "namespaces", "CREATE", "a", true),
+        (scoped(rule("*", "*", "*"), "Cluster"), "pods", "CREATE", "a", false),
+    ] {
+        let matching = a_match(&json!({"rules": [rule]}));
+        let review = request(resource, operation, namespace, &Value::Null, &Value::Null);
+        let coverage = matching.covers(&review, |_| None);
+        let expected = if wanted { Coverage::Covered } else { Coverage::NotCovered { field: "rules" } };
+        assert_eq!(coverage, expected, "{rule} {resource} {operation} {namespace:?}");
+    }
+}
+
+#[test]
+fn only_exact_cares_for_the_version() {
+    let v2 = json!([{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v2"], "resources": ["pods"]}]);
+    let review = request("pods", "CREATE", "a", &Value::Null, &Value::Null);
+    for (policy, wanted) in [("Exact", false), ("Equivalent", true)] {
+        assert_eq!(covers(&a_match(&json!({"rules": v2, "matchPolicy": policy})), &review, &BTreeMap::new()), wanted);
+    }
+}
+
+#[test]
+fn an_object_selector_looks_at_both_objects() {
+    let matching = a_match(&json!({"objectSelector": {"matchLabels": {"tier": "web"}}}));
+    let (web, other) = (labelled(&json!({"tier": "web"})), labelled(&json!({"tier": "db"})));
+    for (object, old_object, wanted) in [
+        (&web, &Value::Null, true),
+        (&other, &Value::Null, false),
+        (&other, &web, true),
+        (&Value::Null, &web, true),
+        (&Value::Null, &Value::Null, false),
+        (&json!({"metadata": {"labels": null}}), &Value::Null, false),
+    ] {
+        let review = request("pods", "UPDATE", "a", object, old_object);
+        assert_eq!(covers(&matching, &review, &BTreeMap::new()), wanted, "{object} {old_object}");
+    }
+}
+
+#[test]
+fn a_namespace_selector_uses_the_labels_it_can_know() {
+    let namespaces = BTreeMap::from([("prod".to_owned(), Labels::from([("env".to_owned(), "prod".to_owned())]))]);
+    let prod = json!({"matchLabels": {"env": "prod"}});
+    let not_system =
+        json!({"matchExpressions": [{"key": NAMESPACE_NAME_LABEL, "operator": "NotIn", "values": ["kube-system"]}]});
+    let null = Value::Null;
+    for (selector, resource, operation, namespace, object, wanted) in [
+        (&prod, "pods", "CREATE", "prod", &null, true),
+        (&not_system, "pods", "CREATE", "prod", &null, true),
+        (&not_system, "pods", "CREATE", "kube-system", &null, false),
+        // Nobody told the labels of this namespace: ask rather than skip.
+        (&prod, "pods", "CREATE", "unknown", &null, true),
+        (&prod, "nodes", "CREATE", "", &null, true),
+        // A Namespace is selected by the labels it is about to have, or has when it goes.
+        (&prod, "namespaces", "CREATE", "new", &labelled(&json!({"env": "prod"})), true),
+        (&prod, "namespaces", "CREATE", "new", &labelled(&json!({"env": "dev"})), false),
+        (&prod, "namespaces", "DELETE", "prod", &null, true),
+    ] {
+        let matching = a_match(&json!({"namespaceSelector": selector}));
+        let review = request(resource, operation, namespace, object, &null);
+        assert_eq!(covers(&matching, &review, &namespaces), wanted, "{selector} {resource} {operation} {namespace}");
+    }
+    let dev = BTreeMap::from([("prod".to_owned(), Labels::new())]);
+    let review = request("pods", "CREATE", "prod", &null, &null);
+    assert!(!covers(&a_match(&json!({"namespaceSelector": prod})), &review, &dev));
+}
+
+#[test]
+fn an_unknown_operator_is_an_error() {
+    let selector = serde_json::from_value(json!({"matchExpressions": [{"key": "a", "operator": "Like"}]})).unwrap();
+    assert!(Match::new(Vec::new(), selector, None, false).is_err());
+}
+
+#[test]
+fn a_review_that_does_not_say_what_it_is_about_is_covered() {
+    let review = Review::admission(r#"{"request":{"uid":"u"}}"#.into()).unwrap();
+    assert!(covers(&a_match(&json!({"rules": [rule("CREATE", "apps", "deployments")]})), &review, &BTreeMap::new()));
+}
+
+proptest! {
+    /// Adding a rule or a wildcard never narrows what is covered.
+    #[test]
+    fn more_rules_cover_more(
+        rules in proptest::collection::vec(("CREATE|UPDATE|DELETE|\\*", "|apps|\\*", "pods|deployments|pods/exec|\\*|\\*/\\*|\\*/exec"), 1..4),
+        resource in "pods|apps:deployments|pods/exec|nodes",
+        operation in "CREATE|UPDATE|DELETE|CONNECT",
+        namespace in "|a",
+    ) {
+        let review = request(&resource, &operation, &namespace, &Value::Null, &Value::Null);
+        let rules: Vec<Value> = rules.iter().map(|(operation, group, resource)| rule(operation, group, resource)).collect();
+        let all = covers(&a_match(&json!({"rules": rules})), &review, &BTreeMap::new());
+        let any = rules.iter().any(|rule| covers(&a_match(&json!({"rules": [rule]})), &review, &BTreeMap::new()));
+        prop_assert_eq!(all, any);
+        let everything = a_match(&json!({"rules": [rule("*", "*", "*/*")]}));
+        prop_assert!(covers(&everything, &review, &BTreeMap::new()));
+    }
+
+    #[test]
+    fn a_selector_and_its_negation_never_agree(key in "[ab]", value in "[xy]", labels in proptest::collection::btree_map("[ab]", "[xy]", 0..3)) {
+        let review = request("pods", "CREATE", "", &labelled(&json!(labels)), &Value::Null);
+        let select = |operator: &str| {
+            let requirement = json!({"key": key, "operator": operator, "values": [value]});
+            covers(&a_match(&json!({"objectSelector": {"matchExpressions": [requirement]}})), &review, &BTreeMap::new())
+        };
+        prop_assert_ne!(select("In"), select("NotIn"));
+        prop_assert_ne!(select("Exists"), select("DoesNotExist"));
+    }
+}

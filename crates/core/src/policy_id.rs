@@ -1,0 +1,201 @@
+//! The name of a policy in URLs, logs and object names: `cluster.<name>` or `ns.<namespace>.<name>`.
+//! Unambiguous, because a namespace has no dot (compare Kubewarden's GHSA-m5vp-9g65-pv6v).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+/// The longest name of a policy, in characters. Leaves room in a DNS subdomain (253) for the id's prefix
+/// and a namespace (63).
+pub const MAX_NAME: usize = 150;
+/// The longest name of a namespace, in characters (RFC 1123 label).
+const MAX_NAMESPACE: usize = 63;
+
+/// Identifies a `ClusterPolicy` or a `Policy`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PolicyId {
+    text: Box<str>,
+    /// Where the name starts in `text`.
+    name: usize,
+}
+
+/// Why a text is no policy id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyIdError {
+    #[error("a policy id is `cluster.<name>` or `ns.<namespace>.<name>`, not {0:?}")]
+    Form(String),
+    #[error(
+        "{0:?} is no policy name: it needs 1 to {MAX_NAME} characters of a-z, 0-9, '-' and '.', each part starting and ending with a letter or digit"
+    )]
+    Name(String),
+    #[error(
+        "{0:?} is no namespace: it needs 1 to {MAX_NAMESPACE} characters of a-z, 0-9 and '-', starting and ending with a letter or digit"
+    )]
+    Namespace(String),
+}
+
+impl PolicyId {
+    /// The id of a `ClusterPolicy`.
+    ///
+    /// # Errors
+    /// When `name` is no DNS subdomain of at most [`MAX_NAME`] characters.
+    pub fn cluster(name: &str) -> Result<Self, PolicyIdError> {
+        check_name(name)?;
+        Ok(Self { text: format!("cluster.{name}").into(), name: "cluster.".len() })
+    }
+
+    /// The id of a `Policy` in `namespace`.
+    ///
+    /// # Errors
+    /// When `namespace` is no DNS label, or `name` no DNS subdomain of at most [`MAX_NAME`] characters.
+    pub fn namespaced(namespace: &str, name: &str) -> Result<Self, PolicyIdError> {
+        if namespace.len() > MAX_NAMESPACE || !is_label(namespace) {
+            return Err(PolicyIdError::Namespace(namespace.to_owned()));
+        }
+        check_name(name)?;
+        Ok(Self { text: format!("ns.{namespace}.{name}").into(), name: "ns.".len() + namespace.len() + 1 })
+    }
+
+    /// The id of the policy with this name: namespaced where there is a namespace.
+    ///
+    /// # Errors
+    /// As [`PolicyId::cluster`] and [`PolicyId::namespaced`].
+    pub fn new(namespace: Option<&str>, name: &str) -> Result<Self, PolicyIdError> {
+        match namespace {
+            Some(namespace) => Self::namespaced(namespace, name),
+            None => Self::cluster(name),
+        }
+    }
+
+    /// The policy's `metadata.name`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.text[self.name..]
+    }
+
+    /// The policy's namespace; none for a `ClusterPolicy`.
+    #[must_use]
+    pub fn namespace(&self) -> Option<&str> {
+        self.text.strip_prefix("ns.").map(|_| &self.text["ns.".len()..self.name - 1])
+    }
+
+    /// The id as it stands in URLs and logs.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl FromStr for PolicyId {
+    type Err = PolicyIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let form = || PolicyIdError::Form(text.chars().take(300).collect());
+        match text.split_once('.').ok_or_else(form)? {
+            ("cluster", name) => Self::cluster(name),
+            ("ns", rest) => {
+                let (namespace, name) = rest.split_once('.').ok_or_else(form)?;
+                Self::namespaced(namespace, name)
+            }
+            _ => Err(form()),
+        }
+    }
+}
+
+impl fmt::Display for PolicyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Serialize for PolicyId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+/// Checks the name of a policy or an experiment.
+///
+/// # Errors
+/// When `name` is no DNS subdomain of at most [`MAX_NAME`] characters.
+pub fn check_name(name: &str) -> Result<(), PolicyIdError> {
+    if name.len() <= MAX_NAME && name.split('.').all(is_label) {
+        Ok(())
+    } else {
+        Err(PolicyIdError::Name(name.chars().take(300).collect()))
+    }
+}
+
+/// Whether this is a DNS label in lower case (RFC 1123), its length aside.
+fn is_label(text: &str) -> bool {
+    let edge = |c: Option<&u8>| c.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    edge(bytes.first())
+        && edge(bytes.last())
+        && bytes.iter().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn ids_read_as_they_are_written() {
+        let id = PolicyId::cluster("required-labels.v2").unwrap();
+        assert_eq!(id.to_string(), "cluster.required-labels.v2");
+        assert_eq!((id.namespace(), id.name()), (None, "required-labels.v2"));
+        let id = PolicyId::namespaced("team-a", "no.latest").unwrap();
+        assert_eq!(id.to_string(), "ns.team-a.no.latest");
+        assert_eq!((id.namespace(), id.name()), (Some("team-a"), "no.latest"));
+    }
+
+    #[test]
+    fn what_is_no_id_is_refused() {
+        let long = format!("cluster.{}", "a".repeat(MAX_NAME + 1));
+        for text in [
+            "",
+            "cluster",
+            "cluster.",
+            "ns.a",
+            "ns.a.",
+            "ns..a",
+            "pod.a",
+            "cluster.A",
+            "cluster.-a",
+            "cluster.a..b",
+            "cluster.a/b",
+            "cluster.ä",
+            "ns.-.a",
+            "cluster.a%2e",
+            &long,
+        ] {
+            assert!(text.parse::<PolicyId>().is_err(), "{text:?}");
+        }
+        assert!(PolicyId::namespaced("a.b", "c").is_err(), "a namespace has no dot");
+    }
+
+    fn label() -> impl Strategy<Value = String> {
+        "[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?"
+    }
+
+    proptest! {
+        #[test]
+        fn every_id_survives_its_text(namespace in proptest::option::of(label()), name in proptest::collection::vec(label(), 1..4)) {
+            let id = PolicyId::new(namespace.as_deref(), &name.join(".")).unwrap();
+            let read: PolicyId = id.as_str().parse().unwrap();
+            prop_assert_eq!(read.namespace(), namespace.as_deref());
+            prop_assert_eq!(read.name(), name.join("."));
+            prop_assert_eq!(read, id);
+        }
+
+        #[test]
+        fn two_policies_never_share_an_id(a in (proptest::option::of(label()), label(), label()), b in (proptest::option::of(label()), label(), label())) {
+            let id = |(namespace, first, second): &(Option<String>, String, String)| {
+                PolicyId::new(namespace.as_deref(), &format!("{first}.{second}")).unwrap()
+            };
+            prop_assert_eq!(id(&a) == id(&b), a == b);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! How deep JSON text is nested, without parsing it.
+
+/// Whether lists and objects are nested deeper than `limit`. Text that is no JSON gives either answer.
+pub(super) fn exceeds(json: &[u8], limit: usize) -> bool {
+    // Most reviews have fewer brackets than levels are allowed: counting them is several times cheaper.
+    let opened = json.iter().filter(|byte| matches!(byte, b'{' | b'[')).count();
+    opened > limit && depth_exceeds(json, limit)
+}
+
+fn depth_exceeds(json: &[u8], limit: usize) -> bool {
+    let mut depth = 0_usize;
+    let mut bytes = json.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => skip_string(&mut bytes),
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > limit {
+                    return true;
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Consumes the rest of a string, its closing quote included.
+fn skip_string(bytes: &mut std::slice::Iter<'_, u8>) {
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => return,
+            b'\\' => {
+                bytes.next();
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn only_nesting_counts() {
+        let deep = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+        assert!(!exceeds(deep(10).as_bytes(), 10));
+        assert!(exceeds(deep(11).as_bytes(), 10));
+        let wide = format!("[{}[]]", "[],".repeat(1000));
+        assert!(!exceeds(wide.as_bytes(), 10));
+        let quoted = serde_json::to_string(&format!("\"\\{}", deep(100))).unwrap();
+        assert!(!exceeds(quoted.as_bytes(), 10), "brackets in a string do not nest");
+    }
+
+    proptest! {
+        #[test]
+        fn depth_is_what_serde_json_sees(json in arbitrary_json()) {
+            fn depth(value: &serde_json::Value) -> usize {
+                match value {
+                    serde_json::Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+                    serde_json::Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+                    _ => 0,
+                }
+            }
+            let text = json.to_string();
+            let depth = depth(&json);
+            prop_assert!(!depth_exceeds(text.as_bytes(), depth));
+            prop_assert!(depth == 0 || depth_exceeds(text.as_bytes(), depth - 1));
+        }
+    }
+
+    fn arbitrary_json() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<i32>().prop_map(Into::into),
+            "[\"\\\\{}\\[\\]a]{0,8}".prop_map(Into::into),
+        ];
+        leaf.prop_recursive(6, 40, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
+                proptest::collection::btree_map("[\"\\\\{a]{0,4}", inner, 0..4)
+                    .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+}

@@ -1,0 +1,119 @@
+use super::*;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn review(request: &Value) -> Bytes {
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string().into()
+}
+
+fn joined(review: &Review) -> String {
+    String::from_utf8(review.request_pieces().flatten().copied().collect()).unwrap()
+}
+
+#[test]
+fn the_request_is_read_and_its_bytes_are_kept() {
+    let body = r#"{ "kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",
+      "request": {"uid":"u-1","kind":{"group":"apps","version":"v1","kind":"Deployment"},
+        "resource":{"group":"apps","version":"v1","resource":"deployments"},"subResource":"scale",
+        "name":"web","namespace":"prod","operation":"UPDATE","userInfo":{"username":"ann","groups":["dev"],"extra":{"a":["b"]}},
+        "object":{"metadata": {"name":"web"},  "n":1.0e3},"oldObject":null,"dryRun":true,"options":null}}"#;
+    let review = Review::admission(Bytes::from_static(body.as_bytes())).unwrap();
+    let head = review.head().unwrap();
+    assert_eq!((head.kind.kind.as_str(), head.sub_resource.as_str()), ("Deployment", "scale"));
+    assert_eq!((head.name.as_str(), head.namespace.as_str(), head.operation), ("web", "prod", Some(Operation::Update)));
+    assert_eq!((head.user.username.as_str(), review.uid(), review.is_dry_run()), ("ann", "u-1", true));
+    assert_eq!(review.object_json(), Some(r#"{"metadata": {"name":"web"},  "n":1.0e3}"#));
+    assert_eq!(review.old_object_json(), None);
+    let start = body.find(r#"{"uid""#).unwrap();
+    assert_eq!(review.request_json(), &body[start..body.len() - 1]);
+}
+
+#[test]
+fn null_members_are_left_out_of_what_a_guest_gets() {
+    for (request, wanted) in [
+        (r#"{"uid":"u"}"#, r#"{"uid":"u"}"#),
+        (r#"{"uid":"u","a":null}"#, r#"{"uid":"u"}"#),
+        (r#"{"a":null,"uid":"u"}"#, r#"{"uid":"u"}"#),
+        (r#"{"a":null,"uid":"u","b":null}"#, r#"{"uid":"u"}"#),
+        (r#"{ "uid" : "u" , "a":null, "b":null , "c": {"d":null} }"#, r#"{ "uid" : "u" , "c": {"d":null} }"#),
+    ] {
+        let body = format!(r#"{{"request":{request}}}"#);
+        assert_eq!(joined(&Review::admission(body.into()).unwrap()), wanted, "{request}");
+    }
+}
+
+#[test]
+fn a_malformed_review_is_refused_with_its_uid_where_there_is_one() {
+    let deep = format!(r#"{{"request":{{"uid":"u","object":{}1{}}}}}"#, "[".repeat(10_000), "]".repeat(10_000));
+    let huge_depth = "[".repeat(1_000_000);
+    for (body, uid, message) in [
+        ("", None, "no AdmissionReview"),
+        ("[]", None, "no AdmissionReview"),
+        ("{}", None, "has no request"),
+        (r#"{"request":{}}"#, None, "uid is missing"),
+        (r#"{"request":{"uid":7}}"#, None, "uid"),
+        (r#"{"request":null}"#, None, "has no request"),
+        (r#"{"request":"u"}"#, None, "an object"),
+        (r#"{"request":{"uid":"u","uid":"v"}}"#, Some("u"), "twice"),
+        (r#"{"request":{"uid":"u","object":{},"object":{}}}"#, Some("u"), "twice"),
+        (r#"{"request":{"uid":"u"},"request":{"uid":"v"}}"#, Some("u"), "duplicate"),
+        (r#"{"request":{"uid":"u","obj\u0065ct":{}}}"#, Some("u"), "escapes"),
+        (r#"{"kind":"Pod","request":{"uid":"u"}}"#, Some("u"), r#"kind is "Pod""#),
+        (r#"{"apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"u"}}"#, Some("u"), "v1beta1"),
+        (r#"{"request":{"uid":"u","operation":"WATCH"}}"#, Some("u"), "operation"),
+        (r#"{"request":{"uid":"u"}"#, Some("u"), "EOF"),
+        (&deep, Some("u"), "nested deeper"),
+        (&huge_depth, None, "nested deeper"),
+    ] {
+        let error = Review::admission(body.to_owned().into()).unwrap_err();
+        assert_eq!(error.uid.as_deref(), uid, "{body:.80}");
+        assert!(error.message.contains(message), "{body:.80}: {error}");
+    }
+    let error = Review::admission(Bytes::from_static(b"{\"request\":{\"uid\":\"\xff\"}}")).unwrap_err();
+    assert!(error.message.contains("UTF-8"), "{error}");
+}
+
+#[test]
+fn a_raw_request_is_anything() {
+    for (body, uid, request) in [
+        (r#"{"request":{"uid":"u","b":null}}"#, "u", r#"{"uid":"u","b":null}"#),
+        (r#"{"request":[1,2]}"#, "", "[1,2]"),
+        (r#"{"request":"x"}"#, "", r#""x""#),
+    ] {
+        let review = Review::raw(body.into()).unwrap();
+        assert_eq!((review.uid(), review.request_json(), joined(&review).as_str()), (uid, request, request));
+    }
+    assert!(Review::raw("{}".into()).is_err());
+}
+
+proptest! {
+    #[test]
+    fn cutting_nulls_is_what_a_parser_would_do(values in proptest::collection::vec(0..3_usize, 0..8), spaces in " {0,2}") {
+        let mut members = serde_json::Map::from_iter([("uid".to_owned(), json!("u"))]);
+        for (index, value) in values.iter().enumerate() {
+let values = [Value::Null, json!("n,ull"), json!({"a": [null, "}"]})];
+            members.insert(format!("m{index}"), values[*value].clone());
+        }
+        let body = review(&Value::Object(members.clone()));
+        let body = String::from_utf8(body.to_vec()).unwrap().replace(',', &format!("{spaces},{spaces}"));
+        // Adding spaces changed the text of some strings; read them back before comparing.
+        let parsed: Value = serde_json::from_str(&body).unwrap();
+        let mut wanted = parsed["request"].clone();
+        wanted.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        let review = Review::admission(body.into()).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Value>(&joined(&review)).unwrap(), wanted);
+    }
+
+    #[test]
+    fn no_body_makes_the_reader_panic(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Review::admission(body.clone().into());
+        let _ = Review::raw(body.into());
+    }
+
+    #[test]
+    fn no_text_like_a_review_makes_the_reader_panic(body in r#"\{"request":\{("(uid|object|a)":(null|"u"|\{\}|\[|1),?){0,4}\}?\}?"#) {
+        if let Ok(review) = Review::admission(body.into()) {
+            prop_assert!(serde_json::from_str::<Value>(&joined(&review)).is_ok());
+        }
+    }
+}

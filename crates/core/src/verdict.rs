@@ -1,0 +1,274 @@
+//! What a policy says about a request, how its mode changes that, and the `AdmissionReview` that says it.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use json_patch::Patch;
+use serde::Serialize;
+
+/// What a program decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    pub allowed: bool,
+    /// Shown to the user on a denial.
+    pub message: Option<String>,
+    /// HTTP status code of a denial; the API server takes 403 where there is none.
+    pub code: Option<u16>,
+    /// Machine-readable reason of a denial (`metav1.StatusReason`).
+    pub reason: Option<String>,
+    pub causes: Vec<Cause>,
+    /// Shown to the user whether allowed or not.
+    pub warnings: Vec<String>,
+    pub audit_annotations: BTreeMap<String, String>,
+    /// JSON Patch (RFC 6902) of the request's object.
+    pub patch: Option<Patch>,
+}
+
+/// One of the causes of a denial (`metav1.StatusCause`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cause {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    pub message: String,
+}
+
+/// An evaluation that came to no decision. It denies: see [`Failure::verdict`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// Stable name: log field and metric label.
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Failure {
+    /// The denial that a failed evaluation is: code 500 inside an HTTP 200, because an API server takes an
+    /// HTTP error for a failed webhook and may let the request pass (`failurePolicy: Ignore`).
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        Verdict { message: Some(self.message.clone()), code: Some(500), ..Verdict::default() }
+    }
+}
+
+/// Whether denials bite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    #[default]
+    Protect,
+    /// Everything is allowed and nothing is changed; warnings and audit annotations stay.
+    Monitor,
+}
+
+impl Mode {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Protect => "Protect",
+            Self::Monitor => "Monitor",
+        }
+    }
+}
+
+/// What a policy's `admission` section does to its program's verdicts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Enforcement {
+    pub mode: Mode,
+    /// Whether the policy may change requests.
+    pub mutating: bool,
+    /// Replaces the message of every denial; the original becomes a cause.
+    pub message: Option<String>,
+}
+
+impl Verdict {
+    #[must_use]
+    pub fn allow() -> Self {
+        Self { allowed: true, ..Self::default() }
+    }
+
+    #[must_use]
+    pub fn deny(message: impl Into<String>) -> Self {
+        Self { message: Some(message.into()), ..Self::default() }
+    }
+
+    /// Applies mode, `mutating` and message, in this order, as Kubewarden does.
+    #[must_use]
+    pub fn enforce(mut self, enforcement: &Enforcement) -> Self {
+        if enforcement.mode == Mode::Monitor {
+            return Self {
+                allowed: true,
+                warnings: self.warnings,
+                audit_annotations: self.audit_annotations,
+                ..Self::default()
+            };
+        }
+        if self.allowed && self.patch.is_some() && !enforcement.mutating {
+            self = Self {
+                warnings: self.warnings,
+                audit_annotations: self.audit_annotations,
+                code: Some(500),
+                ..Self::deny("the policy changed the request, but it may not: spec.admission.mutating is false")
+            };
+        }
+        if !self.allowed {
+            self.patch = None;
+            if let Some(message) = &enforcement.message {
+                let original = self.message.replace(message.clone());
+                self.causes.extend(original.map(|message| Cause { field: None, message }));
+            }
+        }
+        self
+    }
+
+    /// The `AdmissionReview` that answers the request with this uid, as JSON.
+    #[must_use]
+    pub fn to_review(&self, uid: &str) -> Vec<u8> {
+        to_json(&ReviewOut {
+            api_version: "admission.k8s.io/v1",
+            kind: "AdmissionReview",
+            response: self.response(uid),
+        })
+    }
+
+    /// The answer to a raw request: a response without Kubernetes' envelope, as JSON.
+    #[must_use]
+    pub fn to_raw_review(&self, uid: &str) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct RawReviewOut<'a> {
+            response: ResponseOut<'a>,
+        }
+        to_json(&RawReviewOut { response: self.response(uid) })
+    }
+
+    fn response<'a>(&'a self, uid: &'a str) -> ResponseOut<'a> {
+        let told = self.message.is_some() || self.code.is_some() || self.reason.is_some() || !self.causes.is_empty();
+        let patch = self.patch.as_ref().map(|patch| base64::engine::general_purpose::STANDARD.encode(to_json(patch)));
+        ResponseOut {
+            uid,
+            allowed: self.allowed,
+            status: (!self.allowed && told).then(|| StatusOut {
+                message: self.message.as_deref(),
+                reason: self.reason.as_deref(),
+                code: self.code,
+                details: (!self.causes.is_empty()).then_some(DetailsOut { causes: &self.causes }),
+            }),
+            patch_type: patch.is_some().then_some("JSONPatch"),
+            patch,
+            audit_annotations: &self.audit_annotations,
+            warnings: &self.warnings,
+        }
+    }
+}
+
+/// Writes JSON that cannot fail to be written: strings, numbers, lists, and maps with text keys.
+fn to_json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ReviewOut<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: ResponseOut<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ResponseOut<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<StatusOut<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    audit_annotations: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+}
+
+#[derive(Serialize)]
+struct StatusOut<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<DetailsOut<'a>>,
+}
+
+#[derive(Serialize)]
+struct DetailsOut<'a> {
+    causes: &'a [Cause],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn patch() -> Option<Patch> {
+        serde_json::from_value(json!([{"op": "add", "path": "/a", "value": 1}])).unwrap()
+    }
+
+    fn noisy(verdict: Verdict) -> Verdict {
+        Verdict { warnings: vec!["w".into()], audit_annotations: [("k".into(), "v".into())].into(), ..verdict }
+    }
+
+    #[test]
+    fn monitor_allows_and_keeps_only_what_informs() {
+        let monitor = Enforcement { mode: Mode::Monitor, message: Some("custom".into()), ..Enforcement::default() };
+        for verdict in [Verdict::deny("no"), Verdict { patch: patch(), ..Verdict::allow() }] {
+            assert_eq!(noisy(verdict).enforce(&monitor), noisy(Verdict::allow()));
+        }
+    }
+
+    #[test]
+    fn a_patch_needs_permission() {
+        let mutated = Verdict { patch: patch(), ..Verdict::allow() };
+        let refused = mutated.clone().enforce(&Enforcement::default());
+        assert!(!refused.allowed && refused.patch.is_none() && refused.code == Some(500), "{refused:?}");
+        let mutating = Enforcement { mutating: true, ..Enforcement::default() };
+        assert_eq!(mutated.clone().enforce(&mutating), mutated);
+    }
+
+    #[test]
+    fn a_custom_message_keeps_the_original_as_cause() {
+        let custom = Enforcement { message: Some("ask #platform".into()), ..Enforcement::default() };
+        let verdict = Verdict::deny("label owner is missing").enforce(&custom);
+        assert_eq!(verdict.message.as_deref(), Some("ask #platform"));
+        assert_eq!(verdict.causes, [Cause { field: None, message: "label owner is missing".into() }]);
+        assert_eq!(Verdict::allow().enforce(&custom), Verdict::allow());
+    }
+
+    #[test]
+    fn a_denial_never_carries_a_patch() {
+        let both = Verdict { patch: patch(), ..Verdict::deny("no") };
+        let mutating = Enforcement { mutating: true, ..Enforcement::default() };
+        assert_eq!(both.enforce(&mutating).patch, None);
+    }
+
+    #[test]
+    fn the_review_says_what_kubernetes_expects() {
+        let read = |bytes: Vec<u8>| serde_json::from_slice::<Value>(&bytes).unwrap();
+        assert_eq!(
+            read(Verdict::allow().to_review("u")),
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {"uid": "u", "allowed": true}})
+        );
+        let denied = Verdict { code: Some(422), reason: Some("Invalid".into()), ..noisy(Verdict::deny("no")) };
+        assert_eq!(
+            read(denied.to_review("u"))["response"],
+            json!({"uid": "u", "allowed": false, "status": {"message": "no", "reason": "Invalid", "code": 422},
+                   "warnings": ["w"], "auditAnnotations": {"k": "v"}})
+        );
+        let mutated = Verdict { patch: patch(), ..Verdict::allow() };
+        let response = &read(mutated.to_raw_review(""))["response"];
+        assert_eq!(response["patchType"], "JSONPatch");
+        let bytes = base64::engine::general_purpose::STANDARD.decode(response["patch"].as_str().unwrap()).unwrap();
+        assert_eq!(read(bytes), json!([{"op": "add", "path": "/a", "value": 1}]));
+    }
+}

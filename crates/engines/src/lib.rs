@@ -1,0 +1,82 @@
+//! Compiles and runs one policy program under limits of time, memory and stack.
+//! Knows reviews and verdicts; knows no network, no Kubernetes and no policy objects.
+
+pub mod cel;
+pub mod error;
+pub mod group;
+pub mod rego;
+pub mod wasm;
+
+use std::time::{Duration, Instant};
+
+use proviso_core::{Review, Verdict};
+
+pub use error::{CompileError, EvaluationError, SettingsError};
+
+/// When an evaluation must have ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    #[must_use]
+    pub fn after(budget: Duration) -> Self {
+        Self(Instant::now() + budget)
+    }
+
+    #[must_use]
+    pub fn instant(self) -> Instant {
+        self.0
+    }
+
+    #[must_use]
+    pub fn is_over(self) -> bool {
+        Instant::now() >= self.0
+    }
+}
+
+/// A program with its settings, ready to decide. Shared by all requests; each evaluation starts afresh.
+#[derive(Debug)]
+pub enum Program {
+    Wasm(wasm::Program),
+    Rego(rego::Program),
+    Cel(cel::Program),
+    Group(group::Program),
+}
+
+impl Program {
+    /// Decides on a review. Mode, `mutating` and message of the policy are not applied yet.
+    ///
+    /// # Errors
+    /// When the program comes to no decision. That is a denial: see [`proviso_core::Failure`].
+    pub async fn evaluate(&self, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
+        match self {
+            Self::Wasm(program) => program.evaluate(review, deadline).await,
+            Self::Rego(program) => program.evaluate(review, deadline).await,
+            Self::Cel(program) => program.evaluate(review, deadline).await,
+            Self::Group(program) => Box::pin(program.evaluate(review, deadline)).await,
+        }
+    }
+
+    /// Asks the program whether it accepts its settings. Rego and CEL have no such question: they accept all.
+    ///
+    /// # Errors
+    /// When the program refuses its settings, or comes to no answer.
+    pub async fn validate_settings(&self, deadline: Deadline) -> Result<(), SettingsError> {
+        match self {
+            Self::Wasm(program) => program.validate_settings(deadline).await,
+            Self::Rego(_) | Self::Cel(_) => Ok(()),
+            Self::Group(program) => Box::pin(program.validate_settings(deadline)).await,
+        }
+    }
+
+    /// The engine's name in logs and metrics.
+    #[must_use]
+    pub fn engine(&self) -> &'static str {
+        match self {
+            Self::Wasm(_) => "wasm",
+            Self::Rego(_) => "rego",
+            Self::Cel(_) => "cel",
+            Self::Group(_) => "group",
+        }
+    }
+}
