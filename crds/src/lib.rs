@@ -1,1 +1,23 @@
-//! x
+//! Proviso's kinds, `proviso.dev/v1alpha1`. The documentation of the fields is the user's manual: it is what
+//! `kubectl explain` shows. What a schema cannot say is checked in [`validation`].
+
+mod admission;
+mod experiment;
+mod policy;
+mod program;
+pub mod validation;
+
+pub use admission::{Admission, FailurePolicy, MatchPolicy, Mode};
+pub use experiment::{
+    ClusterPolicyExperiment, ClusterPolicyExperimentSpec, ExperimentSpec, PolicyExperiment, PolicyRef,
+};
+pub use policy::{ClusterPolicy, ClusterPolicySpec, ContextAwareResource, Policy, PolicySpec};
+pub use program::{
+    Cel, CelAuditAnnotation, CelMutation, CelMutationType, CelValidation, CelVariable, ConfigMapKeyRef, Group,
+    GroupMember, Program, Rego, RegoDialect, SecretRef, Wasm, WasmMode,
+};
+
+/// The API group of all kinds.
+pub const GROUP: &str = "proviso.dev";
+/// The version of all kinds.
+pub const VERSION: &str = "v1alpha1";

@@ -1,0 +1,238 @@
+//! The content-addressed cache: modules by their digest, compiled modules by the digest of their source and the
+//! key of the engine that compiled them. A compiled module is handed out only with a signature that binds its
+//! bytes, its source and its engine.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use crate::digest::Digest;
+use crate::file::write_atomically;
+use crate::signing::{SigningError, SigningKey};
+
+/// A folder with `modules/<digest>.wasm` and `compiled/<digest>/<engine key>.cwasm` beside its `.sig`.
+#[derive(Debug)]
+pub struct Cache {
+    folder: PathBuf,
+    key: SigningKey,
+}
+
+/// A cache that does not work. What it holds can always be made again.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    #[error("the cache at {path} fails: {error}")]
+    Io { path: PathBuf, error: io::Error },
+    #[error("the cache at {path}: {error}")]
+    Key { path: PathBuf, error: SigningError },
+    /// Flipped, truncated, swapped for another, or from another key.
+    #[error("{0} does not carry a valid signature for its name and content")]
+    Forged(PathBuf),
+    #[error("{0:?} is no engine key: letters, digits and '-' only")]
+    EngineKey(String),
+}
+
+impl CacheError {
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        "CacheError"
+    }
+}
+
+impl Cache {
+    /// Opens the cache in `folder`, which is made if it is missing.
+    ///
+    /// # Errors
+    /// When the folder or its signing key cannot be read or made.
+    pub fn open(folder: &Path) -> Result<Self, CacheError> {
+        for part in ["modules", "compiled"] {
+            let path = folder.join(part);
+            std::fs::create_dir_all(&path).map_err(|error| CacheError::Io { path, error })?;
+        }
+        let path = folder.join("signing.key");
+        let key = SigningKey::load_or_create(&path).map_err(|error| CacheError::Key { path, error })?;
+        Ok(Self { folder: folder.to_owned(), key })
+    }
+
+    /// The module with this digest, if it is here and whole.
+    ///
+    /// # Errors
+    /// When the file cannot be read or has another digest.
+    pub fn module(&self, digest: &Digest) -> Result<Option<Bytes>, CacheError> {
+        let path = self.module_path(digest);
+        match read(&path)? {
+            Some(bytes) if Digest::of(&bytes) == *digest => Ok(Some(bytes)),
+            Some(_) => Err(CacheError::Forged(path)),
+            None => Ok(None),
+        }
+    }
+
+    /// Keeps a module.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn put_module(&self, digest: &Digest, module: &[u8]) -> Result<(), CacheError> {
+        write(&self.module_path(digest), module)
+    }
+
+    /// What the engine with `engine_key` made of the module `source`, if it is here. The bytes were verified after
+    /// they were read: load these, not the file.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or the signature does not bind these bytes to this source and engine.
+    pub fn compiled(&self, source: &Digest, engine_key: &str) -> Result<Option<Bytes>, CacheError> {
+        let path = self.compiled_path(source, engine_key)?;
+        let (Some(code), Some(signature)) = (read(&path)?, read(&path.with_extension("sig"))?) else {
+            return Ok(None);
+        };
+        if self.key.verify(&statement(&code, source, engine_key), &signature) {
+            Ok(Some(code))
+        } else {
+            Err(CacheError::Forged(path))
+        }
+    }
+
+    /// Signs and keeps what the engine with `engine_key` made of the module `source`.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn put_compiled(&self, source: &Digest, engine_key: &str, code: &[u8]) -> Result<(), CacheError> {
+        let path = self.compiled_path(source, engine_key)?;
+        if let Some(folder) = path.parent() {
+            let io = |error| CacheError::Io { path: folder.to_owned(), error };
+            std::fs::create_dir_all(folder).map_err(io)?;
+        }
+        // A reader between the two writes finds a pair that does not fit, refuses it and compiles for itself.
+        write(&path, code)?;
+        write(&path.with_extension("sig"), &self.key.sign(&statement(code, source, engine_key)))
+    }
+
+    fn module_path(&self, digest: &Digest) -> PathBuf {
+        self.folder.join("modules").join(format!("{}.wasm", digest.hex()))
+    }
+
+    fn compiled_path(&self, source: &Digest, engine_key: &str) -> Result<PathBuf, CacheError> {
+        if engine_key.is_empty() || !engine_key.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-') {
+            return Err(CacheError::EngineKey(engine_key.to_owned()));
+        }
+        Ok(self.folder.join("compiled").join(source.hex()).join(format!("{engine_key}.cwasm")))
+    }
+}
+
+/// What is signed. Every part has a fixed length or is the last, so that no two statements read alike.
+fn statement(code: &[u8], source: &Digest, engine_key: &str) -> Vec<u8> {
+    format!("proviso compiled module v1\n{}\n{source}\n{engine_key}", Digest::of(code)).into_bytes()
+}
+
+fn read(path: &Path) -> Result<Option<Bytes>, CacheError> {
+    let io = |error| CacheError::Io { path: path.to_owned(), error };
+    match std::fs::symlink_metadata(path) {
+        // The cache makes plain files only: anything else was put there by somebody else.
+        Ok(metadata) if !metadata.is_file() => Err(CacheError::Forged(path.to_owned())),
+        Ok(_) => std::fs::read(path).map(|bytes| Some(bytes.into())).map_err(io),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io(error)),
+    }
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<(), CacheError> {
+    write_atomically(path, content).map_err(|error| CacheError::Io { path: path.to_owned(), error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENGINE: &str = "48-0-8-abc";
+
+    fn cache() -> (tempfile::TempDir, Cache, Digest) {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(folder.path()).unwrap();
+        let source = Digest::of(b"module");
+        cache.put_module(&source, b"module").unwrap();
+        cache.put_compiled(&source, ENGINE, b"native code").unwrap();
+        (folder, cache, source)
+    }
+
+    #[test]
+    fn what_was_put_survives_a_restart() {
+        let (folder, cache, source) = cache();
+        drop(cache);
+        let cache = Cache::open(folder.path()).unwrap();
+        assert_eq!(cache.module(&source).unwrap().unwrap(), "module");
+        assert_eq!(cache.compiled(&source, ENGINE).unwrap().unwrap(), "native code");
+        assert_eq!(cache.compiled(&source, "another-engine").unwrap(), None);
+        assert_eq!(cache.module(&Digest::of(b"other")).unwrap(), None);
+    }
+
+    #[test]
+    fn a_compiled_module_that_was_tampered_with_is_refused() {
+        let (_folder, cache, source) = cache();
+        let path = cache.compiled_path(&source, ENGINE).unwrap();
+        let other = Digest::of(b"other module");
+        cache.put_compiled(&other, ENGINE, b"other native code").unwrap();
+        let (other_code, other_signature) = {
+            let path = cache.compiled_path(&other, ENGINE).unwrap();
+            (std::fs::read(&path).unwrap(), std::fs::read(path.with_extension("sig")).unwrap())
+        };
+        let signature = std::fs::read(path.with_extension("sig")).unwrap();
+        for (code, signature) in [
+            (b"Native code".as_slice(), &signature),
+            (b"native cod", &signature),
+            (b"", &signature),
+            (b"native code", &vec![]),
+            (b"native code", &other_signature),
+            // Another module with its own valid signature in this one's place.
+            (&other_code, &other_signature),
+        ] {
+            std::fs::write(&path, code).unwrap();
+            std::fs::write(path.with_extension("sig"), signature).unwrap();
+            assert!(matches!(cache.compiled(&source, ENGINE), Err(CacheError::Forged(_))), "{code:?}");
+        }
+        cache.put_compiled(&source, ENGINE, b"native code").unwrap();
+        assert!(cache.compiled(&source, ENGINE).unwrap().is_some(), "a refused entry can be replaced");
+    }
+
+    #[test]
+    fn a_compiled_module_of_another_engine_is_refused_under_this_ones_name() {
+        let (_folder, cache, source) = cache();
+        let path = cache.compiled_path(&source, ENGINE).unwrap();
+        let renamed = cache.compiled_path(&source, "48-0-9-abc").unwrap();
+        for extension in ["cwasm", "sig"] {
+            std::fs::copy(path.with_extension(extension), renamed.with_extension(extension)).unwrap();
+        }
+        assert!(matches!(cache.compiled(&source, "48-0-9-abc"), Err(CacheError::Forged(_))));
+    }
+
+    #[test]
+    fn another_key_makes_everything_compile_again() {
+        let (folder, cache, source) = cache();
+        drop(cache);
+        std::fs::remove_file(folder.path().join("signing.key")).unwrap();
+        let cache = Cache::open(folder.path()).unwrap();
+        assert!(matches!(cache.compiled(&source, ENGINE), Err(CacheError::Forged(_))));
+    }
+
+    #[test]
+    fn links_and_names_that_leave_the_folder_are_refused() {
+        let (folder, cache, source) = cache();
+        let outside = folder.path().join("outside");
+        std::fs::write(&outside, b"module").unwrap();
+        std::fs::remove_file(cache.module_path(&source)).unwrap();
+        std::os::unix::fs::symlink(&outside, cache.module_path(&source)).unwrap();
+        assert!(matches!(cache.module(&source), Err(CacheError::Forged(_))));
+        for key in ["", "..", "a/b", "../../x", "a.b"] {
+            assert!(matches!(cache.compiled(&source, key), Err(CacheError::EngineKey(_))), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn the_signing_key_is_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (folder, _cache, _) = cache();
+        let mode = std::fs::metadata(folder.path().join("signing.key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        std::fs::write(folder.path().join("signing.key"), b"no key").unwrap();
+        assert!(matches!(Cache::open(folder.path()), Err(CacheError::Key { .. })));
+    }
+}

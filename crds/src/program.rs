@@ -1,0 +1,193 @@
+//! What decides: `spec.program`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::policy::{ContextAwareResource, any_object};
+
+/// Exactly one of the kinds of program.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Program {
+    /// A WebAssembly module, such as a Kubewarden policy.
+    Wasm(Wasm),
+    /// Rego source.
+    Rego(Rego),
+    /// Common Expression Language, as in a ValidatingAdmissionPolicy.
+    Cel(Cel),
+    /// Several programs and a boolean expression over their answers.
+    Group(Group),
+}
+
+/// A WebAssembly module.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Wasm {
+    /// Where the module comes from: `registry://host/repository:tag`, `https://…` or, for a policy server without
+    /// a cluster, `file:///absolute/path` or `file://./path/from/the/manifest`.
+    pub module: String,
+    /// The module must have this digest: `sha256:` and 64 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Secrets with credentials for the registry, in the policy server's namespace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<SecretRef>,
+    /// The calling convention of a module that does not say it itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<WasmMode>,
+}
+
+/// The calling convention of a WebAssembly module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WasmMode {
+    /// waPC: what Kubewarden's SDKs build.
+    Wapc,
+    /// Rego compiled by `opa build -t wasm`, as OPA's admission policies are written.
+    Opa,
+    /// Rego compiled by `opa build -t wasm`, as Gatekeeper's policies are written.
+    Gatekeeper,
+    /// A command that reads the request from standard input.
+    Wasi,
+}
+
+/// A Secret by name.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct SecretRef {
+    pub name: String,
+}
+
+/// Rego source; exactly one of `source` and `configMapRef`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rego {
+    /// One module, at most 1 MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The ConfigMap that holds the module.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_ref: Option<ConfigMapKeyRef>,
+    /// What the module is given and what its answer looks like.
+    pub dialect: RegoDialect,
+    /// The rule that answers, such as `data.kubernetes.admission.main`; for the dialect `Admission`. Default: the
+    /// rules `deny` and `warn` of the module's package.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entrypoint: Option<String>,
+}
+
+/// What a Rego module is given and what its answer looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum RegoDialect {
+    /// `violation[{"msg": …}]` over `input.review` and `input.parameters`.
+    Gatekeeper,
+    /// `deny` and `warn` sets over `input.request` and `input.parameters`, or a whole AdmissionReview.
+    Admission,
+}
+
+/// One key of a ConfigMap.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct ConfigMapKeyRef {
+    pub name: String,
+    pub key: String,
+}
+
+/// CEL expressions over `object`, `oldObject`, `request` and `params`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Cel {
+    /// Values that the validations share.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<CelVariable>,
+    /// All must hold. An empty list allows everything: the no-op policy that a preview of a new policy, or of
+    /// a deletion, starts with (AIP-236).
+    #[serde(default)]
+    pub validations: Vec<CelValidation>,
+    /// What is added to the API server's audit log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audit_annotations: Vec<CelAuditAnnotation>,
+    /// How the object is changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mutations: Vec<CelMutation>,
+}
+
+/// A named value.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct CelVariable {
+    /// Read as `variables.<name>`.
+    pub name: String,
+    pub expression: String,
+}
+
+/// An expression that must be true.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CelValidation {
+    pub expression: String,
+    /// What the user is told on a denial. Default: `failed expression: …`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// An expression that makes the message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_expression: Option<String>,
+    /// `Unauthorized`, `Forbidden`, `Invalid` or `RequestEntityTooLarge`. Default: `Invalid`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// An entry of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CelAuditAnnotation {
+    pub key: String,
+    /// A text, or null for no entry.
+    pub value_expression: String,
+}
+
+/// A change of the object, as in a MutatingAdmissionPolicy.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CelMutation {
+    pub patch_type: CelMutationType,
+    pub expression: String,
+}
+
+/// What a mutation's expression makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum CelMutationType {
+    /// A partial object, merged in as by server-side apply.
+    ApplyConfiguration,
+    /// A list of JSON Patch operations.
+    #[serde(rename = "JSONPatch")]
+    JsonPatch,
+}
+
+/// Several programs and an expression over their answers.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Group {
+    /// The members by the names that the expression calls them by.
+    pub members: BTreeMap<String, GroupMember>,
+    /// A boolean expression such as `signed() || (internal() && !latest())`.
+    pub expression: String,
+    /// What the user is told on a denial; the members' own messages become its causes.
+    pub message: String,
+}
+
+/// A member of a group.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupMember {
+    /// `wasm`, `rego` or `cel`; a group in a group is refused.
+    #[schemars(schema_with = "any_object")]
+    pub program: Box<Program>,
+    /// The member's own settings.
+    #[serde(default)]
+    #[schemars(schema_with = "any_object")]
+    pub settings: Map<String, Value>,
+    /// The Kubernetes resources that this member may read. None by default.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub context_aware_resources: Vec<ContextAwareResource>,
+}

@@ -1,0 +1,268 @@
+//! What a schema cannot say about a spec. Pure: nothing is compiled or fetched here.
+
+use std::fmt;
+
+use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
+use kube::core::Selector;
+use serde_json::{Map, Value};
+
+use crate::{Admission, ExperimentSpec, Group, PolicySpec, Program, Rego, Wasm};
+
+/// The largest `settings`, in bytes of JSON.
+pub const MAX_SETTINGS: usize = 256 * 1024;
+/// The deepest `settings`, in levels of lists and objects.
+pub const MAX_SETTINGS_NESTING: usize = 64;
+/// The most members of a group.
+pub const MAX_MEMBERS: usize = 32;
+
+/// A field whose value is refused, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// Such as `spec.admission.rules[0].operations`.
+    pub field: String,
+    pub message: String,
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+/// What is wrong with the spec of a policy.
+#[must_use]
+pub fn policy(spec: &PolicySpec) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    errors.policy("spec", spec);
+    errors.0
+}
+
+/// What is wrong with the spec of an experiment.
+#[must_use]
+pub fn experiment(spec: &ExperimentSpec) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    if let Err(error) = proviso_core::policy_id::check_name(&spec.policy_ref.name) {
+        errors.add("spec.policyRef.name", error.to_string());
+    }
+    errors.policy("spec.policy", &spec.policy);
+    errors.0
+}
+
+#[derive(Default)]
+struct Errors(Vec<FieldError>);
+
+impl Errors {
+    fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.0.push(FieldError { field: field.into(), message: message.into() });
+    }
+
+    fn policy(&mut self, at: &str, spec: &PolicySpec) {
+        self.program(&format!("{at}.program"), &spec.program);
+        self.settings(&format!("{at}.settings"), &spec.settings);
+        if let Some(seconds) = spec.timeout_eval_seconds {
+            self.seconds(&format!("{at}.timeoutEvalSeconds"), seconds);
+        }
+        match &spec.admission {
+            Some(admission) => self.admission(&format!("{at}.admission"), admission),
+            None => self.add(format!("{at}.admission"), "is missing: say which requests the policy decides about"),
+        }
+    }
+
+    fn program(&mut self, at: &str, program: &Program) {
+        match program {
+            Program::Wasm(wasm) => self.wasm(&format!("{at}.wasm"), wasm),
+            Program::Rego(rego) => self.rego(&format!("{at}.rego"), rego),
+            Program::Cel(cel) => {
+                for (index, validation) in cel.validations.iter().enumerate() {
+                    if validation.expression.trim().is_empty() {
+                        self.add(format!("{at}.cel.validations[{index}].expression"), "is empty");
+                    }
+                }
+            }
+            Program::Group(group) => self.group(&format!("{at}.group"), group),
+        }
+    }
+
+    fn wasm(&mut self, at: &str, wasm: &Wasm) {
+        if !["registry://", "https://", "file://"].iter().any(|scheme| wasm.module.starts_with(scheme)) {
+            let message = format!("{:?} starts with none of registry://, https:// and file://", wasm.module);
+            self.add(format!("{at}.module"), message);
+        }
+        if let Some(digest) = &wasm.digest {
+            let hex = digest.strip_prefix("sha256:").unwrap_or_default();
+            if hex.len() != 64 || !hex.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c)) {
+                self.add(format!("{at}.digest"), "is not `sha256:` and 64 hexadecimal digits in lower case");
+            }
+        }
+    }
+
+    fn rego(&mut self, at: &str, rego: &Rego) {
+        if rego.source.is_some() == rego.config_map_ref.is_some() {
+            self.add(at, "needs exactly one of `source` and `configMapRef`");
+        }
+        if rego.entrypoint.is_some() && rego.dialect == crate::RegoDialect::Gatekeeper {
+            self.add(format!("{at}.entrypoint"), "is for the dialect Admission: Gatekeeper's is always `violation`");
+        }
+    }
+
+    fn group(&mut self, at: &str, group: &Group) {
+        if group.members.is_empty() || group.members.len() > MAX_MEMBERS {
+            let message = format!("has {} members, not 1 to {MAX_MEMBERS}", group.members.len());
+            self.add(format!("{at}.members"), message);
+        }
+        for (name, member) in &group.members {
+            let at = format!("{at}.members.{name}");
+            if matches!(*member.program, Program::Group(_)) {
+                self.add(format!("{at}.program"), "is a group: a group cannot be a member of a group");
+            } else {
+                self.program(&format!("{at}.program"), &member.program);
+            }
+            self.settings(&format!("{at}.settings"), &member.settings);
+        }
+    }
+
+    fn settings(&mut self, at: &str, settings: &Map<String, Value>) {
+        let depth = settings.values().map(nesting).max().unwrap_or(0);
+        if depth >= MAX_SETTINGS_NESTING {
+            self.add(at, format!("is nested deeper than {MAX_SETTINGS_NESTING} levels"));
+            return;
+        }
+        let size = serde_json::to_vec(settings).map_or(0, |json| json.len());
+        if size > MAX_SETTINGS {
+            self.add(at, format!("has {size} bytes as JSON, at most {MAX_SETTINGS} (256 KiB) are allowed"));
+        }
+    }
+
+    fn seconds(&mut self, at: &str, seconds: u32) {
+        if !(1..=30).contains(&seconds) {
+            self.add(at, format!("is {seconds}, not 1 to 30 seconds"));
+        }
+    }
+
+    fn admission(&mut self, at: &str, admission: &Admission) {
+        if admission.rules.is_empty() {
+            self.add(format!("{at}.rules"), "is empty: such a policy would never be asked");
+        }
+        for (index, rule) in admission.rules.iter().enumerate() {
+            self.rule(&format!("{at}.rules[{index}]"), rule);
+        }
+        self.seconds(&format!("{at}.timeoutSeconds"), admission.timeout_seconds);
+        for (name, selector) in
+            [("namespaceSelector", &admission.namespace_selector), ("objectSelector", &admission.object_selector)]
+        {
+            if let Some(Err(error)) = selector.clone().map(Selector::try_from) {
+                self.add(format!("{at}.{name}"), error.to_string());
+            }
+        }
+    }
+
+    fn rule(&mut self, at: &str, rule: &RuleWithOperations) {
+        const OPERATIONS: [&str; 5] = ["CREATE", "UPDATE", "DELETE", "CONNECT", "*"];
+        const SCOPES: [&str; 3] = ["Cluster", "Namespaced", "*"];
+        for (name, values) in [
+            ("operations", &rule.operations),
+            ("apiGroups", &rule.api_groups),
+            ("apiVersions", &rule.api_versions),
+            ("resources", &rule.resources),
+        ] {
+            if values.as_ref().is_none_or(Vec::is_empty) {
+                self.add(format!("{at}.{name}"), "is missing or empty: name some, or `*` for all");
+            }
+        }
+        for operation in rule.operations.iter().flatten().filter(|name| !OPERATIONS.contains(&name.as_str())) {
+            self.add(
+                format!("{at}.operations"),
+                format!("has {operation:?}, which is none of {}", OPERATIONS.join(", ")),
+            );
+        }
+        if let Some(scope) = rule.scope.as_ref().filter(|scope| !SCOPES.contains(&scope.as_str())) {
+            self.add(format!("{at}.scope"), format!("is {scope:?}, which is none of {}", SCOPES.join(", ")));
+        }
+    }
+}
+
+/// How deep lists and objects are nested. Whatever parsed this value has bounded it already.
+fn nesting(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(nesting).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(nesting).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn fields(change: impl Fn(&mut Value)) -> Vec<String> {
+        let mut spec = json!({
+            "program": {"cel": {"validations": [{"expression": "true"}]}},
+            "admission": {"rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]},
+        });
+        change(&mut spec);
+        policy(&serde_json::from_value(spec).unwrap()).into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn a_minimal_policy_is_valid() {
+        assert!(fields(|_| ()).is_empty());
+    }
+
+    #[test]
+    fn each_mistake_is_named_by_its_field() {
+        let group = |members: Value| json!({"group": {"members": members, "expression": "a()", "message": "m"}});
+        let cel = json!({"cel": {"validations": []}});
+        let rego = |extra: &Value| {
+            let mut rego = json!({"dialect": "Gatekeeper"});
+            rego.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            json!({"rego": rego})
+        };
+        for (pointer, value, field) in [
+            ("/admission", Value::Null, "spec.admission"),
+            ("/admission/rules", json!([]), "spec.admission.rules"),
+            ("/admission/rules/0/operations", json!([]), "spec.admission.rules[0].operations"),
+            ("/admission/rules/0/operations", json!(["create"]), "spec.admission.rules[0].operations"),
+            ("/admission/rules/0/resources", Value::Null, "spec.admission.rules[0].resources"),
+            ("/admission/rules/0/scope", json!("All"), "spec.admission.rules[0].scope"),
+            ("/admission/timeoutSeconds", json!(31), "spec.admission.timeoutSeconds"),
+            (
+                "/admission/objectSelector",
+                json!({"matchExpressions": [{"key": "a", "operator": "Is"}]}),
+                "spec.admission.objectSelector",
+            ),
+            ("/timeoutEvalSeconds", json!(0), "spec.timeoutEvalSeconds"),
+            ("/program", json!({"wasm": {"module": "oci://x"}}), "spec.program.wasm.module"),
+            ("/program", json!({"wasm": {"module": "file://x", "digest": "sha256:0"}}), "spec.program.wasm.digest"),
+            (
+                "/program",
+                json!({"cel": {"validations": [{"expression": " "}]}}),
+                "spec.program.cel.validations[0].expression",
+            ),
+            ("/program", rego(&json!({})), "spec.program.rego"),
+            ("/program", rego(&json!({"source": "", "configMapRef": {"name": "a", "key": "b"}})), "spec.program.rego"),
+            ("/program", rego(&json!({"source": "", "entrypoint": "a/b"})), "spec.program.rego.entrypoint"),
+            ("/program", group(json!({})), "spec.program.group.members"),
+            (
+                "/program",
+                group(json!({"a": {"program": group(json!({"b": {"program": cel}}))}})),
+                "spec.program.group.members.a.program",
+            ),
+        ] {
+            let found = fields(|spec| {
+                let (parent, key) = pointer.rsplit_once('/').unwrap();
+                spec.pointer_mut(parent).unwrap()[key] = value.clone();
+            });
+            assert_eq!(found, [field], "{pointer} = {value}");
+        }
+    }
+
+    #[test]
+    fn a_settings_bomb_is_refused_with_its_size() {
+        let huge = fields(|spec| spec["settings"] = json!({"a": "x".repeat(MAX_SETTINGS)}));
+        assert_eq!(huge, ["spec.settings"]);
+        let deep = (0..MAX_SETTINGS_NESTING).fold(json!(1), |inner, _| json!([inner]));
+        assert_eq!(fields(|spec| spec["settings"] = json!({"a": deep})), ["spec.settings"]);
+        assert!(fields(|spec| spec["settings"] = json!({"a": "x".repeat(MAX_SETTINGS - 100)})).is_empty());
+    }
+}
