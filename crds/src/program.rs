@@ -10,7 +10,7 @@ use crate::policy::{ContextAwareResource, any_object};
 
 /// Exactly one of the kinds of program.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", try_from = "ProgramFields")]
 pub enum Program {
     /// A WebAssembly module, such as a Kubewarden policy.
     Wasm(Wasm),
@@ -20,6 +20,33 @@ pub enum Program {
     Cel(Cel),
     /// Several programs and a boolean expression over their answers.
     Group(Group),
+}
+
+/// A [`Program`] as its fields: formats such as YAML do not read an enum from a mapping by themselves.
+#[derive(Deserialize, JsonSchema)]
+struct ProgramFields {
+    /// A WebAssembly module, such as a Kubewarden policy.
+    wasm: Option<Wasm>,
+    /// Rego source.
+    rego: Option<Rego>,
+    /// Common Expression Language, as in a ValidatingAdmissionPolicy.
+    cel: Option<Cel>,
+    /// Several programs and a boolean expression over their answers.
+    group: Option<Group>,
+}
+
+impl TryFrom<ProgramFields> for Program {
+    type Error = &'static str;
+
+    fn try_from(fields: ProgramFields) -> Result<Self, Self::Error> {
+        match fields {
+            ProgramFields { wasm: Some(wasm), rego: None, cel: None, group: None } => Ok(Self::Wasm(wasm)),
+            ProgramFields { wasm: None, rego: Some(rego), cel: None, group: None } => Ok(Self::Rego(rego)),
+            ProgramFields { wasm: None, rego: None, cel: Some(cel), group: None } => Ok(Self::Cel(cel)),
+            ProgramFields { wasm: None, rego: None, cel: None, group: Some(group) } => Ok(Self::Group(group)),
+            _ => Err("needs exactly one of `wasm`, `rego`, `cel` and `group`"),
+        }
+    }
 }
 
 /// A WebAssembly module.

@@ -1,1 +1,2 @@
+mod manifests;
 fn main() {}

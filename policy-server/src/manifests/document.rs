@@ -1,0 +1,247 @@
+//! One document: told apart from its neighbours, and read as one of our kinds with every wrong field named.
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::core::ObjectMeta;
+use proviso_core::PolicyId;
+use proviso_core::matching::Labels;
+use proviso_core::policy_id;
+use proviso_crds::validation::{self, FieldError};
+use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, ExperimentSpec, Policy, PolicyExperiment, PolicySpec};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::nodes::Nodes;
+use super::{ExperimentId, ObjectId};
+
+/// What a document says.
+pub(super) enum Object {
+    Policy(PolicyId, Box<PolicySpec>),
+    Experiment(ExperimentId, Box<ExperimentSpec>),
+    Namespace(String, Labels),
+}
+
+impl Object {
+    pub(super) fn id(&self) -> ObjectId {
+        match self {
+            Self::Policy(id, _) => ObjectId::Policy(id.clone()),
+            Self::Experiment(id, _) => ObjectId::Experiment(id.clone()),
+            Self::Namespace(name, _) => ObjectId::Namespace(name.clone()),
+        }
+    }
+}
+
+/// Something wrong with a document.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub object: Option<ObjectId>,
+    pub field: String,
+    /// In the document, counted from 1.
+    pub line: usize,
+    pub message: String,
+}
+
+/// Cuts a file into documents and tells the line that each starts at. A line that starts with `---` separates
+/// documents wherever it stands, even inside a text (YAML 1.2.2, production 206): so a broken document cannot
+/// swallow the next one.
+pub(super) fn split(text: &str) -> Vec<(usize, &str)> {
+    let mut documents = Vec::new();
+    let (mut start, mut start_line, mut at) = (0, 1, 0);
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let is_separator =
+            line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
+        if is_separator {
+            documents.push((start_line, &text[start..at]));
+            (start, start_line) = (at, index + 1);
+        }
+        at += line.len();
+    }
+    documents.push((start_line, &text[start..]));
+    documents.retain(|(_, document)| document.lines().any(|line| !is_filler(line)));
+    documents
+}
+
+/// Whether a line says nothing: empty, a comment, a separator alone, a directive.
+fn is_filler(line: &str) -> bool {
+    let line = line.strip_prefix("---").unwrap_or(line).trim();
+    line.is_empty() || line.starts_with('#') || line.starts_with('%')
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Outline {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    metadata: OutlineMetadata,
+}
+
+#[derive(Default, Deserialize)]
+struct OutlineMetadata {
+    #[serde(default)]
+    name: String,
+    namespace: Option<String>,
+}
+
+/// Reads a document. None for kinds that are not ours to serve.
+pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
+    let whole = |field: &str, line: usize, message: String| {
+        vec![Fault { object: None, field: field.to_owned(), line, message }]
+    };
+    let outline: Outline = serde_yaml::from_str(text).map_err(|error| {
+        let line = error.location().map_or(1, |location| location.line());
+        whole("", line, format!("is no Kubernetes object in YAML or JSON: {error}"))
+    })?;
+    if outline.kind.is_empty() || outline.api_version.is_empty() {
+        return Err(whole("", 1, "is no Kubernetes object: `apiVersion` or `kind` is missing".to_owned()));
+    }
+    let reader = Reader { text, nodes: Nodes::of(text) };
+    let ours = format!("{}/{}", proviso_crds::GROUP, proviso_crds::VERSION);
+    if outline.api_version == "v1" && outline.kind == "Namespace" {
+        let namespace: Namespace = reader.typed().map_err(|fault| vec![fault])?;
+        let labels = namespace.metadata.labels.unwrap_or_default();
+        return Ok(Some(Object::Namespace(namespace.metadata.name.unwrap_or_default(), labels)));
+    }
+    let Some(version) = outline.api_version.strip_prefix("proviso.dev/") else {
+        return Ok(None);
+    };
+    if version != proviso_crds::VERSION {
+        let message = format!("is {:?}: this version serves {ours}", outline.api_version);
+        return Err(whole("apiVersion", reader.nodes.line("apiVersion"), message));
+    }
+    let cluster_scoped = outline.kind.starts_with("Cluster");
+    if cluster_scoped && outline.metadata.namespace.is_some() {
+        let message = format!("must not be set: a {} belongs to no namespace", outline.kind);
+        return Err(whole("metadata.namespace", reader.nodes.line("metadata.namespace"), message));
+    }
+    // As kubectl does, a missing namespace means `default`.
+    let namespace = (!cluster_scoped).then(|| outline.metadata.namespace.unwrap_or_else(|| "default".to_owned()));
+    let name =
+        |error: &dyn std::fmt::Display| whole("metadata.name", reader.nodes.line("metadata.name"), error.to_string());
+    match outline.kind.as_str() {
+        "Policy" | "ClusterPolicy" => {
+            let id = PolicyId::new(namespace.as_deref(), &outline.metadata.name).map_err(|error| name(&error))?;
+            let object = ObjectId::Policy(id.clone());
+            let spec = if cluster_scoped {
+                reader.ours::<ClusterPolicy, _>(&object, |policy| (policy.metadata, policy.spec.0))
+            } else {
+                reader.ours::<Policy, _>(&object, |policy| (policy.metadata, policy.spec))
+            }?;
+            reader.validated(&object, validation::policy(&spec))?;
+            Ok(Some(Object::Policy(id, Box::new(spec))))
+        }
+        "PolicyExperiment" | "ClusterPolicyExperiment" => {
+            policy_id::check_name(&outline.metadata.name).map_err(|error| name(&error))?;
+            let id = ExperimentId { namespace, name: outline.metadata.name };
+            let object = ObjectId::Experiment(id.clone());
+            let spec = if cluster_scoped {
+                reader
+                    .ours::<ClusterPolicyExperiment, _>(&object, |experiment| (experiment.metadata, experiment.spec.0))
+            } else {
+                reader.ours::<PolicyExperiment, _>(&object, |experiment| (experiment.metadata, experiment.spec))
+            }?;
+            reader.validated(&object, validation::experiment(&spec))?;
+            Ok(Some(Object::Experiment(id, Box::new(spec))))
+        }
+        kind => {
+            let message = format!(
+                "is {kind:?}, which is none of ClusterPolicy, Policy, ClusterPolicyExperiment and PolicyExperiment of {ours}"
+            );
+            Err(whole("kind", reader.nodes.line("kind"), message))
+        }
+    }
+}
+
+/// Sections of a spec that the design has and this version does not serve.
+const NOT_YET: [&str; 4] = ["request", "configuration", "rollout", "promotion"];
+
+struct Reader<'a> {
+    text: &'a str,
+    nodes: Nodes,
+}
+
+impl Reader<'_> {
+    /// Reads one of our kinds; every unknown field is a fault.
+    fn ours<T: DeserializeOwned, S>(
+        &self,
+        object: &ObjectId,
+        spec: impl FnOnce(T) -> (ObjectMeta, S),
+    ) -> Result<S, Vec<Fault>> {
+        let mut unknown = Vec::new();
+        let typed = self.deserialize::<T>(|path| unknown.push(path));
+        let fault = |fault: Fault| Fault { object: Some(object.clone()), ..fault };
+        let typed = typed.map_err(|error| vec![fault(error)])?;
+        // The first two were read before; the status that `kubectl get -o yaml` writes says nothing about what is
+        // wanted.
+        unknown.retain(|path| !["apiVersion", "kind", "status"].contains(&path.as_str()));
+        let faults: Vec<_> = unknown.into_iter().map(|field| fault(self.unknown(field))).collect();
+        if faults.is_empty() { Ok(spec(typed).1) } else { Err(faults) }
+    }
+
+    /// Reads a kind of Kubernetes' own, which may have fields that we do not know.
+    fn typed<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+        self.deserialize(|_| ())
+    }
+
+    fn deserialize<T: DeserializeOwned>(&self, mut unknown: impl FnMut(String)) -> Result<T, Fault> {
+        let mut track = serde_path_to_error::Track::new();
+        let yaml = serde_yaml::Deserializer::from_str(self.text);
+        let tracked = serde_path_to_error::Deserializer::new(yaml, &mut track);
+        let result = serde_ignored::deserialize(tracked, |path| unknown(path_text(&path)));
+        result.map_err(|error: serde_yaml::Error| {
+            let field = track.path().to_string();
+            let field = if field == "." { String::new() } else { field };
+            let line = error.location().map_or_else(|| self.nodes.line(&field), |location| location.line());
+            Fault { object: None, line, message: without_position(&error.to_string(), &field), field }
+        })
+    }
+
+    fn unknown(&self, field: String) -> Fault {
+        let name = field.rsplit('.').next().unwrap_or_default();
+        let message = if NOT_YET.contains(&name) {
+            "is not served by this version: remove it".to_owned()
+        } else {
+            "is no known field: check its spelling and its place".to_owned()
+        };
+        Fault { object: None, line: self.nodes.line(&field), field, message }
+    }
+
+    fn validated(&self, object: &ObjectId, errors: Vec<FieldError>) -> Result<(), Vec<Fault>> {
+        if errors.is_empty() {
+            return Ok(());
+        }
+        Err(errors
+            .into_iter()
+            .map(|FieldError { field, message }| Fault {
+                object: Some(object.clone()),
+                line: self.nodes.line(&field),
+                field,
+                message,
+            })
+            .collect())
+    }
+}
+
+/// The path in the form `a.b[0].c`.
+fn path_text(path: &serde_ignored::Path<'_>) -> String {
+    use serde_ignored::Path;
+    match path {
+        Path::Root => String::new(),
+        Path::Seq { parent, index } => format!("{}[{index}]", path_text(parent)),
+        Path::Map { parent, key } => match path_text(parent) {
+            parent if parent.is_empty() => key.clone(),
+            parent => format!("{parent}.{key}"),
+        },
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => path_text(parent),
+    }
+}
+
+/// The message of a YAML error without the path and the position in it: they are told apart from it.
+fn without_position(message: &str, field: &str) -> String {
+    let message = match message.split_once(": ") {
+        Some((path, rest)) if field.starts_with(path) => rest,
+        _ => message,
+    };
+    message.rsplit_once(" at line ").map_or(message, |(message, _)| message).to_owned()
+}
