@@ -112,14 +112,9 @@ impl Manifests {
     #[must_use]
     pub fn read(folder: &Path) -> Self {
         let mut manifests = Self::default();
-        // Sorted, so that of two documents about one object the same one wins at each reading.
-        let entries = walkdir::WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
-        for entry in entries.filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry.file_name())) {
+        for entry in files(folder) {
             match entry {
-                Ok(entry) if entry.file_type().is_file() && is_manifest(entry.path()) => {
-                    manifests.read_file(entry.path());
-                }
-                Ok(_) => {}
+                Ok(entry) => manifests.read_file(entry.path()),
                 Err(error) => {
                     let path = error.path().unwrap_or(folder).to_owned();
                     manifests.file_problem(path, error.to_string());
@@ -127,13 +122,6 @@ impl Manifests {
             }
         }
         manifests
-    }
-
-    /// Whether the documents of this file could all be told apart and named. If not, what is missing from it may
-    /// still be meant to be there.
-    #[must_use]
-    pub fn is_unclear(&self, file: &Path) -> bool {
-        self.problems.iter().any(|problem| problem.object.is_none() && file.starts_with(&problem.place.file))
     }
 
     fn read_file(&mut self, path: &Path) {
@@ -198,6 +186,17 @@ impl Manifests {
             }
         }
     }
+}
+
+/// The manifests below `folder`, hidden ones aside, in an order that is always the same: of two documents about one
+/// object the same one must win at each reading.
+pub fn files(folder: &Path) -> impl Iterator<Item = walkdir::Result<walkdir::DirEntry>> {
+    walkdir::WalkDir::new(folder)
+        .follow_links(true)
+        .sort_by_file_name()
+        .into_iter()
+        .filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry.file_name()))
+        .filter(|entry| entry.as_ref().map_or(true, |entry| entry.file_type().is_file() && is_manifest(entry.path())))
 }
 
 /// Also skips the `..data` folders of mounted ConfigMaps, whose files are linked beside them.

@@ -1,0 +1,84 @@
+//! What operators and their tools ask: `/readyz`, `/livez` and `/metrics`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::routes::Server;
+use crate::shutdown::Phase;
+use crate::table::Table;
+
+/// The routes of `--admin-listen`.
+pub fn router(server: Arc<Server>) -> Router {
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(server)
+}
+
+async fn readyz(State(server): State<Arc<Server>>, RawQuery(query): RawQuery) -> Response {
+    let table = server.table.load_full();
+    let phase = *server.phase.borrow();
+    let problem = match phase {
+        Phase::Serving if table.is_complete => None,
+        Phase::Serving => Some("the policies are still being loaded"),
+        Phase::Leaving | Phase::Draining => Some("the server is shutting down"),
+    };
+    let status = if problem.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let is_verbose = query.is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")));
+    let mut text = if is_verbose { details(&table) } else { String::new() };
+    match (problem, is_verbose) {
+        (Some(problem), _) => text.push_str(&format!("readyz check failed: {problem}\n")),
+        (None, true) => text.push_str("readyz check passed\n"),
+        (None, false) => text.push_str("ok\n"),
+    }
+    (status, text).into_response()
+}
+
+/// A line for each policy, experiment and problem: `[+]` works, `[-]` does not, `[ ]` is not asked to.
+fn details(table: &Table) -> String {
+    let mut text = String::new();
+    let mut line = |mark: char, words: std::fmt::Arguments<'_>| {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "[{mark}] {words}");
+    };
+    let mut policies: Vec<_> = table.policies.iter().collect();
+    policies.sort_by_key(|(id, _)| *id);
+    for (id, entry) in policies {
+        match (&entry.live, &entry.trouble) {
+            (Some(live), None) if live.enabled => line('+', format_args!("{id} generation {} live", live.generation)),
+            (Some(live), None) => line(' ', format_args!("{id} generation {} disabled", live.generation)),
+            (Some(live), Some(trouble)) => line(
+                '-',
+                format_args!("{id} generation {} live; the newest version does not work: {trouble}", live.generation),
+            ),
+            (None, trouble) => {
+                let trouble = trouble.as_deref().unwrap_or("being prepared");
+                line('-', format_args!("{id} denies everything: no generation works: {trouble}"));
+            }
+        }
+        for experiment in entry.experiments.iter() {
+            let generation = experiment.revision.generation;
+            line('+', format_args!("experiment {} generation {generation} previews {id}", experiment.id));
+        }
+    }
+    for (id, why) in &table.idle_experiments {
+        let mark = if why.starts_with("not started") { ' ' } else { '-' };
+        line(mark, format_args!("experiment {id} previews nothing: {why}"));
+    }
+    for problem in &table.problems {
+        line('-', format_args!("{problem}"));
+    }
+    text
+}
+
+async fn metrics(State(server): State<Arc<Server>>) -> Response {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], server.metrics.to_text()).into_response()
+}

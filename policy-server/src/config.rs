@@ -1,0 +1,232 @@
+//! Arguments and environment, parsed once into a validated [`Config`]. Nothing else reads the environment.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use clap_complete::Shell;
+
+/// Serves admission policies: decides, previews their next versions on live traffic, and reloads without losing
+/// a request.
+///
+/// Reads policies, experiments and namespaces from a folder of manifests, answers AdmissionReviews over HTTP, and
+/// follows every change of the folder. A manifest that is wrong stops nothing: the last good generation of its
+/// policy keeps serving.
+#[derive(Debug, Parser)]
+#[command(name = "policy-server", version, max_term_width = 100, after_help = EXAMPLES)]
+#[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
+pub struct Arguments {
+    /// Folder of manifests (*.yaml, *.yml, *.json at any depth): kinds ClusterPolicy, Policy,
+    /// ClusterPolicyExperiment, PolicyExperiment and Namespace
+    #[arg(long, value_name = "DIR", env = "PROVISO_MANIFESTS", required_unless_present = "completions")]
+    pub manifests: Option<PathBuf>,
+
+    /// Address that answers reviews; any other than loopback demands TLS
+    #[arg(long, value_name = "ADDRESS", env = "PROVISO_LISTEN", default_value = "127.0.0.1:3000")]
+    pub listen: SocketAddr,
+
+    /// Address of /readyz, /livez and /metrics, always plain HTTP; port 0 takes any free one
+    #[arg(long, value_name = "ADDRESS", env = "PROVISO_ADMIN_LISTEN", default_value = "127.0.0.1:3001")]
+    pub admin_listen: SocketAddr,
+
+    /// Folder that keeps generations and compiled modules over restarts; without it each start begins at
+    /// generation 1 and compiles again
+    #[arg(long, value_name = "DIR", env = "PROVISO_STATE_DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// Certificate chain in PEM; read again when it changes
+    #[arg(long, value_name = "FILE", env = "PROVISO_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key in PEM (PKCS #8, SEC 1 or PKCS #1)
+    #[arg(long, value_name = "FILE", env = "PROVISO_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// How long one evaluation may take, 10ms to 30s; a policy's timeoutEvalSeconds overrides it
+    #[arg(long, value_name = "DURATION", env = "PROVISO_EVALUATION_TIMEOUT", default_value = "2s", value_parser = evaluation_timeout)]
+    pub evaluation_timeout: Duration,
+
+    /// Memory that one wasm evaluation may take, in MiB
+    #[arg(long, value_name = "MIB", env = "PROVISO_MEMORY_LIMIT", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub memory_limit: u32,
+
+    /// Wasm evaluations at the same time; more wait for a place
+    #[arg(long, value_name = "COUNT", env = "PROVISO_CONCURRENCY", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub concurrency: u32,
+
+    /// Requests that wait to be previewed; more are dropped from the preview and counted, never delayed
+    #[arg(long, value_name = "COUNT", env = "PROVISO_PREVIEW_QUEUE", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub preview_queue: u32,
+
+    /// How long to keep answering after SIGTERM while callers learn that this server is going, 0s to 10m;
+    /// SIGINT (Ctrl-C) skips it
+    #[arg(long, value_name = "DURATION", env = "PROVISO_SHUTDOWN_DELAY", default_value = "15s", value_parser = shutdown_delay)]
+    pub shutdown_delay: Duration,
+
+    /// What to log: error, warn, info, debug, trace, or per module as in `info,policy_server=debug`; decisions
+    /// that allow are at debug
+    #[arg(long, value_name = "FILTER", env = "PROVISO_LOG", default_value = "info")]
+    pub log: String,
+
+    /// Form of the log lines on stderr (preview lines go to stdout, always as `PolicyPreviewLog {json}`)
+    #[arg(long, value_name = "FORMAT", env = "PROVISO_LOG_FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+
+    /// Print completions for this shell and exit
+    #[arg(long, value_name = "SHELL", exclusive = true)]
+    pub completions: Option<Shell>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  policy-server --manifests examples/quickstart
+  policy-server --manifests /etc/proviso --state-dir /var/lib/proviso --listen 0.0.0.0:8443 \\
+      --tls-cert tls.crt --tls-key tls.key
+
+Endpoints of --listen:
+  POST /validate/<policy id>               an AdmissionReview for the live generation
+  POST /validate/<policy id>/<generation>  … for this generation
+  POST /validate_raw/<policy id>           {\"request\": <any JSON>}
+  POST /audit/<policy id>                  the program's own verdict, whatever the policy's mode
+Endpoints of --admin-listen:
+  GET /readyz, /readyz?verbose, /livez, /metrics
+A policy id is cluster.<name> or ns.<namespace>.<name>.";
+
+/// Form of the log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// One object a line
+    Json,
+}
+
+/// What the server was told, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub manifests: PathBuf,
+    pub listen: SocketAddr,
+    pub admin_listen: SocketAddr,
+    pub state_dir: Option<PathBuf>,
+    pub tls: Option<TlsFiles>,
+    pub evaluation_timeout: Duration,
+    /// In bytes.
+    pub memory_limit: usize,
+    pub concurrency: u32,
+    pub preview_queue: usize,
+    pub shutdown_delay: Duration,
+}
+
+/// Where certificate and key are.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+/// Arguments that make no sense together or in this place.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("--manifests {path}: {error}: name a folder that exists", path = path.display())]
+    Manifests { path: PathBuf, error: std::io::Error },
+    #[error("--manifests {path}: is no folder: name the folder that the manifest is in", path = .0.display())]
+    NoFolder(PathBuf),
+    #[error("--manifests is missing: name the folder of manifests to serve")]
+    Missing,
+    #[error("--listen {0} can be reached from other machines: give --tls-cert and --tls-key, or listen on 127.0.0.1")]
+    PlainText(SocketAddr),
+}
+
+impl TryFrom<Arguments> for Config {
+    type Error = ConfigError;
+
+    fn try_from(arguments: Arguments) -> Result<Self, Self::Error> {
+        let manifests = arguments.manifests.ok_or(ConfigError::Missing)?;
+        // Relative module references start at the manifest: their base must not depend on the working folder.
+        let manifests = match manifests.canonicalize() {
+            Ok(path) if path.is_dir() => path,
+            Ok(path) => return Err(ConfigError::NoFolder(path)),
+            Err(error) => return Err(ConfigError::Manifests { path: manifests, error }),
+        };
+        let tls = arguments.tls_cert.zip(arguments.tls_key).map(|(cert, key)| TlsFiles { cert, key });
+        if tls.is_none() && !arguments.listen.ip().is_loopback() {
+            return Err(ConfigError::PlainText(arguments.listen));
+        }
+        Ok(Self {
+            manifests,
+            listen: arguments.listen,
+            admin_listen: arguments.admin_listen,
+            state_dir: arguments.state_dir,
+            tls,
+            evaluation_timeout: arguments.evaluation_timeout,
+            memory_limit: arguments.memory_limit as usize * 1024 * 1024,
+            concurrency: arguments.concurrency,
+            preview_queue: arguments.preview_queue as usize,
+            shutdown_delay: arguments.shutdown_delay,
+        })
+    }
+}
+
+fn evaluation_timeout(text: &str) -> Result<Duration, String> {
+    duration(text, Duration::from_millis(10), Duration::from_secs(30))
+}
+
+fn shutdown_delay(text: &str) -> Result<Duration, String> {
+    duration(text, Duration::ZERO, Duration::from_secs(600))
+}
+
+fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
+    let signed: jiff::SignedDuration = text.parse().map_err(|_| "is no duration such as 500ms, 2s or 1m".to_owned())?;
+    Duration::try_from(signed)
+        .ok()
+        .filter(|duration| (min..=max).contains(duration))
+        .ok_or_else(|| format!("is not between {min:?} and {max:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn config(arguments: &[&str]) -> Result<Config, String> {
+        let arguments = std::iter::once(&"policy-server").chain(arguments);
+        Arguments::try_parse_from(arguments)
+            .map_err(|error| error.to_string())
+            .and_then(|arguments| Config::try_from(arguments).map_err(|error| error.to_string()))
+    }
+
+    #[test]
+    fn the_arguments_are_well_formed_and_each_has_its_variable() {
+        let command = Arguments::command();
+        command.clone().debug_assert();
+        for argument in command
+            .get_arguments()
+            .filter(|argument| !["completions", "help", "version"].contains(&argument.get_id().as_str()))
+        {
+            let wanted = format!("PROVISO_{}", argument.get_id().as_str().to_uppercase());
+            assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(wanted.as_str()));
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_its_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().to_str().unwrap();
+        for (arguments, wanted) in [
+            (vec![], "--manifests"),
+            (vec!["--manifests", "/nowhere"], "name a folder that exists"),
+            (vec!["--manifests", "/dev/null"], "is no folder"),
+            (vec!["--manifests", folder, "--listen", "0.0.0.0:3000"], "give --tls-cert and --tls-key"),
+            (vec!["--manifests", folder, "--tls-cert", "a"], "--tls-key"),
+            (vec!["--manifests", folder, "--evaluation-timeout", "soon"], "500ms, 2s or 1m"),
+            (vec!["--manifests", folder, "--evaluation-timeout", "1h"], "is not between"),
+            (vec!["--manifests", folder, "--listen", "3000"], "invalid"),
+        ] {
+            let error = config(&arguments).unwrap_err();
+            assert!(error.contains(wanted), "{arguments:?}: {error}");
+        }
+        let config = config(&["--manifests", folder, "--evaluation-timeout", "500ms"]).unwrap();
+        assert_eq!(config.evaluation_timeout, Duration::from_millis(500));
+    }
+}

@@ -1,0 +1,118 @@
+//! One request to one revision: covered or not, evaluated under its budget, enforced, counted and logged.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use proviso_core::matching::{Coverage, Labels};
+use proviso_core::{Action, Failure, Review, Verdict};
+use proviso_engines::{Deadline, EvaluationError};
+
+use crate::metrics::Outcome;
+use crate::table::Revision;
+
+/// The key of the audit annotation that says why a policy was not asked.
+const NOT_ASKED: &str = "not-asked";
+
+/// The server has no room for this evaluation: its caller may try again.
+#[derive(Clone, Copy, Debug)]
+pub struct Overloaded;
+
+/// Why a revision need not be asked about a request; none where it must.
+#[must_use]
+pub fn exemption(
+    revision: &Revision,
+    review: &Review,
+    namespaces: &BTreeMap<String, Labels>,
+) -> Option<Cow<'static, str>> {
+    if !revision.enabled {
+        return Some("spec.enabled is false".into());
+    }
+    match revision.matching.covers(review, |name| namespaces.get(name)) {
+        Coverage::Covered => None,
+        Coverage::NotCovered { field } => Some(format!("spec.admission.{field} does not cover the request").into()),
+    }
+}
+
+/// The verdict of the live revision, as it leaves.
+///
+/// # Errors
+/// When every place for an evaluation stayed taken.
+pub async fn decide(
+    revision: &Revision,
+    review: &Review,
+    action: Action,
+    namespaces: &BTreeMap<String, Labels>,
+) -> Result<Verdict, Overloaded> {
+    if let Some(why) = exemption(revision, review, namespaces) {
+        revision.metrics.observe(Outcome::Skipped, None);
+        tracing::debug!(policy = %revision.policy, request_uid = review.uid(), reason = %why, "policy not asked");
+        return Ok(Verdict {
+            audit_annotations: [(NOT_ASKED.to_owned(), why.into_owned())].into(),
+            ..Verdict::allow()
+        });
+    }
+    let start = Instant::now();
+    let result = evaluate(revision, review).await;
+    let duration = start.elapsed();
+    let failed = match &result {
+        Err(EvaluationError::Overloaded) => return Err(Overloaded),
+        Err(error) => Some(Failure::from(error)),
+        Ok(_) => None,
+    };
+    let decided = result.unwrap_or_else(|error| Failure::from(&error).verdict());
+    let denied = !decided.allowed;
+    let verdict = if action == Action::Audit { decided } else { decided.enforce(&revision.enforcement) };
+    let outcome = match (&failed, denied, &verdict) {
+        (Some(_), ..) => Outcome::Failed,
+        (None, true, verdict) if verdict.allowed => Outcome::Monitored,
+        (None, _, verdict) if !verdict.allowed => Outcome::Denied,
+        (None, _, verdict) if verdict.patch.is_some() => Outcome::Mutated,
+        _ => Outcome::Allowed,
+    };
+    revision.metrics.observe(outcome, Some(duration));
+    log(revision, review, outcome, &verdict, failed.as_ref(), duration.as_micros());
+    Ok(verdict)
+}
+
+/// The verdict of a program, before the policy's mode, `mutating` and message apply.
+///
+/// # Errors
+/// When the program comes to no decision.
+pub async fn evaluate(revision: &Revision, review: &Review) -> Result<Verdict, EvaluationError> {
+    revision.program.evaluate(review, Deadline::after(revision.timeout)).await
+}
+
+fn log(
+    revision: &Revision,
+    review: &Review,
+    outcome: Outcome,
+    verdict: &Verdict,
+    failed: Option<&Failure>,
+    duration_us: u128,
+) {
+    macro_rules! decision {
+        ($level:ident, $message:literal $(, $($field:tt)*)?) => {
+            tracing::$level!(
+                policy = %revision.policy,
+                generation = revision.generation,
+                request_uid = review.uid(),
+                engine = revision.program.engine(),
+                mode = revision.enforcement.mode.as_str(),
+                allowed = verdict.allowed,
+                duration_us,
+                $($($field)*,)?
+                $message
+            )
+        };
+    }
+    match (outcome, failed) {
+        (_, Some(failure)) => {
+            decision!(warn, "evaluation failed", reason = failure.reason, message = failure.message.as_str());
+        }
+        (Outcome::Denied | Outcome::Monitored, None) => {
+            decision!(info, "request denied", message = verdict.message.as_deref().unwrap_or_default());
+        }
+        _ => decision!(debug, "request allowed"),
+    }
+}

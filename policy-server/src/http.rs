@@ -1,0 +1,107 @@
+//! Connections: accepted, optionally under TLS, served, and drained. What is answered is for [`crate::routes`] and
+//! [`crate::admin`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+
+use crate::shutdown::Phase;
+
+/// How long a client may take for its TLS handshake, and for the head of a request.
+const HEADER_DEADLINE: Duration = Duration::from_secs(10);
+/// Connections at the same time; more wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 8192;
+/// Requests at the same time on one HTTP/2 connection.
+const MAX_STREAMS: u32 = 250;
+/// How long a client of HTTP/2 may leave a ping unanswered, and how often it is asked.
+const PING: Duration = Duration::from_secs(30);
+/// How long to wait when the process is out of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until the phase is [`Phase::Draining`], then waits for the requests that are under way, at most this long.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    mut phase: watch::Receiver<Phase>,
+    drain: Duration,
+) {
+    let graceful = GracefulShutdown::new();
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&listener, &places) => accepted,
+            _ = phase.wait_for(|phase| *phase == Phase::Draining) => break,
+        };
+        let Some((stream, place)) = accepted else { continue };
+        let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());
+        tokio::spawn(async move {
+            match tls {
+                Some(tls) => {
+                    // A handshake that fails is the client's business, and there are many.
+                    if let Ok(Ok(stream)) = tokio::time::timeout(HEADER_DEADLINE, tls.accept(stream)).await {
+                        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                        connection(stream, is_http2, router, watcher).await;
+                    }
+                }
+                None => connection(stream, false, router, watcher).await,
+            }
+            drop(place);
+        });
+    }
+    drop(listener);
+    let ended = tokio::time::timeout(drain, graceful.shutdown()).await;
+    if ended.is_err() {
+        tracing::warn!("requests that did not end in time were cut off");
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => {
+            // Answers are small: they must not wait for more to come.
+            let _ = stream.set_nodelay(true);
+            Some((stream, place))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a connection could not be accepted");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    is_http2: bool,
+    router: Router,
+    watcher: hyper_util::server::graceful::Watcher,
+) {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_DEADLINE);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING);
+    // Deciding by ALPN alone: to read the protocol from the first bytes would wait for them without a deadline.
+    let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
+    let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).into_owned();
+    if let Err(error) = watcher.watch(serving).await {
+        tracing::debug!(%error, "connection ended");
+    }
+}

@@ -1,0 +1,104 @@
+//! The policy server: loads, serves and previews policies. Alone over a folder of manifests; in a cluster later.
+
+pub mod admin;
+mod after;
+pub mod config;
+mod decide;
+mod folder;
+mod http;
+pub mod logging;
+mod manifests;
+mod metrics;
+mod modules;
+mod prepare;
+mod preview;
+mod rollout;
+mod routes;
+mod shutdown;
+mod state;
+mod table;
+mod tls;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use proviso_artifacts::Cache;
+use proviso_engines::wasm;
+use tokio::net::TcpListener;
+
+use crate::config::Config;
+use crate::folder::Folder;
+use crate::metrics::Metrics;
+use crate::modules::Modules;
+use crate::prepare::Preparer;
+use crate::preview::Previews;
+use crate::rollout::Rollout;
+use crate::routes::Server;
+use crate::state::StateFile;
+use crate::table::SharedTable;
+
+/// How long requests under way may take to end, beyond an evaluation's own limit.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// When something that it cannot do without is missing at the start: a port, a folder, a certificate.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    let phase = shutdown::listen(config.shutdown_delay).context("signals cannot be followed")?;
+    let metrics = Arc::new(Metrics::new());
+    let listener = bind("--listen", config.listen).await?;
+    let admin_listener = bind("--admin-listen", config.admin_listen).await?;
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let tls = config.tls.map(|files| tls::acceptor(files, Arc::clone(&metrics))).transpose()?;
+
+    let cache = config.state_dir.as_deref().map(Cache::open).transpose().context("--state-dir")?.map(Arc::new);
+    let engine = wasm::Engine::new(wasm::Config {
+        memory_limit: config.memory_limit,
+        concurrency: config.concurrency,
+        ..wasm::Config::default()
+    })?;
+    let preparer = Arc::new(Preparer {
+        modules: Modules::new(engine, cache.clone()),
+        cache,
+        evaluation_timeout: config.evaluation_timeout,
+    });
+    let table = SharedTable::default();
+    let state = config.state_dir.as_deref().map(StateFile::in_folder);
+    let rollout = Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state)?;
+
+    let previews = Previews::start(config.preview_queue).context("the preview worker cannot be started")?;
+    let server = Arc::new(Server { table, metrics, previews, phase: phase.clone() });
+    tracing::info!(
+        manifests = %config.manifests.display(),
+        listen = format!("{scheme}://{}", listener.local_addr()?),
+        admin = format!("http://{}", admin_listener.local_addr()?),
+        "policy server started"
+    );
+    let following = tokio::spawn(rollout.run(Folder::new(config.manifests)));
+    // The admin port answers until the last request has: a probe must see the way out.
+    let admin =
+        tokio::spawn(http::serve(admin_listener, None, admin::router(Arc::clone(&server)), never(), Duration::ZERO));
+    // A policy may have a longer budget than the default; 30 s is the most it can ask for.
+    let drain = Duration::from_secs(30) + DRAIN;
+    http::serve(listener, tls, routes::router(server), phase, drain).await;
+    following.abort();
+    admin.abort();
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// A phase that never changes.
+fn never() -> tokio::sync::watch::Receiver<shutdown::Phase> {
+    let (sender, receiver) = tokio::sync::watch::channel(shutdown::Phase::Serving);
+    std::mem::forget(sender);
+    receiver
+}
+
+async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        format!("{flag} {address} cannot be listened on: is the port taken? choose another with {flag}")
+    })
+}

@@ -1,0 +1,290 @@
+//! From a spec to something that can decide: fetch, verify, compile, validate the settings. No step touches what
+//! serves now.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proviso_artifacts::{Cache, CacheError, Digest, FetchError, Module, ModuleReference, ReferenceError};
+use proviso_crds::{
+    Cel, ContextAwareResource, Group, PolicySpec, Program as ProgramSpec, Rego, RegoDialect, Wasm, WasmMode,
+};
+use proviso_engines::{CompileError, Deadline, Program, SettingsError, cel, group, rego, wasm};
+use serde_json::{Map, Value};
+
+use crate::manifests::ObjectId;
+use crate::metrics::Metrics;
+use crate::modules::{ModuleError, Modules};
+use crate::state::Record;
+use crate::table::Revision;
+
+/// Why a spec cannot be made to decide.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error("the module {0} is not in the state folder any more")]
+    Lost(Digest),
+    #[error(transparent)]
+    Module(#[from] ModuleError),
+    #[error("{field}: {error}")]
+    Compile { field: String, error: CompileError },
+    #[error("{0}: is not served by this version: remove it")]
+    Unsupported(String),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error("spec.admission: {0}")]
+    Match(#[from] kube::core::ParseExpressionError),
+    #[error("the compiler stopped: {0}")]
+    Stopped(String),
+    #[error("spec.policyRef.name: cannot be changed from {from} to {to}: make a new experiment")]
+    Immutable { from: String, to: String },
+}
+
+impl PrepareError {
+    /// Stable name: log field and, in a cluster, the reason of the condition.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Reference(_) | Self::Lost(_) => "PullError",
+            Self::Fetch(error) => error.reason(),
+            Self::Cache(error) => error.reason(),
+            Self::Module(error) => error.reason(),
+            Self::Compile { error, .. } => error.reason(),
+            Self::Unsupported(_) => "Unsupported",
+            Self::Settings(error) => error.reason(),
+            Self::Match(_) | Self::Immutable { .. } => "Invalid",
+            Self::Stopped(_) => "CompileError",
+        }
+    }
+}
+
+/// Where the modules of a spec come from.
+#[derive(Clone, Debug)]
+pub enum ModuleSource {
+    /// What the references name now; relative ones start at this folder.
+    Manifest { folder: PathBuf },
+    /// What the references named when the spec was accepted, from the cache.
+    Pinned(BTreeMap<String, Digest>),
+}
+
+/// Makes specs ready. Shared by all rollouts.
+#[derive(Debug)]
+pub struct Preparer {
+    pub modules: Modules,
+    pub cache: Option<Arc<Cache>>,
+    /// For policies without a `timeoutEvalSeconds`.
+    pub evaluation_timeout: Duration,
+}
+
+/// The modules that a spec names.
+pub fn module_references(program: &ProgramSpec) -> Vec<&Wasm> {
+    match program {
+        ProgramSpec::Wasm(wasm) => vec![wasm],
+        ProgramSpec::Group(group) => {
+            group.members.values().flat_map(|member| module_references(&member.program)).collect()
+        }
+        ProgramSpec::Rego(_) | ProgramSpec::Cel(_) => Vec::new(),
+    }
+}
+
+/// Reads the module behind a reference. Blocks on the disk.
+///
+/// # Errors
+/// When the reference names nothing that can be read, or something with another digest than it asks for.
+pub fn fetch(spec: &Wasm, folder: &Path) -> Result<Module, PrepareError> {
+    // The form of the digest was checked when the manifest was read.
+    let wanted = spec.digest.as_ref().and_then(|digest| digest.parse().ok());
+    Ok(ModuleReference::parse(&spec.module, folder)?.fetch(wanted.as_ref())?)
+}
+
+impl Preparer {
+    /// How long one evaluation of this policy may take.
+    #[must_use]
+    pub fn timeout(&self, spec: &PolicySpec) -> Duration {
+        spec.timeout_eval_seconds.map_or(self.evaluation_timeout, |seconds| Duration::from_secs(seconds.into()))
+    }
+
+    /// Puts a program and the spec that it was made of together.
+    ///
+    /// # Errors
+    /// When the spec covers nothing that can be told.
+    pub fn revision(
+        &self,
+        id: &ObjectId,
+        record: &Record,
+        program: Program,
+        metrics: &Metrics,
+    ) -> Result<Revision, PrepareError> {
+        let policy = match (id, &record.experiment) {
+            (ObjectId::Policy(policy), _) => policy,
+            (_, Some(experiment)) => &experiment.policy,
+            _ => return Err(PrepareError::Unsupported("spec".to_owned())),
+        };
+        // A manifest without this section was refused when it was read.
+        let admission = record.spec.admission.as_ref().ok_or_else(|| PrepareError::Unsupported("spec".to_owned()))?;
+        let etag = Digest::of(format!("{}/{}", record.uid, record.generation).as_bytes()).hex();
+        Ok(Revision {
+            policy: policy.clone(),
+            generation: record.generation,
+            etag: format!("\"{}\"", &etag[..16]),
+            matching: admission.to_match()?,
+            enforcement: admission.to_enforcement(),
+            enabled: record.spec.enabled,
+            timeout: self.timeout(&record.spec),
+            metrics: metrics.policy(policy, program.engine()),
+            program,
+        })
+    }
+
+    /// Makes the spec's program, and asks it whether it accepts its settings.
+    ///
+    /// # Errors
+    /// When any of the steps fails. Nothing that serves is touched.
+    pub async fn prepare(&self, spec: &PolicySpec, source: &ModuleSource) -> Result<Program, PrepareError> {
+        refuse_unsupported(spec)?;
+        let program = self.program("spec.program", &spec.program, &spec.settings, source).await?;
+        program.validate_settings(Deadline::after(self.timeout(spec))).await?;
+        Ok(program)
+    }
+
+    async fn program(
+        &self,
+        field: &str,
+        spec: &ProgramSpec,
+        settings: &Map<String, Value>,
+        source: &ModuleSource,
+    ) -> Result<Program, PrepareError> {
+        match spec {
+            ProgramSpec::Wasm(spec) => self.wasm(field, spec, settings, source).await.map(Program::Wasm),
+            ProgramSpec::Rego(spec) => {
+                let (spec, settings) = (spec.clone(), Value::Object(settings.clone()));
+                compile(format!("{field}.rego.source"), move || compile_rego(&spec, &settings)).await.map(Program::Rego)
+            }
+            ProgramSpec::Cel(spec) => {
+                let (spec, settings) = (spec.clone(), Value::Object(settings.clone()));
+                compile(format!("{field}.cel"), move || compile_cel(spec, &settings)).await.map(Program::Cel)
+            }
+            ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, source)).await.map(Program::Group),
+        }
+    }
+
+    async fn wasm(
+        &self,
+        field: &str,
+        spec: &Wasm,
+        settings: &Map<String, Value>,
+        source: &ModuleSource,
+    ) -> Result<wasm::Program, PrepareError> {
+        if spec.mode.is_some_and(|mode| mode != WasmMode::Wapc) {
+            return Err(PrepareError::Unsupported(format!("{field}.wasm.mode")));
+        }
+        if !spec.image_pull_secrets.is_empty() {
+            return Err(PrepareError::Unsupported(format!("{field}.wasm.imagePullSecrets")));
+        }
+        let module = self.module(spec.clone(), source.clone()).await?;
+        if let Some(metadata) = wasm::Metadata::read(&module.bytes).map_err(in_field(field))? {
+            metadata.check_runnable().map_err(in_field(field))?;
+        }
+        let settings = serde_json::to_vec(settings).unwrap_or_default();
+        Ok(wasm::Program::new(self.modules.get(&module).await?, settings))
+    }
+
+    async fn module(&self, spec: Wasm, source: ModuleSource) -> Result<Module, PrepareError> {
+        let cache = self.cache.clone();
+        let reading = tokio::task::spawn_blocking(move || match source {
+            ModuleSource::Manifest { folder } => fetch(&spec, &folder),
+            ModuleSource::Pinned(digests) => {
+                let digest = *digests.get(&spec.module).ok_or_else(|| ReferenceError::Scheme(spec.module.clone()))?;
+                let bytes = cache.map(|cache| cache.module(&digest)).transpose()?.flatten();
+                bytes.map(|bytes| Module { digest, bytes }).ok_or(PrepareError::Lost(digest))
+            }
+        });
+        reading.await.map_err(|stopped| PrepareError::Stopped(stopped.to_string()))?
+    }
+
+    async fn group(&self, field: &str, spec: &Group, source: &ModuleSource) -> Result<group::Program, PrepareError> {
+        let mut members = BTreeMap::new();
+        for (name, member) in &spec.members {
+            let at = format!("{field}.group.members.{name}");
+            refuse_reads(&at, &member.context_aware_resources)?;
+            let program = self.program(&format!("{at}.program"), &member.program, &member.settings, source).await?;
+            members.insert(name.clone(), Arc::new(program));
+        }
+        group::Program::new(members, &spec.expression, spec.message.clone())
+            .map_err(in_field(&format!("{field}.group.expression")))
+    }
+}
+
+/// Compiles off the async workers: some sources take long.
+async fn compile<T: Send + 'static>(
+    field: String,
+    compile: impl FnOnce() -> Result<T, CompileError> + Send + 'static,
+) -> Result<T, PrepareError> {
+    match tokio::task::spawn_blocking(compile).await {
+        Ok(result) => result.map_err(in_field(&field)),
+        Err(stopped) => Err(PrepareError::Stopped(stopped.to_string())),
+    }
+}
+
+fn in_field(field: &str) -> impl FnOnce(CompileError) -> PrepareError {
+    let field = field.to_owned();
+    |error| PrepareError::Compile { field, error }
+}
+
+fn compile_rego(spec: &Rego, settings: &Value) -> Result<rego::Program, CompileError> {
+    let source = spec.source.as_deref().ok_or_else(|| {
+        CompileError::Unsupported("a module in a ConfigMap needs a cluster: put it into `source`".to_owned())
+    })?;
+    let dialect = match spec.dialect {
+        RegoDialect::Gatekeeper => rego::Dialect::Gatekeeper,
+        RegoDialect::Admission => rego::Dialect::Admission,
+    };
+    rego::Program::compile(source, dialect, spec.entrypoint.as_deref(), settings)
+}
+
+fn compile_cel(spec: Cel, params: &Value) -> Result<cel::Program, CompileError> {
+    let later = [
+        ("variables", spec.variables.is_empty()),
+        ("auditAnnotations", spec.audit_annotations.is_empty()),
+        ("mutations", spec.mutations.is_empty()),
+        ("validations[].messageExpression", spec.validations.iter().all(|v| v.message_expression.is_none())),
+    ];
+    if let Some((field, _)) = later.into_iter().find(|(_, absent)| !absent) {
+        return Err(CompileError::Unsupported(format!("`{field}` is not served by this version: remove it")));
+    }
+    let validations = spec
+        .validations
+        .into_iter()
+        .map(|validation| cel::Validation {
+            expression: validation.expression,
+            message: validation.message,
+            reason: validation.reason,
+        })
+        .collect();
+    cel::Program::compile(validations, params)
+}
+
+/// What the kinds have and this version does not serve. To ignore it would be to decide otherwise than asked.
+fn refuse_unsupported(spec: &PolicySpec) -> Result<(), PrepareError> {
+    refuse_reads("spec", &spec.context_aware_resources)?;
+    if !spec.host_capabilities.is_empty() {
+        return Err(PrepareError::Unsupported("spec.hostCapabilities".to_owned()));
+    }
+    if spec.admission.as_ref().is_some_and(|admission| !admission.match_conditions.is_empty()) {
+        return Err(PrepareError::Unsupported("spec.admission.matchConditions".to_owned()));
+    }
+    Ok(())
+}
+
+fn refuse_reads(field: &str, resources: &[ContextAwareResource]) -> Result<(), PrepareError> {
+    if resources.is_empty() {
+        return Ok(());
+    }
+    Err(PrepareError::Unsupported(format!("{field}.contextAwareResources")))
+}

@@ -1,0 +1,138 @@
+//! The log line of one previewed request (AIP-236, "Logging"): the prefix, then one JSON object. It names the
+//! object and the messages, never the content.
+
+use std::time::Duration;
+
+use proviso_core::review::{GroupVersionKind, Head, Operation};
+use proviso_core::{Divergence, Failure, PolicyId, Verdict};
+use serde::Serialize;
+
+use super::Job;
+use crate::table::Experiment;
+
+/// What every preview line starts with: searching for it isolates the previews.
+pub const LOG_PREFIX: &str = "PolicyPreviewLog";
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Line<'a> {
+    /// RFC 3339, UTC.
+    time: String,
+    policy: &'a PolicyId,
+    live_generation: u64,
+    live_etag: &'a str,
+    experiment: String,
+    experiment_etag: &'a str,
+    request: Request<'a>,
+    live: Side<'a>,
+    preview: Side<'a>,
+    divergence: Divergence,
+    /// Of the experiment's evaluation, in microseconds.
+    duration_us: u128,
+}
+
+#[derive(Debug, Serialize)]
+struct Request<'a> {
+    uid: &'a str,
+    #[serde(flatten)]
+    identity: Option<Identity<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Identity<'a> {
+    kind: &'a GroupVersionKind,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    sub_resource: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    namespace: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+    operation: Option<Operation>,
+    user: &'a str,
+}
+
+/// A verdict without its patch, which has content.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Side<'a> {
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+    mutated: bool,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+    /// Why there is no decision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn new(
+        job: &'a Job,
+        experiment: &'a Experiment,
+        verdict: Result<&'a Verdict, &'a Failure>,
+        divergence: Divergence,
+        duration: Duration,
+    ) -> Self {
+        Self {
+            time: jiff::Timestamp::now().to_string(),
+            policy: &job.live.policy,
+            live_generation: job.live.generation,
+            live_etag: &job.live.etag,
+            experiment: experiment.id.to_string(),
+            experiment_etag: &experiment.revision.etag,
+            request: Request { uid: job.review.uid(), identity: job.review.head().map(Identity::from) },
+            live: Side::from(&job.verdict),
+            preview: verdict.map_or_else(Side::failed, Side::from),
+            divergence,
+            duration_us: duration.as_micros(),
+        }
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        let json = serde_json::to_string(self).unwrap_or_default();
+        format!("{LOG_PREFIX} {json}\n")
+    }
+}
+
+impl<'a> From<&'a Head> for Identity<'a> {
+    fn from(head: &'a Head) -> Self {
+        Self {
+            kind: &head.kind,
+            sub_resource: &head.sub_resource,
+            namespace: &head.namespace,
+            name: &head.name,
+            operation: head.operation,
+            user: &head.user.username,
+        }
+    }
+}
+
+impl<'a> From<&'a Verdict> for Side<'a> {
+    fn from(verdict: &'a Verdict) -> Self {
+        Self {
+            allowed: verdict.allowed,
+            code: verdict.code,
+            message: verdict.message.as_deref(),
+            mutated: verdict.patch.is_some(),
+            warnings: &verdict.warnings,
+            error: None,
+        }
+    }
+}
+
+impl<'a> Side<'a> {
+    fn failed(failure: &'a Failure) -> Self {
+        Self {
+            allowed: false,
+            code: Some(500),
+            message: Some(&failure.message),
+            mutated: false,
+            warnings: &[],
+            error: Some(failure.reason),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What an API server asks: `/validate`, `/validate_raw` and `/audit`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Version, header};
+use axum::response::Response;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use proviso_core::review::ReviewError;
+use proviso_core::{Action, Endpoint, Review, Verdict};
+use tokio::sync::watch;
+
+use crate::after::After;
+use crate::decide::{Overloaded, decide};
+use crate::metrics::Metrics;
+use crate::preview::{Job, Previews};
+use crate::shutdown::Phase;
+use crate::table::{Entry, SharedTable};
+
+/// The largest body, in bytes: an UPDATE carries two objects, and an API server takes objects of up to 3 MiB.
+pub const MAX_BODY: usize = 7 * 1024 * 1024;
+/// How long a client may take to send its body.
+const BODY_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What every request needs.
+#[derive(Debug)]
+pub struct Server {
+    pub table: SharedTable,
+    pub metrics: Arc<Metrics>,
+    pub previews: Previews,
+    pub phase: watch::Receiver<Phase>,
+}
+
+/// The routes of `--listen`.
+pub fn router(server: Arc<Server>) -> Router {
+    Router::new().fallback(answer).with_state(server)
+}
+
+async fn answer(State(server): State<Arc<Server>>, request: Request) -> Response {
+    let is_http1 = request.version() <= Version::HTTP_11;
+    let mut response = server.respond(request).await.unwrap_or_else(|refusal| {
+        server.metrics.refuse(refusal.reason);
+        refusal.response()
+    });
+    if is_http1 && *server.phase.borrow() != Phase::Serving {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// An answer that is no verdict.
+#[derive(Debug)]
+struct Refusal {
+    status: StatusCode,
+    /// Metric label.
+    reason: &'static str,
+    message: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { status, reason, message: message.into() }
+    }
+
+    fn response(self) -> Response {
+        let error = serde_json::json!({"error": {"code": self.status.as_u16(), "message": self.message}});
+        let mut response = json(self.status, format!("{error}\n").into());
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.status == StatusCode::METHOD_NOT_ALLOWED {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+        }
+        response
+    }
+}
+
+fn json(status: StatusCode, body: Body) -> Response {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn verdict_of(action: Action, verdict: &Verdict, uid: &str) -> Vec<u8> {
+    match action {
+        Action::Validate | Action::Audit => verdict.to_review(uid),
+        Action::ValidateRaw => verdict.to_raw_review(uid),
+    }
+}
+
+impl Server {
+    async fn respond(&self, request: Request) -> Result<Response, Refusal> {
+        let endpoint = Endpoint::parse(request.uri().path())
+            .map_err(|error| Refusal::new(StatusCode::NOT_FOUND, "unknown_path", error.to_string()))?;
+        if request.method() != Method::POST {
+            let message = "policies are asked by POST";
+            return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method", message));
+        }
+        let body = read_body(request.into_body()).await?;
+        let review = match endpoint.action {
+            Action::ValidateRaw => Review::raw(body),
+            Action::Validate | Action::Audit => Review::admission(body),
+        };
+        let review = match review {
+            Ok(review) => review,
+            Err(error) => return self.malformed(endpoint.action, error),
+        };
+        // The snapshot is held until the answer is made: a reload meanwhile does not concern this request.
+        let table = self.table.load_full();
+        let Some(entry) = table.policies.get(&endpoint.policy) else {
+            if !table.is_complete {
+                let message = "the policies are still being loaded";
+                return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message));
+            }
+            let message = format!("there is no policy {}", endpoint.policy);
+            return Err(Refusal::new(StatusCode::NOT_FOUND, "unknown_policy", message));
+        };
+        let Some(revision) = entry.revision(endpoint.generation) else {
+            return without_revision(&endpoint, entry, &review);
+        };
+        let verdict = decide(revision, &review, endpoint.action, &table.namespaces).await.map_err(|Overloaded| {
+            let message = "overloaded: no place for this evaluation became free in time";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+        })?;
+        let body = Bytes::from(verdict_of(endpoint.action, &verdict, review.uid()));
+        let is_live = entry.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, revision));
+        let is_previewed = is_live && endpoint.action == Action::Validate && !review.is_dry_run();
+        if !is_previewed || entry.experiments.is_empty() {
+            return Ok(json(StatusCode::OK, body.into()));
+        }
+        let job = Job {
+            live: Arc::clone(revision),
+            experiments: Arc::clone(&entry.experiments),
+            namespaces: Arc::clone(&table.namespaces),
+            review,
+            verdict,
+        };
+        let previews = self.previews.clone();
+        Ok(json(StatusCode::OK, Body::new(After::new(body, move || previews.offer(job)))))
+    }
+
+    /// A review that cannot be read is denied where its uid can, else it is a bad request.
+    fn malformed(&self, action: Action, error: ReviewError) -> Result<Response, Refusal> {
+        let Some(uid) = error.uid else {
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed", error.message));
+        };
+        self.metrics.refuse("malformed");
+        tracing::warn!(request_uid = uid, error = error.message, "malformed review denied");
+        let verdict = Verdict { code: Some(400), ..Verdict::deny(error.message) };
+        Ok(json(StatusCode::OK, verdict_of(action, &verdict, &uid).into()))
+    }
+}
+
+/// The answer when the policy is known, but not in the generation that was asked for.
+fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Result<Response, Refusal> {
+    if let Some(generation) = endpoint.generation {
+        // Another replica, or this one in a moment, may have it.
+        let message = match &entry.live {
+            Some(live) => {
+                format!("{} has no generation {generation} here: {} is live", endpoint.policy, live.generation)
+            }
+            None => format!("{} has no generation {generation} here, and none that works", endpoint.policy),
+        };
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unknown_generation", message));
+    }
+    // A denial inside HTTP 200: an HTTP error would let the request pass under `failurePolicy: Ignore`.
+    let trouble = entry.trouble.as_deref().unwrap_or("it is still being prepared");
+    let message = format!("{} has no generation that works: {trouble}", endpoint.policy);
+    let verdict = Verdict { code: Some(500), ..Verdict::deny(message) };
+    Ok(json(StatusCode::OK, verdict_of(endpoint.action, &verdict, review.uid()).into()))
+}
+
+async fn read_body(body: Body) -> Result<Bytes, Refusal> {
+    let reading = Limited::new(body, MAX_BODY).collect();
+    match tokio::time::timeout(BODY_DEADLINE, reading).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            let message = format!("the body is larger than {MAX_BODY} bytes (7 MiB)");
+            Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message))
+        }
+        Ok(Err(error)) => {
+            let message = format!("the body cannot be read: {error}");
+            Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed", message))
+        }
+        Err(_) => {
+            let message = format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs());
+            Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
+        }
+    }
+}
