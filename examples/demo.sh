@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows what Proviso does, by itself: serves a copy of the quickstart, sends it the recorded reviews, changes a policy
+# Shows what Proviso does, by itself: serves a copy of the quickstart, sends it the example reviews, changes a policy
 # while it serves, breaks it, and stops. Exits with 1 as soon as anything differs from what is expected.
 #
 #   examples/demo.sh [path of policy-server]
@@ -136,7 +136,7 @@ server_pid=$!
 wait_until 'readiness' is_ready
 readiness
 
-say 'What the policies say about recorded requests'
+say 'What the policies say about the requests of examples/reviews'
 printf '%s%-29s %-30s %-8s %s%s\n' "$dim" REVIEW POLICY VERDICT MESSAGE "$plain"
 expect pod-create                   cluster.required-labels        allowed
 expect pod-create                   cluster.trusted-registries     allowed
