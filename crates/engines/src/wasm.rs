@@ -1,19 +1,23 @@
-//! WebAssembly modules with the waPC calling convention of Kubewarden policies.
+//! WebAssembly modules with the waPC calling convention of Kubewarden policies, directly on wasmtime.
+//! A module is compiled once, loaded into every server and instantiated afresh for each evaluation.
 
-use proviso_core::{Review, Verdict};
+mod answer;
+mod call;
+mod config;
+mod engine;
+mod guest_memory;
+mod log;
+mod metadata;
+mod module;
+mod payload;
+mod program;
+mod state;
+mod ticker;
+mod wapc;
+mod wasi;
 
-use crate::{Deadline, EvaluationError, SettingsError};
-
-/// A module with its settings.
-#[derive(Debug)]
-pub struct Program {}
-
-impl Program {
-    pub async fn evaluate(&self, _review: &Review, _deadline: Deadline) -> Result<Verdict, EvaluationError> {
-        Err(EvaluationError::Failed("not yet".into()))
-    }
-
-    pub async fn validate_settings(&self, _deadline: Deadline) -> Result<(), SettingsError> {
-        Ok(())
-    }
-}
+pub use config::{Config, EngineError};
+pub use engine::{Engine, VerifiedCode};
+pub use metadata::{ContextAwareResource, ExecutionMode, Metadata, PolicyType, Rule};
+pub use module::Module;
+pub use program::Program;

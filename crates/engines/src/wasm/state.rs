@@ -1,0 +1,69 @@
+//! What one instance carries: its payload, what it answered, its limits.
+
+use std::sync::Arc;
+
+use wasmtime::ResourceLimiter;
+
+use super::config::TABLE_ELEMENTS;
+use super::module::Loaded;
+use super::payload::Payload;
+use crate::Deadline;
+
+pub(super) struct State {
+    pub(super) module: Arc<Loaded>,
+    pub(super) payload: Payload,
+    pub(super) deadline: Deadline,
+    /// What the guest gave to `__guest_response`.
+    pub(super) response: Option<Vec<u8>>,
+    /// What the guest gave to `__guest_error`.
+    pub(super) error: Option<String>,
+    /// Why the last `__host_call` failed.
+    pub(super) host_error: String,
+    /// Lines that the guest may still log.
+    pub(super) lines_left: u32,
+    pub(super) limits: Limits,
+}
+
+impl State {
+    pub(super) fn new(module: Arc<Loaded>, payload: Payload, deadline: Deadline) -> Self {
+        let limits = Limits { memory: module.engine.memory_limit(), memory_refused: false };
+        Self {
+            module,
+            payload,
+            deadline,
+            response: None,
+            error: None,
+            host_error: String::new(),
+            lines_left: super::log::LINES,
+            limits,
+        }
+    }
+}
+
+/// Refuses growth beyond the limits. The pool would refuse it too; this also remembers that it happened.
+pub(super) struct Limits {
+    /// In bytes.
+    pub(super) memory: usize,
+    pub(super) memory_refused: bool,
+}
+
+impl ResourceLimiter for Limits {
+    fn memory_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+        self.memory_refused |= desired > self.memory;
+        Ok(desired <= self.memory)
+    }
+
+    fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(desired <= TABLE_ELEMENTS)
+    }
+}
+
+/// The guest called `proc_exit`.
+#[derive(Debug, thiserror::Error)]
+#[error("the policy exited with code {0}")]
+pub(super) struct Exit(pub(super) i32);
+
+/// The guest was stopped at its deadline.
+#[derive(Debug, thiserror::Error)]
+#[error("the deadline passed")]
+pub(super) struct DeadlinePassed;

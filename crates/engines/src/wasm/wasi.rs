@@ -1,0 +1,107 @@
+//! WASI preview 1 for guests that own nothing: clocks, random numbers and a log, but no arguments, no
+//! environment, no files and no network (docs/adr/0003-wasi-preview1-subset.md).
+
+mod denied;
+mod poll;
+mod stdio;
+
+use std::sync::LazyLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use wasmtime::{Caller, Linker};
+
+use super::guest_memory;
+use super::state::{Exit, State};
+
+const WASI: &str = "wasi_snapshot_preview1";
+/// The most random bytes that one call gives: filling all of a guest's memory would hold the thread.
+const RANDOM_LIMIT: u32 = 64 << 10;
+
+/// What WASI calls an error number.
+type Errno = i32;
+
+mod errno {
+    use super::Errno;
+
+    pub(super) const SUCCESS: Errno = 0;
+    pub(super) const BADF: Errno = 8;
+    pub(super) const INVAL: Errno = 28;
+    pub(super) const NOSYS: Errno = 52;
+    pub(super) const SPIPE: Errno = 70;
+}
+
+pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    linker.func_wrap(WASI, "args_get", |_: u32, _: u32| errno::SUCCESS)?;
+    linker.func_wrap(WASI, "args_sizes_get", |caller: Caller<'_, State>, count: u32, size: u32| {
+        write_zeros(caller, "args_sizes_get", count, size)
+    })?;
+    linker.func_wrap(WASI, "environ_get", |_: u32, _: u32| errno::SUCCESS)?;
+    linker.func_wrap(WASI, "environ_sizes_get", |caller: Caller<'_, State>, count: u32, size: u32| {
+        write_zeros(caller, "environ_sizes_get", count, size)
+    })?;
+    linker.func_wrap(WASI, "clock_res_get", clock_res_get)?;
+    linker.func_wrap(WASI, "clock_time_get", clock_time_get)?;
+    linker.func_wrap(WASI, "random_get", random_get)?;
+    // Guests are interrupted anyway, ten times in 100 ms.
+    linker.func_wrap(WASI, "sched_yield", || errno::SUCCESS)?;
+    linker.func_wrap(WASI, "proc_exit", |code: i32| -> wasmtime::Result<()> { Err(Exit(code).into()) })?;
+    poll::define(linker)?;
+    stdio::define(linker)?;
+    denied::define(linker)
+}
+
+/// The counts of arguments or environment variables, and of their bytes.
+fn write_zeros(
+    mut caller: Caller<'_, State>,
+    function: &'static str,
+    count: u32,
+    size: u32,
+) -> wasmtime::Result<Errno> {
+    let (mut memory, _) = guest_memory::of(&mut caller, function)?;
+    memory.write(count, &0_u32.to_le_bytes())?;
+    memory.write(size, &0_u32.to_le_bytes())?;
+    Ok(errno::SUCCESS)
+}
+
+fn clock_res_get(mut caller: Caller<'_, State>, clock: u32, result: u32) -> wasmtime::Result<Errno> {
+    if clock_nanoseconds(clock).is_none() {
+        return Ok(errno::INVAL);
+    }
+    let (mut memory, _) = guest_memory::of(&mut caller, "clock_res_get")?;
+    memory.write(result, &1_u64.to_le_bytes())?;
+    Ok(errno::SUCCESS)
+}
+
+fn clock_time_get(mut caller: Caller<'_, State>, clock: u32, _precision: u64, result: u32) -> wasmtime::Result<Errno> {
+    let Some(now) = clock_nanoseconds(clock) else { return Ok(errno::INVAL) };
+    let (mut memory, _) = guest_memory::of(&mut caller, "clock_time_get")?;
+    memory.write(result, &now.to_le_bytes())?;
+    Ok(errno::SUCCESS)
+}
+
+/// What a clock shows: 0 is the wall clock, 1 the monotonic one. CPU time is nobody's business.
+fn clock_nanoseconds(clock: u32) -> Option<u64> {
+    /// The monotonic clock counts from 1970 too, so that it is ahead of what a guest saw when its initialised
+    /// memory was recorded, in another process.
+    static START: LazyLock<(Instant, u64)> = LazyLock::new(|| (Instant::now(), wall_clock()));
+    match clock {
+        0 => Some(wall_clock()),
+        1 => Some(START.1.saturating_add(u64::try_from(START.0.elapsed().as_nanos()).unwrap_or(u64::MAX))),
+        _ => None,
+    }
+}
+
+fn wall_clock() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn random_get(mut caller: Caller<'_, State>, address: u32, length: u32) -> wasmtime::Result<Errno> {
+    let (mut memory, _) = guest_memory::of(&mut caller, "random_get")?;
+    let bytes = memory.fill(address, length as usize)?;
+    if length > RANDOM_LIMIT {
+        return Ok(errno::INVAL);
+    }
+    getrandom::fill(bytes).map_err(|error| wasmtime::Error::msg(format!("no random numbers: {error}")))?;
+    Ok(errno::SUCCESS)
+}
