@@ -1,6 +1,6 @@
 //! The policy server: loads, serves and previews policies. Alone over a folder of manifests; in a cluster later.
 
-pub mod admin;
+mod admin;
 mod after;
 pub mod config;
 mod decide;

@@ -18,7 +18,7 @@ use crate::manifests::{ExperimentId, ObjectId, Problem};
 use crate::metrics::Metrics;
 use crate::prepare::{ModuleSource, PrepareError, Preparer};
 use crate::state::{Record, Records, StateError, StateFile};
-use crate::table::{Entry, Experiment, Revision, SharedTable, Table};
+use crate::table::{Entry, Experiment, SharedTable, Table};
 use slot::Slot;
 
 /// How often the folder is looked at.
