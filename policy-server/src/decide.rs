@@ -108,10 +108,10 @@ fn log(
     }
     match (outcome, failed) {
         (_, Some(failure)) => {
-            decision!(warn, "evaluation failed", reason = failure.reason, message = failure.message.as_str());
+            decision!(warn, "evaluation failed", reason = failure.reason, error = failure.message.as_str());
         }
         (Outcome::Denied | Outcome::Monitored, None) => {
-            decision!(info, "request denied", message = verdict.message.as_deref().unwrap_or_default());
+            decision!(info, "request denied", denial = verdict.message.as_deref().unwrap_or_default());
         }
         _ => decision!(debug, "request allowed"),
     }

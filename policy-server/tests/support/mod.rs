@@ -1,0 +1,343 @@
+//! A real `policy-server` over a folder of its own, and what tests ask of it. Ends with the test.
+
+#![allow(dead_code, reason = "each test crate uses a part")]
+
+pub mod wapc;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+/// How long to wait for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Server {
+    child: Child,
+    pub folder: Folder,
+    /// `127.0.0.1:port`
+    pub listen: String,
+    pub admin: String,
+    pub stdout: Lines,
+    pub stderr: Lines,
+}
+
+/// The lines that a process has written so far.
+#[derive(Clone, Default)]
+pub struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    fn follow(&self, stream: impl std::io::Read + Send + 'static) {
+        let lines = Arc::clone(&self.0);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                lines.lock().unwrap().push(line);
+            }
+        });
+    }
+
+    pub fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// A temporary folder of manifests; `state` lies beside it.
+pub struct Folder(Arc<TempDir>);
+
+impl Folder {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("manifests")).unwrap();
+        Self(Arc::new(folder))
+    }
+
+    pub fn manifests(&self) -> PathBuf {
+        self.0.path().join("manifests")
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.0.path().join("state")
+    }
+
+    /// Writes a file of the folder as an editor would: in place of the old one.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.manifests().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let temporary = path.with_extension("tmp");
+        std::fs::write(&temporary, content).unwrap();
+        std::fs::rename(temporary, path).unwrap();
+    }
+
+    pub fn remove(&self, name: &str) {
+        std::fs::remove_file(self.manifests().join(name)).unwrap();
+    }
+}
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    /// The `response` of the review.
+    pub fn response(&self) -> Value {
+        assert_eq!(self.status, StatusCode::OK, "{}", self.text);
+        serde_json::from_str::<Value>(&self.text).unwrap()["response"].clone()
+    }
+
+    pub fn is_allowed(&self) -> bool {
+        self.response()["allowed"].as_bool().unwrap()
+    }
+
+    pub fn message(&self) -> String {
+        self.response()["status"]["message"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+impl Server {
+    /// Starts a server over this folder and waits until it is ready.
+    pub async fn start(folder: Folder, arguments: &[&str]) -> Self {
+        let server = Self::spawn(folder, arguments).await;
+        server.until("ready", async || server.get("/readyz").await.status == StatusCode::OK).await;
+        server
+    }
+
+    /// Starts a server over this folder and waits until it listens.
+    pub async fn spawn(folder: Folder, arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_policy-server"))
+            .args([
+                "--listen",
+                "127.0.0.1:0",
+                "--admin-listen",
+                "127.0.0.1:0",
+                "--log-format",
+                "json",
+                "--log",
+                "debug",
+            ])
+            .arg("--manifests")
+            .arg(folder.manifests())
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (stdout, stderr) = (Lines::default(), Lines::default());
+        stdout.follow(child.stdout.take().unwrap());
+        stderr.follow(child.stderr.take().unwrap());
+        let mut server = Self { child, folder, listen: String::new(), admin: String::new(), stdout, stderr };
+        let mut started = None;
+        let deadline = Instant::now() + PATIENCE;
+        while started.is_none() {
+            assert!(Instant::now() < deadline, "the server does not start: {:#?}", server.stderr.all());
+            started = server.event("policy server started");
+            pause().await;
+        }
+        let address =
+            |name: &str| started.as_ref().unwrap()[name].as_str().unwrap().split_once("://").unwrap().1.to_owned();
+        (server.listen, server.admin) = (address("listen"), address("admin"));
+        server
+    }
+
+    /// The first log line with this message.
+    pub fn event(&self, message: &str) -> Option<Value> {
+        let lines = self.stderr.all();
+        lines.iter().filter_map(|line| serde_json::from_str(line).ok()).find(|line: &Value| line["message"] == message)
+    }
+
+    /// Asks a policy: `path` such as `/validate/cluster.a`.
+    pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Answer {
+        self.try_post(path, body).await.unwrap()
+    }
+
+    pub async fn try_post(&self, path: &str, body: impl Into<Bytes>) -> anyhow::Result<Answer> {
+        ask(&self.listen, Method::POST, path, body.into()).await
+    }
+
+    /// Asks the admin port.
+    pub async fn get(&self, path: &str) -> Answer {
+        ask(&self.admin, Method::GET, path, Bytes::new()).await.unwrap()
+    }
+
+    /// What `/readyz?verbose` says.
+    pub async fn details(&self) -> String {
+        self.get("/readyz?verbose").await.text
+    }
+
+    /// Waits until `/readyz?verbose` contains this.
+    pub async fn until_details(&self, wanted: &str) {
+        self.until(wanted, async || self.details().await.contains(wanted)).await;
+    }
+
+    /// The sum of the series of a metric whose labels contain all of these.
+    pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let text = self.get("/metrics").await.text;
+        text.lines()
+            .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])))
+            .filter(|line| labels.iter().all(|label| line.contains(label)))
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum()
+    }
+
+    /// The preview lines so far, without their prefix.
+    pub fn previews(&self) -> Vec<Value> {
+        let lines = self.stdout.all();
+        lines
+            .iter()
+            .map(|line| serde_json::from_str(line.strip_prefix("PolicyPreviewLog ").unwrap()).unwrap())
+            .collect()
+    }
+
+    /// Waits until there are this many preview lines.
+    pub async fn until_previews(&self, count: usize) -> Vec<Value> {
+        self.until("preview lines", async || self.previews().len() >= count).await;
+        self.previews()
+    }
+
+    /// Waits for a condition, within bounds.
+    pub async fn until(&self, what: &str, condition: impl AsyncFn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !condition().await {
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain for {what}:\n{}\n{:#?}",
+                self.details().await,
+                self.stderr.all()
+            );
+            pause().await;
+        }
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the process to end; its exit code.
+    pub async fn exit_code(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the server does not end: {:#?}", self.stderr.all());
+            pause().await;
+        }
+    }
+
+    /// Ends the server by SIGINT and gives its folder back.
+    pub async fn stop(mut self) -> Folder {
+        self.signal(rustix::process::Signal::INT);
+        assert_eq!(self.exit_code().await, Some(0), "{:#?}", self.stderr.all());
+        Folder(Arc::clone(&self.folder.0))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Between two looks at a condition.
+async fn pause() {
+    tokio::time::sleep(Duration::from_millis(10)).await;
+}
+
+/// One request on a connection of its own.
+pub async fn ask(address: &str, method: Method, path: &str, body: Bytes) -> anyhow::Result<Answer> {
+    let stream = TcpStream::connect(address).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection);
+    let request = Request::builder().method(method).uri(path).header("host", address).body(Full::new(body))?;
+    let response = sender.send_request(request).await?;
+    let (status, headers) = (response.status(), response.headers().clone());
+    let text = String::from_utf8(response.into_body().collect().await?.to_bytes().to_vec())?;
+    driver.abort();
+    Ok(Answer { status, headers, text })
+}
+
+/// A manifest of a `ClusterPolicy` about all requests.
+pub fn policy(name: &str, spec: &Value) -> String {
+    let mut full = json!({
+        "program": {"cel": {"validations": []}},
+        "admission": {"rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]},
+    });
+    merge(&mut full, spec);
+    manifest("ClusterPolicy", name, &full)
+}
+
+/// A manifest of a `ClusterPolicyExperiment` that starts by itself.
+pub fn experiment(name: &str, policy_name: &str, spec: &Value) -> String {
+    let full: Value = serde_json::from_str(&policy(policy_name, spec)).unwrap();
+    let spec = json!({"policyRef": {"name": policy_name}, "policy": full["spec"], "autoStart": true});
+    manifest("ClusterPolicyExperiment", name, &spec)
+}
+
+pub fn manifest(kind: &str, name: &str, spec: &Value) -> String {
+    json!({"apiVersion": "proviso.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}).to_string()
+}
+
+/// Members of `change` replace those of `base`, objects member by member.
+fn merge(base: &mut Value, change: &Value) {
+    match (base, change) {
+        (Value::Object(base), Value::Object(change)) => {
+            for (key, value) in change {
+                if key == "program" {
+                    base.insert(key.clone(), value.clone());
+                } else {
+                    merge(base.entry(key.clone()).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (base, change) => *base = change.clone(),
+    }
+}
+
+/// A CEL program that demands this expression.
+pub fn cel(expression: &str, message: &str) -> Value {
+    json!({"program": {"cel": {"validations": [{"expression": expression, "message": message}]}}})
+}
+
+/// A Rego program of the dialect `Admission`.
+pub fn rego(source: &str) -> Value {
+    json!({"program": {"rego": {"dialect": "Admission", "source": source}}})
+}
+
+/// A wasm program whose module lies beside the manifest.
+pub fn wasm(file: &str) -> Value {
+    json!({"program": {"wasm": {"module": format!("file://./{file}")}}})
+}
+
+/// A review of the creation of a Pod with this name.
+pub fn pod(uid: &str, name: &str) -> Value {
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": uid, "operation": "CREATE", "name": name, "namespace": "default",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "userInfo": {"username": "ann", "groups": ["system:authenticated"]},
+        "object": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "c", "image": "registry.example.com/web:1"}]}},
+        "oldObject": null, "dryRun": false, "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
+    }})
+}
+
+/// The file of an example of this repository.
+pub fn example(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(path)
+}

@@ -1,0 +1,54 @@
+//! waPC modules written as text, one misbehaviour each.
+
+use serde_json::Value;
+
+/// Where the guest's answers lie in its memory.
+const VERDICT: usize = 1024;
+const SETTINGS: usize = 64;
+
+/// A module that accepts its settings and answers every review with this.
+pub fn answering(verdict: &Value) -> Vec<u8> {
+    let verdict = verdict.to_string();
+    let length = verdict.len();
+    module(
+        &verdict,
+        r#"{"valid":true}"#,
+        &format!("(call $respond (i32.const {VERDICT}) (i32.const {length})) (i32.const 1)"),
+    )
+}
+
+/// A module that accepts its settings and does this with every review: WebAssembly text that leaves an i32.
+pub fn doing(body: &str) -> Vec<u8> {
+    module("", r#"{"valid":true}"#, body)
+}
+
+/// A module that refuses its settings with these words.
+pub fn refusing_settings(words: &str) -> Vec<u8> {
+    let answer = serde_json::json!({"valid": false, "message": words}).to_string();
+    module("", &answer, "unreachable")
+}
+
+fn module(verdict: &str, settings: &str, body: &str) -> Vec<u8> {
+    let escaped = |text: &str| text.bytes().map(|byte| format!("\\{byte:02x}")).collect::<String>();
+    let (verdict, settings, settings_length) = (escaped(verdict), escaped(settings), settings.len());
+    // The operation `validate_settings` has 17 letters, `validate` has 8.
+    wat::parse_str(format!(
+        r#"(module
+            (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+            (import "wapc" "__guest_error" (func $fail (param i32 i32)))
+            (memory (export "memory") 2)
+            (table $table 1 funcref)
+            (data (i32.const {VERDICT}) "{verdict}")
+            (data (i32.const {SETTINGS}) "{settings}")
+            (func $recurse (param i64 i64 i64 i64) (result i64)
+                (call $recurse (local.get 0) (local.get 1) (local.get 2) (local.get 3)))
+            (func $validate (result i32) {body})
+            (func (export "__guest_call") (param $operation_length i32) (param i32) (result i32)
+                (if (i32.eq (local.get $operation_length) (i32.const 17))
+                    (then
+                        (call $respond (i32.const {SETTINGS}) (i32.const {settings_length}))
+                        (return (i32.const 1))))
+                (call $validate)))"#
+    ))
+    .unwrap()
+}
