@@ -1,0 +1,60 @@
+# `make run` to try it, `make test` before you push. All targets: `make help`.
+SHELL := bash
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+LISTEN ?= 127.0.0.1:3000
+ADMIN_LISTEN ?= 127.0.0.1:3001
+GUESTS := --manifest-path examples/policies/Cargo.toml --locked
+
+.DEFAULT_GOAL := help
+.PHONY: help run demo test lint deny bench fuzz tools
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+run: ## Build, and serve examples/quickstart on loopback
+	cargo build --locked -p policy-server
+	@printf '%s\n' '' \
+	  'Serving examples/quickstart. Try, in another terminal, from this folder:' '' \
+	  '  # Denied: an image from a registry that is not trusted' \
+	  '  curl -d @examples/reviews/pod-create-untrusted-image.json http://$(LISTEN)/validate/cluster.trusted-registries' '' \
+	  '  # Mutated: safe defaults are filled in (the patch is base64)' \
+	  '  curl -d @examples/reviews/pod-create.json http://$(LISTEN)/validate/cluster.safe-defaults' '' \
+	  '  # Allowed, and denied by the experiment: look for PolicyPreviewLog in this terminal' \
+	  '  curl -d @examples/reviews/deployment-create.json http://$(LISTEN)/validate/cluster.required-labels' '' \
+	  'What is served: curl http://$(ADMIN_LISTEN)/readyz?verbose      Stop: Ctrl-C' ''
+	@exec $(TARGET)/debug/policy-server --manifests examples/quickstart --listen $(LISTEN) --admin-listen $(ADMIN_LISTEN)
+
+demo: tools ## Let the quickstart show itself: verdicts, previews, a reload, a bad manifest
+	cargo build --locked -p policy-server
+	bash examples/demo.sh $(TARGET)/debug/policy-server
+
+test: tools lint ## Run every check and every test
+	cargo test --locked --workspace
+	cargo test $(GUESTS)
+
+lint: ## Check format and lints, warnings are errors
+	cargo fmt --all --check
+	cargo fmt --manifest-path examples/policies/Cargo.toml --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy $(GUESTS) --all-targets -- -D warnings
+
+deny: ## Check advisories, licences and duplicates of the dependencies
+	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
+	cargo deny --locked check
+
+bench: ## Measure the engines, and the server beside a bare one
+	cargo bench --locked --workspace
+
+fuzz: ## Fuzz the review envelope for a minute (SECONDS_TO_FUZZ=60)
+	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
+	cd crates/core && RUSTC_BOOTSTRAP=1 cargo fuzz run review -- -max_total_time=$(or $(SECONDS_TO_FUZZ),60)
+
+# What the tests need beside Rust and a C compiler.
+tools:
+	@for tool in curl; do \
+	  command -v $$tool >/dev/null && continue; \
+	  echo "installing $$tool"; \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && apt-get install -yq $$tool; \
+	  else sudo apt-get update -q && sudo apt-get install -yq $$tool; fi || \
+	  { echo "install $$tool by the means of your system, then try again"; exit 1; }; \
+	done
