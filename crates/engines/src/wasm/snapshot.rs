@@ -5,6 +5,8 @@
 //! must not differ, so a module that calls its host while it sets itself up is left as it is, and so is one that
 //! answers the questions of a trial differently with a snapshot.
 
+mod data;
+
 use std::time::Duration;
 
 use wasmparser::{Parser, Payload as Section};
@@ -72,6 +74,7 @@ fn record(engine: &Engine, wasm: &[u8], initialisers: &[&str]) -> wasmtime::Resu
         let snapshot = wizer.snapshot(&context, &mut recorder).await?;
         if recorder.missing { Err(wasmtime::Error::msg("a part of its state is out of reach")) } else { Ok(snapshot) }
     })?;
+    let snapshot = data::joined(&snapshot)?.unwrap_or(snapshot);
     if snapshot.len() > wasm.len() + GROWTH_LIMIT {
         return Err(wasmtime::Error::msg(format!("the snapshot has {} bytes", snapshot.len())));
     }

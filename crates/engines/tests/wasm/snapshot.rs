@@ -65,3 +65,24 @@ async fn a_module_that_writes_to_tables_is_not_recorded() {
     let table = "(table $table 1 funcref) (elem declare func $guest_call)";
     assert!(!is_recorded(clock(IN_VALIDATE, write).field(table)).await);
 }
+
+#[tokio::test]
+async fn scattered_data_survives_the_recording() {
+    // Near and far from each other, and one in the other's gap that is written last.
+    let guest = clock(
+        "(i32.and (i32.eq (i32.load8_u (i32.const 3000)) (i32.const 97))
+            (i32.and (i32.eq (i32.load8_u (i32.const 3010)) (i32.const 98))
+                (i32.and (i32.eq (i32.load8_u (i32.const 90000)) (i32.const 99))
+                    (i32.eqz (i32.load8_u (i32.const 3005))))))",
+        "(i32.store8 (i32.const 3005) (i32.const 0))",
+    );
+    let guest = guest.data(3000, "a").data(90_000, "c").data(3010, "b").data(3005, "x");
+    assert_eq!(guest.failure().await.len(), 8);
+}
+
+#[tokio::test]
+async fn data_that_instructions_name_survives_the_recording() {
+    let copy = r#"(func (export "_start") (memory.init $name (i32.const 3000) (i32.const 0) (i32.const 3)))"#;
+    let guest = clock("(i32.eq (i32.load8_u (i32.const 3002)) (i32.const 99))", "").field(copy);
+    assert_eq!(guest.field(r#"(data $name "abc")"#).failure().await.len(), 8);
+}
