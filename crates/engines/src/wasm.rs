@@ -11,6 +11,7 @@ mod metadata;
 mod module;
 mod payload;
 mod program;
+mod snapshot;
 mod state;
 mod ticker;
 mod wapc;

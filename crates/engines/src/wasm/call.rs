@@ -26,7 +26,7 @@ pub(super) async fn call(module: &Module, payload: Payload, deadline: Deadline) 
     }
 }
 
-fn new_store(module: &Module, payload: Payload, deadline: Deadline) -> Store<State> {
+pub(super) fn new_store(module: &Module, payload: Payload, deadline: Deadline) -> Store<State> {
     let loaded = module.loaded();
     let mut store = Store::new(loaded.engine.wasmtime(), State::new(loaded.clone(), payload, deadline));
     store.limiter(|state| &mut state.limits);
@@ -41,17 +41,23 @@ fn new_store(module: &Module, payload: Payload, deadline: Deadline) -> Store<Sta
     store
 }
 
-/// Initialises an instance and calls it. Says whether the guest reported success.
-async fn run(module: &Module, store: &mut Store<State>) -> wasmtime::Result<bool> {
+/// Makes an instance and has it initialise itself.
+pub(super) async fn set_up(module: &Module, store: &mut Store<State>) -> wasmtime::Result<Instance> {
     let loaded = module.loaded();
     let instance = loaded.instance.instantiate_async(&mut *store).await?;
     for initialiser in &loaded.initialisers {
         let function = function::<(), ()>(store, instance, *initialiser)?;
         exited_well(function.call_async(&mut *store, ()).await)?;
     }
+    Ok(instance)
+}
+
+/// Calls an instance. Says whether the guest reported success.
+async fn run(module: &Module, store: &mut Store<State>) -> wasmtime::Result<bool> {
+    let instance = set_up(module, store).await?;
     let payload = &store.data().payload;
     let lengths = (i32::try_from(payload.operation().len())?, i32::try_from(payload.message_len())?);
-    let guest_call = function::<(i32, i32), i32>(store, instance, loaded.guest_call)?;
+    let guest_call = function::<(i32, i32), i32>(store, instance, module.loaded().guest_call)?;
     Ok(guest_call.call_async(&mut *store, lengths).await? != 0)
 }
 

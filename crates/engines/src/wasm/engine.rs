@@ -12,7 +12,7 @@ use super::config::{Config, EngineError};
 use super::module::Module;
 use super::state::State;
 use super::ticker::Ticker;
-use super::{wapc, wasi};
+use super::{snapshot, wapc, wasi};
 use crate::{CompileError, Deadline, EvaluationError};
 
 /// The largest module that is compiled, in bytes. Go policies have 3 to 20 MiB.
@@ -73,14 +73,18 @@ impl Engine {
         &self.shared.key
     }
 
-    /// Compiles a module. Takes seconds of all CPUs for a large one: call it where blocking is allowed.
+    /// Compiles a module, with a snapshot of its initialised state where it has one. Takes seconds of all CPUs for a
+    /// large one, and runs its initialisation: call it where blocking is allowed.
     ///
     /// # Errors
     /// When the bytes are no module, or one that this engine does not run.
     pub fn precompile(&self, wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
         check_preamble(wasm)?;
-        let module = wasmtime::Module::from_binary(self.wasmtime(), wasm)
-            .map_err(|error| CompileError::Invalid(format!("the module does not compile: {error:#}")))?;
+        let module = match snapshot::take(self, wasm) {
+            Some(module) => module,
+            None => wasmtime::Module::from_binary(self.wasmtime(), wasm)
+                .map_err(|error| CompileError::Invalid(format!("the module does not compile: {error:#}")))?,
+        };
         Module::link(self, &module)?;
         module
             .serialize()

@@ -5,8 +5,15 @@ use std::sync::Arc;
 use proviso_core::Review;
 
 pub(super) enum Payload {
-    Validate { request: Box<[u8]>, settings: Arc<[u8]> },
-    ValidateSettings { settings: Arc<[u8]> },
+    Validate {
+        request: Box<[u8]>,
+        settings: Arc<[u8]>,
+    },
+    /// An operation with the message that it takes.
+    Other {
+        operation: &'static str,
+        message: Arc<[u8]>,
+    },
 }
 
 impl Payload {
@@ -18,10 +25,18 @@ impl Payload {
         Self::Validate { request: request.into_boxed_slice(), settings }
     }
 
+    pub(super) fn validate_settings(settings: Arc<[u8]>) -> Self {
+        Self::Other { operation: "validate_settings", message: settings }
+    }
+
+    pub(super) fn protocol_version() -> Self {
+        Self::Other { operation: "protocol_version", message: Arc::default() }
+    }
+
     pub(super) fn operation(&self) -> &'static [u8] {
         match self {
             Self::Validate { .. } => b"validate",
-            Self::ValidateSettings { .. } => b"validate_settings",
+            Self::Other { operation, .. } => operation.as_bytes(),
         }
     }
 
@@ -29,7 +44,7 @@ impl Payload {
     pub(super) fn pieces(&self) -> [&[u8]; 5] {
         match self {
             Self::Validate { request, settings } => [b"{\"request\":", request, b",\"settings\":", settings, b"}"],
-            Self::ValidateSettings { settings } => [settings, b"", b"", b"", b""],
+            Self::Other { message, .. } => [message, b"", b"", b"", b""],
         }
     }
 

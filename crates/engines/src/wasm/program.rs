@@ -31,7 +31,7 @@ impl Program {
     }
 
     pub async fn validate_settings(&self, deadline: Deadline) -> Result<(), SettingsError> {
-        let payload = Payload::ValidateSettings { settings: self.settings.clone() };
+        let payload = Payload::validate_settings(self.settings.clone());
         let response = call(&self.module, payload, deadline).await?;
         answer::settings(&response)
     }

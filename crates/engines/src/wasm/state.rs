@@ -19,6 +19,8 @@ pub(super) struct State {
     pub(super) error: Option<String>,
     /// Why the last `__host_call` failed.
     pub(super) host_error: String,
+    /// Whether the guest called the host at all.
+    pub(super) called_host: bool,
     /// Lines that the guest may still log.
     pub(super) lines_left: u32,
     pub(super) limits: Limits,
@@ -34,6 +36,7 @@ impl State {
             response: None,
             error: None,
             host_error: String::new(),
+            called_host: false,
             lines_left: super::log::LINES,
             limits,
         }

@@ -64,6 +64,7 @@ fn host_call(
     let namespace = memory.text(namespace, namespace_len, NAME_LIMIT)?;
     let operation = memory.text(operation, operation_len, NAME_LIMIT)?;
     let message = memory.read(message, message_len, RESPONSE_LIMIT)?;
+    state.called_host = true;
     state.host_error.clear();
     if binding == "kubewarden" && namespace == "tracing" && operation == "log" {
         if log::is_wanted(state) {

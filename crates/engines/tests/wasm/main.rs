@@ -8,4 +8,5 @@ mod isolation;
 mod limits;
 mod modules;
 mod pointers;
+mod snapshot;
 mod wasi;
