@@ -4,6 +4,7 @@
 pub mod cel;
 pub mod error;
 pub mod group;
+mod isolation;
 pub mod rego;
 pub mod wasm;
 

@@ -1,0 +1,147 @@
+//! What is checked on an expression's text before it is parsed: cel's parser, and everything that walks its
+//! trees, is recursive, and a stack overflow would end the process.
+
+use crate::CompileError;
+
+/// The largest expression, in bytes.
+const MAX_SOURCE: usize = 16 * 1024;
+/// The deepest nesting of brackets, braces and parentheses.
+const MAX_NESTING: usize = 24;
+/// The longest chain of operators, fields, indexes and calls at one level of nesting. `&&` and `||` end a
+/// chain: the parser balances those.
+const MAX_CHAIN: usize = 64;
+/// The most conditional operators at one level of nesting.
+const MAX_CONDITIONALS: usize = 32;
+
+#[derive(Clone, Copy, Default)]
+struct Level {
+    chain: usize,
+    conditionals: usize,
+}
+
+/// Refuses what is too large or too deep.
+pub(crate) fn check(source: &str) -> Result<(), CompileError> {
+    if source.len() > MAX_SOURCE {
+        let size = source.len();
+        return Err(CompileError::Unsupported(format!("it has {size} bytes; at most {MAX_SOURCE} are allowed")));
+    }
+    let mut outer = Vec::new();
+    let mut level = Level::default();
+    let bytes = source.as_bytes();
+    let mut position = 0;
+    while let Some(&byte) = bytes.get(position) {
+        let next = bytes.get(position + 1).copied();
+        position += match (byte, next) {
+            (b'"' | b'\'', _) => string(bytes, position),
+            (b'/', Some(b'/')) => line(bytes, position),
+            (b'&', Some(b'&')) | (b'|', Some(b'|')) => {
+                level.chain = 0;
+                2
+            }
+            (b'(' | b'[' | b'{', _) => {
+                level.chain += 1;
+                outer.push(std::mem::take(&mut level));
+                1
+            }
+            (b')' | b']' | b'}', _) => {
+                level = outer.pop().unwrap_or_default();
+                1
+            }
+            (b',', _) => {
+                level = Level::default();
+                1
+            }
+            (b'?', _) => {
+                level.conditionals += 1;
+                level.chain = 0;
+                1
+            }
+            (b'.' | b'+' | b'-' | b'*' | b'/' | b'%' | b'!' | b'<' | b'>' | b'=', _) => {
+                level.chain += 1;
+                1
+            }
+            // `in` is the one operator that is a word.
+            (b'i', Some(b'n')) if !in_word(bytes, position) => {
+                level.chain += 1;
+                2
+            }
+            _ => 1,
+        };
+        let too_much = if outer.len() > MAX_NESTING {
+            format!("brackets are nested deeper than {MAX_NESTING} levels")
+        } else if level.chain > MAX_CHAIN {
+            format!("a part of it has more than {MAX_CHAIN} operators")
+        } else if level.conditionals > MAX_CONDITIONALS {
+            format!("it has more than {MAX_CONDITIONALS} conditional operators in a row")
+        } else {
+            continue;
+        };
+        return Err(CompileError::Unsupported(format!("byte {position}: {too_much}")));
+    }
+    Ok(())
+}
+
+/// The length of the string that begins at a position.
+fn string(bytes: &[u8], start: usize) -> usize {
+    let quote = bytes[start];
+    let raw = start > 0 && matches!(bytes[start - 1], b'r' | b'R');
+    let triple = bytes[start..].starts_with(&[quote; 3]);
+    let end: &[u8] = if triple { &[quote; 3] } else { &[quote] };
+    let mut position = start + end.len();
+    while position < bytes.len() {
+        if bytes[position] == b'\\' && !raw {
+            position += 2;
+        } else if bytes[position..].starts_with(end) {
+            return position + end.len() - start;
+        } else {
+            position += 1;
+        }
+    }
+    bytes.len() - start
+}
+
+/// Whether the byte before belongs to a name.
+fn in_word(bytes: &[u8], position: usize) -> bool {
+    position > 0 && (bytes[position - 1].is_ascii_alphanumeric() || bytes[position - 1] == b'_')
+}
+
+fn line(bytes: &[u8], start: usize) -> usize {
+    bytes[start..].iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len() - start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_expressions_pass() {
+        for source in [
+            "object.spec.replicas <= 5",
+            "has(object.metadata.labels) && object.metadata.labels.all(k, k in ['a', 'b'] || k.startsWith('((((('))",
+            &vec!["object.spec.template.spec.hostNetwork == false"; 200].join(" && "),
+            &format!("object.a in [{}]", "'x', ".repeat(500)),
+            &format!("'{}' == r'\\' + \"\"\"{}\"\"\"", "(\\'".repeat(99), "[\"".repeat(99)),
+            &format!("true // {}", "(".repeat(99)),
+        ] {
+            assert_eq!(check(source), Ok(()), "{source}");
+        }
+    }
+
+    #[test]
+    fn bombs_are_refused() {
+        for source in [
+            "(".repeat(30),
+            "[".repeat(30),
+            "!".repeat(200),
+            "-".repeat(200),
+            format!("1{}", "+1".repeat(200)),
+            format!("a{}", ".b".repeat(200)),
+            format!("a{}", "[0]".repeat(200)),
+            "a?b:".repeat(200),
+            format!("a{}", " in b".repeat(200)),
+            "x".repeat(17 * 1024),
+        ] {
+            assert!(matches!(check(&source), Err(CompileError::Unsupported(_))), "{}", &source[..20]);
+        }
+    }
+}

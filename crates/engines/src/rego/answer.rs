@@ -1,0 +1,69 @@
+//! From the value of a rule to a verdict. A value that its dialect does not know is an error, and so a
+//! denial: never "no violations".
+
+use proviso_core::verdict::Cause;
+use proviso_core::{Review, Verdict};
+use regorus::Value;
+
+use super::contract::{Ask, Meaning};
+use super::response;
+use crate::EvaluationError;
+
+impl Ask {
+    /// Adds what the rule's value means to the verdict.
+    pub(super) fn answer(&self, value: &Value, review: &Review, verdict: &mut Verdict) -> Result<(), EvaluationError> {
+        let invalid = |what: String| EvaluationError::InvalidAnswer(format!("{} {what}", self.rule()));
+        if *value == Value::Undefined {
+            return Err(invalid("is undefined".into()));
+        }
+        match (self.meaning, value) {
+            (Meaning::Decision, Value::Object(_)) => *verdict = response::read(value, review).map_err(invalid)?,
+            (Meaning::Warnings, _) => verdict.warnings.extend(messages(value, true).map_err(invalid)?),
+            (meaning, _) => deny(verdict, messages(value, meaning != Meaning::Violations).map_err(invalid)?),
+        }
+        Ok(())
+    }
+}
+
+/// The messages in a set or list of objects with a `msg`; or, with `bare`, of strings.
+fn messages(value: &Value, bare: bool) -> Result<Vec<String>, String> {
+    let elements: Vec<&Value> = match value {
+        Value::Set(set) => set.iter_sorted().collect(),
+        Value::Array(array) => array.iter().collect(),
+        other => return Err(format!("is {}, not a set", name_of_type(other))),
+    };
+    let message = |element: &Value| match element {
+        Value::String(message) if bare => Ok(message.to_string()),
+        Value::Object(members) => match members.get(&"msg".into()) {
+            Some(Value::String(message)) => Ok(message.to_string()),
+            Some(other) => Err(format!("has a msg that is {}, not a string", name_of_type(other))),
+            None => Err("has an element without msg".to_owned()),
+        },
+        other => Err(format!("has an element that is {}", name_of_type(other))),
+    };
+    elements.into_iter().map(message).collect()
+}
+
+fn deny(verdict: &mut Verdict, messages: Vec<String>) {
+    if messages.is_empty() {
+        return;
+    }
+    verdict.allowed = false;
+    verdict.message = Some(messages.join(", "));
+    if messages.len() > 1 {
+        verdict.causes = messages.into_iter().map(|message| Cause { field: None, message }).collect();
+    }
+}
+
+fn name_of_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Set(_) => "a set",
+        Value::Object(_) => "an object",
+        Value::Undefined => "undefined",
+    }
+}

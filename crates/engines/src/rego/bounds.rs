@@ -1,0 +1,160 @@
+//! What is checked on the tokens of a source, before it is parsed: regorus' parser backtracks, so that its
+//! time doubles with each level of nested brackets, and its trees are walked and dropped recursively.
+
+use regorus::unstable::{Lexer, Source, Token, TokenKind};
+
+use crate::CompileError;
+
+/// The largest source, in bytes. The templates that people write are below 64 KiB.
+pub(super) const MAX_SOURCE: usize = 256 * 1024;
+/// The deepest nesting of brackets, braces and parentheses.
+const MAX_NESTING: usize = 12;
+/// The longest chain of operators, fields and indexes in one expression: each one is a level of its tree.
+const MAX_CHAIN: usize = 128;
+/// How often the parser may read a literal anew, summed over the source: a bracket at depth n costs 2ⁿ, about
+/// 17 µs each in a development build, so two seconds.
+const MAX_BACKTRACKING: usize = 1 << 17;
+
+/// How a source is written, as far as its tokens say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// Uses `if` or `contains` as keywords of Rego v1.
+    V1,
+    /// Nothing that v0 would not have.
+    V0,
+}
+
+#[derive(Default)]
+struct Scan {
+    /// The lengths of the chains that are interrupted by open brackets.
+    outer: Vec<usize>,
+    chain: usize,
+    backtracking: usize,
+    style: Option<Style>,
+    /// The token before: its kind, its line, and whether an expression may end with it.
+    previous: Option<(TokenKind, u32, bool)>,
+}
+
+/// Checks the source's size, nesting and chains, and looks at its style.
+pub(super) fn check(source: &Source) -> Result<Style, CompileError> {
+    let mut lexer = Lexer::new(source);
+    let mut scan = Scan::default();
+    loop {
+        let token = lexer.next_token().map_err(|error| CompileError::Invalid(error.to_string().trim().to_owned()))?;
+        if matches!(token.0, TokenKind::Eof) {
+            return Ok(scan.style.unwrap_or(Style::V0));
+        }
+        scan.take(&token)?;
+    }
+}
+
+impl Scan {
+    fn take(&mut self, token: &Token) -> Result<(), CompileError> {
+        let Token(kind, span) = token;
+        let text = span.text();
+        let symbol = matches!(kind, TokenKind::Symbol | TokenKind::Ident).then_some(text);
+        let (after_operand, line) = self.previous.as_ref().map_or((false, 0), |(_, line, ends)| (*ends, *line));
+        match symbol {
+            Some("{" | "[" | "(") => {
+                // An index, a call or a body continues what it follows; it is one more level of it.
+                self.chain = if after_operand { self.chain + 1 } else { self.chain };
+                self.outer.push(std::mem::take(&mut self.chain));
+                if text != "(" {
+                    self.backtracking += 1_usize << self.outer.len().min(MAX_NESTING + 1);
+                }
+            }
+            Some("}" | "]" | ")") => self.chain = self.outer.pop().unwrap_or(0),
+            Some("," | ";") => self.chain = 0,
+            _ if is_operator(text) && symbol.is_some() => self.chain += 1,
+            // Two operands side by side, on two lines: a new statement or rule.
+            _ if after_operand && span.line != line => self.chain = 0,
+            _ => {}
+        }
+        let too_much = if self.outer.len() > MAX_NESTING {
+            Some(format!("brackets are nested deeper than {MAX_NESTING} levels"))
+        } else if self.chain > MAX_CHAIN {
+            Some(format!("an expression has more than {MAX_CHAIN} parts; split it"))
+        } else if self.backtracking > MAX_BACKTRACKING {
+            Some("the source has too many nested brackets".to_owned())
+        } else {
+            None
+        };
+        if let Some(message) = too_much {
+            return Err(CompileError::Unsupported(super::syntax::at(span, &message)));
+        }
+        if self.style.is_none() && symbol.is_some() {
+            self.look_at_style(text);
+        }
+        let begins = matches!(symbol, Some("{" | "[" | "(" | "," | ";")) || symbol.is_some_and(is_operator);
+        self.previous = Some((kind.clone(), span.line, !begins));
+        Ok(())
+    }
+
+    /// A name followed by `if` or `contains`: two names side by side are not v0, unless a keyword is imported.
+    fn look_at_style(&mut self, text: &str) {
+        let after_name = self.previous.as_ref().is_some_and(|(kind, _, ends)| *ends && !matches!(kind, TokenKind::Eof));
+        if after_name && matches!(text, "if" | "contains") {
+            self.style = Some(Style::V1);
+        }
+    }
+}
+
+fn is_operator(text: &str) -> bool {
+    matches!(
+        text,
+        "." | "+"
+            | "-"
+            | "*"
+            | "/"
+            | "%"
+            | "&"
+            | "|"
+            | "="
+            | ":="
+            | "=="
+            | "!="
+            | "<"
+            | "<="
+            | ">"
+            | ">="
+            | "in"
+            | "not"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(text: &str) -> Result<Style, CompileError> {
+        check(&Source::from_contents("policy.rego".into(), text.into()).unwrap())
+    }
+
+    #[test]
+    fn ordinary_sources_pass() {
+        let source = "package p\nviolation[{\"msg\": msg}] {\n  x := {y | y := [z | z := input.a[_]][_]}\n  count(x) > 1\n  \
+                      msg := sprintf(\"%v\", [x])\n}\n";
+        assert_eq!(checked(source), Ok(Style::V0));
+        assert_eq!(checked(&format!("package p\n{}", source.repeat(500))), Ok(Style::V0));
+        assert_eq!(checked("package p\ndeny contains msg if { msg := \"no\" }"), Ok(Style::V1));
+        assert_eq!(checked("package p\nv { contains(input.a, \"b\") }"), Ok(Style::V0));
+    }
+
+    #[test]
+    fn bombs_are_refused_with_their_position() {
+        let nested = |open: &str, close: &str| format!("package p\nv = {}1{}", open.repeat(30), close.repeat(30));
+        for (source, expected) in [
+            (nested("[", "]"), "nested deeper"),
+            (nested("{", "}"), "nested deeper"),
+            (nested("(", ")"), "nested deeper"),
+            (format!("package p\nv = {}", vec!["1"; 4000].join("\n+")), "parts"),
+            (format!("package p\nv = input{}", ".a\n".repeat(4000)), "parts"),
+            (format!("package p\nv = input{}", "[0]\n".repeat(4000)), "parts"),
+            (format!("package p\nv = {}1", "- ".repeat(400)), "parts"),
+            (format!("package p\nv = [{}]", format!("{}1{},\n", "[".repeat(9), "]".repeat(9)).repeat(999)), "too many"),
+        ] {
+            let Err(CompileError::Unsupported(message)) = checked(&source) else { panic!("{}", &source[..60]) };
+            assert!(message.contains(expected) && message.starts_with("line "), "{message}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A whole answer: an `AdmissionReview` with its `response`, or the response alone, as OPA's admission
+//! policies build it.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use json_patch::Patch;
+use proviso_core::review::parse as parse_json;
+use proviso_core::{Review, Verdict};
+use regorus::Value;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct AdmissionReview {
+    response: Response,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Response {
+    allowed: bool,
+    #[serde(default)]
+    status: Status,
+    patch_type: Option<String>,
+    patch: Option<PatchText>,
+    #[serde(default)]
+    warnings: Vec<String>,
+    #[serde(default)]
+    audit_annotations: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Status {
+    message: Option<String>,
+    reason: Option<String>,
+    code: Option<u16>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum PatchText {
+    /// As the API server wants it.
+    Base64(String),
+    /// As it is easier to write.
+    Plain(Patch),
+}
+
+/// Reads an answer. The error continues a sentence that begins with the rule's name.
+pub(super) fn read(value: &Value, review: &Review) -> Result<Verdict, String> {
+    let not_valid = |error: serde_json::Error| format!("is not valid: {error}");
+    let json = serde_json::to_value(value).map_err(not_valid)?;
+    let response = if json.get("response").is_some() {
+        serde_json::from_value::<AdmissionReview>(json).map_err(not_valid)?.response
+    } else {
+        serde_json::from_value::<Response>(json).map_err(not_valid)?
+    };
+    if response.patch_type.is_some_and(|patch_type| patch_type != "JSONPatch") {
+        return Err("has a patchType other than JSONPatch".into());
+    }
+    let patch = response.patch.map(PatchText::read).transpose()?;
+    if let Some(patch) = patch.as_ref().filter(|_| response.allowed) {
+        check_applies(patch, review)?;
+    }
+    Ok(Verdict {
+        allowed: response.allowed,
+        message: response.status.message,
+        code: response.status.code,
+        reason: response.status.reason,
+        causes: Vec::new(),
+        warnings: response.warnings,
+        audit_annotations: response.audit_annotations,
+        patch: patch.filter(|_| response.allowed),
+    })
+}
+
+impl PatchText {
+    fn read(self) -> Result<Patch, String> {
+        match self {
+            Self::Plain(patch) => Ok(patch),
+            Self::Base64(text) => {
+                let bytes = base64::engine::general_purpose::STANDARD
+                    .decode(text)
+                    .map_err(|error| format!("has a patch that is not base64: {error}"))?;
+                serde_json::from_slice(&bytes).map_err(|error| format!("has a patch that is no JSON Patch: {error}"))
+            }
+        }
+    }
+}
+
+fn check_applies(patch: &Patch, review: &Review) -> Result<(), String> {
+    let object = review.object_json().ok_or("has a patch, but the request has no object")?;
+    let mut object = parse_json(object).map_err(|error| format!("has a patch, but the object is not JSON: {error}"))?;
+    json_patch::patch(&mut object, patch).map_err(|error| format!("has a patch that does not apply: {error}"))
+}

@@ -1,0 +1,131 @@
+//! Reading regorus' syntax trees: what an expression consists of, what a reference spells, where it stands.
+
+use regorus::Value;
+use regorus::unstable::{Expr, Literal, LiteralStmt, Query, Rule, RuleHead, Span};
+
+/// A message with the position it is about.
+pub(super) fn at(span: &Span, message: &str) -> String {
+    format!("line {}, column {}: {message}", span.line, span.col)
+}
+
+/// What an expression contains.
+pub(super) enum Part<'a> {
+    Expression(&'a Expr),
+    Query(&'a Query),
+}
+
+/// The direct parts of an expression.
+pub(super) fn parts(expression: &Expr) -> Vec<Part<'_>> {
+    match expression {
+        Expr::Array { items, .. } | Expr::Set { items, .. } => {
+            items.iter().map(|item| Part::Expression(item)).collect()
+        }
+        Expr::Object { fields, .. } => {
+            fields.iter().flat_map(|(_, key, value)| [Part::Expression(key), Part::Expression(value)]).collect()
+        }
+        Expr::ArrayCompr { term, query, .. } | Expr::SetCompr { term, query, .. } => {
+            vec![Part::Expression(term), Part::Query(query)]
+        }
+        Expr::ObjectCompr { key, value, query, .. } => {
+            vec![Part::Expression(key), Part::Expression(value), Part::Query(query)]
+        }
+        Expr::Call { fcn, params, .. } => {
+            let mut parts = vec![Part::Expression(fcn)];
+            parts.extend(params.iter().map(|parameter| Part::Expression(parameter)));
+            parts
+        }
+        Expr::UnaryExpr { expr, .. } => vec![Part::Expression(expr)],
+        Expr::RefDot { refr, .. } => vec![Part::Expression(refr)],
+        Expr::RefBrack { refr, index, .. } => vec![Part::Expression(refr), Part::Expression(index)],
+        Expr::BinExpr { lhs, rhs, .. }
+        | Expr::BoolExpr { lhs, rhs, .. }
+        | Expr::ArithExpr { lhs, rhs, .. }
+        | Expr::AssignExpr { lhs, rhs, .. } => vec![Part::Expression(lhs), Part::Expression(rhs)],
+        Expr::Membership { key, value, collection, .. } => {
+            key.iter().chain([value, collection]).map(|part| Part::Expression(part)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The direct parts of a statement.
+pub(super) fn statement_parts(statement: &LiteralStmt) -> Vec<Part<'_>> {
+    let mut parts = match &statement.literal {
+        Literal::SomeVars { .. } => Vec::new(),
+        Literal::SomeIn { key, value, collection, .. } => {
+            key.iter().chain([value, collection]).map(|part| Part::Expression(part)).collect()
+        }
+        Literal::Expr { expr, .. } | Literal::NotExpr { expr, .. } => vec![Part::Expression(expr)],
+        Literal::Every { domain, query, .. } => vec![Part::Expression(domain), Part::Query(query)],
+    };
+    for modifier in &statement.with_mods {
+        parts.push(Part::Expression(&modifier.refr));
+        parts.push(Part::Expression(&modifier.r#as));
+    }
+    parts
+}
+
+/// The direct parts of a rule; the reference that names it is not one of them.
+pub(super) fn rule_parts(rule: &Rule) -> Vec<Part<'_>> {
+    match rule {
+        Rule::Default { value, .. } => vec![Part::Expression(value)],
+        Rule::Spec { head, bodies, .. } => {
+            let mut parts = Vec::new();
+            let assign = match head {
+                RuleHead::Compr { assign, .. } => assign,
+                RuleHead::Set { key, .. } => {
+                    parts.extend(key.iter().map(|key| Part::Expression(key)));
+                    &None
+                }
+                RuleHead::Func { args, assign, .. } => {
+                    parts.extend(args.iter().map(|argument| Part::Expression(argument)));
+                    assign
+                }
+            };
+            parts.extend(assign.iter().map(|assign| Part::Expression(&assign.value)));
+            for body in bodies {
+                parts.extend(body.assign.iter().map(|assign| Part::Expression(&assign.value)));
+                parts.push(Part::Query(&body.query));
+            }
+            parts
+        }
+    }
+}
+
+/// The reference that names a rule.
+pub(super) fn name_of(rule: &Rule) -> &Expr {
+    match rule {
+        Rule::Default { refr, .. } => refr,
+        Rule::Spec { head, .. } => match head {
+            RuleHead::Compr { refr, .. } | RuleHead::Set { refr, .. } | RuleHead::Func { refr, .. } => refr,
+        },
+    }
+}
+
+/// The names that a reference spells from its root, up to the first part that is not constant:
+/// `input.a["b"][x].c` is `input`, `a`, `b`. Nothing for what is no reference.
+pub(super) fn path(expression: &Expr) -> Vec<&str> {
+    let mut backwards = Vec::new();
+    let mut reference = expression;
+    loop {
+        match reference {
+            Expr::Var { span, .. } => {
+                backwards.push(Some(span.text()));
+                break;
+            }
+            Expr::RefDot { refr, field, .. } => {
+                backwards.push(Some(field.0.text()));
+                reference = refr;
+            }
+            Expr::RefBrack { refr, index, .. } => {
+                backwards.push(match index.as_ref() {
+                    Expr::String { value: Value::String(text), .. } => Some(text.as_ref()),
+                    _ => None,
+                });
+                reference = refr;
+            }
+            _ => return Vec::new(),
+        }
+    }
+    backwards.into_iter().rev().map_while(|name| name).collect()
+}
