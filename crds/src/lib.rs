@@ -1,6 +1,8 @@
 //! Proviso's kinds, `proviso.dev/v1alpha1`. The documentation of the fields is the user's manual: it is what
 //! `kubectl explain` shows. What a schema cannot say is checked in [`validation`].
 
+#![allow(clippy::doc_markdown, reason = "`kubectl explain` shows the field docs, and knows no Markdown")]
+
 mod admission;
 mod experiment;
 mod policy;

@@ -32,19 +32,19 @@ async fn readyz(State(server): State<Arc<Server>>, RawQuery(query): RawQuery) ->
     };
     let status = if problem.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let is_verbose = query.is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")));
-    let mut text = if is_verbose { details(&table) } else { String::new() };
-    match (problem, is_verbose) {
-        (Some(problem), _) => text.push_str(&format!("readyz check failed: {problem}\n")),
-        (None, true) => text.push_str("readyz check passed\n"),
-        (None, false) => text.push_str("ok\n"),
-    }
-    (status, text).into_response()
+    let details = if is_verbose { details(&table) } else { String::new() };
+    let result = match (problem, is_verbose) {
+        (Some(problem), _) => format!("readyz check failed: {problem}"),
+        (None, true) => "readyz check passed".to_owned(),
+        (None, false) => "ok".to_owned(),
+    };
+    (status, format!("{details}{result}\n")).into_response()
 }
 
 /// A line for each policy, experiment and problem: `[+]` works, `[-]` does not, `[ ]` is not asked to.
 fn details(table: &Table) -> String {
     let mut text = String::new();
-    let mut line = |mark: char, words: std::fmt::Arguments<'_>| {
+    let mut write = |mark: char, words: std::fmt::Arguments<'_>| {
         // Writing to a String does not fail.
         let _ = writeln!(text, "[{mark}] {words}");
     };
@@ -52,28 +52,28 @@ fn details(table: &Table) -> String {
     policies.sort_by_key(|(id, _)| *id);
     for (id, entry) in policies {
         match (&entry.live, &entry.trouble) {
-            (Some(live), None) if live.enabled => line('+', format_args!("{id} generation {} live", live.generation)),
-            (Some(live), None) => line(' ', format_args!("{id} generation {} disabled", live.generation)),
-            (Some(live), Some(trouble)) => line(
+            (Some(live), None) if live.enabled => write('+', format_args!("{id} generation {} live", live.generation)),
+            (Some(live), None) => write(' ', format_args!("{id} generation {} disabled", live.generation)),
+            (Some(live), Some(trouble)) => write(
                 '-',
                 format_args!("{id} generation {} live; the newest version does not work: {trouble}", live.generation),
             ),
             (None, trouble) => {
                 let trouble = trouble.as_deref().unwrap_or("being prepared");
-                line('-', format_args!("{id} denies everything: no generation works: {trouble}"));
+                write('-', format_args!("{id} denies everything: no generation works: {trouble}"));
             }
         }
         for experiment in entry.experiments.iter() {
             let generation = experiment.revision.generation;
-            line('+', format_args!("experiment {} generation {generation} previews {id}", experiment.id));
+            write('+', format_args!("experiment {} generation {generation} previews {id}", experiment.id));
         }
     }
     for (id, why) in &table.idle_experiments {
         let mark = if why.starts_with("not started") { ' ' } else { '-' };
-        line(mark, format_args!("experiment {id} previews nothing: {why}"));
+        write(mark, format_args!("experiment {id} previews nothing: {why}"));
     }
     for problem in &table.problems {
-        line('-', format_args!("{problem}"));
+        write('-', format_args!("{problem}"));
     }
     text
 }

@@ -173,7 +173,7 @@ fn evaluation_timeout(text: &str) -> Result<Duration, String> {
 }
 
 fn shutdown_delay(text: &str) -> Result<Duration, String> {
-    duration(text, Duration::ZERO, Duration::from_secs(600))
+    duration(text, Duration::ZERO, Duration::from_mins(10))
 }
 
 fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {

@@ -11,10 +11,8 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
-
-use crate::shutdown::Phase;
 
 /// How long a client may take for its TLS handshake, and for the head of a request.
 const HEADER_DEADLINE: Duration = Duration::from_secs(10);
@@ -27,20 +25,21 @@ const PING: Duration = Duration::from_secs(30);
 /// How long to wait when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until the phase is [`Phase::Draining`], then waits for the requests that are under way, at most this long.
+/// Serves until `stop` is ready, then waits for the requests that are under way, at most as long as `drain`.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     router: Router,
-    mut phase: watch::Receiver<Phase>,
+    stop: impl Future<Output = ()>,
     drain: Duration,
 ) {
+    let mut stop = std::pin::pin!(stop);
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener, &places) => accepted,
-            _ = phase.wait_for(|phase| *phase == Phase::Draining) => break,
+            () = &mut stop => break,
         };
         let Some((stream, place)) = accepted else { continue };
         let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());

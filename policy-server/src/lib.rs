@@ -19,6 +19,7 @@ mod state;
 mod table;
 mod tls;
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +59,6 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let engine = wasm::Engine::new(wasm::Config {
         memory_limit: config.memory_limit,
         concurrency: config.concurrency,
-        ..wasm::Config::default()
     })?;
     let preparer = Arc::new(Preparer {
         modules: Modules::new(engine, cache.clone()),
@@ -79,22 +79,15 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     let following = tokio::spawn(rollout.run(Folder::new(config.manifests)));
     // The admin port answers until the last request has: a probe must see the way out.
-    let admin =
-        tokio::spawn(http::serve(admin_listener, None, admin::router(Arc::clone(&server)), never(), Duration::ZERO));
+    let admin = http::serve(admin_listener, None, admin::router(Arc::clone(&server)), pending(), Duration::ZERO);
+    let admin = tokio::spawn(admin);
     // A policy may have a longer budget than the default; 30 s is the most it can ask for.
     let drain = Duration::from_secs(30) + DRAIN;
-    http::serve(listener, tls, routes::router(server), phase, drain).await;
+    http::serve(listener, tls, routes::router(server), shutdown::draining(phase), drain).await;
     following.abort();
     admin.abort();
     tracing::info!("stopped");
     Ok(())
-}
-
-/// A phase that never changes.
-fn never() -> tokio::sync::watch::Receiver<shutdown::Phase> {
-    let (sender, receiver) = tokio::sync::watch::channel(shutdown::Phase::Serving);
-    std::mem::forget(sender);
-    receiver
 }
 
 async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -10,7 +10,7 @@ use proviso_engines::wasm::{self, VerifiedCode};
 use tokio::sync::OnceCell;
 
 /// How long compiling one module may take.
-const COMPILE_TIMEOUT: Duration = Duration::from_secs(60);
+const COMPILE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Why a module cannot be loaded.
 #[derive(Debug, thiserror::Error)]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use proviso_core::matching::Labels;
 use proviso_core::{Divergence, Failure, Review, Verdict};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::decide::{evaluate, exemption};
@@ -55,13 +56,10 @@ impl Previews {
 
     /// Queues a job, or counts it as dropped when the queue is full. Never waits.
     pub fn offer(&self, job: Job) {
-        let (Err(mpsc::error::TrySendError::Full(job)) | Err(mpsc::error::TrySendError::Closed(job))) =
-            self.0.try_send(job)
-        else {
-            return;
-        };
-        for experiment in job.experiments.iter() {
-            experiment.metrics.dropped.inc();
+        if let Err(TrySendError::Full(job) | TrySendError::Closed(job)) = self.0.try_send(job) {
+            for experiment in job.experiments.iter() {
+                experiment.metrics.dropped.inc();
+            }
         }
     }
 }

@@ -24,7 +24,7 @@ use slot::Slot;
 /// How often the folder is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long the generation before the live one still answers: API servers learn of a switch at different times.
-const RETIRE_AFTER: Duration = Duration::from_secs(300);
+const RETIRE_AFTER: Duration = Duration::from_mins(5);
 /// The most ACTIVE experiments of one policy.
 pub const MAX_EXPERIMENTS: usize = 10;
 

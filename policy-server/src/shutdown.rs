@@ -17,6 +17,12 @@ pub enum Phase {
     Draining,
 }
 
+/// Waits until the server is [`Phase::Draining`].
+pub async fn draining(mut phase: watch::Receiver<Phase>) {
+    // The sender lives as long as the process: this never ends early.
+    let _ = phase.wait_for(|phase| *phase == Phase::Draining).await;
+}
+
 /// Follows the signals of the process.
 ///
 /// # Errors
