@@ -47,7 +47,7 @@ bench: ## Measure the engines, and the server beside a bare one
 
 fuzz: ## Fuzz the review envelope for a minute (SECONDS_TO_FUZZ=60)
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
-	cd crates/core && RUSTC_BOOTSTRAP=1 cargo fuzz run review -- -max_total_time=$(or $(SECONDS_TO_FUZZ),60)
+	cd crates/core && mkdir -p fuzz/corpus/review && RUSTC_BOOTSTRAP=1 cargo fuzz run review fuzz/corpus/review ../../examples/reviews -- -max_total_time=$(or $(SECONDS_TO_FUZZ),60)
 
 # What the tests need beside Rust and a C compiler.
 tools:

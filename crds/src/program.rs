@@ -91,7 +91,7 @@ pub struct SecretRef {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rego {
-    /// One module, at most 1 MiB.
+    /// One module, at most 256 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// The ConfigMap that holds the module.

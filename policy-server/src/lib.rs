@@ -40,7 +40,7 @@ use crate::routes::Server;
 use crate::state::StateFile;
 use crate::table::SharedTable;
 
-/// How long requests under way may take to end, beyond an evaluation's own limit.
+/// How long requests under way may take to end beyond an evaluation's own limit, and queued previews after them.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Serves until a signal ends it.
@@ -56,10 +56,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let tls = config.tls.map(|files| tls::acceptor(files, Arc::clone(&metrics))).transpose()?;
 
     let cache = config.state_dir.as_deref().map(Cache::open).transpose().context("--state-dir")?.map(Arc::new);
-    let engine = wasm::Engine::new(wasm::Config {
-        memory_limit: config.memory_limit,
-        concurrency: config.concurrency,
-    })?;
+    let engine =
+        wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
     let preparer = Arc::new(Preparer {
         modules: Modules::new(engine, cache.clone()),
         cache,
@@ -69,7 +67,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let state = config.state_dir.as_deref().map(StateFile::in_folder);
     let rollout = Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state)?;
 
-    let previews = Previews::start(config.preview_queue).context("the preview worker cannot be started")?;
+    let (previews, previewing) =
+        Previews::start(config.preview_queue).context("the preview worker cannot be started")?;
     let server = Arc::new(Server { table, metrics, previews, phase: phase.clone() });
     tracing::info!(
         manifests = %config.manifests.display(),
@@ -86,6 +85,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     http::serve(listener, tls, routes::router(server), shutdown::draining(phase), drain).await;
     following.abort();
     admin.abort();
+    // The admin routes hold the last way into the preview queue: without it the worker ends once the queue is empty.
+    let _ = admin.await;
+    if tokio::time::timeout(DRAIN, previewing).await.is_err() {
+        tracing::warn!("previews that did not end in time were cut off");
+    }
     tracing::info!("stopped");
     Ok(())
 }

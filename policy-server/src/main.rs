@@ -24,9 +24,24 @@ fn main() -> ExitCode {
     }
 }
 
+/// Lets the process open as many files, and so connections, as it may: the usual soft limit of 1024 is for programs
+/// that use `select`.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, "the number of connections stays limited");
+    }
+}
+
 fn start(arguments: Arguments) -> anyhow::Result<()> {
     policy_server::logging::start(&arguments.log, arguments.log_format)
         .map_err(|error| anyhow::anyhow!("--log: {error}"))?;
     let config = Config::try_from(arguments)?;
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(policy_server::run(config))
+    raise_open_files();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(policy_server::run(config));
+    // An interpreter that is stuck in a policy must not keep the process: every request has its answer.
+    runtime.shutdown_background();
+    result
 }

@@ -9,8 +9,8 @@ use proviso_engines::CompileError;
 use proviso_engines::wasm::{self, VerifiedCode};
 use tokio::sync::OnceCell;
 
-/// How long compiling one module may take.
-const COMPILE_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long compiling one module or source may take.
+pub const COMPILE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Why a module cannot be loaded.
 #[derive(Debug, thiserror::Error)]

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::manifests::ObjectId;
 use crate::metrics::Metrics;
-use crate::modules::{ModuleError, Modules};
+use crate::modules::{COMPILE_TIMEOUT, ModuleError, Modules};
 use crate::state::Record;
 use crate::table::Revision;
 
@@ -40,6 +40,8 @@ pub enum PrepareError {
     Settings(#[from] SettingsError),
     #[error("spec.admission: {0}")]
     Match(#[from] kube::core::ParseExpressionError),
+    #[error("{field}: compiling it took longer than {} s", COMPILE_TIMEOUT.as_secs())]
+    Timeout { field: String },
     #[error("the compiler stopped: {0}")]
     Stopped(String),
     #[error("spec.policyRef.name: cannot be changed from {from} to {to}: make a new experiment")]
@@ -59,6 +61,7 @@ impl PrepareError {
             Self::Unsupported(_) => "Unsupported",
             Self::Settings(error) => error.reason(),
             Self::Match(_) | Self::Immutable { .. } => "Invalid",
+            Self::Timeout { .. } => "CompileTimeout",
             Self::Stopped(_) => "CompileError",
         }
     }
@@ -226,9 +229,10 @@ async fn compile<T: Send + 'static>(
     field: String,
     compile: impl FnOnce() -> Result<T, CompileError> + Send + 'static,
 ) -> Result<T, PrepareError> {
-    match tokio::task::spawn_blocking(compile).await {
-        Ok(result) => result.map_err(in_field(&field)),
-        Err(stopped) => Err(PrepareError::Stopped(stopped.to_string())),
+    match tokio::time::timeout(COMPILE_TIMEOUT, tokio::task::spawn_blocking(compile)).await {
+        Ok(Ok(result)) => result.map_err(in_field(&field)),
+        Ok(Err(stopped)) => Err(PrepareError::Stopped(stopped.to_string())),
+        Err(_) => Err(PrepareError::Timeout { field }),
     }
 }
 

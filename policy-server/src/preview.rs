@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use proviso_core::matching::Labels;
 use proviso_core::{Divergence, Failure, Review, Verdict};
+use proviso_engines::EvaluationError;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::decide::{evaluate, exemption};
 use crate::table::{Experiment, Revision};
@@ -34,13 +35,17 @@ pub struct Job {
 #[derive(Clone, Debug)]
 pub struct Previews(mpsc::Sender<Job>);
 
+/// Ends when the worker has: when all [`Previews`] are dropped and the queue is empty.
+pub type Worker = oneshot::Receiver<()>;
+
 impl Previews {
-    /// Starts the worker with a queue of this capacity. It ends when the last [`Previews`] is dropped.
+    /// Starts the worker with a queue of this capacity.
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(capacity: usize) -> io::Result<Self> {
+    pub fn start(capacity: usize) -> io::Result<(Self, Worker)> {
         let (sender, receiver) = mpsc::channel(capacity);
+        let (ended, worker) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         std::thread::Builder::new().name("preview".to_owned()).spawn(move || {
             // On Linux this concerns this thread and those that it starts: the blocking pool of its runtime.
@@ -50,8 +55,10 @@ impl Previews {
                 tracing::warn!(%error, "previews run at normal priority");
             }
             runtime.block_on(work(receiver));
+            // Nobody waits any more when the server was cut off.
+            let _ = ended.send(());
         })?;
-        Ok(Self(sender))
+        Ok((Self(sender), worker))
     }
 
     /// Queues a job, or counts it as dropped when the queue is full. Never waits.
@@ -84,7 +91,14 @@ async fn work(mut receiver: mpsc::Receiver<Job>) {
 /// Evaluates one experiment on one request: one line, one count.
 async fn preview(job: &Job, experiment: &Experiment) {
     let start = Instant::now();
-    let verdict = would_be(&experiment.revision, &job.review, &job.namespaces).await;
+    let verdict = match would_be(&experiment.revision, &job.review, &job.namespaces).await {
+        // Live requests took all places: that says nothing about the experiment.
+        Err(EvaluationError::Overloaded) => {
+            experiment.metrics.dropped.inc();
+            return;
+        }
+        verdict => verdict.map_err(|error| Failure::from(&error)),
+    };
     let duration = start.elapsed();
     let divergence = compare(job, verdict.as_ref());
     experiment.metrics.observe(divergence);
@@ -96,12 +110,11 @@ async fn would_be(
     revision: &Revision,
     review: &Review,
     namespaces: &BTreeMap<String, Labels>,
-) -> Result<Verdict, Failure> {
+) -> Result<Verdict, EvaluationError> {
     if exemption(revision, review, namespaces).is_some() {
         return Ok(Verdict::allow());
     }
-    let verdict = evaluate(revision, review).await.map_err(|error| Failure::from(&error))?;
-    Ok(verdict.enforce(&revision.enforcement))
+    Ok(evaluate(revision, review).await?.enforce(&revision.enforcement))
 }
 
 fn compare(job: &Job, experiment: Result<&Verdict, &Failure>) -> Divergence {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Version, header};
 use axum::response::Response;
@@ -176,13 +176,18 @@ fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Resu
 }
 
 async fn read_body(body: Body) -> Result<Bytes, Refusal> {
+    let too_large = || {
+        let message = format!("the body is larger than {MAX_BODY} bytes (7 MiB)");
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+    };
+    // A body that says its length is refused before it is read.
+    if body.size_hint().lower() > MAX_BODY as u64 {
+        return Err(too_large());
+    }
     let reading = Limited::new(body, MAX_BODY).collect();
     match tokio::time::timeout(BODY_DEADLINE, reading).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            let message = format!("the body is larger than {MAX_BODY} bytes (7 MiB)");
-            Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message))
-        }
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(error)) => {
             let message = format!("the body cannot be read: {error}");
             Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed", message))

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proviso_core::review::{Operation, parse as parse_json};
 use proviso_core::{Review, Verdict};
@@ -63,6 +64,9 @@ impl fmt::Debug for Prepared {
     }
 }
 
+/// How long a policy may take for a request that says nothing.
+const TRIAL: Duration = Duration::from_secs(10);
+
 impl Program {
     /// Makes a policy ready. `source` is one module of at most 256 KiB, in Rego v0 or v1. `entrypoint` names
     /// the rule that decides, as `data.a.b` or `a/b`; without one it is `violation` for Gatekeeper, and
@@ -95,7 +99,9 @@ impl Program {
                 .compile_with_entrypoint(&ask.rule().into())
                 .map_err(|error| CompileError::Invalid(error.to_string().trim().to_owned()))?;
         }
-        Ok(Self { prepared: Arc::new(Prepared { engine, contract, settings }), isolation: Isolation::new() })
+        let prepared = Prepared { engine, contract, settings };
+        prepared.try_out()?;
+        Ok(Self { prepared: Arc::new(prepared), isolation: Isolation::new() })
     }
 
     /// Decides on a review.
@@ -110,6 +116,19 @@ impl Program {
 }
 
 impl Prepared {
+    /// Evaluates a request that says nothing. The interpreter finds unsafe variables and the like only now; found
+    /// later, they would deny every request.
+    fn try_out(&self) -> Result<(), CompileError> {
+        let nothing = Review::admission(r#"{"request":{"uid":"trial"}}"#.into())
+            .map_err(|error| CompileError::Invalid(error.to_string()))?;
+        match self.evaluate(&nothing, Deadline::after(TRIAL)) {
+            // An answer that makes no sense for no request is no fault.
+            Ok(_) | Err(EvaluationError::InvalidAnswer(_)) => Ok(()),
+            Err(EvaluationError::Failed(why)) => Err(CompileError::Invalid(why)),
+            Err(error) => Err(CompileError::Invalid(format!("an empty request: {error}"))),
+        }
+    }
+
     fn evaluate(&self, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
         let mut engine = self.engine.clone();
         engine.set_input(self.input(review)?);

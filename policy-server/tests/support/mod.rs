@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test crate uses a part")]
 
+pub mod tls;
 pub mod wapc;
 
 use std::io::{BufRead as _, BufReader};
@@ -16,10 +17,12 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 /// How long to wait for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Server {
     child: Child,
@@ -36,13 +39,13 @@ pub struct Server {
 pub struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
-    fn follow(&self, stream: impl std::io::Read + Send + 'static) {
+    fn follow(&self, stream: impl std::io::Read + Send + 'static) -> std::thread::JoinHandle<()> {
         let lines = Arc::clone(&self.0);
         std::thread::spawn(move || {
             for line in BufReader::new(stream).lines().map_while(Result::ok) {
                 lines.lock().unwrap().push(line);
             }
-        });
+        })
     }
 
     pub fn all(&self) -> Vec<String> {
@@ -58,6 +61,11 @@ impl Folder {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("manifests")).unwrap();
         Self(Arc::new(folder))
+    }
+
+    /// The folder around `manifests` and `state`.
+    pub fn root(&self) -> &Path {
+        self.0.path()
     }
 
     pub fn manifests(&self) -> PathBuf {
@@ -114,7 +122,8 @@ impl Server {
 
     /// Starts a server over this folder and waits until it listens.
     pub async fn spawn(folder: Folder, arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_policy-server"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_policy-server"));
+        command
             .args([
                 "--listen",
                 "127.0.0.1:0",
@@ -127,11 +136,13 @@ impl Server {
             ])
             .arg("--manifests")
             .arg(folder.manifests())
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .args(arguments);
+        Self::run(command, folder).await
+    }
+
+    /// Runs a command that is a server which logs in JSON, and waits until it listens.
+    pub async fn run(mut command: Command, folder: Folder) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (stdout, stderr) = (Lines::default(), Lines::default());
         stdout.follow(child.stdout.take().unwrap());
         stderr.follow(child.stderr.take().unwrap());
@@ -162,6 +173,30 @@ impl Server {
 
     pub async fn try_post(&self, path: &str, body: impl Into<Bytes>) -> anyhow::Result<Answer> {
         ask(&self.listen, Method::POST, path, body.into()).await
+    }
+
+    /// Sends a whole request and comes back before its answer.
+    pub async fn begin(&self, path: &str, body: impl Into<Bytes>) -> JoinHandle<Answer> {
+        let body = body.into();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            self.listen,
+            body.len()
+        );
+        let mut stream = TcpStream::connect(&self.listen).await.unwrap();
+        stream.write_all(&[head.as_bytes(), &body].concat()).await.unwrap();
+        tokio::spawn(async move {
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.unwrap();
+            parse_answer(&String::from_utf8(answer).unwrap())
+        })
+    }
+
+    /// The memory that the server has now, in bytes.
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
     /// Asks the admin port.
@@ -265,11 +300,76 @@ pub async fn ask(address: &str, method: Method, path: &str, body: Bytes) -> anyh
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
     let request = Request::builder().method(method).uri(path).header("host", address).body(Full::new(body))?;
-    let response = sender.send_request(request).await?;
+    let answer = read_answer(sender.send_request(request).await?).await;
+    driver.abort();
+    answer
+}
+
+async fn read_answer(response: hyper::Response<hyper::body::Incoming>) -> anyhow::Result<Answer> {
     let (status, headers) = (response.status(), response.headers().clone());
     let text = String::from_utf8(response.into_body().collect().await?.to_bytes().to_vec())?;
-    driver.abort();
     Ok(Answer { status, headers, text })
+}
+
+/// Reads one answer of HTTP/1.1 as it came over the wire, its body without chunks.
+pub fn parse_answer(text: &str) -> Answer {
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let mut headers = HeaderMap::new();
+    for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
+        headers.append(hyper::header::HeaderName::try_from(name).unwrap(), value.parse().unwrap());
+    }
+    Answer { status, headers, text: body.to_owned() }
+}
+
+/// Reads several answers of HTTP/1.1 as they came one after the other, by their lengths.
+pub fn parse_answers(mut text: &str) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    while !text.is_empty() {
+        let mut answer = parse_answer(text);
+        let length: usize = answer.headers["content-length"].to_str().unwrap().parse().unwrap();
+        text = &text[text.len() - answer.text.len() + length..];
+        answer.text.truncate(length);
+        answers.push(answer);
+    }
+    answers
+}
+
+/// Runs the server with these arguments until it ends by itself; nothing but the given variables is told to it.
+pub async fn run_to_end(arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_policy-server"))
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (stdout, stderr) = (Lines::default(), Lines::default());
+    let readers = [stdout.follow(child.stdout.take().unwrap()), stderr.follow(child.stderr.take().unwrap())];
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("{arguments:?} goes on: {:#?}", stderr.all());
+        }
+        pause().await;
+    };
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    Ended { code: status.code(), stdout: stdout.all().join("\n"), stderr: stderr.all().join("\n") }
+}
+
+/// What a server that ended has left.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 /// A manifest of a `ClusterPolicy` about all requests.
@@ -317,6 +417,17 @@ pub fn cel(expression: &str, message: &str) -> Value {
 /// A Rego program of the dialect `Admission`.
 pub fn rego(source: &str) -> Value {
     json!({"program": {"rego": {"dialect": "Admission", "source": source}}})
+}
+
+/// A Rego program that denies with this message where the condition holds.
+pub fn forbid(condition: &str, message: &str) -> Value {
+    rego(&format!("package test\ndeny contains {message:?} if {condition}"))
+}
+
+/// The same spec with these members.
+pub fn with(mut spec: Value, members: &Value) -> Value {
+    merge(&mut spec, members);
+    spec
 }
 
 /// A wasm program whose module lies beside the manifest.

@@ -6,12 +6,19 @@ use serde_json::Value;
 const VERDICT: usize = 1024;
 const SETTINGS: usize = 64;
 
+/// Never ends.
+pub const ENDLESS: &str = "(loop $again (br $again)) (i32.const 1)";
+
 /// A module that accepts its settings and answers every review with this.
 pub fn answering(verdict: &Value) -> Vec<u8> {
-    let verdict = verdict.to_string();
-    let length = verdict.len();
+    saying(&verdict.to_string())
+}
+
+/// A module that answers every review with this text, whatever it means.
+pub fn saying(text: &str) -> Vec<u8> {
+    let length = text.len();
     module(
-        &verdict,
+        text,
         r#"{"valid":true}"#,
         &format!("(call $respond (i32.const {VERDICT}) (i32.const {length})) (i32.const 1)"),
     )
@@ -20,6 +27,12 @@ pub fn answering(verdict: &Value) -> Vec<u8> {
 /// A module that accepts its settings and does this with every review: WebAssembly text that leaves an i32.
 pub fn doing(body: &str) -> Vec<u8> {
     module("", r#"{"valid":true}"#, body)
+}
+
+/// A module that reports an error in these words.
+pub fn failing(words: &str) -> Vec<u8> {
+    let body = format!("(call $fail (i32.const {VERDICT}) (i32.const {})) (i32.const 0)", words.len());
+    module(words, r#"{"valid":true}"#, &body)
 }
 
 /// A module that refuses its settings with these words.
@@ -36,6 +49,7 @@ fn module(verdict: &str, settings: &str, body: &str) -> Vec<u8> {
         r#"(module
             (import "wapc" "__guest_response" (func $respond (param i32 i32)))
             (import "wapc" "__guest_error" (func $fail (param i32 i32)))
+            (import "wapc" "__console_log" (func $log (param i32 i32)))
             (memory (export "memory") 2)
             (table $table 1 funcref)
             (data (i32.const {VERDICT}) "{verdict}")

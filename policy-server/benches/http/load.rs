@@ -1,0 +1,140 @@
+//! A closed loop of clients: each connection sends its next request when the answer to the last one has come.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::Request;
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+pub struct Load {
+    runtime: tokio::runtime::Runtime,
+    tls: TlsConnector,
+    body: Bytes,
+    connections: usize,
+}
+
+/// Answers and how long they took.
+#[derive(Default)]
+pub struct Sample {
+    latencies: Vec<Duration>,
+    duration: Duration,
+}
+
+impl Sample {
+    pub fn per_second(&self) -> f64 {
+        self.latencies.len() as f64 / self.duration.as_secs_f64()
+    }
+
+    pub fn add(&mut self, other: Self) {
+        self.latencies.extend(other.latencies);
+        self.duration += other.duration;
+    }
+}
+
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut latencies = self.latencies.clone();
+        latencies.sort();
+        let at = |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize].as_micros();
+        write!(f, "{:>8.0} requests/s   p50 {:>6} µs   p99 {:>6} µs", self.per_second(), at(0.5), at(0.99))
+    }
+}
+
+impl Load {
+    pub fn new(folder: &Path, body: Vec<u8>, connections: usize) -> Self {
+        let mut roots = rustls::RootCertStore::empty();
+        let certificate = CertificateDer::from_pem_file(folder.join("tls.crt")).expect("tls.crt");
+        roots.add(certificate).expect("a trust anchor");
+        let config =
+            rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+                .with_safe_default_protocol_versions()
+                .expect("protocol versions")
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+        Self { runtime, tls: TlsConnector::from(Arc::new(config)), body: body.into(), connections }
+    }
+
+    /// Waits until the server allows the review: its policies are loaded.
+    pub fn until_allowed(&self, address: &str, path: &str) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        self.runtime.block_on(async {
+            loop {
+                let mut client = Client::connect(self, address, path).await;
+                let answer = client.ask().await;
+                if answer.windows(14).any(|window| window == b"\"allowed\":true") {
+                    return;
+                }
+                assert!(Instant::now() < deadline, "not allowed: {}", String::from_utf8_lossy(&answer));
+            }
+        });
+    }
+
+    pub fn run(&self, address: &str, path: &str, duration: Duration) -> Sample {
+        self.runtime.block_on(async {
+            let mut clients = Vec::new();
+            for _ in 0..self.connections {
+                clients.push(Client::connect(self, address, path).await);
+            }
+            let start = Instant::now();
+            let end = start + duration;
+            let tasks: Vec<_> = clients
+                .into_iter()
+                .map(|mut client| {
+                    tokio::spawn(async move {
+                        let mut latencies = Vec::new();
+                        while Instant::now() < end {
+                            let sent = Instant::now();
+                            let answer = client.ask().await;
+                            latencies.push(sent.elapsed());
+                            assert!(!answer.is_empty());
+                        }
+                        latencies
+                    })
+                })
+                .collect();
+            let mut latencies = Vec::new();
+            for task in tasks {
+                latencies.extend(task.await.expect("a client"));
+            }
+            Sample { latencies, duration: start.elapsed() }
+        })
+    }
+}
+
+struct Client {
+    sender: SendRequest<Full<Bytes>>,
+    path: String,
+    body: Bytes,
+}
+
+impl Client {
+    async fn connect(load: &Load, address: &str, path: &str) -> Self {
+        let stream = TcpStream::connect(address).await.expect("a connection");
+        stream.set_nodelay(true).expect("a socket option");
+        let name = ServerName::try_from("localhost").expect("a name");
+        let stream = load.tls.connect(name, stream).await.expect("a handshake");
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+        tokio::spawn(connection);
+        Self { sender, path: path.to_owned(), body: load.body.clone() }
+    }
+
+    async fn ask(&mut self) -> Bytes {
+        let request = Request::post(&self.path)
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .body(Full::new(self.body.clone()))
+            .expect("a request");
+        let response = self.sender.send_request(request).await.expect("an answer");
+        response.into_body().collect().await.expect("a body").to_bytes()
+    }
+}

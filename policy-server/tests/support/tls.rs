@@ -1,0 +1,75 @@
+//! Certificates for `localhost`, and a client of TLS that says what it was shown.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use super::{Answer, read_answer};
+
+/// A certificate that is its own authority, with its key.
+pub struct Pair {
+    pub cert: String,
+    pub key: String,
+    pub der: CertificateDer<'static>,
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        Self { cert: made.cert.pem(), key: made.signing_key.serialize_pem(), der: made.cert.der().clone() }
+    }
+
+    /// Writes `tls.crt` and `tls.key`, each at one stroke.
+    pub fn write(&self, folder: &Path) {
+        replace(&folder.join("tls.crt"), &self.cert);
+        replace(&folder.join("tls.key"), &self.key);
+    }
+
+    /// Connects as one who trusts this certificate alone and offers this protocol.
+    pub async fn connect(&self, address: &str, protocol: &str) -> anyhow::Result<TlsStream<TcpStream>> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.der.clone())?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        let stream = TcpStream::connect(address).await?;
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        Ok(connector.connect(ServerName::try_from("localhost")?, stream).await?)
+    }
+
+    /// Asks over `http/1.1` or `h2`, whichever is named, on a connection of its own.
+    pub async fn post(&self, address: &str, protocol: &str, path: &str, body: String) -> anyhow::Result<Answer> {
+        let stream = self.connect(address, protocol).await?;
+        let agreed = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+        anyhow::ensure!(agreed.as_deref() == Some(protocol.as_bytes()), "agreed on {agreed:?}");
+        let request = Request::post(format!("https://localhost{path}")).header("host", "localhost");
+        let request = request.body(Full::new(Bytes::from(body)))?;
+        let stream = TokioIo::new(stream);
+        let response = if protocol == "h2" {
+            let (mut sender, driver) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await?;
+            tokio::spawn(driver);
+            sender.send_request(request).await?
+        } else {
+            let (mut sender, driver) = hyper::client::conn::http1::handshake(stream).await?;
+            tokio::spawn(driver);
+            sender.send_request(request).await?
+        };
+        read_answer(response).await
+    }
+}
+
+pub fn replace(path: &Path, content: &str) {
+    let temporary = path.with_extension("tmp");
+    std::fs::write(&temporary, content).unwrap();
+    std::fs::rename(temporary, path).unwrap();
+}
