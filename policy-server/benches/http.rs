@@ -45,7 +45,7 @@ fn main() {
             .arg("--tls-key")
             .arg(folder.path().join("tls.key")),
     );
-    let body = std::fs::read(example("reviews/pod-create.json")).expect("a recorded review");
+    let body = compact(&example("reviews/pod-create.json"));
     let load = Load::new(folder.path(), body, number("PROVISO_BENCH_CONNECTIONS", 8));
     for policy in ["nothing", "trusted-registries", "required-labels", "replica-limit"] {
         let path = format!("/validate/cluster.{policy}");
@@ -76,6 +76,13 @@ fn number(variable: &str, default: usize) -> usize {
 
 fn example(path: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(path)
+}
+
+/// The review as an API server sends it: without the spaces and line breaks that make the file readable.
+fn compact(review: &Path) -> Vec<u8> {
+    let readable = std::fs::read(review).expect("a recorded review");
+    let review: serde_json::Value = serde_json::from_slice(&readable).expect("a review");
+    review.to_string().into_bytes()
 }
 
 /// A certificate, and policies that allow the review: the smallest wasm module, one of Rust, Rego, CEL.

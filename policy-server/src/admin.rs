@@ -58,14 +58,23 @@ fn details(table: &Table) -> String {
                 '-',
                 format_args!("{id} generation {} live; the newest version does not work: {trouble}", live.generation),
             ),
+            (None, _) if entry.is_preparing => write(' ', format_args!("{id} is being loaded")),
             (None, trouble) => {
-                let trouble = trouble.as_deref().unwrap_or("being prepared");
+                let trouble = trouble.as_deref().unwrap_or_default();
                 write('-', format_args!("{id} denies everything: no generation works: {trouble}"));
             }
         }
         for experiment in entry.experiments.iter() {
-            let generation = experiment.revision.generation;
-            write('+', format_args!("experiment {} generation {generation} previews {id}", experiment.id));
+            let (name, generation) = (&experiment.id, experiment.revision.generation);
+            match &experiment.trouble {
+                None => write('+', format_args!("experiment {name} generation {generation} previews {id}")),
+                Some(trouble) => write(
+                    '-',
+                    format_args!(
+                        "experiment {name} generation {generation} previews {id}; the newest version does not work: {trouble}"
+                    ),
+                ),
+            }
         }
     }
     for (id, why) in &table.idle_experiments {

@@ -7,8 +7,8 @@ use axum::body::HttpBody;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
-/// The whole body in one frame; when the connection is done with it, the action runs, also for a client that went
-/// away.
+/// The whole body in one frame. The action runs when the connection has taken it over for writing and needs it no more,
+/// also for a client that went away.
 pub struct After<F: FnOnce()> {
     content: Option<Bytes>,
     action: Option<F>,

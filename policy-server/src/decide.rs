@@ -62,6 +62,7 @@ pub async fn decide(
     };
     let decided = result.unwrap_or_else(|error| Failure::from(&error).verdict());
     let denied = !decided.allowed;
+    let denial = decided.message.clone();
     let verdict = if action == Action::Audit { decided } else { decided.enforce(&revision.enforcement) };
     let outcome = match (&failed, denied, &verdict) {
         (Some(_), ..) => Outcome::Failed,
@@ -71,7 +72,8 @@ pub async fn decide(
         _ => Outcome::Allowed,
     };
     revision.metrics.observe(outcome, Some(duration));
-    log(revision, review, outcome, &verdict, failed.as_ref(), duration.as_micros());
+    let denial = denial.or_else(|| verdict.message.clone()).unwrap_or_default();
+    log(revision, review, outcome, (verdict.allowed, &denial), failed.as_ref(), duration.as_micros());
     Ok(verdict)
 }
 
@@ -87,7 +89,7 @@ fn log(
     revision: &Revision,
     review: &Review,
     outcome: Outcome,
-    verdict: &Verdict,
+    (allowed, denial): (bool, &str),
     failed: Option<&Failure>,
     duration_us: u128,
 ) {
@@ -99,7 +101,7 @@ fn log(
                 request_uid = review.uid(),
                 engine = revision.program.engine(),
                 mode = revision.enforcement.mode.as_str(),
-                allowed = verdict.allowed,
+                allowed,
                 duration_us,
                 $($($field)*,)?
                 $message
@@ -111,7 +113,7 @@ fn log(
             decision!(warn, "evaluation failed", reason = failure.reason, error = failure.message.as_str());
         }
         (Outcome::Denied | Outcome::Monitored, None) => {
-            decision!(info, "request denied", denial = verdict.message.as_deref().unwrap_or_default());
+            decision!(info, "request denied", denial);
         }
         _ => decision!(debug, "request allowed"),
     }

@@ -2,7 +2,7 @@
 //! notifications this also works for mounted ConfigMaps, network file systems and modules outside the folder
 //! (docs/adr/0002).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
 use proviso_crds::PolicySpec;
 
-use crate::manifests::{self, Manifests, ObjectId, Place, Problem};
+use crate::manifests::{self, Manifests, ObjectId, Place, Problem, Sourced};
 use crate::prepare::{self, module_references};
 use crate::state::{DigestText, ExperimentOf};
 
@@ -21,10 +21,10 @@ use crate::state::{DigestText, ExperimentOf};
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// What the folder wants.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Scan {
     pub wanted: BTreeMap<ObjectId, Wanted>,
-    pub namespaces: BTreeMap<String, Labels>,
+    pub namespaces: BTreeMap<String, Sourced<Labels>>,
     pub problems: Vec<Problem>,
 }
 
@@ -49,7 +49,7 @@ impl Scan {
     pub fn may_still_hold(&self, id: &ObjectId, file: &Path) -> bool {
         self.problems.iter().any(|problem| match &problem.object {
             Some(object) => object == id,
-            None => problem.place.file == file || file.starts_with(&problem.place.file),
+            None => file.starts_with(&problem.place.file),
         })
     }
 }
@@ -58,9 +58,13 @@ impl Scan {
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
+    /// None while the next look has to read, whatever it sees.
     seen: Option<u64>,
-    modules: HashMap<PathBuf, (Stamp, Digest)>,
+    modules: ModuleFiles,
 }
+
+/// The modules that manifests name, with what was read of them; none while one cannot be read.
+type ModuleFiles = BTreeMap<PathBuf, Option<(Stamp, Digest)>>;
 
 /// What changes when a file changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,14 +77,15 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(metadata: &std::fs::Metadata) -> Self {
-        Self {
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Self {
             device: metadata.dev(),
             inode: metadata.ino(),
             size: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
+        })
     }
 
     fn is_settling(&self) -> bool {
@@ -94,7 +99,7 @@ impl Stamp {
 impl Folder {
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { path, seen: None, modules: HashMap::new() }
+        Self { path, seen: None, modules: ModuleFiles::new() }
     }
 
     /// Reads the folder if it may have changed since the last time. Blocks on the disk.
@@ -103,48 +108,48 @@ impl Folder {
         if self.seen == Some(glance) && !is_settling {
             return None;
         }
-        self.seen = Some(glance);
-        Some(self.read())
+        let named: Vec<PathBuf> = self.modules.keys().cloned().collect();
+        let scan = self.read();
+        // The glance was taken before the reading: what changed meanwhile must not pass for seen. Modules that are
+        // named for the first time were not in it.
+        self.seen = self.modules.keys().eq(&named).then_some(glance);
+        Some(scan)
     }
 
     /// Sums up names and stamps of all files that matter, and whether one of them changed just now.
     fn glance(&self) -> (u64, bool) {
         let mut hasher = DefaultHasher::new();
         let mut is_settling = false;
-        let mut look = |path: &Path, metadata: Option<std::fs::Metadata>| {
-            let stamp = metadata.map(|metadata| Stamp::of(&metadata));
+        let mut look = |path: &Path| {
+            let stamp = Stamp::of(path);
             is_settling |= stamp.is_some_and(|stamp| stamp.is_settling());
             (path, stamp).hash(&mut hasher);
         };
-        for path in manifests::files(&self.path).flatten() {
-            look(path.path(), std::fs::metadata(path.path()).ok());
+        for entry in manifests::files(&self.path).flatten() {
+            look(entry.path());
         }
-        let mut modules: Vec<_> = self.modules.keys().collect();
-        modules.sort();
-        for path in modules {
-            look(path, std::fs::metadata(path).ok());
+        for path in self.modules.keys() {
+            look(path);
         }
         (hasher.finish(), is_settling)
     }
 
     fn read(&mut self) -> Scan {
         let Manifests { policies, experiments, namespaces, problems } = Manifests::read(&self.path);
-        let mut modules = HashMap::new();
-        let mut wanted = BTreeMap::new();
+        let mut scan = Scan { namespaces, problems, ..Scan::default() };
+        let mut modules = ModuleFiles::new();
         for (id, sourced) in policies {
-            let made = self.wanted(id.clone(), sourced.spec, None, sourced.place, &mut modules);
-            wanted.insert(ObjectId::Policy(id), made);
+            let wanted = self.wanted(id.clone(), sourced.spec, None, sourced.place, &mut modules);
+            scan.wanted.insert(ObjectId::Policy(id), wanted);
         }
-        let mut problems = problems;
-        for (id, sourced) in experiments {
-            let place = sourced.place;
-            match PolicyId::new(id.namespace.as_deref(), &sourced.spec.policy_ref.name) {
+        for (id, Sourced { spec, place }) in experiments {
+            match PolicyId::new(id.namespace.as_deref(), &spec.policy_ref.name) {
                 Ok(policy) => {
-                    let experiment = ExperimentOf { policy: policy.clone(), auto_start: sourced.spec.auto_start };
-                    let made = self.wanted(policy, sourced.spec.policy, Some(experiment), place, &mut modules);
-                    wanted.insert(ObjectId::Experiment(id), made);
+                    let experiment = ExperimentOf { policy: policy.clone(), auto_start: spec.auto_start };
+                    let wanted = self.wanted(policy, spec.policy, Some(experiment), place, &mut modules);
+                    scan.wanted.insert(ObjectId::Experiment(id), wanted);
                 }
-                Err(error) => problems.push(Problem {
+                Err(error) => scan.problems.push(Problem {
                     place,
                     object: Some(ObjectId::Experiment(id)),
                     field: "spec.policyRef.name".to_owned(),
@@ -153,9 +158,7 @@ impl Folder {
             }
         }
         self.modules = modules;
-        // The stamps of modules that were not known before count from the next glance on.
-        self.seen = Some(self.glance().0);
-        Scan { wanted, namespaces, problems }
+        scan
     }
 
     fn wanted(
@@ -164,28 +167,17 @@ impl Folder {
         spec: PolicySpec,
         experiment: Option<ExperimentOf>,
         place: Place,
-        seen: &mut HashMap<PathBuf, (Stamp, Digest)>,
+        seen: &mut ModuleFiles,
     ) -> Wanted {
         let folder = place.file.parent().unwrap_or(&self.path);
         let mut modules = BTreeMap::new();
         let mut unread = Vec::new();
         for wasm in module_references(&spec.program) {
-            let read = ModuleReference::parse(&wasm.module, folder).ok().and_then(|reference| {
-                let ModuleReference::File(path) = &reference;
-                let stamp = Stamp::of(&std::fs::metadata(path).ok()?);
-                let known = self
-                    .modules
-                    .get(path)
-                    .or_else(|| seen.get(path))
-                    .filter(|(old, _)| *old == stamp && !stamp.is_settling());
-                let digest = match known {
-                    Some((_, digest)) => *digest,
-                    None => prepare::fetch(wasm, folder).ok()?.digest,
-                };
-                seen.insert(path.clone(), (stamp, digest));
-                Some(digest)
-            });
-            match read {
+            let digest = match ModuleReference::parse(&wasm.module, folder) {
+                Ok(ModuleReference::File(path)) => self.digest(path, seen),
+                Err(_) => None,
+            };
+            match digest {
                 Some(digest) => {
                     modules.insert(wasm.module.clone(), DigestText(digest));
                 }
@@ -194,5 +186,67 @@ impl Folder {
         }
         let all = serde_json::to_vec(&(&spec, &experiment, &modules, &unread)).unwrap_or_default();
         Wanted { fingerprint: Digest::of(&all), policy, experiment, place, modules, spec }
+    }
+
+    /// The digest of a module, read only if it may have changed. The file is looked at from now on, even if it is
+    /// not there.
+    fn digest(&self, path: PathBuf, seen: &mut ModuleFiles) -> Option<Digest> {
+        if let Some(read) = seen.get(&path) {
+            return read.map(|(_, digest)| digest);
+        }
+        let known = self.modules.get(&path).copied().flatten();
+        let read = Stamp::of(&path).and_then(|stamp| match known {
+            Some((old, digest)) if old == stamp && !stamp.is_settling() => Some((stamp, digest)),
+            _ => prepare::read_module(&path).ok().map(|module| (stamp, module.digest)),
+        });
+        seen.insert(path, read);
+        read.map(|(_, digest)| digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: &str = r#"{"apiVersion":"proviso.dev/v1alpha1","kind":"ClusterPolicy","metadata":{"name":"a"},"spec":{
+        "program":{"wasm":{"module":"file://../m.wasm"}},"admission":{"rules":[{"operations":["*"],"apiGroups":["*"],
+        "apiVersions":["*"],"resources":["*"]}]}}}"#;
+
+    fn fingerprint(folder: &mut Folder) -> Digest {
+        let scan = folder.changed().expect("a change is seen");
+        scan.wanted.values().next().unwrap().fingerprint
+    }
+
+    #[test]
+    fn a_module_that_comes_later_goes_or_changes_is_seen_wherever_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let manifests = root.path().join("manifests");
+        std::fs::create_dir(&manifests).unwrap();
+        std::fs::write(manifests.join("a.json"), POLICY).unwrap();
+        let mut folder = Folder::new(manifests);
+        let missing = fingerprint(&mut folder);
+        std::fs::write(root.path().join("m.wasm"), "one").unwrap();
+        let first = fingerprint(&mut folder);
+        std::fs::write(root.path().join("m.wasm"), "two").unwrap();
+        let second = fingerprint(&mut folder);
+        assert!(missing != first && first != second);
+        std::fs::remove_file(root.path().join("m.wasm")).unwrap();
+        assert_eq!(fingerprint(&mut folder), missing);
+    }
+
+    #[test]
+    fn a_folder_that_does_not_change_is_not_read_again() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a.json");
+        std::fs::write(&path, POLICY).unwrap();
+        let mut folder = Folder::new(root.path().to_owned());
+        // The kernel sets the time of the last change: pretend that this was long ago by waiting for it to be.
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        while folder.changed().is_some() {
+            assert!(std::time::Instant::now() < deadline, "the folder is read again and again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(folder.changed().unwrap().wanted.is_empty());
     }
 }

@@ -1,10 +1,13 @@
 //! Connections: accepted, optionally under TLS, served, and drained. What is answered is for [`crate::routes`] and
 //! [`crate::admin`].
 
+mod watch;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -13,9 +16,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
+use watch::{Watch, Watched};
 
-/// How long a client may take for its TLS handshake, and for the head of a request.
-const HEADER_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a client may take for its TLS handshake.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a connection of HTTP/1.1 may be idle. API servers give theirs up after 90 s: they must be the first, or a
+/// request may meet the end of its connection.
+const IDLE_DEADLINE: Duration = Duration::from_secs(120);
 /// Connections at the same time; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 8192;
 /// Requests at the same time on one HTTP/2 connection.
@@ -47,7 +54,7 @@ pub async fn serve(
             match tls {
                 Some(tls) => {
                     // A handshake that fails is the client's business, and there are many.
-                    if let Ok(Ok(stream)) = tokio::time::timeout(HEADER_DEADLINE, tls.accept(stream)).await {
+                    if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_DEADLINE, tls.accept(stream)).await {
                         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                         connection(stream, is_http2, router, watcher).await;
                     }
@@ -90,7 +97,7 @@ async fn connection(
     watcher: hyper_util::server::graceful::Watcher,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_DEADLINE);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_DEADLINE);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -99,8 +106,33 @@ async fn connection(
         .keep_alive_timeout(PING);
     // Deciding by ALPN alone: to read the protocol from the first bytes would wait for them without a deadline.
     let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
-    let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).into_owned();
-    if let Err(error) = watcher.watch(serving).await {
-        tracing::debug!(%error, "connection ended");
+    let watch = Watch::new();
+    let stream = Watched { stream, watch: (!is_http2).then(|| watch.clone()) };
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|request| {
+        watch.begin();
+        let answering = Answering(watch.clone());
+        let response = router.call(request);
+        async move {
+            let response = response.await;
+            drop(answering);
+            response
+        }
+    });
+    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        ended = watcher.watch(serving) => if let Err(error) = ended {
+            tracing::debug!(%error, "connection ended");
+        },
+        () = watch.expired() => tracing::debug!("connection ended: no request in time"),
+    }
+}
+
+/// A request that is being answered, also one that its client gave up.
+struct Answering(Watch);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }

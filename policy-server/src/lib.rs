@@ -28,15 +28,15 @@ use anyhow::Context as _;
 use proviso_artifacts::Cache;
 use proviso_engines::wasm;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use crate::config::Config;
-use crate::folder::Folder;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::prepare::Preparer;
 use crate::preview::Previews;
 use crate::rollout::Rollout;
-use crate::routes::Server;
+use crate::routes::{BODIES_KIB, Server};
 use crate::state::StateFile;
 use crate::table::SharedTable;
 
@@ -55,6 +55,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let tls = config.tls.map(|files| tls::acceptor(files, Arc::clone(&metrics))).transpose()?;
 
+    let _lock = config.state_dir.as_deref().map(state::lock).transpose()?;
     let cache = config.state_dir.as_deref().map(Cache::open).transpose().context("--state-dir")?.map(Arc::new);
     let engine =
         wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
@@ -68,15 +69,16 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let rollout = Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state)?;
 
     let (previews, previewing) =
-        Previews::start(config.preview_queue).context("the preview worker cannot be started")?;
-    let server = Arc::new(Server { table, metrics, previews, phase: phase.clone() });
+        Previews::start(config.preview_queue, config.concurrency).context("the preview worker cannot be started")?;
+    let server =
+        Arc::new(Server { bodies: Semaphore::new(BODIES_KIB), table, metrics, previews, phase: phase.clone() });
     tracing::info!(
         manifests = %config.manifests.display(),
         listen = format!("{scheme}://{}", listener.local_addr()?),
         admin = format!("http://{}", admin_listener.local_addr()?),
         "policy server started"
     );
-    let following = tokio::spawn(rollout.run(Folder::new(config.manifests)));
+    let following = tokio::spawn(rollout.run(config.manifests));
     // The admin port answers until the last request has: a probe must see the way out.
     let admin = http::serve(admin_listener, None, admin::router(Arc::clone(&server)), pending(), Duration::ZERO);
     let admin = tokio::spawn(admin);

@@ -23,7 +23,7 @@ pub struct Manifests {
     pub policies: BTreeMap<PolicyId, Sourced<PolicySpec>>,
     pub experiments: BTreeMap<ExperimentId, Sourced<ExperimentSpec>>,
     /// Labels of namespaces.
-    pub namespaces: BTreeMap<String, Labels>,
+    pub namespaces: BTreeMap<String, Sourced<Labels>>,
     pub problems: Vec<Problem>,
 }
 
@@ -167,7 +167,7 @@ impl Manifests {
         let taken = match &id {
             ObjectId::Policy(id) => self.policies.get(id).map(|policy| &policy.place),
             ObjectId::Experiment(id) => self.experiments.get(id).map(|experiment| &experiment.place),
-            ObjectId::Namespace(_) => None,
+            ObjectId::Namespace(name) => self.namespaces.get(name).map(|namespace| &namespace.place),
         };
         if let Some(first) = taken {
             let message = format!("{id} stands already at {first}: remove one of the two");
@@ -182,7 +182,7 @@ impl Manifests {
                 self.experiments.insert(id, Sourced { spec: *spec, place });
             }
             Object::Namespace(name, labels) => {
-                self.namespaces.insert(name, labels);
+                self.namespaces.insert(name, Sourced { spec: labels, place });
             }
         }
     }
@@ -196,7 +196,11 @@ pub fn files(folder: &Path) -> impl Iterator<Item = walkdir::Result<walkdir::Dir
         .sort_by_file_name()
         .into_iter()
         .filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry.file_name()))
-        .filter(|entry| entry.as_ref().map_or(true, |entry| entry.file_type().is_file() && is_manifest(entry.path())))
+        .filter(|entry| match entry {
+            Ok(entry) => entry.file_type().is_file() && is_manifest(entry.path()),
+            // Editors leave hidden links to nowhere behind.
+            Err(error) => !error.path().and_then(Path::file_name).is_some_and(is_hidden),
+        })
 }
 
 /// Also skips the `..data` folders of mounted ConfigMaps, whose files are linked beside them.

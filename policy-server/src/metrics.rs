@@ -1,4 +1,4 @@
-//! Counters and gauges for `/metrics`. Hot paths hold the handles of their own series: counting takes no lock.
+//! Counters and gauges for `/metrics`. Hot paths hold the handles of their own series, so that no request looks one up.
 
 use std::fmt::Write as _;
 

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proviso_artifacts::{Cache, CacheError, Digest, FetchError, Module, ModuleReference, ReferenceError};
+use proviso_artifacts::{Cache, CacheError, Digest, DigestError, FetchError, Module, ModuleReference, ReferenceError};
 use proviso_crds::{
     Cel, ContextAwareResource, Group, PolicySpec, Program as ProgramSpec, Rego, RegoDialect, Wasm, WasmMode,
 };
-use proviso_engines::{CompileError, Deadline, Program, SettingsError, cel, group, rego, wasm};
+use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, cel, group, rego, wasm};
 use serde_json::{Map, Value};
 
 use crate::manifests::ObjectId;
 use crate::metrics::Metrics;
 use crate::modules::{COMPILE_TIMEOUT, ModuleError, Modules};
-use crate::state::Record;
+use crate::state::{DigestText, Record};
 use crate::table::Revision;
 
 /// Why a spec cannot be made to decide.
@@ -36,6 +36,12 @@ pub enum PrepareError {
     Compile { field: String, error: CompileError },
     #[error("{0}: is not served by this version: remove it")]
     Unsupported(String),
+    #[error("the module {0} changed while it was being read")]
+    Changed(String),
+    #[error("spec.program.wasm.digest: {0}")]
+    Digest(#[from] DigestError),
+    #[error("the record of {0} has no admission section: remove it from the state folder")]
+    Record(ObjectId),
     #[error(transparent)]
     Settings(#[from] SettingsError),
     #[error("spec.admission: {0}")]
@@ -53,16 +59,32 @@ impl PrepareError {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Reference(_) | Self::Lost(_) => "PullError",
+            Self::Reference(_) | Self::Lost(_) | Self::Changed(_) => "PullError",
             Self::Fetch(error) => error.reason(),
             Self::Cache(error) => error.reason(),
             Self::Module(error) => error.reason(),
             Self::Compile { error, .. } => error.reason(),
             Self::Unsupported(_) => "Unsupported",
             Self::Settings(error) => error.reason(),
-            Self::Match(_) | Self::Immutable { .. } => "Invalid",
+            Self::Match(_) | Self::Immutable { .. } | Self::Digest(_) | Self::Record(_) => "Invalid",
             Self::Timeout { .. } => "CompileTimeout",
             Self::Stopped(_) => "CompileError",
+        }
+    }
+}
+
+impl PrepareError {
+    /// Whether the same version may work later, because what stood in its way was not its own.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Fetch(error) => matches!(error, FetchError::File { .. }),
+            Self::Module(error) => !matches!(error, ModuleError::Compile(_)),
+            Self::Settings(SettingsError::Unanswered(error)) => {
+                matches!(error, EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)
+            }
+            Self::Cache(_) | Self::Timeout { .. } | Self::Stopped(_) => true,
+            _ => false,
         }
     }
 }
@@ -70,10 +92,22 @@ impl PrepareError {
 /// Where the modules of a spec come from.
 #[derive(Clone, Debug)]
 pub enum ModuleSource {
-    /// What the references name now; relative ones start at this folder.
-    Manifest { folder: PathBuf },
+    /// What the references name now; relative ones start at this folder. They must be the bytes that were seen when
+    /// the version was fingerprinted.
+    Manifest { folder: PathBuf, digests: BTreeMap<String, DigestText> },
     /// What the references named when the spec was accepted, from the cache.
-    Pinned(BTreeMap<String, Digest>),
+    Pinned(BTreeMap<String, DigestText>),
+}
+
+/// Where a policy's spec stands in its object: the start of every field's path.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope(&'static str);
+
+impl Scope {
+    #[must_use]
+    pub fn of(id: &ObjectId) -> Self {
+        Self(if matches!(id, ObjectId::Experiment(_)) { "spec.policy" } else { "spec" })
+    }
 }
 
 /// Makes specs ready. Shared by all rollouts.
@@ -100,10 +134,17 @@ pub fn module_references(program: &ProgramSpec) -> Vec<&Wasm> {
 ///
 /// # Errors
 /// When the reference names nothing that can be read, or something with another digest than it asks for.
-pub fn fetch(spec: &Wasm, folder: &Path) -> Result<Module, PrepareError> {
-    // The form of the digest was checked when the manifest was read.
-    let wanted = spec.digest.as_ref().and_then(|digest| digest.parse().ok());
+fn fetch(spec: &Wasm, folder: &Path) -> Result<Module, PrepareError> {
+    let wanted = spec.digest.as_deref().map(str::parse).transpose()?;
     Ok(ModuleReference::parse(&spec.module, folder)?.fetch(wanted.as_ref())?)
+}
+
+/// Reads the module at this path. Blocks on the disk.
+///
+/// # Errors
+/// When the file cannot be read or is too large.
+pub fn read_module(path: &Path) -> Result<Module, FetchError> {
+    ModuleReference::File(path.to_owned()).fetch(None)
 }
 
 impl Preparer {
@@ -127,10 +168,10 @@ impl Preparer {
         let policy = match (id, &record.experiment) {
             (ObjectId::Policy(policy), _) => policy,
             (_, Some(experiment)) => &experiment.policy,
-            _ => return Err(PrepareError::Unsupported("spec".to_owned())),
+            _ => return Err(PrepareError::Record(id.clone())),
         };
         // A manifest without this section was refused when it was read.
-        let admission = record.spec.admission.as_ref().ok_or_else(|| PrepareError::Unsupported("spec".to_owned()))?;
+        let admission = record.spec.admission.as_ref().ok_or_else(|| PrepareError::Record(id.clone()))?;
         let etag = Digest::of(format!("{}/{}", record.uid, record.generation).as_bytes()).hex();
         Ok(Revision {
             policy: policy.clone(),
@@ -149,9 +190,14 @@ impl Preparer {
     ///
     /// # Errors
     /// When any of the steps fails. Nothing that serves is touched.
-    pub async fn prepare(&self, spec: &PolicySpec, source: &ModuleSource) -> Result<Program, PrepareError> {
-        refuse_unsupported(spec)?;
-        let program = self.program("spec.program", &spec.program, &spec.settings, source).await?;
+    pub async fn prepare(
+        &self,
+        spec: &PolicySpec,
+        Scope(at): Scope,
+        source: &ModuleSource,
+    ) -> Result<Program, PrepareError> {
+        refuse_unsupported(at, spec)?;
+        let program = self.program(&format!("{at}.program"), &spec.program, &spec.settings, source).await?;
         program.validate_settings(Deadline::after(self.timeout(spec))).await?;
         Ok(program)
     }
@@ -201,9 +247,15 @@ impl Preparer {
     async fn module(&self, spec: Wasm, source: ModuleSource) -> Result<Module, PrepareError> {
         let cache = self.cache.clone();
         let reading = tokio::task::spawn_blocking(move || match source {
-            ModuleSource::Manifest { folder } => fetch(&spec, &folder),
+            ModuleSource::Manifest { folder, digests } => {
+                let module = fetch(&spec, &folder)?;
+                match digests.get(&spec.module) {
+                    Some(seen) if seen.0 == module.digest => Ok(module),
+                    _ => Err(PrepareError::Changed(spec.module)),
+                }
+            }
             ModuleSource::Pinned(digests) => {
-                let digest = *digests.get(&spec.module).ok_or_else(|| ReferenceError::Scheme(spec.module.clone()))?;
+                let digest = digests.get(&spec.module).ok_or_else(|| ReferenceError::Scheme(spec.module.clone()))?.0;
                 let bytes = cache.map(|cache| cache.module(&digest)).transpose()?.flatten();
                 bytes.map(|bytes| Module { digest, bytes }).ok_or(PrepareError::Lost(digest))
             }
@@ -275,13 +327,13 @@ fn compile_cel(spec: Cel, params: &Value) -> Result<cel::Program, CompileError> 
 }
 
 /// What the kinds have and this version does not serve. To ignore it would be to decide otherwise than asked.
-fn refuse_unsupported(spec: &PolicySpec) -> Result<(), PrepareError> {
-    refuse_reads("spec", &spec.context_aware_resources)?;
+fn refuse_unsupported(at: &str, spec: &PolicySpec) -> Result<(), PrepareError> {
+    refuse_reads(at, &spec.context_aware_resources)?;
     if !spec.host_capabilities.is_empty() {
-        return Err(PrepareError::Unsupported("spec.hostCapabilities".to_owned()));
+        return Err(PrepareError::Unsupported(format!("{at}.hostCapabilities")));
     }
     if spec.admission.as_ref().is_some_and(|admission| !admission.match_conditions.is_empty()) {
-        return Err(PrepareError::Unsupported("spec.admission.matchConditions".to_owned()));
+        return Err(PrepareError::Unsupported(format!("{at}.admission.matchConditions")));
     }
     Ok(())
 }

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use proviso_core::matching::Labels;
 use proviso_core::{Divergence, Failure, Review, Verdict};
 use proviso_engines::EvaluationError;
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::decide::{evaluate, exemption};
 use crate::table::{Experiment, Revision};
 
-/// Experiments evaluated at the same time: few, so that live requests keep their places in the engines' pools.
-const CONCURRENCY: usize = 4;
+/// The most experiments that are evaluated at the same time.
+const CONCURRENCY: u32 = 4;
+/// The most memory that queued reviews may take, in KiB: 64 MiB.
+const QUEUE_KIB: usize = 64 * 1024;
 
 /// A request that was answered, and the experiments to ask about it.
 #[derive(Debug)]
@@ -33,18 +34,23 @@ pub struct Job {
 
 /// The way into the preview queue.
 #[derive(Clone, Debug)]
-pub struct Previews(mpsc::Sender<Job>);
+pub struct Previews {
+    jobs: mpsc::Sender<(Job, OwnedSemaphorePermit)>,
+    memory: Arc<Semaphore>,
+}
 
 /// Ends when the worker has: when all [`Previews`] are dropped and the queue is empty.
 pub type Worker = oneshot::Receiver<()>;
 
 impl Previews {
-    /// Starts the worker with a queue of this capacity.
+    /// Starts the worker with a queue of this capacity. It takes at most a quarter of the engines' places, of which
+    /// there are `places`: live requests keep theirs.
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(capacity: usize) -> io::Result<(Self, Worker)> {
-        let (sender, receiver) = mpsc::channel(capacity);
+    pub fn start(capacity: usize, places: u32) -> io::Result<(Self, Worker)> {
+        let (jobs, receiver) = mpsc::channel(capacity);
+        let concurrency = (places / 4).clamp(1, CONCURRENCY);
         let (ended, worker) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         std::thread::Builder::new().name("preview".to_owned()).spawn(move || {
@@ -54,26 +60,29 @@ impl Previews {
             {
                 tracing::warn!(%error, "previews run at normal priority");
             }
-            runtime.block_on(work(receiver));
+            runtime.block_on(work(receiver, concurrency));
             // Nobody waits any more when the server was cut off.
             let _ = ended.send(());
         })?;
-        Ok((Self(sender), worker))
+        Ok((Self { jobs, memory: Arc::new(Semaphore::new(QUEUE_KIB)) }, worker))
     }
 
     /// Queues a job, or counts it as dropped when the queue is full. Never waits.
     pub fn offer(&self, job: Job) {
-        if let Err(TrySendError::Full(job) | TrySendError::Closed(job)) = self.0.try_send(job) {
-            for experiment in job.experiments.iter() {
+        let experiments = Arc::clone(&job.experiments);
+        let kib = u32::try_from(job.review.size() / 1024 + 1).unwrap_or(u32::MAX);
+        let memory = Arc::clone(&self.memory).try_acquire_many_owned(kib);
+        if !memory.is_ok_and(|memory| self.jobs.try_send((job, memory)).is_ok()) {
+            for experiment in experiments.iter() {
                 experiment.metrics.dropped.inc();
             }
         }
     }
 }
 
-async fn work(mut receiver: mpsc::Receiver<Job>) {
-    let places = Arc::new(Semaphore::new(CONCURRENCY));
-    while let Some(job) = receiver.recv().await {
+async fn work(mut receiver: mpsc::Receiver<(Job, OwnedSemaphorePermit)>, concurrency: u32) {
+    let places = Arc::new(Semaphore::new(concurrency as usize));
+    while let Some((job, _memory)) = receiver.recv().await {
         let job = Arc::new(job);
         for experiment in job.experiments.iter() {
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
@@ -85,7 +94,7 @@ async fn work(mut receiver: mpsc::Receiver<Job>) {
         }
     }
     // The jobs that were taken from the queue end before the runtime does.
-    let _ = places.acquire_many(u32::try_from(CONCURRENCY).unwrap_or(u32::MAX)).await;
+    let _ = places.acquire_many(concurrency).await;
 }
 
 /// Evaluates one experiment on one request: one line, one count.

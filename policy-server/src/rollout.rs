@@ -1,9 +1,11 @@
 //! The lifecycle of policies and experiments without a cluster: what the folder wants is prepared beside what
 //! serves, goes live as a new generation when it works, and is reported when it does not.
 
+mod publish;
 mod slot;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,17 +16,19 @@ use proviso_engines::Program;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::folder::{Folder, Scan, Wanted};
-use crate::manifests::{ExperimentId, ObjectId, Problem};
+use crate::manifests::{ExperimentId, ObjectId, Problem, Sourced};
 use crate::metrics::Metrics;
-use crate::prepare::{ModuleSource, PrepareError, Preparer};
-use crate::state::{Record, Records, StateError, StateFile};
-use crate::table::{Entry, Experiment, SharedTable, Table};
-use slot::Slot;
+use crate::prepare::{ModuleSource, PrepareError, Preparer, Scope};
+use crate::state::{Record, StateError, StateFile};
+use crate::table::SharedTable;
+use slot::{Next, Slot};
 
 /// How often the folder is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long the generation before the live one still answers: API servers learn of a switch at different times.
 const RETIRE_AFTER: Duration = Duration::from_mins(5);
+/// How long to wait before the state is written again when that failed.
+const WRITE_AGAIN: Duration = Duration::from_secs(5);
 /// The most ACTIVE experiments of one policy.
 pub const MAX_EXPERIMENTS: usize = 10;
 
@@ -36,13 +40,20 @@ pub struct Rollout {
     metrics: Arc<Metrics>,
     state: Option<StateFile>,
     slots: BTreeMap<ObjectId, Slot>,
-    namespaces: Arc<BTreeMap<String, Labels>>,
+    namespaces: BTreeMap<String, Sourced<Labels>>,
     problems: Vec<Problem>,
     /// Preparations at the same time.
     places: Arc<Semaphore>,
     sender: mpsc::UnboundedSender<Prepared>,
     receiver: mpsc::UnboundedReceiver<Prepared>,
+    /// Whether everything in the folder was tried at least once.
     is_complete: bool,
+    /// Whether the table is older than what stands here.
+    is_changed: bool,
+    /// Whether the state file is, and since when it may be written again.
+    unsaved: Option<Instant>,
+    /// Why the state cannot be written.
+    state_trouble: Option<String>,
 }
 
 /// A preparation that ended.
@@ -50,6 +61,8 @@ pub struct Rollout {
 struct Prepared {
     id: ObjectId,
     fingerprint: Digest,
+    /// Whether it is of the generation that was accepted last, to be loaded again.
+    is_restored: bool,
     result: Result<Program, PrepareError>,
 }
 
@@ -74,18 +87,21 @@ impl Rollout {
             table,
             metrics,
             state,
-            namespaces: Arc::default(),
+            namespaces: BTreeMap::new(),
             problems: Vec::new(),
             places: Arc::new(Semaphore::new(places)),
             sender,
             receiver,
             is_complete: false,
+            is_changed: false,
+            unsaved: None,
+            state_trouble: None,
         })
     }
 
     /// Follows the folder until the task is dropped.
-    pub async fn run(mut self, folder: Folder) {
-        let mut folder = folder;
+    pub async fn run(mut self, path: PathBuf) {
+        let mut folder = Folder::new(path.clone());
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -95,15 +111,22 @@ impl Rollout {
                         let scan = folder.changed();
                         (folder, scan)
                     });
-                    let Ok((returned, scan)) = looked.await else {
-                        tracing::error!("reading the folder of manifests panicked: it is not followed any more");
-                        return;
+                    let scan = match looked.await {
+                        Ok((returned, scan)) => {
+                            folder = returned;
+                            scan
+                        }
+                        Err(error) => {
+                            tracing::error!(%error, "reading the folder of manifests failed; trying again");
+                            folder = Folder::new(path.clone());
+                            None
+                        }
                     };
-                    folder = returned;
                     if let Some(scan) = scan {
                         self.take_scan(scan);
                     }
                     self.retire();
+                    self.retry();
                 }
                 Some(prepared) = self.receiver.recv() => {
                     self.take_prepared(prepared);
@@ -111,132 +134,156 @@ impl Rollout {
                     while let Ok(prepared) = self.receiver.try_recv() {
                         self.take_prepared(prepared);
                     }
-                    self.publish().await;
                 }
             }
+            self.publish().await;
         }
     }
 
-    fn take_scan(&mut self, scan: Scan) {
+    fn take_scan(&mut self, mut scan: Scan) {
         self.report(&scan.problems);
-        let is_changed = *self.namespaces != scan.namespaces || self.problems != scan.problems;
         let gone: Vec<ObjectId> = self
             .slots
             .iter()
             .filter(|(id, slot)| {
-                !scan.wanted.contains_key(id)
-                    && !slot.record.as_ref().is_some_and(|record| scan.may_still_hold(id, &record.file))
+                !scan.wanted.contains_key(id) && !slot.file().is_some_and(|file| scan.may_still_hold(id, file))
             })
             .map(|(id, _)| id.clone())
             .collect();
-        let mut publish = is_changed || !gone.is_empty() || !self.is_complete;
         for id in gone {
             tracing::info!(object = %id, "removed");
             self.slots.remove(&id);
             if let ObjectId::Policy(policy) = &id {
                 self.metrics.live(policy, None);
             }
-        }
-        for (id, wanted) in &scan.wanted {
-            publish |= self.want(id, wanted);
+            self.unsaved.get_or_insert_with(Instant::now);
         }
         // Objects whose manifests are broken since before this start serve what was accepted last.
-        let unserved: Vec<ObjectId> = self
-            .slots
-            .iter()
-            .filter(|(id, slot)| !scan.wanted.contains_key(id) && slot.is_idle() && slot.live.is_none())
-            .map(|(id, _)| id.clone())
-            .collect();
+        let unserved = |(id, slot): &(&ObjectId, &Slot)| {
+            !scan.wanted.contains_key(id) && slot.is_idle() && slot.live.is_none() && slot.lost.is_none()
+        };
+        let unserved: Vec<ObjectId> = self.slots.iter().filter(unserved).map(|(id, _)| id.clone()).collect();
         for id in unserved {
             self.restore(&id);
         }
-        self.namespaces = Arc::new(scan.namespaces);
-        self.problems = scan.problems;
-        if publish {
-            self.publish_table();
+        for (id, wanted) in std::mem::take(&mut scan.wanted) {
+            self.want(&id, wanted);
         }
+        for (name, old) in std::mem::take(&mut self.namespaces) {
+            if scan.may_still_hold(&ObjectId::Namespace(name.clone()), &old.place.file) {
+                scan.namespaces.entry(name).or_insert(old);
+            }
+        }
+        self.namespaces = scan.namespaces;
+        self.problems = scan.problems;
+        self.is_changed = true;
     }
 
     /// Starts preparing what the manifest has now, if that is new.
-    fn want(&mut self, id: &ObjectId, wanted: &Wanted) -> bool {
+    fn want(&mut self, id: &ObjectId, wanted: Wanted) {
         let slot = self.slots.entry(id.clone()).or_default();
-        if !slot.wants(wanted.fingerprint) {
-            return slot.settle(wanted.fingerprint);
+        if slot.want(wanted.clone(), Instant::now()) == Next::Prepare {
+            self.start(id.clone(), wanted);
+        } else if slot.move_file() {
+            self.unsaved.get_or_insert_with(Instant::now);
         }
-        let immutable = slot.record.as_ref().and_then(|record| record.experiment.as_ref()).and_then(|old| {
+    }
+
+    fn start(&self, id: ObjectId, wanted: Wanted) {
+        let old = self.slots.get(&id).and_then(|slot| slot.record.as_ref()?.experiment.as_ref());
+        if let Some(old) = old.filter(|old| old.policy != wanted.policy) {
             let (from, to) = (old.policy.to_string(), wanted.policy.to_string());
-            (from != to).then_some(PrepareError::Immutable { from, to })
-        });
-        slot.candidate = Some(wanted.clone());
-        if let Some(error) = immutable {
-            let _ = self.sender.send(Prepared { id: id.clone(), fingerprint: wanted.fingerprint, result: Err(error) });
-        } else {
-            let folder = wanted.place.file.parent().map(ToOwned::to_owned).unwrap_or_default();
-            self.prepare(id.clone(), wanted.fingerprint, wanted.spec.clone(), ModuleSource::Manifest { folder });
+            let result = Err(PrepareError::Immutable { from, to });
+            // The receiver is a field beside the sender.
+            let _ = self.sender.send(Prepared { id, fingerprint: wanted.fingerprint, is_restored: false, result });
+            return;
         }
-        false
+        let folder = wanted.place.file.parent().map(ToOwned::to_owned).unwrap_or_default();
+        let source = ModuleSource::Manifest { folder, digests: wanted.modules };
+        self.prepare(id, wanted.fingerprint, wanted.spec, source);
     }
 
     /// Prepares the generation that was accepted last, from the modules that were kept with it.
     fn restore(&mut self, id: &ObjectId) {
-        let Some(record) = self.slots.get(id).and_then(|slot| slot.record.clone()) else { return };
         let Some(slot) = self.slots.get_mut(id) else { return };
-        slot.restoring = Some(record.fingerprint);
-        let digests = record.modules.into_iter().map(|(reference, digest)| (reference, digest.0)).collect();
-        self.prepare(id.clone(), record.fingerprint, record.spec, ModuleSource::Pinned(digests));
+        let Some(record) = slot.record.clone() else { return };
+        slot.is_restoring = true;
+        self.prepare(id.clone(), record.fingerprint, record.spec, ModuleSource::Pinned(record.modules));
     }
 
     fn prepare(&self, id: ObjectId, fingerprint: Digest, spec: proviso_crds::PolicySpec, source: ModuleSource) {
         let (preparer, places, sender) = (Arc::clone(&self.preparer), Arc::clone(&self.places), self.sender.clone());
         tokio::spawn(async move {
             let Ok(_place) = places.acquire_owned().await else { return };
-            let result = preparer.prepare(&spec, &source).await;
+            let is_restored = matches!(source, ModuleSource::Pinned(_));
+            let scope = Scope::of(&id);
+            // In a task of its own, so that a panic is a version that does not work.
+            let preparing = tokio::spawn(async move { preparer.prepare(&spec, scope, &source).await });
+            let result = preparing.await.unwrap_or_else(|panic| Err(PrepareError::Stopped(panic.to_string())));
             // Nobody listens only when the server ends.
-            let _ = sender.send(Prepared { id, fingerprint, result });
+            let _ = sender.send(Prepared { id, fingerprint, is_restored, result });
         });
     }
 
-    fn take_prepared(&mut self, Prepared { id, fingerprint, result }: Prepared) {
+    fn take_prepared(&mut self, prepared: Prepared) {
+        self.is_changed = true;
+        if prepared.is_restored {
+            self.take_restored(prepared);
+        } else {
+            self.take_candidate(prepared);
+        }
+    }
+
+    fn take_restored(&mut self, Prepared { id, fingerprint, result, .. }: Prepared) {
         let Some(slot) = self.slots.get_mut(&id) else { return };
-        if slot.restoring.take_if(|restoring| *restoring == fingerprint).is_some() {
-            let restored = result.and_then(|program| {
-                slot.record
-                    .as_ref()
-                    .map(|record| self.preparer.revision(&id, record, program, &self.metrics))
-                    .transpose()
-            });
-            match restored {
-                Ok(Some(revision)) if slot.live.is_none() => {
-                    tracing::warn!(object = %id, generation = revision.generation, "serving the last good generation");
-                    slot.live = Some(Arc::new(revision));
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::error!(object = %id, reason = error.reason(), %error, "the last good generation cannot be restored");
-                }
-            }
+        slot.is_restoring = false;
+        // A newer version may have been accepted meanwhile.
+        let Some(record) = slot.record.as_ref().filter(|record| record.fingerprint == fingerprint) else { return };
+        if slot.live.is_some() {
             return;
         }
-        // A newer version of the manifest was read meanwhile: this one does not count any more.
-        let Some(wanted) = slot.candidate.take_if(|wanted| wanted.fingerprint == fingerprint) else { return };
-        let record = slot.next_record(&wanted);
-        let revision = result.and_then(|program| self.preparer.revision(&id, &record, program, &self.metrics));
-        match revision {
+        match result.and_then(|program| self.preparer.revision(&id, record, program, &self.metrics)) {
             Ok(revision) => {
-                tracing::info!(
-                    object = %id, generation = revision.generation, engine = revision.program.engine(), "live"
-                );
+                tracing::warn!(object = %id, generation = revision.generation, "serving the last good generation");
+                slot.live = Some(Arc::new(revision));
+            }
+            Err(error) => {
+                let message = "the last good generation cannot be loaded again";
+                tracing::error!(object = %id, reason = error.reason(), %error, message);
+                slot.lost = Some(format!("{}: {message}: {error}", error.reason()));
+            }
+        }
+    }
+
+    fn take_candidate(&mut self, Prepared { id, fingerprint, result, .. }: Prepared) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        // A newer version of the manifest was read meanwhile: this one does not count any more.
+        if slot.preparing.take_if(|preparing| *preparing == fingerprint).is_none() {
+            return;
+        }
+        let Some(wanted) = &slot.wanted else { return };
+        if matches!(result, Err(PrepareError::Changed(_))) {
+            // The next look at the folder finds another version.
+            return;
+        }
+        let record = slot.next_record(wanted);
+        match result.and_then(|program| self.preparer.revision(&id, &record, program, &self.metrics)) {
+            Ok(revision) => {
+                let (generation, engine) = (revision.generation, revision.program.engine());
+                tracing::info!(object = %id, generation, engine, "live");
                 slot.accept(record, Arc::new(revision), Instant::now());
                 self.metrics.rollout(true);
+                self.unsaved.get_or_insert_with(Instant::now);
             }
             Err(error) => {
                 tracing::warn!(
                     object = %id, reason = error.reason(), place = %wanted.place, %error,
                     "new version does not work; the last good generation keeps serving"
                 );
-                slot.failed = Some((fingerprint, format!("{}: {error} ({})", error.reason(), wanted.place)));
+                let trouble = format!("{}: {error} ({})", error.reason(), wanted.place);
+                slot.fail(fingerprint, trouble, error.is_passing(), Instant::now());
                 self.metrics.rollout(false);
-                if slot.live.is_none() && slot.record.is_some() {
+                if slot.live.is_none() && slot.lost.is_none() && !slot.is_restoring {
                     self.restore(&id);
                 }
             }
@@ -246,96 +293,19 @@ impl Rollout {
     /// Forgets generations that answered long enough.
     fn retire(&mut self) {
         let now = Instant::now();
-        let mut retired = false;
         for slot in self.slots.values_mut() {
-            retired |= slot.retire(now, RETIRE_AFTER);
-        }
-        if retired {
-            self.publish_table();
+            self.is_changed |= slot.retire(now, RETIRE_AFTER);
         }
     }
 
-    /// Writes the state, then the table: what serves is never newer than what a restart would know.
-    async fn publish(&mut self) {
-        if let Some(state) = self.state.clone() {
-            let records = self.records();
-            let written = tokio::task::spawn_blocking(move || state.write(records)).await;
-            if let Ok(Err(error)) = written {
-                tracing::error!(%error, "generations would not survive a restart");
-            }
+    /// Tries versions again that failed for a passing reason.
+    fn retry(&mut self) {
+        let now = Instant::now();
+        let due = self.slots.iter().filter(|(_, slot)| slot.is_due(now));
+        let due: Vec<_> = due.filter_map(|(id, slot)| Some((id.clone(), slot.wanted.clone()?))).collect();
+        for (id, wanted) in due {
+            self.want(&id, wanted);
         }
-        self.publish_table();
-    }
-
-    fn records(&self) -> Records {
-        self.slots.iter().filter_map(|(id, slot)| Some((id.to_string(), slot.record.clone()?))).collect()
-    }
-
-    fn publish_table(&mut self) {
-        self.is_complete |= self.slots.values().all(Slot::is_idle);
-        let table = self.to_table();
-        self.metrics
-            .failing
-            .set(self.slots.values().filter(|slot| slot.failed.is_some()).count().try_into().unwrap_or(i64::MAX));
-        for (policy, entry) in &table.policies {
-            self.metrics.live(policy, entry.live.as_ref().map(|revision| revision.generation));
-        }
-        self.table.store(Arc::new(table));
-        let used: HashSet<Digest> = self.slots.values().flat_map(Slot::modules).collect();
-        if self.is_complete {
-            self.preparer.modules.retain(&used);
-        }
-    }
-
-    fn to_table(&self) -> Table {
-        let mut policies: HashMap<PolicyId, Entry> = HashMap::new();
-        let mut experiments: HashMap<PolicyId, Vec<Arc<Experiment>>> = HashMap::new();
-        let mut idle_experiments = Vec::new();
-        for (id, slot) in &self.slots {
-            match id {
-                ObjectId::Policy(policy) if !slot.is_new() => {
-                    policies.insert(policy.clone(), slot.to_entry());
-                }
-                ObjectId::Experiment(experiment) => match self.activate(experiment, slot) {
-                    Ok(active) => experiments.entry(active.revision.policy.clone()).or_default().push(active),
-                    Err(why) => idle_experiments.push((experiment.clone(), why)),
-                },
-                _ => {}
-            }
-        }
-        for (policy, mut active) in experiments {
-            let (excess, why) = match policies.get_mut(&policy) {
-                Some(entry) => {
-                    let excess = active.split_off(active.len().min(MAX_EXPERIMENTS));
-                    entry.experiments = active.into();
-                    (excess, format!("{policy} has {MAX_EXPERIMENTS} active experiments already: remove one"))
-                }
-                None => (active, format!("spec.policyRef.name: there is no policy {policy}")),
-            };
-            idle_experiments.extend(excess.iter().map(|experiment| (experiment.id.clone(), why.clone())));
-        }
-        Table {
-            policies,
-            namespaces: Arc::clone(&self.namespaces),
-            problems: self.problems.iter().map(ToString::to_string).collect(),
-            idle_experiments,
-            is_complete: self.is_complete,
-        }
-    }
-
-    /// The experiment, if it is to be previewed; else why not.
-    fn activate(&self, id: &ExperimentId, slot: &Slot) -> Result<Arc<Experiment>, String> {
-        let Some(revision) = slot.live.clone() else {
-            return Err(slot
-                .failed
-                .as_ref()
-                .map_or_else(|| "being prepared".to_owned(), |(_, trouble)| trouble.clone()));
-        };
-        let experiment = slot.record.as_ref().and_then(|record| record.experiment.as_ref());
-        if !experiment.is_some_and(|experiment| experiment.auto_start) {
-            return Err("not started: spec.autoStart is false".to_owned());
-        }
-        Ok(Arc::new(Experiment { id: id.clone(), revision, metrics: self.metrics.experiment(id) }))
     }
 
     /// Logs the problems that were not there before.
@@ -346,7 +316,6 @@ impl Rollout {
                 "manifest refused; whatever it held before keeps serving"
             );
         }
-        self.metrics.manifest_problems.set(problems.len().try_into().unwrap_or(i64::MAX));
     }
 }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use proviso_core::review::ReviewError;
 use proviso_core::{Action, Endpoint, Review, Verdict};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::after::After;
 use crate::decide::{Overloaded, decide};
@@ -26,9 +26,16 @@ pub const MAX_BODY: usize = 7 * 1024 * 1024;
 /// How long a client may take to send its body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Bodies up to this size need no permission: even one on each connection would be little.
+const SMALL_BODY: u64 = 64 * 1024;
+/// The most memory that larger bodies may take together, in KiB: 512 MiB.
+pub const BODIES_KIB: usize = 512 * 1024;
+
 /// What every request needs.
 #[derive(Debug)]
 pub struct Server {
+    /// Memory for large bodies, in KiB.
+    pub bodies: Semaphore,
     pub table: SharedTable,
     pub metrics: Arc<Metrics>,
     pub previews: Previews,
@@ -101,7 +108,9 @@ impl Server {
             let message = "policies are asked by POST";
             return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method", message));
         }
-        let body = read_body(request.into_body()).await?;
+        let body = request.into_body();
+        let _memory = self.admit(&body)?;
+        let body = read_body(body).await?;
         let review = match endpoint.action {
             Action::ValidateRaw => Review::raw(body),
             Action::Validate | Action::Audit => Review::admission(body),
@@ -144,6 +153,19 @@ impl Server {
         Ok(json(StatusCode::OK, Body::new(After::new(body, move || previews.offer(job)))))
     }
 
+    /// Sets memory aside for a large body, as long as its answer takes.
+    fn admit(&self, body: &Body) -> Result<Option<SemaphorePermit<'_>>, Refusal> {
+        let size = body.size_hint().upper().unwrap_or(MAX_BODY as u64).min(MAX_BODY as u64);
+        if size <= SMALL_BODY {
+            return Ok(None);
+        }
+        let kib = u32::try_from(size / 1024).unwrap_or(u32::MAX);
+        self.bodies.try_acquire_many(kib).map(Some).map_err(|_| {
+            let message = "overloaded: too many large bodies at the same time";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+        })
+    }
+
     /// A review that cannot be read is denied where its uid can, else it is a bad request.
     fn malformed(&self, action: Action, error: ReviewError) -> Result<Response, Refusal> {
         let Some(uid) = error.uid else {
@@ -168,8 +190,12 @@ fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Resu
         };
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unknown_generation", message));
     }
+    if entry.is_preparing {
+        let message = format!("{} is still being loaded", endpoint.policy);
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message));
+    }
     // A denial inside HTTP 200: an HTTP error would let the request pass under `failurePolicy: Ignore`.
-    let trouble = entry.trouble.as_deref().unwrap_or("it is still being prepared");
+    let trouble = entry.trouble.as_deref().unwrap_or_default();
     let message = format!("{} has no generation that works: {trouble}", endpoint.policy);
     let verdict = Verdict { code: Some(500), ..Verdict::deny(message) };
     Ok(json(StatusCode::OK, verdict_of(endpoint.action, &verdict, review.uid()).into()))

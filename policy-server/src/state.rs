@@ -46,10 +46,16 @@ pub struct DigestText(#[serde(serialize_with = "to_text", deserialize_with = "fr
 /// All records, by object: policies by their id, experiments by `experiment <id>`.
 pub type Records = BTreeMap<String, Record>;
 
-#[derive(Deserialize, Serialize)]
-struct Content {
+#[derive(Serialize)]
+struct ContentOut {
     version: u32,
     records: Records,
+}
+
+#[derive(Deserialize)]
+struct ContentIn {
+    version: u32,
+    records: BTreeMap<String, serde_json::Value>,
 }
 
 const VERSION: u32 = 1;
@@ -59,12 +65,30 @@ const VERSION: u32 = 1;
 pub enum StateError {
     #[error("the state file {path} fails: {error}")]
     Io { path: PathBuf, error: io::Error },
+    #[error("the state folder {0} belongs to another policy server that is running: give each its own --state-dir")]
+    Taken(PathBuf),
     #[error("the state file {path} is damaged ({error}): remove it to start again at generation 1")]
     Damaged { path: PathBuf, error: serde_json::Error },
     #[error(
         "the state file {path} has version {version}, this server reads {VERSION}: use the server that wrote it, or remove the file"
     )]
     Version { path: PathBuf, version: u32 },
+}
+
+/// Makes the state folder this process' own until the file is dropped.
+///
+/// # Errors
+/// When the folder cannot be made, or another server has it.
+pub fn lock(folder: &Path) -> Result<std::fs::File, StateError> {
+    let path = folder.join("lock");
+    let io = |error| StateError::Io { path: path.clone(), error };
+    std::fs::create_dir_all(folder).map_err(io)?;
+    let file = std::fs::File::create(&path).map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(StateError::Taken(folder.to_owned())),
+        Err(std::fs::TryLockError::Error(error)) => Err(io(error)),
+    }
 }
 
 /// The file that holds the records.
@@ -89,12 +113,24 @@ impl StateFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Records::new()),
             Err(error) => return Err(StateError::Io { path: path(), error }),
         };
-        let content: Content =
+        let content: ContentIn =
             serde_json::from_slice(&json).map_err(|error| StateError::Damaged { path: path(), error })?;
         if content.version != VERSION {
             return Err(StateError::Version { path: path(), version: content.version });
         }
-        Ok(content.records)
+        let mut records = Records::new();
+        for (key, record) in content.records {
+            match serde_json::from_value(record) {
+                Ok(record) => {
+                    records.insert(key, record);
+                }
+                // Such as a spec of another version of Proviso. One object that begins again stops no other.
+                Err(error) => {
+                    tracing::warn!(object = key, %error, "record not understood: its generations start again")
+                }
+            }
+        }
+        Ok(records)
     }
 
     /// Writes the records; the file has the old ones or the new ones, whatever happens meanwhile.
@@ -103,7 +139,8 @@ impl StateFile {
     /// When the file cannot be written.
     pub fn write(&self, records: Records) -> Result<(), StateError> {
         let failed = |error| StateError::Io { path: self.0.clone(), error };
-        let json = serde_json::to_vec(&Content { version: VERSION, records }).map_err(|error| failed(error.into()))?;
+        let json =
+            serde_json::to_vec(&ContentOut { version: VERSION, records }).map_err(|error| failed(error.into()))?;
         write_atomically(&self.0, &json).map_err(failed)
     }
 }

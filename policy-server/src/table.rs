@@ -36,6 +36,8 @@ pub struct Entry {
     /// Older generations that still answer.
     pub retired: Vec<Arc<Revision>>,
     pub experiments: Arc<[Arc<Experiment>]>,
+    /// Whether a version is being loaded now.
+    pub is_preparing: bool,
     /// Why the newest version of the manifest does not serve.
     pub trouble: Option<String>,
 }
@@ -64,6 +66,8 @@ pub struct Experiment {
     pub id: ExperimentId,
     pub revision: Arc<Revision>,
     pub metrics: ExperimentMetrics,
+    /// Why the newest version of the manifest is not the one that is previewed.
+    pub trouble: Option<String>,
 }
 
 impl Entry {

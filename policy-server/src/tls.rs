@@ -46,6 +46,7 @@ impl ResolvesServerCert for Current {
 /// # Errors
 /// When the pair does not work.
 pub fn acceptor(files: TlsFiles, metrics: Arc<Metrics>) -> Result<TlsAcceptor, TlsError> {
+    let seen = content(&files);
     let current = Arc::new(Current(ArcSwap::from_pointee(load(&files)?)));
     metrics.tls_pair_valid.set(1);
     let provider = Arc::new(aws_lc_rs::default_provider());
@@ -54,15 +55,14 @@ pub fn acceptor(files: TlsFiles, metrics: Arc<Metrics>) -> Result<TlsAcceptor, T
         .with_no_client_auth()
         .with_cert_resolver(Arc::clone(&current) as Arc<dyn ResolvesServerCert>);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    tokio::spawn(follow(files, current, metrics));
+    tokio::spawn(follow(files, seen, current, metrics));
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// Puts a new pair in place whenever the files change. Connections that stand are not touched.
-async fn follow(files: TlsFiles, current: Arc<Current>, metrics: Arc<Metrics>) {
+async fn follow(files: TlsFiles, mut seen: Content, current: Arc<Current>, metrics: Arc<Metrics>) {
     let mut look = tokio::time::interval(LOOK_EVERY);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut seen = content(&files);
     loop {
         look.tick().await;
         let now = content(&files);
@@ -84,8 +84,10 @@ async fn follow(files: TlsFiles, current: Arc<Current>, metrics: Arc<Metrics>) {
     }
 }
 
-/// The files themselves are small: comparing them is surer than comparing times.
-fn content(files: &TlsFiles) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+/// Certificate and key as they stand in their files, which are small: comparing them is surer than comparing times.
+type Content = (Option<Vec<u8>>, Option<Vec<u8>>);
+
+fn content(files: &TlsFiles) -> Content {
     let read = |path: &Path| std::fs::read(path).ok();
     (read(&files.cert), read(&files.key))
 }

@@ -1,6 +1,13 @@
 //! Policies and requests that misbehave, and what must hold all the same. The numbers are those of the list of faults
 //! that the design asks for.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows only #[test] functions as tests"
+)]
+
 mod support;
 
 use std::sync::Arc;
@@ -100,7 +107,7 @@ async fn refused_settings_are_reported_in_the_policys_own_words() {
     server.until_details(&wanted).await;
     assert!(server.details().await.contains("[-] cluster.a generation 1 live"));
     assert_eq!(ask(&server, "a").await.message(), "good");
-    assert_eq!(server.metric("proviso_failing", &[]).await, 1.0);
+    assert_eq!(server.count("proviso_failing", &[]).await, 1);
 
     // The same for a policy that was never good: it denies, and says why.
     server.folder.write("b.json", policy("b", &wasm("strict.wasm")));
@@ -129,6 +136,16 @@ async fn a_settings_bomb_is_refused_with_its_size_and_stops_nothing_else() {
         server.folder.remove("bomb.json");
         server.until("recovery", async || !server.details().await.contains("[-]")).await;
     }
+    // Lists in lists on one line, 40 KB of them: a parser that keeps a path for each takes gigabytes.
+    let lists = format!(
+        "apiVersion: proviso.dev/v1alpha1\nkind: ClusterPolicy\nmetadata: {{name: bomb}}\nspec:\n  settings:\n    deep:\n      {}1\n",
+        "- ".repeat(20_000)
+    );
+    server.folder.write("bomb.yaml", lists);
+    server.until_details("bomb.yaml:1: document 1: ").await;
+    assert!(server.peak() < 512 << 20, "{} MiB were taken to refuse it", server.peak() >> 20);
+    server.folder.remove("bomb.yaml");
+    server.until("recovery", async || !server.details().await.contains("[-]")).await;
     // What is just allowed works.
     let text = "x".repeat(256 * 1024 - 11);
     server.folder.write("bomb.json", bomb(&format!("{{\"text\": {text:?}}}")));
@@ -158,7 +175,7 @@ async fn an_endless_loop_is_denied_within_its_budget_while_others_go_on() {
     for answer in loops {
         assert_failed(&answer.await.unwrap(), TOO_LONG);
     }
-    assert_eq!(server.metric("proviso_evaluations_total", &["cluster.loop", "failed"]).await, 8.0);
+    assert_eq!(server.count("proviso_evaluations_total", &["cluster.loop", "failed"]).await, 8);
     assert_fine(&server).await;
 }
 
@@ -290,7 +307,12 @@ async fn whatever_a_policy_does_wrong_is_a_denial_inside_http_200() {
         ("patch-type", main(r#"{"response": {"allowed": true, "patchType": "MergePatch", "patch": "e30="}}"#)),
         ("no-allowed", main(r#"{"response": {"uid": "u"}}"#)),
         ("undefined", rego("package test\nmain := {\"allowed\": true} if input.request.nothing")),
-        ("conflict", rego("package test\nmain := {\"allowed\": true} if true\nmain := {\"allowed\": false} if true")),
+        (
+            "conflict",
+            rego(
+                "package test\nmain := {\"allowed\": true} if input.request.uid\nmain := {\"allowed\": false} if input.request.name",
+            ),
+        ),
     ] {
         folder.write(&format!("{name}.json"), policy(name, &spec));
     }
@@ -331,7 +353,7 @@ async fn whatever_a_policy_does_wrong_is_a_denial_inside_http_200() {
 #[tokio::test(flavor = "multi_thread")]
 async fn heavy_rego_ends_at_its_deadline_and_holds_up_nobody() {
     let folder = Folder::new();
-    let budget = json!({"timeoutEvalSeconds": 2});
+    let budget = json!({"timeoutEvalSeconds": 8});
     for (name, condition) in [
         (
             "loops",
@@ -342,22 +364,27 @@ async fn heavy_rego_ends_at_its_deadline_and_holds_up_nobody() {
             r#"count([1 | some i in numbers.range(1, 100000); regex.match(sprintf("((a*)*)*b%d{1,20}$", [i]), input.request.object.metadata.annotations.text)]) > 0"#,
         ),
     ] {
-        folder.write(&format!("{name}.json"), policy(name, &with(forbid(condition, "found"), &budget)));
+        // Only a real request has a text: policies are tried on one that says nothing before they are accepted.
+        let condition = format!("input.request.object.metadata.annotations.text; {condition}");
+        folder.write(&format!("{name}.json"), policy(name, &with(forbid(&condition, "found"), &budget)));
     }
     let server = server_beside_fine_policies(folder, &[]).await;
     let mut review = pod("u", "x");
     review["request"]["object"]["metadata"]["annotations"] = json!({"text": "a".repeat(100_000)});
+    let details = server.details().await;
+    assert!(details.contains("[+] cluster.loops") && details.contains("[+] cluster.regex"), "{details}");
+    let mut asked = Vec::new();
     for name in ["loops", "regex"] {
-        let mut asked = Vec::new();
-        for _ in 0..3 {
-            asked.push(server.begin(&format!("/validate/cluster.{name}"), review.to_string()).await);
-        }
-        assert_fine(&server).await;
-        assert!(!asked.iter().any(tokio::task::JoinHandle::is_finished), "{name}: the others came first");
-        for answer in asked {
-            assert_failed(&answer.await.unwrap(), TOO_LONG);
-        }
+        asked.push(server.begin(&format!("/validate/cluster.{name}"), review.to_string()).await);
     }
+    for _ in 0..5 {
+        assert_fine(&server).await;
+    }
+    let others_came_first = !asked.iter().any(tokio::task::JoinHandle::is_finished);
+    for answer in asked {
+        assert_failed(&answer.await.unwrap(), TOO_LONG);
+    }
+    assert!(others_came_first, "they waited for the heavy ones");
     assert_fine(&server).await;
 }
 
@@ -368,7 +395,7 @@ async fn no_rego_source_ends_the_server() {
     let package = |rules: &str| rego(&format!("package test\n{rules}"));
     let recursion = "deny contains \"x\" if f(1)\nf(n) if f(n + 1)";
     let mutual = "deny contains \"x\" if a\na if b\nb if a";
-    let brackets = format!("deny contains \"x\" if {}1{}", "[".repeat(5000), "]".repeat(5000));
+    let brackets = format!("deny contains \"x\" if {}1{}", "[".repeat(400), "]".repeat(400));
     let chain = format!("deny contains \"x\" if 1{} == 0", " + 1".repeat(20_000));
     let negations = format!("deny contains \"x\" if {}false", "not ".repeat(5000));
     for (what, reason, rules) in [
@@ -407,8 +434,10 @@ async fn no_rego_source_ends_the_server() {
         "semver.compare(\"1.0.0-\", \"x\") == 0",
         "walk(input, [path, value]); path[1000000] == value",
     ] {
-        server.folder.write("odd.json", policy("odd", &forbid(expression, "x")));
-        server.until_details("cluster.odd ").await;
+        server
+            .folder
+            .write("odd.json", policy("odd", &forbid(&format!("input.request.name == \"x\"; {expression}"), "x")));
+        server.until_details("[+] cluster.odd generation 1 live").await;
         let answer = ask(&server, "odd").await;
         let code = &answer.response()["status"]["code"];
         assert!(answer.is_allowed() || answer.message() == "x" || *code == 500, "{expression}: {}", answer.text);
@@ -470,7 +499,7 @@ async fn a_review_of_7_mib_is_decided_and_a_larger_one_refused_with_memory_flat(
     }
     let grown = server.resident().saturating_sub(before) >> 20;
     assert!(grown < 64, "{grown} MiB more after 90 large requests");
-    assert_eq!(server.metric("proviso_requests_refused_total", &["body_too_large"]).await, 82.0);
+    assert_eq!(server.count("proviso_requests_refused_total", &["body_too_large"]).await, 82);
 }
 
 /// Sends a body in chunks without telling its length; the status of the answer.
@@ -486,14 +515,15 @@ async fn chunked(server: &Server, bytes: usize) -> u16 {
         for _ in 0..bytes / 0x10000 {
             writing.write_all(chunk.as_bytes()).await?;
         }
-        writing.write_all(b"0\r\n\r\n").await
+        writing.write_all(b"0\r\n\r\n").await?;
+        // Dropping it would close the connection's half, as one who is not interested in an answer any more.
+        std::io::Result::Ok(writing)
     });
-    // The server may close before everything was sent.
     let mut answer = Vec::new();
     while !answer.windows(4).any(|four| four == b"\r\n\r\n") {
         assert_ne!(reading.read_buf(&mut answer).await.unwrap(), 0, "no answer");
     }
-    sending.abort();
+    sending.await.unwrap().unwrap();
     support::parse_answer(&String::from_utf8(answer).unwrap()).status.as_u16()
 }
 
@@ -502,9 +532,9 @@ async fn chunked(server: &Server, bytes: usize) -> u16 {
 async fn a_thousand_slow_clients_are_closed_at_the_deadline_and_hold_up_nobody() {
     const CLIENTS: usize = 1000;
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.map_or(4096, |maximum| maximum.min(4096));
-    assert!(wanted > 2 * CLIENTS as u64, "`ulimit -n` allows only {wanted} open files");
-    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).unwrap();
+    // The server inherits it.
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    assert!(limit.maximum.is_none_or(|maximum| maximum > 2000), "`ulimit -Hn` allows only {limit:?} open files");
     let server = Arc::new(server_beside_fine_policies(Folder::new(), &[]).await);
     let opened = Instant::now();
     let mut slow = Vec::new();
@@ -577,7 +607,7 @@ async fn overload_is_answered_503_with_retry_after_and_never_allowed() {
     // Rego takes no place of a wasm instance.
     assert_eq!(ask(&server, "fine-rego").await.message(), "fine");
     assert!(!loops.iter().any(tokio::task::JoinHandle::is_finished));
-    assert!(server.metric("proviso_requests_refused_total", &["overloaded"]).await >= 31.0);
+    assert!(server.count("proviso_requests_refused_total", &["overloaded"]).await >= 31);
     for answer in loops {
         assert_failed(&answer.await.unwrap(), TOO_LONG);
     }
@@ -684,7 +714,7 @@ async fn a_failing_experiment_leaves_the_live_verdict_alone_and_is_counted() {
             assert_eq!((&line["live"]["allowed"], &line["live"]["message"]), (&json!(false), &json!("fine")), "{line}");
         }
         let labels = [id.as_str(), "ExperimentError"];
-        assert_eq!(server.metric("proviso_preview_evaluations_total", &labels).await, 3.0);
+        assert_eq!(server.count("proviso_preview_evaluations_total", &labels).await, 3);
     }
     assert_fine(&server).await;
 }
@@ -705,8 +735,6 @@ async fn previews_that_find_no_place_are_dropped_and_counted_and_the_live_answer
     }
     assert!(started.elapsed() < Duration::from_secs(25), "50 live answers took {:?}", started.elapsed());
     assert!(server.previews().is_empty(), "the experiment was still under way");
-    server
-        .until("drops", async || server.metric("proviso_preview_dropped_total", &["cluster.loop"]).await >= 40.0)
-        .await;
+    server.until("drops", async || server.count("proviso_preview_dropped_total", &["cluster.loop"]).await >= 40).await;
     assert_fine(&server).await;
 }

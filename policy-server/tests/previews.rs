@@ -1,5 +1,12 @@
 //! Previews (AIP-236): what an experiment would have said, on live requests, beside what was said.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows only #[test] functions as tests"
+)]
+
 mod support;
 
 use std::collections::BTreeMap;
@@ -70,16 +77,16 @@ async fn each_way_to_differ_has_its_name_and_its_count() {
 
     let mut counted = BTreeMap::new();
     for (name, divergence) in good.into_iter().chain(bad) {
-        *counted.entry((name, divergence)).or_insert(0.0) += 1.0;
+        *counted.entry((name, divergence)).or_insert(0) += 1;
     }
     for ((name, divergence), count) in counted {
         let labels = [format!("\"cluster.{name}\""), format!("\"{divergence}\"")];
         let labels = labels.each_ref().map(String::as_str);
-        assert_eq!(server.metric("proviso_preview_evaluations_total", &labels).await, count, "{labels:?}");
+        assert_eq!(server.count("proviso_preview_evaluations_total", &labels).await, count, "{labels:?}");
     }
-    assert_eq!(server.metric("proviso_preview_evaluations_total", &[]).await, 14.0);
-    assert_eq!(server.metric("proviso_preview_dropped_total", &[]).await, 0.0);
-    assert_eq!(server.metric("proviso_evaluations_total", &[]).await, 2.0, "previews are not counted as evaluations");
+    assert_eq!(server.count("proviso_preview_evaluations_total", &[]).await, 14);
+    assert_eq!(server.count("proviso_preview_dropped_total", &[]).await, 0);
+    assert_eq!(server.count("proviso_evaluations_total", &[]).await, 2, "previews are not counted as evaluations");
 }
 
 #[tokio::test]
@@ -105,12 +112,12 @@ async fn a_line_says_who_asked_about_what_and_what_both_said_and_nothing_of_the_
         "{time}"
     );
     assert!(take("durationUs").as_u64().unwrap() > 0);
-    let (live, new) = (take("liveEtag"), take("experimentEtag"));
-    for etag in [&live, &new] {
+    let etags = [take("liveEtag"), take("experimentEtag")];
+    for etag in &etags {
         let strong = etag.as_str().unwrap();
         assert!(strong.len() > 10 && strong.starts_with('"') && strong.ends_with('"'), "{etag}");
     }
-    assert_ne!(live, new);
+    assert_ne!(etags[0], etags[1]);
     let wanted = json!({
         "policy": "cluster.live",
         "liveGeneration": 1,
@@ -259,8 +266,8 @@ async fn only_live_requests_that_persist_something_are_previewed() {
     }
     let lines = server.until_previews(3).await;
     assert!(lines.iter().all(|line| line["request"]["uid"] == "live" && line["liveGeneration"] == 2), "{lines:#?}");
-    assert_eq!(server.metric("proviso_preview_evaluations_total", &[]).await, 3.0);
-    assert_eq!(server.metric("proviso_preview_dropped_total", &[]).await, 0.0);
+    assert_eq!(server.count("proviso_preview_evaluations_total", &[]).await, 3);
+    assert_eq!(server.count("proviso_preview_dropped_total", &[]).await, 0);
 }
 
 #[tokio::test]
@@ -295,7 +302,7 @@ async fn an_experiment_that_previews_nothing_says_why() {
     assert!(server.post("/validate/cluster.live", create("x")).await.is_allowed());
     let lines = server.until_previews(1).await;
     assert_eq!(divergences(&lines), expected(&[("waiting", "NewlyDenied")]));
-    assert_eq!(server.metric("proviso_preview_evaluations_total", &[]).await, 1.0);
+    assert_eq!(server.count("proviso_preview_evaluations_total", &[]).await, 1);
 
     server.folder.write("nowhere.json", policy("nowhere", &forbid(NEVER, "")));
     server.until_details("[+] experiment cluster.lost generation 1 previews cluster.nowhere").await;
@@ -323,7 +330,7 @@ async fn each_edit_of_an_experiment_has_its_own_etag() {
 
     // An edit that does not work leaves the last good one previewing.
     server.folder.write("new.json", experiment("new", "live", &rego("package test\ndeny contains")));
-    server.until("the report", async || server.metric("proviso_failing", &[]).await == 1.0).await;
+    server.until("the report", async || server.count("proviso_failing", &[]).await == 1).await;
     assert!(server.post("/validate/cluster.live", create("x")).await.is_allowed());
     let line = server.until_previews(4).await.pop().unwrap();
     assert_eq!(line["experimentEtag"], etags[2].0);

@@ -39,7 +39,7 @@ async fn a_bad_manifest_leaves_the_last_good_generation_serving_and_says_so() {
     for (content, wanted) in [
         (policy("a", &cel("object.", "never")), "CompileError: spec.program.cel"),
         (policy("a", &json!({"setings": {}})), "a.json:1: document 1: spec.setings: is no known field"),
-        ("{".to_owned(), "a.json:1: document 1: is no Kubernetes object"),
+        ("{".to_owned(), "document 1: is no Kubernetes object"),
         (policy("a", &wasm("missing.wasm")), "PullError: the module"),
         (
             policy("a", &json!({"program": {"wasm": {"module": "registry://example.com/a:v1"}}})),
@@ -152,4 +152,63 @@ async fn a_changed_module_is_a_new_generation() {
     server.folder.write("m.wasm", deny("second"));
     server.until_details("cluster.a generation 2 live").await;
     assert_eq!(server.post("/validate/cluster.a", pod("u", "x").to_string()).await.message(), "second");
+}
+
+#[tokio::test]
+async fn a_policy_that_moved_keeps_serving_when_its_new_file_breaks() {
+    let folder = Folder::new();
+    let state = folder.state();
+    let state = ["--state-dir", state.to_str().unwrap()];
+    folder.write("a.json", policy("a", &cel("false", "never")));
+    let server = Server::start(folder, &state).await;
+    server.folder.write("team/b.json", policy("a", &cel("false", "never")));
+    server.until_details("stands already at").await;
+    server.folder.remove("a.json");
+    server.until("one file", async || !server.details().await.contains("[-]")).await;
+    server.folder.write("team/b.json", "{");
+    server.until_details("b.json").await;
+    assert_eq!(server.post("/validate/cluster.a/1", pod("u", "x").to_string()).await.message(), "never");
+
+    let server = Server::start(server.stop().await, &state).await;
+    assert_eq!(server.post("/validate/cluster.a/1", pod("u", "x").to_string()).await.message(), "never");
+}
+
+#[tokio::test]
+async fn a_policy_whose_last_good_generation_is_lost_denies_instead_of_being_unknown() {
+    let folder = Folder::new();
+    let state = folder.state();
+    let state_flag = ["--state-dir", state.to_str().unwrap()];
+    folder.write("m.wasm", support::wapc::answering(&json!({"accepted": true})));
+    folder.write("a.json", policy("a", &wasm("m.wasm")));
+    let server = Server::start(folder, &state_flag).await;
+    let folder = server.stop().await;
+    folder.remove("m.wasm");
+    std::fs::remove_dir_all(state.join("modules")).unwrap();
+    let server = Server::start(folder, &state_flag).await;
+    let answer = server.post("/validate/cluster.a", pod("u", "x").to_string()).await;
+    assert!(!answer.is_allowed() && answer.response()["status"]["code"] == 500, "{}", answer.text);
+    server.folder.write("m.wasm", support::wapc::answering(&json!({"accepted": true})));
+    server.until_details("[+] cluster.a generation 1 live").await;
+}
+
+#[tokio::test]
+async fn namespaces_keep_their_labels_while_their_manifest_is_broken() {
+    let folder = Folder::new();
+    let mut spec = cel("false", "not in production");
+    spec["admission"] = json!({"namespaceSelector": {"matchLabels": {"env": "production"}}});
+    folder.write("a.json", policy("a", &spec));
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"env": "test"}}});
+    folder.write("namespaces.json", namespace.to_string());
+    let server = Server::start(folder, &[]).await;
+    assert!(server.post("/validate/cluster.a", pod("u", "x").to_string()).await.is_allowed());
+    server.folder.write("namespaces.json", "{");
+    server.until_details("namespaces.json").await;
+    assert!(server.post("/validate/cluster.a", pod("u", "x").to_string()).await.is_allowed());
+    server.folder.remove("namespaces.json");
+    server
+        .until("unknown labels", async || {
+            !server.post("/validate/cluster.a", pod("u", "x").to_string()).await.is_allowed()
+        })
+        .await;
 }

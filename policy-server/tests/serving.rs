@@ -1,5 +1,12 @@
 //! How verdicts leave, and how connections come and go: modes, raw requests, keep-alive, shutdown and TLS.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows only #[test] functions as tests"
+)]
+
 mod support;
 
 use std::time::{Duration, Instant};
@@ -37,7 +44,7 @@ async fn monitor_lets_everything_pass_and_counts_what_it_would_have_denied() {
     let server = Server::start(folder, &[]).await;
     let response = server.post("/validate/cluster.a", create("x")).await.response();
     assert_eq!(response, json!({"uid": "u", "allowed": true, "warnings": ["careful"]}));
-    assert_eq!(server.metric("proviso_evaluations_total", &["cluster.a", "monitored"]).await, 1.0);
+    assert_eq!(server.count("proviso_evaluations_total", &["cluster.a", "monitored"]).await, 1);
     // An audit is told what the program says.
     let audited = server.post("/audit/cluster.a", create("x")).await;
     assert_eq!((audited.is_allowed(), audited.message()), (false, "no".to_owned()));
@@ -56,7 +63,7 @@ async fn a_policy_that_may_not_change_objects_denies_when_it_does() {
     json_patch::patch(&mut changed, &patch_of(&server.post("/validate/cluster.may", create("x")).await.response()))
         .unwrap();
     assert_eq!(changed, object);
-    assert_eq!(server.metric("proviso_evaluations_total", &["cluster.may\"", "mutated"]).await, 1.0);
+    assert_eq!(server.count("proviso_evaluations_total", &["cluster.may\"", "mutated"]).await, 1);
 
     let answer = server.post("/validate/cluster.may-not", create("x")).await;
     let response = answer.response();
@@ -112,7 +119,7 @@ async fn a_disabled_policy_and_one_that_does_not_cover_the_request_are_not_asked
     ] {
         let response = server.post(&format!("/validate/cluster.{name}"), create("x")).await.response();
         assert_eq!(response, json!({"uid": "u", "allowed": true, "auditAnnotations": {"not-asked": why}}), "{name}");
-        assert_eq!(server.metric("proviso_evaluations_total", &[&format!("cluster.{name}\""), "skipped"]).await, 1.0);
+        assert_eq!(server.count("proviso_evaluations_total", &[&format!("cluster.{name}\""), "skipped"]).await, 1);
     }
     assert!(server.details().await.contains("[ ] cluster.disabled generation 1 disabled"));
     assert_eq!(server.post("/validate/cluster.pods", create("x")).await.message(), "asked");
@@ -160,16 +167,14 @@ async fn requests_on_one_connection_are_answered_in_order_with_their_own_answers
     folder.write("a.json", policy("a", &rego("package test\ndeny contains input.request.name")));
     let server = Server::start(folder, &[]).await;
     let mut stream = TcpStream::connect(&server.listen).await.unwrap();
-    let mut requests = String::new();
-    for number in 0..50 {
+    let request = |number: u32| {
         let body = pod(&format!("uid-{number}"), &format!("pod-{number}")).to_string();
         let close = if number == 49 { "connection: close\r\n" } else { "" };
-        requests += &format!(
-            "POST /validate/cluster.a HTTP/1.1\r\nhost: a\r\n{close}content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-    }
-    stream.write_all(requests.as_bytes()).await.unwrap();
+        let length = body.len();
+        format!("POST /validate/cluster.a HTTP/1.1\r\nhost: a\r\n{close}content-length: {length}\r\n\r\n{body}")
+    };
+    let requests: Vec<_> = (0..50).map(request).collect();
+    stream.write_all(requests.concat().as_bytes()).await.unwrap();
     let mut answers = String::new();
     stream.read_to_string(&mut answers).await.unwrap();
     let found: Vec<_> = support::parse_answers(&answers)
@@ -256,7 +261,7 @@ async fn tls_is_served_over_http_1_and_2_and_plain_text_is_not() {
         let answer = pair.post(&server.listen, protocol, "/validate/cluster.fine", create("x")).await.unwrap();
         assert_eq!(answer.message(), "fine", "{protocol}");
     }
-    assert_eq!(server.metric("proviso_tls_pair_valid", &[]).await, 1.0);
+    assert_eq!(server.count("proviso_tls_pair_valid", &[]).await, 1);
     assert!(Pair::new().connect(&server.listen, "h2").await.is_err(), "a client that trusts another certificate");
     let mut plain = TcpStream::connect(&server.listen).await.unwrap();
     plain.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
@@ -299,7 +304,7 @@ async fn a_new_certificate_is_taken_up_and_a_broken_pair_keeps_the_old_one() {
     let tls = server.folder.root().join("tls");
     let shows =
         async |pair: &Pair| pair.post(&server.listen, "h2", "/validate/cluster.fine", create("x")).await.is_ok();
-    let valid = async || server.metric("proviso_tls_pair_valid", &[]).await;
+    let valid = async || server.count("proviso_tls_pair_valid", &[]).await;
     assert!(shows(&first).await);
     // A connection that stands is not touched.
     let mut standing = first.connect(&server.listen, "http/1.1").await.unwrap();
@@ -323,18 +328,18 @@ async fn a_new_certificate_is_taken_up_and_a_broken_pair_keeps_the_old_one() {
         ("no key", "tls.key", "no key"),
     ] {
         replace(&tls.join(file), content);
-        server.until(what, async || valid().await == 0.0).await;
+        server.until(what, async || valid().await == 0).await;
         assert!(shows(&second).await, "{what}");
         second.write(&tls);
-        server.until("the pair made whole", async || valid().await == 1.0).await;
+        server.until("the pair made whole", async || valid().await == 1).await;
     }
     std::fs::remove_file(tls.join("tls.crt")).unwrap();
-    server.until("the loss", async || valid().await == 0.0).await;
+    server.until("the loss", async || valid().await == 0).await;
     assert!(shows(&second).await);
     assert!(server.event("new certificate refused, the old one stays").is_some());
     third.write(&tls);
     server.until("the third certificate", async || shows(&third).await).await;
-    assert_eq!(valid().await, 1.0);
+    assert_eq!(valid().await, 1);
 }
 
 #[tokio::test]

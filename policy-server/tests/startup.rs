@@ -1,5 +1,12 @@
 //! How the server starts, and how it says that it cannot: an error that names the remedy, and exit code 1.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows only #[test] functions as tests"
+)]
+
 mod support;
 
 use std::net::TcpListener;

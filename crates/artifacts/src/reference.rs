@@ -81,6 +81,10 @@ impl ModuleReference {
     pub fn fetch(&self, wanted: Option<&Digest>) -> Result<Module, FetchError> {
         let Self::File(path) = self;
         let failed = |error| FetchError::File { path: path.clone(), error };
+        // To open a pipe would wait for somebody to write to it.
+        if !std::fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(failed(io::Error::other("is no plain file")));
+        }
         let mut bytes = Vec::new();
         let file = std::fs::File::open(path).map_err(failed)?;
         file.take(MAX_MODULE + 1).read_to_end(&mut bytes).map_err(failed)?;

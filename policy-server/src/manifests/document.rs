@@ -99,9 +99,13 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
     let reader = Reader { text, nodes: Nodes::of(text) };
     let ours = format!("{}/{}", proviso_crds::GROUP, proviso_crds::VERSION);
     if outline.api_version == "v1" && outline.kind == "Namespace" {
-        let namespace: Namespace = reader.typed().map_err(|fault| vec![fault])?;
-        let labels = namespace.metadata.labels.unwrap_or_default();
-        return Ok(Some(Object::Namespace(namespace.metadata.name.unwrap_or_default(), labels)));
+        let name = outline.metadata.name;
+        if name.is_empty() {
+            return Err(whole("metadata.name", reader.nodes.line("metadata"), "is missing".to_owned()));
+        }
+        let object = Some(ObjectId::Namespace(name.clone()));
+        let namespace: Namespace = reader.typed().map_err(|fault| vec![Fault { object, ..fault }])?;
+        return Ok(Some(Object::Namespace(name, namespace.metadata.labels.unwrap_or_default())));
     }
     let Some(version) = outline.api_version.strip_prefix("proviso.dev/") else {
         return Ok(None);

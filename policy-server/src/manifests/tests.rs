@@ -123,7 +123,7 @@ fn experiments_namespaces_and_json_are_read_and_other_kinds_are_left_alone() {
     assert_eq!(manifests.problems, []);
     let id = ExperimentId { namespace: Some("pay".into()), name: "e".into() };
     assert!(manifests.experiments[&id].spec.auto_start);
-    assert_eq!(manifests.namespaces["pay"]["env"], "prod");
+    assert_eq!(manifests.namespaces["pay"].spec["env"], "prod");
     assert!(manifests.policies.is_empty());
 }
 

@@ -1,13 +1,18 @@
 //! One policy or experiment on its way: what serves, what is being prepared, what did not work.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proviso_artifacts::Digest;
 
 use crate::folder::Wanted;
-use crate::state::Record;
+use crate::state::{DigestText, Record};
 use crate::table::{Entry, Revision};
+
+/// How long to wait before a version that failed for a passing reason is tried again: at first, and at most.
+const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(5));
 
 #[derive(Debug, Default)]
 pub(super) struct Slot {
@@ -15,14 +20,43 @@ pub(super) struct Slot {
     pub record: Option<Record>,
     /// That generation, loaded.
     pub live: Option<Arc<Revision>>,
-    /// Since when older generations are not live any more.
-    retired: Vec<(Instant, Arc<Revision>)>,
+    retired: Vec<Retired>,
+    /// As the manifest had it when it could be read last.
+    pub wanted: Option<Wanted>,
     /// The version that is being prepared.
-    pub candidate: Option<Wanted>,
-    /// The fingerprint of the record, while it is being loaded again.
-    pub restoring: Option<Digest>,
-    /// The version that did not work last, and why.
-    pub failed: Option<(Digest, String)>,
+    pub preparing: Option<Digest>,
+    /// Whether the generation that was accepted last is being loaded again.
+    pub is_restoring: bool,
+    pub failed: Option<Failed>,
+    /// Why the generation that was accepted last cannot be loaded again.
+    pub lost: Option<String>,
+}
+
+/// The version that did not work last.
+#[derive(Debug)]
+pub(super) struct Failed {
+    fingerprint: Digest,
+    pub trouble: String,
+    attempts: u32,
+    /// None where trying again would not help.
+    retry_at: Option<Instant>,
+}
+
+/// A generation that is not live any more and still answers.
+#[derive(Debug)]
+struct Retired {
+    since: Instant,
+    revision: Arc<Revision>,
+    modules: BTreeMap<String, DigestText>,
+}
+
+/// What a version of a manifest asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It has to be prepared.
+    Prepare,
+    /// It serves, is being prepared, or has failed; whether taking note of that changed anything.
+    Settled { changed: bool },
 }
 
 impl From<Record> for Slot {
@@ -32,19 +66,19 @@ impl From<Record> for Slot {
 }
 
 impl Slot {
-    /// Whether this version has to be prepared.
-    pub(super) fn wants(&self, fingerprint: Digest) -> bool {
-        let is_candidate = self.candidate.as_ref().is_some_and(|wanted| wanted.fingerprint == fingerprint);
-        !(self.serves(fingerprint) || is_candidate || self.has_failed(fingerprint))
-    }
-
-    /// Takes note that the manifest is back at a version that needs no preparation. Returns whether that changes
-    /// anything.
-    pub(super) fn settle(&mut self, fingerprint: Digest) -> bool {
-        if self.serves(fingerprint) {
-            self.candidate.take().is_some() | self.failed.take().is_some()
+    /// Takes note of what the manifest has now.
+    pub(super) fn want(&mut self, wanted: Wanted, now: Instant) -> Next {
+        let fingerprint = wanted.fingerprint;
+        self.wanted = Some(wanted);
+        if self.preparing == Some(fingerprint) {
+            Next::Settled { changed: false }
+        } else if self.serves(fingerprint) {
+            Next::Settled { changed: self.preparing.take().is_some() | self.failed.take().is_some() }
+        } else if self.has_failed(fingerprint) && !self.is_due(now) {
+            Next::Settled { changed: self.preparing.take().is_some() }
         } else {
-            self.has_failed(fingerprint) && self.candidate.take().is_some()
+            self.preparing = Some(fingerprint);
+            Next::Prepare
         }
     }
 
@@ -53,7 +87,13 @@ impl Slot {
     }
 
     fn has_failed(&self, fingerprint: Digest) -> bool {
-        self.failed.as_ref().is_some_and(|(failed, _)| *failed == fingerprint)
+        self.failed.as_ref().is_some_and(|failed| failed.fingerprint == fingerprint)
+    }
+
+    /// Whether a version that failed for a passing reason is to be tried again.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.preparing.is_none()
+            && self.failed.as_ref().and_then(|failed| failed.retry_at).is_some_and(|retry_at| now >= retry_at)
     }
 
     /// What would be recorded, were this version accepted: the same generation after a restart, else the next one.
@@ -76,43 +116,122 @@ impl Slot {
 
     /// Makes a generation the live one; the one before it keeps answering.
     pub(super) fn accept(&mut self, record: Record, revision: Arc<Revision>, now: Instant) {
-        if let Some(old) = self.live.replace(revision) {
-            self.retired.push((now, old));
+        let old = self.live.replace(revision);
+        let old_record = self.record.replace(record);
+        if let Some(revision) = old {
+            let modules = old_record.map(|record| record.modules).unwrap_or_default();
+            self.retired.push(Retired { since: now, revision, modules });
         }
-        self.record = Some(record);
-        self.failed = None;
+        (self.failed, self.lost) = (None, None);
+    }
+
+    /// Takes note that a version does not work; `passing` reasons let it be tried again, less and less often.
+    pub(super) fn fail(&mut self, fingerprint: Digest, trouble: String, passing: bool, now: Instant) {
+        let attempts = match &self.failed {
+            Some(failed) if failed.fingerprint == fingerprint => failed.attempts + 1,
+            _ => 0,
+        };
+        let (first, longest) = RETRY;
+        let delay = first.saturating_mul(2_u32.saturating_pow(attempts)).min(longest);
+        self.failed = Some(Failed { fingerprint, trouble, attempts, retry_at: passing.then(|| now + delay) });
     }
 
     /// Forgets generations that are not live since longer than `after`. Returns whether there were any.
     pub(super) fn retire(&mut self, now: Instant, after: Duration) -> bool {
         let before = self.retired.len();
-        self.retired.retain(|(since, _)| now.duration_since(*since) < after);
+        self.retired.retain(|retired| now.duration_since(retired.since) < after);
         self.retired.len() < before
     }
 
     /// Whether nothing is being prepared.
     pub(super) fn is_idle(&self) -> bool {
-        self.candidate.is_none() && self.restoring.is_none()
+        self.preparing.is_none() && !self.is_restoring
     }
 
-    /// Whether its first version is still being prepared.
-    pub(super) fn is_new(&self) -> bool {
-        self.live.is_none() && self.failed.is_none()
+    /// The file that the object was seen in last.
+    pub(super) fn file(&self) -> Option<&Path> {
+        let wanted = self.wanted.as_ref().map(|wanted| &wanted.place.file);
+        wanted.or(self.record.as_ref().map(|record| &record.file)).map(PathBuf::as_path)
     }
 
-    /// The modules that what serves and what is being prepared need.
+    /// Lets the record name the file that the object stands in now. Returns whether that is another one.
+    pub(super) fn move_file(&mut self) -> bool {
+        match (&mut self.record, &self.wanted) {
+            (Some(record), Some(wanted)) if record.file != wanted.place.file => {
+                record.file.clone_from(&wanted.place.file);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Why what is wanted does not serve.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.failed.as_ref().map(|failed| failed.trouble.as_str()).or(self.lost.as_deref())
+    }
+
+    /// The modules that what serves, served, and is being prepared need.
     pub(super) fn modules(&self) -> impl Iterator<Item = Digest> {
-        let recorded = self.record.iter().flat_map(|record| record.modules.values());
-        let wanted = self.candidate.iter().flat_map(|wanted| wanted.modules.values());
-        recorded.chain(wanted).map(|digest| digest.0)
+        let recorded = self.record.iter().map(|record| &record.modules);
+        let wanted = self.wanted.iter().map(|wanted| &wanted.modules);
+        let retired = self.retired.iter().map(|retired| &retired.modules);
+        recorded.chain(wanted).chain(retired).flat_map(BTreeMap::values).map(|digest| digest.0)
     }
 
     pub(super) fn to_entry(&self) -> Entry {
         Entry {
             live: self.live.clone(),
-            retired: self.retired.iter().map(|(_, revision)| Arc::clone(revision)).collect(),
+            retired: self.retired.iter().map(|retired| Arc::clone(&retired.revision)).collect(),
             experiments: Arc::default(),
-            trouble: self.failed.as_ref().map(|(_, trouble)| trouble.clone()),
+            is_preparing: !self.is_idle(),
+            trouble: self.trouble().map(ToOwned::to_owned),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(version: &str) -> Wanted {
+        let place = crate::manifests::Place { file: "a.yaml".into(), document: 1, line: 1 };
+        let spec = serde_json::json!({"program": {"cel": {"validations": []}}});
+        Wanted {
+            policy: proviso_core::PolicyId::cluster("a").unwrap(),
+            spec: serde_json::from_value(spec).unwrap(),
+            experiment: None,
+            place,
+            fingerprint: Digest::of(version.as_bytes()),
+            modules: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_version_that_failed_for_good_is_not_tried_again_until_it_changes() {
+        let (mut slot, now) = (Slot::default(), Instant::now());
+        assert_eq!(slot.want(wanted("a"), now), Next::Prepare);
+        assert_eq!(slot.want(wanted("a"), now), Next::Settled { changed: false }, "it is being prepared");
+        slot.preparing = None;
+        slot.fail(wanted("a").fingerprint, "CompileError".into(), false, now);
+        let later = now + Duration::from_hours(1);
+        assert!(!slot.is_due(later));
+        assert_eq!(slot.want(wanted("a"), later), Next::Settled { changed: false });
+        assert_eq!(slot.want(wanted("b"), later), Next::Prepare);
+        assert_eq!(slot.want(wanted("a"), later), Next::Settled { changed: true }, "back to what failed");
+    }
+
+    #[test]
+    fn a_version_that_failed_in_passing_is_tried_again_less_and_less_often() {
+        let (mut slot, mut now) = (Slot::default(), Instant::now());
+        let mut delays = Vec::new();
+        for _ in 0..8 {
+            assert_eq!(slot.want(wanted("a"), now), Next::Prepare);
+            slot.preparing = None;
+            slot.fail(wanted("a").fingerprint, "CompileTimeout".into(), true, now);
+            let due = (0..400).find(|seconds| slot.is_due(now + Duration::from_secs(*seconds))).unwrap();
+            delays.push(due);
+            now += Duration::from_secs(due);
+        }
+        assert_eq!(delays, [5, 10, 20, 40, 80, 160, 300, 300]);
     }
 }

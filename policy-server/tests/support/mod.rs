@@ -1,6 +1,12 @@
 //! A real `policy-server` over a folder of its own, and what tests ask of it. Ends with the test.
 
 #![allow(dead_code, reason = "each test crate uses a part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows only #[test] functions as tests"
+)]
 
 pub mod tls;
 pub mod wapc;
@@ -22,7 +28,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 /// How long to wait for anything.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 pub struct Server {
     child: Child,
@@ -194,8 +200,17 @@ impl Server {
 
     /// The memory that the server has now, in bytes.
     pub fn resident(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// The most memory that the server ever had, in bytes.
+    pub fn peak(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
@@ -222,6 +237,12 @@ impl Server {
             .filter(|line| labels.iter().all(|label| line.contains(label)))
             .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
             .sum()
+    }
+
+    /// As [`Self::metric`], of a metric that counts.
+    pub async fn count(&self, name: &str, labels: &[&str]) -> u64 {
+        let sum = self.metric(name, labels).await;
+        sum.to_string().parse().unwrap_or_else(|_| panic!("{name} is {sum}, which is no count"))
     }
 
     /// The preview lines so far, without their prefix.
@@ -421,7 +442,7 @@ pub fn rego(source: &str) -> Value {
 
 /// A Rego program that denies with this message where the condition holds.
 pub fn forbid(condition: &str, message: &str) -> Value {
-    rego(&format!("package test\ndeny contains {message:?} if {condition}"))
+    rego(&format!("package test\ndeny contains {message:?} if {{ {condition} }}"))
 }
 
 /// The same spec with these members.

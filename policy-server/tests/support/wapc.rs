@@ -42,7 +42,9 @@ pub fn refusing_settings(words: &str) -> Vec<u8> {
 }
 
 fn module(verdict: &str, settings: &str, body: &str) -> Vec<u8> {
-    let escaped = |text: &str| text.bytes().map(|byte| format!("\\{byte:02x}")).collect::<String>();
+    let escaped = |text: &str| {
+        text.bytes().flat_map(|byte| format!("\\{byte:02x}").into_bytes()).map(char::from).collect::<String>()
+    };
     let (verdict, settings, settings_length) = (escaped(verdict), escaped(settings), settings.len());
     // The operation `validate_settings` has 17 letters, `validate` has 8.
     wat::parse_str(format!(
