@@ -3,7 +3,7 @@
 use std::fmt;
 
 use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
-use kube::core::Selector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use serde_json::{Map, Value};
 
 use crate::{Admission, ExperimentSpec, Group, PolicySpec, Program, Rego, Wasm};
@@ -150,8 +150,33 @@ impl Errors {
         for (name, selector) in
             [("namespaceSelector", &admission.namespace_selector), ("objectSelector", &admission.object_selector)]
         {
-            if let Some(Err(error)) = selector.clone().map(Selector::try_from) {
-                self.add(format!("{at}.{name}"), error.to_string());
+            let requirements = selector.iter().flat_map(|selector| selector.match_expressions.iter().flatten());
+            for (index, requirement) in requirements.enumerate() {
+                self.requirement(&format!("{at}.{name}.matchExpressions[{index}]"), requirement);
+            }
+        }
+    }
+
+    /// The API server's own rules (`ValidateLabelSelectorRequirement`): it would refuse the webhook.
+    fn requirement(&mut self, at: &str, requirement: &LabelSelectorRequirement) {
+        let LabelSelectorRequirement { key, operator, values } = requirement;
+        let has_values = values.as_ref().is_some_and(|values| !values.is_empty());
+        match (operator.as_str(), has_values) {
+            ("In" | "NotIn", true) | ("Exists" | "DoesNotExist", false) => {}
+            ("In" | "NotIn", false) => {
+                self.add(at, format!("{operator} of the label {key:?} has no values: list at least one"));
+            }
+            ("Exists" | "DoesNotExist", true) => {
+                let other = if operator == "Exists" { "In" } else { "NotIn" };
+                let message = format!("{operator} of the label {key:?} has values: remove them, or use {other}");
+                self.add(at, message);
+            }
+            _ => {
+                const OPERATORS: &str = "In, NotIn, Exists, DoesNotExist";
+                self.add(
+                    at,
+                    format!("the operator of the label {key:?} is {operator:?}, which is none of {OPERATORS}"),
+                );
             }
         }
     }
@@ -210,6 +235,17 @@ mod tests {
     }
 
     #[test]
+    fn every_operator_of_a_selector_has_its_right_form() {
+        let found = fields(|spec| {
+            spec["admission"]["objectSelector"] = json!({"matchLabels": {"a": "b"}, "matchExpressions": [
+                {"key": "a", "operator": "In", "values": ["x"]}, {"key": "b", "operator": "NotIn", "values": [""]},
+                {"key": "c", "operator": "Exists"}, {"key": "d", "operator": "DoesNotExist", "values": []},
+            ]});
+        });
+        assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
     fn each_mistake_is_named_by_its_field() {
         let group = |members: Value| json!({"group": {"members": members, "expression": "a()", "message": "m"}});
         let cel = json!({"cel": {"validations": []}});
@@ -229,7 +265,27 @@ mod tests {
             (
                 "/admission/objectSelector",
                 json!({"matchExpressions": [{"key": "a", "operator": "Is"}]}),
-                "spec.admission.objectSelector",
+                "spec.admission.objectSelector.matchExpressions[0]",
+            ),
+            (
+                "/admission/objectSelector",
+                json!({"matchExpressions": [{"key": "a", "operator": "Exists"}, {"key": "b", "operator": "In"}]}),
+                "spec.admission.objectSelector.matchExpressions[1]",
+            ),
+            (
+                "/admission/namespaceSelector",
+                json!({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": []}]}),
+                "spec.admission.namespaceSelector.matchExpressions[0]",
+            ),
+            (
+                "/admission/namespaceSelector",
+                json!({"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["x"]}]}),
+                "spec.admission.namespaceSelector.matchExpressions[0]",
+            ),
+            (
+                "/admission/objectSelector",
+                json!({"matchExpressions": [{"key": "a", "operator": "DoesNotExist", "values": ["x"]}]}),
+                "spec.admission.objectSelector.matchExpressions[0]",
             ),
             ("/timeoutEvalSeconds", json!(0), "spec.timeoutEvalSeconds"),
             ("/program", json!({"wasm": {"module": "oci://x"}}), "spec.program.wasm.module"),

@@ -7,6 +7,7 @@ use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Expression, ParseExpressionError, Selector, SelectorExt};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::review::{self, GroupVersionResource, Head, Operation, Review};
 
@@ -27,7 +28,7 @@ pub struct Match {
 }
 
 /// Whether a request is covered. What cannot be known (a review without `resource`, a namespace whose labels
-/// nobody told) counts as covered: asking a policy too often is safer than too rarely.
+/// nobody told, labels that cannot be read) counts as covered: asking a policy too often is safer than too rarely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
     Covered,
@@ -80,14 +81,17 @@ impl Match {
             return true;
         }
         let is_namespace = is_namespace(&head.resource) && head.sub_resource.is_empty();
-        let is_written = matches!(head.operation, Some(Operation::Create | Operation::Update));
-        let own_labels = (is_namespace && is_written).then(|| review.object_json().map(labels_of)).flatten();
         // A Namespace's requests carry its own name as their namespace; DELETE of one has it in `name`.
         let name = if is_namespace && head.namespace.is_empty() { &head.name } else { &head.namespace };
-        let known = own_labels.or_else(|| namespace_labels(name).cloned());
-        if name.is_empty() && known.is_none() {
+        if name.is_empty() && !is_namespace {
             return true; // Cluster-scoped: a namespaceSelector does not concern it.
         }
+        let is_written = matches!(head.operation, Some(Operation::Create | Operation::Update));
+        let known = match review.object_json().filter(|_| is_namespace && is_written).map(labels_of) {
+            Some(None) => return true,
+            Some(own_labels) => own_labels,
+            None => namespace_labels(name).cloned(),
+        };
         let is_known = known.is_some();
         let mut labels = known.unwrap_or_default();
         if !name.is_empty() {
@@ -105,7 +109,7 @@ impl Match {
             || [review.object_json(), review.old_object_json()]
                 .into_iter()
                 .flatten()
-                .any(|object| self.object_selector.matches(&labels_of(object)))
+                .any(|object| labels_of(object).is_none_or(|labels| self.object_selector.matches(&labels)))
     }
 }
 
@@ -122,11 +126,12 @@ fn key(expression: &Expression) -> &str {
 
 fn rule_covers(rule: &RuleWithOperations, head: &Head, exact: bool) -> bool {
     let operation = head.operation.is_none_or(|operation| lists(rule.operations.as_deref(), operation.as_str()));
-    let resources = std::iter::once(&head.resource).chain(&head.request_resource);
-    operation
-        && scope_covers(rule.scope.as_deref(), head)
-        && (head.resource.resource.is_empty()
-            || resources.into_iter().any(|resource| {
+    // With `Equivalent`, `resource` may be what the API server converted the original request's resource to.
+    let original = head.request_resource.as_ref().unwrap_or(&head.resource);
+    let resources = std::iter::once(original).chain((!exact).then_some(&head.resource));
+    let resource = head.resource.resource.is_empty()
+        || scope_covers(rule.scope.as_deref(), head)
+            && resources.into_iter().any(|resource| {
                 group_covers(rule.api_groups.as_deref(), resource, exact)
                     && (!exact || lists(rule.api_versions.as_deref(), &resource.version))
                     && rule
@@ -134,7 +139,8 @@ fn rule_covers(rule: &RuleWithOperations, head: &Head, exact: bool) -> bool {
                         .iter()
                         .flatten()
                         .any(|pattern| resource_covers(pattern, resource, &head.sub_resource))
-            }))
+            });
+    operation && resource
 }
 
 fn lists(patterns: Option<&[String]>, value: &str) -> bool {
@@ -170,19 +176,29 @@ fn is_namespace(resource: &GroupVersionResource) -> bool {
     resource.group.is_empty() && resource.resource == "namespaces"
 }
 
-/// `metadata.labels` of a Kubernetes object; none where it is no such object.
+/// `metadata.labels` of a Kubernetes object, empty where it has none; None where they cannot be read: what is no
+/// such object, or says them twice.
 #[must_use]
-pub fn labels_of(object: &str) -> Labels {
-    #[derive(Default, Deserialize)]
-    struct Object {
-        #[serde(default)]
-        metadata: Metadata,
+pub fn labels_of(object: &str) -> Option<Labels> {
+    #[derive(Deserialize)]
+    struct Object<'a> {
+        #[serde(borrow)]
+        metadata: Option<&'a RawValue>,
     }
     #[derive(Default, Deserialize)]
     struct Metadata {
         labels: Option<Labels>,
     }
-    review::parse::<Object>(object).ok().and_then(|object| object.metadata.labels).unwrap_or_default()
+    let metadata = match members::<Object<'_>>(object)?.metadata {
+        Some(metadata) => members(metadata.get())?,
+        None => Metadata::default(),
+    };
+    Some(metadata.labels.unwrap_or_default())
+}
+
+/// The members of a JSON object. What serde derives would take them from a list too.
+fn members<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
+    json.starts_with('{').then(|| review::parse(json).ok())?
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A request for a decision: the envelope is read, the request inside stays the bytes that arrived.
 //! Engines get those bytes; nothing here parses the objects under review.
 
+mod envelope;
 mod head;
 mod nesting;
 
@@ -9,6 +10,9 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+
+use envelope::Envelope;
+use head::Members;
 
 pub use head::{GroupVersionKind, GroupVersionResource, Head, Operation, UserInfo};
 
@@ -45,15 +49,6 @@ impl ReviewError {
     }
 }
 
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(rename = "apiVersion")]
-    api_version: Option<String>,
-    kind: Option<String>,
-    #[serde(borrow)]
-    request: Option<&'a RawValue>,
-}
-
 impl Review {
     /// Reads an `AdmissionReview` of `admission.k8s.io/v1`.
     ///
@@ -62,30 +57,27 @@ impl Review {
     /// a member of the review or the request, or lacks its `request` or the request's `uid`.
     pub fn admission(body: Bytes) -> Result<Self, ReviewError> {
         let text = text_of(&body)?;
-        let envelope = envelope_of(text)?;
+        let envelope: Envelope<'_, Members<'_>> = envelope_of(text)?;
         for (field, found, wanted) in
             [("apiVersion", &envelope.api_version, "admission.k8s.io/v1"), ("kind", &envelope.kind, "AdmissionReview")]
         {
             if let Some(found) = found.as_deref().filter(|found| *found != wanted) {
                 return Err(ReviewError {
-                    uid: envelope.request.and_then(uid_of),
+                    uid: shallow_uid(text),
                     message: format!("AdmissionReview: {field} is {found:?}, not {wanted:?}"),
                 });
             }
         }
-        let raw = request_of(&envelope)?;
-        let members = head::read(raw.get())
-            .map_err(|error| ReviewError { uid: uid_of(raw), message: format!("AdmissionReview: request: {error}") })?;
-        if members.head.uid.is_empty() {
+        let members = request_of(envelope)?;
+        let (Some(request), false) = (members.range(text), members.uid.is_empty()) else {
             return Err(ReviewError::new("AdmissionReview: request.uid is missing"));
-        }
+        };
         let locate = |part: &str| range_of(text, part);
-        let request = locate(raw.get());
         Ok(Self {
             pieces: pieces(text, &request, &members.spans),
             object: members.object.map(locate),
             old_object: members.old_object.map(locate),
-            uid: members.head.uid.clone(),
+            uid: members.uid,
             head: Some(Box::new(members.head)),
             request,
             body,
@@ -98,7 +90,7 @@ impl Review {
     /// When the body is not JSON, is nested deeper than [`MAX_NESTING`], or has no `request`.
     pub fn raw(body: Bytes) -> Result<Self, ReviewError> {
         let text = text_of(&body)?;
-        let raw = request_of(&envelope_of(text)?)?;
+        let raw: &RawValue = request_of(envelope_of(text)?)?;
         let request = range_of(text, raw.get());
         Ok(Self {
             uid: uid_of(raw).unwrap_or_default(),
@@ -109,6 +101,12 @@ impl Review {
             request,
             body,
         })
+    }
+
+    /// How many bytes arrived.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.body.len()
     }
 
     /// Echoed in the answer; empty for a raw request without one.
@@ -183,14 +181,14 @@ fn text_of(body: &Bytes) -> Result<&str, ReviewError> {
     Ok(text)
 }
 
-fn envelope_of(text: &str) -> Result<Envelope<'_>, ReviewError> {
+fn envelope_of<'a, R: Deserialize<'a>>(text: &'a str) -> Result<Envelope<'a, R>, ReviewError> {
     serde_json::from_str(text).map_err(|error| ReviewError {
         uid: shallow_uid(text),
         message: format!("the body is no AdmissionReview: {error}"),
     })
 }
 
-fn request_of<'a>(envelope: &Envelope<'a>) -> Result<&'a RawValue, ReviewError> {
+fn request_of<R>(envelope: Envelope<'_, R>) -> Result<R, ReviewError> {
     envelope.request.ok_or_else(|| ReviewError::new("the body has no request"))
 }
 
@@ -199,7 +197,7 @@ fn uid_of(request: &RawValue) -> Option<String> {
     head::first_string(request.get(), "uid")
 }
 
-/// The uid in a body that was refused before its envelope was read.
+/// The uid in a body that was refused, read a second time: nobody waits for a refusal.
 fn shallow_uid(body: &str) -> Option<String> {
     head::first_raw(body, "request").and_then(uid_of)
 }

@@ -12,7 +12,7 @@ pub struct Verdict {
     pub allowed: bool,
     /// Shown to the user on a denial.
     pub message: Option<String>,
-    /// HTTP status code of a denial; the API server takes 403 where there is none.
+    /// HTTP status code of a denial; the API server takes 400 where there is none or one below 400 (`ToStatusErr`).
     pub code: Option<u16>,
     /// Machine-readable reason of a denial (`metav1.StatusReason`).
     pub reason: Option<String>,

@@ -78,6 +78,62 @@ fn only_exact_cares_for_the_version() {
 }
 
 #[test]
+fn only_exact_cares_for_what_the_request_was_converted_to() {
+    // A client wrote v1; the API server converted it to the v2 that another webhook asked for.
+    let review = |original: &str, converted: &str| {
+        let resource = |version: &str| json!({"group": "apps", "version": version, "resource": "deployments"});
+        let request = json!({"uid": "u", "resource": resource(converted), "requestResource": resource(original)});
+        Review::admission(json!({"request": request}).to_string().into()).unwrap()
+    };
+    for (policy, original, converted, wanted) in [
+        ("Exact", "v1", "v2", true),
+        ("Exact", "v2", "v1", false),
+        ("Exact", "v1", "v1", true),
+        ("Equivalent", "v2", "v1", true),
+    ] {
+        let matching = a_match(&json!({"rules": [rule("*", "apps", "deployments")], "matchPolicy": policy}));
+        let found = covers(&matching, &review(original, converted), &BTreeMap::new());
+        assert_eq!(found, wanted, "{policy} {original} {converted}");
+    }
+    // The same, between groups.
+    let request = json!({"uid": "u", "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
+        "requestResource": {"group": "extensions", "version": "v1", "resource": "deployments"}});
+    let moved = Review::admission(json!({"request": request}).to_string().into()).unwrap();
+    for (policy, group, wanted) in [
+        ("Exact", "extensions", true),
+        ("Exact", "apps", false),
+        ("Equivalent", "extensions", true),
+        ("Equivalent", "apps", true),
+    ] {
+        let matching = a_match(&json!({"rules": [rule("*", group, "deployments")], "matchPolicy": policy}));
+        assert_eq!(covers(&matching, &moved, &BTreeMap::new()), wanted, "{policy} {group}");
+    }
+}
+
+#[test]
+fn labels_are_read_empty_or_unreadable() {
+    let labels = Some(Labels::from([("a".to_owned(), "b".to_owned())]));
+    let empty = Some(Labels::new());
+    for (object, wanted) in [
+        (r#"{"metadata":{"name":"x","labels":{"a":"b"}}}"#, &labels),
+        ("{}", &empty),
+        (r#"{"metadata":null}"#, &empty),
+        (r#"{"metadata":{}}"#, &empty),
+        (r#"{"metadata":{"labels":null}}"#, &empty),
+        (r#"{"metadata":{},"metadata":{"labels":{"a":"b"}}}"#, &None),
+        (r#"{"metadata":{"labels":{},"labels":{"a":"b"}}}"#, &None),
+        (r#"{"metadata":{"labels":{"a":1}}}"#, &None),
+        (r#"{"metadata":{"labels":["a"]}}"#, &None),
+        (r#"{"metadata":[{"a":"b"}]}"#, &None),
+        (r#"[{"labels":{"a":"b"}}]"#, &None),
+        ("7", &None),
+        ("\"x\"", &None),
+    ] {
+        assert_eq!(&labels_of(object), wanted, "{object}");
+    }
+}
+
+#[test]
 fn an_object_selector_looks_at_both_objects() {
     let matching = a_match(&json!({"objectSelector": {"matchLabels": {"tier": "web"}}}));
     let (web, other) = (labelled(&json!({"tier": "web"})), labelled(&json!({"tier": "db"})));
@@ -88,6 +144,10 @@ fn an_object_selector_looks_at_both_objects() {
         (&Value::Null, &web, true),
         (&Value::Null, &Value::Null, false),
         (&json!({"metadata": {"labels": null}}), &Value::Null, false),
+        (&json!({"metadata": null}), &Value::Null, false),
+        // Labels that cannot be read could be the ones that are looked for.
+        (&labelled(&json!({"tier": 7})), &Value::Null, true),
+        (&other, &json!([other]), true),
     ] {
         let review = request("pods", "UPDATE", "a", object, old_object);
         assert_eq!(covers(&matching, &review, &BTreeMap::new()), wanted, "{object} {old_object}");
@@ -96,7 +156,13 @@ fn an_object_selector_looks_at_both_objects() {
 
 #[test]
 fn a_namespace_selector_uses_the_labels_it_can_know() {
-    let namespaces = BTreeMap::from([("prod".to_owned(), Labels::from([("env".to_owned(), "prod".to_owned())]))]);
+    let labels = |env: &str| Labels::from([("env".to_owned(), env.to_owned())]);
+    let namespaces = BTreeMap::from([
+        ("prod".to_owned(), labels("prod")),
+        ("dev".to_owned(), labels("dev")),
+        // Nothing has an empty name, whatever is told of it.
+        (String::new(), Labels::new()),
+    ]);
     let prod = json!({"matchLabels": {"env": "prod"}});
     let not_system =
         json!({"matchExpressions": [{"key": NAMESPACE_NAME_LABEL, "operator": "NotIn", "values": ["kube-system"]}]});
@@ -111,7 +177,9 @@ fn a_namespace_selector_uses_the_labels_it_can_know() {
         // A Namespace is selected by the labels it is about to have, or has when it goes.
         (&prod, "namespaces", "CREATE", "new", &labelled(&json!({"env": "prod"})), true),
         (&prod, "namespaces", "CREATE", "new", &labelled(&json!({"env": "dev"})), false),
+        (&prod, "namespaces", "CREATE", "new", &labelled(&json!({"env": ["dev"]})), true),
         (&prod, "namespaces", "DELETE", "prod", &null, true),
+        (&prod, "namespaces", "DELETE", "dev", &null, false),
     ] {
         let matching = a_match(&json!({"namespaceSelector": selector}));
         let review = request(resource, operation, namespace, object, &null);
@@ -131,7 +199,11 @@ fn an_unknown_operator_is_an_error() {
 #[test]
 fn a_review_that_does_not_say_what_it_is_about_is_covered() {
     let review = Review::admission(r#"{"request":{"uid":"u"}}"#.into()).unwrap();
-    assert!(covers(&a_match(&json!({"rules": [rule("CREATE", "apps", "deployments")]})), &review, &BTreeMap::new()));
+    for scope in ["Namespaced", "Cluster", "*"] {
+        let mut rule = rule("CREATE", "apps", "deployments");
+        rule["scope"] = scope.into();
+        assert!(covers(&a_match(&json!({"rules": [rule]})), &review, &BTreeMap::new()), "{scope}");
+    }
 }
 
 proptest! {

@@ -1,15 +1,17 @@
 //! The members of an `AdmissionRequest`: the small ones read, the objects left as text.
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::de::{self, DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use super::range_of;
+
 /// What Proviso itself reads of an `AdmissionRequest`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    pub uid: String,
     pub kind: GroupVersionKind,
     pub resource: GroupVersionResource,
     /// Empty for the resource itself.
@@ -68,7 +70,6 @@ impl Operation {
 #[serde(default)]
 pub struct UserInfo {
     pub username: String,
-    pub groups: Vec<String>,
 }
 
 /// One member of the request as it stands in the text.
@@ -85,16 +86,29 @@ impl Span<'_> {
 }
 
 pub(super) struct Members<'a> {
+    /// Empty where there is none.
+    pub uid: String,
     pub head: Head,
     pub object: Option<&'a str>,
     pub old_object: Option<&'a str>,
     pub spans: Vec<Span<'a>>,
 }
 
-/// Reads the members of a request.
-pub(super) fn read(request: &str) -> serde_json::Result<Members<'_>> {
-    let mut deserializer = serde_json::Deserializer::from_str(request);
-    deserializer.deserialize_map(RequestVisitor)
+impl Members<'_> {
+    /// Where the request, its braces included, stands in the body that it was read from; None if it is empty.
+    pub(super) fn range(&self, body: &str) -> Option<Range<usize>> {
+        let (first, last) = (self.spans.first()?, self.spans.last()?);
+        // Only whitespace stands between a brace and the member next to it.
+        let start = body[..range_of(body, first.key).start].rfind('{')?;
+        let end = range_of(body, last.value).end;
+        Some(start..end + body[end..].find('}')? + 1)
+    }
+}
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(RequestVisitor)
+    }
 }
 
 struct RequestVisitor;
@@ -103,48 +117,63 @@ impl<'de> Visitor<'de> for RequestVisitor {
     type Value = Members<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
+        f.write_str("an object as `request`")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut head = Head::default();
-        let (mut object, mut old_object) = (None, None);
         // An AdmissionRequest has 15 members.
-        let mut spans: Vec<Span<'de>> = Vec::with_capacity(16);
+        let spans = Vec::with_capacity(16);
+        let mut members = Members { uid: String::new(), head: Head::default(), object: None, old_object: None, spans };
         while let Some((key, value)) = map.next_entry::<&'de RawValue, &'de RawValue>()? {
-            let (key, value) = (key.get(), value.get());
-            if spans.iter().any(|span| span.key == key) {
-                return Err(de::Error::custom(format_args!("{key} stands twice")));
-            }
-            spans.push(Span { key, value });
-            if value == "null" {
-                continue;
-            }
-            match key.trim_matches('"') {
-                "uid" => head.uid = member(key, value)?,
-                "kind" => head.kind = member(key, value)?,
-                "resource" => head.resource = member(key, value)?,
-                "subResource" => head.sub_resource = member(key, value)?,
-                "requestResource" => head.request_resource = Some(member(key, value)?),
-                "name" => head.name = member(key, value)?,
-                "namespace" => head.namespace = member(key, value)?,
-                "operation" => head.operation = Some(member(key, value)?),
-                "userInfo" => head.user = member(key, value)?,
-                "dryRun" => head.dry_run = member(key, value)?,
-                "object" => object = Some(value),
-                "oldObject" => old_object = Some(value),
-                // A key written with escapes could stand for any of the above and slip past this match.
-                _ if key.contains('\\') => {
-                    return Err(de::Error::custom(format_args!("{key} is written with escapes")));
-                }
-                _ => {}
-            }
+            members
+                .add(Span { key: key.get(), value: value.get() })
+                .map_err(|error: A::Error| de::Error::custom(format_args!("request: {error}")))?;
         }
-        Ok(Members { head, object, old_object, spans })
+        match repeated(&members.spans) {
+            Some(key) => Err(de::Error::custom(format_args!("request: {key} stands twice"))),
+            None => Ok(members),
+        }
     }
 }
 
-fn member<T: DeserializeOwned, E: de::Error>(key: &str, value: &str) -> Result<T, E> {
+impl<'a> Members<'a> {
+    fn add<E: de::Error>(&mut self, member: Span<'a>) -> Result<(), E> {
+        let Self { uid, head, .. } = self;
+        let Span { key, value } = member;
+        if !member.is_null() {
+            match key.trim_matches('"') {
+                "uid" => *uid = read(key, value)?,
+                "kind" => head.kind = read(key, value)?,
+                "resource" => head.resource = read(key, value)?,
+                "subResource" => head.sub_resource = read(key, value)?,
+                "requestResource" => head.request_resource = Some(read(key, value)?),
+                "name" => head.name = read(key, value)?,
+                "namespace" => head.namespace = read(key, value)?,
+                "operation" => head.operation = Some(read(key, value)?),
+                "userInfo" => head.user = read(key, value)?,
+                "dryRun" => head.dry_run = read(key, value)?,
+                "object" => self.object = Some(value),
+                "oldObject" => self.old_object = Some(value),
+                _ => {}
+            }
+        }
+        // It could stand for any of the above and slip past this match.
+        if key.contains('\\') {
+            return Err(de::Error::custom(format_args!("{key} is written with escapes")));
+        }
+        self.spans.push(member);
+        Ok(())
+    }
+}
+
+/// A key that stands more than once. Sorts, so that a body of a million members costs no million squared.
+fn repeated<'a>(members: &[Span<'a>]) -> Option<&'a str> {
+    let mut keys: Vec<&str> = members.iter().map(|member| member.key).collect();
+    keys.sort_unstable_by_key(|key| (key.len(), *key));
+    keys.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}
+
+fn read<T: DeserializeOwned, E: de::Error>(key: &str, value: &str) -> Result<T, E> {
     serde_json::from_str(value).map_err(|error| E::custom(format_args!("{key}: {error}")))
 }
 

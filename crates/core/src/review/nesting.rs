@@ -3,8 +3,14 @@
 /// Whether lists and objects are nested deeper than `limit`. Text that is no JSON gives either answer.
 pub(super) fn exceeds(json: &[u8], limit: usize) -> bool {
     // Most reviews have fewer brackets than levels are allowed: counting them is several times cheaper.
-    let opened = json.iter().filter(|byte| matches!(byte, b'{' | b'[')).count();
-    opened > limit && depth_exceeds(json, limit)
+    opened(json) > limit && depth_exceeds(json, limit)
+}
+
+/// How many `{` and `[` there are, in a form that compiles to vector instructions.
+fn opened(json: &[u8]) -> usize {
+    // The two differ in one bit, and no other byte becomes `[` without it. A byte counts up to 255.
+    let count = |chunk: &[u8]| chunk.iter().map(|byte| u8::from(byte & !0x20 == b'[')).sum::<u8>();
+    json.chunks(192).map(|chunk| usize::from(count(chunk))).sum()
 }
 
 fn depth_exceeds(json: &[u8], limit: usize) -> bool {
@@ -56,6 +62,11 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn every_bracket_is_counted(text in proptest::collection::vec(prop_oneof![Just(b'{'), Just(b'['), any::<u8>()], 0..600)) {
+            prop_assert_eq!(opened(&text), text.iter().filter(|byte| matches!(byte, b'{' | b'[')).count());
+        }
+
         #[test]
         fn depth_is_what_serde_json_sees(json in arbitrary_json()) {
             fn depth(value: &serde_json::Value) -> usize {

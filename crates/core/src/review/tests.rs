@@ -54,10 +54,15 @@ fn a_malformed_review_is_refused_with_its_uid_where_there_is_one() {
         (r#"{"request":{"uid":7}}"#, None, "uid"),
         (r#"{"request":null}"#, None, "has no request"),
         (r#"{"request":"u"}"#, None, "an object"),
+        (r#"{"request":[]}"#, None, "an object"),
+        (r#"["admission.k8s.io/v1","AdmissionReview",{"uid":"u"}]"#, None, "an object"),
+        (r#"{"kind":null,"kind":"Pod","request":{"uid":"u"}}"#, Some("u"), "duplicate"),
         (r#"{"request":{"uid":"u","uid":"v"}}"#, Some("u"), "twice"),
         (r#"{"request":{"uid":"u","object":{},"object":{}}}"#, Some("u"), "twice"),
         (r#"{"request":{"uid":"u"},"request":{"uid":"v"}}"#, Some("u"), "duplicate"),
         (r#"{"request":{"uid":"u","obj\u0065ct":{}}}"#, Some("u"), "escapes"),
+        (r#"{"request":{"uid":"u","object":{},"obj\u0065ct":null}}"#, Some("u"), "escapes"),
+        (r#"{"request":{"uid":"u","object":null,"object":{}}}"#, Some("u"), "twice"),
         (r#"{"kind":"Pod","request":{"uid":"u"}}"#, Some("u"), r#"kind is "Pod""#),
         (r#"{"apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"u"}}"#, Some("u"), "v1beta1"),
         (r#"{"request":{"uid":"u","operation":"WATCH"}}"#, Some("u"), "operation"),
@@ -71,6 +76,25 @@ fn a_malformed_review_is_refused_with_its_uid_where_there_is_one() {
     }
     let error = Review::admission(Bytes::from_static(b"{\"request\":{\"uid\":\"\xff\"}}")).unwrap_err();
     assert!(error.message.contains("UTF-8"), "{error}");
+}
+
+#[test]
+fn the_request_is_found_between_its_braces() {
+    for request in
+        [r#"{"uid":"u"}"#, "{ \n\t\r\"uid\":\"u\" }", r#"{"{":"}","uid":"u","}":["{"] }"#, r#"{"uid":"u","n":1}"#]
+    {
+        let body = format!(r#"{{ "a":{{"b":{{}}}}, "request" : {request} , "c":"}}" }}"#);
+        assert_eq!(Review::admission(body.into()).unwrap().request_json(), request);
+    }
+}
+
+#[test]
+fn many_members_cost_no_more_than_sorting_them() {
+    let members: Vec<String> = (0..100_000).map(|index| format!(r#""m{index}":1"#)).collect();
+    let body = |last: &str| format!(r#"{{"request":{{"uid":"u",{},{last}}}}}"#, members.join(","));
+    assert!(Review::admission(body(r#""last":1"#).into()).is_ok());
+    let error = Review::admission(body(r#""m7":1"#).into()).unwrap_err();
+    assert!(error.message.contains(r#""m7" stands twice"#), "{error}");
 }
 
 #[test]
