@@ -55,7 +55,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let tls = config.tls.map(|files| tls::acceptor(files, Arc::clone(&metrics))).transpose()?;
 
-    let _lock = config.state_dir.as_deref().map(state::lock).transpose()?;
+    let _lock = config.state_dir.as_deref().map(state::lock).transpose().context("--state-dir")?;
     let cache = config.state_dir.as_deref().map(Cache::open).transpose().context("--state-dir")?.map(Arc::new);
     let engine =
         wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;

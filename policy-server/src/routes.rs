@@ -23,6 +23,9 @@ use crate::table::{Entry, SharedTable};
 
 /// The largest body, in bytes: an UPDATE carries two objects, and an API server takes objects of up to 3 MiB.
 pub const MAX_BODY: usize = 7 * 1024 * 1024;
+/// How much of a body that is too large is read all the same, in bytes, and thrown away: a client that is still sending
+/// does not look for an answer, and is cut off without one when the server closes first.
+const MAX_DISCARDED: usize = 8 * MAX_BODY;
 /// How long a client may take to send its body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -201,19 +204,23 @@ fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Resu
     Ok(json(StatusCode::OK, verdict_of(endpoint.action, &verdict, review.uid()).into()))
 }
 
-async fn read_body(body: Body) -> Result<Bytes, Refusal> {
+async fn read_body(mut body: Body) -> Result<Bytes, Refusal> {
     let too_large = || {
         let message = format!("the body is larger than {MAX_BODY} bytes (7 MiB)");
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
     };
-    // A body that says its length is refused before it is read.
+    // A body that says its length is refused before anything of it is kept.
     if body.size_hint().lower() > MAX_BODY as u64 {
+        discard(body).await;
         return Err(too_large());
     }
-    let reading = Limited::new(body, MAX_BODY).collect();
+    let reading = Limited::new(&mut body, MAX_BODY).collect();
     match tokio::time::timeout(BODY_DEADLINE, reading).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            discard(body).await;
+            Err(too_large())
+        }
         Ok(Err(error)) => {
             let message = format!("the body cannot be read: {error}");
             Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed", message))
@@ -223,4 +230,19 @@ async fn read_body(body: Body) -> Result<Bytes, Refusal> {
             Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
         }
     }
+}
+
+/// Reads what is left of a body, within bounds of size and time, and keeps nothing.
+async fn discard(mut body: Body) {
+    let reading = async {
+        let mut discarded = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            discarded += frame.data_ref().map_or(0, Bytes::len);
+            if discarded > MAX_DISCARDED {
+                return;
+            }
+        }
+    };
+    // Whether the end was reached does not matter: the answer is the same.
+    let _ = tokio::time::timeout(BODY_DEADLINE, reading).await;
 }

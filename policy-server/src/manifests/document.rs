@@ -84,11 +84,35 @@ struct OutlineMetadata {
     namespace: Option<String>,
 }
 
+/// The deepest nesting of a document. The parser's time and memory grow with its square: 40 KB of `- - - …` would take
+/// gigabytes.
+const MAX_NESTING: usize = 500;
+
+/// Whether brackets, or list items on one line, are nested too deep. Text in quotes or blocks counts too, so the limit is
+/// far above what a manifest has. Nesting by indentation needs no check: its bytes grow with the square of its depth.
+fn nests_too_deep(text: &str) -> bool {
+    let mut depth = 0_usize;
+    let brackets = text.bytes().any(|byte| {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth > MAX_NESTING
+    });
+    let indicators =
+        |line: &str| line.split_ascii_whitespace().take_while(|word| ["-", "?", ":"].contains(word)).count();
+    brackets || text.lines().any(|line| indicators(line) > MAX_NESTING)
+}
+
 /// Reads a document. None for kinds that are not ours to serve.
 pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
     let whole = |field: &str, line: usize, message: String| {
         vec![Fault { object: None, field: field.to_owned(), line, message }]
     };
+    if nests_too_deep(text) {
+        return Err(whole("", 1, format!("is nested deeper than {MAX_NESTING} levels")));
+    }
     let outline: Outline = serde_yaml::from_str(text).map_err(|error| {
         let line = error.location().map_or(1, |location| location.line());
         whole("", line, format!("is no Kubernetes object in YAML or JSON: {error}"))

@@ -16,8 +16,9 @@ const REASON_LIMIT: usize = 1024;
 pub(super) async fn call(module: &Module, payload: Payload, deadline: Deadline) -> Result<Vec<u8>, EvaluationError> {
     // The place is given back after the store, which holds the instance, is gone.
     let _place = module.loaded().engine.place(deadline).await?;
+    // It has not begun: all of its time went into waiting.
     if deadline.is_over() {
-        return Err(EvaluationError::DeadlineExceeded);
+        return Err(EvaluationError::Overloaded);
     }
     let mut store = new_store(module, payload, deadline);
     match run(module, &mut store).await {
