@@ -314,7 +314,7 @@ async fn whatever_a_policy_does_wrong_is_a_denial_inside_http_200() {
         (
             "conflict",
             rego(
-                "package test\nmain := {\"allowed\": true} if input.request.uid\nmain := {\"allowed\": false} if input.request.name",
+                "package test\nmain := {\"allowed\": true} if input.request.object.spec\nmain := {\"allowed\": false} if input.request.object.kind",
             ),
         ),
     ] {

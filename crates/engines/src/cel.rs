@@ -35,7 +35,7 @@ static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
 pub struct Validation {
     /// Must evaluate to true, or the request is denied. At most 16 KiB.
     pub expression: String,
-    /// What a denial says. Default: `failed expression: <expression>`.
+    /// What a denial says. Default, also for an empty one: `failed expression: <expression>`.
     pub message: Option<String>,
     /// `Unauthorized` (401), `Forbidden` (403), `RequestEntityTooLarge` (413) or `Invalid` (422, the default).
     pub reason: Option<String>,
@@ -122,7 +122,10 @@ impl Condition {
         let mut tree = compile(source).map_err(within)?;
         // Only now: the check would find a function that nobody wrote.
         interrupt::insert(&mut tree).map_err(within)?;
-        let message = validation.message.unwrap_or_else(|| format!("failed expression: {expression}"));
+        let message = validation
+            .message
+            .filter(|message| !message.is_empty())
+            .unwrap_or_else(|| format!("failed expression: {expression}"));
         Ok(Self { expression, tree, message, reason, code })
     }
 }

@@ -128,6 +128,14 @@ async fn reasons_have_the_codes_that_kubernetes_gives_them() {
 }
 
 #[tokio::test]
+async fn an_empty_message_is_like_none() {
+    let validation = Validation { message: Some(String::new()), ..validation("false") };
+    let program = Program::compile(vec![validation], &json!({})).unwrap();
+    let verdict = program.evaluate(&review(), Deadline::after(Duration::from_mins(1))).await.unwrap();
+    assert_eq!(verdict.message.as_deref(), Some("failed expression: false"));
+}
+
+#[tokio::test]
 async fn no_validation_allows_everything() {
     let program = Program::compile(Vec::new(), &json!({})).unwrap();
     assert_eq!(program.evaluate(&review(), Deadline::after(Duration::ZERO)).await, Ok(Verdict::allow()));
@@ -186,6 +194,10 @@ fn bombs_are_refused_when_they_are_compiled() {
         format!("{}true", "true ? false : ".repeat(600)),
         format!("object.{}", "all(a, a.".repeat(500)),
         "true || ".repeat(5000) + "true",
+        "'\n".to_owned() + "0" + &"+0".repeat(8000),
+        "ar'\\'' + 0".to_owned() + &"+0".repeat(7900),
+        "'\\z' + 0".to_owned() + &"+0".repeat(7900),
+        format!("1r'\\' + 0{}'", "+0".repeat(7900)),
     ] {
         let started = Instant::now();
         assert!(compile(&expression).is_err(), "{}", &expression[..40]);

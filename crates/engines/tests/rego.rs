@@ -110,18 +110,19 @@ fn check(name: &str, expected: &Expected, verdict: Result<Verdict, EvaluationErr
 #[tokio::test]
 async fn a_loop_ends_at_its_deadline() {
     let program = compile(
-        "package p\nviolation[{\"msg\": \"m\"}] { a := numbers.range(1, 2000); x := a[_]; y := a[_]; z := a[_]; \
+        "package p\nviolation[{\"msg\": \"m\"}] { a := numbers.range(1, input.review.n); x := a[_]; y := a[_]; z := a[_]; \
          x + y + z < 0 }",
     )
     .unwrap();
+    let long = review(&serde_json::Map::from_iter([("n".to_owned(), json!(2000))]));
     let started = Instant::now();
-    let result = program.evaluate(&review(&serde_json::Map::new()), Deadline::after(Duration::from_millis(200))).await;
+    let result = program.evaluate(&long, Deadline::after(Duration::from_millis(200))).await;
     assert_eq!(result, Err(EvaluationError::DeadlineExceeded));
     assert!(started.elapsed() < Duration::from_secs(30));
     // Its thread is free again: with every place taken by such loops this would be Overloaded.
     for _ in 0..40 {
         let deadline = Deadline::after(Duration::from_millis(20));
-        let result = program.evaluate(&review(&serde_json::Map::new()), deadline).await;
+        let result = program.evaluate(&long, deadline).await;
         assert_eq!(result, Err(EvaluationError::DeadlineExceeded));
     }
 }
@@ -137,6 +138,26 @@ async fn the_deepest_review_is_decided() {
     let request = serde_json::Map::from_iter([("object".to_owned(), object)]);
     let verdict = compile(source).unwrap().evaluate(&review(&request), ample()).await.unwrap();
     assert_eq!(verdict.message.as_deref(), Some("found"));
+}
+
+/// Found before the policy is live, with a request like those that come.
+#[test]
+fn what_fails_for_every_object_is_refused() {
+    for condition in [
+        "input.review.operation == \"CREATE\"",
+        "input.review.kind.kind",
+        "input.review.userInfo.username",
+        "input.review.object.metadata",
+        "input.review.oldObject == null",
+    ] {
+        let source = format!(
+            "package p\nbad = 1 {{ {condition} }}\nbad = 2 {{ {condition} }}\nviolation[{{\"msg\": \"m\"}}] {{ bad > 0 }}"
+        );
+        assert!(matches!(compile(&source), Err(CompileError::Invalid(_))), "{source}");
+    }
+    // An answer of the wrong shape is no fault of the policy: such an object has no name.
+    compile("package p\nviolation[{\"msg\": msg}] { msg := object.get(input.review.object.metadata, \"name\", 1) }")
+        .unwrap();
 }
 
 /// Each of these ended the process, or kept it for minutes, before it was refused.

@@ -1,6 +1,8 @@
 //! What is checked on an expression's text before it is parsed: cel's parser, and everything that walks its
 //! trees, is recursive, and a stack overflow would end the process.
 
+mod string;
+
 use crate::CompileError;
 
 /// The largest expression, in bytes.
@@ -32,7 +34,8 @@ pub(crate) fn check(source: &str) -> Result<(), CompileError> {
     while let Some(&byte) = bytes.get(position) {
         let next = bytes.get(position + 1).copied();
         position += match (byte, next) {
-            (b'"' | b'\'', _) => string(bytes, position),
+            (b'"' | b'\'', _) => string::length(bytes, position)
+                .ok_or_else(|| CompileError::Invalid(format!("byte {position}: the string is not valid")))?,
             (b'/', Some(b'/')) => line(bytes, position),
             (b'&', Some(b'&')) | (b'|', Some(b'|')) => {
                 level.chain = 0;
@@ -41,7 +44,12 @@ pub(crate) fn check(source: &str) -> Result<(), CompileError> {
             (b'(' | b'[' | b'{', _) => {
                 level.chain += 1;
                 outer.push(std::mem::take(&mut level));
-                1
+                // Not the operator: an element that may be absent.
+                if next == Some(b'?') { 2 } else { 1 }
+            }
+            (b'.', Some(b'?')) => {
+                level.chain += 1;
+                2
             }
             (b')' | b']' | b'}', _) => {
                 level = outer.pop().unwrap_or_default();
@@ -81,25 +89,6 @@ pub(crate) fn check(source: &str) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// The length of the string that begins at a position.
-fn string(bytes: &[u8], start: usize) -> usize {
-    let quote = bytes[start];
-    let raw = start > 0 && matches!(bytes[start - 1], b'r' | b'R');
-    let triple = bytes[start..].starts_with(&[quote; 3]);
-    let end: &[u8] = if triple { &[quote; 3] } else { &[quote] };
-    let mut position = start + end.len();
-    while position < bytes.len() {
-        if bytes[position] == b'\\' && !raw {
-            position += 2;
-        } else if bytes[position..].starts_with(end) {
-            return position + end.len() - start;
-        } else {
-            position += 1;
-        }
-    }
-    bytes.len() - start
-}
-
 /// Whether the byte before belongs to a name.
 fn in_word(bytes: &[u8], position: usize) -> bool {
     position > 0 && (bytes[position - 1].is_ascii_alphanumeric() || bytes[position - 1] == b'_')
@@ -120,8 +109,9 @@ mod tests {
             "has(object.metadata.labels) && object.metadata.labels.all(k, k in ['a', 'b'] || k.startsWith('((((('))",
             &vec!["object.spec.template.spec.hostNetwork == false"; 200].join(" && "),
             &format!("object.a in [{}]", "'x', ".repeat(500)),
-            &format!("'{}' == r'\\' + \"\"\"{}\"\"\"", "(\\'".repeat(99), "[\"".repeat(99)),
+            &format!("'{}' == r'\\' + \"\"\"{}\"\"\"", "(\\'".repeat(99), "[\"[".repeat(99)),
             &format!("true // {}", "(".repeat(99)),
+            &vec!["object.?spec.?replicas.orValue(0) == list[?0].orValue(1)"; 20].join(" && "),
         ] {
             assert_eq!(check(source), Ok(()), "{source}");
         }
@@ -142,6 +132,30 @@ mod tests {
             "x".repeat(17 * 1024),
         ] {
             assert!(matches!(check(&source), Err(CompileError::Unsupported(_))), "{}", &source[..20]);
+        }
+    }
+
+    /// The lexer goes on behind the quote of a string that is not valid.
+    #[test]
+    fn sums_do_not_hide_in_strings() {
+        let sum = format!("0{}", "+0".repeat(7000));
+        for (source, invalid) in [
+            (format!("'\n{sum}"), true),
+            (format!("'{sum}"), true),
+            (format!("\"\\z{sum}\""), true),
+            (format!("\"\\\n{sum}\""), true),
+            (format!("'\\u12{sum}'"), true),
+            (format!("\"\"\"{sum}"), true),
+            (format!("1r'\\' + {sum}'"), true),
+            (format!("ar'\\'' + {sum}"), false),
+            (format!("br'\\' + {sum}"), false),
+            (format!("'''\n''' + {sum}"), false),
+        ] {
+            match check(&source) {
+                Err(CompileError::Invalid(_)) if invalid => {}
+                Err(CompileError::Unsupported(_)) if !invalid => {}
+                other => panic!("{}: {other:?}", &source[..20]),
+            }
         }
     }
 }

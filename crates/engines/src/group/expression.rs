@@ -28,7 +28,21 @@ impl Expression {
         bounds::check(source).map_err(within)?;
         // Without macros: a member may be called `has`.
         let parsed = syntax::parse(&Env::default(), source).map_err(within)?;
-        read(&parsed.tree, &parsed, &is_member).map_err(within)
+        let expression = read(&parsed.tree, &parsed, &is_member).map_err(within)?;
+        if !expression.asks() {
+            return Err(within(CompileError::Invalid("it asks no member: its value never changes".into())));
+        }
+        Ok(expression)
+    }
+
+    /// Whether there is a member in it.
+    fn asks(&self) -> bool {
+        match self {
+            Self::Constant(_) => false,
+            Self::Member(_) => true,
+            Self::Not(inner) => inner.asks(),
+            Self::And(left, right) | Self::Or(left, right) | Self::Equal(left, right) => left.asks() || right.asks(),
+        }
     }
 }
 

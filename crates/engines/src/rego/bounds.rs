@@ -1,12 +1,17 @@
 //! What is checked on the tokens of a source, before it is parsed: regorus' parser backtracks, so that its
 //! time doubles with each level of nested brackets, and its trees are walked and dropped recursively.
 
+use std::num::NonZeroU32;
+
 use regorus::unstable::{Lexer, Source, Token, TokenKind};
 
 use crate::CompileError;
 
 /// The largest source, in bytes. The templates that people write are below 64 KiB.
 pub(super) const MAX_SOURCE: usize = 256 * 1024;
+/// The longest line: one may be the whole source.
+#[allow(clippy::cast_possible_truncation, reason = "256 KiB are less than 4 GiB")]
+pub(super) const MAX_COLUMN: NonZeroU32 = NonZeroU32::new(MAX_SOURCE as u32 + 1).unwrap();
 /// The deepest nesting of brackets, braces and parentheses.
 const MAX_NESTING: usize = 12;
 /// The longest chain of operators, fields and indexes in one expression: each one is a level of its tree.
@@ -38,6 +43,7 @@ struct Scan {
 /// Checks the source's size, nesting and chains, and looks at its style.
 pub(super) fn check(source: &Source) -> Result<Style, CompileError> {
     let mut lexer = Lexer::new(source);
+    lexer.set_max_col(MAX_COLUMN);
     let mut scan = Scan::default();
     loop {
         let token = lexer.next_token().map_err(|error| CompileError::Invalid(error.to_string().trim().to_owned()))?;
@@ -65,6 +71,8 @@ impl Scan {
             }
             Some("}" | "]" | ")") => self.chain = self.outer.pop().unwrap_or(0),
             Some("," | ";") => self.chain = 0,
+            // Never continues an expression: a new statement.
+            Some("not") if after_operand && span.line != line => self.chain = 1,
             _ if is_operator(text) && symbol.is_some() => self.chain += 1,
             // Two operands side by side, on two lines: a new statement or rule.
             _ if after_operand && span.line != line => self.chain = 0,

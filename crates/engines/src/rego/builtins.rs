@@ -1,86 +1,77 @@
-//! Builtins that a caller could end the process with, by the size or depth of what it sends: each gets a
-//! guard in front. What a guard refuses is an error, and so a denial, not undefined.
+//! The builtins that a policy may call: regorus' own, some of them behind a guard, and ours. What a guard
+//! refuses is an error, and so a denial, not undefined: undefined would lose the violation.
+
+mod functions;
+pub(super) mod guards;
+mod sprintf;
 
 use std::io;
+use std::sync::LazyLock;
 
 use regorus::unstable::{BUILTINS, Expr, Ref, Source, Span};
 use regorus::{Engine, Value};
 
 use crate::CompileError;
+use functions::FUNCTIONS;
+use guards::GUARDED;
 
-/// The most elements that one call may make.
-const MAX_ELEMENTS: f64 = 1_000_000.0;
-/// The most address bits that one call may expand: as many addresses as [`MAX_ELEMENTS`].
-const MAX_ADDRESS_BITS: u8 = 20;
-/// The deepest nesting in a glob; its parser is recursive.
-const MAX_GLOB_NESTING: usize = 16;
-
-type Guard = fn(&[Value]) -> Result<(), &'static str>;
-
-const GUARDED: &[(&str, Guard)] = &[
-    ("glob.match", glob_is_shallow),
-    ("net.cidr_expand", network_is_small),
-    ("numbers.range", range_is_short),
-    ("numbers.range_step", range_is_short),
-];
+/// The longest text that one call may make, in bytes: ten times the largest request.
+const MAX_TEXT: usize = 16 * 1024 * 1024;
 
 /// Builtins that cannot be guarded: how deep they recurse is not seen from their arguments.
-pub(super) const REFUSED: &[&str] = &["graph.reachable_paths"];
+const REFUSED: &[&str] = &["graph.reachable_paths"];
 
-/// Puts the guards in front of their builtins.
-pub(super) fn guard(engine: &mut Engine) -> Result<(), CompileError> {
-    let invalid = |error: String| CompileError::Invalid(error);
-    let source = Source::from_contents("builtin".into(), String::new()).map_err(|error| invalid(error.to_string()))?;
-    for (name, guard) in GUARDED {
-        let Some((builtin, arguments)) = BUILTINS.get(name) else { continue };
-        let span = Span { source: source.clone(), line: 1, col: 1, start: 0, end: 0 };
-        let null = || Ref::new(Expr::Null { span: span.clone(), value: Value::Null, eidx: 0 });
-        let places: Vec<Ref<Expr>> = (0..*arguments).map(|_| null()).collect();
-        let guarded = move |values: Vec<Value>| match guard(&values) {
-            Err(why) => Err(io::Error::other(format!("{name}: {why}")).into()),
-            // As the interpreter does: errors of builtins are undefined, those of limits stay errors.
-            Ok(()) => match builtin(&span, &places, &values, false) {
-                Err(error) if error.downcast_ref::<regorus::LimitError>().is_none() => Ok(Value::Undefined),
-                other => other,
-            },
+/// Where regorus' builtins are told that they are called from, for their messages.
+static NOWHERE: LazyLock<Option<Span>> = LazyLock::new(|| {
+    let source = Source::from_contents("builtin".into(), String::new()).ok()?;
+    Some(Span { source, line: 1, col: 1, start: 0, end: 0 })
+});
+
+/// How many arguments a builtin takes. None when there is none of this name.
+pub(super) fn arity(name: &str) -> Option<usize> {
+    if REFUSED.contains(&name) {
+        return None;
+    }
+    let own = FUNCTIONS.iter().find(|(own, ..)| *own == name).map(|(_, arguments, _)| *arguments);
+    own.or_else(|| BUILTINS.get(name).map(|(_, arguments)| *arguments)).map(usize::from)
+}
+
+/// Puts our functions, and the guards with what they guard, in front of regorus' builtins.
+pub(super) fn install(engine: &mut Engine) -> Result<(), CompileError> {
+    let guarded = GUARDED.iter().filter_map(|(name, guard)| {
+        let (_, arguments) = BUILTINS.get(name)?;
+        let function = move |values: &[Value]| {
+            guard(values)?;
+            call(name, values)
+        };
+        Some((*name, *arguments, Box::new(function) as Box<Function>))
+    });
+    let own =
+        FUNCTIONS.iter().map(|(name, arguments, function)| (*name, *arguments, Box::new(function) as Box<Function>));
+    for (name, arguments, function) in guarded.chain(own) {
+        let function: std::sync::Arc<Function> = function.into();
+        let extension = move |values: Vec<Value>| {
+            function(&values).map_err(|why| io::Error::other(format!("{name}: {why}")).into())
         };
         engine
-            .add_extension((*name).to_owned(), *arguments, Box::new(guarded))
-            .map_err(|error| invalid(error.to_string()))?;
+            .add_extension(name.to_owned(), arguments, Box::new(extension))
+            .map_err(|error| CompileError::Invalid(error.to_string()))?;
     }
     Ok(())
 }
 
-fn glob_is_shallow(values: &[Value]) -> Result<(), &'static str> {
-    let Some(Value::String(pattern)) = values.first() else { return Ok(()) };
-    let mut depth = 0_usize;
-    for character in pattern.chars() {
-        match character {
-            '{' => depth += 1,
-            '}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > MAX_GLOB_NESTING {
-            return Err("the pattern is nested too deep");
-        }
-    }
-    Ok(())
-}
+type Function = dyn Fn(&[Value]) -> Result<Value, String> + Send + Sync;
 
-fn network_is_small(values: &[Value]) -> Result<(), &'static str> {
-    let Some(Value::String(network)) = values.first() else { return Ok(()) };
-    let Some((address, prefix)) = network.split_once('/') else { return Ok(()) };
-    let bits: u8 = if address.contains(':') { 128 } else { 32 };
-    match prefix.trim().parse::<u8>() {
-        Ok(prefix) if bits.saturating_sub(prefix) > MAX_ADDRESS_BITS => Err("the network has too many addresses"),
-        _ => Ok(()),
-    }
-}
-
-fn range_is_short(values: &[Value]) -> Result<(), &'static str> {
-    let number = |place: usize| values.get(place).and_then(|value| value.as_f64().ok());
-    match (number(0), number(1)) {
-        (Some(from), Some(to)) if (to - from).abs() > MAX_ELEMENTS => Err("the range is too long"),
-        _ => Ok(()),
+/// Calls one of regorus' builtins as its interpreter does: errors are undefined, but those of limits stay.
+pub(super) fn call(name: &str, values: &[Value]) -> Result<Value, String> {
+    let (Some((builtin, _)), Some(span)) = (BUILTINS.get(name), NOWHERE.as_ref()) else {
+        return Err("it is missing".into());
+    };
+    let place = || Ref::new(Expr::Null { span: span.clone(), value: Value::Null, eidx: 0 });
+    let places: Vec<Ref<Expr>> = values.iter().map(|_| place()).collect();
+    match builtin(span, &places, values, false) {
+        Err(error) if error.downcast_ref::<regorus::LimitError>().is_some() => Err(error.to_string()),
+        Err(_) => Ok(Value::Undefined),
+        Ok(value) => Ok(value),
     }
 }

@@ -39,7 +39,7 @@ impl Ask {
 
 impl Contract {
     pub(super) fn new(dialect: Dialect, entrypoint: Option<&str>, package: &Package<'_>) -> Result<Self, CompileError> {
-        let has = |rule: &str| package.rules.get(rule) == Some(&RuleKind::Value);
+        let has = |rule: &str| matches!(package.rules.get(rule), Some(RuleKind::Value | RuleKind::Scalar));
         let ask = |rule: &str, meaning| Ask { rule: format!("data.{}.{rule}", package.path.join(".")), meaning };
         let asks = match (dialect, entrypoint) {
             (_, Some(entrypoint)) => {
@@ -63,6 +63,12 @@ impl Contract {
                 let decision = ["main", "response"].into_iter().find(|rule| has(rule));
                 let lists = [("deny", Meaning::Denials), ("warn", Meaning::Warnings)];
                 match decision {
+                    Some(rule) if has("deny") => {
+                        return Err(CompileError::Invalid(format!(
+                            "package {} has both {rule} and deny: name the one that decides as entrypoint",
+                            package.path.join(".")
+                        )));
+                    }
                     Some(rule) => vec![ask(rule, Meaning::Decision)],
                     None => lists.iter().filter(|(rule, _)| has(rule)).map(|(rule, to)| ask(rule, *to)).collect(),
                 }
@@ -73,6 +79,15 @@ impl Contract {
                 "package {} has none of the rules deny, warn, main and response: the policy could never deny",
                 package.path.join(".")
             )));
+        }
+        for ask in &asks {
+            let name = ask.rule.rsplit('.').next().unwrap_or_default();
+            if ask.meaning != Meaning::Decision && package.rules.get(name) == Some(&RuleKind::Scalar) {
+                return Err(CompileError::Invalid(format!(
+                    "rule {name} is one value, not a set of messages: write {name}[msg] {{ … }}, or {name} contains \
+                     msg if {{ … }}"
+                )));
+            }
         }
         Ok(Self { dialect, asks })
     }

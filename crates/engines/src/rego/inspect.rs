@@ -4,12 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use regorus::Value;
-use regorus::unstable::{BUILTINS, Expr, Module, Rule, RuleHead, Span};
+use regorus::unstable::{Expr, Module, Ref, Rule, RuleHead, Span};
 
-use super::builtins::REFUSED;
+use super::builtins::{self, guards};
 use super::graph::{self, Fault, Node};
-use super::sprintf;
 use super::syntax::{Part, at, name_of, parts, path, rule_parts, statement_parts};
 use crate::CompileError;
 
@@ -30,6 +28,8 @@ pub(super) enum RuleKind {
     /// With the number of its arguments.
     Function(usize),
     Value,
+    /// Only ever true, or another scalar: no set or list.
+    Scalar,
 }
 
 /// Reads a module's rules and checks what they use.
@@ -43,7 +43,9 @@ pub(super) fn inspect(module: &Module) -> Result<Package<'_>, CompileError> {
     let mut rules = BTreeMap::new();
     for rule in &module.policy {
         if let Some(name) = path(name_of(rule)).first() {
-            rules.insert(*name, kind_of(rule));
+            let kind = kind_of(rule);
+            // One definition with a value makes the rule one: the others may be its default.
+            rules.entry(*name).and_modify(|known: &mut RuleKind| *known = known.joined(kind)).or_insert(kind);
         }
     }
     let package = Package { path: path(&module.package.refr), rules };
@@ -72,25 +74,53 @@ fn kind_of(rule: &Rule) -> RuleKind {
     match rule {
         Rule::Spec { head: RuleHead::Func { args, .. }, .. } => RuleKind::Function(args.len()),
         Rule::Default { args, .. } if !args.is_empty() => RuleKind::Function(args.len()),
+        Rule::Default { value, .. } if is_scalar(value) => RuleKind::Scalar,
+        // A longer name makes an object.
+        Rule::Spec { head: RuleHead::Compr { refr, assign, .. }, bodies, .. } if path(refr).len() == 1 => {
+            let mut assigned = assign.iter().chain(bodies.iter().filter_map(|body| body.assign.as_ref()));
+            if assigned.all(|assign| is_scalar(&assign.value)) { RuleKind::Scalar } else { RuleKind::Value }
+        }
         _ => RuleKind::Value,
+    }
+}
+
+fn is_scalar(value: &Expr) -> bool {
+    matches!(
+        value,
+        Expr::Bool { .. } | Expr::Null { .. } | Expr::Number { .. } | Expr::String { .. } | Expr::RawString { .. }
+    )
+}
+
+impl RuleKind {
+    fn joined(self, other: Self) -> Self {
+        if self == Self::Scalar { other } else { self }
     }
 }
 
 struct Inspection<'a, 'p> {
     package: &'p Package<'a>,
     needs: Vec<&'a str>,
+    /// The arguments of a function: each hides a rule of the same name.
+    arguments: Vec<&'a str>,
     open: Vec<(Part<'a>, usize)>,
 }
 
 impl<'a, 'p> Inspection<'a, 'p> {
     fn new(package: &'p Package<'a>) -> Self {
-        Self { package, needs: Vec::new(), open: Vec::new() }
+        Self { package, needs: Vec::new(), arguments: Vec::new(), open: Vec::new() }
     }
 
     /// The rule's weight, and the rules that it needs.
     fn rule(mut self, rule: &'a Rule) -> Result<(usize, Vec<&'a str>), CompileError> {
         let mut weight = RULE;
         let mut deepest = 0;
+        if let Rule::Spec { head: RuleHead::Func { args, .. }, .. } = rule {
+            let names = args.iter().filter_map(|argument| match argument.as_ref() {
+                Expr::Var { span, .. } => Some(span.text()),
+                _ => None,
+            });
+            self.arguments.extend(names);
+        }
         self.push(rule_parts(rule), 0);
         // Not recursive: a tree may be deep before its weight is known.
         while let Some((part, depth)) = self.open.pop() {
@@ -116,7 +146,7 @@ impl<'a, 'p> Inspection<'a, 'p> {
         match expression {
             Expr::Call { span, fcn, params, .. } => {
                 self.call(span, &path(fcn), params.len())?;
-                check_format(span, &path(fcn), expression)?;
+                check_pattern(span, &path(fcn), params)?;
                 self.open.extend(params.iter().map(|parameter| (Part::Expression(parameter), depth + 1)));
                 return Ok(());
             }
@@ -151,7 +181,8 @@ impl<'a, 'p> Inspection<'a, 'p> {
 
     fn reference(&mut self, span: &Span, names: &[&'a str]) -> Result<(), CompileError> {
         if names.first() != Some(&"data") {
-            self.needs.extend(names.first().filter(|name| self.package.rules.contains_key(*name)));
+            let is_rule = |name: &&&str| self.package.rules.contains_key(**name) && !self.arguments.contains(name);
+            self.needs.extend(names.first().filter(is_rule));
             return Ok(());
         }
         if let Some([rule, ..]) = names[1..].strip_prefix(self.package.path.as_slice()) {
@@ -182,17 +213,16 @@ impl<'a, 'p> Inspection<'a, 'p> {
                 self.needs.push(name);
                 arguments
             }
-            Some((name, RuleKind::Value)) => {
+            Some((name, RuleKind::Value | RuleKind::Scalar)) => {
                 return Err(CompileError::Invalid(at(span, &format!("{name} is a rule, not a function"))));
             }
             None if name == "print" => return Ok(()),
             None => {
-                let builtin = BUILTINS.get(name.as_str()).filter(|_| !REFUSED.contains(&name.as_str()));
-                let builtin = builtin.map(|(_, arguments)| usize::from(*arguments));
-                builtin.ok_or_else(|| {
+                let Some(arguments) = builtins::arity(&name) else {
                     let message = format!("there is no function {name} in the policy, nor a builtin of this name yet");
-                    CompileError::Unsupported(at(span, &message))
-                })?
+                    return Err(CompileError::Unsupported(at(span, &message)));
+                };
+                arguments
             }
         };
         // One more is an output: `f(x, y)` means `y = f(x)`.
@@ -203,24 +233,11 @@ impl<'a, 'p> Inspection<'a, 'p> {
     }
 }
 
-fn check_format(span: &Span, names: &[&str], call: &Expr) -> Result<(), CompileError> {
-    let Expr::Call { params, .. } = call else { return Ok(()) };
-    let (["sprintf"], [format, values, ..]) = (names, params.as_slice()) else { return Ok(()) };
-    let (
-        Expr::String { value: Value::String(format), .. } | Expr::RawString { value: Value::String(format), .. },
-        Expr::Array { items, .. },
-    ) = (format.as_ref(), values.as_ref())
-    else {
+/// A regular expression that is written out is checked before it can deny every request.
+fn check_pattern(span: &Span, names: &[&str], parameters: &[Ref<Expr>]) -> Result<(), CompileError> {
+    let pattern = guards::pattern_of(&names.join(".")).and_then(|place| parameters.get(place));
+    let Some(Expr::String { value, .. } | Expr::RawString { value, .. }) = pattern.map(AsRef::as_ref) else {
         return Ok(());
     };
-    match sprintf::verbs(format) {
-        Some(verbs) if verbs != items.len() => Err(CompileError::Unsupported(at(
-            span,
-            &format!(
-                "the format asks for {verbs} values, but there are {}: the result would be undefined",
-                items.len()
-            ),
-        ))),
-        _ => Ok(()),
-    }
+    guards::pattern_is_valid(Some(value)).map_err(|why| CompileError::Invalid(at(span, &why)))
 }

@@ -1,6 +1,6 @@
 //! From source text to a parsed module, in whichever version of Rego it is written.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroUsize;
 
 use regorus::unstable::{Module, Ref, Source};
 use regorus::{Engine, PolicyLengthConfig};
@@ -21,6 +21,10 @@ pub(super) fn parse(source: &str) -> Result<Engine, CompileError> {
             bounds::MAX_SOURCE
         )));
     }
+    // regorus takes it for the end, and all that follows would silently be no part of the policy.
+    if source.contains('\0') {
+        return Err(CompileError::Invalid("the source contains a NUL character".into()));
+    }
     let invalid = |error: String| CompileError::Invalid(error.trim().to_owned());
     let text = Source::from_contents(NAME.into(), source.into()).map_err(|error| invalid(error.to_string()))?;
     let looks_like = bounds::check(&text)?;
@@ -38,7 +42,7 @@ fn parse_as(source: &str, style: Style) -> Result<Engine, String> {
 
 /// Only the size of the whole source matters; [`bounds`] has checked it.
 const LENGTHS: PolicyLengthConfig = PolicyLengthConfig {
-    max_col: NonZeroU32::new(1024).unwrap(),
+    max_col: bounds::MAX_COLUMN,
     max_file_bytes: NonZeroUsize::new(bounds::MAX_SOURCE).unwrap(),
     max_lines: NonZeroUsize::new(20_000).unwrap(),
 };

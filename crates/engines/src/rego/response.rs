@@ -8,7 +8,7 @@ use json_patch::Patch;
 use proviso_core::review::parse as parse_json;
 use proviso_core::{Review, Verdict};
 use regorus::Value;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 #[derive(Deserialize)]
 struct AdmissionReview {
@@ -19,13 +19,13 @@ struct AdmissionReview {
 #[serde(rename_all = "camelCase")]
 struct Response {
     allowed: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     status: Status,
     patch_type: Option<String>,
     patch: Option<PatchText>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     warnings: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     audit_annotations: BTreeMap<String, String>,
 }
 
@@ -43,6 +43,11 @@ enum PatchText {
     Base64(String),
     /// As it is easier to write.
     Plain(Patch),
+}
+
+/// Null is like absent, as in the API server.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// Reads an answer. The error continues a sentence that begins with the rule's name.

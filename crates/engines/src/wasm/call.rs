@@ -14,6 +14,9 @@ const REASON_LIMIT: usize = 1024;
 
 /// Has a fresh instance of the module answer the payload.
 pub(super) async fn call(module: &Module, payload: Payload, deadline: Deadline) -> Result<Vec<u8>, EvaluationError> {
+    if deadline.is_over() {
+        return Err(EvaluationError::DeadlineExceeded);
+    }
     // The place is given back after the store, which holds the instance, is gone.
     let _place = module.loaded().engine.place(deadline).await?;
     // It has not begun: all of its time went into waiting.

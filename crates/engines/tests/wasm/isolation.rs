@@ -81,8 +81,9 @@ async fn an_endless_loop_ends_in_time_while_others_are_answered() {
 #[tokio::test]
 async fn an_endless_initialiser_ends_in_time() {
     let guest = Guest::answering(r#"{"accepted":true}"#).field(r#"(func (export "_initialize") (loop (br 0)))"#);
-    let deadline = Deadline::after(Duration::from_millis(50));
-    let result = guest.program().evaluate(&create(), deadline).await;
+    // Made first: recording its initialisation takes longer than the deadline.
+    let program = guest.program();
+    let result = program.evaluate(&create(), Deadline::after(Duration::from_millis(50))).await;
     assert_eq!(result, Err(EvaluationError::DeadlineExceeded));
 }
 

@@ -1,0 +1,170 @@
+//! What regorus' builtins must not be called with: arguments by which a caller could end the process, or
+//! for which OPA has an error where regorus would be undefined.
+
+use regorus::Value;
+
+use super::{MAX_TEXT, call};
+
+/// The most elements that one call may make.
+const MAX_ELEMENTS: f64 = 1_000_000.0;
+/// The most address bits that one call may expand: as many addresses as [`MAX_ELEMENTS`].
+const MAX_ADDRESS_BITS: u8 = 20;
+/// The deepest nesting in a glob; its parser is recursive.
+const MAX_GLOB_NESTING: usize = 16;
+/// The largest power of ten in a text: regorus writes integers out. A double ends at 308.
+const MAX_EXPONENT: u32 = 400;
+/// The longest text of a quantity with its unit, in bytes.
+const MAX_QUANTITY: usize = 1000;
+/// The longest shift, in bits.
+const MAX_SHIFT: f64 = 4096.0;
+
+type Guard = fn(&[Value]) -> Result<(), String>;
+
+pub(super) const GUARDED: &[(&str, Guard)] = &[
+    ("bits.lsh", |values| allow(number(values, 1).is_none_or(|shift| shift <= MAX_SHIFT), "the shift is too long")),
+    ("concat", joined_is_short),
+    ("glob.match", glob_is_shallow),
+    ("json.match_schema", |values| values.iter().try_for_each(document_is_plain)),
+    ("json.verify_schema", |values| values.iter().try_for_each(document_is_plain)),
+    ("net.cidr_expand", network_is_small),
+    ("numbers.range", range_is_short),
+    ("numbers.range_step", range_is_short),
+    ("regex.find_all_string_submatch_n", |values| pattern_is_valid(values.first())),
+    ("regex.find_n", |values| pattern_is_valid(values.first())),
+    ("regex.match", |values| pattern_is_valid(values.first())),
+    ("regex.replace", |values| pattern_is_valid(values.get(1))),
+    ("regex.split", |values| pattern_is_valid(values.first())),
+    ("replace", replaced_is_short),
+    ("strings.replace_n", all_replaced_is_short),
+    ("units.parse", |values| quantity_is_short(text(values, 0))),
+    ("units.parse_bytes", |values| quantity_is_short(text(values, 0))),
+];
+
+fn allow(allowed: bool, why: &str) -> Result<(), String> {
+    if allowed { Ok(()) } else { Err(why.to_owned()) }
+}
+
+fn text(values: &[Value], place: usize) -> &str {
+    match values.get(place) {
+        Some(Value::String(text)) => text,
+        _ => "",
+    }
+}
+
+/// Infinite where it is too large for a double to tell it from its neighbours.
+fn number(values: &[Value], place: usize) -> Option<f64> {
+    match values.get(place) {
+        Some(Value::Number(number)) => Some(number.as_f64().unwrap_or(f64::INFINITY)),
+        _ => None,
+    }
+}
+
+/// Which argument of a function is a regular expression.
+pub(in crate::rego) fn pattern_of(function: &str) -> Option<usize> {
+    match function {
+        "regex.replace" => Some(1),
+        "regex.find_all_string_submatch_n" | "regex.find_n" | "regex.match" | "regex.split" | "re_match" => Some(0),
+        _ => None,
+    }
+}
+
+/// Refuses what is no regular expression; what is no text is left to the builtin.
+pub(in crate::rego) fn pattern_is_valid(pattern: Option<&Value>) -> Result<(), String> {
+    let Some(pattern @ Value::String(text)) = pattern else { return Ok(()) };
+    match call("regex.is_valid", std::slice::from_ref(pattern))? {
+        Value::Bool(true) => Ok(()),
+        _ => Err(format!("{text:?} is no regular expression")),
+    }
+}
+
+/// Refuses texts with numbers that would have very many digits.
+pub(in crate::rego) fn exponents_are_small(text: &str) -> Result<(), String> {
+    for (place, _) in text.match_indices(['e', 'E']) {
+        let exponent = &text[place + 1..];
+        let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+        // regorus takes underscores out.
+        let end = digits.find(|character: char| !character.is_ascii_digit() && character != '_');
+        let digits: String = digits[..end.unwrap_or(digits.len())].replace('_', "");
+        let small = digits.is_empty() || digits.parse().is_ok_and(|exponent: u32| exponent <= MAX_EXPONENT);
+        allow(small, "the number is too large")?;
+    }
+    Ok(())
+}
+
+/// Reading digits takes time that grows with their square, and does not end at the deadline.
+fn quantity_is_short(text: &str) -> Result<(), String> {
+    allow(text.len() <= MAX_QUANTITY, "the text is too long")?;
+    exponents_are_small(text)
+}
+
+/// regorus reads a text among these as JSON, with its own reader: see [`crate::rego::value`].
+fn document_is_plain(document: &Value) -> Result<(), String> {
+    let Value::String(text) = document else { return Ok(()) };
+    allow(!text.contains("::private::") && !text.contains("\\u"), "the text is not supported; use json.unmarshal")
+}
+
+fn glob_is_shallow(values: &[Value]) -> Result<(), String> {
+    let mut depth = 0_usize;
+    for character in text(values, 0).chars() {
+        match character {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        allow(depth <= MAX_GLOB_NESTING, "the pattern is nested too deep")?;
+    }
+    Ok(())
+}
+
+fn network_is_small(values: &[Value]) -> Result<(), String> {
+    let Some((address, prefix)) = text(values, 0).split_once('/') else { return Ok(()) };
+    let bits: u8 = if address.contains(':') { 128 } else { 32 };
+    let small = prefix.trim().parse().map_or(true, |prefix| bits.saturating_sub(prefix) <= MAX_ADDRESS_BITS);
+    allow(small, "the network has too many addresses")
+}
+
+fn range_is_short(values: &[Value]) -> Result<(), String> {
+    let (Some(from), Some(to)) = (number(values, 0), number(values, 1)) else { return Ok(()) };
+    // Also false between two infinities.
+    allow((to - from).abs() <= MAX_ELEMENTS, "the range is too long")
+}
+
+const LONG: &str = "the result is too long";
+
+fn joined_is_short(values: &[Value]) -> Result<(), String> {
+    let length = |item: &Value| match item {
+        Value::String(item) => item.len().saturating_add(text(values, 0).len()),
+        _ => 0,
+    };
+    let total = match values.get(1) {
+        Some(Value::Array(items)) => items.iter().map(length).fold(0, usize::saturating_add),
+        Some(Value::Set(items)) => items.iter().map(length).fold(0, usize::saturating_add),
+        _ => 0,
+    };
+    allow(total <= MAX_TEXT, LONG)
+}
+
+fn replaced_is_short(values: &[Value]) -> Result<(), String> {
+    let (text, old, new) = (text(values, 0), text(values, 1), text(values, 2));
+    // Most do not grow, and need no counting.
+    if new.len() <= old.len() {
+        return Ok(());
+    }
+    allow(text.matches(old).count().saturating_mul(new.len()).saturating_add(text.len()) <= MAX_TEXT, LONG)
+}
+
+/// regorus replaces one after the other, each in what the one before made.
+fn all_replaced_is_short(values: &[Value]) -> Result<(), String> {
+    let Some(Value::Object(replacements)) = values.first() else { return Ok(()) };
+    let mut length = text(values, 1).len();
+    for (old, new) in replacements.iter() {
+        if let (Value::String(old), Value::String(new)) = (old, new)
+            && new.len() > old.len()
+        {
+            // An empty one is found before each character and at the end.
+            let found = if old.is_empty() { length.saturating_add(1) } else { length / old.len() };
+            length = length.saturating_add(found.saturating_mul(new.len() - old.len()));
+        }
+    }
+    allow(length <= MAX_TEXT, LONG)
+}
