@@ -3,6 +3,17 @@
 //!
 //! `cargo bench -p policy-server --bench http`; `PROVISO_BENCH_ROUNDS` (5) and `PROVISO_BENCH_CONNECTIONS` (8).
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a benchmark prints, counts roughly, and may give up"
+)]
+
 #[path = "http/bare.rs"]
 mod bare;
 #[path = "http/load.rs"]

@@ -2,6 +2,14 @@
 //!
 //! `cargo bench -p policy-server --bench restart`; `PROVISO_BENCH_POLICIES` (100).
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a benchmark prints, and may give up"
+)]
+
 #[path = "../tests/support/mod.rs"]
 mod support;
 

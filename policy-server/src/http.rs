@@ -22,7 +22,7 @@ use watch::{Watch, Watched};
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a connection of HTTP/1.1 may be idle. API servers give theirs up after 90 s: they must be the first, or a
 /// request may meet the end of its connection.
-const IDLE_DEADLINE: Duration = Duration::from_secs(120);
+const IDLE_DEADLINE: Duration = Duration::from_mins(2);
 /// Connections at the same time; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 8192;
 /// Requests at the same time on one HTTP/2 connection.
@@ -121,9 +121,11 @@ async fn connection(
     });
     let serving = builder.serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        ended = watcher.watch(serving) => if let Err(error) = ended {
-            tracing::debug!(%error, "connection ended");
-        },
+        ended = watcher.watch(serving) => {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "connection ended");
+            }
+        }
         () = watch.expired() => tracing::debug!("connection ended: no request in time"),
     }
 }

@@ -126,7 +126,7 @@ impl StateFile {
                 }
                 // Such as a spec of another version of Proviso. One object that begins again stops no other.
                 Err(error) => {
-                    tracing::warn!(object = key, %error, "record not understood: its generations start again")
+                    tracing::warn!(object = key, %error, "record not understood: its generations start again");
                 }
             }
         }

@@ -66,7 +66,7 @@ impl Load {
 
     /// Waits until the server allows the review: its policies are loaded.
     pub fn until_allowed(&self, address: &str, path: &str) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         self.runtime.block_on(async {
             loop {
                 let mut client = Client::connect(self, address, path).await;

@@ -154,7 +154,7 @@ fn an_alias_bomb_is_an_error() {
     let mut bomb = "a: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
         let aliases = vec![format!("*a{}", level - 1); 9].join(", ");
-        bomb.push_str(&format!("b{level}: &a{level} [{aliases}]\n"));
+        bomb = format!("{bomb}b{level}: &a{level} [{aliases}]\n");
     }
     let problems = problems(&POLICY.replace("limit: 3\n", &bomb.replace("\nb", "\n    b")));
     assert!(problems.len() == 1 && problems[0].contains("repetition limit"), "{problems:?}");
