@@ -408,6 +408,7 @@ async fn no_rego_source_ends_the_server() {
         ("brackets", "", brackets.as_str()),
         ("chain", "", chain.as_str()),
         ("negations", "", negations.as_str()),
+        ("pattern", "CompileError", "deny contains \"x\" if regex.match(\"(((a{1,1000}){1,1000}){1,1000})\", \"x\")"),
         ("no end", "CompileError", "deny contains \"x\" if {"),
         ("no rule", "CompileError", ""),
     ] {
@@ -431,7 +432,7 @@ async fn no_rego_source_ends_the_server() {
         "count(net.cidr_expand(\"::/0\")) > 0",
         "time.add_date(9223372036854775807, 9223372036, 1, 1) > 0",
         "glob.match(\"{{{{[[[[\", [], \"x\")",
-        "regex.match(\"(((a{1,1000}){1,1000}){1,1000})\", \"x\")",
+        "regex.match(concat(\"\", [\"(((a{1,1000}){1,1000})\", \"{1,1000})\"]), \"x\")",
         "json.unmarshal(concat(\"\", [\"[\" | some i in numbers.range(1, 200000)]))",
         "count(concat(\"\", [\"xxxxxxxxxxxxxxxx\" | some i in numbers.range(1, 2000000)])) > 0",
         "to_number(\"1e999999999\") > 0",
