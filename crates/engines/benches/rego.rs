@@ -3,11 +3,12 @@
 
 #![allow(clippy::expect_used, reason = "nothing to measure then")]
 
+#[path = "support/review.rs"]
+mod review;
+
 use std::time::Duration;
 
-use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use proviso_core::Review;
 use proviso_engines::Deadline;
 use proviso_engines::rego::{Dialect, Program};
 use serde_json::json;
@@ -24,33 +25,13 @@ violation[{"msg": msg, "details": {"missing_labels": missing}}] {
 }
 "#;
 
-/// A Deployment under review, with so many containers.
-fn review(containers: usize) -> Review {
-    let container = |n: usize| {
-        json!({"name": format!("c{n}"), "image": "registry.example/team/app:1.2.3", "args": ["--verbose", "--port=8080"],
-               "env": [{"name": "MODE", "value": "production"}], "ports": [{"containerPort": 8080, "protocol": "TCP"}],
-               "resources": {"limits": {"cpu": "500m", "memory": "256Mi"}, "requests": {"cpu": "100m", "memory": "64Mi"}}})
-    };
-    let containers: Vec<_> = (0..containers).map(container).collect();
-    let request = json!({
-        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "operation": "CREATE", "name": "app", "namespace": "team",
-        "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
-        "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
-        "userInfo": {"username": "alice", "groups": ["system:authenticated", "developers"]},
-        "object": {"apiVersion": "apps/v1", "kind": "Deployment",
-                   "metadata": {"name": "app", "namespace": "team", "labels": {"app": "app", "tier": "web"}},
-                   "spec": {"replicas": 3, "template": {"spec": {"containers": containers}}}},
-    });
-    Review::admission(Bytes::from(json!({"request": request}).to_string())).expect("a review")
-}
-
 fn required_labels(criterion: &mut Criterion) {
     let settings = json!({"labels": [{"key": "app"}, {"key": "owner"}]});
     let program = Program::compile(POLICY, Dialect::Gatekeeper, None, &settings).expect("a policy");
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime");
     for containers in [1, 12] {
-        let review = review(containers);
+        let review = review::deployment(containers);
         let name = format!("rego/required labels, {} bytes", review.request_json().len());
         criterion.bench_function(&name, |bencher| {
             bencher.iter(|| {
