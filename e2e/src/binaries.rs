@@ -1,0 +1,183 @@
+//! Where the programs of Kubernetes come from: folders that the user names, or the cache, built into it when missing.
+//!
+//! - `KUBEBUILDER_ASSETS`: a folder with `etcd` and `kube-apiserver`, as envtest knows it. Without a
+//!   `kube-controller-manager` in it, namespaces are not emptied and there are no default service accounts.
+//! - `PROVISO_E2E_CACHE`: the folder of the cache; default `$XDG_CACHE_HOME/proviso-e2e`, else `~/.cache/proviso-e2e`.
+
+mod build;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use sha2::{Digest as _, Sha256};
+
+/// A Go module of `e2e/go/` and what comes out of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Component {
+    /// `etcd`
+    Etcd,
+    /// `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kube-proxy`, `kubelet`, `kubectl`
+    Kubernetes,
+    /// `helm`
+    Helm,
+    /// `coredns`
+    CoreDns,
+    /// `registry`, the OCI registry of the distribution project
+    Registry,
+}
+
+impl Component {
+    pub const ALL: [Self; 5] = [Self::Etcd, Self::Kubernetes, Self::Helm, Self::CoreDns, Self::Registry];
+
+    /// Its folder in `e2e/go/`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::Kubernetes => "kubernetes",
+            Self::Helm => "helm",
+            Self::CoreDns => "coredns",
+            Self::Registry => "registry",
+        }
+    }
+
+    /// The module whose version is the component's.
+    fn module(self) -> &'static str {
+        match self {
+            Self::Etcd => "go.etcd.io/etcd/server/v3",
+            Self::Kubernetes => "k8s.io/kubernetes",
+            Self::Helm => "helm.sh/helm/v4",
+            Self::CoreDns => "github.com/coredns/coredns",
+            Self::Registry => "github.com/distribution/distribution/v3",
+        }
+    }
+
+    /// The files that it provides, the one that is built first.
+    fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Kubernetes => &[
+                "kubernetes",
+                "kube-apiserver",
+                "kube-controller-manager",
+                "kube-scheduler",
+                "kube-proxy",
+                "kubelet",
+                "kubectl",
+            ],
+            Self::Etcd => &["etcd"],
+            Self::Helm => &["helm"],
+            Self::CoreDns => &["coredns"],
+            Self::Registry => &["registry"],
+        }
+    }
+
+    fn source(self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(self.name())
+    }
+
+    /// The version that `go.mod` pins, such as `v1.36.3`.
+    ///
+    /// # Errors
+    /// If `go.mod` is missing or does not require the module.
+    pub fn version(self) -> Result<String> {
+        let path = self.source().join("go.mod");
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let required = words.windows(2).find(|pair| pair[0] == self.module() && pair[1].starts_with('v'));
+        let version = required.map(|pair| pair[1].to_owned());
+        version.with_context(|| format!("{} does not require {}", path.display(), self.module()))
+    }
+
+    /// The folder of the component's programs; builds them if they are not in the cache.
+    ///
+    /// # Errors
+    /// If Go is missing or too old, or the build fails: the message says what to do.
+    pub fn folder(self) -> Result<PathBuf> {
+        let folder = cache()?.join(format!("{}-{}-{}", self.name(), self.version()?, self.digest()?));
+        if !folder.exists() {
+            build::build(self, &folder)?;
+        }
+        Ok(folder)
+    }
+
+    /// What the programs depend on: the sources here, which pin all others, and the way of building.
+    fn digest(self) -> Result<String> {
+        let mut hash = Sha256::new();
+        for file in ["go.mod", "go.sum", "main.go"] {
+            let path = self.source().join(file);
+            // Only Kubernetes has a program of its own.
+            if path.exists() {
+                let content = std::fs::read(&path).with_context(|| path.display().to_string())?;
+                hash.update((content.len() as u64).to_be_bytes());
+                hash.update(content);
+            }
+        }
+        hash.update(include_str!("binaries/build.rs"));
+        hash.update(std::env::consts::ARCH);
+        Ok(hash.finalize()[..6].iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+/// What a control plane consists of.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    pub etcd: PathBuf,
+    pub kube_apiserver: PathBuf,
+    /// Not among the assets of envtest.
+    pub kube_controller_manager: Option<PathBuf>,
+}
+
+impl Programs {
+    /// Finds or builds them.
+    ///
+    /// # Errors
+    /// If they are not there and cannot be built.
+    pub fn find() -> Result<Self> {
+        let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|value| !value.is_empty()) else {
+            let kubernetes = Component::Kubernetes.folder()?;
+            return Ok(Self {
+                etcd: Component::Etcd.folder()?.join("etcd"),
+                kube_apiserver: kubernetes.join("kube-apiserver"),
+                kube_controller_manager: Some(kubernetes.join("kube-controller-manager")),
+            });
+        };
+        let assets = PathBuf::from(assets);
+        for program in ["etcd", "kube-apiserver"] {
+            ensure!(assets.join(program).exists(), "KUBEBUILDER_ASSETS: there is no {program} in {}", assets.display());
+        }
+        let manager = assets.join("kube-controller-manager");
+        Ok(Self {
+            etcd: assets.join("etcd"),
+            kube_apiserver: assets.join("kube-apiserver"),
+            kube_controller_manager: manager.exists().then_some(manager),
+        })
+    }
+}
+
+fn cache() -> Result<PathBuf> {
+    let named = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    named("PROVISO_E2E_CACHE")
+        .or_else(|| Some(named("XDG_CACHE_HOME")?.join("proviso-e2e")))
+        .or_else(|| Some(named("HOME")?.join(".cache/proviso-e2e")))
+        .context("set PROVISO_E2E_CACHE to a folder for the binaries of Kubernetes: there is no HOME")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_those_that_the_documentation_promises() -> Result<()> {
+        for (component, promised) in [
+            (Component::Kubernetes, "v1.36."),
+            (Component::Etcd, "v3.6."),
+            (Component::Helm, "v4."),
+            (Component::CoreDns, "v1."),
+            (Component::Registry, "v3."),
+        ] {
+            let version = component.version()?;
+            assert!(version.starts_with(promised), "{component:?} is {version}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,270 @@
+//! etcd, API servers and a controller manager: enough of Kubernetes for everything but running pods.
+
+mod api_server;
+mod etcd;
+mod place;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{Api, Client, Config};
+
+pub use api_server::ApiServer;
+use etcd::Etcd;
+pub(crate) use place::Place;
+
+use crate::binaries::Programs;
+use crate::pki::{Authority, Identity};
+use crate::process::{Invocation, Process};
+use crate::{Folder, Proxy, kubeconfig, until};
+
+/// How long a component may take to come up; the whole takes seconds, this is for slow machines.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+
+/// How to start a control plane; the default is what most tests need.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// A fault proxy between the API servers and etcd: [`ControlPlane::etcd_link`].
+    pub etcd_link: bool,
+}
+
+/// A control plane of its own. Ends with this value.
+#[derive(Debug)]
+pub struct ControlPlane {
+    // Fields are dropped in this order: first who would complain about the next.
+    controller_manager: Option<Process>,
+    api_servers: Vec<ApiServer>,
+    etcd_link: Option<Proxy>,
+    etcd: Etcd,
+    secrets: Secrets,
+    place: Place,
+    programs: Programs,
+    folder: Folder,
+}
+
+/// What proves who is who in a cluster.
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    /// Vouches for users, components and API servers.
+    pub cluster: Authority,
+    pub etcd: Authority,
+    /// Vouches for API servers to aggregated API servers.
+    pub front_proxy: Authority,
+    pub admin: Identity,
+    /// Signs the tokens of service accounts, and its public half.
+    pub service_account_key: PathBuf,
+    pub service_account_public_key: PathBuf,
+}
+
+impl Secrets {
+    fn new(folder: &Path) -> Result<Self> {
+        let cluster = Authority::new("cluster", folder)?;
+        let admin = cluster.client("kubernetes-admin", Some("system:masters"))?;
+        let key = rcgen::KeyPair::generate()?;
+        let service_account_key = folder.join("service-accounts.key");
+        let service_account_public_key = folder.join("service-accounts.pub");
+        std::fs::write(&service_account_key, key.serialize_pem())?;
+        std::fs::write(&service_account_public_key, key.public_key_pem())?;
+        let (etcd, front_proxy) = (Authority::new("etcd", folder)?, Authority::new("front-proxy", folder)?);
+        Ok(Self { cluster, etcd, front_proxy, admin, service_account_key, service_account_public_key })
+    }
+}
+
+impl ControlPlane {
+    /// Starts one on loopback and waits until it serves; its files are in `target/e2e/<name>/`.
+    ///
+    /// # Errors
+    /// If a program is missing and cannot be built, or a component does not come up.
+    pub async fn start(name: &str) -> Result<Self> {
+        Self::start_with(name, Options::default()).await
+    }
+
+    /// As [`Self::start`], with options.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_with(name: &str, options: Options) -> Result<Self> {
+        // First: building them takes minutes, and the folder may belong to somebody until then.
+        let programs = Programs::find()?;
+        Self::start_in(Place::loopback(), Folder::new(name)?, programs, options).await
+    }
+
+    pub(crate) async fn start_in(place: Place, folder: Folder, programs: Programs, options: Options) -> Result<Self> {
+        let secrets = Secrets::new(&folder.path().join("pki"))?;
+        let etcd = Etcd::start(&place, &folder, &programs, &secrets)?;
+        let etcd_link = if options.etcd_link { Some(Proxy::start(etcd.address()).await?) } else { None };
+        let mut plane = Self {
+            controller_manager: None,
+            api_servers: Vec::new(),
+            etcd_link,
+            etcd,
+            secrets,
+            place,
+            programs,
+            folder,
+        };
+        plane.add_api_server().await?;
+        plane.controller_manager = plane.start_controller_manager()?;
+        if plane.controller_manager.is_some() {
+            plane.until_pods_may_be_created().await?;
+        }
+        Ok(plane)
+    }
+
+    /// The folder of this run.
+    #[must_use]
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Of the first API server, for an administrator.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        self.api_servers[0].kubeconfig()
+    }
+
+    /// An administrator's client of the first API server.
+    ///
+    /// # Errors
+    /// If the files of this run are gone.
+    pub async fn client(&self) -> Result<Client> {
+        Ok(Client::try_from(self.config().await?)?)
+    }
+
+    /// The configuration of [`Self::client`].
+    ///
+    /// # Errors
+    /// As [`Self::client`].
+    pub async fn config(&self) -> Result<Config> {
+        kubeconfig::config(self.kubeconfig()).await
+    }
+
+    /// The first one is number 0.
+    pub fn api_server(&mut self, number: usize) -> &mut ApiServer {
+        &mut self.api_servers[number]
+    }
+
+    /// The process of etcd, to kill, freeze and restart; its data is kept.
+    pub fn etcd(&mut self) -> &mut Process {
+        self.etcd.process()
+    }
+
+    /// The process of the controller manager; none if only envtest's programs are there.
+    pub fn controller_manager(&mut self) -> Option<&mut Process> {
+        self.controller_manager.as_mut()
+    }
+
+    /// The network between the API servers and etcd, if it was asked for.
+    ///
+    /// # Errors
+    /// If [`Options::etcd_link`] was not set.
+    pub fn etcd_link(&self) -> Result<&Proxy> {
+        self.etcd_link.as_ref().context("start the control plane with the option etcd_link")
+    }
+
+    /// Starts one more API server on the same etcd and waits until it serves; its number.
+    ///
+    /// # Errors
+    /// If it does not come up.
+    pub async fn add_api_server(&mut self) -> Result<usize> {
+        let number = self.api_servers.len();
+        let etcd = self.etcd_link.as_ref().map_or(self.etcd.address(), Proxy::address);
+        let server = ApiServer::start(number, etcd, &self.place, &self.folder, &self.programs, &self.secrets)?;
+        self.api_servers.push(server);
+        self.api_servers[number].until_ready().await?;
+        Ok(number)
+    }
+
+    /// Makes every watch that is older than now end in `410 Gone`: compacts etcd to its newest revision and starts the
+    /// API servers, which remember more than that, anew.
+    ///
+    /// # Errors
+    /// If etcd refuses, or an API server does not come back.
+    pub async fn expire_watches(&mut self) -> Result<()> {
+        self.etcd.compact().await?;
+        for server in &mut self.api_servers {
+            server.process().restart()?;
+            server.until_ready().await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Starts a component of the cluster that logs in with a kubeconfig of its own, which is its last argument.
+    pub(crate) fn start_component(
+        &self,
+        name: &str,
+        user: &str,
+        group: Option<&str>,
+        invocation: impl FnOnce(&Path) -> Invocation,
+    ) -> Result<Process> {
+        let identity = self.secrets.cluster.client(user, group)?;
+        let file = self.folder.path().join(format!("{name}.kubeconfig"));
+        let server = self.api_servers[0].url();
+        let file = kubeconfig::write(&file, &server, &self.secrets.cluster.certificate(), &identity)?;
+        Process::start(name, self.place.run(invocation(&file)), self.folder.log(name))
+    }
+
+    fn start_controller_manager(&self) -> Result<Option<Process>> {
+        let Some(program) = &self.programs.kube_controller_manager else { return Ok(None) };
+        let name = "kube-controller-manager";
+        let secrets = &self.secrets;
+        let process = self.start_component(name, "system:kube-controller-manager", None, |file| {
+            Invocation::new(program)
+                .flag("kubeconfig", file)
+                .flag("authentication-kubeconfig", file)
+                .flag("authorization-kubeconfig", file)
+                .flag("bind-address", "127.0.0.1")
+                // It serves nobody.
+                .flag("secure-port", "0")
+                .flag("leader-elect", "false")
+                .flag("use-service-account-credentials", "true")
+                // With the defaults of 20 and 30 it is busy with its own start for seconds.
+                .flag("kube-api-qps", "1000")
+                .flag("kube-api-burst", "2000")
+                .flag("root-ca-file", secrets.cluster.certificate())
+                .flag("client-ca-file", secrets.cluster.certificate())
+                .flag("requestheader-client-ca-file", secrets.front_proxy.certificate())
+                .flag("service-account-private-key-file", &secrets.service_account_key)
+                .flag("cluster-signing-cert-file", secrets.cluster.certificate())
+                .flag("cluster-signing-key-file", secrets.cluster.key())
+                .flag("allocate-node-cidrs", "false")
+                .flag("service-cluster-ip-range", self.place.services())
+        })?;
+        Ok(Some(process))
+    }
+
+    /// A pod needs the service account that the controller manager makes in every namespace.
+    async fn until_pods_may_be_created(&mut self) -> Result<()> {
+        let accounts = Api::<ServiceAccount>::namespaced(self.client().await?, "default");
+        until("the service account of the namespace default", PATIENCE, async || {
+            if let Some(manager) = &mut self.controller_manager {
+                manager.ensure_running()?;
+            }
+            accounts.get("default").await.map(drop).context("serviceaccount default")
+        })
+        .await
+    }
+}
+
+/// An address of this machine that is not loopback, for the endpoints of a Service: Kubernetes refuses loopback there.
+/// Nothing is sent to find it, and what is sent to it does not leave the machine.
+///
+/// # Errors
+/// If the machine has loopback only.
+pub fn address_for_endpoints() -> Result<IpAddr> {
+    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    // TEST-NET-1 (RFC 5737): only the choice of our own address matters.
+    socket.connect(("192.0.2.1", 9)).context("this machine has no address but loopback")?;
+    Ok(socket.local_addr()?.ip())
+}

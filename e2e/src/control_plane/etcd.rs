@@ -1,0 +1,75 @@
+//! The store of a control plane.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use anyhow::{Context as _, Result};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+
+use super::{Place, Programs, Secrets};
+use crate::Folder;
+use crate::pki::Identity;
+use crate::port::Port;
+use crate::process::{Invocation, Process};
+
+#[derive(Debug)]
+pub(super) struct Etcd {
+    process: Process,
+    port: Port,
+    _peer_port: Port,
+    client: Identity,
+    authority: std::path::PathBuf,
+}
+
+impl Etcd {
+    pub fn start(place: &Place, folder: &Folder, programs: &Programs, secrets: &Secrets) -> Result<Self> {
+        let (port, peer_port) = (Port::reserve()?, Port::reserve()?);
+        let server = secrets.etcd.server("etcd", &["localhost", "127.0.0.1"])?;
+        let client = secrets.etcd.client("kube-apiserver", None)?;
+        let url = format!("https://127.0.0.1:{}", port.number());
+        let peer_url = format!("http://127.0.0.1:{}", peer_port.number());
+        let invocation = Invocation::new(&programs.etcd)
+            .flag("name", "e2e")
+            .flag("data-dir", folder.path().join("etcd"))
+            // What survives a power cut of a test machine interests nobody.
+            .argument("--unsafe-no-fsync")
+            .flag("listen-client-urls", &url)
+            .flag("advertise-client-urls", &url)
+            .flag("listen-peer-urls", &peer_url)
+            .flag("initial-advertise-peer-urls", &peer_url)
+            .flag("initial-cluster", format!("e2e={peer_url}"))
+            .argument("--client-cert-auth")
+            .flag("trusted-ca-file", secrets.etcd.certificate())
+            .flag("cert-file", &server.certificate)
+            .flag("key-file", &server.key);
+        let process = Process::start("etcd", place.run(invocation), folder.log("etcd"))?;
+        Ok(Self { process, port, _peer_port: peer_port, client, authority: secrets.etcd.certificate() })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port.number()).into()
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Forgets every revision but the newest.
+    pub async fn compact(&self) -> Result<()> {
+        // A key that does not exist: only the header of the answer matters.
+        let answer = self.call("range", &json!({"key": "AA=="})).await?;
+        let revision = answer["header"]["revision"].as_str().context("etcd names no revision")?;
+        self.call("compaction", &json!({"revision": revision, "physical": true})).await?;
+        Ok(())
+    }
+
+    /// Asks the JSON gateway of etcd; a client of Kubernetes is also one of TLS and JSON.
+    async fn call(&self, method: &str, request: &Value) -> Result<Value> {
+        let file = self.client.certificate.with_extension("kubeconfig");
+        let server = format!("https://{}", self.address());
+        let file = crate::kubeconfig::write(&file, &server, &self.authority, &self.client)?;
+        let config: Config = crate::kubeconfig::config(&file).await?;
+        let request = http::Request::post(format!("/v3/kv/{method}")).body(serde_json::to_vec(request)?)?;
+        Ok(Client::try_from(config)?.request(request).await?)
+    }
+}

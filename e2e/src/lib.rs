@@ -1,0 +1,36 @@
+//! Real Kubernetes for tests, from binaries that are built once from the Go modules in `go/`:
+//!
+//! - [`ControlPlane`]: etcd, API servers and a controller manager, plain processes on loopback;
+//! - [`Node`]: beside them a kubelet, containerd, CNI, kube-proxy, `CoreDNS` and an OCI registry, in namespaces of their
+//!   own (needs root).
+//!
+//! What a test starts ends with it, also when it panics or is killed. Logs stay in `target/e2e/<test>/`.
+
+#![allow(clippy::missing_panics_doc, reason = "a test harness may panic where its user could do nothing")]
+
+pub mod binaries;
+mod cluster;
+mod control_plane;
+mod folder;
+mod kubeconfig;
+mod node;
+pub mod pki;
+mod port;
+mod process;
+mod proxy;
+mod until;
+mod webhook;
+
+pub use cluster::{Cluster, Temporary};
+pub use control_plane::{ApiServer, ControlPlane, Options, address_for_endpoints};
+pub use folder::Folder;
+pub use process::Process;
+pub use proxy::{Fault, Proxy};
+pub use until::until;
+pub use webhook::Webhook;
+
+/// Says something to the person who waits, past the capture of the test runner.
+pub(crate) fn say(message: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "{message}");
+}
