@@ -6,10 +6,10 @@ ADMIN_LISTEN ?= 127.0.0.1:3001
 GUESTS := --manifest-path examples/policies/Cargo.toml --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint deny bench fuzz tools
+.PHONY: help run demo test lint deny recordings bench fuzz tools
 
 help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 run: ## Build, and serve examples/quickstart on loopback
 	cargo build --locked -p policy-server
@@ -41,6 +41,9 @@ lint: ## Check format and lints, warnings are errors
 deny: ## Check advisories, licences and duplicates of the dependencies
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
 	cargo deny --locked check
+
+recordings: ## Record examples/reviews anew from a real API server
+	PROVISO_E2E_RECORD=1 cargo test --locked --workspace --test quickstart_in_a_cluster
 
 bench: ## Measure the engines, and the server beside a bare one
 	cargo bench --locked --workspace

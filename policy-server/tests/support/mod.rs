@@ -8,6 +8,8 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
+pub mod recording;
+pub mod tap;
 pub mod tls;
 pub mod wapc;
 
