@@ -41,16 +41,15 @@ impl Quickstart {
         let mut policies = Vec::new();
         for entry in std::fs::read_dir(example("quickstart"))? {
             let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap();
+            if path.extension().is_none_or(|extension| extension != "yaml") {
+                continue;
+            }
             // Modules are named relative to the manifests.
             let text = std::fs::read_to_string(&path)?
                 .replace("file://../policies", &format!("file://{}", example("policies").display()));
-            if name.ends_with(".yaml") {
-                folder.write(name, &text);
-                policies.extend(
-                    documents(&text)?.into_iter().filter(|it| it["kind"] == "ClusterPolicy" || it["kind"] == "Policy"),
-                );
-            }
+            folder.write(path.file_name().and_then(|name| name.to_str()).unwrap(), &text);
+            let is_policy = |document: &Value| document["kind"] == "ClusterPolicy" || document["kind"] == "Policy";
+            policies.extend(documents(&text)?.into_iter().filter(is_policy));
         }
         let recorded = json!({
             "program": {"cel": {"validations": []}},
@@ -60,15 +59,15 @@ impl Quickstart {
             ]},
         });
         folder.write("recorded.json", manifest("ClusterPolicy", "recorded", &recorded));
-        policies.insert(0, json!({"kind": "ClusterPolicy", "metadata": {"name": "recorded"}, "spec": recorded}));
+        policies.push(json!({"metadata": {"name": "recorded"}, "spec": recorded}));
+        // `until_asked` counts on this order.
+        policies.sort_by_key(|policy| policy["metadata"]["name"].to_string());
         let server = Server::start(folder, &[]).await;
 
         let plane = ControlPlane::start("quickstart").await?;
         let cluster = Cluster::of(&plane).await?;
         let admin = cluster.kubectl()?;
-        for file in [example("quickstart/namespaces.yaml")] {
-            admin.run(&["create", "-f", file.to_str().unwrap()]).await?;
-        }
+        admin.run(&["create", "-f", example("quickstart/namespaces.yaml").to_str().unwrap()]).await?;
         admin.run(&["create", "namespace", "ci"]).await?;
         admin.run(&["create", "serviceaccount", "deployer", "--namespace=ci"]).await?;
         let people = ["--user=mara@example.com", "--serviceaccount=ci:deployer", "--clusterrole=admin"];
