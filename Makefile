@@ -6,7 +6,7 @@ ADMIN_LISTEN ?= 127.0.0.1:3001
 GUESTS := --manifest-path examples/policies/Cargo.toml --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint deny recordings bench fuzz tools
+.PHONY: help run demo test lint deny crds recordings bench fuzz tools
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ lint: ## Check format and lints, warnings are errors
 deny: ## Check advisories, licences and duplicates of the dependencies
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
 	cargo deny --locked check
+
+crds: ## Generate crds/*.yaml from the types
+	cargo run --locked -q -p proviso-crds --bin crdgen -- crds
 
 recordings: ## Record examples/reviews anew from a real API server
 	PROVISO_E2E_RECORD=1 cargo test --locked --workspace --test quickstart_in_a_cluster

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct Admission {
     /// Operations and resources, as in a ValidatingWebhookConfiguration.
+    #[schemars(length(min = 1))]
     pub rules: Vec<RuleWithOperations>,
     /// Only objects in namespaces with these labels. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,6 +31,7 @@ pub struct Admission {
     pub failure_policy: FailurePolicy,
     /// How long the API server waits for an answer, in seconds: 1 to 30. Default: 10.
     #[serde(default = "timeout_seconds")]
+    #[schemars(range(min = 1, max = 30))]
     pub timeout_seconds: u32,
     /// Whether the policy may change objects. A change by a policy that may not is a denial. Default: false.
     #[serde(default)]

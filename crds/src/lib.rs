@@ -4,19 +4,29 @@
 #![allow(clippy::doc_markdown, reason = "`kubectl explain` shows the field docs, and knows no Markdown")]
 
 mod admission;
+mod definitions;
 mod experiment;
 mod policy;
 mod program;
+mod revision;
 pub mod validation;
 
 pub use admission::{Admission, FailurePolicy, MatchPolicy, Mode};
+pub use definitions::definitions;
 pub use experiment::{
     ClusterPolicyExperiment, ClusterPolicyExperimentSpec, ExperimentSpec, PolicyExperiment, PolicyRef,
 };
-pub use policy::{ClusterPolicy, ClusterPolicySpec, ContextAwareResource, Policy, PolicySpec};
+pub use policy::{
+    ClusterPolicy, ClusterPolicySpec, ContextAwareResource, Policy, PolicyPhase, PolicySpec, PolicyStatus, ReplicaCount,
+};
 pub use program::{
     Cel, CelAuditAnnotation, CelMutation, CelMutationType, CelValidation, CelVariable, ConfigMapKeyRef, Group,
     GroupMember, Program, Rego, RegoDialect, SecretRef, Wasm, WasmMode,
+};
+
+pub use revision::{
+    ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, Readiness, ReplicaStatus,
+    RevisedPolicy,
 };
 
 /// The API group of all kinds.

@@ -1,16 +1,36 @@
 //! `Policy` and `ClusterPolicy`: one body, two scopes.
 
-use kube::CustomResource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Mode};
 use crate::program::Program;
 
 /// What decides, with which settings, and about what.
-#[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[kube(group = "proviso.dev", version = "v1alpha1", kind = "Policy", namespaced, category = "proviso")]
+#[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
+#[kube(
+    group = "proviso.dev",
+    version = "v1alpha1",
+    kind = "Policy",
+    namespaced,
+    category = "proviso",
+    shortname = "pvp",
+    status = "PolicyStatus",
+    doc = "A policy about the requests of its own namespace.",
+    validation = Rule::new("self.metadata.name.size() <= 150").message("a policy's name has at most 150 characters"),
+    printcolumn(name = "Server", type_ = "string", json_path = ".spec.policyServer"),
+    printcolumn(name = "Mode", type_ = "string", json_path = ".status.mode"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Live", type_ = "integer", json_path = ".status.liveGeneration"),
+    printcolumn(name = "Replicas", type_ = "string", json_path = ".status.replicas.summary"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[x_kube(
+    validation = Rule::new("has(self.admission)").message("say in `admission` which requests the policy decides about")
+)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicySpec {
     /// The name of the PolicyServer that evaluates this policy. Default: `default`.
@@ -35,6 +55,7 @@ pub struct PolicySpec {
     pub host_capabilities: Vec<String>,
     /// How long one evaluation may take, in seconds: 1 to 30. Default: the policy server's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 30))]
     pub timeout_eval_seconds: Option<u32>,
     /// Decide about requests to the Kubernetes API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,9 +67,71 @@ pub struct PolicySpec {
 
 /// The spec of a ClusterPolicy: that of a Policy.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[kube(group = "proviso.dev", version = "v1alpha1", kind = "ClusterPolicy", category = "proviso")]
+#[kube(
+    group = "proviso.dev",
+    version = "v1alpha1",
+    kind = "ClusterPolicy",
+    category = "proviso",
+    shortname = "pvcp",
+    status = "PolicyStatus",
+    doc = "A policy about the requests of the whole cluster.",
+    validation = Rule::new("self.metadata.name.size() <= 150").message("a policy's name has at most 150 characters"),
+    printcolumn(name = "Server", type_ = "string", json_path = ".spec.policyServer"),
+    printcolumn(name = "Mode", type_ = "string", json_path = ".status.mode"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Live", type_ = "integer", json_path = ".status.liveGeneration"),
+    printcolumn(name = "Replicas", type_ = "string", json_path = ".status.replicas.summary"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
 #[serde(transparent)]
 pub struct ClusterPolicySpec(pub PolicySpec);
+
+/// Where a policy stands.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyStatus {
+    /// In one word; the conditions say why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<PolicyPhase>,
+    /// The generation that answers requests; none before the first one does, or while the policy is disabled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_generation: Option<i64>,
+    /// `Scheduled`: a revision of the newest generation exists. `Initialized`: its program was fetched, compiled and
+    /// accepted its settings. `Ready`: every replica serves it. `Live`: requests are answered by it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// How many replicas of the policy server serve the newest generation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<ReplicaCount>,
+    /// The mode in which requests are answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+}
+
+/// Where a policy stands, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum PolicyPhase {
+    /// No generation answers yet.
+    Pending,
+    /// A generation answers, and a newer one is on its way.
+    Updating,
+    /// The newest generation answers.
+    Active,
+    /// The newest generation does not work; the one before it, if there is one, goes on.
+    Failed,
+    /// The policy is disabled.
+    Disabled,
+}
+
+/// Replicas of a policy server.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct ReplicaCount {
+    pub ready: u32,
+    pub total: u32,
+    /// `ready/total`, for the column of `kubectl get`.
+    pub summary: String,
+}
 
 /// A kind of Kubernetes objects that a program may read.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]

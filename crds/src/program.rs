@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -23,7 +24,11 @@ pub enum Program {
 }
 
 /// A [`Program`] as its fields: formats such as YAML do not read an enum from a mapping by themselves.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("[has(self.wasm), has(self.rego), has(self.cel), has(self.group)].exists_one(it, it)")
+        .message("needs exactly one of `wasm`, `rego`, `cel` and `group`")
+)]
 struct ProgramFields {
     /// A WebAssembly module, such as a Kubewarden policy.
     wasm: Option<Wasm>,
@@ -50,14 +55,19 @@ impl TryFrom<ProgramFields> for Program {
 }
 
 /// A WebAssembly module.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Wasm {
     /// Where the module comes from: `registry://host/repository:tag`, `https://…` or, for a policy server without
     /// a cluster, `file:///absolute/path` or `file://./path/from/the/manifest`.
+    #[x_kube(
+        validation = Rule::new("self.startsWith('registry://') || self.startsWith('https://')")
+            .message("starts with registry:// or https:// (file:// is for a policy server without a cluster)")
+    )]
     pub module: String,
     /// The module must have this digest: `sha256:` and 64 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^sha256:[0-9a-f]{64}$"))]
     pub digest: Option<String>,
     /// Secrets with credentials for the registry, in the policy server's namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -88,11 +98,18 @@ pub struct SecretRef {
 }
 
 /// Rego source; exactly one of `source` and `configMapRef`.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("has(self.source) != has(self.configMapRef)")
+        .message("needs exactly one of `source` and `configMapRef`"),
+    validation = Rule::new("!has(self.entrypoint) || self.dialect == 'Admission'")
+        .message("`entrypoint` is for the dialect Admission: Gatekeeper's is always `violation`")
+)]
 #[serde(rename_all = "camelCase")]
 pub struct Rego {
     /// One module, at most 256 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 262_144))]
     pub source: Option<String>,
     /// The ConfigMap that holds the module.
     #[serde(default, skip_serializing_if = "Option::is_none")]
