@@ -30,8 +30,7 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 6] =
-        [Self::Etcd, Self::Kubernetes, Self::Helm, Self::CoreDns, Self::Registry, Self::Pod];
+    pub const ALL: [Self; 6] = [Self::Etcd, Self::Kubernetes, Self::Helm, Self::CoreDns, Self::Registry, Self::Pod];
 
     /// Its folder in `e2e/go/`.
     #[must_use]

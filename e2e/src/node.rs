@@ -1,1 +1,210 @@
-//! A full node.
+//! A full node: a cluster that runs pods, in namespaces of its own.
+
+mod cgroups;
+mod dns;
+mod host;
+mod kubelet;
+mod namespaces;
+mod registry;
+mod runtime;
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use kube::{Api, Client};
+
+pub(crate) use namespaces::Network;
+
+use cgroups::Cgroups;
+use host::Host;
+use namespaces::Namespaces;
+use registry::Registry;
+
+use crate::binaries::{Component, Programs};
+use crate::control_plane::{ControlPlane, Options, PATIENCE, Place};
+use crate::process::{Invocation, Process};
+use crate::{Folder, Image, until};
+
+/// In Kubernetes and as host name.
+const NAME: &str = "node";
+/// Of the node in its network, which is nobody else's: every node has the same one.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 2);
+/// Of the Service of `CoreDNS`: one of [`Place::services`].
+const DNS: &str = "10.96.0.10";
+
+/// A cluster of one node. Ends with this value, and with this program even if that is killed.
+///
+/// Its API server and its registry are reached at the same addresses of loopback from this machine and from the node.
+#[derive(Debug)]
+pub struct Node {
+    // Fields are dropped in this order: with the namespaces ends all that runs in them; then their cgroups can go.
+    namespaces: Namespaces,
+    kubelet: Process,
+    containerd: Process,
+    _others: [Process; 2],
+    cgroups: Cgroups,
+    registry: Registry,
+    control_plane: ControlPlane,
+    host: Host,
+}
+
+impl Node {
+    /// Whether there can be nodes here at all, for tests that are passed by where there cannot.
+    #[must_use]
+    pub fn is_possible() -> bool {
+        host::is_root()
+    }
+
+    /// Starts one and waits until it is Ready; its files are in `target/e2e/<name>/`.
+    ///
+    /// # Errors
+    /// If this is not root, a program is missing, or a component does not come up.
+    pub async fn start(name: &str) -> Result<Self> {
+        let host = Host::find()?;
+        // Building them takes minutes: first, before anything waits for anything else.
+        let programs = Component::Kubernetes.folder()?;
+        let pod = Component::Pod.folder()?.join("pod");
+        let images = [Image::new(runtime::PAUSE).file(&pod, "/pod").entrypoint(["/pod"]), dns::image()?];
+        Component::Registry.folder()?;
+        let plane = Programs {
+            etcd: Component::Etcd.folder()?.join("etcd"),
+            kube_apiserver: programs.join("kube-apiserver"),
+            kube_controller_manager: Some(programs.join("kube-controller-manager")),
+        };
+
+        let folder = Folder::new(name)?;
+        let cgroups = Cgroups::new(folder.path())?;
+        let namespaces = Namespaces::start(&folder, &cgroups, ADDRESS, &pod).await?;
+        let place = Place::node(namespaces.network(), ADDRESS);
+        let inside = Inside { host: &host, namespaces: &namespaces, cgroups: &cgroups };
+        let containerd = inside.start("containerd", runtime::containerd(&host, &folder)?, &folder)?;
+        let registry = Registry::start(&place, &folder).await?;
+        let tars = folder.path().join("images");
+        let log = folder.log("images");
+        let (control_plane, ()) = tokio::try_join!(
+            ControlPlane::start_in(place, folder, plane, Options::default()),
+            inside.load(&images, &tars, &log),
+        )?;
+        let folder = control_plane.folder();
+        let scheduler = control_plane.start_component("kube-scheduler", "system:kube-scheduler", None, |file| {
+            Invocation::new(programs.join("kube-scheduler"))
+                .flag("kubeconfig", file)
+                .flag("authentication-kubeconfig", file)
+                .flag("authorization-kubeconfig", file)
+                .flag("bind-address", "127.0.0.1")
+                .flag("leader-elect", "false")
+        })?;
+        let kubelet = inside.start("kubelet", kubelet::kubelet(&programs, &control_plane)?, folder)?;
+        let kube_proxy = inside.start("kube-proxy", kubelet::kube_proxy(&programs, &control_plane)?, folder)?;
+        dns::install(&control_plane.client().await?).await?;
+        let _others = [scheduler, kube_proxy];
+        let mut node = Self { namespaces, kubelet, containerd, _others, cgroups, registry, control_plane, host };
+        node.registry.until_ready().await?;
+        node.until_ready().await?;
+        Ok(node)
+    }
+
+    #[must_use]
+    pub fn control_plane(&self) -> &ControlPlane {
+        &self.control_plane
+    }
+
+    /// An administrator's client.
+    ///
+    /// # Errors
+    /// If the files of this run are gone.
+    pub async fn client(&self) -> Result<Client> {
+        self.control_plane.client().await
+    }
+
+    /// For an administrator.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        self.control_plane.kubeconfig()
+    }
+
+    /// `host:port` of the registry, in names of images too.
+    #[must_use]
+    pub fn registry(&self) -> String {
+        self.registry.address()
+    }
+
+    /// The image that every node has: `/pod` of `go/pod`, which waits, serves HTTP or asks for a URL.
+    #[must_use]
+    pub fn pod_image() -> &'static str {
+        runtime::PAUSE
+    }
+
+    /// What is on the machine because of this node, beside processes: its cgroups.
+    #[must_use]
+    pub fn cgroups(&self) -> &[PathBuf] {
+        self.cgroups.folders()
+    }
+
+    /// Gives containerd an image, so that pods need no registry for it.
+    ///
+    /// # Errors
+    /// If a file of the image cannot be read, or containerd refuses it.
+    pub async fn load(&self, image: &Image) -> Result<()> {
+        let inside = Inside { host: &self.host, namespaces: &self.namespaces, cgroups: &self.cgroups };
+        let folder = self.control_plane.folder();
+        inside.load(std::slice::from_ref(image), &folder.path().join("images"), &folder.log("images")).await
+    }
+
+    /// Waits until names of Services are answered.
+    ///
+    /// # Errors
+    /// If that takes too long.
+    pub async fn until_dns(&self) -> Result<()> {
+        dns::until_ready(&self.client().await?).await
+    }
+
+    async fn until_ready(&mut self) -> Result<()> {
+        let nodes = Api::<NodeObject>::all(self.client().await?);
+        until("a Ready node", PATIENCE, async || {
+            self.containerd.ensure_running()?;
+            self.kubelet.ensure_running()?;
+            let status = nodes.get(NAME).await?.status.context("no status yet")?;
+            let conditions = status.conditions.unwrap_or_default();
+            match conditions.iter().find(|condition| condition.type_ == "Ready") {
+                Some(condition) if condition.status == "True" => Ok(()),
+                other => bail!("{}", other.and_then(|ready| ready.message.as_deref()).unwrap_or("no condition yet")),
+            }
+        })
+        .await
+    }
+}
+
+/// How to run something as a process of the node.
+struct Inside<'a> {
+    host: &'a Host,
+    namespaces: &'a Namespaces,
+    cgroups: &'a Cgroups,
+}
+
+impl Inside<'_> {
+    fn start(&self, name: &str, invocation: Invocation, folder: &Folder) -> Result<Process> {
+        self.start_with_log(name, invocation, folder.log(name))
+    }
+
+    fn start_with_log(&self, name: &str, invocation: Invocation, log: PathBuf) -> Result<Process> {
+        let invocation = invocation.variable("PATH", self.host.path());
+        Process::start(name, self.namespaces.enter(self.cgroups, invocation), log)
+    }
+
+    /// Writes images and gives them to containerd, which may just be coming up.
+    async fn load(&self, images: &[Image], folder: &Path, log: &Path) -> Result<()> {
+        std::fs::create_dir_all(folder)?;
+        for image in images {
+            let tar = folder.join(image.reference().replace(['/', ':'], "-")).with_added_extension("tar");
+            let (image, file) = (image.clone(), tar.clone());
+            tokio::task::spawn_blocking(move || image.write(&file)).await??;
+            let import = runtime::import(self.host, &tar);
+            self.start_with_log("ctr", import, log.to_owned())?.until_done(PATIENCE).await?;
+            std::fs::remove_file(tar)?;
+        }
+        Ok(())
+    }
+}

@@ -9,18 +9,20 @@ use kube::Client;
 use super::{PATIENCE, Place, Programs, Secrets};
 use crate::port::Port;
 use crate::process::{Invocation, Process};
-use crate::{Folder, kubeconfig, until};
+use crate::{Folder, Proxy, kubeconfig, until};
 
 /// A kube-apiserver. There can be several on one etcd.
 #[derive(Debug)]
 pub struct ApiServer {
     process: Process,
     port: Port,
+    /// From a node's network.
+    _forward: Option<Proxy>,
     kubeconfig: PathBuf,
 }
 
 impl ApiServer {
-    pub(super) fn start(
+    pub(super) async fn start(
         number: usize,
         etcd: SocketAddr,
         place: &Place,
@@ -81,7 +83,8 @@ impl ApiServer {
         let file = folder.path().join(format!("{name}.kubeconfig"));
         let kubeconfig = kubeconfig::write(&file, &url, &secrets.cluster.certificate(), &secrets.admin)?;
         let process = Process::start(&name, place.run(invocation), folder.log(&name))?;
-        Ok(Self { process, port, kubeconfig })
+        let forward = place.reach(port.number()).await?;
+        Ok(Self { process, port, _forward: forward, kubeconfig })
     }
 
     #[must_use]

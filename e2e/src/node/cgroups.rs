@@ -2,6 +2,7 @@
 //! that the kernel does not take back by itself; a small process does, however this program ends.
 
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -32,9 +33,10 @@ impl Cgroups {
             .args(&folders)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(fs::File::create(run.join("logs/sweep.log"))?);
-        // Ctrl-C in a terminal is for the group of this program, not for it.
-        let sweeper = std::os::unix::process::CommandExt::process_group(&mut { sweeper }, 0).spawn()?;
+            .stderr(fs::File::create(run.join("logs/sweep.log"))?)
+            // Ctrl-C in a terminal is for the group of this program, not for it.
+            .process_group(0)
+            .spawn()?;
         let cgroups = Self { folders, unified, sweeper };
         if unified {
             enable_controllers()?;
@@ -85,10 +87,14 @@ fn hierarchies(name: &str) -> Result<Vec<PathBuf>> {
     for line in fs::read_to_string("/proc/self/cgroup")?.lines() {
         // number:controllers:path
         let mut parts = line.splitn(3, ':');
-        let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
         let mount = Path::new(ROOT).join(controllers.trim_start_matches("name="));
         if number != "0" && mount.exists() {
-            folders.push(mount.join(path.trim_start_matches('/')).join(name));
+            let own = mount.join(path.trim_start_matches('/'));
+            // In a container the path may be the host's; then what is mounted is the container's own.
+            folders.push(if own.exists() { own } else { mount }.join(name));
         }
     }
     Ok(folders)

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -88,7 +89,7 @@ impl Network {
         std::thread::spawn(move || {
             let make = || {
                 let network = std::fs::File::open(path)?;
-                move_into_link_name_space((&network).into(), Some(LinkNameSpaceType::Network))?;
+                move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
                 TcpSocket::new_v4()
             };
             let _ = sender.send(make());
