@@ -135,7 +135,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    fn assets() -> Option<PathBuf> {
+    pub(crate) fn assets() -> Option<PathBuf> {
         std::env::var_os("KUBEBUILDER_ASSETS").filter(|value| !value.is_empty()).map(PathBuf::from)
     }
 

@@ -196,10 +196,6 @@ impl ControlPlane {
         &self.secrets
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
-    }
-
     /// Starts a component of the cluster that logs in with a kubeconfig of its own.
     pub(crate) fn start_component(
         &self,
@@ -229,6 +225,8 @@ impl ControlPlane {
                 .flag("authentication-kubeconfig", file)
                 .flag("authorization-kubeconfig", file)
                 .flag("bind-address", "127.0.0.1")
+                // Made if missing; the default is in the host's /usr.
+                .flag("flex-volume-plugin-dir", self.folder.path().join("volume-plugins"))
                 // It serves nobody.
                 .flag("secure-port", "0")
                 .flag("leader-elect", "false")

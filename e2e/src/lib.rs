@@ -19,6 +19,7 @@ pub mod pki;
 mod port;
 mod process;
 mod proxy;
+pub mod supervisor;
 mod until;
 mod webhook;
 

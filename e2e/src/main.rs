@@ -1,10 +1,12 @@
 //! The harness by hand: builds Kubernetes, and keeps a cluster running until it is told to end it.
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
+use proviso_e2e::supervisor::{self, Kind};
 
+/// Real Kubernetes on this machine, built from source, up in seconds.
 #[derive(Parser)]
-#[command(version, about, max_term_width = 100)]
+#[command(version, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -13,15 +15,63 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Build what is missing of Kubernetes, and show the versions and where the programs are
+    ///
+    /// The programs are built once, into PROVISO_E2E_CACHE (default: ~/.cache/proviso-e2e); that needs Go.
     Kubernetes {
-        /// Only what a control plane consists of
-        #[arg(long)]
-        control_plane: bool,
+        #[command(flatten)]
+        kind: Only,
+    },
+    /// Start a cluster that goes on running, and print how to use it
+    ///
+    /// A full node runs pods, and needs root, containerd, runc, CNI plugins and iptables. What is printed to stdout is for
+    /// a shell: eval "$(proviso-e2e up)".
+    Up {
+        #[command(flatten)]
+        kind: Only,
+        #[command(flatten)]
+        name: Name,
+    },
+    /// End it
+    Down {
+        #[command(flatten)]
+        name: Name,
+    },
+    /// Be the process that keeps a cluster
+    #[command(hide = true)]
+    Supervise {
+        #[command(flatten)]
+        kind: Only,
+        #[command(flatten)]
+        name: Name,
     },
 }
 
-fn main() -> Result<()> {
+#[derive(Args)]
+struct Only {
+    /// Only a control plane (etcd, API server, controller manager): needs no root, runs no pods
+    #[arg(long)]
+    control_plane: bool,
+}
+
+impl Only {
+    fn kind(&self) -> Kind {
+        if self.control_plane { Kind::ControlPlane } else { Kind::Node }
+    }
+}
+
+#[derive(Args)]
+struct Name {
+    /// Its files and logs are in target/e2e/<NAME>
+    #[arg(long, default_value = "cluster")]
+    name: String,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
     match Arguments::parse().command {
-        Command::Kubernetes { control_plane } => proviso_e2e::binaries::show(control_plane),
+        Command::Kubernetes { kind } => proviso_e2e::binaries::show(kind.control_plane),
+        Command::Up { kind, name } => supervisor::up(&name.name, kind.kind()).await,
+        Command::Down { name } => supervisor::down(&name.name).await,
+        Command::Supervise { kind, name } => supervisor::supervise(&name.name, kind.kind()).await,
     }
 }

@@ -57,6 +57,15 @@ impl Node {
         host::is_root()
     }
 
+    /// Builds what is missing and looks for what the machine must have.
+    ///
+    /// # Errors
+    /// If this is not root, a program is missing and named, or a build fails.
+    pub fn prepare() -> Result<()> {
+        Host::find()?;
+        Component::ALL.into_iter().try_for_each(|component| component.folder().map(drop))
+    }
+
     /// Starts one and waits until it is Ready; its files are in `target/e2e/<name>/`.
     ///
     /// # Errors
@@ -137,7 +146,13 @@ impl Node {
         runtime::PAUSE
     }
 
-    /// What is on the machine because of this node, beside processes: its cgroups.
+    /// The process whose namespaces are the node's: `nsenter --target <it> --net` for a look around.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.namespaces.first()
+    }
+
+    /// Where the kernel accounts for its processes.
     #[must_use]
     pub fn cgroups(&self) -> &[PathBuf] {
         self.cgroups.folders()

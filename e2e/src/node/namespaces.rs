@@ -3,10 +3,10 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::net::TcpSocket;
 use tokio::sync::oneshot;
@@ -22,6 +22,7 @@ use crate::{Folder, until};
 pub(super) struct Namespaces {
     process: Process,
     first: u32,
+    files: PathBuf,
 }
 
 impl Namespaces {
@@ -37,15 +38,20 @@ impl Namespaces {
             .arguments(["--fork", "--kill-child", "--"])
             .forking();
         let process = Process::start("init", cgroups.found(init).through(unshare), folder.log("init"))?;
-        let mut namespaces = Self { process, first: 0 };
+        let mut namespaces = Self { process, first: 0, files };
         until("the namespaces of a node", PATIENCE, async || {
             namespaces.process.ensure_running()?;
-            ensure!(files.join("ready").exists(), "its log: {}", namespaces.process.log().display());
+            ensure!(namespaces.files.join("ready").exists(), "its log: {}", namespaces.process.log().display());
             Ok(())
         })
         .await?;
-        namespaces.first = namespaces.process.program().context("PID 1 ended")?;
+        namespaces.first = namespaces.process.program()?;
         Ok(namespaces)
+    }
+
+    /// The number of PID 1 outside.
+    pub fn first(&self) -> u32 {
+        self.first
     }
 
     /// Runs something in all of them and in the cgroups.
@@ -57,6 +63,14 @@ impl Namespaces {
 
     pub fn network(&self) -> Network {
         Network { first: self.first }
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        self.process.kill();
+        // Images and volumes: large, and no logs are among them.
+        let _ = std::fs::remove_dir_all(self.files.join("var/lib"));
     }
 }
 
