@@ -1,5 +1,7 @@
 //! The harness by hand: builds Kubernetes, and keeps a cluster running until it is told to end it.
 
+use std::io::Write as _;
+
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use proviso_e2e::supervisor::{self, Kind};
@@ -36,6 +38,8 @@ enum Command {
         #[command(flatten)]
         name: Name,
     },
+    /// Print the Debian packages that a full node needs and this machine lacks
+    Packages,
     /// Be the process that keeps a cluster
     #[command(hide = true)]
     Supervise {
@@ -72,6 +76,7 @@ async fn main() -> Result<()> {
         Command::Kubernetes { kind } => proviso_e2e::binaries::show(kind.control_plane),
         Command::Up { kind, name } => supervisor::up(&name.name, kind.kind()).await,
         Command::Down { name } => supervisor::down(&name.name).await,
+        Command::Packages => Ok(writeln!(std::io::stdout(), "{}", proviso_e2e::Node::missing_packages().join(" "))?),
         Command::Supervise { kind, name } => supervisor::supervise(&name.name, kind.kind()).await,
     }
 }

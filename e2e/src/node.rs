@@ -57,6 +57,12 @@ impl Node {
         host::is_root()
     }
 
+    /// The packages of Debian that have what nodes need and this machine lacks.
+    #[must_use]
+    pub fn missing_packages() -> Vec<&'static str> {
+        host::missing_packages()
+    }
+
     /// Builds what is missing and looks for what the machine must have.
     ///
     /// # Errors

@@ -217,7 +217,8 @@ fn walk(folder: &Path, name: &str) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_a_node() -> Result<()> {
+#[allow(clippy::panic, reason = "what is tested")]
+async fn nothing_is_left_of_a_test_that_panics() -> Result<()> {
     if is_skipped()? {
         return Ok(());
     }
@@ -226,7 +227,11 @@ async fn nothing_is_left_of_a_node() -> Result<()> {
     let pods = create_pod(&node, "pod", &[]).await?;
     until_ready(&pods, "pod").await?;
     let traces = Traces::of(node.process(), name)?;
-    drop(node);
+    let test = tokio::spawn(async move {
+        let _node = node;
+        panic!("this is a test that fails");
+    });
+    ensure!(test.await.is_err_and(|error| error.is_panic()));
     traces.ensure_gone()
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Programs of the machine. Users other than root often have no `sbin` in their PATH, and `sudo` keeps that.
+/// Programs of the machine.
 #[derive(Debug)]
 pub(super) struct Host {
     path: OsString,
@@ -39,23 +39,17 @@ pub(super) fn is_root() -> bool {
 
 impl Host {
     pub fn find() -> Result<Self> {
-        ensure!(is_root(), "a full node needs root: run it with `sudo --preserve-env=PATH,HOME`");
-        let mut path = std::env::var_os("PATH").unwrap_or_default();
-        path.push(":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin");
-        let find = |name: &str| std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.exists());
-        let has_plugins = |folder: &&&str| PLUGINS.iter().all(|plugin| Path::new(folder).join(plugin).exists());
-        let cni = PLUGIN_FOLDERS.iter().find(has_plugins).map(PathBuf::from);
-        let mut missing: Vec<_> = PROGRAMS.iter().filter(|(name, _)| find(name).is_none()).copied().collect();
-        if cni.is_none() {
-            missing.push(("CNI plugins", "containernetworking-plugins"));
-        }
-        let (names, mut packages): (Vec<_>, Vec<_>) = missing.into_iter().unzip();
-        packages.dedup();
-        let remedy = format!("missing: {}; on Debian: apt-get install {}", names.join(", "), packages.join(" "));
-        ensure!(names.is_empty(), remedy);
-        let program = |name| find(name).context(remedy.clone());
+        ensure!(
+            is_root(),
+            "a full node needs root: try again with sudo env \"PATH=$PATH\" \"HOME=$HOME\" before the command"
+        );
+        let path = path();
+        let missing = missing(&path);
+        let (names, packages): (Vec<_>, Vec<_>) = missing.iter().copied().unzip();
+        ensure!(names.is_empty(), "missing: {}; on Debian: apt-get install {}", names.join(", "), packages.join(" "));
+        let program = |name| find(&path, name).context(name);
         Ok(Self {
-            cni: cni.context(remedy.clone())?,
+            cni: plugins().context(PLUGINS[0])?,
             containerd: program("containerd")?,
             ctr: program("ctr")?,
             runc: program("runc")?,
@@ -67,4 +61,34 @@ impl Host {
     pub fn path(&self) -> &OsString {
         &self.path
     }
+}
+
+/// The packages of Debian that have what is missing here.
+pub(super) fn missing_packages() -> Vec<&'static str> {
+    missing(&path()).into_iter().map(|(_, package)| package).collect()
+}
+
+fn missing(path: &OsString) -> Vec<(&'static str, &'static str)> {
+    let mut missing: Vec<_> = PROGRAMS.into_iter().filter(|(name, _)| find(path, name).is_none()).collect();
+    if plugins().is_none() {
+        missing.push(("CNI plugins", "containernetworking-plugins"));
+    }
+    missing.dedup_by_key(|(_, package)| *package);
+    missing
+}
+
+/// Users other than root often have no `sbin` in their PATH, and `sudo` keeps that.
+fn path() -> OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin");
+    path
+}
+
+fn find(path: &OsString, name: &str) -> Option<PathBuf> {
+    std::env::split_paths(path).map(|folder| folder.join(name)).find(|path| path.exists())
+}
+
+fn plugins() -> Option<PathBuf> {
+    let mut folders = PLUGIN_FOLDERS.iter().map(Path::new);
+    folders.find(|folder| PLUGINS.iter().all(|plugin| folder.join(plugin).exists())).map(Path::to_owned)
 }
