@@ -121,7 +121,7 @@ impl Component {
         }
         hash.update(include_str!("binaries/build.rs"));
         hash.update(std::env::consts::ARCH);
-        Ok(hash.finalize()[..6].iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(crate::hexadecimal(&hash.finalize()[..6]))
     }
 }
 
@@ -171,15 +171,15 @@ impl Programs {
 pub fn show(control_plane: bool) -> Result<()> {
     let assets = Programs::assets().filter(|_| control_plane);
     let components = if control_plane { &[Component::Etcd, Component::Kubernetes][..] } else { &Component::ALL };
-    let mut table = format!("{:<12}{:<10}FOLDER\n", "COMPONENT", "VERSION");
+    let mut table = std::io::stdout().lock();
+    writeln!(table, "{:<12}{:<10}FOLDER", "COMPONENT", "VERSION")?;
     for component in components {
         let (version, folder) = match &assets {
             Some(assets) => ("?".to_owned(), assets.clone()),
             None => (component.version()?, component.folder()?),
         };
-        table += &format!("{:<12}{version:<10}{}\n", component.name(), folder.display());
+        writeln!(table, "{:<12}{version:<10}{}", component.name(), folder.display())?;
     }
-    std::io::stdout().write_all(table.as_bytes())?;
     Ok(())
 }
 

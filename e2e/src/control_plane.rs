@@ -96,7 +96,7 @@ impl ControlPlane {
         let secrets = Secrets::new(&folder.path().join("pki"))?;
         let etcd = Etcd::start(&place, &folder, &programs, &secrets).await?;
         let etcd_link = if options.etcd_link { Some(Proxy::start(etcd.address()).await?) } else { None };
-        let mut plane = Self {
+        let mut control_plane = Self {
             controller_manager: None,
             api_servers: Vec::new(),
             etcd_link,
@@ -106,12 +106,12 @@ impl ControlPlane {
             programs,
             folder,
         };
-        plane.add_api_server().await?;
-        plane.controller_manager = plane.start_controller_manager()?;
-        if plane.controller_manager.is_some() {
-            plane.until_pods_may_be_created().await?;
+        control_plane.add_api_server().await?;
+        control_plane.controller_manager = control_plane.start_controller_manager()?;
+        if control_plane.controller_manager.is_some() {
+            control_plane.until_pods_may_be_created().await?;
         }
-        Ok(plane)
+        Ok(control_plane)
     }
 
     /// The folder of this run.
@@ -241,7 +241,7 @@ impl ControlPlane {
                 .flag("cluster-signing-cert-file", secrets.cluster.certificate())
                 .flag("cluster-signing-key-file", secrets.cluster.key())
                 .flag("allocate-node-cidrs", "false")
-                .flag("service-cluster-ip-range", self.place.services())
+                .flag("service-cluster-ip-range", Place::SERVICES)
         })?;
         Ok(Some(process))
     }

@@ -31,7 +31,10 @@ impl Folder {
         let logs = path.join("logs");
         std::fs::create_dir_all(&logs)?;
         // The test runner shows this when the test fails.
-        eprintln!("logs of what runs here: {}", logs.display());
+        #[allow(clippy::print_stderr, reason = "only what is printed is captured")]
+        {
+            eprintln!("logs of what runs here: {}", logs.display());
+        }
         Ok(Self { path, _lock: lock })
     }
 

@@ -118,8 +118,7 @@ fn append(tar: &mut tar::Builder<File>, path: &str, content: &[u8]) -> Result<()
 }
 
 fn digest(content: &[u8]) -> String {
-    let digest: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{digest}")
+    format!("sha256:{}", crate::hexadecimal(&Sha256::digest(content)))
 }
 
 fn descriptor(kind: &str, content: &[u8]) -> Value {

@@ -38,3 +38,11 @@ pub(crate) fn say(message: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "{message}");
 }
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

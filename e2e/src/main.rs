@@ -18,7 +18,7 @@ struct Arguments {
 enum Command {
     /// Build what is missing of Kubernetes, and show the versions and where the programs are
     ///
-    /// The programs are built once, into PROVISO_E2E_CACHE (default: ~/.cache/proviso-e2e); that needs Go.
+    /// The programs are built once, into `PROVISO_E2E_CACHE` (default: `~/.cache/proviso-e2e`); that needs Go.
     Kubernetes {
         #[command(flatten)]
         kind: Only,
@@ -26,7 +26,7 @@ enum Command {
     /// Start a cluster that goes on running, and print how to use it
     ///
     /// A full node runs pods, and needs root, containerd, runc, CNI plugins and iptables. What is printed to stdout is for
-    /// a shell: eval "$(proviso-e2e up)".
+    /// a shell: `eval "$(proviso-e2e up)"`.
     Up {
         #[command(flatten)]
         kind: Only,

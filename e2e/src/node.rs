@@ -31,7 +31,7 @@ use crate::{Folder, Image, until};
 const NAME: &str = "node";
 /// Of the node in its network, which is nobody else's: every node has the same one.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 2);
-/// Of the Service of `CoreDNS`: one of [`Place::services`].
+/// Of the Service of `CoreDNS`: one of [`Place::SERVICES`].
 const DNS: &str = "10.96.0.10";
 
 /// A cluster of one node. Ends with this value, and with this program even if that is killed.
@@ -41,9 +41,8 @@ const DNS: &str = "10.96.0.10";
 pub struct Node {
     // Fields are dropped in this order: with the namespaces ends all that runs in them; then their cgroups can go.
     namespaces: Namespaces,
-    kubelet: Process,
-    containerd: Process,
-    _others: [Process; 2],
+    /// kubelet, kube-proxy, containerd, and kube-scheduler, which is in the network of the node only.
+    processes: [Process; 4],
     cgroups: Cgroups,
     registry: Registry,
     control_plane: ControlPlane,
@@ -83,7 +82,7 @@ impl Node {
         let pod = Component::Pod.folder()?.join("pod");
         let images = [Image::new(runtime::PAUSE).file(&pod, "/pod").entrypoint(["/pod"]), dns::image()?];
         Component::Registry.folder()?;
-        let plane = Programs {
+        let programs_of_control_plane = Programs {
             etcd: Component::Etcd.folder()?.join("etcd"),
             kube_apiserver: programs.join("kube-apiserver"),
             kube_controller_manager: Some(programs.join("kube-controller-manager")),
@@ -99,7 +98,7 @@ impl Node {
         let tars = folder.path().join("images");
         let log = folder.log("images");
         let (control_plane, ()) = tokio::try_join!(
-            ControlPlane::start_in(place, folder, plane, Options::default()),
+            ControlPlane::start_in(place, folder, programs_of_control_plane, Options::default()),
             inside.load(&images, &tars, &log),
         )?;
         let folder = control_plane.folder();
@@ -114,8 +113,8 @@ impl Node {
         let kubelet = inside.start("kubelet", kubelet::kubelet(&programs, &control_plane)?, folder)?;
         let kube_proxy = inside.start("kube-proxy", kubelet::kube_proxy(&programs, &control_plane)?, folder)?;
         dns::install(&control_plane.client().await?).await?;
-        let _others = [scheduler, kube_proxy];
-        let mut node = Self { namespaces, kubelet, containerd, _others, cgroups, registry, control_plane, host };
+        let processes = [kubelet, kube_proxy, containerd, scheduler];
+        let mut node = Self { namespaces, processes, cgroups, registry, control_plane, host };
         node.registry.until_ready().await?;
         node.until_ready().await?;
         Ok(node)
@@ -185,8 +184,7 @@ impl Node {
     async fn until_ready(&mut self) -> Result<()> {
         let nodes = Api::<NodeObject>::all(self.client().await?);
         until("a Ready node", PATIENCE, async || {
-            self.containerd.ensure_running()?;
-            self.kubelet.ensure_running()?;
+            self.processes.iter_mut().try_for_each(Process::ensure_running)?;
             let status = nodes.get(NAME).await?.status.context("no status yet")?;
             let conditions = status.conditions.unwrap_or_default();
             match conditions.iter().find(|condition| condition.type_ == "Ready") {

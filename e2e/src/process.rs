@@ -55,10 +55,10 @@ impl Invocation {
 
     /// The same through another program that ends in running it, such as `nsenter`.
     pub fn through(self, wrapper: Self) -> Self {
-        let mut wrapped = wrapper.argument(self.program).arguments(self.arguments);
-        wrapped.variables.extend(self.variables);
-        wrapped.forks |= self.forks;
-        wrapped
+        let mut invocation = wrapper.argument(self.program).arguments(self.arguments);
+        invocation.variables.extend(self.variables);
+        invocation.forks |= self.forks;
+        invocation
     }
 }
 

@@ -1,5 +1,6 @@
 //! A cluster to use by hand: a process of its own keeps it until it is told to end.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -163,8 +164,8 @@ impl Cluster {
         let mut usage =
             format!("export KUBECONFIG={}\nexport PATH={}:$PATH\n", kubeconfig.display(), folders.join(":"));
         if let Some(node) = more {
-            usage += &format!("# images: push to {0}/…, use {0}/… in pods\n", node.registry());
-            usage += &format!("# inside: nsenter --target {} --all\n", node.process());
+            writeln!(usage, "# images: push to {0}/…, use {0}/… in pods", node.registry())?;
+            writeln!(usage, "# inside: nsenter --target {} --all", node.process())?;
         }
         Ok(usage)
     }

@@ -35,7 +35,7 @@ impl ApiServer {
         let address = place.address().to_string();
         let names =
             ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"];
-        let names = [&names[..], &["localhost", "127.0.0.1", place.api_service(), &address]].concat();
+        let names = [&names[..], &["localhost", "127.0.0.1", Place::API_SERVICE, &address]].concat();
         let server = secrets.cluster.server(&name, &names)?;
         let etcd_client = secrets.etcd.client(&name, None)?;
         let kubelet_client = secrets.cluster.client("kube-apiserver-kubelet-client", Some("system:masters"))?;
@@ -58,7 +58,7 @@ impl ApiServer {
             .flag("service-account-issuer", "https://kubernetes.default.svc.cluster.local")
             .flag("service-account-key-file", &secrets.service_account_public_key)
             .flag("service-account-signing-key-file", &secrets.service_account_key)
-            .flag("service-cluster-ip-range", place.services())
+            .flag("service-cluster-ip-range", Place::SERVICES)
             .flag("authorization-mode", "Node,RBAC")
             .flag("enable-admission-plugins", "NodeRestriction")
             .flag("allow-privileged", "true")

@@ -17,6 +17,10 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// The addresses of Services; the first is that of the API server.
+    pub const SERVICES: &str = "10.96.0.0/16";
+    pub const API_SERVICE: &str = "10.96.0.1";
+
     pub fn loopback() -> Self {
         Self { network: None, address: Ipv4Addr::LOCALHOST }
     }
@@ -42,15 +46,5 @@ impl Place {
 
     pub fn address(&self) -> Ipv4Addr {
         self.address
-    }
-
-    /// The addresses of Services; the first is that of the API server.
-    pub fn services(&self) -> &'static str {
-        "10.96.0.0/16"
-    }
-
-    /// The first of [`Self::services`].
-    pub fn api_service(&self) -> &'static str {
-        "10.96.0.1"
     }
 }

@@ -50,19 +50,15 @@ impl Cgroups {
 
     /// Runs something as the first process of these cgroups, which may then make a cgroup namespace.
     pub fn found(&self, invocation: Invocation) -> Invocation {
-        Self::join(self.folders.clone(), invocation)
+        join(&self.folders, invocation)
     }
 
     /// Runs something beside that.
     pub fn enter(&self, invocation: Invocation) -> Invocation {
         // init.sh made this leaf of cgroup v2. A process cannot move into it from within the namespace.
         let leaf = if self.unified { "init" } else { "" };
-        Self::join(self.folders.iter().map(|folder| folder.join(leaf)).collect(), invocation)
-    }
-
-    fn join(folders: Vec<PathBuf>, invocation: Invocation) -> Invocation {
-        let folders: Vec<_> = folders.iter().map(|folder| folder.to_string_lossy()).collect();
-        invocation.through(Invocation::new("sh").arguments(["-c", JOIN, "join", &folders.join(" ")]))
+        let folders: Vec<_> = self.folders.iter().map(|folder| folder.join(leaf)).collect();
+        join(&folders, invocation)
     }
 
     pub fn folders(&self) -> &[PathBuf] {
@@ -79,6 +75,11 @@ impl Drop for Cgroups {
             crate::say(&format!("cgroups are left over: {}", self.folders[0].display()));
         }
     }
+}
+
+fn join(folders: &[PathBuf], invocation: Invocation) -> Invocation {
+    let folders: Vec<_> = folders.iter().map(|folder| folder.to_string_lossy()).collect();
+    invocation.through(Invocation::new("sh").arguments(["-c", JOIN, "join", &folders.join(" ")]))
 }
 
 /// In every hierarchy of cgroup v1 a group below the one that this program is in, so that its limits go on to hold.

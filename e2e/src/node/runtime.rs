@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::json;
 
 use super::host::Host;
@@ -80,8 +80,7 @@ fn pod_network() -> serde_json::Value {
 fn snapshotter(folder: &Path) -> Result<&'static str> {
     // OVERLAYFS_SUPER_MAGIC of linux/magic.h
     const OVERLAY: i64 = 0x794c_7630;
-    let kind = i64::try_from(rustix::fs::statfs(folder)?.f_type).context("the type of a file system")?;
-    Ok(if kind == OVERLAY { "native" } else { "overlayfs" })
+    Ok(if rustix::fs::statfs(folder)?.f_type == OVERLAY { "native" } else { "overlayfs" })
 }
 
 /// Gives containerd the images of a tar; waits for a containerd that is just coming up.
