@@ -7,7 +7,7 @@ ADMIN_LISTEN ?= 127.0.0.1:3001
 GUESTS := --manifest-path examples/policies/Cargo.toml --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test e2e kubernetes cluster cluster-down lint deny bench fuzz tools harness control-plane node-tools
+.PHONY: help run demo test e2e kubernetes cluster cluster-down lint deny recordings bench fuzz tools harness control-plane node-tools
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ lint: ## Check format and lints, warnings are errors
 deny: ## Check advisories, licences and duplicates of the dependencies
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
 	cargo deny --locked check
+
+recordings: ## Record examples/reviews anew from a real API server
+	PROVISO_E2E_RECORD=1 cargo test --locked --workspace --test quickstart_in_a_cluster
 
 bench: ## Measure the engines, and the server beside a bare one
 	cargo bench --locked --workspace

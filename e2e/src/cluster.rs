@@ -4,7 +4,7 @@
 //! - `PROVISO_E2E_HOST`: with it, the address of this machine as that cluster's API server reaches it. With kind that is
 //!   the gateway of its network, with everything on one machine `127.0.0.1`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ use kube::core::{ApiResource, TypeMeta};
 use kube::{Client, Config, ResourceExt as _};
 use serde_json::json;
 
-use crate::{ControlPlane, kubeconfig, until};
+use crate::{ControlPlane, Kubectl, kubeconfig, until};
 
 /// A cluster to send requests to, with webhooks on this machine.
 #[derive(Debug)]
 pub struct Cluster {
     config: Config,
+    kubeconfig: PathBuf,
     host: IpAddr,
     /// Ends with this value.
     _control_plane: Option<ControlPlane>,
@@ -34,16 +35,35 @@ impl Cluster {
     pub async fn find(name: &str) -> Result<Self> {
         let Some(file) = std::env::var_os("PROVISO_E2E_KUBECONFIG").filter(|value| !value.is_empty()) else {
             let control_plane = ControlPlane::start(name).await?;
-            let config = control_plane.config().await?;
-            return Ok(Self { config, host: [127, 0, 0, 1].into(), _control_plane: Some(control_plane) });
+            let cluster = Self::of(&control_plane).await?;
+            return Ok(Self { _control_plane: Some(control_plane), ..cluster });
         };
         let host = std::env::var("PROVISO_E2E_HOST").ok().and_then(|value| value.parse().ok());
         let host = host.context(
             "PROVISO_E2E_HOST: with PROVISO_E2E_KUBECONFIG, set it to the IP address at which the API server of that \
              cluster reaches this machine (127.0.0.1 if it runs here; for kind the gateway of its network)",
         )?;
-        let config = kubeconfig::config(&PathBuf::from(file)).await.context("PROVISO_E2E_KUBECONFIG")?;
-        Ok(Self { config, host, _control_plane: None })
+        let kubeconfig = PathBuf::from(file);
+        let config = kubeconfig::config(&kubeconfig).await.context("PROVISO_E2E_KUBECONFIG")?;
+        Ok(Self { config, kubeconfig, host, _control_plane: None })
+    }
+
+    /// The cluster of a control plane, for tests that do things to its processes, or need an empty one.
+    ///
+    /// # Errors
+    /// If the files of its run are gone.
+    pub async fn of(control_plane: &ControlPlane) -> Result<Self> {
+        let kubeconfig = control_plane.kubeconfig().to_owned();
+        let config = control_plane.config().await?;
+        Ok(Self { config, kubeconfig, host: Ipv4Addr::LOCALHOST.into(), _control_plane: None })
+    }
+
+    /// kubectl of an administrator.
+    ///
+    /// # Errors
+    /// If it is missing and cannot be built.
+    pub fn kubectl(&self) -> Result<Kubectl> {
+        Kubectl::new(&self.kubeconfig)
     }
 
     /// Where servers under test listen: there the API server reaches them.

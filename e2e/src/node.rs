@@ -25,7 +25,7 @@ use registry::Registry;
 use crate::binaries::{Component, Programs};
 use crate::control_plane::{ControlPlane, Options, PATIENCE, Place};
 use crate::process::{Invocation, Process};
-use crate::{Folder, Image, until};
+use crate::{Folder, Image, Kubectl, until};
 
 /// In Kubernetes and as host name.
 const NAME: &str = "node";
@@ -137,6 +137,14 @@ impl Node {
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         self.control_plane.kubeconfig()
+    }
+
+    /// kubectl of an administrator.
+    ///
+    /// # Errors
+    /// If it is missing and cannot be built.
+    pub fn kubectl(&self) -> Result<Kubectl> {
+        Kubectl::new(self.kubeconfig())
     }
 
     /// `host:port` of the registry, in names of images too.

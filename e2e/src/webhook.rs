@@ -20,8 +20,10 @@ pub struct Webhook {
     pub rules: Value,
     /// `Fail` or `Ignore`
     pub failure_policy: &'static str,
-    /// Only requests about namespaces with these labels, or in them.
-    pub namespace_labels: Value,
+    /// Only requests about such namespaces, or in them; `{}` for all.
+    pub namespace_selector: Value,
+    /// Only requests about such objects; `{}` for all.
+    pub object_selector: Value,
 }
 
 impl Webhook {
@@ -29,8 +31,8 @@ impl Webhook {
     ///
     /// # Errors
     /// If the API server refuses it.
-    pub async fn register(&self, cluster: &Cluster) -> Result<Temporary> {
-        let mut client = self.client.clone();
+    pub async fn register(self, cluster: &Cluster) -> Result<Temporary> {
+        let mut client = self.client;
         client["caBundle"] = base64::engine::general_purpose::STANDARD.encode(&self.authority).into();
         let kind = if self.mutating { "MutatingWebhookConfiguration" } else { "ValidatingWebhookConfiguration" };
         let configuration = json!({
@@ -44,7 +46,8 @@ impl Webhook {
                 "timeoutSeconds": 10,
                 "failurePolicy": self.failure_policy,
                 "matchPolicy": "Equivalent",
-                "namespaceSelector": {"matchLabels": self.namespace_labels},
+                "namespaceSelector": self.namespace_selector,
+                "objectSelector": self.object_selector,
                 "rules": self.rules,
                 "clientConfig": client,
             }],

@@ -8,6 +8,8 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
+pub mod recording;
+pub mod tap;
 pub mod tls;
 pub mod wapc;
 
@@ -129,17 +131,11 @@ impl Server {
     /// Starts a server over this folder and waits until it listens.
     pub async fn spawn(folder: Folder, arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_policy-server"));
+        if !arguments.contains(&"--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
         command
-            .args([
-                "--listen",
-                "127.0.0.1:0",
-                "--admin-listen",
-                "127.0.0.1:0",
-                "--log-format",
-                "json",
-                "--log",
-                "debug",
-            ])
+            .args(["--admin-listen", "127.0.0.1:0", "--log-format", "json", "--log", "debug"])
             .arg("--manifests")
             .arg(folder.manifests())
             .args(arguments);
@@ -156,7 +152,9 @@ impl Server {
         let mut started = None;
         let deadline = Instant::now() + PATIENCE;
         while started.is_none() {
-            assert!(Instant::now() < deadline, "the server does not start: {:#?}", server.stderr.all());
+            let ended = server.child.try_wait().unwrap();
+            let goes_on = ended.is_none() && Instant::now() < deadline;
+            assert!(goes_on, "the server does not start ({ended:?}): {:#?}", server.stderr.all());
             started = server.event("policy server started");
             pause().await;
         }

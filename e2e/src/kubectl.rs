@@ -1,0 +1,62 @@
+//! kubectl, as people and pipelines call it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Result, bail};
+use tokio::process::Command;
+
+use crate::binaries::Component;
+
+/// kubectl for one cluster and one user.
+#[derive(Debug, Clone)]
+pub struct Kubectl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    user: Vec<String>,
+}
+
+impl Kubectl {
+    /// For the user of this kubeconfig file.
+    ///
+    /// # Errors
+    /// If kubectl is missing and cannot be built.
+    pub fn new(kubeconfig: &Path) -> Result<Self> {
+        let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(|folder| PathBuf::from(folder).join("kubectl"));
+        let program = match assets.filter(|program| program.exists()) {
+            Some(program) => program,
+            None => Component::Kubernetes.folder()?.join("kubectl"),
+        };
+        Ok(Self { program, kubeconfig: kubeconfig.to_owned(), user: Vec::new() })
+    }
+
+    /// The same for somebody else, by impersonation.
+    #[must_use]
+    pub fn by(&self, user: &str, groups: &[&str]) -> Self {
+        let mut arguments = vec![format!("--as={user}")];
+        arguments.extend(groups.iter().map(|group| format!("--as-group={group}")));
+        Self { user: arguments, ..self.clone() }
+    }
+
+    /// Runs it with these arguments; what it wrote to stdout.
+    ///
+    /// # Errors
+    /// If it fails: what it wrote to stderr.
+    pub async fn run(&self, arguments: &[&str]) -> Result<String> {
+        let output = Command::new(&self.program)
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .args(&self.user)
+            .args(arguments)
+            // What it has learnt about one cluster is wrong about the next at the same address.
+            .env("KUBECACHEDIR", self.kubeconfig.with_extension("cache"))
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+}

@@ -1,0 +1,90 @@
+//! Stands between an API server and a policy server, and remembers what passes. It speaks TLS to the one and plain HTTP
+//! to the other.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use proviso_e2e::pki::Identity;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::ask;
+
+/// Listens on loopback until the runtime ends.
+pub struct Tap {
+    pub port: u16,
+    passed: Arc<Mutex<Vec<Passed>>>,
+}
+
+/// One request and its answer.
+#[derive(Clone)]
+pub struct Passed {
+    pub path: String,
+    pub review: Bytes,
+    pub answer: Value,
+}
+
+impl Passed {
+    /// The `request` of the review.
+    pub fn request(&self) -> Value {
+        serde_json::from_slice::<Value>(&self.review).unwrap()["request"].take()
+    }
+}
+
+impl Tap {
+    /// Passes everything on to the server at this address.
+    pub async fn start(server: &str, identity: &Identity) -> Self {
+        let chain = CertificateDer::pem_file_iter(&identity.certificate).unwrap().map(Result::unwrap).collect();
+        let key = PrivateKeyDer::from_pem_file(&identity.key).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tap = Self { port: listener.local_addr().unwrap().port(), passed: Arc::default() };
+        let (passed, server) = (Arc::clone(&tap.passed), server.to_owned());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (acceptor, passed, server) = (acceptor.clone(), Arc::clone(&passed), server.clone());
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let service = service_fn(|request| pass(&server, &passed, request));
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        tap
+    }
+
+    /// What has passed for this path so far, in order.
+    pub fn passed(&self, path: &str) -> Vec<Passed> {
+        self.passed.lock().unwrap().iter().filter(|passed| passed.path == path).cloned().collect()
+    }
+}
+
+async fn pass(
+    server: &str,
+    passed: &Mutex<Vec<Passed>>,
+    request: Request<Incoming>,
+) -> anyhow::Result<Response<Full<Bytes>>> {
+    // The API server adds `?timeout=10s`.
+    let path = request.uri().path().to_owned();
+    let review = request.into_body().collect().await?.to_bytes();
+    let answer = ask(server, Method::POST, &path, review.clone()).await?;
+    passed.lock().unwrap().push(Passed { path, review, answer: serde_json::from_str(&answer.text)? });
+    Ok(Response::builder().status(answer.status).header("content-type", "application/json").body(answer.text.into())?)
+}
