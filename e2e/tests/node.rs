@@ -174,19 +174,21 @@ async fn two_nodes_run_side_by_side() -> Result<()> {
 /// What the kernel has because of a node.
 #[derive(Debug)]
 struct Traces {
-    /// The identities of the namespaces.
+    /// The identities of the namespaces, and what keeps the kernel from giving them to others.
     namespaces: Vec<PathBuf>,
+    _files: Vec<File>,
     cgroups: Vec<PathBuf>,
     name: String,
 }
 
 impl Traces {
     fn of(process: u32, name: &str) -> Result<Self> {
-        let namespace = |kind| std::fs::read_link(format!("/proc/{process}/ns/{kind}"));
-        let namespaces = vec![namespace("pid")?, namespace("net")?, namespace("mnt")?];
+        let paths = ["pid", "net", "mnt"].map(|kind| format!("/proc/{process}/ns/{kind}"));
+        let namespaces = paths.iter().map(std::fs::read_link).collect::<Result<_, _>>()?;
+        let files = paths.iter().map(File::open).collect::<Result<_, _>>()?;
         let cgroups: Vec<_> = walk(Path::new("/sys/fs/cgroup"), name);
         ensure!(!cgroups.is_empty(), "a node without cgroups");
-        Ok(Self { namespaces, cgroups, name: name.to_owned() })
+        Ok(Self { namespaces, _files: files, cgroups, name: name.to_owned() })
     }
 
     fn ensure_gone(&self) -> Result<()> {
