@@ -52,21 +52,23 @@ impl Image {
     /// # Errors
     /// If a file cannot be read, or this one not be written.
     pub fn write(&self, tar: &Path) -> Result<()> {
-        let layer = self.layer()?;
-        let config = serde_json::to_vec(&json!({
+        let layer = Blob::new("layer.v1.tar", self.layer()?);
+        let config = json!({
             "architecture": architecture()?,
             "os": "linux",
             "config": {"Entrypoint": self.entrypoint, "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]},
-            "rootfs": {"type": "layers", "diff_ids": [digest(&layer)]},
-        }))?;
+            "rootfs": {"type": "layers", "diff_ids": [layer.digest()]},
+        });
+        let config = Blob::new("config.v1+json", serde_json::to_vec(&config)?);
         // Not compressed: it goes no further than the disk of this machine.
-        let manifest = serde_json::to_vec(&json!({
+        let manifest = json!({
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": descriptor("config.v1+json", &config),
-            "layers": [descriptor("layer.v1.tar", &layer)],
-        }))?;
-        let mut named = descriptor("manifest.v1+json", &manifest);
+            "config": config.descriptor(),
+            "layers": [layer.descriptor()],
+        });
+        let manifest = Blob::new("manifest.v1+json", serde_json::to_vec(&manifest)?);
+        let mut named = manifest.descriptor();
         named["annotations"] = json!({"io.containerd.image.name": self.reference});
         let index = serde_json::to_vec(&json!({
             "schemaVersion": 2,
@@ -77,7 +79,7 @@ impl Image {
         append(&mut layout, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
         append(&mut layout, "index.json", &index)?;
         for blob in [&config, &manifest, &layer] {
-            append(&mut layout, &format!("blobs/{}", digest(blob).replace(':', "/")), blob)?;
+            append(&mut layout, &format!("blobs/sha256/{}", blob.sha256), &blob.content)?;
         }
         layout.finish()?;
         Ok(())
@@ -117,16 +119,30 @@ fn append(tar: &mut tar::Builder<File>, path: &str, content: &[u8]) -> Result<()
     Ok(tar.append_data(&mut header, path, content)?)
 }
 
-fn digest(content: &[u8]) -> String {
-    format!("sha256:{}", crate::hexadecimal(&Sha256::digest(content)))
+/// Content that is named after what it is.
+struct Blob {
+    kind: &'static str,
+    content: Vec<u8>,
+    sha256: String,
 }
 
-fn descriptor(kind: &str, content: &[u8]) -> Value {
-    json!({
-        "mediaType": format!("application/vnd.oci.image.{kind}"),
-        "digest": digest(content),
-        "size": content.len(),
-    })
+impl Blob {
+    fn new(kind: &'static str, content: Vec<u8>) -> Self {
+        let sha256 = crate::hexadecimal(&Sha256::digest(&content));
+        Self { kind, content, sha256 }
+    }
+
+    fn digest(&self) -> String {
+        format!("sha256:{}", self.sha256)
+    }
+
+    fn descriptor(&self) -> Value {
+        json!({
+            "mediaType": format!("application/vnd.oci.image.{}", self.kind),
+            "digest": self.digest(),
+            "size": self.content.len(),
+        })
+    }
 }
 
 /// Go's name of it, as images use.

@@ -3,6 +3,7 @@
 mod cgroups;
 mod dns;
 mod host;
+mod inside;
 mod kubelet;
 mod namespaces;
 mod registry;
@@ -19,12 +20,13 @@ pub(crate) use namespaces::Network;
 
 use cgroups::Cgroups;
 use host::Host;
+use inside::Inside;
 use namespaces::Namespaces;
 use registry::Registry;
 
 use crate::binaries::{Component, Programs};
 use crate::control_plane::{ControlPlane, Options, PATIENCE, Place};
-use crate::process::{Invocation, Process};
+use crate::process::Process;
 use crate::{Folder, Image, Kubectl, until};
 
 /// In Kubernetes and as host name.
@@ -41,8 +43,9 @@ const DNS: &str = "10.96.0.10";
 pub struct Node {
     // Fields are dropped in this order: with the namespaces ends all that runs in them; then their cgroups can go.
     namespaces: Namespaces,
-    /// kubelet, kube-proxy, containerd, and kube-scheduler, which is in the network of the node only.
-    processes: [Process; 4],
+    /// kubelet, kube-proxy and kube-scheduler
+    _processes: [Process; 3],
+    _containerd: Process,
     cgroups: Cgroups,
     registry: Registry,
     control_plane: ControlPlane,
@@ -90,34 +93,24 @@ impl Node {
 
         let folder = Folder::new(name)?;
         let cgroups = Cgroups::new(folder.path())?;
-        let namespaces = Namespaces::start(&folder, &cgroups, ADDRESS, &pod).await?;
+        let namespaces = Namespaces::start(&host, &folder, &cgroups, &pod).await?;
         let place = Place::node(namespaces.network(), ADDRESS);
         let inside = Inside { host: &host, namespaces: &namespaces, cgroups: &cgroups };
         let containerd = inside.start("containerd", runtime::containerd(&host, &folder)?, &folder)?;
-        let registry = Registry::start(&place, &folder).await?;
-        let tars = folder.path().join("images");
-        let log = folder.log("images");
-        let (control_plane, ()) = tokio::try_join!(
-            ControlPlane::start_in(place, folder, programs_of_control_plane, Options::default()),
-            inside.load(&images, &tars, &log),
-        )?;
-        let folder = control_plane.folder();
-        let scheduler = control_plane.start_component("kube-scheduler", "system:kube-scheduler", None, |file| {
-            Invocation::new(programs.join("kube-scheduler"))
-                .flag("kubeconfig", file)
-                .flag("authentication-kubeconfig", file)
-                .flag("authorization-kubeconfig", file)
-                .flag("bind-address", "127.0.0.1")
-                .flag("leader-elect", "false")
-        })?;
-        let kubelet = inside.start("kubelet", kubelet::kubelet(&programs, &control_plane)?, folder)?;
-        let kube_proxy = inside.start("kube-proxy", kubelet::kube_proxy(&programs, &control_plane)?, folder)?;
+        let mut registry = Registry::start(&place, &folder).await?;
+        let (tars, log) = (folder.path().join("images"), folder.log("images"));
+        let whole = async {
+            let control_plane = ControlPlane::start_in(place, folder, programs_of_control_plane, Options::default());
+            let control_plane = control_plane.await?;
+            let mut processes = inside.start_all(&programs, &control_plane)?;
+            until_ready(&control_plane, &mut processes).await?;
+            Ok((control_plane, processes))
+        };
+        let ((control_plane, processes), ()) = tokio::try_join!(whole, inside.load(&images, &tars, &log))?;
+        // Not before its image is there: kubelet would look for it in vain, and again only after a while.
         dns::install(&control_plane.client().await?).await?;
-        let processes = [kubelet, kube_proxy, containerd, scheduler];
-        let mut node = Self { namespaces, processes, cgroups, registry, control_plane, host };
-        node.registry.until_ready().await?;
-        node.until_ready().await?;
-        Ok(node)
+        registry.until_ready().await?;
+        Ok(Self { namespaces, _containerd: containerd, _processes: processes, cgroups, registry, control_plane, host })
     }
 
     #[must_use]
@@ -188,50 +181,19 @@ impl Node {
     pub async fn until_dns(&self) -> Result<()> {
         dns::until_ready(&self.client().await?).await
     }
-
-    async fn until_ready(&mut self) -> Result<()> {
-        let nodes = Api::<NodeObject>::all(self.client().await?);
-        until("a Ready node", PATIENCE, async || {
-            self.processes.iter_mut().try_for_each(Process::ensure_running)?;
-            let status = nodes.get(NAME).await?.status.context("no status yet")?;
-            let conditions = status.conditions.unwrap_or_default();
-            match conditions.iter().find(|condition| condition.type_ == "Ready") {
-                Some(condition) if condition.status == "True" => Ok(()),
-                other => bail!("{}", other.and_then(|ready| ready.message.as_deref()).unwrap_or("no condition yet")),
-            }
-        })
-        .await
-    }
 }
 
-/// How to run something as a process of the node.
-struct Inside<'a> {
-    host: &'a Host,
-    namespaces: &'a Namespaces,
-    cgroups: &'a Cgroups,
-}
-
-impl Inside<'_> {
-    fn start(&self, name: &str, invocation: Invocation, folder: &Folder) -> Result<Process> {
-        self.start_with_log(name, invocation, folder.log(name))
-    }
-
-    fn start_with_log(&self, name: &str, invocation: Invocation, log: PathBuf) -> Result<Process> {
-        let invocation = invocation.variable("PATH", self.host.path());
-        Process::start(name, self.namespaces.enter(self.cgroups, invocation), log)
-    }
-
-    /// Writes images and gives them to containerd, which may just be coming up.
-    async fn load(&self, images: &[Image], folder: &Path, log: &Path) -> Result<()> {
-        std::fs::create_dir_all(folder)?;
-        for image in images {
-            let tar = folder.join(image.reference().replace(['/', ':'], "-")).with_added_extension("tar");
-            let (image, file) = (image.clone(), tar.clone());
-            tokio::task::spawn_blocking(move || image.write(&file)).await??;
-            let import = runtime::import(self.host, &tar);
-            self.start_with_log("ctr", import, log.to_owned())?.until_done(PATIENCE).await?;
-            std::fs::remove_file(tar)?;
+/// Of the Node, as kubelet reports it.
+async fn until_ready(control_plane: &ControlPlane, processes: &mut [Process]) -> Result<()> {
+    let nodes = Api::<NodeObject>::all(control_plane.client().await?);
+    until("a Ready node", PATIENCE, async || {
+        processes.iter_mut().try_for_each(Process::ensure_running)?;
+        let status = nodes.get(NAME).await?.status.context("no status yet")?;
+        let conditions = status.conditions.unwrap_or_default();
+        match conditions.iter().find(|condition| condition.type_ == "Ready") {
+            Some(condition) if condition.status == "True" => Ok(()),
+            other => bail!("{}", other.and_then(|ready| ready.message.as_deref()).unwrap_or("no condition yet")),
         }
-        Ok(())
-    }
+    })
+    .await
 }

@@ -11,7 +11,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::net::TcpSocket;
 use tokio::sync::oneshot;
 
+use super::ADDRESS;
 use super::cgroups::Cgroups;
+use super::host::Host;
 use crate::control_plane::PATIENCE;
 use crate::process::{Invocation, Process};
 use crate::proxy::{Connect, Proxy};
@@ -27,12 +29,13 @@ pub(super) struct Namespaces {
 
 impl Namespaces {
     /// Makes them and waits until their mounts and network are there.
-    pub async fn start(folder: &Folder, cgroups: &Cgroups, address: Ipv4Addr, program: &Path) -> Result<Self> {
+    pub async fn start(host: &Host, folder: &Folder, cgroups: &Cgroups, program: &Path) -> Result<Self> {
         let files = folder.path().join("node");
         std::fs::create_dir_all(&files)?;
         let init = Invocation::new("unshare")
             .arguments(["--cgroup", "--", "sh", "-c", include_str!("init.sh"), "init.sh"])
-            .arguments([files.as_os_str(), address.to_string().as_ref(), program.as_os_str()]);
+            .arguments([files.as_os_str(), ADDRESS.to_string().as_ref(), program.as_os_str()])
+            .variable("PATH", host.path());
         let unshare = Invocation::new("unshare")
             .arguments(["--mount", "--net", "--pid", "--ipc", "--uts", "--propagation", "private"])
             .arguments(["--fork", "--kill-child", "--"])
