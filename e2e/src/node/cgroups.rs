@@ -6,13 +6,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::process::Invocation;
 
 /// `$1` are cgroups; what follows is run in them. `0` stands for the process that writes it.
 const JOIN: &str = r#"for group in $1; do echo 0 >"$group/cgroup.procs"; done; shift; exec "$@""#;
 const ROOT: &str = "/sys/fs/cgroup";
+const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
 
 #[derive(Debug)]
 pub(super) struct Cgroups {
@@ -27,16 +28,12 @@ impl Cgroups {
         let name = format!("proviso-e2e{}", run.to_string_lossy().replace(['/', ' '], "-"));
         let unified = Path::new(ROOT).join("cgroup.controllers").exists();
         let folders = if unified { vec![Path::new(ROOT).join(name)] } else { hierarchies(&name)? };
+        let log = run.join("logs/sweep.log");
+        // What a run of the same name may have left, had even its sweeper been killed.
+        let swept = sweep(&folders, &log)?.stdin(Stdio::null()).status()?;
+        ensure!(swept.success(), "processes of an earlier run go on: {}", fs::read_to_string(log)?);
         // First, so that it removes also what the rest of this leaves unfinished.
-        let sweeper = Command::new("sh")
-            .args(["-c", include_str!("sweep.sh"), "sweep"])
-            .args(&folders)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(fs::File::create(run.join("logs/sweep.log"))?)
-            // Ctrl-C in a terminal is for the group of this program, not for it.
-            .process_group(0)
-            .spawn()?;
+        let sweeper = sweep(&folders, &log)?.stdin(Stdio::piped()).spawn()?;
         let cgroups = Self { folders, unified, sweeper };
         if unified {
             enable_controllers()?;
@@ -77,6 +74,19 @@ impl Drop for Cgroups {
     }
 }
 
+/// What removes these cgroups at the end of its stdin.
+fn sweep(folders: &[PathBuf], log: &Path) -> Result<Command> {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", include_str!("sweep.sh"), "sweep"])
+        .args(folders)
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(log)?)
+        // Ctrl-C in a terminal is for the group of this program, not for it.
+        .process_group(0);
+    Ok(command)
+}
+
 fn join(folders: &[PathBuf], invocation: Invocation) -> Invocation {
     let folders: Vec<_> = folders.iter().map(|folder| folder.to_string_lossy()).collect();
     invocation.through(Invocation::new("sh").arguments(["-c", JOIN, "join", &folders.join(" ")]))
@@ -112,21 +122,16 @@ fn inherit_cpuset(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lets groups at the root of cgroup v2 have controllers: all that there are, as kubelet insists on.
+/// Lets groups at the root of cgroup v2 have the controllers that kubelet knows.
 ///
 /// Not below the group of this program: a group that has processes cannot give controllers to its children. The root
 /// can, unless it is that of a container; then its processes move into a leaf, as Docker in Docker does it.
 fn enable_controllers() -> Result<()> {
     let root = Path::new(ROOT);
-    let control = root.join("cgroup.subtree_control");
-    let enable = || -> Result<()> {
-        for controller in fs::read_to_string(root.join("cgroup.controllers"))?.split_whitespace() {
-            fs::write(&control, format!("+{controller}")).with_context(|| format!("+{controller}"))?;
-        }
-        Ok(())
-    };
-    if enable().is_ok() {
-        return Ok(());
+    let Err(error) = try_controllers(root) else { return Ok(()) };
+    // Only the root of the whole machine has no type.
+    if !root.join("cgroup.type").exists() {
+        return Err(error);
     }
     let leaf = root.join("proviso-e2e-leaf");
     fs::create_dir_all(&leaf)?;
@@ -134,5 +139,15 @@ fn enable_controllers() -> Result<()> {
         // Some end while we look.
         let _ = fs::write(leaf.join("cgroup.procs"), process);
     }
-    enable().with_context(|| format!("enabling controllers in {}: is this container privileged?", control.display()))
+    try_controllers(root)
+}
+
+fn try_controllers(root: &Path) -> Result<()> {
+    let available = fs::read_to_string(root.join("cgroup.controllers"))?;
+    for controller in available.split_whitespace().filter(|name| CONTROLLERS.contains(name)) {
+        let control = root.join("cgroup.subtree_control");
+        let context = || format!("enabling {controller} in {}: is this container privileged?", control.display());
+        fs::write(&control, format!("+{controller}")).with_context(context)?;
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@
 set -eux
 folder=$1 address=$2 program=$3
 cd /
-hostname node
+echo node >/proc/sys/kernel/hostname
 
 # The views that depend on the namespaces. /sys/kernel/security goes with the old /sys: profiles are the host's.
 mount --make-rprivate /
@@ -59,6 +59,8 @@ mount --make-rshared /
 # kubelet sets these for the whole machine: it shall find what it wants, in files that are not the kernel's.
 for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
   kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+  # Kernels differ in what they have.
+  [ -e "/proc/sys/${setting%=*}" ] || continue
   file=/run/sysctl/${setting%=*}
   mkdir -p "${file%/*}"
   echo "${setting#*=}" >"$file"
