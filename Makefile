@@ -10,7 +10,7 @@ GUESTS := --manifest-path examples/policies/Cargo.toml --locked
 .PHONY: help run demo test e2e kubernetes cluster cluster-down lint deny recordings bench fuzz tools harness control-plane node-tools
 
 help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 run: ## Build, and serve examples/quickstart on loopback
 	cargo build --locked -p policy-server

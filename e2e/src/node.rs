@@ -44,7 +44,7 @@ pub struct Node {
     // Fields are dropped in this order: with the namespaces ends all that runs in them; then their cgroups can go.
     namespaces: Namespaces,
     /// kubelet, kube-proxy and kube-scheduler
-    _processes: [Process; 3],
+    processes: [Process; 3],
     _containerd: Process,
     cgroups: Cgroups,
     registry: Registry,
@@ -110,7 +110,7 @@ impl Node {
         // Not before its image is there: kubelet would look for it in vain, and again only after a while.
         dns::install(&control_plane.client().await?).await?;
         registry.until_ready().await?;
-        Ok(Self { namespaces, _containerd: containerd, _processes: processes, cgroups, registry, control_plane, host })
+        Ok(Self { namespaces, _containerd: containerd, processes, cgroups, registry, control_plane, host })
     }
 
     #[must_use]
@@ -150,6 +150,11 @@ impl Node {
     #[must_use]
     pub fn pod_image() -> &'static str {
         runtime::PAUSE
+    }
+
+    /// The process of kubelet, to kill, freeze and restart; its pods go on.
+    pub fn kubelet(&mut self) -> &mut Process {
+        &mut self.processes[0]
     }
 
     /// The process whose namespaces are the node's: `nsenter --target <it> --net` for a look around.

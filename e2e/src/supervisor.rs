@@ -38,14 +38,14 @@ impl Kind {
 /// # Errors
 /// If it does not come up.
 pub async fn up(name: &str, kind: Kind) -> Result<()> {
-    if let Some(process) = Folder::user(name)? {
-        say(&format!("{name} is already running: process {process}"));
-        return show(name);
-    }
     // Here, so that the progress is seen and Ctrl-C ends it.
     match kind {
         Kind::Node => Node::prepare()?,
         Kind::ControlPlane => drop(Programs::find()?),
+    }
+    if let Some(process) = Folder::user(name)? {
+        say(&format!("{name} is already running: process {process}"));
+        return show(name);
     }
     let _ = std::fs::remove_file(usage(name)?);
     let log = Folder::root()?.join(format!("{name}.log"));

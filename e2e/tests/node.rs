@@ -156,6 +156,30 @@ async fn push(tar: &Path, registry: &str, repository: &str, tag: &str) -> Result
 }
 
 #[tokio::test]
+async fn kubelet_can_be_frozen_killed_and_started_again() -> Result<()> {
+    if is_skipped()? {
+        return Ok(());
+    }
+    let mut node = Node::start("kubelet-can-be-frozen").await?;
+    let pods = create_pod(&node, "before", &[]).await?;
+    until_ready(&pods, "before").await?;
+    node.kubelet().freeze()?;
+    create_pod(&node, "meanwhile", &[]).await?;
+    let early = tokio::time::timeout(Duration::from_secs(3), until_ready(&pods, "meanwhile")).await;
+    ensure!(early.is_err(), "somebody else started a pod");
+    node.kubelet().thaw()?;
+    until_ready(&pods, "meanwhile").await?;
+    node.kubelet().freeze()?;
+    node.kubelet().kill();
+    ensure!(node.kubelet().ensure_running().is_err(), "it goes on");
+    node.kubelet().restart()?;
+    create_pod(&node, "after", &[]).await?;
+    until_ready(&pods, "after").await?;
+    node.kubelet().terminate(PATIENCE)?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn two_nodes_run_side_by_side() -> Result<()> {
     if is_skipped()? {
         return Ok(());
