@@ -10,7 +10,7 @@ mod registry;
 mod runtime;
 
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::Node as NodeObject;
@@ -81,14 +81,14 @@ impl Node {
     pub async fn start(name: &str) -> Result<Self> {
         let host = Host::find()?;
         // Building them takes minutes: first, before anything waits for anything else.
-        let programs = Component::Kubernetes.folder()?;
+        let kubernetes = Component::Kubernetes.folder()?;
         let pod = Component::Pod.folder()?.join("pod");
         let images = [Image::new(runtime::PAUSE).file(&pod, "/pod").entrypoint(["/pod"]), dns::image()?];
         Component::Registry.folder()?;
-        let programs_of_control_plane = Programs {
+        let programs = Programs {
             etcd: Component::Etcd.folder()?.join("etcd"),
-            kube_apiserver: programs.join("kube-apiserver"),
-            kube_controller_manager: Some(programs.join("kube-controller-manager")),
+            kube_apiserver: kubernetes.join("kube-apiserver"),
+            kube_controller_manager: Some(kubernetes.join("kube-controller-manager")),
         };
 
         let folder = Folder::new(name)?;
@@ -100,9 +100,8 @@ impl Node {
         let mut registry = Registry::start(&place, &folder).await?;
         let (tars, log) = (folder.path().join("images"), folder.log("images"));
         let whole = async {
-            let control_plane = ControlPlane::start_in(place, folder, programs_of_control_plane, Options::default());
-            let control_plane = control_plane.await?;
-            let mut processes = inside.start_all(&programs, &control_plane)?;
+            let control_plane = ControlPlane::start_in(place, folder, programs, Options::default()).await?;
+            let mut processes = inside.start_all(&kubernetes, &control_plane)?;
             until_ready(&control_plane, &mut processes).await?;
             Ok((control_plane, processes))
         };
@@ -161,12 +160,6 @@ impl Node {
     #[must_use]
     pub fn process(&self) -> u32 {
         self.namespaces.first()
-    }
-
-    /// Where the kernel accounts for its processes.
-    #[must_use]
-    pub fn cgroups(&self) -> &[PathBuf] {
-        self.cgroups.folders()
     }
 
     /// Gives containerd an image, so that pods need no registry for it.

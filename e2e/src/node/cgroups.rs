@@ -40,7 +40,9 @@ impl Cgroups {
         }
         for folder in &cgroups.folders {
             fs::create_dir_all(folder).with_context(|| format!("making the cgroup {}", folder.display()))?;
-            inherit_cpuset(folder)?;
+            if !unified {
+                inherit_cpuset(folder)?;
+            }
         }
         Ok(cgroups)
     }
@@ -56,10 +58,6 @@ impl Cgroups {
         let leaf = if self.unified { "init" } else { "" };
         let folders: Vec<_> = self.folders.iter().map(|folder| folder.join(leaf)).collect();
         join(&folders, invocation)
-    }
-
-    pub fn folders(&self) -> &[PathBuf] {
-        &self.folders
     }
 }
 
@@ -114,7 +112,7 @@ fn hierarchies(name: &str) -> Result<Vec<PathBuf>> {
 /// A new group of v1's cpuset may run nowhere until it is told where.
 fn inherit_cpuset(folder: &Path) -> Result<()> {
     for file in ["cpuset.cpus", "cpuset.mems"] {
-        // Of cgroup v2 the root has no such file, and none is needed.
+        // Other hierarchies have no such file.
         if let Some(inherited) = folder.parent().and_then(|parent| fs::read(parent.join(file)).ok()) {
             fs::write(folder.join(file), inherited)?;
         }
