@@ -1,15 +1,16 @@
 # `make run` to try it, `make test` before you push. All targets: `make help`.
 SHELL := bash
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+E2E := $(TARGET)/debug/proviso-e2e
 LISTEN ?= 127.0.0.1:3000
 ADMIN_LISTEN ?= 127.0.0.1:3001
 GUESTS := --manifest-path examples/policies/Cargo.toml --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint deny crds recordings bench fuzz tools
+.PHONY: help run demo test e2e kubernetes cluster cluster-down lint deny crds recordings bench fuzz tools harness control-plane node-tools
 
 help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 run: ## Build, and serve examples/quickstart on loopback
 	cargo build --locked -p policy-server
@@ -28,9 +29,21 @@ demo: tools ## Let the quickstart show itself: verdicts, previews, a reload, a b
 	cargo build --locked -p policy-server
 	bash examples/demo.sh $(TARGET)/debug/policy-server
 
-test: tools lint ## Run every check and every test
+test: tools lint control-plane ## Run every check and every test, but those of `make e2e`
 	cargo test --locked --workspace
 	cargo test $(GUESTS)
+
+e2e: node-tools ## Run the tests that need a full node of Kubernetes, and so root
+	cargo test --locked --workspace --test node
+
+kubernetes: harness ## Build what is missing of Kubernetes, from source; show versions and folders
+	@$(E2E) kubernetes
+
+cluster: node-tools ## Start a full node to use by hand (needs root), and show how
+	@$(E2E) up
+
+cluster-down: harness ## End it
+	@$(E2E) down
 
 lint: ## Check format and lints, warnings are errors
 	cargo fmt --all --check
@@ -57,10 +70,22 @@ fuzz: ## Fuzz the review envelope for a minute (SECONDS_TO_FUZZ=60)
 
 # What the tests need beside Rust and a C compiler.
 tools:
-	@for tool in curl; do \
-	  command -v $$tool >/dev/null && continue; \
-	  echo "installing $$tool"; \
-	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && apt-get install -yq $$tool; \
-	  else sudo apt-get update -q && sudo apt-get install -yq $$tool; fi || \
-	  { echo "install $$tool by the means of your system, then try again"; exit 1; }; \
-	done
+	@command -v curl >/dev/null || $(call install,curl)
+
+# Features are those of the whole workspace: with others, the tests would compile everything again.
+harness:
+	cargo build --locked --workspace --bin proviso-e2e
+
+# Here and not in the first test that wants it, so that the progress is seen.
+control-plane: harness
+	@$(E2E) kubernetes --control-plane
+
+# Without root nothing comes of a full node, so nothing is installed either.
+node-tools: harness
+	@[ "$$(id -u)" != 0 ] || { packages=$$($(E2E) packages) && [ -z "$$packages" ]; } || $(call install,$$packages)
+
+# As the rest of a command that found something missing.
+install = { echo "installing $(1)"; \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && apt-get install -yq $(1); \
+	  else sudo apt-get update -q && sudo apt-get install -yq $(1); fi || \
+	  { echo "install $(1) by the means of your system, then try again"; exit 1; }; }

@@ -6,6 +6,7 @@
 
 mod build;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
@@ -24,10 +25,12 @@ pub enum Component {
     CoreDns,
     /// `registry`, the OCI registry of the distribution project
     Registry,
+    /// `pod`, our own: what runs in pods where it does not matter what runs there
+    Pod,
 }
 
 impl Component {
-    pub const ALL: [Self; 5] = [Self::Etcd, Self::Kubernetes, Self::Helm, Self::CoreDns, Self::Registry];
+    pub const ALL: [Self; 6] = [Self::Etcd, Self::Kubernetes, Self::Helm, Self::CoreDns, Self::Registry, Self::Pod];
 
     /// Its folder in `e2e/go/`.
     #[must_use]
@@ -38,17 +41,19 @@ impl Component {
             Self::Helm => "helm",
             Self::CoreDns => "coredns",
             Self::Registry => "registry",
+            Self::Pod => "pod",
         }
     }
 
-    /// The module whose version is the component's.
-    fn module(self) -> &'static str {
+    /// The module whose version is the component's; none if it is our own.
+    fn module(self) -> Option<&'static str> {
         match self {
-            Self::Etcd => "go.etcd.io/etcd/server/v3",
-            Self::Kubernetes => "k8s.io/kubernetes",
-            Self::Helm => "helm.sh/helm/v4",
-            Self::CoreDns => "github.com/coredns/coredns",
-            Self::Registry => "github.com/distribution/distribution/v3",
+            Self::Etcd => Some("go.etcd.io/etcd/server/v3"),
+            Self::Kubernetes => Some("k8s.io/kubernetes"),
+            Self::Helm => Some("helm.sh/helm/v4"),
+            Self::CoreDns => Some("github.com/coredns/coredns"),
+            Self::Registry => Some("github.com/distribution/distribution/v3"),
+            Self::Pod => None,
         }
     }
 
@@ -68,6 +73,7 @@ impl Component {
             Self::Helm => &["helm"],
             Self::CoreDns => &["coredns"],
             Self::Registry => &["registry"],
+            Self::Pod => &["pod"],
         }
     }
 
@@ -75,17 +81,18 @@ impl Component {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(self.name())
     }
 
-    /// The version that `go.mod` pins, such as `v1.36.3`.
+    /// The version that `go.mod` pins, such as `v1.36.3`; this crate's if the component is our own.
     ///
     /// # Errors
     /// If `go.mod` is missing or does not require the module.
     pub fn version(self) -> Result<String> {
+        let Some(module) = self.module() else { return Ok(format!("v{}", env!("CARGO_PKG_VERSION"))) };
         let path = self.source().join("go.mod");
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let words: Vec<&str> = text.split_whitespace().collect();
-        let required = words.windows(2).find(|pair| pair[0] == self.module() && pair[1].starts_with('v'));
+        let required = words.windows(2).find(|pair| pair[0] == module && pair[1].starts_with('v'));
         let version = required.map(|pair| pair[1].to_owned());
-        version.with_context(|| format!("{} does not require {}", path.display(), self.module()))
+        version.with_context(|| format!("{} does not require {module}", path.display()))
     }
 
     /// The folder of the component's programs; builds them if they are not in the cache.
@@ -105,7 +112,7 @@ impl Component {
         let mut hash = Sha256::new();
         for file in ["go.mod", "go.sum", "main.go"] {
             let path = self.source().join(file);
-            // Only Kubernetes has a program of its own.
+            // Not all have a program of their own.
             if path.exists() {
                 let content = std::fs::read(&path).with_context(|| path.display().to_string())?;
                 hash.update((content.len() as u64).to_be_bytes());
@@ -114,7 +121,7 @@ impl Component {
         }
         hash.update(include_str!("binaries/build.rs"));
         hash.update(std::env::consts::ARCH);
-        Ok(hash.finalize()[..6].iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(crate::hexadecimal(&hash.finalize()[..6]))
     }
 }
 
@@ -128,12 +135,16 @@ pub struct Programs {
 }
 
 impl Programs {
+    pub(crate) fn assets() -> Option<PathBuf> {
+        std::env::var_os("KUBEBUILDER_ASSETS").filter(|value| !value.is_empty()).map(PathBuf::from)
+    }
+
     /// Finds or builds them.
     ///
     /// # Errors
     /// If they are not there and cannot be built.
     pub fn find() -> Result<Self> {
-        let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|value| !value.is_empty()) else {
+        let Some(assets) = Self::assets() else {
             let kubernetes = Component::Kubernetes.folder()?;
             return Ok(Self {
                 etcd: Component::Etcd.folder()?.join("etcd"),
@@ -141,7 +152,6 @@ impl Programs {
                 kube_controller_manager: Some(kubernetes.join("kube-controller-manager")),
             });
         };
-        let assets = PathBuf::from(assets);
         for program in ["etcd", "kube-apiserver"] {
             ensure!(assets.join(program).exists(), "KUBEBUILDER_ASSETS: there is no {program} in {}", assets.display());
         }
@@ -152,6 +162,25 @@ impl Programs {
             kube_controller_manager: manager.exists().then_some(manager),
         })
     }
+}
+
+/// Builds what is missing and prints a table of what there is; only what [`Programs::find`] finds, or all.
+///
+/// # Errors
+/// As [`Component::folder`].
+pub fn show(control_plane: bool) -> Result<()> {
+    let assets = Programs::assets().filter(|_| control_plane);
+    let components = if control_plane { &[Component::Etcd, Component::Kubernetes][..] } else { &Component::ALL };
+    let mut table = std::io::stdout().lock();
+    writeln!(table, "{:<12}{:<10}FOLDER", "COMPONENT", "VERSION")?;
+    for component in components {
+        let (version, folder) = match &assets {
+            Some(assets) => ("?".to_owned(), assets.clone()),
+            None => (component.version()?, component.folder()?),
+        };
+        writeln!(table, "{:<12}{version:<10}{}", component.name(), folder.display())?;
+    }
+    Ok(())
 }
 
 fn cache() -> Result<PathBuf> {
@@ -174,6 +203,7 @@ mod tests {
             (Component::Helm, "v4."),
             (Component::CoreDns, "v1."),
             (Component::Registry, "v3."),
+            (Component::Pod, "v0."),
         ] {
             let version = component.version()?;
             assert!(version.starts_with(promised), "{component:?} is {version}");

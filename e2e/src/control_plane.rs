@@ -94,9 +94,9 @@ impl ControlPlane {
 
     pub(crate) async fn start_in(place: Place, folder: Folder, programs: Programs, options: Options) -> Result<Self> {
         let secrets = Secrets::new(&folder.path().join("pki"))?;
-        let etcd = Etcd::start(&place, &folder, &programs, &secrets)?;
+        let etcd = Etcd::start(&place, &folder, &programs, &secrets).await?;
         let etcd_link = if options.etcd_link { Some(Proxy::start(etcd.address()).await?) } else { None };
-        let mut plane = Self {
+        let mut control_plane = Self {
             controller_manager: None,
             api_servers: Vec::new(),
             etcd_link,
@@ -106,12 +106,12 @@ impl ControlPlane {
             programs,
             folder,
         };
-        plane.add_api_server().await?;
-        plane.controller_manager = plane.start_controller_manager()?;
-        if plane.controller_manager.is_some() {
-            plane.until_pods_may_be_created().await?;
+        control_plane.add_api_server().await?;
+        control_plane.controller_manager = control_plane.start_controller_manager()?;
+        if control_plane.controller_manager.is_some() {
+            control_plane.until_pods_may_be_created().await?;
         }
-        Ok(plane)
+        Ok(control_plane)
     }
 
     /// The folder of this run.
@@ -172,7 +172,7 @@ impl ControlPlane {
     pub async fn add_api_server(&mut self) -> Result<usize> {
         let number = self.api_servers.len();
         let etcd = self.etcd_link.as_ref().map_or(self.etcd.address(), Proxy::address);
-        let server = ApiServer::start(number, etcd, &self.place, &self.folder, &self.programs, &self.secrets)?;
+        let server = ApiServer::start(number, etcd, &self.place, &self.folder, &self.programs, &self.secrets).await?;
         self.api_servers.push(server);
         self.api_servers[number].until_ready().await?;
         Ok(number)
@@ -196,11 +196,7 @@ impl ControlPlane {
         &self.secrets
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
-    }
-
-    /// Starts a component of the cluster that logs in with a kubeconfig of its own, which is its last argument.
+    /// Starts a component of the cluster that logs in with a kubeconfig of its own.
     pub(crate) fn start_component(
         &self,
         name: &str,
@@ -208,11 +204,15 @@ impl ControlPlane {
         group: Option<&str>,
         invocation: impl FnOnce(&Path) -> Invocation,
     ) -> Result<Process> {
+        let file = self.login(name, user, group)?;
+        Process::start(name, self.place.run(invocation(&file)), self.folder.log(name))
+    }
+
+    /// The kubeconfig of a component of the cluster.
+    pub(crate) fn login(&self, name: &str, user: &str, group: Option<&str>) -> Result<PathBuf> {
         let identity = self.secrets.cluster.client(user, group)?;
         let file = self.folder.path().join(format!("{name}.kubeconfig"));
-        let server = self.api_servers[0].url();
-        let file = kubeconfig::write(&file, &server, &self.secrets.cluster.certificate(), &identity)?;
-        Process::start(name, self.place.run(invocation(&file)), self.folder.log(name))
+        kubeconfig::write(&file, &self.api_servers[0].url(), &self.secrets.cluster.certificate(), &identity)
     }
 
     fn start_controller_manager(&self) -> Result<Option<Process>> {
@@ -225,6 +225,8 @@ impl ControlPlane {
                 .flag("authentication-kubeconfig", file)
                 .flag("authorization-kubeconfig", file)
                 .flag("bind-address", "127.0.0.1")
+                // Made if missing; the default is in the host's /usr.
+                .flag("flex-volume-plugin-dir", self.folder.path().join("volume-plugins"))
                 // It serves nobody.
                 .flag("secure-port", "0")
                 .flag("leader-elect", "false")
@@ -239,7 +241,7 @@ impl ControlPlane {
                 .flag("cluster-signing-cert-file", secrets.cluster.certificate())
                 .flag("cluster-signing-key-file", secrets.cluster.key())
                 .flag("allocate-node-cidrs", "false")
-                .flag("service-cluster-ip-range", self.place.services())
+                .flag("service-cluster-ip-range", Place::SERVICES)
         })?;
         Ok(Some(process))
     }

@@ -12,6 +12,7 @@ pub mod binaries;
 mod cluster;
 mod control_plane;
 mod folder;
+mod image;
 mod kubeconfig;
 mod kubectl;
 mod node;
@@ -19,13 +20,16 @@ pub mod pki;
 mod port;
 mod process;
 mod proxy;
+pub mod supervisor;
 mod until;
 mod webhook;
 
 pub use cluster::{Cluster, Temporary};
 pub use control_plane::{ApiServer, ControlPlane, Options, address_for_endpoints};
 pub use folder::Folder;
+pub use image::Image;
 pub use kubectl::Kubectl;
+pub use node::Node;
 pub use process::Process;
 pub use proxy::{Fault, Proxy};
 pub use until::until;
@@ -35,4 +39,12 @@ pub use webhook::Webhook;
 pub(crate) fn say(message: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "{message}");
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }

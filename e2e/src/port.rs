@@ -14,12 +14,15 @@ pub struct Port {
 }
 
 impl Port {
-    /// Finds a port below those that the kernel hands out to outgoing connections.
+    /// Finds a port below those that the kernel hands out to outgoing connections and Kubernetes to Services, and above
+    /// the fixed ones of kubelet, kube-proxy and kube-scheduler.
     pub fn reserve() -> Result<Self> {
-        let folder = std::env::temp_dir().join("proviso-e2e-ports");
+        // Each user has one: nobody may lock the files of others.
+        let user = rustix::process::geteuid().as_raw();
+        let folder = std::env::temp_dir().join(format!("proviso-e2e-ports-{user}"));
         std::fs::create_dir_all(&folder)?;
         for _ in 0..1000 {
-            let number = 10_000 + u16::try_from(getrandom::u32()? % 20_000)?;
+            let number = 11_000 + u16::try_from(getrandom::u32()? % 19_000)?;
             let reservation = File::create(folder.join(number.to_string()))?;
             let is_free = reservation.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok();
             if is_free {

@@ -17,11 +17,12 @@ pub(crate) struct Invocation {
     program: PathBuf,
     arguments: Vec<OsString>,
     variables: Vec<(String, OsString)>,
+    forks: bool,
 }
 
 impl Invocation {
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), arguments: Vec::new(), variables: Vec::new() }
+        Self { program: program.into(), arguments: Vec::new(), variables: Vec::new(), forks: false }
     }
 
     pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
@@ -46,11 +47,18 @@ impl Invocation {
         self
     }
 
+    /// It runs what it is about in a child and waits for that, as `nsenter` does to enter a PID namespace.
+    pub fn forking(mut self) -> Self {
+        self.forks = true;
+        self
+    }
+
     /// The same through another program that ends in running it, such as `nsenter`.
     pub fn through(self, wrapper: Self) -> Self {
-        let mut wrapped = wrapper.argument(self.program).arguments(self.arguments);
-        wrapped.variables.extend(self.variables);
-        wrapped
+        let mut invocation = wrapper.argument(self.program).arguments(self.arguments);
+        invocation.variables.extend(self.variables);
+        invocation.forks |= self.forks;
+        invocation
     }
 }
 
@@ -69,9 +77,23 @@ impl Process {
         Ok(Self { name: name.to_owned(), invocation, log, child })
     }
 
+    /// Of what was started: the program, or the one that waits for it (see [`Self::program`]).
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The process that is meant: the child of what was started, if that forks.
+    ///
+    /// # Errors
+    /// If it is not there: not yet, or not any more.
+    pub fn program(&self) -> Result<u32> {
+        if !self.invocation.forks {
+            return Ok(self.pid());
+        }
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid()))?;
+        let child = children.split_whitespace().next().with_context(|| format!("{} has not begun", self.name))?;
+        Ok(child.parse()?)
     }
 
     /// What it wrote to stdout and stderr, of all its lives.
@@ -93,13 +115,23 @@ impl Process {
     /// # Errors
     /// If it has ended.
     pub fn thaw(&mut self) -> Result<()> {
-        self.signal(Signal::CONT)
+        self.signal(Signal::CONT)?;
+        self.thaw_waiting()
     }
 
     /// Ends it at once (SIGKILL) and waits until it is gone.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
+        // Who waits for the program ends with it, unless it is stopped too.
+        let killed = self.invocation.forks && self.signal(Signal::KILL).is_ok() && self.thaw_waiting().is_ok();
+        if !killed {
+            let _ = self.child.kill();
+        }
         let _ = self.child.wait();
+    }
+
+    /// nsenter stops itself with its child.
+    fn thaw_waiting(&self) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).with_context(|| format!("waking {}", self.name))
     }
 
     /// Asks it to end (SIGTERM) and waits for that.
@@ -140,9 +172,20 @@ impl Process {
         bail!("{} ended ({status}); the end of {}:\n{end}", self.name, self.log.display())
     }
 
+    /// Waits until it has ended well.
+    ///
+    /// # Errors
+    /// If it ends otherwise, or goes on for longer than `bound`.
+    pub(crate) async fn until_done(&mut self, bound: Duration) -> Result<()> {
+        let status =
+            crate::until(&self.name.clone(), bound, async || self.child.try_wait()?.context("it runs")).await?;
+        if status.success() { Ok(()) } else { self.ensure_running() }
+    }
+
     fn signal(&mut self, signal: Signal) -> Result<()> {
         self.ensure_running()?;
-        kill_process(Pid::from_child(&self.child), signal).with_context(|| format!("{signal:?} to {}", self.name))
+        let program = Pid::from_raw(self.program()?.try_into()?).context("a process has a number")?;
+        kill_process(program, signal).with_context(|| format!("{signal:?} to {}", self.name))
     }
 }
 

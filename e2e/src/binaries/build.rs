@@ -73,9 +73,9 @@ fn go(component: Component) -> Command {
     command
 }
 
-/// The package that is the program: our own for Kubernetes, else the tool that `go.mod` names.
+/// The package that is the program: our own where there is one, else the tool that `go.mod` names.
 fn package(component: Component) -> &'static str {
-    if component == Component::Kubernetes { "." } else { "tool" }
+    if matches!(component, Component::Kubernetes | Component::Pod) { "." } else { "tool" }
 }
 
 fn compile(component: Component, folder: &Path) -> Result<()> {
@@ -142,7 +142,7 @@ fn linker_flags(component: Component, version: &str) -> Result<String> {
         }
         Component::Helm => set("helm.sh/helm/v4/internal/version.version", version),
         Component::Registry => set("github.com/distribution/distribution/v3/version.version", version),
-        Component::Etcd | Component::CoreDns => {}
+        Component::Etcd | Component::CoreDns | Component::Pod => {}
     }
     Ok(flags)
 }

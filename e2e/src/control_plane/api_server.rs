@@ -9,18 +9,20 @@ use kube::Client;
 use super::{PATIENCE, Place, Programs, Secrets};
 use crate::port::Port;
 use crate::process::{Invocation, Process};
-use crate::{Folder, kubeconfig, until};
+use crate::{Folder, Proxy, kubeconfig, until};
 
 /// A kube-apiserver. There can be several on one etcd.
 #[derive(Debug)]
 pub struct ApiServer {
     process: Process,
     port: Port,
+    /// From a node's network.
+    _forward: Option<Proxy>,
     kubeconfig: PathBuf,
 }
 
 impl ApiServer {
-    pub(super) fn start(
+    pub(super) async fn start(
         number: usize,
         etcd: SocketAddr,
         place: &Place,
@@ -33,7 +35,7 @@ impl ApiServer {
         let address = place.address().to_string();
         let names =
             ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"];
-        let names = [&names[..], &["localhost", "127.0.0.1", place.api_service(), &address]].concat();
+        let names = [&names[..], &["localhost", "127.0.0.1", Place::API_SERVICE, &address]].concat();
         let server = secrets.cluster.server(&name, &names)?;
         let etcd_client = secrets.etcd.client(&name, None)?;
         let kubelet_client = secrets.cluster.client("kube-apiserver-kubelet-client", Some("system:masters"))?;
@@ -56,7 +58,7 @@ impl ApiServer {
             .flag("service-account-issuer", "https://kubernetes.default.svc.cluster.local")
             .flag("service-account-key-file", &secrets.service_account_public_key)
             .flag("service-account-signing-key-file", &secrets.service_account_key)
-            .flag("service-cluster-ip-range", place.services())
+            .flag("service-cluster-ip-range", Place::SERVICES)
             .flag("authorization-mode", "Node,RBAC")
             .flag("enable-admission-plugins", "NodeRestriction")
             .flag("allow-privileged", "true")
@@ -81,7 +83,8 @@ impl ApiServer {
         let file = folder.path().join(format!("{name}.kubeconfig"));
         let kubeconfig = kubeconfig::write(&file, &url, &secrets.cluster.certificate(), &secrets.admin)?;
         let process = Process::start(&name, place.run(invocation), folder.log(&name))?;
-        Ok(Self { process, port, kubeconfig })
+        let forward = place.reach(port.number()).await?;
+        Ok(Self { process, port, _forward: forward, kubeconfig })
     }
 
     #[must_use]

@@ -7,22 +7,24 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 
 use super::{Place, Programs, Secrets};
-use crate::Folder;
 use crate::pki::Identity;
 use crate::port::Port;
 use crate::process::{Invocation, Process};
+use crate::{Folder, Proxy};
 
 #[derive(Debug)]
 pub(super) struct Etcd {
     process: Process,
     port: Port,
     _peer_port: Port,
+    /// From a node's network.
+    _forward: Option<Proxy>,
     client: Identity,
     authority: std::path::PathBuf,
 }
 
 impl Etcd {
-    pub fn start(place: &Place, folder: &Folder, programs: &Programs, secrets: &Secrets) -> Result<Self> {
+    pub async fn start(place: &Place, folder: &Folder, programs: &Programs, secrets: &Secrets) -> Result<Self> {
         let (port, peer_port) = (Port::reserve()?, Port::reserve()?);
         let server = secrets.etcd.server("etcd", &["localhost", "127.0.0.1"])?;
         let client = secrets.etcd.client("kube-apiserver", None)?;
@@ -43,7 +45,9 @@ impl Etcd {
             .flag("cert-file", &server.certificate)
             .flag("key-file", &server.key);
         let process = Process::start("etcd", place.run(invocation), folder.log("etcd"))?;
-        Ok(Self { process, port, _peer_port: peer_port, client, authority: secrets.etcd.certificate() })
+        let forward = place.reach(port.number()).await?;
+        let authority = secrets.etcd.certificate();
+        Ok(Self { process, port, _peer_port: peer_port, _forward: forward, client, authority })
     }
 
     pub fn address(&self) -> SocketAddr {

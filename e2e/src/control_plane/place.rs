@@ -2,43 +2,49 @@
 
 use std::net::Ipv4Addr;
 
+use anyhow::Result;
+
+use crate::Proxy;
+use crate::node::Network;
 use crate::process::Invocation;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// What runs a program there.
-    wrapper: Option<Invocation>,
+    /// None is that of this machine.
+    network: Option<Network>,
     /// Where other machines, that is pods, reach the API server.
     address: Ipv4Addr,
 }
 
 impl Place {
+    /// The addresses of Services; the first is that of the API server.
+    pub const SERVICES: &str = "10.96.0.0/16";
+    pub const API_SERVICE: &str = "10.96.0.1";
+
     pub fn loopback() -> Self {
-        Self { wrapper: None, address: Ipv4Addr::LOCALHOST }
+        Self { network: None, address: Ipv4Addr::LOCALHOST }
     }
 
-    pub fn namespaces(wrapper: Invocation, address: Ipv4Addr) -> Self {
-        Self { wrapper: Some(wrapper), address }
+    pub fn node(network: Network, address: Ipv4Addr) -> Self {
+        Self { network: Some(network), address }
     }
 
     pub fn run(&self, invocation: Invocation) -> Invocation {
-        match &self.wrapper {
-            Some(wrapper) => invocation.through(wrapper.clone()),
+        match &self.network {
+            Some(network) => invocation.through(network.wrapper()),
             None => invocation,
+        }
+    }
+
+    /// Makes a port of loopback there one of ours, for as long as the returned value lives.
+    pub async fn reach(&self, port: u16) -> Result<Option<Proxy>> {
+        match &self.network {
+            Some(network) => Ok(Some(network.forward(port).await?)),
+            None => Ok(None),
         }
     }
 
     pub fn address(&self) -> Ipv4Addr {
         self.address
-    }
-
-    /// The addresses of Services; the first is that of the API server.
-    pub fn services(&self) -> &'static str {
-        "10.96.0.0/16"
-    }
-
-    /// The first of [`Self::services`].
-    pub fn api_service(&self) -> &'static str {
-        "10.96.0.1"
     }
 }

@@ -1,0 +1,3 @@
+module proviso.dev/e2e/pod
+
+go 1.26.0
