@@ -2,6 +2,7 @@
 //! `kubectl explain` shows. What a schema cannot say is checked in [`validation`].
 
 #![allow(clippy::doc_markdown, reason = "`kubectl explain` shows the field docs, and knows no Markdown")]
+#![allow(clippy::duplicated_attributes, reason = "many printed columns have one type")]
 
 mod admission;
 mod definitions;

@@ -1,4 +1,4 @@
-//! Writes the CustomResourceDefinitions of all kinds into a folder: `cargo run -p proviso-crds --bin crdgen -- crds`.
+//! Writes the `CustomResourceDefinitions` of all kinds into a folder: `cargo run -p proviso-crds --bin crdgen -- crds`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
