@@ -1,9 +1,12 @@
 //! Throughput of the policy server beside a bare hyper and rustls server that answers a constant: same TLS, same body,
-//! same connections, in turn, so that a noisy machine disturbs both alike. The ratio is what counts.
+//! same connections, in turn, so that a noisy machine disturbs both alike. The ratios are what counts: that of the CPU
+//! time which an answer takes the server (Linux only) is the less noisy one, for it leaves the clients out.
 //!
-//! `cargo bench -p policy-server --bench http`; `PROVISO_BENCH_ROUNDS` (5) and `PROVISO_BENCH_CONNECTIONS` (8).
+//! `cargo bench -p policy-server --bench http`; after `--`, the policies to ask. `PROVISO_BENCH_ROUNDS` (5),
+//! `PROVISO_BENCH_CONNECTIONS` (8), and in `PROVISO_BENCH_OTHERS` the paths of other builds to compare with.
 
 #![allow(
+    dead_code,
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
@@ -11,24 +14,26 @@
     clippy::print_stderr,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a benchmark prints, counts roughly, and may give up"
+    reason = "a benchmark prints, counts roughly, may give up, and shares modules of which it uses a part"
 )]
 
 #[path = "http/bare.rs"]
 mod bare;
 #[path = "http/load.rs"]
 mod load;
+#[path = "http/server.rs"]
+mod server;
 
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use load::{Load, Sample};
 use serde_json::json;
+use server::{Server, example, median, number};
 
 /// How long each server is asked in each round.
-const ROUND: Duration = Duration::from_secs(3);
+const ROUND: Duration = Duration::from_secs(2);
 /// Marks the process that is the bare server.
 const BARE: &str = "PROVISO_BENCH_BARE";
 
@@ -36,75 +41,55 @@ fn main() {
     if std::env::var_os(BARE).is_some() {
         return bare::serve(Path::new(&std::env::args().nth(1).expect("the folder of the certificate")));
     }
+    let (options, wanted): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|argument| argument.starts_with('-'));
     // `cargo test --benches` asks only whether the benchmark starts.
-    let (rounds, round) = if std::env::args().any(|argument| argument == "--bench") {
+    let (rounds, round) = if options.iter().any(|option| option == "--bench") {
         (number("PROVISO_BENCH_ROUNDS", 5), ROUND)
     } else {
         (1, Duration::from_millis(200))
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     prepare(folder.path());
-    let bare =
-        Server::start(Command::new(std::env::current_exe().expect("this program")).arg(folder.path()).env(BARE, "1"));
-    let ours = Server::start(
-        Command::new(env!("CARGO_BIN_EXE_policy-server"))
-            .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"])
-            .arg("--manifests")
-            .arg(folder.path().join("manifests"))
-            .arg("--tls-cert")
-            .arg(folder.path().join("tls.crt"))
-            .arg("--tls-key")
-            .arg(folder.path().join("tls.key")),
-    );
-    let body = compact(&example("reviews/pod-create.json"));
-    let load = Load::new(folder.path(), body, number("PROVISO_BENCH_CONNECTIONS", 8));
+    let this = std::env::current_exe().expect("this program");
+    let mut servers = vec![
+        ("bare".to_owned(), Server::start(Command::new(this).arg(folder.path()).env(BARE, "1"))),
+        ("ours".to_owned(), Server::policies(Path::new(env!("CARGO_BIN_EXE_policy-server")), folder.path())),
+    ];
+    for other in std::env::var("PROVISO_BENCH_OTHERS").unwrap_or_default().split_whitespace() {
+        servers.push((other.to_owned(), Server::policies(Path::new(other), folder.path())));
+    }
+    let load = Load::new(folder.path(), server::review(), number("PROVISO_BENCH_CONNECTIONS", 8));
     // The first is not even asked: what it costs is everything but an engine.
     for policy in ["disabled", "nothing", "trusted-registries", "required-labels", "replica-limit"] {
-        let path = format!("/validate/cluster.{policy}");
-        load.until_allowed(&ours.address, &path);
-        let mut ratios = Vec::new();
-        let (mut our_sample, mut bare_sample) = (Sample::default(), Sample::default());
-        for _ in 0..rounds {
-            let bare_round = load.run(&bare.address, &path, round);
-            let our_round = load.run(&ours.address, &path, round);
-            ratios.push(our_round.per_second() / bare_round.per_second());
-            our_sample.add(our_round);
-            bare_sample.add(bare_round);
+        if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted == policy) {
+            continue;
         }
-        ratios.sort_by(f64::total_cmp);
-        println!("{policy}\n  bare  {bare_sample}\n  ours  {our_sample}");
-        println!(
-            "  ratio {:.2} (median of {rounds}; {:.2} to {:.2})",
-            ratios[ratios.len() / 2],
-            ratios[0],
-            ratios[ratios.len() - 1]
-        );
+        let path = format!("/validate/cluster.{policy}");
+        let mut samples: Vec<Vec<Sample>> = servers.iter().map(|_| Vec::new()).collect();
+        for (_, server) in &servers {
+            load.until_allowed(&server.address, &path);
+        }
+        for _ in 0..rounds {
+            for ((_, server), samples) in servers.iter().zip(&mut samples) {
+                samples.push(server.measure(&load, &path, round));
+            }
+        }
+        println!("{policy}");
+        for ((name, _), samples_of) in servers.iter().zip(&samples) {
+            // A round's sample is compared with that of the bare server in the same round.
+            let ratio = |of: fn(&Sample) -> f64| median(samples_of.iter().zip(&samples[0]).map(|(a, b)| of(a) / of(b)));
+            let throughput = ratio(Sample::per_second);
+            let cpu = 1.0 / ratio(Sample::cpu_per_answer);
+            let sum: Sample = samples_of.iter().sum();
+            println!("  {sum}   ratio {throughput:.2}   cpu ratio {cpu:.2}   {name}");
+        }
     }
-}
-
-fn number(variable: &str, default: usize) -> usize {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-fn example(path: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(path)
-}
-
-/// The review as an API server sends it: without the spaces and line breaks that make the file readable.
-fn compact(review: &Path) -> Vec<u8> {
-    let readable = std::fs::read(review).expect("a recorded review");
-    let review: serde_json::Value = serde_json::from_slice(&readable).expect("a review");
-    review.to_string().into_bytes()
 }
 
 /// A certificate, and policies that allow the review: the smallest wasm module, one of Rust, Rego, CEL.
 fn prepare(folder: &Path) {
-    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    std::fs::write(folder.join("tls.crt"), certified.cert.pem()).expect("tls.crt");
-    std::fs::write(folder.join("tls.key"), certified.signing_key.serialize_pem()).expect("tls.key");
-    let manifests = folder.join("manifests");
-    std::fs::create_dir(&manifests).expect("the folder of manifests");
-    let nothing = wat::parse_str(NOTHING).expect("a module");
+    let manifests = server::folder(folder);
+    let nothing = wat::parse_str(server::NOTHING).expect("a module");
     std::fs::write(manifests.join("nothing.wasm"), nothing).expect("the module");
     std::fs::copy(example("policies/trusted-registries/trusted-registries.wasm"), manifests.join("registries.wasm"))
         .expect("the example module");
@@ -126,50 +111,10 @@ fn prepare(folder: &Path) {
             json!({"max": 10}),
         ),
     ] {
-        let rules = json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]);
         let manifest = json!({
             "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": name},
-            "spec": {"program": program, "settings": settings, "enabled": name != "disabled", "admission": {"rules": rules}},
+            "spec": {"program": program, "settings": settings, "enabled": name != "disabled", "admission": {"rules": server::rules()}},
         });
         std::fs::write(manifests.join(format!("{name}.json")), manifest.to_string()).expect("a manifest");
-    }
-}
-
-/// Accepts everything without looking at it.
-const NOTHING: &str = r#"(module
-    (import "wapc" "__guest_response" (func $respond (param i32 i32)))
-    (memory (export "memory") 1)
-    (data (i32.const 0) "{\"accepted\":true}{\"valid\":true}")
-    (func (export "__guest_call") (param $operation_length i32) (param i32) (result i32)
-        (if (i32.eq (local.get $operation_length) (i32.const 17))
-            (then (call $respond (i32.const 17) (i32.const 14)))
-            (else (call $respond (i32.const 0) (i32.const 17))))
-        (i32.const 1)))"#;
-
-/// A server in a process of its own; it ends with this value.
-struct Server {
-    process: Child,
-    address: String,
-}
-
-impl Server {
-    /// Starts a server that writes its address, `https://…`, as the field `listen` of a JSON line to stderr.
-    fn start(command: &mut Command) -> Self {
-        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a server");
-        let mut lines = BufReader::new(process.stderr.take().expect("its stderr")).lines().map_while(Result::ok);
-        let address = lines.find_map(|line| {
-            let line: serde_json::Value = serde_json::from_str(&line).ok()?;
-            Some(line["listen"].as_str()?.trim_start_matches("https://").to_owned())
-        });
-        // Its pipe must not fill up.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { process, address: address.expect("the address of the server") }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }

@@ -1,32 +1,38 @@
-//! A response body that does something once it has left.
+//! A response body that may do something once it has left.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use axum::body::HttpBody;
 use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 
 /// The whole body in one frame. The action runs when the connection has taken it over for writing and needs it no more,
 /// also for a client that went away.
-pub struct After<F: FnOnce()> {
+pub struct After {
     content: Option<Bytes>,
-    action: Option<F>,
+    action: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl<F: FnOnce()> After<F> {
-    pub fn new(content: Bytes, action: F) -> Self {
-        Self { content: Some(content), action: Some(action) }
+impl After {
+    pub fn new(content: impl Into<Bytes>, action: impl FnOnce() + Send + 'static) -> Self {
+        Self { content: Some(content.into()), action: Some(Box::new(action)) }
     }
 }
 
-impl<F: FnOnce()> std::fmt::Debug for After<F> {
+/// A body that does nothing more.
+impl<T: Into<Bytes>> From<T> for After {
+    fn from(content: T) -> Self {
+        Self { content: Some(content.into()), action: None }
+    }
+}
+
+impl std::fmt::Debug for After {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("After").field("content", &self.content).finish_non_exhaustive()
     }
 }
 
-impl<F: FnOnce()> Drop for After<F> {
+impl Drop for After {
     fn drop(&mut self) {
         if let Some(action) = self.action.take() {
             action();
@@ -34,7 +40,7 @@ impl<F: FnOnce()> Drop for After<F> {
     }
 }
 
-impl<F: FnOnce() + Unpin> HttpBody for After<F> {
+impl Body for After {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 

@@ -25,6 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use hyper::service::service_fn;
+use hyper_util::service::TowerToHyperService;
 use proviso_artifacts::Cache;
 use proviso_engines::wasm;
 use tokio::net::TcpListener;
@@ -80,11 +82,18 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     let following = tokio::spawn(rollout.run(config.manifests));
     // The admin port answers until the last request has: a probe must see the way out.
-    let admin = http::serve(admin_listener, None, admin::router(Arc::clone(&server)), pending(), Duration::ZERO);
+    let admin = http::serve(
+        admin_listener,
+        None,
+        TowerToHyperService::new(admin::router(Arc::clone(&server))),
+        pending(),
+        Duration::ZERO,
+    );
     let admin = tokio::spawn(admin);
     // A policy may have a longer budget than the default; 30 s is the most it can ask for.
     let drain = Duration::from_secs(30) + DRAIN;
-    http::serve(listener, tls, routes::router(server), shutdown::draining(phase), drain).await;
+    let reviews = service_fn(move |request| routes::answer(Arc::clone(&server), request));
+    http::serve(listener, tls, reviews, shutdown::draining(phase), drain).await;
     following.abort();
     admin.abort();
     // The admin routes hold the last way into the preview queue: without it the worker ends once the queue is empty.

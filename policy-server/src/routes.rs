@@ -1,15 +1,14 @@
 //! What an API server asks: `/validate`, `/validate_raw` and `/audit`.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::{Body, HttpBody as _};
-use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Version, header};
-use axum::response::Response;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use proviso_core::review::ReviewError;
 use proviso_core::{Action, Endpoint, Review, Verdict};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
@@ -45,12 +44,8 @@ pub struct Server {
     pub phase: watch::Receiver<Phase>,
 }
 
-/// The routes of `--listen`.
-pub fn router(server: Arc<Server>) -> Router {
-    Router::new().fallback(answer).with_state(server)
-}
-
-async fn answer(State(server): State<Arc<Server>>, request: Request) -> Response {
+/// Answers a request to `--listen`.
+pub async fn answer(server: Arc<Server>, request: Request<Incoming>) -> Result<Response<After>, Infallible> {
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = server.respond(request).await.unwrap_or_else(|refusal| {
         server.metrics.refuse(refusal.reason);
@@ -59,7 +54,7 @@ async fn answer(State(server): State<Arc<Server>>, request: Request) -> Response
     if is_http1 && *server.phase.borrow() != Phase::Serving {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    response
+    Ok(response)
 }
 
 /// An answer that is no verdict.
@@ -76,7 +71,7 @@ impl Refusal {
         Self { status, reason, message: message.into() }
     }
 
-    fn response(self) -> Response {
+    fn response(self) -> Response<After> {
         let error = serde_json::json!({"error": {"code": self.status.as_u16(), "message": self.message}});
         let mut response = json(self.status, format!("{error}\n").into());
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
@@ -89,7 +84,7 @@ impl Refusal {
     }
 }
 
-fn json(status: StatusCode, body: Body) -> Response {
+fn json(status: StatusCode, body: After) -> Response<After> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -104,7 +99,7 @@ fn verdict_of(action: Action, verdict: &Verdict, uid: &str) -> Vec<u8> {
 }
 
 impl Server {
-    async fn respond(&self, request: Request) -> Result<Response, Refusal> {
+    async fn respond(&self, request: Request<Incoming>) -> Result<Response<After>, Refusal> {
         let endpoint = Endpoint::parse(request.uri().path())
             .map_err(|error| Refusal::new(StatusCode::NOT_FOUND, "unknown_path", error.to_string()))?;
         if request.method() != Method::POST {
@@ -139,7 +134,7 @@ impl Server {
             let message = "overloaded: no place for this evaluation became free in time";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
         })?;
-        let body = Bytes::from(verdict_of(endpoint.action, &verdict, review.uid()));
+        let body = verdict_of(endpoint.action, &verdict, review.uid());
         let is_live = entry.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, revision));
         let is_previewed = is_live && endpoint.action == Action::Validate && !review.is_dry_run();
         if !is_previewed || entry.experiments.is_empty() {
@@ -153,11 +148,11 @@ impl Server {
             verdict,
         };
         let previews = self.previews.clone();
-        Ok(json(StatusCode::OK, Body::new(After::new(body, move || previews.offer(job)))))
+        Ok(json(StatusCode::OK, After::new(body, move || previews.offer(job))))
     }
 
     /// Sets memory aside for a large body, as long as its answer takes.
-    fn admit(&self, body: &Body) -> Result<Option<SemaphorePermit<'_>>, Refusal> {
+    fn admit(&self, body: &Incoming) -> Result<Option<SemaphorePermit<'_>>, Refusal> {
         let size = body.size_hint().upper().unwrap_or(MAX_BODY as u64).min(MAX_BODY as u64);
         if size <= SMALL_BODY {
             return Ok(None);
@@ -170,7 +165,7 @@ impl Server {
     }
 
     /// A review that cannot be read is denied where its uid can, else it is a bad request.
-    fn malformed(&self, action: Action, error: ReviewError) -> Result<Response, Refusal> {
+    fn malformed(&self, action: Action, error: ReviewError) -> Result<Response<After>, Refusal> {
         let Some(uid) = error.uid else {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed", error.message));
         };
@@ -182,7 +177,7 @@ impl Server {
 }
 
 /// The answer when the policy is known, but not in the generation that was asked for.
-fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Result<Response, Refusal> {
+fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Result<Response<After>, Refusal> {
     if let Some(generation) = endpoint.generation {
         // Another replica, or this one in a moment, may have it.
         let message = match &entry.live {
@@ -204,7 +199,7 @@ fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Resu
     Ok(json(StatusCode::OK, verdict_of(endpoint.action, &verdict, review.uid()).into()))
 }
 
-async fn read_body(mut body: Body) -> Result<Bytes, Refusal> {
+async fn read_body(mut body: Incoming) -> Result<Bytes, Refusal> {
     let too_large = || {
         let message = format!("the body is larger than {MAX_BODY} bytes (7 MiB)");
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
@@ -233,7 +228,7 @@ async fn read_body(mut body: Body) -> Result<Bytes, Refusal> {
 }
 
 /// Reads what is left of a body, within bounds of size and time, and keeps nothing.
-async fn discard(mut body: Body) {
+async fn discard(mut body: Incoming) {
     let reading = async {
         let mut discarded = 0;
         while let Some(Ok(frame)) = body.frame().await {

@@ -20,6 +20,8 @@ pub struct Load {
     tls: TlsConnector,
     body: Bytes,
     connections: usize,
+    /// How long a client waits before its next request.
+    pub pause: Duration,
 }
 
 /// Answers and how long they took.
@@ -27,6 +29,8 @@ pub struct Load {
 pub struct Sample {
     latencies: Vec<Duration>,
     duration: Duration,
+    /// The server's.
+    pub cpu: Duration,
 }
 
 impl Sample {
@@ -34,18 +38,42 @@ impl Sample {
         self.latencies.len() as f64 / self.duration.as_secs_f64()
     }
 
-    pub fn add(&mut self, other: Self) {
-        self.latencies.extend(other.latencies);
-        self.duration += other.duration;
+    pub fn p99(&self) -> Duration {
+        self.latency(0.99)
+    }
+
+    fn latency(&self, share: f64) -> Duration {
+        let mut latencies = self.latencies.clone();
+        latencies.sort_unstable();
+        latencies[((latencies.len() - 1) as f64 * share) as usize]
+    }
+
+    pub fn cpu_per_answer(&self) -> f64 {
+        self.cpu.as_secs_f64() / self.latencies.len() as f64
+    }
+}
+
+impl<'a> std::iter::Sum<&'a Sample> for Sample {
+    fn sum<I: Iterator<Item = &'a Sample>>(samples: I) -> Self {
+        samples.fold(Self::default(), |mut sum, sample| {
+            sum.latencies.extend(&sample.latencies);
+            sum.duration += sample.duration;
+            sum.cpu += sample.cpu;
+            sum
+        })
     }
 }
 
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut latencies = self.latencies.clone();
-        latencies.sort();
-        let at = |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize].as_micros();
-        write!(f, "{:>8.0} requests/s   p50 {:>6} µs   p99 {:>6} µs", self.per_second(), at(0.5), at(0.99))
+        write!(
+            f,
+            "{:>7.0} requests/s   p50 {:>6} µs   p99 {:>6} µs   cpu {:>6.1} µs",
+            self.per_second(),
+            self.latency(0.5).as_micros(),
+            self.p99().as_micros(),
+            self.cpu_per_answer() * 1e6
+        )
     }
 }
 
@@ -61,7 +89,13 @@ impl Load {
                 .with_root_certificates(roots)
                 .with_no_client_auth();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-        Self { runtime, tls: TlsConnector::from(Arc::new(config)), body: body.into(), connections }
+        Self {
+            runtime,
+            tls: TlsConnector::from(Arc::new(config)),
+            body: body.into(),
+            connections,
+            pause: Duration::ZERO,
+        }
     }
 
     /// Waits until the server allows the review: its policies are loaded.
@@ -79,13 +113,24 @@ impl Load {
         });
     }
 
+    /// Asks over one more connection, time and again, until the value is dropped. Whatever is answered will do.
+    pub fn in_background(&self, address: &str, path: &str) -> Background {
+        let mut client = self.runtime.block_on(Client::connect(self, address, path));
+        let asking = self.runtime.spawn(async move {
+            loop {
+                client.ask().await;
+            }
+        });
+        Background(asking.abort_handle())
+    }
+
     pub fn run(&self, address: &str, path: &str, duration: Duration) -> Sample {
         self.runtime.block_on(async {
             let mut clients = Vec::new();
             for _ in 0..self.connections {
                 clients.push(Client::connect(self, address, path).await);
             }
-            let start = Instant::now();
+            let (start, pause) = (Instant::now(), self.pause);
             let end = start + duration;
             let tasks: Vec<_> = clients
                 .into_iter()
@@ -97,6 +142,9 @@ impl Load {
                             let answer = client.ask().await;
                             latencies.push(sent.elapsed());
                             assert!(!answer.is_empty());
+                            if !pause.is_zero() {
+                                tokio::time::sleep(pause).await;
+                            }
                         }
                         latencies
                     })
@@ -106,8 +154,16 @@ impl Load {
             for task in tasks {
                 latencies.extend(task.await.expect("a client"));
             }
-            Sample { latencies, duration: start.elapsed() }
+            Sample { latencies, duration: start.elapsed(), cpu: Duration::ZERO }
         })
+    }
+}
+
+pub struct Background(tokio::task::AbortHandle);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

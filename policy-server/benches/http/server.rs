@@ -1,0 +1,117 @@
+//! A policy server over a folder of its own, or any other server, in a process of its own.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::load::{Load, Sample};
+
+/// Accepts everything without looking at it.
+pub const NOTHING: &str = r#"(module
+    (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+    (memory (export "memory") 1)
+    (data (i32.const 0) "{\"accepted\":true}{\"valid\":true}")
+    (func (export "__guest_call") (param $operation_length i32) (param i32) (result i32)
+        (if (i32.eq (local.get $operation_length) (i32.const 17))
+            (then (call $respond (i32.const 17) (i32.const 14)))
+            (else (call $respond (i32.const 0) (i32.const 17))))
+        (i32.const 1)))"#;
+
+pub fn number(variable: &str, default: usize) -> usize {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+pub fn example(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(path)
+}
+
+/// A review of 4 KB as an API server sends it: without the spaces and line breaks that make the file readable.
+pub fn review() -> Vec<u8> {
+    let readable = std::fs::read(example("reviews/pod-create.json")).expect("a recorded review");
+    let review: Value = serde_json::from_slice(&readable).expect("a review");
+    review.to_string().into_bytes()
+}
+
+/// Rules that cover every request.
+pub fn rules() -> Value {
+    json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}])
+}
+
+/// Puts a certificate into the folder, and makes the folder of manifests in it.
+pub fn folder(folder: &Path) -> PathBuf {
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    std::fs::write(folder.join("tls.crt"), certified.cert.pem()).expect("tls.crt");
+    std::fs::write(folder.join("tls.key"), certified.signing_key.serialize_pem()).expect("tls.key");
+    let manifests = folder.join("manifests");
+    std::fs::create_dir(&manifests).expect("the folder of manifests");
+    manifests
+}
+
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A server in a process of its own; it ends with this value.
+pub struct Server {
+    process: Child,
+    pub address: String,
+}
+
+impl Server {
+    /// Starts this build of the policy server, or another, over a [`folder`].
+    pub fn policies(program: &Path, folder: &Path) -> Self {
+        Self::start(
+            Command::new(program)
+                .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"])
+                .arg("--manifests")
+                .arg(folder.join("manifests"))
+                .arg("--tls-cert")
+                .arg(folder.join("tls.crt"))
+                .arg("--tls-key")
+                .arg(folder.join("tls.key")),
+        )
+    }
+
+    /// Starts a server that writes its address, `https://…`, as the field `listen` of a JSON line to stderr.
+    pub fn start(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a server");
+        let mut lines = BufReader::new(process.stderr.take().expect("its stderr")).lines().map_while(Result::ok);
+        let address = lines.find_map(|line| {
+            let line: serde_json::Value = serde_json::from_str(&line).ok()?;
+            Some(line["listen"].as_str()?.trim_start_matches("https://").to_owned())
+        });
+        // Its pipe must not fill up.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { process, address: address.expect("the address of the server") }
+    }
+}
+
+impl Server {
+    pub fn measure(&self, load: &Load, path: &str, duration: Duration) -> Sample {
+        let before = self.cpu();
+        let mut sample = load.run(&self.address, path, duration);
+        sample.cpu = self.cpu().saturating_sub(before);
+        sample
+    }
+
+    /// The CPU time that the process has taken.
+    fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).expect("Linux");
+        // After the name, which may hold anything: proc_pid_stat(5), fields 14 and 15, in hundredths of a second.
+        let fields = stat.rsplit(')').next().expect("fields").split_whitespace();
+        let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum();
+        Duration::from_millis(ticks * 10)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
