@@ -23,6 +23,8 @@ pub struct Cluster {
     config: Config,
     kubeconfig: PathBuf,
     host: IpAddr,
+    /// Whether somebody makes the service accounts without which there are no pods.
+    has_controllers: bool,
     /// Ends with this value.
     _control_plane: Option<ControlPlane>,
 }
@@ -45,7 +47,7 @@ impl Cluster {
         )?;
         let kubeconfig = PathBuf::from(file);
         let config = kubeconfig::config(&kubeconfig).await.context("PROVISO_E2E_KUBECONFIG")?;
-        Ok(Self { config, kubeconfig, host, _control_plane: None })
+        Ok(Self { config, kubeconfig, host, has_controllers: true, _control_plane: None })
     }
 
     /// The cluster of a control plane, for tests that do things to its processes, or need an empty one.
@@ -55,7 +57,8 @@ impl Cluster {
     pub async fn of(control_plane: &ControlPlane) -> Result<Self> {
         let kubeconfig = control_plane.kubeconfig().to_owned();
         let config = control_plane.config().await?;
-        Ok(Self { config, kubeconfig, host: Ipv4Addr::LOCALHOST.into(), _control_plane: None })
+        let has_controllers = control_plane.has_controllers();
+        Ok(Self { config, kubeconfig, host: Ipv4Addr::LOCALHOST.into(), has_controllers, _control_plane: None })
     }
 
     /// kubectl of an administrator.
@@ -97,6 +100,9 @@ impl Cluster {
             labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
         let temporary = self.apply(serde_json::from_value(namespace)?).await?;
+        if !self.has_controllers {
+            return Ok(temporary);
+        }
         let accounts = Api::<ServiceAccount>::namespaced(self.client()?, name);
         let what = format!("the service account of the namespace {name}");
         until(&what, Duration::from_mins(1), async || Ok(accounts.get("default").await.map(drop)?)).await?;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, Client, Config};
 
@@ -108,7 +108,7 @@ impl ControlPlane {
         };
         control_plane.add_api_server().await?;
         control_plane.controller_manager = control_plane.start_controller_manager()?;
-        if control_plane.controller_manager.is_some() {
+        if control_plane.has_controllers() {
             control_plane.until_pods_may_be_created().await?;
         }
         Ok(control_plane)
@@ -150,6 +150,24 @@ impl ControlPlane {
     /// The process of etcd, to kill, freeze and restart; its data is kept.
     pub fn etcd(&mut self) -> &mut Process {
         self.etcd.process()
+    }
+
+    /// Whether there is a controller manager: envtest's programs come without.
+    #[must_use]
+    pub fn has_controllers(&self) -> bool {
+        self.controller_manager.is_some()
+    }
+
+    /// For tests that count on the work of controllers.
+    ///
+    /// # Errors
+    /// If there is no controller manager: what to do about that.
+    pub fn ensure_controllers(&self) -> Result<()> {
+        ensure!(
+            self.has_controllers(),
+            "this test needs controllers: put a kube-controller-manager into KUBEBUILDER_ASSETS, or unset that variable"
+        );
+        Ok(())
     }
 
     /// The process of the controller manager; none if only envtest's programs are there.

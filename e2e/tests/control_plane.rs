@@ -26,6 +26,7 @@ async fn a_control_plane_serves_and_its_controllers_work() -> Result<()> {
     let start = Instant::now();
     let plane = ControlPlane::start("a-control-plane-serves").await?;
     eprintln!("up in {:.1} s", start.elapsed().as_secs_f64());
+    plane.ensure_controllers()?;
     let client = plane.client().await?;
     ensure!(client.apiserver_version().await?.git_version.starts_with("v1.36."));
     // The controller manager empties a namespace that is deleted: then it goes.

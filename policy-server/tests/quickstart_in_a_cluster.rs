@@ -65,6 +65,8 @@ impl Quickstart {
         let server = Server::start(folder, &[]).await;
 
         let plane = ControlPlane::start("quickstart").await?;
+        // They fill the role `admin`, and make the service accounts of pods.
+        plane.ensure_controllers()?;
         let cluster = Cluster::of(&plane).await?;
         let admin = cluster.kubectl()?;
         admin.run(&["create", "-f", example("quickstart/namespaces.yaml").to_str().unwrap()]).await?;
