@@ -6,6 +6,7 @@ pub mod endpoint;
 pub mod matching;
 pub mod policy_id;
 pub mod review;
+pub mod rollout;
 pub mod verdict;
 
 pub use divergence::Divergence;
