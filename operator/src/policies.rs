@@ -1,0 +1,167 @@
+//! The controller of policies, the same for both kinds. Every reconcile has the same steps: see what there is
+//! (`observe`), decide (`proviso_core::rollout`), build what there should be (`build`), apply it (`apply`), tell people
+//! (`status`).
+
+mod apply;
+mod build;
+mod object;
+mod observe;
+mod rollback;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt as _};
+use proviso_core::policy_id::PolicyIdError;
+use proviso_core::rollout;
+use proviso_crds::PolicyRevision;
+
+use object::PolicyObject;
+
+/// Who writes what the operator writes.
+const MANAGER: &str = "proviso-operator";
+/// On a policy: its revisions go before it does.
+const FINALIZER: &str = "proviso.dev/revisions";
+/// Which PolicyServer a pod or a revision belongs to.
+const SERVER_LABEL: &str = "proviso.dev/policy-server";
+/// Which policy, by uid, a revision or a webhook belongs to.
+const POLICY_LABEL: &str = "proviso.dev/policy-uid";
+/// How often a policy is looked at when nothing is known to have happened.
+const RESYNC: Duration = Duration::from_mins(10);
+/// How long to wait after an error.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What every reconcile needs.
+pub struct Context {
+    client: Client,
+    namespace: String,
+    ca_bundle: Vec<u8>,
+    recorder: Recorder,
+}
+
+impl Context {
+    pub fn new(client: Client, namespace: String, ca_bundle: Vec<u8>) -> Self {
+        let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
+        let recorder = Recorder::new(client.clone(), reporter);
+        Self { client, namespace, ca_bundle, recorder }
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+}
+
+/// Why a reconcile did not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Kubernetes(#[from] kube::Error),
+    #[error(transparent)]
+    Name(#[from] PolicyIdError),
+    #[error("an object of the API server's has no {0}")]
+    Incomplete(&'static str),
+    #[error("an object cannot be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl Error {
+    /// Stable name: log field.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Kubernetes(_) => "KubernetesError",
+            Self::Name(_) => "InvalidName",
+            Self::Incomplete(_) => "IncompleteObject",
+            Self::Json(_) => "InvalidObject",
+        }
+    }
+}
+
+/// Follows the policies of one kind until SIGTERM or Ctrl-C.
+pub async fn run<K: PolicyObject>(context: Arc<Context>) {
+    let client = context.client.clone();
+    let changes = watcher::Config::default();
+    let ours = changes.clone().labels(POLICY_LABEL);
+    let controller = Controller::new(Api::<K>::all(client.clone()), changes.clone());
+    let policies = controller.store();
+    controller
+        .shutdown_on_signal()
+        .watches(
+            Api::<PolicyRevision>::namespaced(client.clone(), &context.namespace),
+            changes.clone(),
+            of_revision::<K>,
+        )
+        .watches(
+            Api::<Pod>::namespaced(client.clone(), &context.namespace),
+            changes.labels(SERVER_LABEL),
+            of_pod(policies.clone()),
+        )
+        .watches(Api::<ValidatingWebhookConfiguration>::all(client.clone()), ours.clone(), of_label(policies.clone()))
+        .watches(Api::<MutatingWebhookConfiguration>::all(client), ours, of_label(policies))
+        .run(reconcile::<K>, on_error::<K>, context)
+        // Each error was reported where it came up.
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+/// The policy that a revision is of.
+fn of_revision<K: PolicyObject>(revision: PolicyRevision) -> Option<ObjectRef<K>> {
+    let policy = revision.spec.policy_ref;
+    let reference = ObjectRef::new(&policy.name);
+    let reference = policy.namespace.as_deref().map_or(reference.clone(), |namespace| reference.within(namespace));
+    (policy.kind == K::KIND).then_some(reference)
+}
+
+/// The policies of a pod's policy server.
+fn of_pod<K: PolicyObject>(policies: Store<K>) -> impl Fn(Pod) -> Vec<ObjectRef<K>> {
+    move |pod| {
+        let server = pod.labels().get(SERVER_LABEL).cloned().unwrap_or_default();
+        let of_server = |policy: &Arc<K>| policy.spec().policy_server == server;
+        policies
+            .state()
+            .iter()
+            .filter(|policy| of_server(policy))
+            .map(|policy| ObjectRef::from_obj(&**policy))
+            .collect()
+    }
+}
+
+/// The policy that an object was made for.
+fn of_label<K: PolicyObject, W: Resource>(policies: Store<K>) -> impl Fn(W) -> Option<ObjectRef<K>> {
+    move |object| {
+        let uid = object.labels().get(POLICY_LABEL)?.clone();
+        policies.find(|policy| policy.uid().as_ref() == Some(&uid)).map(|policy| ObjectRef::from_obj(&*policy))
+    }
+}
+
+async fn reconcile<K: PolicyObject>(policy: Arc<K>, context: Arc<Context>) -> Result<Action, Error> {
+    if policy.meta().deletion_timestamp.is_none() {
+        if apply::finalizer(&*policy, &context).await? || rollback::wanted(&*policy, &context).await? {
+            // The change comes back as an event.
+            return Ok(Action::await_change());
+        }
+    } else if !policy.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+        return Ok(Action::await_change());
+    }
+    let seen = observe::Seen::fetch(&*policy, &context).await?;
+    let observed = seen.observed(&*policy, jiff::Timestamp::now());
+    let decision = rollout::decide(&observed);
+    apply::decision(&*policy, &seen, &observed, &decision, &context).await?;
+    if policy.meta().deletion_timestamp.is_none() {
+        status::write(&*policy, &observed, &decision, &context).await?;
+    }
+    Ok(Action::requeue(decision.look_again.unwrap_or(RESYNC)))
+}
+
+fn on_error<K: PolicyObject>(policy: Arc<K>, error: &Error, _: Arc<Context>) -> Action {
+    let policy = policy.id().map_or_else(|_| policy.name_any(), |id| id.to_string());
+    tracing::warn!(policy, reason = error.reason(), %error, "reconcile failed; trying again");
+    Action::requeue(RETRY)
+}

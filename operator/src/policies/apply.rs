@@ -1,0 +1,167 @@
+//! Makes the cluster what was decided. The order is what makes it safe to stop anywhere.
+
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, ResourceExt as _};
+use proviso_core::rollout::{Decision, Observed};
+use proviso_crds::PolicyRevision;
+use serde_json::{Value, json};
+
+use super::build::{self, webhook_name};
+use super::object::PolicyObject;
+use super::observe::Seen;
+use super::status::condition;
+use super::{Context, Error, FINALIZER, MANAGER};
+
+/// Takes part in the deletion of the policy from now on; whether that changed anything.
+pub(super) async fn finalizer<K: PolicyObject>(policy: &K, context: &Context) -> Result<bool, Error> {
+    let mut finalizers = policy.finalizers().to_vec();
+    if finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+        return Ok(false);
+    }
+    finalizers.push(FINALIZER.to_owned());
+    set_finalizers(policy, &finalizers, context).await?;
+    Ok(true)
+}
+
+async fn set_finalizers<K: PolicyObject>(policy: &K, finalizers: &[String], context: &Context) -> Result<(), Error> {
+    // With the version that was read: of two writers one must fail.
+    let version = policy.resource_version();
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}}));
+    policy.api(&context.client).patch(&policy.name_any(), &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+pub(super) async fn decision<K: PolicyObject>(
+    policy: &K,
+    seen: &Seen,
+    observed: &Observed,
+    decision: &Decision,
+    context: &Context,
+) -> Result<(), Error> {
+    let revisions = Api::<PolicyRevision>::namespaced(context.client.clone(), &context.namespace);
+    if decision.create {
+        let revision = build::revision(policy, &context.namespace)?;
+        match revisions.create(&PostParams::default(), &revision).await {
+            // Another reconcile was faster.
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+            result => drop(result?),
+        }
+    }
+    for (generations, enabled) in [(&decision.enable, true), (&decision.disable, false)] {
+        for revision in of_generations(seen, generations) {
+            let patch = Patch::Merge(json!({"spec": {"enabled": enabled}}));
+            revisions.patch(&revision.name_any(), &PatchParams::default(), &patch).await?;
+        }
+    }
+    // Before the webhook moves: who starts again in between finds out how long the old one is to answer.
+    for revision in &seen.revisions {
+        revision_status(revision, observed, decision, &revisions).await?;
+    }
+    switch(policy, seen, decision, context).await?;
+    for revision in of_generations(seen, &decision.delete) {
+        ignore_gone(revisions.delete(&revision.name_any(), &DeleteParams::default()).await)?;
+    }
+    if decision.is_gone {
+        let rest: Vec<_> = policy.finalizers().iter().filter(|it| *it != FINALIZER).cloned().collect();
+        set_finalizers(policy, &rest, context).await?;
+    }
+    Ok(())
+}
+
+fn of_generations<'a>(seen: &'a Seen, generations: &[i64]) -> impl Iterator<Item = &'a PolicyRevision> {
+    seen.revisions.iter().filter(move |revision| generations.contains(&revision.spec.policy_ref.generation))
+}
+
+/// Says which revision is live, and since when the others are not.
+async fn revision_status(
+    revision: &PolicyRevision,
+    observed: &Observed,
+    decision: &Decision,
+    revisions: &Api<PolicyRevision>,
+) -> Result<(), Error> {
+    let generation = revision.spec.policy_ref.generation;
+    let known = revision.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let was_live = known.iter().any(|condition| condition.type_ == "Live");
+    let mut conditions = Vec::new();
+    if decision.live == Some(generation) {
+        conditions.push(condition(known, "Live", "True", "Live", "requests are answered by this revision", generation));
+    } else if was_live || observed.live == Some(generation) {
+        let message = "requests are answered by another revision, or by none";
+        conditions.push(condition(known, "Live", "False", "Replaced", message, generation));
+    }
+    if generation == observed.generation {
+        let (ready, total) = (decision.ready, decision.total);
+        let is_ready = if total > 0 && ready == total { ("True", "Loaded") } else { ("False", "Loading") };
+        let message = format!("{ready} of {total} Ready replicas serve it");
+        conditions.push(condition(known, "Ready", is_ready.0, is_ready.1, &message, generation));
+    }
+    if conditions.is_empty() || conditions.iter().all(|condition| known.contains(condition)) {
+        return Ok(());
+    }
+    let status = json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": {"conditions": conditions},
+    });
+    revisions.patch_status(&revision.name_any(), &apply(), &Patch::Apply(status)).await?;
+    Ok(())
+}
+
+/// Points the webhook at the live revision, or takes it away.
+async fn switch<K: PolicyObject>(policy: &K, seen: &Seen, decision: &Decision, context: &Context) -> Result<(), Error> {
+    let (id, uid) = (policy.id()?, policy.uid().ok_or(Error::Incomplete("uid"))?);
+    let live = decision.live.and_then(|live| of_generations(seen, &[live]).next());
+    let Some(revision) = live else {
+        // A live generation without its revision fails closed until there is another.
+        return if decision.live.is_none() { remove(seen, true, true, &id, context).await } else { Ok(()) };
+    };
+    let Some(admission) = &revision.spec.data.admission else { return Err(Error::Incomplete("spec.admission")) };
+    let wanted = build::webhook(&id, &uid, revision, admission, context);
+    // First the new one: a request may be asked about twice, never not at all.
+    apply_webhook(&wanted, build::kind(admission), context).await?;
+    remove(seen, admission.mutating, !admission.mutating, &id, context).await
+}
+
+async fn apply_webhook(wanted: &Value, kind: &str, context: &Context) -> Result<(), Error> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind));
+    let api = Api::<DynamicObject>::all_with(context.client.clone(), &kind);
+    let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
+    api.patch(name, &apply(), &Patch::Apply(wanted)).await?;
+    Ok(())
+}
+
+async fn remove(
+    seen: &Seen,
+    validating: bool,
+    mutating: bool,
+    id: &proviso_core::PolicyId,
+    context: &Context,
+) -> Result<(), Error> {
+    let (name, now) = (webhook_name(id), DeleteParams::default());
+    if validating && seen.validating.is_some() {
+        let api = Api::<ValidatingWebhookConfiguration>::all(context.client.clone());
+        ignore_gone(api.delete(&name, &now).await)?;
+    }
+    if mutating && seen.mutating.is_some() {
+        let api = Api::<MutatingWebhookConfiguration>::all(context.client.clone());
+        ignore_gone(api.delete(&name, &now).await)?;
+    }
+    Ok(())
+}
+
+pub(super) fn apply() -> PatchParams {
+    PatchParams::apply(MANAGER).force()
+}
+
+fn ignore_gone<T>(result: kube::Result<T>) -> Result<(), Error> {
+    match result {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        result => Ok(result.map(drop)?),
+    }
+}
+
+/// For conditions that are written now.
+pub(super) fn now() -> Timestamp {
+    Timestamp::now()
+}

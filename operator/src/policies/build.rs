@@ -1,0 +1,105 @@
+//! What there should be: the revision of a generation, and the webhook that asks it. Pure.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kube::ResourceExt as _;
+use proviso_core::{Action, Endpoint, PolicyId};
+use proviso_crds::{Admission, FailurePolicy, MatchPolicy, PolicyRevision, PolicyRevisionSpec, RevisedPolicy};
+use serde_json::{Value, json};
+
+use super::object::PolicyObject;
+use super::{Context, Error, POLICY_LABEL, SERVER_LABEL};
+
+/// Of both kinds of webhook configurations.
+pub(super) fn webhook_name(policy: &PolicyId) -> String {
+    format!("proviso-{policy}")
+}
+
+/// The revision of the newest generation.
+pub(super) fn revision<K: PolicyObject>(policy: &K, namespace: &str) -> Result<PolicyRevision, Error> {
+    let generation = policy.meta().generation.ok_or(Error::Incomplete("generation"))?;
+    let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
+    let spec = policy.spec();
+    let mut revision = PolicyRevision::new(
+        &format!("{}-{generation}", policy.id()?),
+        PolicyRevisionSpec {
+            policy_server: spec.policy_server.clone(),
+            policy_ref: RevisedPolicy {
+                kind: K::KIND,
+                namespace: policy.namespace(),
+                name: policy.name_any(),
+                uid: uid.clone(),
+                generation,
+            },
+            enabled: spec.enabled,
+            data: spec.clone(),
+        },
+    );
+    revision.metadata.namespace = Some(namespace.to_owned());
+    revision.labels_mut().insert(SERVER_LABEL.to_owned(), spec.policy_server.clone());
+    revision.labels_mut().insert(POLICY_LABEL.to_owned(), uid);
+    Ok(revision)
+}
+
+/// The webhook configuration that asks this revision. What it says is the revision's, not the newest policy's.
+pub(super) fn webhook(
+    policy: &PolicyId,
+    uid: &str,
+    revision: &PolicyRevision,
+    admission: &Admission,
+    context: &Context,
+) -> Value {
+    let namespace = &context.namespace;
+    let generation = revision.spec.policy_ref.generation.try_into().ok();
+    let path = Endpoint { action: Action::Validate, policy: policy.clone(), generation }.to_string();
+    let mut selector = json!(admission.namespace_selector.clone().unwrap_or_default());
+    if let Some(own) = policy.namespace() {
+        // Whatever else it says, a policy of a namespace is about that namespace.
+        let only = json!({"key": "kubernetes.io/metadata.name", "operator": "In", "values": [own]});
+        match selector["matchExpressions"].as_array_mut() {
+            Some(expressions) => expressions.push(only),
+            None => selector["matchExpressions"] = json!([only]),
+        }
+    }
+    let mut conditions = vec![json!({"name": "proviso-exempt", "expression": exempt(namespace)})];
+    conditions.extend(admission.match_conditions.iter().map(|condition| json!(condition)));
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind(admission),
+        "metadata": {"name": webhook_name(policy), "labels": {POLICY_LABEL: uid}},
+        "webhooks": [{
+            "name": format!("{policy}.proviso.dev"),
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "rules": admission.rules,
+            "namespaceSelector": selector,
+            "objectSelector": admission.object_selector.clone().unwrap_or_default(),
+            "matchConditions": conditions,
+            "matchPolicy": match admission.match_policy { MatchPolicy::Exact => "Exact", MatchPolicy::Equivalent => "Equivalent" },
+            "failurePolicy": match admission.failure_policy { FailurePolicy::Fail => "Fail", FailurePolicy::Ignore => "Ignore" },
+            "timeoutSeconds": admission.timeout_seconds,
+            "clientConfig": {
+                "service": {
+                    "namespace": namespace,
+                    "name": format!("policy-server-{}", revision.spec.policy_server),
+                    "port": 443,
+                    "path": path,
+                },
+                "caBundle": STANDARD.encode(&context.ca_bundle),
+            },
+        }],
+    })
+}
+
+pub(super) fn kind(admission: &Admission) -> &'static str {
+    if admission.mutating { "MutatingWebhookConfiguration" } else { "ValidatingWebhookConfiguration" }
+}
+
+/// No policy stands between a cluster and its start: not before what Proviso itself consists of, and not before the leases
+/// by which Kubernetes' own components and nodes say that they live.
+fn exempt(namespace: &str) -> String {
+    format!(
+        "!(request.namespace == '{namespace}' || (request.resource.group == 'coordination.k8s.io' && \
+         request.resource.resource == 'leases' && request.namespace in ['kube-system', 'kube-node-lease']))"
+    )
+}

@@ -1,0 +1,46 @@
+//! Going back: the annotation `proviso.dev/rollback-to` names a generation whose spec becomes the policy's newest.
+
+use kube::Api;
+use kube::ResourceExt as _;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::runtime::events::{Event, EventType};
+use proviso_crds::PolicyRevision;
+use serde_json::json;
+
+use super::object::PolicyObject;
+use super::{Context, Error, POLICY_LABEL};
+
+const ANNOTATION: &str = "proviso.dev/rollback-to";
+
+/// Does what the annotation asks and removes it; whether there was one.
+pub(super) async fn wanted<K: PolicyObject>(policy: &K, context: &Context) -> Result<bool, Error> {
+    let Some(wanted) = policy.annotations().get(ANNOTATION) else { return Ok(false) };
+    let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
+    let revisions = Api::<PolicyRevision>::namespaced(context.client.clone(), &context.namespace);
+    let revisions = revisions.list(&ListParams::default().labels(&format!("{POLICY_LABEL}={uid}"))).await?.items;
+    let kept = |revision: &&PolicyRevision| revision.spec.policy_ref.generation.to_string() == *wanted;
+    let found = revisions.iter().find(kept);
+    let version = policy.resource_version();
+    let mut operations = vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": version})];
+    operations.push(json!({"op": "remove", "path": "/metadata/annotations/proviso.dev~1rollback-to"}));
+    if let Some(revision) = found {
+        operations.push(json!({"op": "replace", "path": "/spec", "value": revision.spec.data}));
+    }
+    let patch: Patch<()> = Patch::Json(serde_json::from_value(json!(operations))?);
+    policy.api(&context.client).patch(&policy.name_any(), &PatchParams::default(), &patch).await?;
+    context.recorder.publish(&event(wanted, found.is_some(), &revisions), &policy.object_ref(&())).await?;
+    Ok(true)
+}
+
+fn event(wanted: &str, is_found: bool, revisions: &[PolicyRevision]) -> Event {
+    let (type_, reason, note) = if is_found {
+        (EventType::Normal, "RolledBack", format!("back to what generation {wanted} was, as a new generation"))
+    } else {
+        let mut kept: Vec<_> = revisions.iter().map(|revision| revision.spec.policy_ref.generation).collect();
+        kept.sort_unstable();
+        let kept: Vec<_> = kept.iter().map(ToString::to_string).collect();
+        let note = format!("there is no generation {wanted} to go back to; kept are {}", kept.join(", "));
+        (EventType::Warning, "RollbackRefused", note)
+    };
+    Event { type_, reason: reason.to_owned(), note: Some(note), action: "Rollback".to_owned(), secondary: None }
+}
