@@ -30,7 +30,7 @@ use object::PolicyObject;
 const MANAGER: &str = "proviso-operator";
 /// On a policy: its revisions go before it does.
 const FINALIZER: &str = "proviso.dev/revisions";
-/// Which PolicyServer a pod or a revision belongs to.
+/// Which `PolicyServer` a pod or a revision belongs to.
 const SERVER_LABEL: &str = "proviso.dev/policy-server";
 /// Which policy, by uid, a revision or a webhook belongs to.
 const POLICY_LABEL: &str = "proviso.dev/policy-uid";
@@ -160,6 +160,7 @@ async fn reconcile<K: PolicyObject>(policy: Arc<K>, context: Arc<Context>) -> Re
     Ok(Action::requeue(decision.look_again.unwrap_or(RESYNC)))
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "what a controller calls")]
 fn on_error<K: PolicyObject>(policy: Arc<K>, error: &Error, _: Arc<Context>) -> Action {
     let policy = policy.id().map_or_else(|_| policy.name_any(), |id| id.to_string());
     tracing::warn!(policy, reason = error.reason(), %error, "reconcile failed; trying again");

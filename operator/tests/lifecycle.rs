@@ -324,7 +324,71 @@ async fn a_webhook_that_was_changed_or_deleted_by_hand_is_restored() -> Result<(
     })
     .await?;
     webhooks.delete(name, &DeleteParams::default()).await?;
+    stage.until_live(1).await?;
+    // Also while a newer generation does not work, and what the webhook asked cannot be read from it any more.
+    stage.write(&spec("2 > 1")).await?;
+    stage.initialized(2, "False", "CompileError", "").await?;
+    stage.until_phase(PolicyPhase::Failed).await?;
+    webhooks.delete(name, &DeleteParams::default()).await?;
+    stage.until_live(1).await?;
+    let change = json!([{"op": "replace", "path": "/webhooks/0/clientConfig/service/path", "value": "/nowhere"}]);
+    let change: Patch<()> = Patch::Json(serde_json::from_value(change)?);
+    webhooks.patch(name, &PatchParams::default(), &change).await?;
     stage.until_live(1).await
+}
+
+#[tokio::test]
+async fn without_any_policy_server_a_cluster_can_still_start() -> Result<()> {
+    let stage = Stage::start("operator-exemptions").await?;
+    stage.kubectl.run(&["create", "namespace", "other"]).await?;
+    let mut everything = spec("true");
+    everything["admission"]["rules"] = json!([
+        {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["configmaps", "leases", "namespaces"]},
+    ]);
+    let policy = json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "all"}, "spec": everything,
+    });
+    let file = stage.plane.folder().path().join("all.json");
+    std::fs::write(&file, policy.to_string())?;
+    stage.kubectl.run(&["create", "-f", file.to_str().unwrap()]).await?;
+    let name = "cluster.all-1";
+    let revision = until(name, PATIENCE, async || Ok(stage.revisions().get(name).await?)).await?;
+    let condition = json!({
+        "type": "Initialized", "status": "True", "reason": "Prepared", "message": "",
+        "lastTransitionTime": "2026-11-20T09:14:07Z",
+    });
+    stage.say(&revision, "proviso-leader", json!({"conditions": [condition]})).await?;
+    let pods = Api::<Pod>::namespaced(stage.client.clone(), NAMESPACE).list(&ListParams::default()).await?;
+    for pod in pods {
+        let replica = json!({
+            "name": pod.name_any(), "podUID": pod.uid(), "serverVersion": "0.1.0", "ready": "True", "reason": "Loaded",
+            "lastTransitionTime": "2026-11-20T09:14:07Z",
+        });
+        stage.say(&revision, &pod.name_any(), json!({"replicas": [replica]})).await?;
+    }
+    // Nobody answers the webhook.
+    let create = async |what: &[&str]| {
+        stage.kubectl.run(&[&["create", "--dry-run=server"], what].concat()).await.map_err(|error| format!("{error:#}"))
+    };
+    until("the webhook to be asked", PATIENCE, async || {
+        let refused = create(&["configmap", "a", "--namespace=other"]).await;
+        ensure!(refused.as_ref().is_err_and(|said| said.contains("failed calling webhook")), "{refused:?}");
+        Ok(())
+    })
+    .await?;
+    // An object without a namespace is decided like the rest.
+    let refused = create(&["namespace", "another"]).await;
+    ensure!(refused.as_ref().is_err_and(|said| said.contains("failed calling webhook")), "{refused:?}");
+    // But not what Proviso consists of, and the leases by which nodes and components say that they live.
+    let own = create(&["configmap", "a", "--namespace", NAMESPACE]).await;
+    ensure!(own.is_ok(), "{own:?}");
+    for (namespace, passes) in [("kube-system", true), ("kube-node-lease", true), ("other", false)] {
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a", "namespace": namespace}});
+        std::fs::write(&file, lease.to_string())?;
+        let created = create(&["-f", file.to_str().unwrap()]).await;
+        ensure!(created.is_ok() == passes, "{namespace}: {created:?}");
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -45,8 +45,9 @@ pub(super) async fn decision<K: PolicyObject>(
     if decision.create {
         let revision = build::revision(policy, &context.namespace)?;
         match revisions.create(&PostParams::default(), &revision).await {
-            // Another reconcile was faster.
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                forget_namesake(&revision, &revisions).await?;
+            }
             result => drop(result?),
         }
     }
@@ -67,6 +68,16 @@ pub(super) async fn decision<K: PolicyObject>(
     if decision.is_gone {
         let rest: Vec<_> = policy.finalizers().iter().filter(|it| *it != FINALIZER).cloned().collect();
         set_finalizers(policy, &rest, context).await?;
+    }
+    Ok(())
+}
+
+/// Deletes what has the name of this revision and is of another policy: one that was deleted past its finalizer. Its end
+/// is an event, and then there is room.
+async fn forget_namesake(revision: &PolicyRevision, revisions: &Api<PolicyRevision>) -> Result<(), Error> {
+    let Some(found) = revisions.get_opt(&revision.name_any()).await? else { return Ok(()) };
+    if found.spec.policy_ref.uid != revision.spec.policy_ref.uid {
+        ignore_gone(revisions.delete(&found.name_any(), &DeleteParams::default()).await)?;
     }
     Ok(())
 }

@@ -98,8 +98,10 @@ pub(super) fn kind(admission: &Admission) -> &'static str {
 /// No policy stands between a cluster and its start: not before what Proviso itself consists of, and not before the leases
 /// by which Kubernetes' own components and nodes say that they live.
 fn exempt(namespace: &str) -> String {
+    // Requests about objects without a namespace have no such field, and an expression that fails refuses them.
     format!(
-        "!(request.namespace == '{namespace}' || (request.resource.group == 'coordination.k8s.io' && \
-         request.resource.resource == 'leases' && request.namespace in ['kube-system', 'kube-node-lease']))"
+        "!has(request.namespace) || !(request.namespace == '{namespace}' || \
+         (request.resource.group == 'coordination.k8s.io' && request.resource.resource == 'leases' && \
+         request.namespace in ['kube-system', 'kube-node-lease']))"
     )
 }

@@ -59,12 +59,19 @@ impl Seen {
         }
     }
 
-    /// The generation that the API server asks. While a policy turns from validating to mutating there are two.
+    /// The generation that the API server asks; if the webhook was deleted or spoilt by hand, the one that it should ask.
+    /// While a policy turns from validating to mutating there are two.
     fn live(&self) -> Option<i64> {
         let validating = self.validating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
         let mutating = self.mutating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
-        validating.chain(mutating).filter_map(generation).max()
+        let asked = validating.chain(mutating).filter_map(generation).max();
+        asked.or_else(|| self.revisions.iter().find(|it| is_marked_live(it)).map(|it| it.spec.policy_ref.generation))
     }
+}
+
+fn is_marked_live(revision: &PolicyRevision) -> bool {
+    let conditions = revision.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|condition| condition.type_ == "Live" && condition.status == "True")
 }
 
 /// The generation that a webhook's path names.
