@@ -1,14 +1,25 @@
 //! The control plane itself: what the other tests stand on.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use base64::Engine as _;
 use futures_util::StreamExt as _;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
-use proviso_e2e::{ControlPlane, Fault, Options, until};
-use serde_json::json;
+use proviso_e2e::pki::{Authority, Identity};
+use proviso_e2e::{ControlPlane, Fault, Options, address_for_endpoints, until};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -105,4 +116,91 @@ async fn a_watch_from_before_a_compaction_is_gone() -> Result<()> {
         Some(Err(kube::Error::Api(status))) if status.code == 410 => Ok(()),
         other => bail!("not 410 Gone but {other:?}"),
     }
+}
+
+/// Answers everything with this JSON, over TLS, and hands out the heads of the requests.
+async fn serve_json(
+    host: IpAddr,
+    identity: &Identity,
+    json: Value,
+) -> Result<(u16, tokio::sync::mpsc::UnboundedReceiver<String>)> {
+    let chain = CertificateDer::pem_file_iter(&identity.certificate)?.collect::<Result<_, _>>()?;
+    let key = PrivateKeyDer::from_pem_file(&identity.key)?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    let (acceptor, listener) = (TlsAcceptor::from(Arc::new(config)), TcpListener::bind((host, 0)).await?);
+    let port = listener.local_addr()?.port();
+    let (heads, receiver) = tokio::sync::mpsc::unbounded_channel();
+    let (length, json) = (json.to_string().len(), json.to_string());
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{json}");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, answer, heads) = (acceptor.clone(), answer.clone(), heads.clone());
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(acceptor.accept(stream).await?);
+                let mut head = String::new();
+                while stream.read_line(&mut head).await? > 0 {
+                    if head.ends_with("\r\n\r\n") {
+                        let _ = heads.send(std::mem::take(&mut head));
+                        stream.write_all(answer.as_bytes()).await?;
+                        stream.flush().await?;
+                    }
+                }
+                std::io::Result::Ok(())
+            });
+        }
+    });
+    Ok((port, receiver))
+}
+
+#[tokio::test]
+async fn an_aggregated_api_server_is_asked_in_the_name_of_the_user() -> Result<()> {
+    let plane = ControlPlane::start("an-aggregated-api-server").await?;
+    let client = plane.client().await?;
+    let host = address_for_endpoints()?;
+    let authority = Authority::new("aggregated", &plane.folder().path().join("pki"))?;
+    let identity = authority.server("aggregated", &["aggregated.default.svc"])?;
+    let answer =
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "e2e.proviso.dev/v1", "resources": []});
+    let (port, mut heads) = serve_json(host, &identity, answer.clone()).await?;
+    let service: Service = serde_json::from_value(json!({
+        "metadata": {"name": "aggregated"}, "spec": {"ports": [{"name": "https", "port": 443, "targetPort": port}]},
+    }))?;
+    Api::default_namespaced(client.clone()).create(&PostParams::default(), &service).await?;
+    let slice: EndpointSlice = serde_json::from_value(json!({
+        "metadata": {"name": "aggregated-1", "labels": {"kubernetes.io/service-name": "aggregated"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [host], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+    }))?;
+    Api::default_namespaced(client.clone()).create(&PostParams::default(), &slice).await?;
+    let api_service: APIService = serde_json::from_value(json!({
+        "metadata": {"name": "v1.e2e.proviso.dev"},
+        "spec": {
+            "group": "e2e.proviso.dev", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 10,
+            "service": {"namespace": "default", "name": "aggregated", "port": 443},
+            "caBundle": base64::engine::general_purpose::STANDARD.encode(authority.pem()),
+        },
+    }))?;
+    Api::<APIService>::all(client.clone()).create(&PostParams::default(), &api_service).await?;
+    until("the aggregated API", PATIENCE, async || {
+        let request = http::Request::get("/apis/e2e.proviso.dev/v1/hello").body(Vec::new())?;
+        let answered = client.request::<Value>(request).await?;
+        ensure!(answered == answer, "{answered}");
+        Ok(())
+    })
+    .await?;
+    // The front proxy's certificate is what lets it say so: see the flags `--requestheader-…` of the API server.
+    until("the name of the user", PATIENCE, async || {
+        let head = heads.recv().await.context("the server ended")?.to_lowercase();
+        ensure!(
+            head.starts_with("get /apis/e2e.proviso.dev/v1/hello") && head.contains("x-remote-user: kubernetes-admin"),
+            "{head}"
+        );
+        Ok(())
+    })
+    .await
 }

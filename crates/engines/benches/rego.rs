@@ -26,7 +26,7 @@ violation[{"msg": msg, "details": {"missing_labels": missing}}] {
 "#;
 
 fn required_labels(criterion: &mut Criterion) {
-    let settings = json!({"labels": [{"key": "app"}, {"key": "owner"}]});
+    let settings = json!({"labels": [{"key": "app"}, {"key": "cost-center"}]});
     let program = Program::compile(POLICY, Dialect::Gatekeeper, None, &settings).expect("a policy");
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime");

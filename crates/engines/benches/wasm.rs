@@ -1,10 +1,12 @@
 //! What the engine adds to a policy: one evaluation by a guest that does next to nothing.
 #![allow(clippy::expect_used, reason = "without its module there is nothing to measure")]
 
+#[path = "support/review.rs"]
+mod review;
+
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use proviso_core::Review;
 use proviso_engines::Deadline;
 use proviso_engines::wasm::{Config, Engine, Program, VerifiedCode};
 
@@ -19,17 +21,6 @@ const GUEST: &str = r#"(module
         (call $respond (i32.const 0) (i32.const 17))
         (i32.const 1)))"#;
 
-/// A review of about 5 KB: a pod with 40 annotations.
-fn review() -> Review {
-    let annotations: Vec<_> = (0..40).map(|index| format!(r#""example.com/{index}":"{}""#, "a".repeat(90))).collect();
-    let body = format!(
-        r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"u","operation":"CREATE",
-            "object":{{"kind":"Pod","metadata":{{"annotations":{{{}}}}}}},"oldObject":null}}}}"#,
-        annotations.join(",")
-    );
-    Review::admission(body.into()).expect("a review")
-}
-
 fn module(engine: &Engine, wasm: &[u8]) -> proviso_engines::wasm::Module {
     let code = engine.precompile(wasm).expect("a policy");
     engine.load(&VerifiedCode::assume_verified(code)).expect("the code")
@@ -38,7 +29,8 @@ fn module(engine: &Engine, wasm: &[u8]) -> proviso_engines::wasm::Module {
 fn evaluate(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let engine = Engine::new(Config::default()).expect("an engine");
-    let review = review();
+    let review = review::deployment(1);
+    let bytes = review.request_json().len();
     let mut bench = |name: &str, wasm: &[u8]| {
         let program = Program::new(module(&engine, wasm), *b"{}");
         criterion.bench_function(name, |bencher| {
@@ -48,10 +40,10 @@ fn evaluate(criterion: &mut Criterion) {
             });
         });
     };
-    bench("wasm evaluate, 5 KB review, small guest", &wat::parse_str(GUEST).expect("a module"));
+    bench(&format!("wasm/small guest, {bytes} bytes"), &wat::parse_str(GUEST).expect("a module"));
     // Another module, to compare policies by hand.
     if let Some(path) = std::env::var_os("PROVISO_BENCH_WASM") {
-        bench("wasm evaluate, 5 KB review, PROVISO_BENCH_WASM", &std::fs::read(path).expect("a file"));
+        bench(&format!("wasm/PROVISO_BENCH_WASM, {bytes} bytes"), &std::fs::read(path).expect("a file"));
     }
 }
 

@@ -2,24 +2,19 @@
 
 use bytes::Bytes;
 use proviso_core::Review;
-use serde_json::json;
+use serde_json::Value;
 
-/// A Deployment under review, with so many containers.
+/// A Deployment as an API server sends it, with its container so many times.
 pub(crate) fn deployment(containers: usize) -> Review {
-    let container = |n: usize| {
-        json!({"name": format!("c{n}"), "image": "registry.example/team/app:1.2.3", "args": ["--verbose", "--port=8080"],
-               "env": [{"name": "MODE", "value": "production"}], "ports": [{"containerPort": 8080, "protocol": "TCP"}],
-               "resources": {"limits": {"cpu": "500m", "memory": "256Mi"}, "requests": {"cpu": "100m", "memory": "64Mi"}}})
-    };
-    let containers: Vec<_> = (0..containers).map(container).collect();
-    let request = json!({
-        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "operation": "CREATE", "name": "app", "namespace": "team",
-        "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
-        "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
-        "userInfo": {"username": "alice", "groups": ["system:authenticated", "developers"]},
-        "object": {"apiVersion": "apps/v1", "kind": "Deployment",
-                   "metadata": {"name": "app", "namespace": "team", "labels": {"app": "app", "tier": "web"}},
-                   "spec": {"replicas": 3, "template": {"spec": {"containers": containers}}}},
-    });
-    Review::admission(Bytes::from(json!({"request": request}).to_string())).expect("a review")
+    let recorded = include_str!("../../../../examples/reviews/deployment-create.json");
+    let mut review: Value = recorded.parse().expect("the recorded review");
+    let all = &mut review["request"]["object"]["spec"]["template"]["spec"]["containers"];
+    *all = (0..containers)
+        .map(|number| {
+            let mut container = all[0].clone();
+            container["name"] = format!("c{number}").into();
+            container
+        })
+        .collect();
+    Review::admission(Bytes::from(review.to_string())).expect("a review")
 }
