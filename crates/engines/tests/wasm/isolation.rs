@@ -1,5 +1,6 @@
 //! Evaluations know nothing of each other, and hold up nobody.
 
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use proviso_core::Verdict;
@@ -102,11 +103,14 @@ async fn evaluations_wait_for_a_place_no_longer_than_their_deadline() {
     {
         let looping = endless.evaluate(&review, soon());
         tokio::pin!(looping);
+        // The loop takes the place, for as long as that takes; the clock of the other starts after that.
+        let begun = std::future::poll_fn(|context| Poll::Ready(looping.as_mut().poll(context))).await;
+        assert!(begun.is_pending(), "the loop ended");
         let waiting = quick.evaluate(&review, Deadline::after(Duration::from_millis(50)));
         let result = tokio::select! {
             biased;
-            _ = &mut looping => panic!("the loop ended"),
             result = waiting => result,
+            _ = &mut looping => panic!("the loop ended"),
         };
         assert_eq!(result, Err(EvaluationError::Overloaded));
     }
