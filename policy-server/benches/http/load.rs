@@ -100,15 +100,21 @@ impl Load {
 
     /// Waits until the server allows the review: its policies are loaded.
     pub fn until_allowed(&self, address: &str, path: &str) {
+        self.until(address, path, "\"allowed\":true");
+    }
+
+    /// Waits until the answer contains these words.
+    pub fn until(&self, address: &str, path: &str, words: &str) {
         let deadline = Instant::now() + Duration::from_mins(1);
         self.runtime.block_on(async {
             loop {
                 let mut client = Client::connect(self, address, path).await;
                 let answer = client.ask().await;
-                if answer.windows(14).any(|window| window == b"\"allowed\":true") {
+                let answer = String::from_utf8_lossy(&answer);
+                if answer.contains(words) {
                     return;
                 }
-                assert!(Instant::now() < deadline, "not allowed: {}", String::from_utf8_lossy(&answer));
+                assert!(Instant::now() < deadline, "not {words}: {answer}");
             }
         });
     }
@@ -134,9 +140,13 @@ impl Load {
             let end = start + duration;
             let tasks: Vec<_> = clients
                 .into_iter()
-                .map(|mut client| {
+                .enumerate()
+                .map(|(index, mut client)| {
+                    // Pauses that end together would make the clients wait for each other.
+                    let stagger = pause * index as u32 / self.connections as u32;
                     tokio::spawn(async move {
                         let mut latencies = Vec::new();
+                        tokio::time::sleep(stagger).await;
                         while Instant::now() < end {
                             let sent = Instant::now();
                             let answer = client.ask().await;
