@@ -10,6 +10,7 @@ pub mod logging;
 mod manifests;
 mod metrics;
 mod modules;
+mod preparations;
 mod prepare;
 mod preview;
 mod rollout;
