@@ -27,7 +27,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use futures_util::future::Either;
 use hyper::service::service_fn;
 use hyper_util::service::TowerToHyperService;
@@ -82,7 +82,12 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             Either::Left(Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state)?.run(path))
         }
         Source::Cluster(replica) => {
-            let client = Client::try_default().await.context("--policy-server: there is no cluster to log in to")?;
+            // The error tells its sources itself.
+            let client = Client::try_default().await.map_err(|error| {
+                anyhow!(
+                    "--policy-server needs a cluster: run in a pod, or name a kubeconfig file in KUBECONFIG: {error}"
+                )
+            })?;
             let (table, metrics) = (Arc::clone(&table), Arc::clone(&metrics));
             Either::Right(Follower::new(&client, replica, is_leader, preparer, table, metrics).run(client))
         }
