@@ -266,6 +266,7 @@ async fn without_the_api_server_what_is_loaded_keeps_serving() -> Result<()> {
     let server = stage.replica("pod-1", &[]).await?;
     ensure!(ask(&server, "/validate/cluster.a/1").await.message() == "one", "it was ready");
     stage.until_reported("cluster.a-1", "pod-1", "True", "Loaded").await?;
+    let version = stage.revisions.get("cluster.a-1").await?.metadata.resource_version;
 
     stage.plane.api_server(0).process().kill();
     until("a watch that is interrupted", PATIENCE, async || {
@@ -286,6 +287,9 @@ async fn without_the_api_server_what_is_loaded_keeps_serving() -> Result<()> {
     stage.plane.expire_watches().await?;
     stage.revisions.delete("cluster.a-2", &DeleteParams::default()).await?;
     until_unloaded(&server, "/validate/cluster.a/2").await?;
+
+    let unchanged = stage.revisions.get("cluster.a-1").await?.metadata.resource_version == version;
+    ensure!(unchanged, "its status was written again, though nothing changed");
 
     // Labels of namespaces are followed too.
     until("the namespace to be labelled", PATIENCE, async || {
