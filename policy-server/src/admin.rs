@@ -11,7 +11,7 @@ use axum::routing::get;
 
 use crate::routes::Server;
 use crate::shutdown::Phase;
-use crate::table::Table;
+use crate::table::{Listed, Origin, Standing, Table};
 
 /// The routes of `--admin-listen`.
 pub fn router(server: Arc<Server>) -> Router {
@@ -41,14 +41,27 @@ async fn readyz(State(server): State<Arc<Server>>, RawQuery(query): RawQuery) ->
     (status, format!("{details}{result}\n")).into_response()
 }
 
-/// A line for each policy, experiment and problem: `[+]` works, `[-]` does not, `[ ]` is not asked to.
+/// A line for each policy (in a cluster, revision), experiment and problem: `[+]` works, `[-]` does not, `[ ]` is not
+/// asked to.
 fn details(table: &Table) -> String {
     let mut text = String::new();
     let mut write = |mark: char, words: std::fmt::Arguments<'_>| {
         // Writing to a String does not fail.
         let _ = writeln!(text, "[{mark}] {words}");
     };
-    let mut policies: Vec<_> = table.policies.iter().collect();
+    if let Origin::Cluster(revisions) = &table.origin {
+        for Listed { name, standing } in revisions {
+            match standing {
+                Standing::Loaded => write('+', format_args!("{name} loaded")),
+                Standing::Loading => write(' ', format_args!("{name} is being loaded")),
+                Standing::Disabled => write(' ', format_args!("{name} disabled")),
+                Standing::Failed(why) => write('-', format_args!("{name} is not served: {why}")),
+            }
+        }
+    }
+    // What is listed above has no live generation to tell about.
+    let policies = table.policies.iter().filter(|_| matches!(table.origin, Origin::Folder));
+    let mut policies: Vec<_> = policies.collect();
     policies.sort_by_key(|(id, _)| *id);
     for (id, entry) in policies {
         match (&entry.live, &entry.trouble) {

@@ -1,26 +1,51 @@
 //! Arguments and environment, parsed once into a validated [`Config`]. Nothing else reads the environment.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{ArgAction, ArgGroup, Parser, ValueEnum};
 use clap_complete::Shell;
 
 /// Serves admission policies: decides, previews their next versions on live traffic, and reloads without losing
 /// a request.
 ///
-/// Reads policies, experiments and namespaces from a folder of manifests, answers AdmissionReviews over HTTP, and
-/// follows every change of the folder. A manifest that is wrong stops nothing: the last good generation of its
-/// policy keeps serving.
+/// Alone, it reads policies, experiments and namespaces from a folder of manifests (--manifests), answers
+/// AdmissionReviews over HTTP, and follows every change of the folder. A manifest that is wrong stops nothing: the
+/// last good generation of its policy keeps serving.
+///
+/// In a cluster, it is a replica of a PolicyServer (--policy-server) and serves the revisions of that server's
+/// policies. It logs in as a pod does, or as KUBECONFIG says.
 #[derive(Debug, Parser)]
+#[command(group = ArgGroup::new("source").required(true).args(["manifests", "policy_server", "completions"]))]
 #[command(name = "policy-server", version, max_term_width = 100, after_help = EXAMPLES)]
 #[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
 pub struct Arguments {
     /// Folder of manifests (*.yaml, *.yml, *.json at any depth): kinds ClusterPolicy, Policy,
     /// ClusterPolicyExperiment, PolicyExperiment and Namespace
-    #[arg(long, value_name = "DIR", env = "PROVISO_MANIFESTS", required_unless_present = "completions")]
+    #[arg(long, value_name = "DIR", env = "PROVISO_MANIFESTS")]
     pub manifests: Option<PathBuf>,
+
+    /// Name of the PolicyServer that this is a replica of: its revisions are served, instead of a folder
+    #[arg(long, value_name = "NAME", env = "PROVISO_POLICY_SERVER", value_parser = name, requires_all = ["namespace", "pod_name", "pod_uid"])]
+    pub policy_server: Option<String>,
+
+    /// Namespace of the PolicyRevisions: that of the operator
+    #[arg(long, value_name = "NAMESPACE", env = "PROVISO_NAMESPACE", value_parser = name, requires = "policy_server")]
+    pub namespace: Option<String>,
+
+    /// Name of this replica's pod, under which it reports what it serves
+    #[arg(long, value_name = "NAME", env = "PROVISO_POD_NAME", value_parser = name, requires = "policy_server")]
+    pub pod_name: Option<String>,
+
+    /// metadata.uid of this replica's pod: tells it from its predecessor of the same name
+    #[arg(long, value_name = "UID", env = "PROVISO_POD_UID", value_parser = uid, requires = "policy_server")]
+    pub pod_uid: Option<String>,
+
+    /// Whether this replica reports for all which revisions can be served
+    #[arg(long, value_name = "BOOL", env = "PROVISO_LEADER", hide = true, default_value_t = true, action = ArgAction::Set)]
+    pub leader: bool,
 
     /// Address that answers reviews; any other than loopback demands TLS
     #[arg(long, value_name = "ADDRESS", env = "PROVISO_LISTEN", default_value = "127.0.0.1:3000")]
@@ -83,9 +108,10 @@ Examples:
   policy-server --manifests examples/quickstart
   policy-server --manifests /etc/proviso --state-dir /var/lib/proviso --listen 0.0.0.0:8443 \\
       --tls-cert tls.crt --tls-key tls.key
+  policy-server --policy-server default --namespace proviso --pod-name $POD_NAME --pod-uid $POD_UID
 
 Endpoints of --listen:
-  POST /validate/<policy id>               an AdmissionReview for the live generation
+  POST /validate/<policy id>               an AdmissionReview for the live generation; not in a cluster
   POST /validate/<policy id>/<generation>  … for this generation
   POST /validate_raw/<policy id>           {\"request\": <any JSON>}
   POST /audit/<policy id>                  the program's own verdict, whatever the policy's mode
@@ -105,7 +131,7 @@ pub enum LogFormat {
 /// What the server was told, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub manifests: PathBuf,
+    pub source: Source,
     pub listen: SocketAddr,
     pub admin_listen: SocketAddr,
     pub state_dir: Option<PathBuf>,
@@ -116,6 +142,36 @@ pub struct Config {
     pub concurrency: u32,
     pub preview_queue: usize,
     pub shutdown_delay: Duration,
+}
+
+/// Where the policies come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A folder of manifests.
+    Folder(PathBuf),
+    Cluster(Replica),
+}
+
+/// One replica of a policy server in a cluster.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    pub policy_server: String,
+    /// Where the revisions are.
+    pub namespace: String,
+    pub pod_name: String,
+    pub pod_uid: String,
+    pub is_leader: bool,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(path) => write!(f, "folder {}", path.display()),
+            Self::Cluster(replica) => {
+                write!(f, "policy server {} in namespace {}", replica.policy_server, replica.namespace)
+            }
+        }
+    }
 }
 
 /// Where certificate and key are.
@@ -132,29 +188,47 @@ pub enum ConfigError {
     Manifests { path: PathBuf, error: std::io::Error },
     #[error("--manifests {path}: is no folder: name the folder that the manifest is in", path = .0.display())]
     NoFolder(PathBuf),
-    #[error("--manifests is missing: name the folder of manifests to serve")]
+    #[error("--manifests or --policy-server is missing: name the folder of manifests, or what this is a replica of")]
     Missing,
     #[error("--listen {0} can be reached from other machines: give --tls-cert and --tls-key, or listen on 127.0.0.1")]
     PlainText(SocketAddr),
+}
+
+impl Arguments {
+    fn source(&self) -> Result<Source, ConfigError> {
+        // What the parser has demanded already must not be taken for granted here.
+        if let (Some(policy_server), Some(namespace), Some(pod_name), Some(pod_uid)) =
+            (&self.policy_server, &self.namespace, &self.pod_name, &self.pod_uid)
+        {
+            return Ok(Source::Cluster(Replica {
+                policy_server: policy_server.clone(),
+                namespace: namespace.clone(),
+                pod_name: pod_name.clone(),
+                pod_uid: pod_uid.clone(),
+                is_leader: self.leader,
+            }));
+        }
+        let manifests = self.manifests.clone().ok_or(ConfigError::Missing)?;
+        // Relative module references start at the manifest: their base must not depend on the working folder.
+        match manifests.canonicalize() {
+            Ok(path) if path.is_dir() => Ok(Source::Folder(path)),
+            Ok(path) => Err(ConfigError::NoFolder(path)),
+            Err(error) => Err(ConfigError::Manifests { path: manifests, error }),
+        }
+    }
 }
 
 impl TryFrom<Arguments> for Config {
     type Error = ConfigError;
 
     fn try_from(arguments: Arguments) -> Result<Self, Self::Error> {
-        let manifests = arguments.manifests.ok_or(ConfigError::Missing)?;
-        // Relative module references start at the manifest: their base must not depend on the working folder.
-        let manifests = match manifests.canonicalize() {
-            Ok(path) if path.is_dir() => path,
-            Ok(path) => return Err(ConfigError::NoFolder(path)),
-            Err(error) => return Err(ConfigError::Manifests { path: manifests, error }),
-        };
+        let source = arguments.source()?;
         let tls = arguments.tls_cert.zip(arguments.tls_key).map(|(cert, key)| TlsFiles { cert, key });
         if tls.is_none() && !arguments.listen.ip().is_loopback() {
             return Err(ConfigError::PlainText(arguments.listen));
         }
         Ok(Self {
-            manifests,
+            source,
             listen: arguments.listen,
             admin_listen: arguments.admin_listen,
             state_dir: arguments.state_dir,
@@ -166,6 +240,20 @@ impl TryFrom<Arguments> for Config {
             shutdown_delay: arguments.shutdown_delay,
         })
     }
+}
+
+/// The longest value of a label, and so the longest name of the pod of a `StatefulSet`.
+const MAX_NAME: usize = 63;
+
+fn name(text: &str) -> Result<String, String> {
+    match proviso_core::policy_id::check_name(text) {
+        Ok(()) if text.len() <= MAX_NAME => Ok(text.to_owned()),
+        _ => Err(format!("is no name of a Kubernetes object: 1 to {MAX_NAME} characters of a-z, 0-9, '-' and '.'")),
+    }
+}
+
+fn uid(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 fn evaluation_timeout(text: &str) -> Result<Duration, String> {
@@ -222,11 +310,19 @@ mod tests {
             (vec!["--manifests", folder, "--evaluation-timeout", "soon"], "500ms, 2s or 1m"),
             (vec!["--manifests", folder, "--evaluation-timeout", "1h"], "is not between"),
             (vec!["--manifests", folder, "--listen", "3000"], "invalid"),
+            (vec![], "--policy-server"),
+            (vec!["--manifests", folder, "--policy-server", "a"], "cannot be used with"),
+            (vec!["--policy-server", "a", "--namespace", "b", "--pod-name", "c"], "--pod-uid"),
+            (vec!["--manifests", folder, "--pod-uid", "u"], "--policy-server"),
+            (vec!["--policy-server", "A", "--namespace", "b", "--pod-name", "c", "--pod-uid", "u"], "no name of a"),
         ] {
             let error = config(&arguments).unwrap_err();
             assert!(error.contains(wanted), "{arguments:?}: {error}");
         }
-        let config = config(&["--manifests", folder, "--evaluation-timeout", "500ms"]).unwrap();
-        assert_eq!(config.evaluation_timeout, Duration::from_millis(500));
+        let alone = config(&["--manifests", folder, "--evaluation-timeout", "500ms"]).unwrap();
+        assert_eq!(alone.evaluation_timeout, Duration::from_millis(500));
+        let replica = ["--policy-server", "a", "--namespace", "b", "--pod-name", "a-0", "--pod-uid", "u"];
+        let Source::Cluster(replica) = config(&replica).unwrap().source else { panic!("not in a cluster") };
+        assert!(replica.is_leader && replica.pod_name == "a-0");
     }
 }

@@ -1,7 +1,9 @@
-//! The policy server: loads, serves and previews policies. Alone over a folder of manifests; in a cluster later.
+//! The policy server: loads, serves and previews policies. Alone over a folder of manifests, or as a replica in a
+//! cluster.
 
 mod admin;
 mod after;
+mod cluster;
 pub mod config;
 mod decide;
 mod folder;
@@ -10,6 +12,7 @@ pub mod logging;
 mod manifests;
 mod metrics;
 mod modules;
+mod preparations;
 mod prepare;
 mod preview;
 mod rollout;
@@ -24,15 +27,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
+use futures_util::future::Either;
 use hyper::service::service_fn;
 use hyper_util::service::TowerToHyperService;
+use kube::Client;
 use proviso_artifacts::Cache;
 use proviso_engines::wasm;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
-use crate::config::Config;
+use crate::cluster::Follower;
+use crate::config::{Config, Source};
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::prepare::Preparer;
@@ -67,20 +73,37 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         evaluation_timeout: config.evaluation_timeout,
     });
     let table = SharedTable::default();
-    let state = config.state_dir.as_deref().map(StateFile::in_folder);
-    let rollout = Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state)?;
+    let policies = config.source.to_string();
+    // The sender is what an election will hold.
+    let (_leader, is_leader) = watch::channel(matches!(&config.source, Source::Cluster(replica) if replica.is_leader));
+    let following = match config.source {
+        Source::Folder(path) => {
+            let state = config.state_dir.as_deref().map(StateFile::in_folder);
+            Either::Left(Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state)?.run(path))
+        }
+        Source::Cluster(replica) => {
+            // The error tells its sources itself.
+            let client = Client::try_default().await.map_err(|error| {
+                anyhow!(
+                    "--policy-server needs a cluster: run in a pod, or name a kubeconfig file in KUBECONFIG: {error}"
+                )
+            })?;
+            let (table, metrics) = (Arc::clone(&table), Arc::clone(&metrics));
+            Either::Right(Follower::new(&client, replica, is_leader, preparer, table, metrics).run(client))
+        }
+    };
 
     let (previews, previewing) =
         Previews::start(config.preview_queue, config.concurrency).context("the preview worker cannot be started")?;
     let server =
         Arc::new(Server { bodies: Semaphore::new(BODIES_KIB), table, metrics, previews, phase: phase.clone() });
     tracing::info!(
-        manifests = %config.manifests.display(),
+        policies,
         listen = format!("{scheme}://{}", listener.local_addr()?),
         admin = format!("http://{}", admin_listener.local_addr()?),
         "policy server started"
     );
-    let following = tokio::spawn(rollout.run(config.manifests));
+    let following = tokio::spawn(following);
     // The admin port answers until the last request has: a probe must see the way out.
     let admin = http::serve(
         admin_listener,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_artifacts::{Cache, CacheError, Digest, DigestError, FetchError, Module, ModuleReference, ReferenceError};
+use proviso_core::PolicyId;
 use proviso_crds::{
     Cel, ContextAwareResource, Group, PolicySpec, Program as ProgramSpec, Rego, RegoDialect, Wasm, WasmMode,
 };
@@ -16,7 +17,7 @@ use serde_json::{Map, Value};
 use crate::manifests::ObjectId;
 use crate::metrics::Metrics;
 use crate::modules::{COMPILE_TIMEOUT, ModuleError, Modules};
-use crate::state::{DigestText, Record};
+use crate::state::DigestText;
 use crate::table::Revision;
 
 /// Why a spec cannot be made to decide.
@@ -40,8 +41,14 @@ pub enum PrepareError {
     Changed(String),
     #[error("spec.program.wasm.digest: {0}")]
     Digest(#[from] DigestError),
-    #[error("the record of {0} has no admission section: remove it from the state folder")]
+    #[error("the record of {0} names no policy: remove it from the state folder")]
     Record(ObjectId),
+    #[error("spec.admission: is missing: say which requests the policy decides about")]
+    NoAdmission,
+    #[error(
+        "{0}.wasm.module: a file:// module is for a policy server over a folder: name one that every replica can fetch"
+    )]
+    File(String),
     #[error(transparent)]
     Settings(#[from] SettingsError),
     #[error("spec.admission: {0}")]
@@ -66,7 +73,12 @@ impl PrepareError {
             Self::Compile { error, .. } => error.reason(),
             Self::Unsupported(_) => "Unsupported",
             Self::Settings(error) => error.reason(),
-            Self::Match(_) | Self::Immutable { .. } | Self::Digest(_) | Self::Record(_) => "Invalid",
+            Self::Match(_)
+            | Self::Immutable { .. }
+            | Self::Digest(_)
+            | Self::Record(_)
+            | Self::NoAdmission
+            | Self::File(_) => "Invalid",
             Self::Timeout { .. } => "CompileTimeout",
             Self::Stopped(_) => "CompileError",
         }
@@ -97,6 +109,8 @@ pub enum ModuleSource {
     Manifest { folder: PathBuf, digests: BTreeMap<String, DigestText> },
     /// What the references named when the spec was accepted, from the cache.
     Pinned(BTreeMap<String, DigestText>),
+    /// What the references name now, from where every replica of a cluster can fetch it.
+    Network,
 }
 
 /// Where a policy's spec stands in its object: the start of every field's path.
@@ -104,10 +118,21 @@ pub enum ModuleSource {
 pub struct Scope(&'static str);
 
 impl Scope {
+    pub const POLICY: Self = Self("spec");
+
     #[must_use]
     pub fn of(id: &ObjectId) -> Self {
-        Self(if matches!(id, ObjectId::Experiment(_)) { "spec.policy" } else { "spec" })
+        if matches!(id, ObjectId::Experiment(_)) { Self("spec.policy") } else { Self::POLICY }
     }
+}
+
+/// Which generation of which policy a revision is.
+#[derive(Clone, Copy, Debug)]
+pub struct RevisionOf<'a> {
+    pub policy: &'a PolicyId,
+    /// Of the policy or the experiment: tells it from one of the same name that was removed.
+    pub uid: &'a str,
+    pub generation: u64,
 }
 
 /// Makes specs ready. Shared by all rollouts.
@@ -160,28 +185,23 @@ impl Preparer {
     /// When the spec covers nothing that can be told.
     pub fn revision(
         &self,
-        id: &ObjectId,
-        record: &Record,
+        of: RevisionOf<'_>,
+        spec: &PolicySpec,
         program: Program,
         metrics: &Metrics,
     ) -> Result<Revision, PrepareError> {
-        let policy = match (id, &record.experiment) {
-            (ObjectId::Policy(policy), _) => policy,
-            (_, Some(experiment)) => &experiment.policy,
-            _ => return Err(PrepareError::Record(id.clone())),
-        };
-        // A manifest without this section was refused when it was read.
-        let admission = record.spec.admission.as_ref().ok_or_else(|| PrepareError::Record(id.clone()))?;
-        let etag = Digest::of(format!("{}/{}", record.uid, record.generation).as_bytes()).hex();
+        // A spec without this section was refused when it was read.
+        let admission = spec.admission.as_ref().ok_or(PrepareError::NoAdmission)?;
+        let etag = Digest::of(format!("{}/{}", of.uid, of.generation).as_bytes()).hex();
         Ok(Revision {
-            policy: policy.clone(),
-            generation: record.generation,
+            policy: of.policy.clone(),
+            generation: of.generation,
             etag: format!("\"{}\"", &etag[..16]),
             matching: admission.to_match()?,
             enforcement: admission.to_enforcement(),
-            enabled: record.spec.enabled,
-            timeout: self.timeout(&record.spec),
-            metrics: metrics.policy(policy, program.engine()),
+            enabled: spec.enabled,
+            timeout: self.timeout(spec),
+            metrics: metrics.policy(of.policy, program.engine()),
             program,
         })
     }
@@ -236,6 +256,9 @@ impl Preparer {
         if !spec.image_pull_secrets.is_empty() {
             return Err(PrepareError::Unsupported(format!("{field}.wasm.imagePullSecrets")));
         }
+        if matches!(source, ModuleSource::Network) && spec.module.starts_with("file://") {
+            return Err(PrepareError::File(field.to_owned()));
+        }
         let module = self.module(spec.clone(), source.clone()).await?;
         if let Some(metadata) = wasm::Metadata::read(&module.bytes).map_err(in_field(field))? {
             metadata.check_runnable().map_err(in_field(field))?;
@@ -259,6 +282,8 @@ impl Preparer {
                 let bytes = cache.map(|cache| cache.module(&digest)).transpose()?.flatten();
                 bytes.map(|bytes| Module { digest, bytes }).ok_or(PrepareError::Lost(digest))
             }
+            // Nothing is relative to a folder there.
+            ModuleSource::Network => fetch(&spec, Path::new("")),
         });
         reading.await.map_err(|stopped| PrepareError::Stopped(stopped.to_string()))?
     }
@@ -295,7 +320,9 @@ fn in_field(field: &str) -> impl FnOnce(CompileError) -> PrepareError {
 
 fn compile_rego(spec: &Rego, settings: &Value) -> Result<rego::Program, CompileError> {
     let source = spec.source.as_deref().ok_or_else(|| {
-        CompileError::Unsupported("a module in a ConfigMap needs a cluster: put it into `source`".to_owned())
+        CompileError::Unsupported(
+            "a module in a ConfigMap is not served by this version: put it into `source`".to_owned(),
+        )
     })?;
     let dialect = match spec.dialect {
         RegoDialect::Gatekeeper => rego::Dialect::Gatekeeper,

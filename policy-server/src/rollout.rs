@@ -13,14 +13,15 @@ use proviso_artifacts::Digest;
 use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
 use proviso_engines::Program;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use crate::folder::{Folder, Scan, Wanted};
 use crate::manifests::{ExperimentId, ObjectId, Problem, Sourced};
 use crate::metrics::Metrics;
-use crate::prepare::{ModuleSource, PrepareError, Preparer, Scope};
+use crate::preparations::Preparations;
+use crate::prepare::{ModuleSource, PrepareError, Preparer, RevisionOf, Scope};
 use crate::state::{Record, StateError, StateFile};
-use crate::table::SharedTable;
+use crate::table::{Revision, SharedTable};
 use slot::{Next, Slot};
 
 /// How often the folder is looked at.
@@ -35,15 +36,13 @@ pub const MAX_EXPERIMENTS: usize = 10;
 /// Makes the table follow the folder.
 #[derive(Debug)]
 pub struct Rollout {
-    preparer: Arc<Preparer>,
+    preparations: Preparations,
     table: SharedTable,
     metrics: Arc<Metrics>,
     state: Option<StateFile>,
     slots: BTreeMap<ObjectId, Slot>,
     namespaces: BTreeMap<String, Sourced<Labels>>,
     problems: Vec<Problem>,
-    /// Preparations at the same time.
-    places: Arc<Semaphore>,
     sender: mpsc::UnboundedSender<Prepared>,
     receiver: mpsc::UnboundedReceiver<Prepared>,
     /// Whether everything in the folder was tried at least once.
@@ -77,19 +76,17 @@ impl Rollout {
     ) -> Result<Self, StateError> {
         let records = state.as_ref().map(StateFile::read).transpose()?.unwrap_or_default();
         let (sender, receiver) = mpsc::unbounded_channel();
-        let places = std::thread::available_parallelism().map_or(2, usize::from);
         Ok(Self {
             slots: records
                 .into_iter()
                 .filter_map(|(key, record)| Some((object_id(&key, &record)?, Slot::from(record))))
                 .collect(),
-            preparer,
+            preparations: Preparations::new(preparer),
             table,
             metrics,
             state,
             namespaces: BTreeMap::new(),
             problems: Vec::new(),
-            places: Arc::new(Semaphore::new(places)),
             sender,
             receiver,
             is_complete: false,
@@ -212,14 +209,9 @@ impl Rollout {
     }
 
     fn prepare(&self, id: ObjectId, fingerprint: Digest, spec: proviso_crds::PolicySpec, source: ModuleSource) {
-        let (preparer, places, sender) = (Arc::clone(&self.preparer), Arc::clone(&self.places), self.sender.clone());
-        tokio::spawn(async move {
-            let Ok(_place) = places.acquire_owned().await else { return };
-            let is_restored = matches!(source, ModuleSource::Pinned(_));
-            let scope = Scope::of(&id);
-            // In a task of its own, so that a panic is a version that does not work.
-            let preparing = tokio::spawn(async move { preparer.prepare(&spec, scope, &source).await });
-            let result = preparing.await.unwrap_or_else(|panic| Err(PrepareError::Stopped(panic.to_string())));
+        let sender = self.sender.clone();
+        let is_restored = matches!(source, ModuleSource::Pinned(_));
+        self.preparations.start(spec, Scope::of(&id), source, move |result| {
             // Nobody listens only when the server ends.
             let _ = sender.send(Prepared { id, fingerprint, is_restored, result });
         });
@@ -242,7 +234,7 @@ impl Rollout {
         if slot.live.is_some() {
             return;
         }
-        match result.and_then(|program| self.preparer.revision(&id, record, program, &self.metrics)) {
+        match result.and_then(|program| revision(&self.preparations, &self.metrics, &id, record, program)) {
             Ok(revision) => {
                 tracing::warn!(object = %id, generation = revision.generation, "serving the last good generation");
                 slot.live = Some(Arc::new(revision));
@@ -267,7 +259,7 @@ impl Rollout {
             return;
         }
         let record = slot.next_record(wanted);
-        match result.and_then(|program| self.preparer.revision(&id, &record, program, &self.metrics)) {
+        match result.and_then(|program| revision(&self.preparations, &self.metrics, &id, &record, program)) {
             Ok(revision) => {
                 let (generation, engine) = (revision.generation, revision.program.engine());
                 tracing::info!(object = %id, generation, engine, "live");
@@ -317,6 +309,23 @@ impl Rollout {
             );
         }
     }
+}
+
+/// Puts the program of a record and the rest of it together.
+fn revision(
+    preparations: &Preparations,
+    metrics: &Metrics,
+    id: &ObjectId,
+    record: &Record,
+    program: Program,
+) -> Result<Revision, PrepareError> {
+    let policy = match (id, &record.experiment) {
+        (ObjectId::Policy(policy), _) => policy,
+        (_, Some(experiment)) => &experiment.policy,
+        _ => return Err(PrepareError::Record(id.clone())),
+    };
+    let of = RevisionOf { policy, uid: &record.uid, generation: record.generation };
+    preparations.preparer().revision(of, &record.spec, program, metrics)
 }
 
 /// Which object a record is of.

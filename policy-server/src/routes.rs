@@ -18,7 +18,7 @@ use crate::decide::{Overloaded, decide};
 use crate::metrics::Metrics;
 use crate::preview::{Job, Previews};
 use crate::shutdown::Phase;
-use crate::table::{Entry, SharedTable};
+use crate::table::{Entry, Origin, SharedTable};
 
 /// The largest body, in bytes: an UPDATE carries two objects, and an API server takes objects of up to 3 MiB.
 pub const MAX_BODY: usize = 7 * 1024 * 1024;
@@ -119,6 +119,10 @@ impl Server {
         };
         // The snapshot is held until the answer is made: a reload meanwhile does not concern this request.
         let table = self.table.load_full();
+        if endpoint.generation.is_none() && matches!(table.origin, Origin::Cluster(_)) {
+            let message = format!("in a cluster each generation has its own path: {endpoint}/<generation>");
+            return Err(Refusal::new(StatusCode::NOT_FOUND, "no_generation", message));
+        }
         let Some(entry) = table.policies.get(&endpoint.policy) else {
             if !table.is_complete {
                 let message = "the policies are still being loaded";
@@ -184,7 +188,10 @@ fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Resu
             Some(live) => {
                 format!("{} has no generation {generation} here: {} is live", endpoint.policy, live.generation)
             }
-            None => format!("{} has no generation {generation} here, and none that works", endpoint.policy),
+            None if entry.others.is_empty() => {
+                format!("{} has no generation {generation} here, and none that works", endpoint.policy)
+            }
+            None => format!("{} has no generation {generation} here", endpoint.policy),
         };
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unknown_generation", message));
     }

@@ -20,21 +20,50 @@ pub type SharedTable = Arc<ArcSwap<Table>>;
 pub struct Table {
     pub policies: HashMap<PolicyId, Entry>,
     pub namespaces: Arc<BTreeMap<String, Labels>>,
-    /// What is wrong with the folder's documents, a line each.
+    pub origin: Origin,
+    /// What is wrong beside the policies themselves, a line each.
     pub problems: Vec<String>,
     /// Experiments that preview nothing, and why.
     pub idle_experiments: Vec<(ExperimentId, String)>,
-    /// Whether everything in the folder was tried at least once.
+    /// Whether everything that is to be served was tried at least once.
     pub is_complete: bool,
+}
+
+/// Where the policies come from.
+#[derive(Debug, Default)]
+pub enum Origin {
+    /// A folder of manifests: of each policy one generation is live.
+    #[default]
+    Folder,
+    /// The revisions of a cluster. Which one is live is for whoever calls to know: each answers at its own path only.
+    Cluster(Vec<Listed>),
+}
+
+/// A revision of a cluster and where it stands.
+#[derive(Debug)]
+pub struct Listed {
+    /// The name of its object: policy id and generation.
+    pub name: String,
+    pub standing: Standing,
+}
+
+#[derive(Debug)]
+pub enum Standing {
+    Loaded,
+    Loading,
+    /// Not to be served.
+    Disabled,
+    /// Why it does not serve.
+    Failed(String),
 }
 
 /// One policy.
 #[derive(Debug, Default)]
 pub struct Entry {
-    /// None while no generation ever worked.
+    /// None while no generation ever worked, and in a cluster.
     pub live: Option<Arc<Revision>>,
-    /// Older generations that still answer.
-    pub retired: Vec<Arc<Revision>>,
+    /// Other generations that answer: the older ones; in a cluster, all.
+    pub others: Vec<Arc<Revision>>,
     pub experiments: Arc<[Arc<Experiment>]>,
     /// Whether a version is being loaded now.
     pub is_preparing: bool,
@@ -74,7 +103,7 @@ impl Entry {
     /// The revision that answers for this generation; the live one where none is named.
     #[must_use]
     pub fn revision(&self, generation: Option<u64>) -> Option<&Arc<Revision>> {
-        let mut loaded = self.live.iter().chain(&self.retired);
+        let mut loaded = self.live.iter().chain(&self.others);
         match generation {
             None => self.live.as_ref(),
             Some(generation) => loaded.find(|revision| revision.generation == generation),

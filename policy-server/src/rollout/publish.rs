@@ -10,7 +10,7 @@ use super::slot::Slot;
 use super::{MAX_EXPERIMENTS, Rollout, WRITE_AGAIN};
 use crate::manifests::{ExperimentId, ObjectId, Problem};
 use crate::state::Records;
-use crate::table::{Entry, Experiment, Table};
+use crate::table::{Entry, Experiment, Origin, Table};
 
 impl Rollout {
     /// Writes the state, then the table. Where the state cannot be written, serving goes on, and `/readyz?verbose`
@@ -66,7 +66,7 @@ impl Rollout {
     fn forget_modules(&self) {
         if self.is_complete {
             let used: HashSet<_> = self.slots.values().flat_map(Slot::modules).collect();
-            self.preparer.modules.retain(&used);
+            self.preparations.preparer().modules.retain(&used);
         }
     }
 
@@ -123,6 +123,7 @@ impl Rollout {
         Table {
             policies,
             namespaces: Arc::new(labels.collect()),
+            origin: Origin::Folder,
             problems,
             idle_experiments,
             is_complete: self.is_complete,

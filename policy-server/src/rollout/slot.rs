@@ -8,11 +8,9 @@ use std::time::{Duration, Instant};
 use proviso_artifacts::Digest;
 
 use crate::folder::Wanted;
+use crate::preparations::Backoff;
 use crate::state::{DigestText, Record};
 use crate::table::{Entry, Revision};
-
-/// How long to wait before a version that failed for a passing reason is tried again: at first, and at most.
-const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(5));
 
 #[derive(Debug, Default)]
 pub(super) struct Slot {
@@ -131,9 +129,8 @@ impl Slot {
             Some(failed) if failed.fingerprint == fingerprint => failed.attempts + 1,
             _ => 0,
         };
-        let (first, longest) = RETRY;
-        let delay = first.saturating_mul(2_u32.saturating_pow(attempts)).min(longest);
-        self.failed = Some(Failed { fingerprint, trouble, attempts, retry_at: passing.then(|| now + delay) });
+        let retry_at = passing.then(|| now + Backoff::PREPARE.delay(attempts));
+        self.failed = Some(Failed { fingerprint, trouble, attempts, retry_at });
     }
 
     /// Forgets generations that are not live since longer than `after`. Returns whether there were any.
@@ -181,7 +178,7 @@ impl Slot {
     pub(super) fn to_entry(&self) -> Entry {
         Entry {
             live: self.live.clone(),
-            retired: self.retired.iter().map(|retired| Arc::clone(&retired.revision)).collect(),
+            others: self.retired.iter().map(|retired| Arc::clone(&retired.revision)).collect(),
             experiments: Arc::default(),
             is_preparing: !self.is_idle(),
             trouble: self.trouble().map(ToOwned::to_owned),

@@ -1,0 +1,248 @@
+//! The lifecycle of revisions in a cluster: those of this policy server that are enabled are prepared beside what
+//! serves, loaded, and reported on, each by itself. Without the API server, what is loaded keeps serving.
+
+mod publish;
+mod report;
+mod revision;
+mod slot;
+mod status;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use proviso_core::matching::Labels;
+use proviso_crds::PolicyRevision;
+use proviso_engines::Program;
+use tokio::sync::{mpsc, watch as channel};
+
+use crate::config::Replica;
+use crate::metrics::Metrics;
+use crate::preparations::Preparations;
+use crate::prepare::{ModuleSource, PrepareError, Preparer, Scope};
+use crate::table::SharedTable;
+use report::Reporter;
+use revision::Seen;
+use slot::Slot;
+use status::Reported;
+use watch::Change;
+
+/// The label of the revisions of a policy server.
+const SERVER_LABEL: &str = "proviso.dev/policy-server";
+/// How often to look for what is to be tried again.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Makes the table follow the revisions.
+#[derive(Debug)]
+pub struct Follower {
+    replica: Replica,
+    preparations: Preparations,
+    table: SharedTable,
+    metrics: Arc<Metrics>,
+    reporter: Reporter,
+    /// Whether this replica reports for all.
+    is_leader: channel::Receiver<bool>,
+    /// By the names of their objects.
+    slots: BTreeMap<String, Slot>,
+    /// Their labels; none before they were listed first.
+    namespaces: Option<Arc<BTreeMap<String, Labels>>>,
+    has_listed: bool,
+    /// Whether every enabled revision was tried at least once.
+    is_complete: bool,
+    /// Whether the table is older than what stands here.
+    is_changed: bool,
+    /// Preparations so far: a result that comes too late is told by its number.
+    tickets: u64,
+    sender: mpsc::UnboundedSender<Event>,
+    receiver: mpsc::UnboundedReceiver<Event>,
+}
+
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "they are taken as they come: few exist at a time")]
+enum Event {
+    Revisions(Change<Seen>),
+    Namespaces(Change<Labels>),
+    Prepared { name: String, ticket: u64, result: Result<Program, PrepareError> },
+    Reported { name: String, uid: String, result: Result<Reported, kube::Error> },
+}
+
+impl Follower {
+    #[must_use]
+    pub fn new(
+        client: &Client,
+        replica: Replica,
+        is_leader: channel::Receiver<bool>,
+        preparer: Arc<Preparer>,
+        table: SharedTable,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let follower = Self {
+            reporter: Reporter::new(client, &replica),
+            replica,
+            preparations: Preparations::new(preparer),
+            table,
+            metrics,
+            is_leader,
+            slots: BTreeMap::new(),
+            namespaces: None,
+            has_listed: false,
+            is_complete: false,
+            is_changed: false,
+            tickets: 0,
+            sender,
+            receiver,
+        };
+        follower.table.store(Arc::new(follower.to_table()));
+        follower
+    }
+
+    /// Follows the cluster until the task is dropped.
+    pub async fn run(mut self, client: Client) {
+        let watches = self.watch(client);
+        tokio::pin!(watches);
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = &mut watches => return,
+                Some(event) = self.receiver.recv() => {
+                    self.take(event);
+                    // One table for many is what makes a start fast.
+                    while let Ok(event) = self.receiver.try_recv() {
+                        self.take(event);
+                    }
+                }
+                Ok(()) = self.is_leader.changed() => {}
+                _ = look.tick() => {}
+            }
+            self.prepare();
+            self.publish();
+            self.report();
+        }
+    }
+
+    /// Sends every change of revisions and namespaces. Does not end.
+    fn watch(&self, client: Client) -> impl Future<Output = ()> + use<> {
+        let kind = ApiResource::erase::<PolicyRevision>(&());
+        let revisions = Api::namespaced_with(client.clone(), &self.replica.namespace, &kind);
+        let ours = watcher::Config::default().labels(&format!("{SERVER_LABEL}={}", self.replica.policy_server));
+        let namespaces = Api::<PartialObjectMeta<Namespace>>::all(client);
+        let (replica, sender) = (self.replica.clone(), self.sender.clone());
+        let send = move |event| {
+            // Nobody listens only when the server ends.
+            let _ = sender.send(event);
+        };
+        let send_namespace = send.clone();
+        let revisions = watch::follow(
+            "revisions",
+            revisions,
+            ours,
+            move |object: DynamicObject| Seen::read(&object, &replica),
+            move |change| send(Event::Revisions(change)),
+        );
+        let namespaces = watch::follow(
+            "namespaces",
+            namespaces,
+            watcher::Config::default(),
+            |namespace| namespace.metadata.labels.unwrap_or_default(),
+            move |change| send_namespace(Event::Namespaces(change)),
+        );
+        async {
+            tokio::join!(revisions, namespaces);
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Revisions(change) => self.take_revisions(change),
+            Event::Namespaces(change) => {
+                change.apply(Arc::make_mut(self.namespaces.get_or_insert_default()));
+                self.is_changed = true;
+            }
+            Event::Prepared { name, ticket, result } => self.take_prepared(&name, ticket, result),
+            Event::Reported { name, uid, result } => {
+                if let Some(slot) = self.slots.get_mut(&name).filter(|slot| slot.seen.uid == uid) {
+                    self.is_changed |= slot.take_reported(&name, result, Instant::now());
+                }
+            }
+        }
+    }
+
+    fn take_revisions(&mut self, change: Change<Seen>) {
+        match change {
+            Change::All(all) => {
+                self.has_listed = true;
+                self.is_changed = true;
+                self.slots.retain(|name, _| all.contains_key(name));
+                for (name, seen) in all {
+                    self.see(name, seen);
+                }
+            }
+            Change::Applied(name, seen) => self.see(name, seen),
+            Change::Deleted(name) => {
+                tracing::info!(revision = name, "removed");
+                self.slots.remove(&name);
+                self.is_changed = true;
+            }
+        }
+    }
+
+    fn see(&mut self, name: String, seen: Seen) {
+        if let Some(slot) = self.slots.get_mut(&name) {
+            self.is_changed |= slot.see(seen);
+        } else {
+            self.slots.insert(name, Slot::new(seen));
+            self.is_changed = true;
+        }
+    }
+
+    /// Starts what is to be prepared now, be it for the first time or again.
+    fn prepare(&mut self) {
+        let now = Instant::now();
+        for (name, slot) in &mut self.slots {
+            let Some(wanted) = slot.begin(self.tickets, now) else { continue };
+            let (sender, name, ticket) = (self.sender.clone(), name.clone(), self.tickets);
+            self.tickets += 1;
+            self.preparations.start(wanted.spec.clone(), Scope::POLICY, ModuleSource::Network, move |result| {
+                // Nobody listens only when the server ends.
+                let _ = sender.send(Event::Prepared { name, ticket, result });
+            });
+        }
+    }
+
+    fn take_prepared(&mut self, name: &str, ticket: u64, result: Result<Program, PrepareError>) {
+        // It may have been removed, disabled or made anew meanwhile.
+        let Some(slot) = self.slots.get_mut(name) else { return };
+        let Some(wanted) = slot.end(ticket) else { return };
+        let preparer = self.preparations.preparer();
+        let result =
+            result.and_then(|program| preparer.revision(wanted.revision_of(), &wanted.spec, program, &self.metrics));
+        self.metrics.rollout(result.is_ok());
+        match &result {
+            Ok(revision) => tracing::info!(revision = name, engine = revision.program.engine(), "loaded"),
+            Err(error) => tracing::warn!(revision = name, reason = error.reason(), %error, "revision does not work"),
+        }
+        slot.settle(result, Instant::now());
+        self.is_changed = true;
+    }
+
+    /// Writes what the API server does not know yet.
+    fn report(&mut self) {
+        let (now, time, is_leader) = (Instant::now(), Timestamp::now(), *self.is_leader.borrow());
+        for (name, slot) in &mut self.slots {
+            let Some(update) = slot.begin_report(&self.replica, is_leader, now, time) else { continue };
+            let (sender, name, uid) = (self.sender.clone(), name.clone(), slot.seen.uid.clone());
+            self.reporter.start(name.clone(), uid.clone(), update, move |result| {
+                // Nobody listens only when the server ends.
+                let _ = sender.send(Event::Reported { name, uid, result });
+            });
+        }
+    }
+}

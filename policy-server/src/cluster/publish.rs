@@ -1,0 +1,46 @@
+//! What others see of the revisions: the table and the gauges.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use proviso_core::PolicyId;
+
+use super::Follower;
+use super::slot::{Outcome, Slot};
+use crate::table::{Entry, Listed, Origin, Standing, Table};
+
+impl Follower {
+    /// Writes the table, if it is older than what stands here.
+    pub(super) fn publish(&mut self) {
+        if !std::mem::take(&mut self.is_changed) {
+            return;
+        }
+        let has_listed = self.has_listed && self.namespaces.is_some();
+        self.is_complete |= has_listed && self.slots.values().all(Slot::is_tried);
+        self.table.store(Arc::new(self.to_table()));
+        let failing = self.slots.values().filter(|slot| matches!(slot.standing(), Standing::Failed(_))).count();
+        self.metrics.failing.set(failing.try_into().unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn to_table(&self) -> Table {
+        let mut policies: HashMap<PolicyId, Entry> = HashMap::new();
+        for slot in self.slots.values() {
+            let Ok(wanted) = &slot.seen.wanted else { continue };
+            // A policy is known also while nothing of it is loaded.
+            let entry = policies.entry(wanted.policy.clone()).or_default();
+            if let Some(Outcome::Loaded(revision)) = slot.outcome() {
+                entry.others.push(Arc::clone(revision));
+            }
+        }
+        let listed = self.slots.iter().map(|(name, slot)| Listed { name: name.clone(), standing: slot.standing() });
+        let untold = self.slots.iter().filter_map(|(name, slot)| Some((name, slot.report_trouble()?)));
+        Table {
+            policies,
+            namespaces: self.namespaces.clone().unwrap_or_default(),
+            origin: Origin::Cluster(listed.collect()),
+            problems: untold.map(|(name, why)| format!("{name}: its status cannot be written: {why}")).collect(),
+            idle_experiments: Vec::new(),
+            is_complete: self.is_complete,
+        }
+    }
+}

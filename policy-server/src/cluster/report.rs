@@ -1,0 +1,78 @@
+//! Writes statuses: each writer its own part, by server-side apply under its own name.
+
+use std::sync::Arc;
+
+use kube::api::{Patch, PatchParams};
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client};
+use proviso_crds::PolicyRevision;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::status::{Reported, Update};
+use crate::config::Replica;
+
+/// Who the leader of a policy server is to the API server, whichever replica it is.
+const LEADER: &str = "proviso-leader";
+/// Reports at the same time: a start may have hundreds.
+const CONCURRENCY: usize = 8;
+
+/// Sends updates to the API server.
+#[derive(Clone, Debug)]
+pub(super) struct Reporter {
+    revisions: Api<DynamicObject>,
+    kind: ApiResource,
+    pod_name: String,
+    places: Arc<Semaphore>,
+}
+
+impl Reporter {
+    pub(super) fn new(client: &Client, replica: &Replica) -> Self {
+        let kind = ApiResource::erase::<PolicyRevision>(&());
+        Self {
+            revisions: Api::namespaced_with(client.clone(), &replica.namespace, &kind),
+            kind,
+            pod_name: replica.pod_name.clone(),
+            places: Arc::new(Semaphore::new(CONCURRENCY)),
+        }
+    }
+
+    /// Writes an update of the revision with this name and uid in the background; `done` gets what the object says then.
+    pub(super) fn start(
+        &self,
+        name: String,
+        uid: String,
+        update: Update,
+        done: impl FnOnce(Result<Reported, kube::Error>) + Send + 'static,
+    ) {
+        let reporter = self.clone();
+        tokio::spawn(async move {
+            let Ok(_place) = reporter.places.acquire().await else { return };
+            done(reporter.write(&name, &uid, update).await);
+        });
+    }
+
+    async fn write(&self, name: &str, uid: &str, update: Update) -> Result<Reported, kube::Error> {
+        let as_replica = format!("proviso-replica-{}", self.pod_name);
+        let mut reported = Reported::default();
+        for (manager, part) in [(LEADER, update.leader), (as_replica.as_str(), update.replica)] {
+            if let Some(part) = part {
+                let object = self.apply(name, uid, manager, &part).await?;
+                reported = Reported::read(&object, &self.pod_name);
+            }
+        }
+        Ok(reported)
+    }
+
+    async fn apply(&self, name: &str, uid: &str, manager: &str, status: &Value) -> Result<DynamicObject, kube::Error> {
+        let object = json!({
+            "apiVersion": self.kind.api_version,
+            "kind": self.kind.kind,
+            // With its uid, so that another one of the same name is left alone.
+            "metadata": {"name": name, "uid": uid},
+            "status": status,
+        });
+        let parameters = PatchParams::apply(manager).force();
+        self.revisions.patch_status(name, &parameters, &Patch::Apply(&object)).await
+    }
+}

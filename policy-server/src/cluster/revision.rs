@@ -1,0 +1,151 @@
+//! A `PolicyRevision` as its object has it. Read here and not by the client: one that makes no sense, such as one of
+//! another version of Proviso, must not keep the others from being read.
+
+use kube::core::DynamicObject;
+use proviso_core::PolicyId;
+use proviso_crds::{PolicyKind, PolicyRevisionSpec, PolicySpec, RevisedPolicy, validation};
+use serde_json::Value;
+
+use super::status::Reported;
+use crate::config::Replica;
+use crate::prepare::RevisionOf;
+
+/// A revision as it was seen last.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub uid: String,
+    /// `metadata.generation` of the object itself.
+    pub object_generation: Option<i64>,
+    /// What it asks for, or why that cannot be told.
+    pub wanted: Result<Wanted, String>,
+    pub reported: Reported,
+}
+
+/// What a revision asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wanted {
+    pub policy: PolicyId,
+    pub policy_uid: String,
+    pub generation: u64,
+    pub is_enabled: bool,
+    pub spec: PolicySpec,
+}
+
+impl Wanted {
+    pub(super) fn revision_of(&self) -> RevisionOf<'_> {
+        RevisionOf { policy: &self.policy, uid: &self.policy_uid, generation: self.generation }
+    }
+}
+
+impl Seen {
+    pub(super) fn read(object: &DynamicObject, replica: &Replica) -> Self {
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        Self {
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+            object_generation: object.metadata.generation,
+            wanted: read(name, &object.data["spec"], &replica.policy_server),
+            reported: Reported::read(object, &replica.pod_name),
+        }
+    }
+}
+
+fn read(name: &str, spec: &Value, policy_server: &str) -> Result<Wanted, String> {
+    let revision = read_spec(spec)?;
+    if revision.policy_server != policy_server {
+        return Err(format!("spec.policyServer: is {:?}, the label says {policy_server:?}", revision.policy_server));
+    }
+    let (policy, generation) = read_policy(&revision.policy_ref)?;
+    let wanted = format!("{policy}-{generation}");
+    if name != wanted {
+        // With one name for each generation no two objects can claim the same path.
+        return Err(format!("metadata.name: is not {wanted}, the name of this generation's revision"));
+    }
+    if let Some(error) = validation::policy(&revision.data).first() {
+        return Err(error.to_string());
+    }
+    let policy_uid = revision.policy_ref.uid;
+    Ok(Wanted { policy, policy_uid, generation, is_enabled: revision.enabled, spec: revision.data })
+}
+
+/// Fields that are not known here are refused: to ignore one would be to decide otherwise than asked.
+fn read_spec(spec: &Value) -> Result<PolicyRevisionSpec, String> {
+    let mut unknown = Vec::new();
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(spec, &mut track);
+    let read = serde_ignored::deserialize(tracked, |path| unknown.push(path.to_string()));
+    let read = read.map_err(|error: serde_json::Error| format!("spec.{}: {error}", track.path()))?;
+    match unknown.first() {
+        None => Ok(read),
+        Some(field) => Err(format!("spec.{field}: is not known to this version of the policy server")),
+    }
+}
+
+fn read_policy(policy: &RevisedPolicy) -> Result<(PolicyId, u64), String> {
+    let namespace = match (policy.kind, policy.namespace.as_deref()) {
+        (PolicyKind::Policy, Some(namespace)) => Some(namespace),
+        (PolicyKind::ClusterPolicy, None) => None,
+        (PolicyKind::Policy, None) => return Err("spec.policyRef.namespace: is missing".to_owned()),
+        (PolicyKind::ClusterPolicy, Some(_)) => {
+            return Err("spec.policyRef.namespace: a ClusterPolicy belongs to no namespace".to_owned());
+        }
+    };
+    let id = PolicyId::new(namespace, &policy.name).map_err(|error| format!("spec.policyRef: {error}"))?;
+    let generation = u64::try_from(policy.generation).ok().filter(|generation| *generation > 0);
+    Ok((id, generation.ok_or_else(|| format!("spec.policyRef.generation: is {}", policy.generation))?))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The spec of the revision `cluster.a-1` of the policy server `default`.
+    fn spec() -> Value {
+        json!({
+            "policyServer": "default", "enabled": true,
+            "policyRef": {"kind": "ClusterPolicy", "name": "a", "uid": "u", "generation": 1},
+            "data": {
+                "program": {"cel": {"validations": []}},
+                "admission": {"rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}]},
+            },
+        })
+    }
+
+    /// The object of that revision.
+    pub(in crate::cluster) fn object(enabled: bool) -> DynamicObject {
+        let mut spec = spec();
+        spec["enabled"] = json!(enabled);
+        let metadata = json!({"name": "cluster.a-1", "uid": "o", "generation": 7});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn a_revision_is_read() {
+        let wanted = read("cluster.a-1", &spec(), "default").unwrap();
+        assert_eq!((wanted.policy.as_str(), wanted.generation, wanted.is_enabled), ("cluster.a", 1, true));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_field() {
+        for (pointer, value, field) in [
+            ("/policyServer", json!("other"), "spec.policyServer: "),
+            ("/policyRef/kind", json!("Deployment"), "spec.policyRef.kind: "),
+            ("/policyRef/kind", json!("Policy"), "spec.policyRef.namespace: "),
+            ("/policyRef/namespace", json!("n"), "spec.policyRef.namespace: "),
+            ("/policyRef/name", json!("A"), "spec.policyRef: "),
+            ("/policyRef/name", json!("b"), "metadata.name: is not cluster.b-1"),
+            ("/policyRef/generation", json!(0), "spec.policyRef.generation: is 0"),
+            ("/enabled", Value::Null, "spec.enabled: "),
+            ("/data/program", json!({}), "spec.data.program: "),
+            ("/data/newer", json!(1), "spec.data.newer: is not known"),
+            ("/data/admission/rules", json!([]), "spec.admission.rules: "),
+        ] {
+            let mut spec = spec();
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            spec.pointer_mut(parent).unwrap()[key] = value;
+            let error = read("cluster.a-1", &spec, "default").unwrap_err();
+            assert!(error.starts_with(field), "{pointer}: {error}");
+        }
+        assert!(read("cluster.a-1", &Value::Null, "default").is_err());
+    }
+}

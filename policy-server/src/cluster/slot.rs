@@ -1,0 +1,268 @@
+//! One revision on its way: what is asked for, what came of it, and what was said about it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use super::revision::{Seen, Wanted};
+use super::status::{Reported, Update};
+use crate::config::Replica;
+use crate::preparations::Backoff;
+use crate::prepare::PrepareError;
+use crate::table::{Revision, Standing};
+
+/// Of reports that the API server did not take.
+const REPORT: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(1) };
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub seen: Seen,
+    /// The number of the preparation under way.
+    preparing: Option<u64>,
+    outcome: Option<Outcome>,
+    /// Preparations that failed.
+    attempts: u32,
+    is_reporting: bool,
+    /// Reports that failed in a row, why the last did, and when the next may start.
+    unreported: Option<(u32, String, Instant)>,
+}
+
+/// What came of the last preparation.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Loaded(Arc<Revision>),
+    Failed {
+        reason: &'static str,
+        message: String,
+        /// None where trying again would not help.
+        retry_at: Option<Instant>,
+    },
+}
+
+impl Slot {
+    pub(super) fn new(seen: Seen) -> Self {
+        Self { seen, preparing: None, outcome: None, attempts: 0, is_reporting: false, unreported: None }
+    }
+
+    /// Takes note of what the object is now. Returns whether more than its status changed.
+    pub(super) fn see(&mut self, seen: Seen) -> bool {
+        let is_same_object = self.seen.uid == seen.uid;
+        let is_same = is_same_object && self.seen.wanted == seen.wanted;
+        let old = std::mem::replace(&mut self.seen, seen);
+        if !is_same_object {
+            (self.is_reporting, self.unreported) = (false, None);
+        } else if old.reported.version > self.seen.reported.version {
+            // The answer to a report is ahead of the watch.
+            self.seen.reported = old.reported;
+        }
+        if !is_same {
+            (self.preparing, self.outcome, self.attempts) = (None, None, 0);
+        }
+        !is_same
+    }
+
+    /// What it asks for, if it is to be served.
+    fn enabled(&self) -> Option<&Wanted> {
+        self.seen.wanted.as_ref().ok().filter(|wanted| wanted.is_enabled)
+    }
+
+    /// What is to be prepared now, under this number.
+    pub(super) fn begin(&mut self, ticket: u64, now: Instant) -> Option<&Wanted> {
+        let is_due = match &self.outcome {
+            None => true,
+            Some(Outcome::Failed { retry_at: Some(retry_at), .. }) => now >= *retry_at,
+            Some(_) => false,
+        };
+        if !is_due || self.preparing.is_some() || self.enabled().is_none() {
+            return None;
+        }
+        self.preparing = Some(ticket);
+        self.enabled()
+    }
+
+    /// The preparation of this number ended: what it was about, if that is still asked for.
+    pub(super) fn end(&mut self, ticket: u64) -> Option<Wanted> {
+        self.preparing.take_if(|preparing| *preparing == ticket)?;
+        self.enabled().cloned()
+    }
+
+    pub(super) fn settle(&mut self, result: Result<Revision, PrepareError>, now: Instant) {
+        self.outcome = Some(match result {
+            Ok(revision) => Outcome::Loaded(Arc::new(revision)),
+            Err(error) => {
+                let retry_at = error.is_passing().then(|| now + Backoff::PREPARE.delay(self.attempts));
+                self.attempts += 1;
+                Outcome::Failed { reason: error.reason(), message: error.to_string(), retry_at }
+            }
+        });
+    }
+
+    pub(super) fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// Whether there is nothing to wait for.
+    pub(super) fn is_tried(&self) -> bool {
+        self.enabled().is_none() || self.outcome.is_some()
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        match (&self.seen.wanted, &self.outcome) {
+            (Err(error), _) => Standing::Failed(format!("Invalid: {error}")),
+            (Ok(wanted), _) if !wanted.is_enabled => Standing::Disabled,
+            (Ok(_), None) => Standing::Loading,
+            (Ok(_), Some(Outcome::Loaded(_))) => Standing::Loaded,
+            (Ok(_), Some(Outcome::Failed { reason, message, .. })) => Standing::Failed(format!("{reason}: {message}")),
+        }
+    }
+
+    /// Why what is to be said about it cannot be said.
+    pub(super) fn report_trouble(&self) -> Option<&str> {
+        self.unreported.as_ref().map(|(_, error, _)| error.as_str())
+    }
+
+    /// What is to be written now, if anything is and nothing is being written.
+    pub(super) fn begin_report(
+        &mut self,
+        replica: &Replica,
+        is_leader: bool,
+        now: Instant,
+        time: Timestamp,
+    ) -> Option<Update> {
+        let is_early = self.unreported.as_ref().is_some_and(|(_, _, not_before)| now < *not_before);
+        if self.is_reporting || is_early {
+            return None;
+        }
+        let update = Update::of(self, replica, is_leader, time)?;
+        self.is_reporting = true;
+        Some(update)
+    }
+
+    /// Takes note of how a report ended. Returns whether there is new trouble, or none any more.
+    pub(super) fn take_reported(&mut self, name: &str, result: Result<Reported, kube::Error>, now: Instant) -> bool {
+        self.is_reporting = false;
+        let had_trouble = self.unreported.is_some();
+        self.unreported = match result {
+            Ok(reported) => {
+                if reported.version >= self.seen.reported.version {
+                    self.seen.reported = reported;
+                }
+                None
+            }
+            Err(error) => {
+                tracing::warn!(revision = name, %error, "its status cannot be written; trying again");
+                let more = self.unreported.take().map_or(0, |(failed, ..)| failed + 1);
+                Some((more, error.to_string(), now + REPORT.delay(more)))
+            }
+        };
+        had_trouble != self.unreported.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::revision::tests::object;
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn replica() -> Replica {
+        Replica {
+            policy_server: "default".to_owned(),
+            namespace: "proviso".to_owned(),
+            pod_name: "default-0".to_owned(),
+            pod_uid: "pod".to_owned(),
+            is_leader: true,
+        }
+    }
+
+    /// The revision as it is seen, its status at this version.
+    fn seen(version: &str, enabled: bool, status: &Value) -> Seen {
+        let mut object = object(enabled);
+        object.metadata.resource_version = Some(version.to_owned());
+        object.data["status"] = status.clone();
+        Seen::read(&object, &replica())
+    }
+
+    fn fail(slot: &mut Slot, ticket: u64, error: PrepareError, now: Instant) {
+        assert!(slot.begin(ticket, now).is_some());
+        assert!(slot.end(ticket).is_some());
+        slot.settle(Err(error), now);
+    }
+
+    fn report(slot: &mut Slot) -> Option<Value> {
+        let update = slot.begin_report(&replica(), true, Instant::now(), Timestamp::UNIX_EPOCH)?;
+        Some(json!({"replica": update.replica, "leader": update.leader}))
+    }
+
+    #[test]
+    fn a_result_that_comes_too_late_does_not_count() {
+        let (mut slot, now) = (Slot::new(seen("1", true, &Value::Null)), Instant::now());
+        assert!(slot.begin(1, now).is_some() && slot.begin(2, now).is_none(), "one at a time");
+        assert!(slot.see(seen("2", false, &Value::Null)) && slot.is_tried(), "it is disabled");
+        assert!(slot.see(seen("3", true, &Value::Null)) && slot.begin(2, now).is_some());
+        assert!(slot.end(1).is_none() && slot.end(2).is_some());
+    }
+
+    #[test]
+    fn what_failed_in_passing_is_tried_again_and_nothing_else_is() {
+        let (mut slot, now) = (Slot::new(seen("1", true, &Value::Null)), Instant::now());
+        fail(&mut slot, 1, PrepareError::Stopped(String::new()), now);
+        assert!(slot.begin(2, now + Duration::from_secs(4)).is_none() && slot.is_tried());
+        fail(&mut slot, 2, PrepareError::Stopped(String::new()), now + Duration::from_secs(5));
+        assert!(slot.begin(3, now + Duration::from_secs(14)).is_none());
+        fail(&mut slot, 3, PrepareError::Unsupported(String::new()), now + Duration::from_secs(15));
+        assert!(slot.begin(4, now + Duration::from_hours(1)).is_none());
+    }
+
+    #[test]
+    fn only_what_the_api_server_does_not_know_is_written() {
+        let mut slot = Slot::new(seen("1", true, &Value::Null));
+        assert!(report(&mut slot).is_none(), "nothing is known yet");
+        fail(&mut slot, 1, PrepareError::Unsupported("spec.a".to_owned()), Instant::now());
+        let written = report(&mut slot).unwrap();
+        let item = &written["replica"]["replicas"][0];
+        assert_eq!(
+            (&item["ready"], &item["reason"], &item["podUID"]),
+            (&json!("False"), &json!("Unsupported"), &json!("pod"))
+        );
+        let condition = &written["leader"]["conditions"][0];
+        assert_eq!((&condition["status"], &condition["observedGeneration"]), (&json!("False"), &json!(7)));
+        assert!(report(&mut slot).is_none(), "a report is under way");
+
+        let status = json!({"replicas": [item], "conditions": [condition]});
+        let answer = seen("3", true, &status).reported;
+        slot.take_reported("a", Ok(answer), Instant::now());
+        slot.see(seen("2", true, &Value::Null));
+        assert!(report(&mut slot).is_none(), "what the watch brings is older than the answer");
+        slot.see(seen("4", true, &json!({"replicas": [item]})));
+        let written = report(&mut slot).unwrap();
+        assert!(written["replica"].is_null() && !written["leader"].is_null(), "somebody took the condition away");
+    }
+
+    #[test]
+    fn what_a_predecessor_said_is_replaced_and_what_is_not_served_is_not_claimed() {
+        let item = |uid: &str| {
+            json!({"replicas": [{"name": "default-0", "podUID": uid, "serverVersion": "0", "ready": "True",
+            "reason": "Loaded", "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+        };
+        let mut slot = Slot::new(seen("1", true, &item("old")));
+        assert!(report(&mut slot).is_none(), "nobody takes it for ours");
+        let mut slot = Slot::new(seen("1", true, &item("pod")));
+        assert_eq!(report(&mut slot).unwrap()["replica"]["replicas"][0]["reason"], "Loading", "this pod was restarted");
+        let mut slot = Slot::new(seen("1", false, &item("old")));
+        assert_eq!(report(&mut slot).unwrap()["replica"], json!({}), "disabled");
+    }
+
+    #[test]
+    fn a_report_that_fails_is_tried_again_later() {
+        let (mut slot, now) = (Slot::new(seen("1", true, &Value::Null)), Instant::now());
+        fail(&mut slot, 1, PrepareError::Unsupported("spec.a".to_owned()), now);
+        report(&mut slot).unwrap();
+        let failed = || Err(kube::Error::LinesCodecMaxLineLengthExceeded);
+        assert!(slot.take_reported("a", failed(), now) && slot.report_trouble().is_some());
+        assert!(slot.begin_report(&replica(), true, now, Timestamp::UNIX_EPOCH).is_none());
+        let later = now + Duration::from_secs(1);
+        assert!(slot.begin_report(&replica(), true, later, Timestamp::UNIX_EPOCH).is_some());
+    }
+}

@@ -1,0 +1,126 @@
+//! What is to be said about a revision, by this replica and by the leader, and what was said already. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::core::DynamicObject;
+use proviso_crds::{Readiness, ReplicaStatus};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::slot::{Outcome, Slot};
+use crate::config::Replica;
+
+/// The version that this server reports.
+const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The condition of the leader.
+const INITIALIZED: &str = "Initialized";
+/// The longest message, in characters: each replica has one in the same object.
+const MAX_MESSAGE: usize = 1024;
+
+/// What the object says of this replica and of the leader.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    /// `metadata.resourceVersion`: of one object the larger one is newer. 0 if it is no number.
+    pub version: u64,
+    pub replica: Option<ReplicaStatus>,
+    pub initialized: Option<Condition>,
+}
+
+impl Reported {
+    pub(super) fn read(object: &DynamicObject, pod_name: &str) -> Self {
+        let status = &object.data["status"];
+        Self {
+            version: object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0),
+            replica: item(&status["replicas"], "name", pod_name),
+            initialized: item(&status["conditions"], "type", INITIALIZED),
+        }
+    }
+}
+
+/// The item of a list map with this key, if it can be understood.
+fn item<T: DeserializeOwned>(list: &Value, key: &str, value: &str) -> Option<T> {
+    let item = list.as_array()?.iter().find(|item| item[key] == value)?;
+    serde_json::from_value(item.clone()).ok()
+}
+
+/// What is to be written: for each of the two writers its whole part of the status.
+#[derive(Debug)]
+pub(super) struct Update {
+    pub replica: Option<Value>,
+    pub leader: Option<Value>,
+}
+
+impl Update {
+    /// None where the object says everything already.
+    pub(super) fn of(slot: &Slot, replica: &Replica, is_leader: bool, time: Timestamp) -> Option<Self> {
+        let time = Time(Timestamp::from_second(time.as_second()).unwrap_or(time));
+        let update = Self {
+            replica: replica_part(slot, replica, &time),
+            leader: is_leader.then(|| leader_part(slot, &time)).flatten(),
+        };
+        (update.replica.is_some() || update.leader.is_some()).then_some(update)
+    }
+}
+
+/// Whether the revision can be served, in words; none while that is not known or nobody asks for it.
+fn verdict(slot: &Slot) -> Option<(bool, &str, String)> {
+    let (works, reason, message) = match (&slot.seen.wanted, slot.outcome()) {
+        (Err(error), _) => (false, "Invalid", error.as_str()),
+        (Ok(_), Some(Outcome::Failed { reason, message, .. })) => (false, *reason, message.as_str()),
+        (Ok(_), Some(Outcome::Loaded(_))) => (true, "", ""),
+        (Ok(_), None) => return None,
+    };
+    Some((works, reason, message.chars().take(MAX_MESSAGE).collect()))
+}
+
+fn replica_part(slot: &Slot, replica: &Replica, time: &Time) -> Option<Value> {
+    let old = slot.seen.reported.replica.as_ref();
+    let is_disabled = slot.seen.wanted.as_ref().is_ok_and(|wanted| !wanted.is_enabled);
+    if is_disabled {
+        // An applied part without the item takes it away.
+        return old.map(|_| json!({}));
+    }
+    let (ready, reason, message) = match verdict(slot) {
+        Some((true, ..)) => (Readiness::True, "Loaded", String::new()),
+        Some((false, reason, message)) => (Readiness::False, reason, message),
+        // A server that was restarted in its pod must not be taken for the one that said this.
+        None if old.is_some_and(|old| old.pod_uid == replica.pod_uid && old.ready == Readiness::True) => {
+            (Readiness::False, "Loading", String::new())
+        }
+        None => return None,
+    };
+    let new = ReplicaStatus {
+        name: replica.pod_name.clone(),
+        pod_uid: replica.pod_uid.clone(),
+        server_version: SERVER_VERSION.to_owned(),
+        ready,
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: match old {
+            Some(old) if old.ready == ready && old.pod_uid == replica.pod_uid => old.last_transition_time.clone(),
+            _ => time.clone(),
+        },
+    };
+    (old != Some(&new)).then(|| json!({"replicas": [new]}))
+}
+
+fn leader_part(slot: &Slot, time: &Time) -> Option<Value> {
+    let (works, reason, message) = match verdict(slot)? {
+        (true, ..) => (true, "Prepared", "the program was compiled and accepted its settings".to_owned()),
+        failed => failed,
+    };
+    let old = slot.seen.reported.initialized.as_ref();
+    let status = if works { "True" } else { "False" };
+    let new = Condition {
+        type_: INITIALIZED.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        observed_generation: slot.seen.object_generation,
+        last_transition_time: match old {
+            Some(old) if old.status == status => old.last_transition_time.clone(),
+            _ => time.clone(),
+        },
+    };
+    (old != Some(&new)).then(|| json!({"conditions": [new]}))
+}

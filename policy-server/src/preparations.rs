@@ -1,0 +1,67 @@
+//! Preparations in the background: off the serving path, bounded in number, and tried again less and less often where
+//! what stood in their way may pass.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proviso_crds::PolicySpec;
+use proviso_engines::Program;
+use tokio::sync::Semaphore;
+
+use crate::prepare::{ModuleSource, PrepareError, Preparer, Scope};
+
+/// How long to wait before something that failed is tried again: at first, and at most. Each failure doubles it.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    pub first: Duration,
+    pub longest: Duration,
+}
+
+impl Backoff {
+    /// Of versions that failed for a passing reason.
+    pub const PREPARE: Self = Self { first: Duration::from_secs(5), longest: Duration::from_mins(5) };
+
+    /// The time until the next attempt, after one and this many more failed.
+    #[must_use]
+    pub fn delay(self, more: u32) -> Duration {
+        self.first.saturating_mul(2_u32.saturating_pow(more)).min(self.longest)
+    }
+}
+
+/// Starts preparations.
+#[derive(Clone, Debug)]
+pub struct Preparations {
+    preparer: Arc<Preparer>,
+    /// Preparations at the same time.
+    places: Arc<Semaphore>,
+}
+
+impl Preparations {
+    #[must_use]
+    pub fn new(preparer: Arc<Preparer>) -> Self {
+        let places = std::thread::available_parallelism().map_or(2, usize::from);
+        Self { preparer, places: Arc::new(Semaphore::new(places)) }
+    }
+
+    #[must_use]
+    pub fn preparer(&self) -> &Preparer {
+        &self.preparer
+    }
+
+    /// Prepares in the background; `done` gets the result.
+    pub fn start(
+        &self,
+        spec: PolicySpec,
+        scope: Scope,
+        source: ModuleSource,
+        done: impl FnOnce(Result<Program, PrepareError>) + Send + 'static,
+    ) {
+        let (preparer, places) = (Arc::clone(&self.preparer), Arc::clone(&self.places));
+        tokio::spawn(async move {
+            let Ok(_place) = places.acquire_owned().await else { return };
+            // In a task of its own, so that a panic is a version that does not work.
+            let preparing = tokio::spawn(async move { preparer.prepare(&spec, scope, &source).await });
+            done(preparing.await.unwrap_or_else(|panic| Err(PrepareError::Stopped(panic.to_string()))));
+        });
+    }
+}
