@@ -41,7 +41,7 @@ pub(super) fn kubelet(programs: &Path, plane: &ControlPlane) -> Result<Invocatio
             "serializeImagePulls": false,
             // A full disk of a developer is no reason to evict.
             "imageGCHighThresholdPercent": 100,
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "100Mi", "imagefs.available": "100Mi"},
             // Made if missing; the default is in the host's /usr.
             "volumePluginDir": "/run/kubelet-volume-plugins",
         }),
