@@ -30,7 +30,7 @@ pub fn exemption(
     }
     match revision.matching.covers(review, |name| namespaces.get(name)) {
         Coverage::Covered => None,
-        Coverage::NotCovered { field } => Some(format!("spec.admission.{field} does not cover the request").into()),
+        Coverage::NotCovered { why } => Some(why.into()),
     }
 }
 

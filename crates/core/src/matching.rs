@@ -14,6 +14,8 @@ use crate::review::{self, GroupVersionResource, Head, Operation, Review};
 /// Labels of objects, by key.
 pub type Labels = BTreeMap<String, String>;
 
+/// The API group of Proviso's kinds.
+const OUR_GROUP: &str = "proviso.dev";
 /// The label that the API server gives every namespace.
 const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
@@ -25,6 +27,8 @@ pub struct Match {
     object_selector: Selector,
     /// `matchPolicy: Exact`; else other versions of the same resource match too.
     exact: bool,
+    /// Of a policy that belongs to a namespace: the only one that it decides about.
+    only: Option<String>,
 }
 
 /// Whether a request is covered. What cannot be known (a review without `resource`, a namespace whose labels
@@ -33,8 +37,8 @@ pub struct Match {
 pub enum Coverage {
     Covered,
     NotCovered {
-        /// The field that leaves the request out.
-        field: &'static str,
+        /// In words: the field that leaves the request out.
+        why: &'static str,
     },
 }
 
@@ -52,7 +56,15 @@ impl Match {
             namespace_selector: namespace_selector.unwrap_or_default().try_into()?,
             object_selector: object_selector.unwrap_or_default().try_into()?,
             exact,
+            only: None,
         })
+    }
+
+    /// The same within one namespace: what a policy that belongs to it may decide about, whatever its rules say. Not about
+    /// Secrets, which its owner need not be allowed to read, nor about policies, so that it cannot protect itself.
+    #[must_use]
+    pub fn confined_to(self, namespace: Option<&str>) -> Self {
+        Self { only: namespace.map(ToOwned::to_owned), ..self }
     }
 
     /// Whether the request is covered. `namespace_labels` knows the labels of namespaces by their name.
@@ -61,14 +73,24 @@ impl Match {
             return Coverage::Covered;
         };
         let covered = [
-            ("rules", self.rules.iter().any(|rule| rule_covers(rule, head, self.exact))),
-            ("namespaceSelector", self.namespace_is_selected(review, head, namespace_labels)),
-            ("objectSelector", self.object_is_selected(review)),
+            (
+                "a policy of a namespace decides about that namespace only, and not about Secrets or policies",
+                self.only.as_ref().is_none_or(|namespace| is_within(namespace, head)),
+            ),
+            (
+                "spec.admission.rules does not cover the request",
+                self.rules.iter().any(|rule| rule_covers(rule, head, self.exact)),
+            ),
+            (
+                "spec.admission.namespaceSelector does not cover the request",
+                self.namespace_is_selected(review, head, namespace_labels),
+            ),
+            ("spec.admission.objectSelector does not cover the request", self.object_is_selected(review)),
         ];
         covered
             .into_iter()
             .find(|(_, covered)| !covered)
-            .map_or(Coverage::Covered, |(field, _)| Coverage::NotCovered { field })
+            .map_or(Coverage::Covered, |(why, _)| Coverage::NotCovered { why })
     }
 
     fn namespace_is_selected<'a>(
@@ -111,6 +133,16 @@ impl Match {
                 .flatten()
                 .any(|object| labels_of(object).is_none_or(|labels| self.object_selector.matches(&labels)))
     }
+}
+
+/// Whether a policy of this namespace may decide about the request. Here what cannot be known is nobody's.
+fn is_within(namespace: &str, head: &Head) -> bool {
+    let original = head.request_resource.as_ref().unwrap_or(&head.resource);
+    let is_secret = |it: &GroupVersionResource| it.group.is_empty() && it.resource == "secrets";
+    let is_ours = |it: &GroupVersionResource| it.group == OUR_GROUP;
+    head.namespace == namespace
+        && !is_namespace(&head.resource)
+        && ![original, &head.resource].into_iter().any(|it| is_secret(it) || is_ours(it))
 }
 
 fn key(expression: &Expression) -> &str {

@@ -4,8 +4,6 @@
 
 use std::time::Duration;
 
-/// How long the generation before the live one goes on answering: API servers learn of a switch at different times.
-pub const RETIRE_AFTER: Duration = Duration::from_mins(5);
 /// How long the revisions of a deleted policy go on answering after its webhook is gone.
 pub const DELETE_AFTER: Duration = Duration::from_secs(10);
 
@@ -24,6 +22,8 @@ pub struct Observed {
     pub pods: Vec<Pod>,
     /// How many revisions that do not serve are kept.
     pub history_limit: usize,
+    /// How long the generation before the live one goes on answering: API servers learn of a switch at different times.
+    pub retire_after: Duration,
 }
 
 /// A `PolicyRevision`.
@@ -126,7 +126,7 @@ pub fn decide(observed: &Observed) -> Decision {
         is_gone: observed.is_deleted && observed.live.is_none() && observed.revisions.is_empty(),
         look_again: None,
     };
-    let patience = if observed.is_deleted { DELETE_AFTER } else { RETIRE_AFTER };
+    let patience = if observed.is_deleted { DELETE_AFTER } else { observed.retire_after };
     let mut history = Vec::new();
     for revision in &observed.revisions {
         let generation = revision.generation;

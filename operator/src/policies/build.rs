@@ -61,7 +61,14 @@ pub(super) fn webhook(
             None => selector["matchExpressions"] = json!([only]),
         }
     }
-    let mut conditions = vec![json!({"name": "proviso-exempt", "expression": exempt(namespace)})];
+    let mut rules = admission.rules.clone();
+    if policy.namespace().is_some() {
+        // A namespaceSelector lets everything through that belongs to no namespace.
+        for rule in &mut rules {
+            rule.scope = Some("Namespaced".to_owned());
+        }
+    }
+    let mut conditions = vec![json!({"name": "proviso-exempt", "expression": exempt(policy, namespace)})];
     conditions.extend(admission.match_conditions.iter().map(|condition| json!(condition)));
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -71,7 +78,7 @@ pub(super) fn webhook(
             "name": format!("{policy}.proviso.dev"),
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
-            "rules": admission.rules,
+            "rules": rules,
             "namespaceSelector": selector,
             "objectSelector": admission.object_selector.clone().unwrap_or_default(),
             "matchConditions": conditions,
@@ -96,12 +103,18 @@ pub(super) fn kind(admission: &Admission) -> &'static str {
 }
 
 /// No policy stands between a cluster and its start: not before what Proviso itself consists of, and not before the leases
-/// by which Kubernetes' own components and nodes say that they live.
-fn exempt(namespace: &str) -> String {
+/// by which Kubernetes' own components and nodes say that they live. Nor before a change of policies: it may be the one
+/// that mends them. One of a namespace is not asked about Secrets, which its owner need not be allowed to read.
+fn exempt(policy: &PolicyId, namespace: &str) -> String {
+    let secrets = match policy.namespace() {
+        Some(_) => "!(request.resource.group == '' && request.resource.resource == 'secrets') && ",
+        None => "",
+    };
     // Requests about objects without a namespace have no such field, and an expression that fails refuses them.
     format!(
-        "!has(request.namespace) || !(request.namespace == '{namespace}' || \
+        "request.resource.group != 'proviso.dev' && {secrets}\
+         (!has(request.namespace) || !(request.namespace == '{namespace}' || \
          (request.resource.group == 'coordination.k8s.io' && request.resource.resource == 'leases' && \
-         request.namespace in ['kube-system', 'kube-node-lease']))"
+         request.namespace in ['kube-system', 'kube-node-lease'])))"
     )
 }

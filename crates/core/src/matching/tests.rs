@@ -63,8 +63,30 @@ fn rules_cover_what_the_api_server_would_send() {
         let matching = a_match(&json!({"rules": [rule]}));
         let review = request(resource, operation, namespace, &Value::Null, &Value::Null);
         let coverage = matching.covers(&review, |_| None);
-        let expected = if wanted { Coverage::Covered } else { Coverage::NotCovered { field: "rules" } };
+        let expected = if wanted {
+            Coverage::Covered
+        } else {
+            Coverage::NotCovered { why: "spec.admission.rules does not cover the request" }
+        };
         assert_eq!(coverage, expected, "{rule} {resource} {operation} {namespace:?}");
+    }
+}
+
+#[test]
+fn a_policy_of_a_namespace_is_confined_to_it() {
+    let matching = a_match(&json!({})).confined_to(Some("a"));
+    for (resource, namespace, wanted) in [
+        ("pods", "a", true),
+        ("apps:deployments/scale", "a", true),
+        ("pods", "b", false),
+        ("nodes", "", false),
+        ("namespaces", "a", false),
+        ("secrets", "a", false),
+        ("other.example:secrets", "a", true),
+        ("proviso.dev:policies", "a", false),
+    ] {
+        let review = request(resource, "CREATE", namespace, &Value::Null, &Value::Null);
+        assert_eq!(covers(&matching, &review, &BTreeMap::new()), wanted, "{resource} {namespace:?}");
     }
 }
 

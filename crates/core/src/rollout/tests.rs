@@ -2,6 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Five minutes, as the operator has it by default.
+const RETIRE_AFTER: Duration = Duration::from_mins(5);
+
 fn pod(name: &str) -> Pod {
     Pod { name: name.to_owned(), uid: format!("{name}-uid") }
 }
@@ -24,7 +27,16 @@ fn served(generation: i64, pods: &[&str]) -> Revision {
 /// A policy at this generation with two pods.
 fn policy(generation: i64, live: Option<i64>, revisions: Vec<Revision>) -> Observed {
     let pods = vec![pod("a"), pod("b")];
-    Observed { generation, is_enabled: true, is_deleted: false, live, revisions, pods, history_limit: 10 }
+    Observed {
+        generation,
+        is_enabled: true,
+        is_deleted: false,
+        live,
+        revisions,
+        pods,
+        history_limit: 10,
+        retire_after: RETIRE_AFTER,
+    }
 }
 
 #[test]
