@@ -31,6 +31,14 @@ struct Said {
     warnings: Vec<String>,
 }
 
+/// Whether an expression can decide over these members: see [`Program::new`].
+///
+/// # Errors
+/// When it does not parse, contains anything else, or names a member that is not there.
+pub fn check(expression: &str, is_member: impl Fn(&str) -> bool) -> Result<(), CompileError> {
+    Expression::parse(expression, is_member).map(drop)
+}
+
 impl Program {
     /// Joins members with an expression of `member()`, `true`, `false`, `&&`, `||`, `!`, `==`, `!=` and
     /// parentheses. `message` is what a rejection says. Members that the expression does not name are allowed.

@@ -6,6 +6,7 @@ pub mod error;
 pub mod group;
 mod isolation;
 pub mod rego;
+#[cfg(feature = "wasm")]
 pub mod wasm;
 
 use std::time::{Duration, Instant};
@@ -38,6 +39,7 @@ impl Deadline {
 /// A program with its settings, ready to decide. Shared by all requests; each evaluation starts afresh.
 #[derive(Debug)]
 pub enum Program {
+    #[cfg(feature = "wasm")]
     Wasm(wasm::Program),
     Rego(rego::Program),
     Cel(cel::Program),
@@ -51,6 +53,7 @@ impl Program {
     /// When the program comes to no decision. That is a denial: see [`proviso_core::Failure`].
     pub async fn evaluate(&self, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
         match self {
+            #[cfg(feature = "wasm")]
             Self::Wasm(program) => program.evaluate(review, deadline).await,
             Self::Rego(program) => program.evaluate(review, deadline).await,
             Self::Cel(program) => program.evaluate(review, deadline).await,
@@ -64,6 +67,7 @@ impl Program {
     /// When the program refuses its settings, or comes to no answer.
     pub async fn validate_settings(&self, deadline: Deadline) -> Result<(), SettingsError> {
         match self {
+            #[cfg(feature = "wasm")]
             Self::Wasm(program) => program.validate_settings(deadline).await,
             Self::Rego(_) | Self::Cel(_) => Ok(()),
             Self::Group(program) => Box::pin(program.validate_settings(deadline)).await,
@@ -74,6 +78,7 @@ impl Program {
     #[must_use]
     pub fn engine(&self) -> &'static str {
         match self {
+            #[cfg(feature = "wasm")]
             Self::Wasm(_) => "wasm",
             Self::Rego(_) => "rego",
             Self::Cel(_) => "cel",

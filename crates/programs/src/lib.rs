@@ -1,0 +1,172 @@
+//! From the program that a policy's spec describes to one that can decide, where the spec is all that is needed: Rego, CEL
+//! and the expressions of groups. Who admits a policy compiles what who serves it compiles. Modules are for the latter.
+
+use proviso_crds::validation::FieldError;
+use proviso_crds::{Cel, ContextAwareResource, PolicySpec, Program, Rego, RegoDialect, Wasm, WasmMode};
+use proviso_engines::{CompileError, cel, group, rego};
+use serde_json::{Map, Value};
+
+/// Compiles Rego.
+///
+/// # Errors
+/// When it does not compile, or has what this version does not run.
+pub fn compile_rego(spec: &Rego, settings: &Map<String, Value>) -> Result<rego::Program, CompileError> {
+    let source = spec.source.as_deref().ok_or_else(|| {
+        CompileError::Unsupported(
+            "a module in a ConfigMap is not served by this version: put it into `source`".to_owned(),
+        )
+    })?;
+    let dialect = match spec.dialect {
+        RegoDialect::Gatekeeper => rego::Dialect::Gatekeeper,
+        RegoDialect::Admission => rego::Dialect::Admission,
+    };
+    rego::Program::compile(source, dialect, spec.entrypoint.as_deref(), &Value::Object(settings.clone()))
+}
+
+/// Compiles CEL.
+///
+/// # Errors
+/// When it does not compile, or has what this version does not run.
+pub fn compile_cel(spec: &Cel, settings: &Map<String, Value>) -> Result<cel::Program, CompileError> {
+    let later = [
+        ("variables", spec.variables.is_empty()),
+        ("auditAnnotations", spec.audit_annotations.is_empty()),
+        ("mutations", spec.mutations.is_empty()),
+        ("validations[].messageExpression", spec.validations.iter().all(|v| v.message_expression.is_none())),
+    ];
+    if let Some((field, _)) = later.into_iter().find(|(_, absent)| !absent) {
+        return Err(CompileError::Unsupported(format!("`{field}` is not served by this version: remove it")));
+    }
+    let validations = spec
+        .validations
+        .iter()
+        .map(|validation| cel::Validation {
+            expression: validation.expression.clone(),
+            message: validation.message.clone(),
+            reason: validation.reason.clone(),
+        })
+        .collect();
+    cel::Program::compile(validations, &Value::Object(settings.clone()))
+}
+
+/// The fields of a policy that the kinds have and this version does not serve. To ignore one would be to decide otherwise
+/// than asked.
+///
+/// `at` is where the spec stands in its object.
+#[must_use]
+pub fn unsupported(at: &str, spec: &PolicySpec) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    errors.reads(at, &spec.context_aware_resources);
+    if !spec.host_capabilities.is_empty() {
+        errors.unsupported(format!("{at}.hostCapabilities"));
+    }
+    errors.unsupported_program(&format!("{at}.program"), &spec.program);
+    errors.0
+}
+
+/// What is wrong with the programs of a policy, as far as their sources tell. Compiling can take seconds.
+///
+/// `at` is where the spec stands in its object.
+#[must_use]
+pub fn check(at: &str, spec: &PolicySpec) -> Vec<FieldError> {
+    let mut errors = Errors(unsupported(at, spec));
+    errors.program(&format!("{at}.program"), &spec.program, &spec.settings);
+    errors.0
+}
+
+#[derive(Default)]
+struct Errors(Vec<FieldError>);
+
+impl Errors {
+    fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.0.push(FieldError { field: field.into(), message: message.into() });
+    }
+
+    fn unsupported(&mut self, field: impl Into<String>) {
+        self.add(field, "is not served by this version: remove it");
+    }
+
+    fn reads(&mut self, at: &str, resources: &[ContextAwareResource]) {
+        if !resources.is_empty() {
+            self.unsupported(format!("{at}.contextAwareResources"));
+        }
+    }
+
+    fn unsupported_program(&mut self, at: &str, program: &Program) {
+        match program {
+            Program::Wasm(Wasm { mode: Some(mode), .. }) if *mode != WasmMode::Wapc => {
+                self.unsupported(format!("{at}.wasm.mode"));
+            }
+            Program::Group(group) => {
+                for (name, member) in &group.members {
+                    let at = format!("{at}.group.members.{name}");
+                    self.reads(&at, &member.context_aware_resources);
+                    self.unsupported_program(&format!("{at}.program"), &member.program);
+                }
+            }
+            Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) => {}
+        }
+    }
+
+    fn program(&mut self, at: &str, program: &Program, settings: &Map<String, Value>) {
+        let (field, result) = match program {
+            Program::Wasm(_) => return,
+            Program::Rego(spec) => (format!("{at}.rego.source"), compile_rego(spec, settings).map(drop)),
+            Program::Cel(spec) => (format!("{at}.cel"), compile_cel(spec, settings).map(drop)),
+            Program::Group(spec) => {
+                for (name, member) in &spec.members {
+                    self.program(&format!("{at}.group.members.{name}.program"), &member.program, &member.settings);
+                }
+                let result = group::check(&spec.expression, |name| spec.members.contains_key(name));
+                (format!("{at}.group.expression"), result)
+            }
+        };
+        if let Err(error) = result {
+            self.add(field, error.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn spec(program: &Value) -> PolicySpec {
+        serde_json::from_value(json!({"program": program, "admission": {"rules": []}})).unwrap()
+    }
+
+    fn fields(program: &Value) -> Vec<String> {
+        check("spec", &spec(program)).into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn what_does_not_compile_is_found_with_its_field() {
+        let cel = |expression: &str| json!({"cel": {"validations": [{"expression": expression}]}});
+        let rego = |source: &str| json!({"rego": {"source": source, "dialect": "Gatekeeper"}});
+        let group = |program: &Value, expression: &str| json!({"group": {"members": {"a": {"program": program}}, "expression": expression, "message": "no"}});
+        let good = "package a\nviolation[{\"msg\": msg}] { msg := \"no\" }";
+        for (program, wanted) in [
+            (cel("object.metadata.name == 'a'"), vec![]),
+            (cel("object.metadata.("), vec!["spec.program.cel"]),
+            (rego(good), vec![]),
+            (rego("package a\nviolation["), vec!["spec.program.rego.source"]),
+            (json!({"wasm": {"module": "registry://a/b"}}), vec![]),
+            (json!({"wasm": {"module": "registry://a/b", "mode": "opa"}}), vec!["spec.program.wasm.mode"]),
+            (group(&cel("true"), "a()"), vec![]),
+            (group(&cel("true"), "b()"), vec!["spec.program.group.expression"]),
+            (group(&cel("("), "a()"), vec!["spec.program.group.members.a.program.cel"]),
+        ] {
+            assert_eq!(fields(&program), wanted, "{program}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_served_is_named() {
+        let mut spec = spec(&json!({"cel": {"validations": []}}));
+        spec.host_capabilities = vec!["*".to_owned()];
+        spec.context_aware_resources = vec![ContextAwareResource { api_version: "v1".into(), kind: "Pod".into() }];
+        let fields: Vec<_> = unsupported("spec", &spec).into_iter().map(|error| error.field).collect();
+        assert_eq!(fields, ["spec.contextAwareResources", "spec.hostCapabilities"]);
+    }
+}
