@@ -34,6 +34,7 @@ test: tools lint control-plane ## Run every check and every test, but those of `
 	cargo test $(GUESTS)
 
 e2e: node-tools ## Run the tests that need a full node of Kubernetes, and so root
+	cargo build --locked --workspace --bins
 	cargo test --locked --workspace --test node
 
 kubernetes: harness ## Build what is missing of Kubernetes, from source; show versions and folders
@@ -56,7 +57,7 @@ deny: ## Check advisories, licences and duplicates of the dependencies
 	cargo deny --locked check
 
 crds: ## Generate crds/*.yaml from the types
-	cargo run --locked -q -p proviso-crds --bin crdgen -- crds
+	cargo run --locked -q -p proviso-crds --bin crdgen -- crds charts/proviso-crds/templates
 
 recordings: ## Record examples/reviews anew from a real API server
 	PROVISO_E2E_RECORD=1 cargo test --locked --workspace --test quickstart_in_a_cluster

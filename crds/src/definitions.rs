@@ -1,28 +1,44 @@
 //! The CustomResourceDefinitions, as the files of `crds/`.
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 
 use crate::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision};
 
-/// The files and their contents.
+/// The files of `crds/` and their contents.
 #[must_use]
 pub fn definitions() -> Vec<(String, String)> {
-    let definitions = [
+    all().iter().map(file).collect()
+}
+
+/// The files of the chart: the same, but Helm does not delete them, and with them every policy, when the chart goes.
+#[must_use]
+pub fn chart() -> Vec<(String, String)> {
+    let keep = |mut definition: CustomResourceDefinition| {
+        let annotations = definition.metadata.annotations.get_or_insert_default();
+        annotations.insert("helm.sh/resource-policy".to_owned(), "keep".to_owned());
+        file(&definition)
+    };
+    all().into_iter().map(keep).collect()
+}
+
+fn all() -> Vec<CustomResourceDefinition> {
+    vec![
         ClusterPolicy::crd(),
         ClusterPolicyExperiment::crd(),
         Policy::crd(),
         PolicyExperiment::crd(),
         PolicyRevision::crd(),
-    ];
-    definitions
-        .into_iter()
-        .map(|definition| {
-            let file = format!("{}.yaml", definition.spec.names.plural);
-            // The types are ours: they have no keys but texts.
-            let text = serde_yaml::to_string(&definition).unwrap_or_default();
-            (file, format!("# Generated from the types of this folder: `make crds`.\n{text}"))
-        })
-        .collect()
+    ]
+}
+
+fn file(definition: &CustomResourceDefinition) -> (String, String) {
+    // The types are ours: they have no keys but texts.
+    let text = serde_yaml::to_string(&definition).unwrap_or_default();
+    (
+        format!("{}.yaml", definition.spec.names.plural),
+        format!("# Generated from the types of crds/: `make crds`.\n{text}"),
+    )
 }
 
 #[cfg(test)]
@@ -31,10 +47,12 @@ mod tests {
 
     #[test]
     fn the_files_are_what_the_types_say() {
-        for (file, text) in super::definitions() {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&file);
-            let found = std::fs::read_to_string(&path).unwrap_or_default();
-            assert!(found == text, "{file} is stale: `make crds`");
+        for (folder, files) in [(".", super::definitions()), ("../charts/proviso-crds/templates", super::chart())] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+            for (file, text) in files {
+                let found = std::fs::read_to_string(folder.join(&file)).unwrap_or_default();
+                assert!(found == text, "{file} in {} is stale: `make crds`", folder.display());
+            }
         }
     }
 }

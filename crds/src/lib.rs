@@ -13,7 +13,7 @@ mod revision;
 pub mod validation;
 
 pub use admission::{Admission, FailurePolicy, MatchPolicy, Mode};
-pub use definitions::definitions;
+pub use definitions::{chart, definitions};
 pub use experiment::{
     ClusterPolicyExperiment, ClusterPolicyExperimentSpec, ExperimentSpec, PolicyExperiment, PolicyRef,
 };

@@ -1,16 +1,18 @@
-//! Writes the `CustomResourceDefinitions` of all kinds into a folder: `cargo run -p proviso-crds --bin crdgen -- crds`.
+//! Writes the `CustomResourceDefinitions` of all kinds: `crdgen crds charts/proviso-crds/templates`, or `make crds`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    let (Some(folder), None) = (arguments.next().map(PathBuf::from), arguments.next()) else {
-        report("usage: crdgen FOLDER");
+    let (Some(plain), Some(chart), None) = (arguments.next(), arguments.next(), arguments.next()) else {
+        report("usage: crdgen FOLDER CHART-FOLDER");
         return ExitCode::from(2);
     };
-    for (file, text) in proviso_crds::definitions() {
-        let path = folder.join(file);
+    let (plain, chart) = (PathBuf::from(plain), PathBuf::from(chart));
+    let plain = proviso_crds::definitions().into_iter().map(|(file, text)| (plain.join(file), text));
+    let chart = proviso_crds::chart().into_iter().map(|(file, text)| (chart.join(file), text));
+    for (path, text) in plain.chain(chart) {
         if let Err(error) = std::fs::write(&path, text) {
             report(&format!("{}: {error}", path.display()));
             return ExitCode::FAILURE;
