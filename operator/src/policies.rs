@@ -44,14 +44,15 @@ pub struct Context {
     client: Client,
     namespace: String,
     ca_bundle: Vec<u8>,
+    retire_after: Duration,
     recorder: Recorder,
 }
 
 impl Context {
-    pub fn new(client: Client, namespace: String, ca_bundle: Vec<u8>) -> Self {
+    pub fn new(client: Client, namespace: String, ca_bundle: Vec<u8>, retire_after: Duration) -> Self {
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
         let recorder = Recorder::new(client.clone(), reporter);
-        Self { client, namespace, ca_bundle, recorder }
+        Self { client, namespace, ca_bundle, retire_after, recorder }
     }
 
     pub fn namespace(&self) -> &str {
@@ -84,7 +85,7 @@ impl Error {
     }
 }
 
-/// Follows the policies of one kind until SIGTERM or Ctrl-C.
+/// Follows the policies of one kind until it is dropped.
 pub async fn run<K: PolicyObject>(context: Arc<Context>) {
     let client = context.client.clone();
     let changes = watcher::Config::default();
@@ -92,7 +93,6 @@ pub async fn run<K: PolicyObject>(context: Arc<Context>) {
     let controller = Controller::new(Api::<K>::all(client.clone()), changes.clone());
     let policies = controller.store();
     controller
-        .shutdown_on_signal()
         .watches(
             Api::<PolicyRevision>::namespaced(client.clone(), &context.namespace),
             changes.clone(),
@@ -151,7 +151,7 @@ async fn reconcile<K: PolicyObject>(policy: Arc<K>, context: Arc<Context>) -> Re
         return Ok(Action::await_change());
     }
     let seen = observe::Seen::fetch(&*policy, &context).await?;
-    let observed = seen.observed(&*policy, jiff::Timestamp::now());
+    let observed = seen.observed(&*policy, jiff::Timestamp::now(), context.retire_after);
     let decision = rollout::decide(&observed);
     apply::decision(&*policy, &seen, &observed, &decision, &context).await?;
     if policy.meta().deletion_timestamp.is_none() {

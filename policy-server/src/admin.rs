@@ -26,7 +26,7 @@ async fn readyz(State(server): State<Arc<Server>>, RawQuery(query): RawQuery) ->
     let table = server.table.load_full();
     let phase = *server.phase.borrow();
     let problem = match phase {
-        Phase::Serving if table.is_complete => None,
+        Phase::Serving if table.is_complete => table.unready.as_deref(),
         Phase::Serving => Some("the policies are still being loaded"),
         Phase::Leaving | Phase::Draining => Some("the server is shutting down"),
     };
@@ -54,6 +54,7 @@ fn details(table: &Table) -> String {
             match standing {
                 Standing::Loaded => write('+', format_args!("{name} loaded")),
                 Standing::Loading => write(' ', format_args!("{name} is being loaded")),
+                Standing::Waiting => write(' ', format_args!("{name} waits for the leader to prepare it")),
                 Standing::Disabled => write(' ', format_args!("{name} disabled")),
                 Standing::Failed(why) => write('-', format_args!("{name} is not served: {why}")),
             }

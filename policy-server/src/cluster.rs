@@ -1,5 +1,6 @@
-//! The lifecycle of revisions in a cluster: those of this policy server that are enabled are prepared beside what
-//! serves, loaded, and reported on, each by itself. Without the API server, what is loaded keeps serving.
+//! The lifecycle of revisions in a cluster: the leader prepares what is new and says so, and every replica loads what is
+//! prepared beside what serves, and reports on it, each revision by itself. Without the API server, and without a
+//! leader, what is loaded keeps serving.
 
 mod publish;
 mod report;
@@ -19,8 +20,9 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use proviso_core::matching::Labels;
 use proviso_crds::PolicyRevision;
+use proviso_election::Leadership;
 use proviso_engines::Program;
-use tokio::sync::{mpsc, watch as channel};
+use tokio::sync::mpsc;
 
 use crate::config::Replica;
 use crate::metrics::Metrics;
@@ -43,11 +45,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub struct Follower {
     replica: Replica,
     preparations: Preparations,
-    table: SharedTable,
+    table: Arc<SharedTable>,
     metrics: Arc<Metrics>,
     reporter: Reporter,
-    /// Whether this replica reports for all.
-    is_leader: channel::Receiver<bool>,
+    /// Whether this replica prepares for all.
+    leadership: Leadership,
     /// By the names of their objects.
     slots: BTreeMap<String, Slot>,
     /// Their labels; none before they were listed first.
@@ -77,9 +79,9 @@ impl Follower {
     pub fn new(
         client: &Client,
         replica: Replica,
-        is_leader: channel::Receiver<bool>,
+        leadership: Leadership,
         preparer: Arc<Preparer>,
-        table: SharedTable,
+        table: Arc<SharedTable>,
         metrics: Arc<Metrics>,
     ) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -89,7 +91,7 @@ impl Follower {
             preparations: Preparations::new(preparer),
             table,
             metrics,
-            is_leader,
+            leadership,
             slots: BTreeMap::new(),
             namespaces: None,
             has_listed: false,
@@ -99,7 +101,7 @@ impl Follower {
             sender,
             receiver,
         };
-        follower.table.store(Arc::new(follower.to_table()));
+        follower.table.store(follower.to_table());
         follower
     }
 
@@ -119,7 +121,7 @@ impl Follower {
                         self.take(event);
                     }
                 }
-                Ok(()) = self.is_leader.changed() => {}
+                () = self.leadership.changed() => {}
                 _ = look.tick() => {}
             }
             self.prepare();
@@ -205,11 +207,12 @@ impl Follower {
 
     /// Starts what is to be prepared now, be it for the first time or again.
     fn prepare(&mut self) {
-        let now = Instant::now();
+        let (now, is_leader) = (Instant::now(), self.leadership.is_leader());
         for (name, slot) in &mut self.slots {
-            let Some(wanted) = slot.begin(self.tickets, now) else { continue };
+            let Some(wanted) = slot.begin(self.tickets, is_leader, now) else { continue };
             let (sender, name, ticket) = (self.sender.clone(), name.clone(), self.tickets);
             self.tickets += 1;
+            self.is_changed = true;
             self.preparations.start(wanted.spec.clone(), Scope::POLICY, ModuleSource::Network, move |result| {
                 // Nobody listens only when the server ends.
                 let _ = sender.send(Event::Prepared { name, ticket, result });
@@ -235,7 +238,7 @@ impl Follower {
 
     /// Writes what the API server does not know yet.
     fn report(&mut self) {
-        let (now, time, is_leader) = (Instant::now(), Timestamp::now(), *self.is_leader.borrow());
+        let (now, time, is_leader) = (Instant::now(), Timestamp::now(), self.leadership.is_leader());
         for (name, slot) in &mut self.slots {
             let Some(update) = slot.begin_report(&self.replica, is_leader, now, time) else { continue };
             let (sender, name, uid) = (self.sender.clone(), name.clone(), slot.seen.uid.clone());

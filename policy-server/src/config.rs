@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, ArgGroup, Parser, ValueEnum};
+use clap::{ArgGroup, Parser, ValueEnum};
 use clap_complete::Shell;
 
 /// Serves admission policies: decides, previews their next versions on live traffic, and reloads without losing
@@ -16,7 +16,7 @@ use clap_complete::Shell;
 /// last good generation of its policy keeps serving.
 ///
 /// In a cluster, it is a replica of a PolicyServer (--policy-server) and serves the revisions of that server's
-/// policies. It logs in as a pod does, or as KUBECONFIG says.
+/// policies; the replicas elect one that prepares them for all. It logs in as a pod does, or as KUBECONFIG says.
 #[derive(Debug, Parser)]
 #[command(group = ArgGroup::new("source").required(true).args(["manifests", "policy_server", "completions"]))]
 #[command(name = "policy-server", version, max_term_width = 100, after_help = EXAMPLES)]
@@ -42,10 +42,6 @@ pub struct Arguments {
     /// metadata.uid of this replica's pod: tells it from its predecessor of the same name
     #[arg(long, value_name = "UID", env = "PROVISO_POD_UID", value_parser = uid, requires = "policy_server")]
     pub pod_uid: Option<String>,
-
-    /// Whether this replica reports for all which revisions can be served
-    #[arg(long, value_name = "BOOL", env = "PROVISO_LEADER", hide = true, default_value_t = true, action = ArgAction::Set)]
-    pub leader: bool,
 
     /// Address that answers reviews; any other than loopback demands TLS
     #[arg(long, value_name = "ADDRESS", env = "PROVISO_LISTEN", default_value = "127.0.0.1:3000")]
@@ -160,7 +156,14 @@ pub struct Replica {
     pub namespace: String,
     pub pod_name: String,
     pub pod_uid: String,
-    pub is_leader: bool,
+}
+
+impl Replica {
+    /// Tells this pod, and the one that takes its name after it, from every other.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        format!("{}_{}", self.pod_name, self.pod_uid)
+    }
 }
 
 impl fmt::Display for Source {
@@ -205,7 +208,6 @@ impl Arguments {
                 namespace: namespace.clone(),
                 pod_name: pod_name.clone(),
                 pod_uid: pod_uid.clone(),
-                is_leader: self.leader,
             }));
         }
         let manifests = self.manifests.clone().ok_or(ConfigError::Missing)?;
@@ -323,6 +325,6 @@ mod tests {
         assert_eq!(alone.evaluation_timeout, Duration::from_millis(500));
         let replica = ["--policy-server", "a", "--namespace", "b", "--pod-name", "a-0", "--pod-uid", "u"];
         let Source::Cluster(replica) = config(&replica).unwrap().source else { panic!("not in a cluster") };
-        assert!(replica.is_leader && replica.pod_name == "a-0");
+        assert_eq!(replica.pod_name, "a-0");
     }
 }

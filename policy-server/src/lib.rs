@@ -7,7 +7,6 @@ mod cluster;
 pub mod config;
 mod decide;
 mod folder;
-mod http;
 pub mod logging;
 mod manifests;
 mod metrics;
@@ -33,9 +32,10 @@ use hyper::service::service_fn;
 use hyper_util::service::TowerToHyperService;
 use kube::Client;
 use proviso_artifacts::Cache;
+use proviso_election::{Election, Missing};
 use proviso_engines::wasm;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use crate::cluster::Follower;
 use crate::config::{Config, Source};
@@ -72,10 +72,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         cache,
         evaluation_timeout: config.evaluation_timeout,
     });
-    let table = SharedTable::default();
+    let table = Arc::<SharedTable>::default();
     let policies = config.source.to_string();
-    // The sender is what an election will hold.
-    let (_leader, is_leader) = watch::channel(matches!(&config.source, Source::Cluster(replica) if replica.is_leader));
+    let mut election = None;
     let following = match config.source {
         Source::Folder(path) => {
             let state = config.state_dir.as_deref().map(StateFile::in_folder);
@@ -88,8 +87,12 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                     "--policy-server needs a cluster: run in a pod, or name a kubeconfig file in KUBECONFIG: {error}"
                 )
             })?;
+            let lease = format!("policy-server-{}", replica.policy_server);
+            let identity = replica.identity();
+            let stood = Election::stand(&replica.namespace, &lease, Missing::Wait, &identity).await?;
+            let election = election.insert(stood);
             let (table, metrics) = (Arc::clone(&table), Arc::clone(&metrics));
-            Either::Right(Follower::new(&client, replica, is_leader, preparer, table, metrics).run(client))
+            Either::Right(Follower::new(&client, replica, election.leadership(), preparer, table, metrics).run(client))
         }
     };
 
@@ -105,7 +108,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     let following = tokio::spawn(following);
     // The admin port answers until the last request has: a probe must see the way out.
-    let admin = http::serve(
+    let admin = proviso_http::serve(
         admin_listener,
         None,
         TowerToHyperService::new(admin::router(Arc::clone(&server))),
@@ -116,8 +119,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     // A policy may have a longer budget than the default; 30 s is the most it can ask for.
     let drain = Duration::from_secs(30) + DRAIN;
     let reviews = service_fn(move |request| routes::answer(Arc::clone(&server), request));
-    http::serve(listener, tls, reviews, shutdown::draining(phase), drain).await;
+    proviso_http::serve(listener, tls, reviews, shutdown::draining(phase), drain).await;
     following.abort();
+    if let Some(election) = election {
+        election.end().await;
+    }
     admin.abort();
     // The admin routes hold the last way into the preview queue: without it the worker ends once the queue is empty.
     let _ = admin.await;

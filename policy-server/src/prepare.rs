@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use proviso_artifacts::{Cache, CacheError, Digest, DigestError, FetchError, Module, ModuleReference, ReferenceError};
 use proviso_core::PolicyId;
-use proviso_crds::{
-    Cel, ContextAwareResource, Group, PolicySpec, Program as ProgramSpec, Rego, RegoDialect, Wasm, WasmMode,
-};
-use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, cel, group, rego, wasm};
+use proviso_crds::{ContextAwareResource, Group, PolicySpec, Program as ProgramSpec, Wasm, WasmMode};
+use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, group, wasm};
+use proviso_programs::{compile_cel, compile_rego};
 use serde_json::{Map, Value};
 
 use crate::manifests::ObjectId;
@@ -197,7 +196,7 @@ impl Preparer {
             policy: of.policy.clone(),
             generation: of.generation,
             etag: format!("\"{}\"", &etag[..16]),
-            matching: admission.to_match()?,
+            matching: admission.to_match()?.confined_to(of.policy.namespace()),
             enforcement: admission.to_enforcement(),
             enabled: spec.enabled,
             timeout: self.timeout(spec),
@@ -232,12 +231,12 @@ impl Preparer {
         match spec {
             ProgramSpec::Wasm(spec) => self.wasm(field, spec, settings, source).await.map(Program::Wasm),
             ProgramSpec::Rego(spec) => {
-                let (spec, settings) = (spec.clone(), Value::Object(settings.clone()));
+                let (spec, settings) = (spec.clone(), settings.clone());
                 compile(format!("{field}.rego.source"), move || compile_rego(&spec, &settings)).await.map(Program::Rego)
             }
             ProgramSpec::Cel(spec) => {
-                let (spec, settings) = (spec.clone(), Value::Object(settings.clone()));
-                compile(format!("{field}.cel"), move || compile_cel(spec, &settings)).await.map(Program::Cel)
+                let (spec, settings) = (spec.clone(), settings.clone());
+                compile(format!("{field}.cel"), move || compile_cel(&spec, &settings)).await.map(Program::Cel)
             }
             ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, source)).await.map(Program::Group),
         }
@@ -316,41 +315,6 @@ async fn compile<T: Send + 'static>(
 fn in_field(field: &str) -> impl FnOnce(CompileError) -> PrepareError {
     let field = field.to_owned();
     |error| PrepareError::Compile { field, error }
-}
-
-fn compile_rego(spec: &Rego, settings: &Value) -> Result<rego::Program, CompileError> {
-    let source = spec.source.as_deref().ok_or_else(|| {
-        CompileError::Unsupported(
-            "a module in a ConfigMap is not served by this version: put it into `source`".to_owned(),
-        )
-    })?;
-    let dialect = match spec.dialect {
-        RegoDialect::Gatekeeper => rego::Dialect::Gatekeeper,
-        RegoDialect::Admission => rego::Dialect::Admission,
-    };
-    rego::Program::compile(source, dialect, spec.entrypoint.as_deref(), settings)
-}
-
-fn compile_cel(spec: Cel, params: &Value) -> Result<cel::Program, CompileError> {
-    let later = [
-        ("variables", spec.variables.is_empty()),
-        ("auditAnnotations", spec.audit_annotations.is_empty()),
-        ("mutations", spec.mutations.is_empty()),
-        ("validations[].messageExpression", spec.validations.iter().all(|v| v.message_expression.is_none())),
-    ];
-    if let Some((field, _)) = later.into_iter().find(|(_, absent)| !absent) {
-        return Err(CompileError::Unsupported(format!("`{field}` is not served by this version: remove it")));
-    }
-    let validations = spec
-        .validations
-        .into_iter()
-        .map(|validation| cel::Validation {
-            expression: validation.expression,
-            message: validation.message,
-            reason: validation.reason,
-        })
-        .collect();
-    cel::Program::compile(validations, params)
 }
 
 /// What the kinds have and this version does not serve. To ignore it would be to decide otherwise than asked.

@@ -37,7 +37,7 @@ pub const MAX_EXPERIMENTS: usize = 10;
 #[derive(Debug)]
 pub struct Rollout {
     preparations: Preparations,
-    table: SharedTable,
+    table: Arc<SharedTable>,
     metrics: Arc<Metrics>,
     state: Option<StateFile>,
     slots: BTreeMap<ObjectId, Slot>,
@@ -70,7 +70,7 @@ impl Rollout {
     /// When the state file cannot be read: to start without it would be to forget generations silently.
     pub fn new(
         preparer: Arc<Preparer>,
-        table: SharedTable,
+        table: Arc<SharedTable>,
         metrics: Arc<Metrics>,
         state: Option<StateFile>,
     ) -> Result<Self, StateError> {

@@ -18,13 +18,15 @@ use crate::decide::{Overloaded, decide};
 use crate::metrics::Metrics;
 use crate::preview::{Job, Previews};
 use crate::shutdown::Phase;
-use crate::table::{Entry, Origin, SharedTable};
+use crate::table::{Entry, Origin, SharedTable, Table};
 
 /// The largest body, in bytes: an UPDATE carries two objects, and an API server takes objects of up to 3 MiB.
 pub const MAX_BODY: usize = 7 * 1024 * 1024;
 /// How much of a body that is too large is read all the same, in bytes, and thrown away: a client that is still sending
 /// does not look for an answer, and is cut off without one when the server closes first.
 const MAX_DISCARDED: usize = 8 * MAX_BODY;
+/// How long a request waits for a generation that is on its way: API servers ask for one as soon as it is live.
+const EXPECTED_WITHIN: Duration = Duration::from_secs(1);
 /// How long a client may take to send its body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -38,7 +40,7 @@ pub const BODIES_KIB: usize = 512 * 1024;
 pub struct Server {
     /// Memory for large bodies, in KiB.
     pub bodies: Semaphore,
-    pub table: SharedTable,
+    pub table: Arc<SharedTable>,
     pub metrics: Arc<Metrics>,
     pub previews: Previews,
     pub phase: watch::Receiver<Phase>,
@@ -118,7 +120,7 @@ impl Server {
             Err(error) => return self.malformed(endpoint.action, error),
         };
         // The snapshot is held until the answer is made: a reload meanwhile does not concern this request.
-        let table = self.table.load_full();
+        let table = self.table.load_when(|table| !is_expected(table, &endpoint), EXPECTED_WITHIN).await;
         if endpoint.generation.is_none() && matches!(table.origin, Origin::Cluster(_)) {
             let message = format!("in a cluster each generation has its own path: {endpoint}/<generation>");
             return Err(Refusal::new(StatusCode::NOT_FOUND, "no_generation", message));
@@ -180,9 +182,23 @@ impl Server {
     }
 }
 
+/// Whether the generation that is asked for will be here in a moment.
+fn is_expected(table: &Table, endpoint: &Endpoint) -> bool {
+    let Some(generation) = endpoint.generation else { return false };
+    table.policies.get(&endpoint.policy).is_some_and(|entry| entry.expected.contains(&generation))
+}
+
 /// The answer when the policy is known, but not in the generation that was asked for.
 fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Result<Response<After>, Refusal> {
+    // A denial inside HTTP 200: an HTTP error would let the request pass under `failurePolicy: Ignore`.
+    let deny = |message: String| {
+        let verdict = Verdict { code: Some(500), ..Verdict::deny(message) };
+        Ok(json(StatusCode::OK, verdict_of(endpoint.action, &verdict, review.uid()).into()))
+    };
     if let Some(generation) = endpoint.generation {
+        if let Some((_, why)) = entry.failed.iter().find(|(failed, _)| *failed == generation) {
+            return deny(format!("generation {generation} of {} does not work here: {why}", endpoint.policy));
+        }
         // Another replica, or this one in a moment, may have it.
         let message = match &entry.live {
             Some(live) => {
@@ -199,11 +215,8 @@ fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Resu
         let message = format!("{} is still being loaded", endpoint.policy);
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message));
     }
-    // A denial inside HTTP 200: an HTTP error would let the request pass under `failurePolicy: Ignore`.
     let trouble = entry.trouble.as_deref().unwrap_or_default();
-    let message = format!("{} has no generation that works: {trouble}", endpoint.policy);
-    let verdict = Verdict { code: Some(500), ..Verdict::deny(message) };
-    Ok(json(StatusCode::OK, verdict_of(endpoint.action, &verdict, review.uid()).into()))
+    deny(format!("{} has no generation that works: {trouble}", endpoint.policy))
 }
 
 async fn read_body(mut body: Incoming) -> Result<Bytes, Refusal> {

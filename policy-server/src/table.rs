@@ -8,12 +8,46 @@ use arc_swap::ArcSwap;
 use proviso_core::matching::Labels;
 use proviso_core::{Enforcement, Match, PolicyId};
 use proviso_engines::Program;
+use tokio::sync::watch;
 
 use crate::manifests::ExperimentId;
 use crate::metrics::{ExperimentMetrics, PolicyMetrics};
 
 /// The table that requests read.
-pub type SharedTable = Arc<ArcSwap<Table>>;
+#[derive(Debug, Default)]
+pub struct SharedTable {
+    current: ArcSwap<Table>,
+    changes: watch::Sender<()>,
+}
+
+impl SharedTable {
+    #[must_use]
+    pub fn load_full(&self) -> Arc<Table> {
+        self.current.load_full()
+    }
+
+    pub fn store(&self, table: Table) {
+        self.current.store(Arc::new(table));
+        self.changes.send_replace(());
+    }
+
+    /// The table as soon as it is one that will do, and after this time in any case. One that will do at once is not
+    /// waited for.
+    pub async fn load_when(&self, will_do: impl Fn(&Table) -> bool, patience: Duration) -> Arc<Table> {
+        let table = self.load_full();
+        if will_do(&table) {
+            return table;
+        }
+        let mut changes = self.changes.subscribe();
+        let waiting = async {
+            // The sender lives as long as this table.
+            while !will_do(&self.load_full()) && changes.changed().await.is_ok() {}
+        };
+        // That it took too long is for the caller to see.
+        let _ = tokio::time::timeout(patience, waiting).await;
+        self.load_full()
+    }
+}
 
 /// All policies, as they were at one moment.
 #[derive(Debug, Default)]
@@ -27,6 +61,8 @@ pub struct Table {
     pub idle_experiments: Vec<(ExperimentId, String)>,
     /// Whether everything that is to be served was tried at least once.
     pub is_complete: bool,
+    /// Why requests had better go to other replicas.
+    pub unready: Option<String>,
 }
 
 /// Where the policies come from.
@@ -51,6 +87,8 @@ pub struct Listed {
 pub enum Standing {
     Loaded,
     Loading,
+    /// The leader has not prepared it.
+    Waiting,
     /// Not to be served.
     Disabled,
     /// Why it does not serve.
@@ -69,6 +107,10 @@ pub struct Entry {
     pub is_preparing: bool,
     /// Why the newest version of the manifest does not serve.
     pub trouble: Option<String>,
+    /// In a cluster: generations on their way, which will be here in a moment.
+    pub expected: Vec<u64>,
+    /// In a cluster: generations that cannot be served, and why.
+    pub failed: Vec<(u64, String)>,
 }
 
 /// A generation of a policy or an experiment, ready to decide.

@@ -1,16 +1,12 @@
 //! TLS for `--listen`: certificate and key from files, read again when they change. A pair that does not work is
 //! refused and the old one kept.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use proviso_http::{Certificate, CertificateError};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::TlsFiles;
@@ -22,23 +18,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A certificate and a key that do not work.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    #[error("{path}: {error}", path = path.display())]
-    Pem { path: PathBuf, error: rustls::pki_types::pem::Error },
-    #[error("{path} holds no certificate", path = .0.display())]
-    NoCertificate(PathBuf),
-    #[error("certificate {cert} and key {key} do not work together: {error}", cert = cert.display(), key = key.display())]
-    Pair { cert: PathBuf, key: PathBuf, error: rustls::Error },
+    #[error("{path} cannot be read: {error}", path = path.display())]
+    Read { path: PathBuf, error: io::Error },
+    #[error("certificate {cert} and key {key}: {error}", cert = cert.display(), key = key.display())]
+    Pair { cert: PathBuf, key: PathBuf, error: CertificateError },
     #[error("TLS cannot be set up: {0}")]
     Config(#[from] rustls::Error),
-}
-
-#[derive(Debug)]
-struct Current(ArcSwap<CertifiedKey>);
-
-impl ResolvesServerCert for Current {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
-    }
 }
 
 /// Reads the pair and starts following its files.
@@ -47,20 +32,16 @@ impl ResolvesServerCert for Current {
 /// When the pair does not work.
 pub fn acceptor(files: TlsFiles, metrics: Arc<Metrics>) -> Result<TlsAcceptor, TlsError> {
     let seen = content(&files);
-    let current = Arc::new(Current(ArcSwap::from_pointee(load(&files)?)));
+    let current = Arc::new(Certificate::default());
+    replace(&current, &files, &seen)?;
     metrics.tls_pair_valid.set(1);
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::clone(&current) as Arc<dyn ResolvesServerCert>);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let acceptor = Arc::clone(&current).acceptor()?;
     tokio::spawn(follow(files, seen, current, metrics));
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(acceptor)
 }
 
 /// Puts a new pair in place whenever the files change. Connections that stand are not touched.
-async fn follow(files: TlsFiles, mut seen: Content, current: Arc<Current>, metrics: Arc<Metrics>) {
+async fn follow(files: TlsFiles, mut seen: Content, current: Arc<Certificate>, metrics: Arc<Metrics>) {
     let mut look = tokio::time::interval(LOOK_EVERY);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -70,9 +51,8 @@ async fn follow(files: TlsFiles, mut seen: Content, current: Arc<Current>, metri
             continue;
         }
         seen = now;
-        match load(&files) {
-            Ok(key) => {
-                current.0.store(Arc::new(key));
+        match replace(&current, &files, &seen) {
+            Ok(()) => {
                 metrics.tls_pair_valid.set(1);
                 tracing::info!(cert = %files.cert.display(), "certificate replaced");
             }
@@ -85,26 +65,17 @@ async fn follow(files: TlsFiles, mut seen: Content, current: Arc<Current>, metri
 }
 
 /// Certificate and key as they stand in their files, which are small: comparing them is surer than comparing times.
-type Content = (Option<Vec<u8>>, Option<Vec<u8>>);
+type Content = (Result<Vec<u8>, io::ErrorKind>, Result<Vec<u8>, io::ErrorKind>);
 
 fn content(files: &TlsFiles) -> Content {
-    let read = |path: &Path| std::fs::read(path).ok();
+    let read = |path: &Path| std::fs::read(path).map_err(|error| error.kind());
     (read(&files.cert), read(&files.key))
 }
 
-fn load(TlsFiles { cert, key }: &TlsFiles) -> Result<CertifiedKey, TlsError> {
-    let pem = |path: &Path| {
-        let path = path.to_owned();
-        move |error| TlsError::Pem { path, error }
+fn replace(current: &Certificate, TlsFiles { cert, key }: &TlsFiles, content: &Content) -> Result<(), TlsError> {
+    let read = |path: &Path, content: &Result<Vec<u8>, io::ErrorKind>| {
+        content.clone().map_err(|error| TlsError::Read { path: path.to_owned(), error: error.into() })
     };
-    let chain: Vec<_> = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect).map_err(pem(cert))?;
-    if chain.is_empty() {
-        return Err(TlsError::NoCertificate(cert.clone()));
-    }
-    let private = PrivateKeyDer::from_pem_file(key).map_err(pem(key))?;
-    CertifiedKey::from_der(chain, private, &aws_lc_rs::default_provider()).map_err(|error| TlsError::Pair {
-        cert: cert.clone(),
-        key: key.clone(),
-        error,
-    })
+    let pair = (read(cert, &content.0)?, read(key, &content.1)?);
+    current.replace(&pair.0, &pair.1).map_err(|error| TlsError::Pair { cert: cert.clone(), key: key.clone(), error })
 }

@@ -1,5 +1,4 @@
-//! Connections: accepted, optionally under TLS, served, and drained. What is answered is for [`crate::routes`] and
-//! [`crate::admin`].
+//! Accepts connections, and serves them until it is told to stop.
 
 mod watch;
 

@@ -60,6 +60,9 @@ pub(super) async fn decision<K: PolicyObject>(
     // Before the webhook moves: who starts again in between finds out how long the old one is to answer.
     for revision in &seen.revisions {
         revision_status(revision, observed, decision, &revisions).await?;
+        for replica in seen.gone(revision) {
+            forget_replica(revision, replica, &revisions).await?;
+        }
     }
     switch(policy, seen, decision, context).await?;
     for revision in of_generations(seen, &decision.delete) {
@@ -117,6 +120,20 @@ async fn revision_status(
     });
     revisions.patch_status(&revision.name_any(), &apply(), &Patch::Apply(status)).await?;
     Ok(())
+}
+
+/// Takes away what a replica said that is no more: what it would apply if it had nothing to say.
+async fn forget_replica(
+    revision: &PolicyRevision,
+    replica: &str,
+    revisions: &Api<PolicyRevision>,
+) -> Result<(), Error> {
+    let nothing = json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision",
+        "metadata": {"uid": revision.metadata.uid}, "status": {},
+    });
+    let as_replica = PatchParams::apply(&format!("proviso-replica-{replica}")).force();
+    ignore_gone(revisions.patch_status(&revision.name_any(), &as_replica, &Patch::Apply(nothing)).await)
 }
 
 /// Points the webhook at the live revision, or takes it away.

@@ -22,6 +22,7 @@ pub(super) struct Seen {
     pub revisions: Vec<PolicyRevision>,
     pub validating: Option<ValidatingWebhookConfiguration>,
     pub mutating: Option<MutatingWebhookConfiguration>,
+    /// Of all policy servers.
     pods: Vec<Pod>,
 }
 
@@ -30,7 +31,7 @@ impl Seen {
         let (client, name) = (&context.client, webhook_name(&policy.id()?));
         let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
         let of_policy = ListParams::default().labels(&format!("{POLICY_LABEL}={uid}"));
-        let of_server = ListParams::default().labels(&format!("{SERVER_LABEL}={}", policy.spec().policy_server));
+        let of_servers = ListParams::default().labels(SERVER_LABEL);
         let (revisions, pods) = (
             Api::<PolicyRevision>::namespaced(client.clone(), &context.namespace),
             Api::<Pod>::namespaced(client.clone(), &context.namespace),
@@ -38,7 +39,7 @@ impl Seen {
         let (validating, mutating) = (Api::all(client.clone()), Api::all(client.clone()));
         let (revisions, pods, validating, mutating) = tokio::try_join!(
             revisions.list(&of_policy),
-            pods.list(&of_server),
+            pods.list(&of_servers),
             validating.get_opt(&name),
             mutating.get_opt(&name),
         )?;
@@ -46,7 +47,7 @@ impl Seen {
     }
 
     /// The same, as far as it matters to a decision.
-    pub fn observed<K: PolicyObject>(&self, policy: &K, now: Timestamp) -> Observed {
+    pub fn observed<K: PolicyObject>(&self, policy: &K, now: Timestamp, retire_after: Duration) -> Observed {
         let live = self.live();
         Observed {
             generation: policy.meta().generation.unwrap_or_default(),
@@ -54,9 +55,21 @@ impl Seen {
             is_deleted: policy.meta().deletion_timestamp.is_some(),
             live,
             revisions: self.revisions.iter().map(|it| revision(it, live, now)).collect(),
-            pods: self.pods.iter().filter(|pod| is_ready(pod)).filter_map(pod).collect(),
+            pods: self
+                .pods
+                .iter()
+                .filter(|pod| pod.labels().get(SERVER_LABEL) == Some(&policy.spec().policy_server) && is_ready(pod))
+                .filter_map(pod)
+                .collect(),
             history_limit: policy.spec().revision_history_limit.try_into().unwrap_or(usize::MAX),
+            retire_after,
         }
+    }
+
+    /// The replicas that speak in a revision's status and are no more. A pod of the same name speaks for itself.
+    pub fn gone<'a>(&self, revision: &'a PolicyRevision) -> impl Iterator<Item = &'a str> {
+        let replicas = revision.status.iter().flat_map(|status| &status.replicas).map(|replica| replica.name.as_str());
+        replicas.filter(|name| !self.pods.iter().any(|pod| pod.metadata.name.as_deref() == Some(name)))
     }
 
     /// The generation that the API server asks; if the webhook was deleted or spoilt by hand, the one that it should ask.

@@ -17,7 +17,7 @@ impl Follower {
         }
         let has_listed = self.has_listed && self.namespaces.is_some();
         self.is_complete |= has_listed && self.slots.values().all(Slot::is_tried);
-        self.table.store(Arc::new(self.to_table()));
+        self.table.store(self.to_table());
         let failing = self.slots.values().filter(|slot| matches!(slot.standing(), Standing::Failed(_))).count();
         self.metrics.failing.set(failing.try_into().unwrap_or(i64::MAX));
     }
@@ -28,8 +28,13 @@ impl Follower {
             let Ok(wanted) = &slot.seen.wanted else { continue };
             // A policy is known also while nothing of it is loaded.
             let entry = policies.entry(wanted.policy.clone()).or_default();
-            if let Some(Outcome::Loaded(revision)) = slot.outcome() {
-                entry.others.push(Arc::clone(revision));
+            match slot.outcome() {
+                Some(Outcome::Loaded(revision)) => entry.others.push(Arc::clone(revision)),
+                Some(Outcome::Failed { reason, message, .. }) => {
+                    entry.failed.push((wanted.generation, format!("{reason}: {message}")));
+                }
+                None if wanted.is_enabled => entry.expected.push(wanted.generation),
+                None => {}
             }
         }
         let listed = self.slots.iter().map(|(name, slot)| Listed { name: name.clone(), standing: slot.standing() });
@@ -41,6 +46,19 @@ impl Follower {
             problems: untold.map(|(name, why)| format!("{name}: its status cannot be written: {why}")).collect(),
             idle_experiments: Vec::new(),
             is_complete: self.is_complete,
+            unready: self.unready(),
         }
+    }
+
+    /// The live revision that others serve and this replica cannot. One that nobody serves is no reason to leave: this
+    /// replica denies what it would have to decide, and goes on serving the others.
+    fn unready(&self) -> Option<String> {
+        let mut slots = self.slots.iter();
+        slots.find_map(|(name, slot)| match slot.outcome() {
+            Some(Outcome::Failed { reason, message, .. }) if slot.is_missed() => {
+                Some(format!("{name} is live, and not served here: {reason}: {message}"))
+            }
+            _ => None,
+        })
     }
 }

@@ -45,10 +45,11 @@ impl Slot {
         Self { seen, preparing: None, outcome: None, attempts: 0, is_reporting: false, unreported: None }
     }
 
-    /// Takes note of what the object is now. Returns whether more than its status changed.
+    /// Takes note of what the object is now. Returns whether that makes a difference to what is served.
     pub(super) fn see(&mut self, seen: Seen) -> bool {
         let is_same_object = self.seen.uid == seen.uid;
         let is_same = is_same_object && self.seen.wanted == seen.wanted;
+        let stage = self.seen.reported.stage();
         let old = std::mem::replace(&mut self.seen, seen);
         if !is_same_object {
             (self.is_reporting, self.unreported) = (false, None);
@@ -59,7 +60,7 @@ impl Slot {
         if !is_same {
             (self.preparing, self.outcome, self.attempts) = (None, None, 0);
         }
-        !is_same
+        !is_same || stage != self.seen.reported.stage()
     }
 
     /// What it asks for, if it is to be served.
@@ -67,14 +68,15 @@ impl Slot {
         self.seen.wanted.as_ref().ok().filter(|wanted| wanted.is_enabled)
     }
 
-    /// What is to be prepared now, under this number.
-    pub(super) fn begin(&mut self, ticket: u64, now: Instant) -> Option<&Wanted> {
+    /// What is to be prepared now, under this number. What was not prepared for all is for the leader alone.
+    pub(super) fn begin(&mut self, ticket: u64, is_leader: bool, now: Instant) -> Option<&Wanted> {
         let is_due = match &self.outcome {
             None => true,
             Some(Outcome::Failed { retry_at: Some(retry_at), .. }) => now >= *retry_at,
             Some(_) => false,
         };
-        if !is_due || self.preparing.is_some() || self.enabled().is_none() {
+        let is_ours = is_leader || self.seen.reported.is_initialized();
+        if !is_due || !is_ours || self.preparing.is_some() || self.enabled().is_none() {
             return None;
         }
         self.preparing = Some(ticket);
@@ -102,15 +104,21 @@ impl Slot {
         self.outcome.as_ref()
     }
 
-    /// Whether there is nothing to wait for.
+    /// Whether there is nothing to wait for: what the leader has not prepared cannot be live.
     pub(super) fn is_tried(&self) -> bool {
-        self.enabled().is_none() || self.outcome.is_some()
+        self.enabled().is_none() || self.outcome.is_some() || !self.seen.reported.is_initialized()
+    }
+
+    /// Whether requests are decided by this revision, and other replicas serve it.
+    pub(super) fn is_missed(&self) -> bool {
+        self.seen.reported.is_live && self.seen.reported.is_served_by_others
     }
 
     pub(super) fn standing(&self) -> Standing {
         match (&self.seen.wanted, &self.outcome) {
             (Err(error), _) => Standing::Failed(format!("Invalid: {error}")),
             (Ok(wanted), _) if !wanted.is_enabled => Standing::Disabled,
+            (Ok(_), None) if self.preparing.is_none() && !self.seen.reported.is_initialized() => Standing::Waiting,
             (Ok(_), None) => Standing::Loading,
             (Ok(_), Some(Outcome::Loaded(_))) => Standing::Loaded,
             (Ok(_), Some(Outcome::Failed { reason, message, .. })) => Standing::Failed(format!("{reason}: {message}")),
@@ -139,10 +147,10 @@ impl Slot {
         Some(update)
     }
 
-    /// Takes note of how a report ended. Returns whether there is new trouble, or none any more.
+    /// Takes note of how a report ended. Returns whether there is anything new to tell or to serve.
     pub(super) fn take_reported(&mut self, name: &str, result: Result<Reported, kube::Error>, now: Instant) -> bool {
         self.is_reporting = false;
-        let had_trouble = self.unreported.is_some();
+        let before = (self.unreported.is_some(), self.seen.reported.stage());
         self.unreported = match result {
             Ok(reported) => {
                 if reported.version >= self.seen.reported.version {
@@ -156,7 +164,7 @@ impl Slot {
                 Some((more, error.to_string(), now + REPORT.delay(more)))
             }
         };
-        had_trouble != self.unreported.is_some()
+        before != (self.unreported.is_some(), self.seen.reported.stage())
     }
 }
 
@@ -172,7 +180,6 @@ mod tests {
             namespace: "proviso".to_owned(),
             pod_name: "default-0".to_owned(),
             pod_uid: "pod".to_owned(),
-            is_leader: true,
         }
     }
 
@@ -185,7 +192,7 @@ mod tests {
     }
 
     fn fail(slot: &mut Slot, ticket: u64, error: PrepareError, now: Instant) {
-        assert!(slot.begin(ticket, now).is_some());
+        assert!(slot.begin(ticket, true, now).is_some());
         assert!(slot.end(ticket).is_some());
         slot.settle(Err(error), now);
     }
@@ -198,21 +205,62 @@ mod tests {
     #[test]
     fn a_result_that_comes_too_late_does_not_count() {
         let (mut slot, now) = (Slot::new(seen("1", true, &Value::Null)), Instant::now());
-        assert!(slot.begin(1, now).is_some() && slot.begin(2, now).is_none(), "one at a time");
+        assert!(slot.begin(1, true, now).is_some() && slot.begin(2, true, now).is_none(), "one at a time");
         assert!(slot.see(seen("2", false, &Value::Null)) && slot.is_tried(), "it is disabled");
-        assert!(slot.see(seen("3", true, &Value::Null)) && slot.begin(2, now).is_some());
+        assert!(slot.see(seen("3", true, &Value::Null)) && slot.begin(2, true, now).is_some());
         assert!(slot.end(1).is_none() && slot.end(2).is_some());
+    }
+
+    #[test]
+    fn what_was_not_prepared_for_all_is_for_the_leader() {
+        let initialized = |status: &str| {
+            json!({"conditions": [{"type": "Initialized", "status": status, "reason": "A", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+        };
+        let (mut slot, now) = (Slot::new(seen("1", true, &Value::Null)), Instant::now());
+        assert!(slot.begin(1, false, now).is_none() && slot.is_tried(), "nobody waits for it");
+        assert!(matches!(slot.standing(), Standing::Waiting));
+        assert!(!slot.see(seen("2", true, &initialized("False"))) && slot.begin(1, false, now).is_none());
+        assert!(slot.see(seen("3", true, &initialized("True"))) && !slot.is_tried());
+        assert!(slot.begin(1, false, now).is_some() && matches!(slot.standing(), Standing::Loading));
+
+        // That one replica cannot load what was prepared does not make it unprepared.
+        assert!(slot.end(1).is_some());
+        slot.settle(Err(PrepareError::Unsupported(String::new())), now);
+        let written = report(&mut slot).unwrap();
+        assert!(written["leader"].is_null() && written["replica"]["replicas"][0]["ready"] == "False", "{written}");
+    }
+
+    #[test]
+    fn what_is_live_and_served_elsewhere_is_missed_here() {
+        let status = |live: &str, pod: &str, ready: &str| {
+            json!({
+                "conditions": [{"type": "Live", "status": live, "reason": "A", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+                "replicas": [{"name": pod, "podUID": "u", "serverVersion": "0", "ready": ready, "reason": "A",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+            })
+        };
+        for (live, pod, ready, is_missed) in [
+            ("True", "default-1", "True", true),
+            ("False", "default-1", "True", false),
+            ("True", "default-1", "False", false),
+            ("True", "default-0", "True", false),
+        ] {
+            let slot = Slot::new(seen("1", true, &status(live, pod, ready)));
+            assert_eq!(slot.is_missed(), is_missed, "{live} {pod} {ready}");
+        }
     }
 
     #[test]
     fn what_failed_in_passing_is_tried_again_and_nothing_else_is() {
         let (mut slot, now) = (Slot::new(seen("1", true, &Value::Null)), Instant::now());
         fail(&mut slot, 1, PrepareError::Stopped(String::new()), now);
-        assert!(slot.begin(2, now + Duration::from_secs(4)).is_none() && slot.is_tried());
+        assert!(slot.begin(2, true, now + Duration::from_secs(4)).is_none() && slot.is_tried());
         fail(&mut slot, 2, PrepareError::Stopped(String::new()), now + Duration::from_secs(5));
-        assert!(slot.begin(3, now + Duration::from_secs(14)).is_none());
+        assert!(slot.begin(3, true, now + Duration::from_secs(14)).is_none());
         fail(&mut slot, 3, PrepareError::Unsupported(String::new()), now + Duration::from_secs(15));
-        assert!(slot.begin(4, now + Duration::from_hours(1)).is_none());
+        assert!(slot.begin(4, true, now + Duration::from_hours(1)).is_none());
     }
 
     #[test]

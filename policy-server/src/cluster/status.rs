@@ -14,6 +14,8 @@ use crate::config::Replica;
 const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The condition of the leader.
 const INITIALIZED: &str = "Initialized";
+/// A condition of the operator.
+const LIVE: &str = "Live";
 /// The longest message, in characters: each replica has one in the same object.
 const MAX_MESSAGE: usize = 1024;
 
@@ -24,6 +26,9 @@ pub(super) struct Reported {
     pub version: u64,
     pub replica: Option<ReplicaStatus>,
     pub initialized: Option<Condition>,
+    /// Whether requests are decided by this revision, says the operator.
+    pub is_live: bool,
+    pub is_served_by_others: bool,
 }
 
 impl Reported {
@@ -33,7 +38,21 @@ impl Reported {
             version: object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0),
             replica: item(&status["replicas"], "name", pod_name),
             initialized: item(&status["conditions"], "type", INITIALIZED),
+            is_live: item::<Condition>(&status["conditions"], "type", LIVE).is_some_and(|live| live.status == "True"),
+            is_served_by_others: status["replicas"]
+                .as_array()
+                .is_some_and(|replicas| replicas.iter().any(|it| it["name"] != pod_name && it["ready"] == "True")),
         }
+    }
+
+    /// All of it that decides what is served: see [`Slot`] and the table.
+    pub(super) fn stage(&self) -> (bool, bool, bool) {
+        (self.is_initialized(), self.is_live, self.is_served_by_others)
+    }
+
+    /// Whether a leader has prepared it for all replicas.
+    pub(super) fn is_initialized(&self) -> bool {
+        self.initialized.as_ref().is_some_and(|condition| condition.status == "True")
     }
 }
 
@@ -110,6 +129,10 @@ fn leader_part(slot: &Slot, time: &Time) -> Option<Value> {
         failed => failed,
     };
     let old = slot.seen.reported.initialized.as_ref();
+    if !works && slot.seen.reported.is_initialized() {
+        // It was prepared: that this replica cannot load it now is what it says of itself.
+        return None;
+    }
     let status = if works { "True" } else { "False" };
     let new = Condition {
         type_: INITIALIZED.to_owned(),

@@ -21,7 +21,7 @@ impl Rollout {
         }
         if std::mem::take(&mut self.is_changed) {
             self.is_complete |= self.slots.values().all(Slot::is_idle);
-            self.table.store(Arc::new(self.to_table()));
+            self.table.store(self.to_table());
             self.count();
             self.forget_modules();
         }
@@ -127,6 +127,7 @@ impl Rollout {
             problems,
             idle_experiments,
             is_complete: self.is_complete,
+            unready: None,
         }
     }
 

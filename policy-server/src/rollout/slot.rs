@@ -182,6 +182,7 @@ impl Slot {
             experiments: Arc::default(),
             is_preparing: !self.is_idle(),
             trouble: self.trouble().map(ToOwned::to_owned),
+            ..Entry::default()
         }
     }
 }

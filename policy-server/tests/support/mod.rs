@@ -9,6 +9,7 @@
 )]
 
 pub mod recording;
+pub mod stage;
 pub mod tap;
 pub mod tls;
 pub mod wapc;

@@ -1,0 +1,50 @@
+//! Helm, as people and pipelines call it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Result, bail};
+use tokio::process::Command;
+
+use crate::binaries::Component;
+
+/// Helm for one cluster.
+#[derive(Debug, Clone)]
+pub struct Helm {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Helm {
+    /// For the user of this kubeconfig file.
+    ///
+    /// # Errors
+    /// If Helm is missing and cannot be built.
+    pub fn new(kubeconfig: &Path) -> Result<Self> {
+        Ok(Self { program: Component::Helm.folder()?.join("helm"), kubeconfig: kubeconfig.to_owned() })
+    }
+
+    /// Runs it with these arguments; what it wrote to stdout.
+    ///
+    /// # Errors
+    /// If it fails: what it wrote to stderr.
+    pub async fn run(&self, arguments: &[&str]) -> Result<String> {
+        let home = self.kubeconfig.with_extension("helm");
+        let output = Command::new(&self.program)
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .args(arguments)
+            // Nothing of the person who runs the tests is used or changed.
+            .env("HELM_CACHE_HOME", home.join("cache"))
+            .env("HELM_CONFIG_HOME", home.join("config"))
+            .env("HELM_DATA_HOME", home.join("data"))
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+}

@@ -1,0 +1,165 @@
+//! A real control plane that knows the kinds, and replicas of the policy server `default` in it.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use hyper::StatusCode;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::ApiResource;
+use proviso_crds::PolicyRevision;
+use proviso_e2e::{ControlPlane, Kubectl, until};
+use serde_json::{Value, json};
+
+use super::{Answer, Folder, PATIENCE, Server, pod, policy};
+
+pub const POD: &str = "policy-server-default-0";
+pub const LEASE: &str = "policy-server-default";
+
+/// A control plane that knows the kinds, and its revisions.
+pub struct Stage {
+    pub plane: ControlPlane,
+    pub kubectl: Kubectl,
+    pub revisions: Api<DynamicObject>,
+    pub leases: Api<Lease>,
+}
+
+impl Stage {
+    pub async fn start(test: &str) -> Result<Self> {
+        let plane = ControlPlane::start(test).await?;
+        let kubectl = Kubectl::new(plane.kubeconfig())?;
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds");
+        for (file, _) in proviso_crds::definitions() {
+            kubectl.run(&["apply", "-f", folder.join(file).to_str().unwrap()]).await?;
+        }
+        kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).await?;
+        let client = plane.client().await?;
+        let revisions = Api::default_namespaced_with(client.clone(), &ApiResource::erase::<PolicyRevision>(&()));
+        let stage = Self { plane, kubectl, revisions, leases: Api::default_namespaced(client) };
+        stage.make_lease().await?;
+        Ok(stage)
+    }
+
+    /// Makes the lease that replicas claim, as the operator does.
+    pub async fn make_lease(&self) -> Result<()> {
+        let lease = json!({"metadata": {"name": LEASE}, "spec": {}});
+        self.leases.create(&PostParams::default(), &serde_json::from_value(lease)?).await?;
+        Ok(())
+    }
+
+    /// Starts the replica of [`POD`], with this uid, and waits until it is ready.
+    pub async fn replica(&self, pod_uid: &str) -> Result<Server> {
+        self.replica_of(POD, pod_uid).await
+    }
+
+    /// Starts the replica of a pod and waits until it is ready.
+    pub async fn replica_of(&self, pod: &str, pod_uid: &str) -> Result<Server> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_policy-server"));
+        command
+            .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"])
+            .args(["--policy-server", "default", "--namespace", "default", "--pod-name", pod, "--pod-uid", pod_uid])
+            .env("KUBECONFIG", self.plane.kubeconfig());
+        let server = Server::run(command, Folder::new()).await;
+        until("a ready replica", PATIENCE, async || {
+            let ready = server.get("/readyz?verbose").await;
+            ensure!(ready.status == StatusCode::OK, "{}{:#?}", ready.text, server.stderr.all());
+            Ok(())
+        })
+        .await?;
+        Ok(server)
+    }
+
+    pub async fn create(&self, revision: &Value) -> Result<()> {
+        let revision = serde_json::from_value(revision.clone())?;
+        self.revisions.create(&PostParams::default(), &revision).await?;
+        Ok(())
+    }
+
+    pub async fn enable(&self, name: &str, enabled: bool) -> Result<()> {
+        let change = json!({"spec": {"enabled": enabled}});
+        self.revisions.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await?;
+        Ok(())
+    }
+
+    /// Waits for what the replica says about a revision; the whole status.
+    pub async fn until_reported(&self, name: &str, pod_uid: &str, ready: &str, reason: &str) -> Result<Value> {
+        until(&format!("{name} reported {ready}, {reason}"), PATIENCE, async || {
+            let status = self.revisions.get(name).await?.data["status"].clone();
+            let items = status["replicas"].as_array().into_iter().flatten();
+            let item = items.into_iter().find(|item| item["podUID"] == pod_uid);
+            let item = item.with_context(|| format!("nothing of {pod_uid}: {status:#}"))?;
+            ensure!(item["ready"] == ready && item["reason"] == reason, "{status:#}");
+            Ok(status)
+        })
+        .await
+    }
+
+    /// The pod that holds the lease.
+    pub async fn leader(&self) -> Result<String> {
+        until("a leader", PATIENCE, async || {
+            let spec = self.leases.get(LEASE).await?.spec.context("no spec")?;
+            let holder = spec.holder_identity.context("nobody holds the lease")?;
+            Ok(holder.split_once('_').context("its identity")?.0.to_owned())
+        })
+        .await
+    }
+
+    /// Waits until the leader has prepared a revision.
+    pub async fn until_initialized(&self, name: &str) -> Result<()> {
+        until(&format!("{name} to be initialized"), PATIENCE, async || {
+            let status = self.revisions.get(name).await?.data["status"].clone();
+            ensure!(condition(&status, "Initialized")?["status"] == "True", "{status:#}");
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// A revision of a `ClusterPolicy` of the policy server `default`, as the operator makes it.
+pub fn revision(name: &str, generation: u32, spec: &Value) -> Value {
+    let policy: Value = serde_json::from_str(&policy(name, spec)).unwrap();
+    json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision",
+        "metadata": {
+            "name": format!("cluster.{name}-{generation}"),
+            "labels": {"proviso.dev/policy-server": "default"},
+        },
+        "spec": {
+            "policyServer": "default",
+            "policyRef": {"kind": "ClusterPolicy", "name": name, "uid": format!("uid-{name}"), "generation": generation},
+            "enabled": true,
+            "data": policy["spec"],
+        },
+    })
+}
+
+pub async fn ask(server: &Server, path: &str) -> Answer {
+    server.post(path, pod("u", "x").to_string()).await
+}
+
+/// Waits until this path answers with this message.
+pub async fn until_answered(server: &Server, path: &str, message: &str) -> Result<()> {
+    until(&format!("{path}: {message}"), PATIENCE, async || {
+        let answer = ask(server, path).await;
+        ensure!(answer.status == StatusCode::OK && answer.message() == message, "{}", answer.text);
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until this path asks to try again.
+pub async fn until_unloaded(server: &Server, path: &str) -> Result<()> {
+    until(&format!("{path} to be unloaded"), PATIENCE, async || {
+        let answer = ask(server, path).await;
+        ensure!(answer.status == StatusCode::SERVICE_UNAVAILABLE, "{}: {}", answer.status, answer.text);
+        ensure!(answer.headers["retry-after"] == "1");
+        Ok(())
+    })
+    .await
+}
+
+pub fn condition<'a>(status: &'a Value, kind: &str) -> Result<&'a Value> {
+    let conditions = status["conditions"].as_array().context("no conditions")?;
+    conditions.iter().find(|condition| condition["type"] == kind).with_context(|| format!("{status:#}"))
+}
