@@ -1,0 +1,172 @@
+//! What is wrong with a policy that somebody wants to write. Pure, and slow where a source is hard to compile.
+
+use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use proviso_core::PolicyId;
+use proviso_crds::validation::{self, FieldError};
+use proviso_crds::{GROUP, PolicySpec, Program};
+
+/// The label that the API server gives every namespace.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// All that can be known before anything is fetched. `namespace` is that of a Policy.
+#[must_use]
+pub fn policy(namespace: Option<&str>, name: &str, spec: &PolicySpec) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if let Err(error) = PolicyId::new(namespace, name) {
+        errors.push(refuse("metadata.name", error.to_string()));
+    }
+    errors.extend(validation::policy(spec));
+    files("spec.program", &spec.program, &mut errors);
+    for (index, rule) in spec.admission.iter().flat_map(|admission| &admission.rules).enumerate() {
+        reach(&format!("spec.admission.rules[{index}]"), namespace, rule, &mut errors);
+    }
+    let selector = spec.admission.as_ref().and_then(|admission| admission.namespace_selector.as_ref());
+    if let (Some(namespace), Some(selector)) = (namespace, selector)
+        && !may_select(namespace, selector)
+    {
+        let message = format!(
+            "does not select {namespace}, and a Policy decides about its own namespace only: remove it, or use a ClusterPolicy"
+        );
+        errors.push(refuse("spec.admission.namespaceSelector", message));
+    }
+    if errors.is_empty() {
+        // What is malformed need not be compiled too.
+        errors = proviso_programs::check("spec", spec);
+    }
+    errors
+}
+
+fn refuse(field: impl Into<String>, message: impl Into<String>) -> FieldError {
+    FieldError { field: field.into(), message: message.into() }
+}
+
+fn files(at: &str, program: &Program, errors: &mut Vec<FieldError>) {
+    match program {
+        Program::Wasm(wasm) if wasm.module.starts_with("file://") => {
+            let message =
+                "is a file, which replicas in a cluster do not have: name a module of a registry or an https:// URL";
+            errors.push(refuse(format!("{at}.wasm.module"), message));
+        }
+        Program::Group(group) => {
+            for (name, member) in &group.members {
+                files(&format!("{at}.group.members.{name}.program"), &member.program, errors);
+            }
+        }
+        Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) => {}
+    }
+}
+
+/// What a rule names and the policy is never asked about. `*` is fine: it means all that it may decide about.
+fn reach(at: &str, namespace: Option<&str>, rule: &RuleWithOperations, errors: &mut Vec<FieldError>) {
+    let names = |list: &Option<Vec<String>>, name: &str| list.iter().flatten().any(|it| it == name);
+    if names(&rule.api_groups, GROUP) {
+        let message = format!("has {GROUP}: no policy is asked about policies, so that a bad one can always be mended");
+        errors.push(refuse(format!("{at}.apiGroups"), message));
+    }
+    if namespace.is_none() {
+        return;
+    }
+    if rule.scope.as_deref() == Some("Cluster") {
+        let message = "is Cluster, and a Policy decides about objects of its own namespace only: use a ClusterPolicy";
+        errors.push(refuse(format!("{at}.scope"), message));
+    }
+    let is_core = names(&rule.api_groups, "") || names(&rule.api_groups, "*");
+    for (resource, why) in [
+        ("secrets", "Secrets are not shown to policies of a namespace, whose owners need not be allowed to read them"),
+        ("namespaces", "a Policy decides about objects within its own namespace only"),
+    ] {
+        let is_named = rule.resources.iter().flatten().any(|it| it.split('/').next() == Some(resource));
+        if is_core && is_named {
+            errors.push(refuse(format!("{at}.resources"), format!("has {resource}: {why}: use a ClusterPolicy")));
+        }
+    }
+}
+
+/// Whether a selector can select this namespace, as far as its name tells.
+fn may_select(namespace: &str, selector: &LabelSelector) -> bool {
+    let labels = selector.match_labels.iter().flatten();
+    let expressions = selector.match_expressions.iter().flatten();
+    let mut by_label = labels.filter(|(key, _)| *key == NAMESPACE_NAME).map(|(_, value)| value == namespace);
+    let mut by_expression = expressions.filter(|it| it.key == NAMESPACE_NAME).map(|it| {
+        let is_listed = it.values.iter().flatten().any(|value| value == namespace);
+        match it.operator.as_str() {
+            "In" => is_listed,
+            "NotIn" => !is_listed,
+            "DoesNotExist" => false,
+            _ => true,
+        }
+    });
+    by_label.all(|it| it) && by_expression.all(|it| it)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn spec() -> Value {
+        json!({
+            "program": {"cel": {"validations": [{"expression": "true"}]}},
+            "admission": {"rules": [
+                {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]},
+            ]},
+        })
+    }
+
+    fn fields(namespace: Option<&str>, name: &str, spec: &Value) -> Vec<String> {
+        let spec = serde_json::from_value(spec.clone()).unwrap();
+        policy(namespace, name, &spec).into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn what_is_refused_names_its_field() {
+        let with = |pointer: &str, value: Value| {
+            let mut spec = spec();
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            match spec.pointer_mut(parent).unwrap() {
+                Value::Array(items) => items[key.parse::<usize>().unwrap()] = value,
+                parent => parent[key] = value,
+            }
+            spec
+        };
+        let rule = |field: &str, value: Value| with(&format!("/admission/rules/0/{field}"), value);
+        let selector = |value: Value| with("/admission/namespaceSelector", value);
+        let (cluster, team) = (None, Some("team"));
+        for (namespace, spec, wanted) in [
+            (cluster, spec(), None),
+            (team, spec(), None),
+            (
+                cluster,
+                with("/program", json!({"cel": {"validations": [{"expression": "("}]}})),
+                Some("spec.program.cel"),
+            ),
+            (cluster, with("/program", json!({"wasm": {"module": "file:///a"}})), Some("spec.program.wasm.module")),
+            (cluster, rule("resources", json!([])), Some("spec.admission.rules[0].resources")),
+            (cluster, rule("apiGroups", json!(["proviso.dev"])), Some("spec.admission.rules[0].apiGroups")),
+            (cluster, rule("scope", json!("Cluster")), None),
+            (team, rule("scope", json!("Cluster")), Some("spec.admission.rules[0].scope")),
+            (cluster, rule("resources", json!(["secrets"])), None),
+            (team, rule("resources", json!(["pods", "secrets"])), Some("spec.admission.rules[0].resources")),
+            (team, rule("resources", json!(["namespaces/finalize"])), Some("spec.admission.rules[0].resources")),
+            (
+                team,
+                selector(json!({"matchLabels": {NAMESPACE_NAME: "other"}})),
+                Some("spec.admission.namespaceSelector"),
+            ),
+            (team, selector(json!({"matchLabels": {NAMESPACE_NAME: "team", "a": "b"}})), None),
+            (
+                team,
+                selector(
+                    json!({"matchExpressions": [{"key": NAMESPACE_NAME, "operator": "NotIn", "values": ["team"]}]}),
+                ),
+                Some("spec.admission.namespaceSelector"),
+            ),
+            (cluster, selector(json!({"matchLabels": {NAMESPACE_NAME: "other"}})), None),
+        ] {
+            let wanted: Vec<_> = wanted.into_iter().collect();
+            assert_eq!(fields(namespace, "a", &spec), wanted, "{namespace:?} {spec}");
+        }
+        assert_eq!(fields(cluster, "A", &super::tests::spec()), ["metadata.name"]);
+    }
+}
