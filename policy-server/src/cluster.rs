@@ -19,13 +19,12 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use proviso_core::matching::Labels;
 use proviso_crds::PolicyRevision;
-use proviso_engines::Program;
 use tokio::sync::{mpsc, watch as channel};
 
 use crate::config::Replica;
 use crate::metrics::Metrics;
 use crate::preparations::Preparations;
-use crate::prepare::{ModuleSource, PrepareError, Preparer, Scope};
+use crate::prepare::{ModuleSource, PrepareError, Prepared, Preparer, Scope};
 use crate::table::SharedTable;
 use report::Reporter;
 use revision::Seen;
@@ -68,7 +67,7 @@ pub struct Follower {
 enum Event {
     Revisions(Change<Seen>),
     Namespaces(Change<Labels>),
-    Prepared { name: String, ticket: u64, result: Result<Program, PrepareError> },
+    Prepared { name: String, ticket: u64, result: Result<Prepared, PrepareError> },
     Reported { name: String, uid: String, result: Result<Reported, kube::Error> },
 }
 
@@ -210,20 +209,22 @@ impl Follower {
             let Some(wanted) = slot.begin(self.tickets, now) else { continue };
             let (sender, name, ticket) = (self.sender.clone(), name.clone(), self.tickets);
             self.tickets += 1;
-            self.preparations.start(wanted.spec.clone(), Scope::POLICY, ModuleSource::Network, move |result| {
+            let source = ModuleSource::Network(BTreeMap::new());
+            self.preparations.start(wanted.spec.clone(), Scope::POLICY, source, move |result| {
                 // Nobody listens only when the server ends.
                 let _ = sender.send(Event::Prepared { name, ticket, result });
             });
         }
     }
 
-    fn take_prepared(&mut self, name: &str, ticket: u64, result: Result<Program, PrepareError>) {
+    fn take_prepared(&mut self, name: &str, ticket: u64, result: Result<Prepared, PrepareError>) {
         // It may have been removed, disabled or made anew meanwhile.
         let Some(slot) = self.slots.get_mut(name) else { return };
         let Some(wanted) = slot.end(ticket) else { return };
         let preparer = self.preparations.preparer();
-        let result =
-            result.and_then(|program| preparer.revision(wanted.revision_of(), &wanted.spec, program, &self.metrics));
+        let result = result.and_then(|prepared| {
+            preparer.revision(wanted.revision_of(), &wanted.spec, prepared.program, &self.metrics)
+        });
         self.metrics.rollout(result.is_ok());
         match &result {
             Ok(revision) => tracing::info!(revision = name, engine = revision.program.engine(), "loaded"),

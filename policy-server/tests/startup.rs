@@ -20,7 +20,7 @@ use support::{Ended, Folder, Server, forbid, pod, policy, run_to_end, wasm, with
 /// Any free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
 /// Every flag that has a variable of its own.
-const FLAGS: [&str; 16] = [
+const FLAGS: [&str; 21] = [
     "manifests",
     "policy-server",
     "namespace",
@@ -29,10 +29,15 @@ const FLAGS: [&str; 16] = [
     "listen",
     "admin-listen",
     "state-dir",
+    "cache-dir",
+    "signing-key",
+    "sources",
+    "pull-secrets",
     "tls-cert",
     "tls-key",
     "evaluation-timeout",
     "memory-limit",
+    "compile-memory",
     "concurrency",
     "preview-queue",
     "shutdown-delay",
