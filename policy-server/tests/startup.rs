@@ -157,6 +157,24 @@ async fn a_certificate_that_does_not_work_is_named() {
 }
 
 #[tokio::test]
+async fn a_replica_with_flags_that_cannot_work_says_so() {
+    let folder = Folder::new();
+    let key = folder.root().join("signing.key");
+    let missing = folder.root().join("missing.key");
+    std::fs::write(&key, "no key").unwrap();
+    let [key, missing] = [&key, &missing].map(|path| path.to_str().unwrap());
+    let replica = ["--policy-server", "a", "--namespace", "b", "--pod-name", "a-0", "--pod-uid", "u"];
+    for (arguments, words) in [
+        (vec!["--cache-dir", "/c", "--signing-key", key], vec!["--signing-key", key, "in PKCS #8 and PEM"]),
+        (vec!["--cache-dir", "/c", "--signing-key", missing], vec!["--signing-key", missing, "cannot be read"]),
+        (vec!["--state-dir", "/s"], vec!["--state-dir /s is for a folder of manifests", "--cache-dir"]),
+    ] {
+        let ended = run_to_end(&[&PORTS[..], &replica, &arguments].concat(), &[]).await;
+        assert_refused(&ended, 1, &[&["policy-server: "], &words[..]].concat());
+    }
+}
+
+#[tokio::test]
 async fn help_names_every_flag_with_its_variable_and_completions_name_every_flag() {
     let help = run_to_end(&["--help"], &[]).await;
     assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));

@@ -79,9 +79,12 @@ impl Order {
         if is_by(Signal::XCPU) {
             return Err(Uncompiled::Timeout);
         }
-        // Rust's allocator ends the process when it gets nothing more; so does the kernel, by its own choice.
-        if is_by(Signal::ABORT) || is_by(Signal::KILL) {
+        // So Rust's allocator ends a process that gets nothing more.
+        if is_by(Signal::ABORT) {
             return Err(Uncompiled::Memory(self.compile_memory));
+        }
+        if is_by(Signal::KILL) {
+            return Err(Uncompiled::Stopped("it was killed: is the machine or the container short of memory?".to_owned()));
         }
         Err(Uncompiled::Stopped(format!("{}: {}", output.status, said())))
     }
