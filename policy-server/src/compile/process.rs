@@ -84,7 +84,9 @@ impl Order {
             return Err(Uncompiled::Memory(self.compile_memory));
         }
         if is_by(Signal::KILL) {
-            return Err(Uncompiled::Stopped("it was killed: is the machine or the container short of memory?".to_owned()));
+            return Err(Uncompiled::Stopped(
+                "it was killed: is the machine or the container short of memory?".to_owned(),
+            ));
         }
         Err(Uncompiled::Stopped(format!("{}: {}", output.status, said())))
     }
