@@ -29,7 +29,7 @@ pub enum PrepareError {
     #[error("{field}: {error}")]
     Reference { field: String, error: ReferenceError },
     #[error("{field}: {error}")]
-    Fetch { field: String, error: FetchError },
+    Fetch { field: String, error: Box<FetchError> },
     #[error(transparent)]
     Cache(#[from] CacheError),
     #[error("the module {0} is not in the state folder any more")]

@@ -57,48 +57,47 @@ impl Preparer {
         spec: &Wasm,
         source: &ModuleSource,
     ) -> Result<(Digest, wasm::Module), PrepareError> {
-        let at = |name: &str| format!("{field}.{name}");
         let reference = ModuleReference::parse(&spec.module, source.folder())
-            .map_err(|error| PrepareError::Reference { field: at("module"), error })?;
+            .map_err(|error| PrepareError::Reference { field: format!("{field}.module"), error })?;
         let digest = spec.digest.as_deref().map(str::parse).transpose();
-        let digest = digest.map_err(|error| PrepareError::Digest { field: at("digest"), error })?;
+        let digest = digest.map_err(|error| PrepareError::Digest { field: format!("{field}.digest"), error })?;
         let pin = source.pin(&spec.module);
-        let module = match (&reference, source) {
-            (ModuleReference::File(_), _) if !spec.image_pull_secrets.is_empty() => {
-                return Err(PrepareError::Unsupported(at("imagePullSecrets")));
+        let module = if let ModuleReference::File(path) = &reference {
+            self.file(field, spec, path, source)
+                .await?
+                .expect(digest.as_ref())
+                .map_err(|error| fetch_error(field, error))?
+        } else {
+            // One that is loaded was checked when it was loaded first.
+            let wanted = pin.filter(|pin| digest.is_none_or(|digest| digest == *pin));
+            if let Some((pin, loaded)) = wanted.and_then(|pin| Some((pin, self.modules.loaded(&pin)?))) {
+                return Ok((pin, loaded));
             }
-            (ModuleReference::File(_), ModuleSource::Network(_)) => return Err(PrepareError::File(at("module"))),
-            (ModuleReference::File(path), ModuleSource::Manifest { .. }) => {
-                let module = read(path.clone()).await.and_then(|module| module.expect(digest.as_ref()));
-                let module = module.map_err(|error| PrepareError::Fetch { field: at("module"), error })?;
-                if pin != Some(module.digest) {
-                    return Err(PrepareError::Changed(spec.module.clone()));
-                }
-                module
-            }
-            _ => {
-                // One that is loaded was checked when it was loaded first.
-                let loaded = pin.filter(|pin| digest.is_none_or(|digest| digest == *pin));
-                if let Some((pin, loaded)) = loaded.and_then(|pin| Some((pin, self.modules.loaded(&pin)?))) {
-                    return Ok((pin, loaded));
-                }
-                if let ModuleReference::File(_) = reference {
-                    self.kept(&spec.module, pin).await?
-                } else {
-                    let names: Vec<String> = spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect();
-                    let wanted = Wanted { digest, pin, pull_secrets: &names };
-                    self.fetcher.fetch(&reference, wanted).await.map_err(|error| {
-                        let is_secret = matches!(error, FetchError::PullSecret(_));
-                        PrepareError::Fetch { field: at(if is_secret { "imagePullSecrets" } else { "module" }), error }
-                    })?
-                }
-            }
+            let names: Vec<String> = spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect();
+            let wanted = Wanted { digest, pin, pull_secrets: &names };
+            self.fetcher.fetch(&reference, wanted).await.map_err(|error| fetch_error(field, error))?
         };
         if let Some(metadata) = wasm::Metadata::read(&module.bytes).map_err(in_field(field))? {
             metadata.check_runnable().map_err(in_field(field))?;
         }
         let loaded = self.modules.get(&module).await;
         Ok((module.digest, loaded.map_err(|error| PrepareError::Compile { field: field.to_owned(), error })?))
+    }
+
+    /// A module in a file, as its policy means it.
+    async fn file(&self, field: &str, spec: &Wasm, path: &Path, source: &ModuleSource) -> Result<Module, PrepareError> {
+        if !spec.image_pull_secrets.is_empty() {
+            return Err(PrepareError::Unsupported(format!("{field}.imagePullSecrets")));
+        }
+        let pin = source.pin(&spec.module);
+        match source {
+            ModuleSource::Manifest { .. } => {
+                let module = read(path.to_owned()).await.map_err(|error| fetch_error(field, error))?;
+                if pin == Some(module.digest) { Ok(module) } else { Err(PrepareError::Changed(spec.module.clone())) }
+            }
+            ModuleSource::Pinned(_) => self.kept(&spec.module, pin).await,
+            ModuleSource::Network(_) => Err(PrepareError::File(format!("{field}.module"))),
+        }
     }
 
     /// A file as it was when its policy was accepted.
@@ -108,6 +107,11 @@ impl Preparer {
         let bytes = cache.run(move |cache| cache.module(&pin)).await?;
         bytes.map(|bytes| Module { digest: pin, bytes }).ok_or_else(lost)
     }
+}
+
+fn fetch_error(field: &str, error: FetchError) -> PrepareError {
+    let name = if matches!(error, FetchError::PullSecret(_)) { "imagePullSecrets" } else { "module" };
+    PrepareError::Fetch { field: format!("{field}.{name}"), error: error.into() }
 }
 
 async fn read(path: PathBuf) -> Result<Module, FetchError> {

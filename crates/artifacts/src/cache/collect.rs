@@ -32,7 +32,7 @@ impl Cache {
             }
             let is_unused = unused(name);
             sweep.folder(&entry.path(), |sweep, entry, name, metadata| {
-                let is_ours = name.ends_with(".cwasm") || name.ends_with(".sig");
+                let is_ours = [".cwasm", ".sig"].iter().any(|kind| name.strip_suffix(kind).is_some());
                 if is_unused && is_ours && metadata.is_file() {
                     sweep.remove(entry, metadata);
                 }

@@ -24,9 +24,10 @@ pub(super) fn is_allowed(address: IpAddr) -> bool {
 fn plain(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     let wrapped = match v6.segments() {
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some((high, low)),
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => Some((high, low)),
-        [0x2002, high, low, ..] => Some((high, low)),
+        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            Some((high, low))
+        }
         _ => None,
     };
     wrapped.map_or(address, |(high, low)| IpAddr::V4((u32::from(high) << 16 | u32::from(low)).into()))

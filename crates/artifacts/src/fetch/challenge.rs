@@ -16,7 +16,7 @@ pub(super) enum Challenge {
 impl Challenge {
     /// The first challenge that is understood.
     pub(super) fn read(headers: &HeaderMap) -> Option<Self> {
-        headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| Self::parse(value.to_str().ok()?)).next()
+        headers.get_all(WWW_AUTHENTICATE).iter().find_map(|value| Self::parse(value.to_str().ok()?))
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -44,12 +44,11 @@ impl Challenge {
 fn parameters(mut text: &str) -> Vec<(&str, String)> {
     let mut found = Vec::new();
     while let Some((name, rest)) = text.split_once('=') {
-        let (value, rest) = match rest.strip_prefix('"') {
-            Some(quoted) => unquoted(quoted),
-            None => {
-                let (value, rest) = rest.split_once(',').unwrap_or((rest, ""));
-                (value.trim().to_owned(), rest)
-            }
+        let (value, rest) = if let Some(quoted) = rest.strip_prefix('"') {
+            unquoted(quoted)
+        } else {
+            let (value, rest) = rest.split_once(',').unwrap_or((rest, ""));
+            (value.trim().to_owned(), rest)
         };
         found.push((name.trim_matches([' ', ',']), value));
         text = rest;

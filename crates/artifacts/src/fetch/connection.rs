@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ async fn connect(url: &Url, host: &Host) -> Result<TcpStream, ConnectError> {
     let port = url.port_or_known_default().unwrap_or(443);
     let name = host.name().trim_start_matches('[').trim_end_matches(']');
     let addresses: Vec<_> = tokio::net::lookup_host((name, port)).await.map_err(ConnectError::Resolve)?.collect();
-    let refused: Option<IpAddr> = addresses.iter().map(|address| address.ip()).find(|ip| !address::is_allowed(*ip));
+    let refused = addresses.iter().map(SocketAddr::ip).find(|ip| !address::is_allowed(*ip));
     if let Some(refused) = refused {
         // Also where there are others beside it: nobody has such a name by mistake.
         return Err(ConnectError::Address(refused));
