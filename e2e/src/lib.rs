@@ -2,7 +2,8 @@
 //!
 //! - [`ControlPlane`]: etcd, API servers and a controller manager, plain processes on loopback;
 //! - [`Node`]: beside them a kubelet, containerd, CNI, kube-proxy, `CoreDNS` and an OCI registry, in namespaces of their
-//!   own (needs root).
+//!   own (needs root);
+//! - [`Registry`]: an OCI registry alone, a plain process on loopback.
 //!
 //! What a test starts ends with it, also when it panics or is killed. Logs stay in `target/e2e/<test>/`.
 
@@ -22,6 +23,7 @@ mod port;
 mod process;
 pub mod program;
 mod proxy;
+mod registry;
 pub mod supervisor;
 mod until;
 mod webhook;
@@ -35,6 +37,7 @@ pub use kubectl::Kubectl;
 pub use node::Node;
 pub use process::Process;
 pub use proxy::{Fault, Proxy};
+pub use registry::{Access, Registry};
 pub use until::until;
 pub use webhook::Webhook;
 

@@ -6,7 +6,6 @@ mod host;
 mod inside;
 mod kubelet;
 mod namespaces;
-mod registry;
 mod runtime;
 
 use std::net::Ipv4Addr;
@@ -22,11 +21,11 @@ use cgroups::Cgroups;
 use host::Host;
 use inside::Inside;
 use namespaces::Namespaces;
-use registry::Registry;
 
 use crate::binaries::{Component, Programs};
 use crate::control_plane::{ControlPlane, Options, PATIENCE, Place};
 use crate::process::Process;
+use crate::registry::{Access, Registry};
 use crate::{Folder, Image, Kubectl, until};
 
 /// In Kubernetes and as host name.
@@ -97,7 +96,7 @@ impl Node {
         let place = Place::node(namespaces.network(), ADDRESS);
         let inside = Inside { host: &host, namespaces: &namespaces, cgroups: &cgroups };
         let containerd = inside.start("containerd", runtime::containerd(&host, &folder)?, &folder)?;
-        let mut registry = Registry::start(&place, &folder).await?;
+        let mut registry = Registry::start_in(&place, &folder, Access::default()).await?;
         let (tars, log) = (folder.path().join("images"), folder.log("images"));
         let whole = async {
             let control_plane = ControlPlane::start_in(place, folder, programs, Options::default()).await?;

@@ -2,6 +2,7 @@
 //! prepared beside what serves, and reports on it, each revision by itself. Without the API server, and without a
 //! leader, what is loaded keeps serving.
 
+mod collect;
 mod publish;
 mod report;
 mod revision;
@@ -21,13 +22,12 @@ use kube::{Api, Client};
 use proviso_core::matching::Labels;
 use proviso_crds::PolicyRevision;
 use proviso_election::Leadership;
-use proviso_engines::Program;
 use tokio::sync::mpsc;
 
 use crate::config::Replica;
 use crate::metrics::Metrics;
 use crate::preparations::Preparations;
-use crate::prepare::{ModuleSource, PrepareError, Preparer, Scope};
+use crate::prepare::{ModuleSource, PrepareError, Prepared, Preparer, Scope};
 use crate::table::SharedTable;
 use report::Reporter;
 use revision::Seen;
@@ -37,6 +37,8 @@ use watch::Change;
 
 /// The label of the revisions of a policy server.
 const SERVER_LABEL: &str = "proviso.dev/policy-server";
+/// How often what no revision needs any more is removed from the cache.
+const COLLECT_EVERY: Duration = Duration::from_mins(10);
 /// How often to look for what is to be tried again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -70,7 +72,7 @@ pub struct Follower {
 enum Event {
     Revisions(Change<Seen>),
     Namespaces(Change<Labels>),
-    Prepared { name: String, ticket: u64, result: Result<Program, PrepareError> },
+    Prepared { name: String, ticket: u64, result: Result<Prepared, PrepareError> },
     Reported { name: String, uid: String, result: Result<Reported, kube::Error> },
 }
 
@@ -111,6 +113,8 @@ impl Follower {
         tokio::pin!(watches);
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut collect = tokio::time::interval(COLLECT_EVERY);
+        collect.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = &mut watches => return,
@@ -123,6 +127,7 @@ impl Follower {
                 }
                 () = self.leadership.changed() => {}
                 _ = look.tick() => {}
+                _ = collect.tick() => self.collect(),
             }
             self.prepare();
             self.publish();
@@ -213,23 +218,26 @@ impl Follower {
             let (sender, name, ticket) = (self.sender.clone(), name.clone(), self.tickets);
             self.tickets += 1;
             self.is_changed = true;
-            self.preparations.start(wanted.spec.clone(), Scope::POLICY, ModuleSource::Network, move |result| {
+            let source = ModuleSource::Network(slot.seen.reported.modules.clone());
+            self.preparations.start(wanted.spec.clone(), Scope::POLICY, source, move |result| {
                 // Nobody listens only when the server ends.
                 let _ = sender.send(Event::Prepared { name, ticket, result });
             });
         }
     }
 
-    fn take_prepared(&mut self, name: &str, ticket: u64, result: Result<Program, PrepareError>) {
+    fn take_prepared(&mut self, name: &str, ticket: u64, result: Result<Prepared, PrepareError>) {
         // It may have been removed, disabled or made anew meanwhile.
         let Some(slot) = self.slots.get_mut(name) else { return };
         let Some(wanted) = slot.end(ticket) else { return };
         let preparer = self.preparations.preparer();
-        let result =
-            result.and_then(|program| preparer.revision(wanted.revision_of(), &wanted.spec, program, &self.metrics));
+        let result = result.and_then(|Prepared { program, modules }| {
+            let revision = preparer.revision(wanted.revision_of(), &wanted.spec, program, &self.metrics)?;
+            Ok((revision, modules))
+        });
         self.metrics.rollout(result.is_ok());
         match &result {
-            Ok(revision) => tracing::info!(revision = name, engine = revision.program.engine(), "loaded"),
+            Ok((revision, _)) => tracing::info!(revision = name, engine = revision.program.engine(), "loaded"),
             Err(error) => tracing::warn!(revision = name, reason = error.reason(), %error, "revision does not work"),
         }
         slot.settle(result, Instant::now());

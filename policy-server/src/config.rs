@@ -52,9 +52,28 @@ pub struct Arguments {
     pub admin_listen: SocketAddr,
 
     /// Folder that keeps generations and compiled modules over restarts; without it each start begins at
-    /// generation 1 and compiles again
+    /// generation 1 and compiles again. Not in a cluster, where there is --cache-dir
     #[arg(long, value_name = "DIR", env = "PROVISO_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
+
+    /// Folder of modules and compiled modules that all replicas share; without it each replica fetches and compiles
+    /// for itself
+    #[arg(long, value_name = "DIR", env = "PROVISO_CACHE_DIR", requires_all = ["policy_server", "signing_key"])]
+    pub cache_dir: Option<PathBuf>,
+
+    /// Ed25519 keys of the cache (PKCS #8 in PEM): the first signs what is put there, all are trusted; read again
+    /// when they change
+    #[arg(long, value_name = "FILE", env = "PROVISO_SIGNING_KEY", requires = "cache_dir")]
+    pub signing_key: Option<PathBuf>,
+
+    /// Which servers modules are fetched from without a certificate (insecureSources), or with one of an authority of
+    /// their own (sourceAuthorities), in YAML; read again for each module
+    #[arg(long, value_name = "FILE", env = "PROVISO_SOURCES")]
+    pub sources: Option<PathBuf>,
+
+    /// Folder with a folder for each pull secret, in it a .dockerconfigjson; read again for each module
+    #[arg(long, value_name = "DIR", env = "PROVISO_PULL_SECRETS")]
+    pub pull_secrets: Option<PathBuf>,
 
     /// Certificate chain in PEM; read again when it changes
     #[arg(long, value_name = "FILE", env = "PROVISO_TLS_CERT", requires = "tls_key")]
@@ -71,6 +90,10 @@ pub struct Arguments {
     /// Memory that one wasm evaluation may take, in MiB
     #[arg(long, value_name = "MIB", env = "PROVISO_MEMORY_LIMIT", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub memory_limit: u32,
+
+    /// Memory that compiling one module may take, in MiB
+    #[arg(long, value_name = "MIB", env = "PROVISO_COMPILE_MEMORY", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=65536))]
+    pub compile_memory: u32,
 
     /// Wasm evaluations at the same time; more wait for a place
     #[arg(long, value_name = "COUNT", env = "PROVISO_CONCURRENCY", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1000))]
@@ -104,7 +127,8 @@ Examples:
   policy-server --manifests examples/quickstart
   policy-server --manifests /etc/proviso --state-dir /var/lib/proviso --listen 0.0.0.0:8443 \\
       --tls-cert tls.crt --tls-key tls.key
-  policy-server --policy-server default --namespace proviso --pod-name $POD_NAME --pod-uid $POD_UID
+  policy-server --policy-server default --namespace proviso --pod-name $POD_NAME --pod-uid $POD_UID \\
+      --cache-dir /var/cache/proviso --signing-key signing.key
 
 Endpoints of --listen:
   POST /validate/<policy id>               an AdmissionReview for the live generation; not in a cluster
@@ -131,10 +155,17 @@ pub struct Config {
     pub listen: SocketAddr,
     pub admin_listen: SocketAddr,
     pub state_dir: Option<PathBuf>,
+    pub cache: Option<SharedCache>,
+    /// The file that says which servers are trusted.
+    pub sources: Option<PathBuf>,
+    /// The folder of pull secrets.
+    pub pull_secrets: Option<PathBuf>,
     pub tls: Option<TlsFiles>,
     pub evaluation_timeout: Duration,
     /// In bytes.
     pub memory_limit: usize,
+    /// In MiB.
+    pub compile_memory: u32,
     pub concurrency: u32,
     pub preview_queue: usize,
     pub shutdown_delay: Duration,
@@ -177,6 +208,13 @@ impl fmt::Display for Source {
     }
 }
 
+/// Where the cache of all replicas is, and the keys that sign what is in it.
+#[derive(Clone, Debug)]
+pub struct SharedCache {
+    pub folder: PathBuf,
+    pub signing_key: PathBuf,
+}
+
 /// Where certificate and key are.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
@@ -193,6 +231,8 @@ pub enum ConfigError {
     NoFolder(PathBuf),
     #[error("--manifests or --policy-server is missing: name the folder of manifests, or what this is a replica of")]
     Missing,
+    #[error("--state-dir {path} is for a folder of manifests: a replica keeps modules in --cache-dir", path = .0.display())]
+    StateDir(PathBuf),
     #[error("--listen {0} can be reached from other machines: give --tls-cert and --tls-key, or listen on 127.0.0.1")]
     PlainText(SocketAddr),
 }
@@ -225,6 +265,10 @@ impl TryFrom<Arguments> for Config {
 
     fn try_from(arguments: Arguments) -> Result<Self, Self::Error> {
         let source = arguments.source()?;
+        if let (Source::Cluster(_), Some(path)) = (&source, &arguments.state_dir) {
+            return Err(ConfigError::StateDir(path.clone()));
+        }
+        let cache = arguments.cache_dir.zip(arguments.signing_key);
         let tls = arguments.tls_cert.zip(arguments.tls_key).map(|(cert, key)| TlsFiles { cert, key });
         if tls.is_none() && !arguments.listen.ip().is_loopback() {
             return Err(ConfigError::PlainText(arguments.listen));
@@ -234,9 +278,13 @@ impl TryFrom<Arguments> for Config {
             listen: arguments.listen,
             admin_listen: arguments.admin_listen,
             state_dir: arguments.state_dir,
+            cache: cache.map(|(folder, signing_key)| SharedCache { folder, signing_key }),
+            sources: arguments.sources,
+            pull_secrets: arguments.pull_secrets,
             tls,
             evaluation_timeout: arguments.evaluation_timeout,
             memory_limit: arguments.memory_limit as usize * 1024 * 1024,
+            compile_memory: arguments.compile_memory,
             concurrency: arguments.concurrency,
             preview_queue: arguments.preview_queue as usize,
             shutdown_delay: arguments.shutdown_delay,
@@ -316,6 +364,8 @@ mod tests {
             (vec!["--manifests", folder, "--policy-server", "a"], "cannot be used with"),
             (vec!["--policy-server", "a", "--namespace", "b", "--pod-name", "c"], "--pod-uid"),
             (vec!["--manifests", folder, "--pod-uid", "u"], "--policy-server"),
+            (vec!["--manifests", folder, "--cache-dir", "/c", "--signing-key", "/k"], "--policy-server"),
+            (vec!["--manifests", folder, "--compile-memory", "1"], "64..=65536"),
             (vec!["--policy-server", "A", "--namespace", "b", "--pod-name", "c", "--pod-uid", "u"], "no name of a"),
         ] {
             let error = config(&arguments).unwrap_err();
@@ -324,7 +374,19 @@ mod tests {
         let alone = config(&["--manifests", folder, "--evaluation-timeout", "500ms"]).unwrap();
         assert_eq!(alone.evaluation_timeout, Duration::from_millis(500));
         let replica = ["--policy-server", "a", "--namespace", "b", "--pod-name", "a-0", "--pod-uid", "u"];
-        let Source::Cluster(replica) = config(&replica).unwrap().source else { panic!("not in a cluster") };
+        for (arguments, wanted) in [
+            (&["--cache-dir", "/c"][..], "--signing-key"),
+            (&["--signing-key", "/k"], "--cache-dir"),
+            (&["--state-dir", "/s"], "a replica keeps modules in --cache-dir"),
+        ] {
+            let error = config(&[&replica[..], arguments].concat()).unwrap_err();
+            assert!(error.contains(wanted), "{arguments:?}: {error}");
+        }
+        let shared = ["--cache-dir", "/c", "--signing-key", "/k", "--sources", "/s", "--pull-secrets", "/p"];
+        let config = config(&[&replica[..], &shared].concat()).unwrap();
+        assert!(config.cache.is_some_and(|cache| cache.folder.ends_with("c") && cache.signing_key.ends_with("k")));
+        assert!(config.sources.is_some() && config.pull_secrets.is_some());
+        let Source::Cluster(replica) = config.source else { panic!("not in a cluster") };
         assert_eq!(replica.pod_name, "a-0");
     }
 }

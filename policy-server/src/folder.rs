@@ -8,13 +8,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use proviso_artifacts::{Digest, ModuleReference};
+use proviso_artifacts::{Digest, Module, ModuleReference};
 use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
 use proviso_crds::PolicySpec;
 
 use crate::manifests::{self, Manifests, ObjectId, Place, Problem, Sourced};
-use crate::prepare::{self, module_references};
+use crate::prepare::module_references;
 use crate::state::{DigestText, ExperimentOf};
 
 /// A file that changed this recently may change again within the same tick of its file system's clock.
@@ -39,7 +39,7 @@ pub struct Wanted {
     pub place: Place,
     /// Of everything above but the place, the bytes of the modules included.
     pub fingerprint: Digest,
-    /// The modules that could be read, by their references.
+    /// The modules in files that could be read, by their references.
     pub modules: BTreeMap<String, DigestText>,
 }
 
@@ -175,7 +175,8 @@ impl Folder {
         for wasm in module_references(&spec.program) {
             let digest = match ModuleReference::parse(&wasm.module, folder) {
                 Ok(ModuleReference::File(path)) => self.digest(path, seen),
-                Err(_) => None,
+                // What these name is asked once, when the version is prepared.
+                Ok(ModuleReference::Registry(_) | ModuleReference::Https(_)) | Err(_) => None,
             };
             match digest {
                 Some(digest) => {
@@ -197,7 +198,7 @@ impl Folder {
         let known = self.modules.get(&path).copied().flatten();
         let read = Stamp::of(&path).and_then(|stamp| match known {
             Some((old, digest)) if old == stamp && !stamp.is_settling() => Some((stamp, digest)),
-            _ => prepare::read_module(&path).ok().map(|module| (stamp, module.digest)),
+            _ => Module::read(&path).ok().map(|module| (stamp, module.digest)),
         });
         seen.insert(path, read);
         read.map(|(_, digest)| digest)

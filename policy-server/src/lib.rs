@@ -4,6 +4,7 @@
 mod admin;
 mod after;
 mod cluster;
+pub mod compile;
 pub mod config;
 mod decide;
 mod folder;
@@ -31,14 +32,15 @@ use futures_util::future::Either;
 use hyper::service::service_fn;
 use hyper_util::service::TowerToHyperService;
 use kube::Client;
-use proviso_artifacts::Cache;
+use proviso_artifacts::{Cache, Fetcher, SigningKeys, Volume};
 use proviso_election::{Election, Missing};
 use proviso_engines::wasm;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::cluster::Follower;
-use crate::config::{Config, Source};
+use crate::compile::{Compilers, Order};
+use crate::config::{Config, SharedCache, Source};
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::prepare::Preparer;
@@ -64,11 +66,19 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let tls = config.tls.map(|files| tls::acceptor(files, Arc::clone(&metrics))).transpose()?;
 
     let _lock = config.state_dir.as_deref().map(state::lock).transpose().context("--state-dir")?;
-    let cache = config.state_dir.as_deref().map(Cache::open).transpose().context("--state-dir")?.map(Arc::new);
+    let cache = match &config.cache {
+        Some(shared) => Some(open_shared(shared)?),
+        None => config.state_dir.as_deref().map(Cache::open).transpose().context("--state-dir")?,
+    };
+    let cache = cache.map(Volume::new);
     let engine =
         wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
+    let order = Order { memory_limit: config.memory_limit, compile_memory: config.compile_memory };
+    let compilers = Arc::new(Compilers::new(order));
     let preparer = Arc::new(Preparer {
-        modules: Modules::new(engine, cache.clone()),
+        modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
+        fetcher: Fetcher::new(config.sources, config.pull_secrets, cache.clone()),
+        compilers,
         cache,
         evaluation_timeout: config.evaluation_timeout,
     });
@@ -132,6 +142,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The cache of all replicas. Keys that cannot be read are a mistake of whoever started this; a folder that cannot be
+/// may come back, and until then each replica compiles for itself.
+fn open_shared(shared: &SharedCache) -> anyhow::Result<Cache> {
+    let keys = SigningKeys::mounted(&shared.signing_key)
+        .with_context(|| format!("--signing-key {}", shared.signing_key.display()))?;
+    Ok(Cache::open_shared(&shared.folder, keys))
 }
 
 async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {

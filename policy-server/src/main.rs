@@ -3,9 +3,14 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
+use policy_server::compile::{Order, carry_out};
 use policy_server::config::{Arguments, Config};
 
 fn main() -> ExitCode {
+    // Not among the arguments of people: this program gives orders to itself.
+    if let Some(order) = Order::read(std::env::args_os()) {
+        return carry_out(order);
+    }
     let arguments = Arguments::parse();
     if let Some(shell) = arguments.completions {
         clap_complete::generate(shell, &mut Arguments::command(), "policy-server", &mut std::io::stdout());

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_crds::PolicySpec;
-use proviso_engines::Program;
 use tokio::sync::Semaphore;
 
-use crate::prepare::{ModuleSource, PrepareError, Preparer, Scope};
+use crate::prepare::{ModuleSource, PrepareError, Prepared, Preparer, Scope};
+
+/// Preparations at the same time. Most of them wait for a registry: those that compile are fewer.
+const PLACES: usize = 16;
 
 /// How long to wait before something that failed is tried again: at first, and at most. Each failure doubles it.
 #[derive(Clone, Copy, Debug)]
@@ -32,15 +34,13 @@ impl Backoff {
 #[derive(Clone, Debug)]
 pub struct Preparations {
     preparer: Arc<Preparer>,
-    /// Preparations at the same time.
     places: Arc<Semaphore>,
 }
 
 impl Preparations {
     #[must_use]
     pub fn new(preparer: Arc<Preparer>) -> Self {
-        let places = std::thread::available_parallelism().map_or(2, usize::from);
-        Self { preparer, places: Arc::new(Semaphore::new(places)) }
+        Self { preparer, places: Arc::new(Semaphore::new(PLACES)) }
     }
 
     #[must_use]
@@ -54,7 +54,7 @@ impl Preparations {
         spec: PolicySpec,
         scope: Scope,
         source: ModuleSource,
-        done: impl FnOnce(Result<Program, PrepareError>) + Send + 'static,
+        done: impl FnOnce(Result<Prepared, PrepareError>) + Send + 'static,
     ) {
         let (preparer, places) = (Arc::clone(&self.preparer), Arc::clone(&self.places));
         tokio::spawn(async move {

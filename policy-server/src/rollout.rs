@@ -19,8 +19,8 @@ use crate::folder::{Folder, Scan, Wanted};
 use crate::manifests::{ExperimentId, ObjectId, Problem, Sourced};
 use crate::metrics::Metrics;
 use crate::preparations::Preparations;
-use crate::prepare::{ModuleSource, PrepareError, Preparer, RevisionOf, Scope};
-use crate::state::{Record, StateError, StateFile};
+use crate::prepare::{self, ModuleSource, PrepareError, Preparer, RevisionOf, Scope};
+use crate::state::{DigestText, Record, StateError, StateFile};
 use crate::table::{Revision, SharedTable};
 use slot::{Next, Slot};
 
@@ -62,7 +62,7 @@ struct Prepared {
     fingerprint: Digest,
     /// Whether it is of the generation that was accepted last, to be loaded again.
     is_restored: bool,
-    result: Result<Program, PrepareError>,
+    result: Result<prepare::Prepared, PrepareError>,
 }
 
 impl Rollout {
@@ -187,7 +187,8 @@ impl Rollout {
     }
 
     fn start(&self, id: ObjectId, wanted: Wanted) {
-        let old = self.slots.get(&id).and_then(|slot| slot.record.as_ref()?.experiment.as_ref());
+        let record = self.slots.get(&id).and_then(|slot| slot.record.as_ref());
+        let old = record.and_then(|record| record.experiment.as_ref());
         if let Some(old) = old.filter(|old| old.policy != wanted.policy) {
             let (from, to) = (old.policy.to_string(), wanted.policy.to_string());
             let result = Err(PrepareError::Immutable { from, to });
@@ -196,7 +197,11 @@ impl Rollout {
             return;
         }
         let folder = wanted.place.file.parent().map(ToOwned::to_owned).unwrap_or_default();
-        let source = ModuleSource::Manifest { folder, digests: wanted.modules };
+        // What was accepted before has the modules that it had then, wherever their tags point now.
+        let accepted = record.filter(|record| record.fingerprint == wanted.fingerprint);
+        let mut digests = accepted.map(|record| record.modules.clone()).unwrap_or_default();
+        digests.extend(wanted.modules);
+        let source = ModuleSource::Manifest { folder, digests };
         self.prepare(id, wanted.fingerprint, wanted.spec, source);
     }
 
@@ -234,7 +239,9 @@ impl Rollout {
         if slot.live.is_some() {
             return;
         }
-        match result.and_then(|program| revision(&self.preparations, &self.metrics, &id, record, program)) {
+        let result =
+            result.and_then(|prepared| revision(&self.preparations, &self.metrics, &id, record, prepared.program));
+        match result {
             Ok(revision) => {
                 tracing::warn!(object = %id, generation = revision.generation, "serving the last good generation");
                 slot.live = Some(Arc::new(revision));
@@ -258,8 +265,12 @@ impl Rollout {
             // The next look at the folder finds another version.
             return;
         }
-        let record = slot.next_record(wanted);
-        match result.and_then(|program| revision(&self.preparations, &self.metrics, &id, &record, program)) {
+        let mut record = slot.next_record(wanted);
+        let result = result.and_then(|prepared| {
+            record.modules = prepared.modules.into_iter().map(|(name, digest)| (name, DigestText(digest))).collect();
+            revision(&self.preparations, &self.metrics, &id, &record, prepared.program)
+        });
+        match result {
             Ok(revision) => {
                 let (generation, engine) = (revision.generation, revision.program.engine());
                 tracing::info!(object = %id, generation, engine, "live");

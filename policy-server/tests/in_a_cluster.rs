@@ -78,7 +78,7 @@ async fn a_revision_that_does_not_work_says_why_and_the_others_go_on() -> Result
     let wasm = |module: &str| json!({"program": {"wasm": {"module": module}}});
     for (name, spec, reason, message) in [
         ("typo", cel("object.metadata.(", "no"), "CompileError", "spec.program.cel"),
-        ("remote", wasm("https://example.com/a.wasm"), "PullError", "https://"),
+        ("remote", wasm("https://127.0.0.1:1/a.wasm"), "PullError", "127.0.0.1:1"),
         ("capable", with(cel("true", ""), &json!({"hostCapabilities": ["*"]})), "Unsupported", "spec.hostCapabilities"),
     ] {
         stage.create(&revision(name, 1, &spec)).await?;

@@ -40,10 +40,10 @@ async fn a_bad_manifest_leaves_the_last_good_generation_serving_and_says_so() {
         (policy("a", &cel("object.", "never")), "CompileError: spec.program.cel"),
         (policy("a", &json!({"setings": {}})), "a.json:1: document 1: spec.setings: is no known field"),
         ("{".to_owned(), "document 1: is no Kubernetes object"),
-        (policy("a", &wasm("missing.wasm")), "PullError: the module"),
+        (policy("a", &wasm("missing.wasm")), "PullError: spec.program.wasm.module: the module"),
         (
-            policy("a", &json!({"program": {"wasm": {"module": "registry://example.com/a:v1"}}})),
-            "not fetched from registry://",
+            policy("a", &json!({"program": {"wasm": {"module": "registry://127.0.0.1:1/a:v1"}}})),
+            "PullError: spec.program.wasm.module: 127.0.0.1:1 cannot be reached",
         ),
         (
             policy("a", &json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod"}]})),

@@ -20,7 +20,7 @@ use support::{Ended, Folder, Server, forbid, pod, policy, run_to_end, wasm, with
 /// Any free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
 /// Every flag that has a variable of its own.
-const FLAGS: [&str; 16] = [
+const FLAGS: [&str; 21] = [
     "manifests",
     "policy-server",
     "namespace",
@@ -29,10 +29,15 @@ const FLAGS: [&str; 16] = [
     "listen",
     "admin-listen",
     "state-dir",
+    "cache-dir",
+    "signing-key",
+    "sources",
+    "pull-secrets",
     "tls-cert",
     "tls-key",
     "evaluation-timeout",
     "memory-limit",
+    "compile-memory",
     "concurrency",
     "preview-queue",
     "shutdown-delay",
@@ -149,6 +154,24 @@ async fn a_certificate_that_does_not_work_is_named() {
     std::fs::remove_file(&cert).unwrap();
     let arguments = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
     assert_refused(&end_of(&folder, &arguments).await, 1, &["policy-server: ", cert.to_str().unwrap()]);
+}
+
+#[tokio::test]
+async fn a_replica_with_flags_that_cannot_work_says_so() {
+    let folder = Folder::new();
+    let key = folder.root().join("signing.key");
+    let missing = folder.root().join("missing.key");
+    std::fs::write(&key, "no key").unwrap();
+    let [key, missing] = [&key, &missing].map(|path| path.to_str().unwrap());
+    let replica = ["--policy-server", "a", "--namespace", "b", "--pod-name", "a-0", "--pod-uid", "u"];
+    for (arguments, words) in [
+        (vec!["--cache-dir", "/c", "--signing-key", key], vec!["--signing-key", key, "in PKCS #8 and PEM"]),
+        (vec!["--cache-dir", "/c", "--signing-key", missing], vec!["--signing-key", missing, "cannot be read"]),
+        (vec!["--state-dir", "/s"], vec!["--state-dir /s is for a folder of manifests", "--cache-dir"]),
+    ] {
+        let ended = run_to_end(&[&PORTS[..], &replica, &arguments].concat(), &[]).await;
+        assert_refused(&ended, 1, &[&["policy-server: "], &words[..]].concat());
+    }
 }
 
 #[tokio::test]

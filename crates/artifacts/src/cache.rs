@@ -2,6 +2,8 @@
 //! key of the engine that compiled them. A compiled module is handed out only with a signature that binds its
 //! bytes, its source and its engine.
 
+mod collect;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,13 +11,13 @@ use bytes::Bytes;
 
 use crate::digest::Digest;
 use crate::file::write_atomically;
-use crate::signing::{SigningError, SigningKey};
+use crate::signing::{SigningError, SigningKeys};
 
 /// A folder with `modules/<digest>.wasm` and `compiled/<digest>/<engine key>.cwasm` beside its `.sig`.
 #[derive(Debug)]
 pub struct Cache {
     folder: PathBuf,
-    key: SigningKey,
+    keys: SigningKeys,
 }
 
 /// A cache that does not work. What it holds can always be made again.
@@ -30,6 +32,10 @@ pub enum CacheError {
     Forged(PathBuf),
     #[error("{0:?} is no engine key: letters, digits and '-' only")]
     EngineKey(String),
+    #[error("the cache at {path} does not answer: its disk is stalled", path = .0.display())]
+    Stalled(PathBuf),
+    #[error("what was to be done with the cache stopped: {0}")]
+    Stopped(String),
 }
 
 impl CacheError {
@@ -40,7 +46,7 @@ impl CacheError {
 }
 
 impl Cache {
-    /// Opens the cache in `folder`, which is made if it is missing.
+    /// Opens the cache in `folder`, which is made if it is missing, with a signing key of its own.
     ///
     /// # Errors
     /// When the folder or its signing key cannot be read or made.
@@ -50,8 +56,20 @@ impl Cache {
             std::fs::create_dir_all(&path).map_err(|error| CacheError::Io { path, error })?;
         }
         let path = folder.join("signing.key");
-        let key = SigningKey::load_or_create(&path).map_err(|error| CacheError::Key { path, error })?;
-        Ok(Self { folder: folder.to_owned(), key })
+        let keys = SigningKeys::load_or_create(&path).map_err(|error| CacheError::Key { path, error })?;
+        Ok(Self { folder: folder.to_owned(), keys })
+    }
+
+    /// Opens the cache in a folder that others use, too, all with keys that they were given. Nothing of the folder is
+    /// touched before something is put there: it may be out of reach now and come back.
+    #[must_use]
+    pub fn open_shared(folder: &Path, keys: SigningKeys) -> Self {
+        Self { folder: folder.to_owned(), keys }
+    }
+
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The module with this digest, if it is here and whole.
@@ -85,7 +103,7 @@ impl Cache {
         let (Some(code), Some(signature)) = (read(&path)?, read(&path.with_extension("sig"))?) else {
             return Ok(None);
         };
-        if self.key.verify(&statement(&code, source, engine_key), &signature) {
+        if self.keys.verify(&statement(&code, source, engine_key), &signature) {
             Ok(Some(code))
         } else {
             Err(CacheError::Forged(path))
@@ -98,13 +116,9 @@ impl Cache {
     /// When a file cannot be written.
     pub fn put_compiled(&self, source: &Digest, engine_key: &str, code: &[u8]) -> Result<(), CacheError> {
         let path = self.compiled_path(source, engine_key)?;
-        if let Some(folder) = path.parent() {
-            let io = |error| CacheError::Io { path: folder.to_owned(), error };
-            std::fs::create_dir_all(folder).map_err(io)?;
-        }
         // A reader between the two writes finds a pair that does not fit, refuses it and compiles for itself.
         write(&path, code)?;
-        write(&path.with_extension("sig"), &self.key.sign(&statement(code, source, engine_key)))
+        write(&path.with_extension("sig"), &self.keys.sign(&statement(code, source, engine_key)))
     }
 
     fn module_path(&self, digest: &Digest) -> PathBuf {
@@ -136,6 +150,9 @@ fn read(path: &Path) -> Result<Option<Bytes>, CacheError> {
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<(), CacheError> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(|error| CacheError::Io { path: folder.to_owned(), error })?;
+    }
     write_atomically(path, content).map_err(|error| CacheError::Io { path: path.to_owned(), error })
 }
 
@@ -224,6 +241,34 @@ mod tests {
         for key in ["", "..", "a/b", "../../x", "a.b"] {
             assert!(matches!(cache.compiled(&source, key), Err(CacheError::EngineKey(_))), "{key:?}");
         }
+    }
+
+    #[test]
+    fn replicas_with_the_same_keys_share_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let [shared, strange] = ["shared.key", "strange.key"].map(|name| {
+            let path = folder.path().join(name);
+            let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+            std::fs::write(&path, key.serialize_pem()).unwrap();
+            path
+        });
+        // Not there yet.
+        let volume = folder.path().join("volume");
+        let open = |key: &Path| Cache::open_shared(&volume, SigningKeys::mounted(key).unwrap());
+        let (one, other, stranger) = (open(&shared), open(&shared), open(&strange));
+        let source = Digest::of(b"module");
+        assert_eq!((one.module(&source).unwrap(), one.compiled(&source, ENGINE).unwrap()), (None, None));
+        one.put_module(&source, b"module").unwrap();
+        one.put_compiled(&source, ENGINE, b"native code").unwrap();
+        assert_eq!(other.module(&source).unwrap().unwrap(), "module");
+        assert_eq!(other.compiled(&source, ENGINE).unwrap().unwrap(), "native code");
+        assert!(matches!(stranger.compiled(&source, ENGINE), Err(CacheError::Forged(_))));
+        assert!(!volume.join("signing.key").exists(), "no key lies where others can read it");
+
+        std::fs::remove_dir_all(&volume).unwrap();
+        std::fs::write(&volume, "no folder").unwrap();
+        let error = one.put_module(&source, b"module").unwrap_err();
+        assert!(matches!(error, CacheError::Io { .. }) && error.reason() == "CacheError");
     }
 
     #[test]

@@ -2,12 +2,18 @@
 
 mod cache;
 mod digest;
+mod fetch;
 mod file;
+mod module;
 mod reference;
 mod signing;
+mod volume;
 
 pub use cache::{Cache, CacheError};
 pub use digest::{Digest, DigestError};
+pub use fetch::{ConnectError, FetchError, Fetcher, PullSecretError, SourcesError, Wanted};
 pub use file::write_atomically;
-pub use reference::{FetchError, MAX_MODULE, Module, ModuleReference, ReferenceError};
-pub use signing::{SigningError, SigningKey};
+pub use module::{MAX_MODULE, Module};
+pub use reference::{Artifact, ArtifactError, Host, HostError, ModuleReference, ReferenceError, Version};
+pub use signing::{SigningError, SigningKeys};
+pub use volume::Volume;

@@ -1,17 +1,41 @@
 //! The signature that a compiled module must carry before it is loaded: loading one is loading native code.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::pem::PemObject as _;
 
 use crate::file::write_atomically;
 
-/// An Ed25519 key pair, kept in a file that only its owner can read.
+/// Ed25519 keys: the first signs, all verify.
 #[derive(Debug)]
-pub struct SigningKey(Ed25519KeyPair);
+pub struct SigningKeys(Source);
 
-/// A signing key that cannot be used.
+#[derive(Debug)]
+enum Source {
+    /// Made here, and never changed.
+    Own(Ring),
+    /// A mounted Secret.
+    Mounted { path: PathBuf, seen: Mutex<Seen> },
+}
+
+/// What stands in a file that may change.
+#[derive(Debug)]
+struct Seen {
+    /// As it was read last, whatever it holds: looking at it again says nothing new.
+    content: Option<Vec<u8>>,
+    /// The keys that were there when the file was right last.
+    ring: Arc<Ring>,
+}
+
+/// At least one key.
+#[derive(Debug)]
+struct Ring(Vec<Ed25519KeyPair>);
+
+/// Signing keys that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningError {
     #[error("the signing key cannot be read or written: {0}")]
@@ -20,11 +44,13 @@ pub enum SigningError {
         "the file holds no Ed25519 key in PKCS #8: remove it to have a new one made; all modules are then compiled again"
     )]
     Malformed,
+    #[error("{0}: the file must hold one or more Ed25519 keys, in PKCS #8 and PEM")]
+    Pem(String),
     #[error("the system's random numbers failed")]
     Random,
 }
 
-impl SigningKey {
+impl SigningKeys {
     /// Reads the key at `path`, or makes one there.
     ///
     /// # Errors
@@ -40,14 +66,129 @@ impl SigningKey {
             }
             Err(error) => return Err(error.into()),
         };
-        Ed25519KeyPair::from_pkcs8(&pkcs8).map(Self).map_err(|_| SigningError::Malformed)
+        let key = Ed25519KeyPair::from_pkcs8(&pkcs8).map_err(|_| SigningError::Malformed)?;
+        Ok(Self(Source::Own(Ring(vec![key]))))
+    }
+
+    /// The keys in this file, in PEM, which somebody else writes. It is read again whenever keys are used: as long as
+    /// what it holds is not right, the keys before stay.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds something else than keys.
+    pub fn mounted(path: &Path) -> Result<Self, SigningError> {
+        let content = std::fs::read(path)?;
+        let ring = Arc::new(Ring::parse(&content)?);
+        Ok(Self(Source::Mounted { path: path.to_owned(), seen: Mutex::new(Seen { content: Some(content), ring }) }))
     }
 
     pub(crate) fn sign(&self, message: &[u8]) -> Vec<u8> {
-        self.0.sign(message).as_ref().to_vec()
+        self.with(|ring| ring.sign(message))
     }
 
     pub(crate) fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
-        UnparsedPublicKey::new(&ED25519, self.0.public_key()).verify(message, signature).is_ok()
+        self.with(|ring| ring.verify(message, signature))
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&Ring) -> T) -> T {
+        match &self.0 {
+            Source::Own(ring) => work(ring),
+            Source::Mounted { path, seen } => {
+                let ring = {
+                    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                    seen.look(path);
+                    Arc::clone(&seen.ring)
+                };
+                work(&ring)
+            }
+        }
+    }
+}
+
+impl Seen {
+    /// Takes the keys of the file if they changed.
+    fn look(&mut self, path: &Path) {
+        let read = std::fs::read(path);
+        let content = read.as_ref().ok();
+        if content == self.content.as_ref() {
+            return;
+        }
+        self.content = content.cloned();
+        match read.map_err(SigningError::from).and_then(|content| Ring::parse(&content)) {
+            Ok(ring) => {
+                tracing::info!(path = %path.display(), keys = ring.0.len(), "signing keys replaced");
+                self.ring = Arc::new(ring);
+            }
+            Err(error) => tracing::warn!(path = %path.display(), %error, "new signing keys refused, the old ones stay"),
+        }
+    }
+}
+
+impl Ring {
+    fn parse(pem: &[u8]) -> Result<Self, SigningError> {
+        let keys = PrivatePkcs8KeyDer::pem_slice_iter(pem).map(|key| {
+            let key = key.map_err(|error| SigningError::Pem(error.to_string()))?;
+            Ed25519KeyPair::from_pkcs8(key.secret_pkcs8_der())
+                .map_err(|error| SigningError::Pem(format!("a key in it is of another kind, or damaged ({error})")))
+        });
+        let keys = keys.collect::<Result<Vec<_>, _>>()?;
+        if keys.is_empty() { Err(SigningError::Pem("there is no key in it".to_owned())) } else { Ok(Self(keys)) }
+    }
+
+    fn sign(&self, message: &[u8]) -> Vec<u8> {
+        self.0.first().map(|key| key.sign(message).as_ref().to_vec()).unwrap_or_default()
+    }
+
+    fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
+        let verifies = |key: &Ed25519KeyPair| {
+            UnparsedPublicKey::new(&ED25519, key.public_key()).verify(message, signature).is_ok()
+        };
+        self.0.iter().any(verifies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pem() -> String {
+        rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap().serialize_pem()
+    }
+
+    #[test]
+    fn keys_rotate_with_overlap_and_without_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("signing.key");
+        let [old, new] = [pem(), pem()];
+        std::fs::write(&path, &old).unwrap();
+        let keys = SigningKeys::mounted(&path).unwrap();
+        let by_old = keys.sign(b"m");
+        std::fs::write(&path, [&*new, &*old].concat()).unwrap();
+        assert!(keys.verify(b"m", &by_old), "the old one still verifies");
+        let by_new = keys.sign(b"m");
+        assert!(by_new != by_old && keys.verify(b"m", &by_new), "the first signs");
+        std::fs::write(&path, &new).unwrap();
+        assert!(keys.verify(b"m", &by_new) && !keys.verify(b"m", &by_old));
+        assert!(!keys.verify(b"n", &by_new));
+    }
+
+    #[test]
+    fn a_file_that_is_not_right_leaves_the_keys_as_they_were() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("signing.key");
+        let good = pem();
+        std::fs::write(&path, &good).unwrap();
+        let keys = SigningKeys::mounted(&path).unwrap();
+        let signature = keys.sign(b"m");
+        let other_kind = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let half = &good[..good.len() / 2];
+        for broken in ["", "no key", &other_kind, half, &format!("{good}{other_kind}")] {
+            std::fs::write(&path, broken).unwrap();
+            assert_eq!(keys.sign(b"m"), signature, "{broken}");
+            assert!(SigningKeys::mounted(&path).is_err(), "{broken}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(keys.sign(b"m"), signature);
+        std::fs::write(&path, pem()).unwrap();
+        assert_ne!(keys.sign(b"m"), signature);
     }
 }

@@ -18,6 +18,8 @@ impl Follower {
         let has_listed = self.has_listed && self.namespaces.is_some();
         self.is_complete |= has_listed && self.slots.values().all(Slot::is_tried);
         self.table.store(self.to_table());
+        let loaded = self.slots.values().filter(|slot| slot.outcome().is_some()).flat_map(Slot::modules).collect();
+        self.preparations.preparer().modules.retain(&loaded);
         let failing = self.slots.values().filter(|slot| matches!(slot.standing(), Standing::Failed(_))).count();
         self.metrics.failing.set(failing.try_into().unwrap_or(i64::MAX));
     }
@@ -29,7 +31,7 @@ impl Follower {
             // A policy is known also while nothing of it is loaded.
             let entry = policies.entry(wanted.policy.clone()).or_default();
             match slot.outcome() {
-                Some(Outcome::Loaded(revision)) => entry.others.push(Arc::clone(revision)),
+                Some(Outcome::Loaded { revision, .. }) => entry.others.push(Arc::clone(revision)),
                 Some(Outcome::Failed { reason, message, .. }) => {
                     entry.failed.push((wanted.generation, format!("{reason}: {message}")));
                 }

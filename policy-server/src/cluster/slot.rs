@@ -1,9 +1,11 @@
 //! One revision on its way: what is asked for, what came of it, and what was said about it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use proviso_artifacts::Digest;
 
 use super::revision::{Seen, Wanted};
 use super::status::{Reported, Update};
@@ -31,7 +33,11 @@ pub(super) struct Slot {
 /// What came of the last preparation.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    Loaded(Arc<Revision>),
+    Loaded {
+        revision: Arc<Revision>,
+        /// The digests of its modules, by their references.
+        modules: BTreeMap<String, Digest>,
+    },
     Failed {
         reason: &'static str,
         message: String,
@@ -89,15 +95,24 @@ impl Slot {
         self.enabled().cloned()
     }
 
-    pub(super) fn settle(&mut self, result: Result<Revision, PrepareError>, now: Instant) {
+    pub(super) fn settle(&mut self, result: Result<(Revision, BTreeMap<String, Digest>), PrepareError>, now: Instant) {
         self.outcome = Some(match result {
-            Ok(revision) => Outcome::Loaded(Arc::new(revision)),
+            Ok((revision, modules)) => Outcome::Loaded { revision: Arc::new(revision), modules },
             Err(error) => {
                 let retry_at = error.is_passing().then(|| now + Backoff::PREPARE.delay(self.attempts));
                 self.attempts += 1;
                 Outcome::Failed { reason: error.reason(), message: error.to_string(), retry_at }
             }
         });
+    }
+
+    /// The modules that it consists of: what the leader has pinned, and what is loaded here.
+    pub(super) fn modules(&self) -> impl Iterator<Item = Digest> {
+        let loaded = match &self.outcome {
+            Some(Outcome::Loaded { modules, .. }) => Some(modules),
+            _ => None,
+        };
+        self.seen.reported.modules.values().chain(loaded.into_iter().flat_map(BTreeMap::values)).copied()
     }
 
     pub(super) fn outcome(&self) -> Option<&Outcome> {
@@ -120,7 +135,7 @@ impl Slot {
             (Ok(wanted), _) if !wanted.is_enabled => Standing::Disabled,
             (Ok(_), None) if self.preparing.is_none() && !self.seen.reported.is_initialized() => Standing::Waiting,
             (Ok(_), None) => Standing::Loading,
-            (Ok(_), Some(Outcome::Loaded(_))) => Standing::Loaded,
+            (Ok(_), Some(Outcome::Loaded { .. })) => Standing::Loaded,
             (Ok(_), Some(Outcome::Failed { reason, message, .. })) => Standing::Failed(format!("{reason}: {message}")),
         }
     }

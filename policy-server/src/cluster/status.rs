@@ -1,9 +1,12 @@
 //! What is to be said about a revision, by this replica and by the leader, and what was said already. Pure.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::core::DynamicObject;
-use proviso_crds::{Readiness, ReplicaStatus};
+use proviso_artifacts::Digest;
+use proviso_crds::{ModuleStatus, Readiness, ReplicaStatus};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -26,6 +29,8 @@ pub(super) struct Reported {
     pub version: u64,
     pub replica: Option<ReplicaStatus>,
     pub initialized: Option<Condition>,
+    /// What the leader fetched, by the references in the spec. What cannot be understood is not there.
+    pub modules: BTreeMap<String, Digest>,
     /// Whether requests are decided by this revision, says the operator.
     pub is_live: bool,
     pub is_served_by_others: bool,
@@ -38,6 +43,7 @@ impl Reported {
             version: object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0),
             replica: item(&status["replicas"], "name", pod_name),
             initialized: item(&status["conditions"], "type", INITIALIZED),
+            modules: status["modules"].as_array().into_iter().flatten().filter_map(module).collect(),
             is_live: item::<Condition>(&status["conditions"], "type", LIVE).is_some_and(|live| live.status == "True"),
             is_served_by_others: status["replicas"]
                 .as_array()
@@ -54,6 +60,11 @@ impl Reported {
     pub(super) fn is_initialized(&self) -> bool {
         self.initialized.as_ref().is_some_and(|condition| condition.status == "True")
     }
+}
+
+fn module(item: &Value) -> Option<(String, Digest)> {
+    let module: ModuleStatus = serde_json::from_value(item.clone()).ok()?;
+    Some((module.module, module.digest.parse().ok()?))
 }
 
 /// The item of a list map with this key, if it can be understood.
@@ -86,7 +97,7 @@ fn verdict(slot: &Slot) -> Option<(bool, &str, String)> {
     let (works, reason, message) = match (&slot.seen.wanted, slot.outcome()) {
         (Err(error), _) => (false, "Invalid", error.as_str()),
         (Ok(_), Some(Outcome::Failed { reason, message, .. })) => (false, *reason, message.as_str()),
-        (Ok(_), Some(Outcome::Loaded(_))) => (true, "", ""),
+        (Ok(_), Some(Outcome::Loaded { .. })) => (true, "", ""),
         (Ok(_), None) => return None,
     };
     Some((works, reason, message.chars().take(MAX_MESSAGE).collect()))
@@ -145,5 +156,14 @@ fn leader_part(slot: &Slot, time: &Time) -> Option<Value> {
             _ => time.clone(),
         },
     };
-    (old != Some(&new)).then(|| json!({"conditions": [new]}))
+    let loaded = match slot.outcome() {
+        Some(Outcome::Loaded { modules, .. }) => modules,
+        _ => &BTreeMap::new(),
+    };
+    if old == Some(&new) && slot.seen.reported.modules == *loaded {
+        return None;
+    }
+    let module = |(module, digest): (&String, &Digest)| ModuleStatus { module: module.clone(), digest: digest.to_string() };
+    let modules: Vec<_> = loaded.iter().map(module).collect();
+    Some(json!({"conditions": [new], "modules": modules}))
 }

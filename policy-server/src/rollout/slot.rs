@@ -94,7 +94,8 @@ impl Slot {
             && self.failed.as_ref().and_then(|failed| failed.retry_at).is_some_and(|retry_at| now >= retry_at)
     }
 
-    /// What would be recorded, were this version accepted: the same generation after a restart, else the next one.
+    /// What would be recorded, were this version accepted: the same generation after a restart, else the next one. Its
+    /// modules are those that it turns out to have.
     pub(super) fn next_record(&self, wanted: &Wanted) -> Record {
         let (uid, generation) = match &self.record {
             Some(record) if record.fingerprint == wanted.fingerprint => (record.uid.clone(), record.generation),
@@ -108,7 +109,7 @@ impl Slot {
             file: wanted.place.file.clone(),
             spec: wanted.spec.clone(),
             experiment: wanted.experiment.clone(),
-            modules: wanted.modules.clone(),
+            modules: BTreeMap::new(),
         }
     }
 

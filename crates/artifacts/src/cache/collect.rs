@@ -1,0 +1,176 @@
+//! Garbage collection: what no policy needs any more leaves the cache, and so does what a crash left half-written.
+
+use std::collections::HashSet;
+use std::fs::{DirEntry, Metadata};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::{Cache, CacheError};
+use crate::digest::Digest;
+use crate::file::TEMPORARY;
+
+impl Cache {
+    /// Removes the modules that nobody uses, whatever was compiled of them by any engine, and files that were never
+    /// finished; all of it only if it is older than `older_than`: others may be writing now. Returns how many files
+    /// went.
+    ///
+    /// # Errors
+    /// When a folder cannot be read or a file not be removed. What can be, is.
+    pub fn retain(&self, used: &HashSet<Digest>, older_than: Duration) -> Result<usize, CacheError> {
+        let Some(before) = SystemTime::now().checked_sub(older_than) else { return Ok(0) };
+        let mut sweep = Sweep { before, removed: 0, failed: None };
+        let unused = |name: &str| format!("sha256:{name}").parse().is_ok_and(|digest: Digest| !used.contains(&digest));
+        sweep.folder(&self.folder.join("modules"), |sweep, entry, name, metadata| {
+            if metadata.is_file() && name.strip_suffix(".wasm").is_some_and(unused) {
+                sweep.remove(entry, metadata);
+            }
+        });
+        sweep.folder(&self.folder.join("compiled"), |sweep, entry, name, metadata| {
+            if !metadata.is_dir() {
+                return;
+            }
+            let is_unused = unused(name);
+            sweep.folder(&entry.path(), |sweep, entry, name, metadata| {
+                let is_ours = [".cwasm", ".sig"].iter().any(|kind| name.strip_suffix(kind).is_some());
+                if is_unused && is_ours && metadata.is_file() {
+                    sweep.remove(entry, metadata);
+                }
+            });
+            if is_unused {
+                // It stays as long as there is anything in it.
+                let _ = std::fs::remove_dir(entry.path());
+            }
+        });
+        match sweep.failed {
+            Some(error) => Err(error),
+            None => Ok(sweep.removed),
+        }
+    }
+}
+
+/// One collection.
+struct Sweep {
+    /// Only what was last written earlier than this goes.
+    before: SystemTime,
+    removed: usize,
+    /// The first failure.
+    failed: Option<CacheError>,
+}
+
+impl Sweep {
+    /// Visits what lies in a folder, and removes what was never finished.
+    fn folder(&mut self, path: &Path, visit: impl Fn(&mut Self, &DirEntry, &str, &Metadata)) {
+        let entries = match std::fs::read_dir(path) {
+            Ok(entries) => entries,
+            // Nothing was written yet, or another replica was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => return self.fail(path, error),
+        };
+        for entry in entries {
+            // Of the entry itself: where a link points to does not matter.
+            let seen = entry.and_then(|entry| Ok((entry.metadata()?, entry)));
+            match seen {
+                Ok((metadata, entry)) => {
+                    let name = entry.file_name();
+                    let name = name.to_string_lossy();
+                    if name.starts_with(TEMPORARY) && metadata.is_file() {
+                        self.remove(&entry, &metadata);
+                    } else {
+                        visit(self, &entry, &name, &metadata);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => self.fail(path, error),
+            }
+        }
+    }
+
+    fn remove(&mut self, entry: &DirEntry, metadata: &Metadata) {
+        // A time that cannot be read counts as now.
+        if !metadata.modified().is_ok_and(|modified| modified < self.before) {
+            return;
+        }
+        match std::fs::remove_file(entry.path()) {
+            Ok(()) => self.removed += 1,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => self.fail(&entry.path(), error),
+        }
+    }
+
+    fn fail(&mut self, path: &Path, error: io::Error) {
+        self.failed.get_or_insert(CacheError::Io { path: path.to_owned(), error });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGE: Duration = Duration::from_hours(1);
+
+    /// A cache with two modules, each compiled by two engines, and a file that was never finished beside each.
+    fn cache() -> (tempfile::TempDir, Cache, Digest, Digest) {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(folder.path()).unwrap();
+        let [used, unused] = [b"used", b"none"].map(|module| {
+            let digest = Digest::of(module);
+            cache.put_module(&digest, module).unwrap();
+            for engine in ["1", "2"] {
+                cache.put_compiled(&digest, engine, b"native code").unwrap();
+            }
+            std::fs::write(folder.path().join("compiled").join(digest.hex()).join(".tmpAbC"), "half").unwrap();
+            digest
+        });
+        (folder, cache, used, unused)
+    }
+
+    fn make_old(folder: &Path) {
+        let long_ago = SystemTime::now() - AGE * 2;
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            if entry.metadata().unwrap().is_dir() {
+                make_old(&entry.path());
+            } else {
+                std::fs::File::open(entry.path()).unwrap().set_modified(long_ago).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_uses_goes_and_the_rest_stays() {
+        let (folder, cache, used, unused) = cache();
+        make_old(folder.path());
+        // Two temporary files, a module, two compiled ones and their signatures.
+        assert_eq!(cache.retain(&[used].into(), AGE).unwrap(), 2 + 1 + 4);
+        assert!(cache.module(&used).unwrap().is_some() && cache.compiled(&used, "2").unwrap().is_some());
+        assert!(cache.module(&unused).unwrap().is_none() && cache.compiled(&unused, "1").unwrap().is_none());
+        assert!(!folder.path().join("compiled").join(unused.hex()).exists());
+        assert!(folder.path().join("signing.key").exists());
+        assert_eq!(cache.retain(&[used].into(), AGE).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_is_young_stays_whoever_wrote_it() {
+        let (_folder, cache, _, unused) = cache();
+        assert_eq!(cache.retain(&HashSet::new(), AGE).unwrap(), 0);
+        assert!(cache.module(&unused).unwrap().is_some() && cache.compiled(&unused, "1").unwrap().is_some());
+    }
+
+    #[test]
+    fn what_is_not_the_caches_own_is_left_alone() {
+        let (folder, cache, _, _) = cache();
+        for name in ["modules/notes.txt", "modules/abc.wasm", "compiled/readme"] {
+            std::fs::write(folder.path().join(name), "mine").unwrap();
+        }
+        std::fs::create_dir(folder.path().join("compiled/lost+found")).unwrap();
+        std::fs::write(folder.path().join("compiled/lost+found/a.cwasm"), "mine").unwrap();
+        make_old(folder.path());
+        cache.retain(&HashSet::new(), AGE).unwrap();
+        for name in ["modules/notes.txt", "modules/abc.wasm", "compiled/readme", "compiled/lost+found/a.cwasm"] {
+            assert!(folder.path().join(name).exists(), "{name}");
+        }
+        let missing = Cache::open(&folder.path().join("new")).unwrap();
+        std::fs::remove_dir_all(folder.path().join("new")).unwrap();
+        assert_eq!(missing.retain(&HashSet::new(), AGE).unwrap(), 0);
+    }
+}

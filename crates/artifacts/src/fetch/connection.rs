@@ -1,0 +1,164 @@
+//! One connection to a server: its name resolved, its addresses checked, its certificate verified. The addresses that
+//! were checked are the ones connected to, so that a name cannot mean another one the second time.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use url::Url;
+
+use super::address;
+use super::error::ConnectError;
+use super::sources::Sources;
+use crate::reference::Host;
+
+/// How long it may take until a server is reached and TLS stands.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long each of its addresses is tried.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Who is trusted: the authorities of the system, and what the sources say.
+pub(super) struct Trust {
+    pub sources: Sources,
+    system: RootCertStore,
+}
+
+impl Trust {
+    /// With the system's authorities as they are now. Blocks on the disk.
+    pub(super) fn load(sources: Sources) -> Self {
+        let mut system = RootCertStore::empty();
+        let found = rustls_native_certs::load_native_certs();
+        for error in found.errors {
+            tracing::warn!(%error, "some of the system's certificate authorities cannot be read");
+        }
+        // What is malformed there is not ours to mend.
+        system.add_parsable_certificates(found.certs);
+        Self { sources, system }
+    }
+
+    fn config(&self, host: &Host) -> Result<ClientConfig, rustls::Error> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder =
+            ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+        let mut config = if self.sources.is_insecure(host) {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider))).with_no_client_auth()
+        } else {
+            let mut roots = self.system.clone();
+            for certificate in self.sources.authorities(host) {
+                roots.add(certificate.clone())?;
+            }
+            builder.with_root_certificates(roots).with_no_client_auth()
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trust").field("sources", &self.sources).finish_non_exhaustive()
+    }
+}
+
+pub(super) type Sender = SendRequest<Empty<Bytes>>;
+
+/// Opens a connection for requests to this URL.
+pub(super) async fn open(url: &Url, host: &Host, trust: &Trust) -> Result<Sender, ConnectError> {
+    tokio::time::timeout(CONNECT_TIMEOUT, async {
+        let stream = connect(url, host).await?;
+        if url.scheme() == "http" {
+            return speak(stream).await;
+        }
+        let config = trust.config(host).map_err(ConnectError::Setup)?;
+        let name = host.name().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(name).map_err(|_| ConnectError::Name(host.to_string()))?;
+        let tls = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+        speak(tls.map_err(ConnectError::Tls)?).await
+    })
+    .await
+    .unwrap_or(Err(ConnectError::Timeout))
+}
+
+async fn connect(url: &Url, host: &Host) -> Result<TcpStream, ConnectError> {
+    // Every scheme that gets here has a default.
+    let port = url.port_or_known_default().unwrap_or(443);
+    let name = host.name().trim_start_matches('[').trim_end_matches(']');
+    let addresses: Vec<_> = tokio::net::lookup_host((name, port)).await.map_err(ConnectError::Resolve)?.collect();
+    let refused = addresses.iter().map(SocketAddr::ip).find(|ip| !address::is_allowed(*ip));
+    if let Some(refused) = refused {
+        // Also where there are others beside it: nobody has such a name by mistake.
+        return Err(ConnectError::Address(refused));
+    }
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in addresses {
+        match tokio::time::timeout(ADDRESS_TIMEOUT, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                // A request is one small packet.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Ok(Err(error)) => failed = error,
+            Err(_) => failed = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(ConnectError::Connect(failed))
+}
+
+async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Sender, ConnectError> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(ConnectError::Http)?;
+    // Ends when the sender and the answer's body are dropped. Its error is theirs, too.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// Takes whatever certificate a server has.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

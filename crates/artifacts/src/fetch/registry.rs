@@ -1,0 +1,157 @@
+//! The pull half of the OCI distribution protocol, as far as one module needs it: a manifest, and the blob of its one
+//! layer of wasm. Policies of Kubewarden are such artifacts.
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use serde::Deserialize;
+use url::Url;
+
+use super::client::Client;
+use super::error::FetchError;
+use super::{Fetcher, Wanted};
+use crate::digest::Digest;
+use crate::module::{MAX_MODULE, Module};
+use crate::reference::{Artifact, Host, Version};
+
+/// The kinds of manifest that can describe a module.
+const MANIFESTS: &str =
+    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
+/// Of layers with a module: Kubewarden's, and that of the CNCF's guidance for wasm artifacts.
+const LAYERS: [&str; 2] = ["application/vnd.wasm.content.layer.v1+wasm", "application/wasm"];
+/// The largest manifest that registries have to take, in bytes.
+const MAX_MANIFEST: u64 = 4 * 1024 * 1024;
+
+#[derive(Deserialize)]
+struct Manifest {
+    /// None in an index of several manifests.
+    layers: Option<Vec<Layer>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Layer {
+    media_type: String,
+    digest: String,
+    size: u64,
+}
+
+impl Fetcher {
+    /// Fetches the module of an artifact.
+    pub(super) async fn pull(
+        &self,
+        client: &mut Client<'_>,
+        artifact: &Artifact,
+        wanted: &Wanted<'_>,
+    ) -> Result<Module, FetchError> {
+        // The registry has a module that was pinned under its digest, wherever the tag points now.
+        if let (Some(pin), Version::Tag(_)) = (wanted.pin, artifact.version())
+            && let Some(module) = blob(client, artifact, pin).await?
+        {
+            return Ok(module);
+        }
+        let digest = layer(&manifest(client, artifact).await?, artifact)?;
+        match (wanted.pin, wanted.digest) {
+            (Some(pinned), _) if pinned != digest => {
+                return Err(FetchError::Moved { reference: artifact.to_string(), pinned, now: digest });
+            }
+            (_, Some(wanted)) if wanted != digest => return Err(FetchError::Digest { actual: digest, wanted }),
+            _ => {}
+        }
+        if let Some(module) = self.cached(digest).await {
+            return Ok(module);
+        }
+        let module = blob(client, artifact, digest).await?;
+        // The manifest says it is there: a registry whose parts do not agree yet, or one that lost it.
+        module.ok_or_else(|| FetchError::NotFound { reference: format!("{artifact} ({digest})"), may_come: true })
+    }
+}
+
+async fn manifest(client: &mut Client<'_>, artifact: &Artifact) -> Result<Bytes, FetchError> {
+    let (name, digest) = match artifact.version() {
+        Version::Tag(tag) => (tag.clone(), None),
+        Version::Digest(digest) => (digest.to_string(), Some(*digest)),
+    };
+    let answer = client.get(&address(artifact, "manifests", &name)?, MANIFESTS).await?;
+    if answer.status == StatusCode::NOT_FOUND {
+        return Err(FetchError::NotFound { reference: artifact.to_string(), may_come: digest.is_none() });
+    }
+    let answer = client.ok(answer)?;
+    let host = answer.host.clone();
+    let manifest = answer.read("manifest", MAX_MANIFEST).await?;
+    verified(host, "manifest", manifest, digest)
+}
+
+/// The blob of this digest; none if the registry does not have it.
+async fn blob(client: &mut Client<'_>, artifact: &Artifact, digest: Digest) -> Result<Option<Module>, FetchError> {
+    let answer = client.get(&address(artifact, "blobs", &digest.to_string())?, "*/*").await?;
+    if answer.status == StatusCode::NOT_FOUND {
+        return Ok(None);
+    }
+    let answer = client.ok(answer)?;
+    let host = answer.host.clone();
+    let bytes = answer.read("module", MAX_MODULE).await?;
+    Ok(Some(Module { bytes: verified(host, "module", bytes, Some(digest))?, digest }))
+}
+
+fn verified(host: Host, what: &'static str, bytes: Bytes, wanted: Option<Digest>) -> Result<Bytes, FetchError> {
+    let Some(wanted) = wanted else { return Ok(bytes) };
+    let actual = Digest::of(&bytes);
+    if actual == wanted { Ok(bytes) } else { Err(FetchError::Corrupt { host, what, actual, wanted }) }
+}
+
+fn address(artifact: &Artifact, kind: &str, name: &str) -> Result<Url, FetchError> {
+    let (host, repository) = (artifact.endpoint(), artifact.repository());
+    Url::parse(&format!("https://{host}/v2/{repository}/{kind}/{name}"))
+        .map_err(|error| FetchError::NoModule { reference: artifact.to_string(), why: error.to_string() })
+}
+
+/// The digest of the one layer that is a module.
+fn layer(manifest: &[u8], artifact: &Artifact) -> Result<Digest, FetchError> {
+    let malformed = |error: String| FetchError::Malformed { host: artifact.host().clone(), what: "manifest", error };
+    let manifest: Manifest = serde_json::from_slice(manifest).map_err(|error| malformed(error.to_string()))?;
+    let no_module = |why: String| FetchError::NoModule { reference: artifact.to_string(), why };
+    let layers = manifest.layers.ok_or_else(|| {
+        no_module("it is an index of artifacts: name the one that is the module, by its digest".to_owned())
+    })?;
+    let modules: Vec<&Layer> = layers.iter().filter(|layer| LAYERS.contains(&layer.media_type.as_str())).collect();
+    let [module] = modules[..] else {
+        let kinds: Vec<&str> = layers.iter().map(|layer| layer.media_type.as_str()).take(5).collect();
+        let why = format!("it must have one layer of the type {}, and has {kinds:?}", LAYERS[0]);
+        return Err(no_module(why));
+    };
+    if module.size > MAX_MODULE {
+        return Err(FetchError::TooLarge { what: format!("the module {artifact}"), limit: MAX_MODULE });
+    }
+    module.digest.parse().map_err(|error| malformed(format!("{error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_names_one_module() {
+        let artifact: Artifact = "ghcr.io/a/b:v1".parse().unwrap();
+        let digest = Digest::of(b"module");
+        let described =
+            |kind: &str, size: u64| format!(r#"{{"mediaType":"{kind}","digest":"{digest}","size":{size}}}"#);
+        let manifest = |layers: &[String]| format!(r#"{{"layers":[{}]}}"#, layers.join(","));
+        let (kubewarden, cncf, readme) =
+            (described(LAYERS[0], 6), described(LAYERS[1], 6), described("text/markdown", 6));
+        for layers in [vec![kubewarden.clone()], vec![cncf.clone()], vec![readme.clone(), kubewarden.clone()]] {
+            assert_eq!(layer(manifest(&layers).as_bytes(), &artifact).unwrap(), digest);
+        }
+        for (text, wanted) in [
+            (manifest(&[readme]), "text/markdown"),
+            (manifest(&[]), "has []"),
+            (manifest(&[kubewarden, cncf]), "it must have one layer"),
+            (r#"{"manifests":[]}"#.to_owned(), "it is an index"),
+            ("<html>".to_owned(), "ghcr.io sent a manifest that is not understood"),
+            (manifest(&[described(LAYERS[0], MAX_MODULE + 1)]), "larger than 67108864 bytes"),
+            (manifest(&[described(LAYERS[0], 6).replace("sha256", "sha512")]), "is no digest"),
+        ] {
+            let error = layer(text.as_bytes(), &artifact).unwrap_err();
+            assert!(error.to_string().contains(wanted) && !error.is_passing(), "{text}: {error}");
+        }
+    }
+}

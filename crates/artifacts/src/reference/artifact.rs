@@ -1,0 +1,172 @@
+//! `host/repository:tag` and `host/repository@digest`: an OCI artifact, by the grammar of the distribution
+//! specification.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::host::{Host, HostError};
+use crate::digest::{Digest, DigestError};
+
+/// What Docker Hub calls itself, and where its registry is.
+const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
+/// The longest tag that registries take.
+const MAX_TAG: usize = 128;
+
+/// An artifact in a registry.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Artifact {
+    host: Host,
+    repository: String,
+    version: Version,
+}
+
+/// Which version of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    Tag(String),
+    /// Of the manifest.
+    Digest(Digest),
+}
+
+/// A text that names no artifact.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArtifactError {
+    #[error("the repository is missing")]
+    NoRepository,
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error("{0:?} is no repository: parts of a-z, 0-9 and single '.', '_', '-' within, separated by '/'")]
+    Repository(String),
+    #[error("{0:?} is no tag: 1 to {MAX_TAG} letters, digits, '_', '.' and '-', the first no '.' or '-'")]
+    Tag(String),
+    #[error(transparent)]
+    Digest(#[from] DigestError),
+}
+
+impl Artifact {
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    #[must_use]
+    pub fn repository(&self) -> &str {
+        &self.repository
+    }
+
+    #[must_use]
+    pub fn version(&self) -> &Version {
+        &self.version
+    }
+
+    /// Where its registry answers.
+    #[must_use]
+    pub fn endpoint(&self) -> Host {
+        let (name, registry) = DOCKER_HUB;
+        registry.parse().ok().filter(|_| self.host.to_string() == name).unwrap_or_else(|| self.host.clone())
+    }
+}
+
+impl FromStr for Artifact {
+    type Err = ArtifactError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (host, rest) = text.split_once('/').ok_or(ArtifactError::NoRepository)?;
+        let host: Host = host.parse()?;
+        let (rest, digest) = match rest.split_once('@') {
+            Some((rest, digest)) => (rest, Some(digest.parse()?)),
+            None => (rest, None),
+        };
+        let (repository, tag) = rest.split_once(':').unwrap_or((rest, "latest"));
+        if !is_tag(tag) {
+            return Err(ArtifactError::Tag(tag.to_owned()));
+        }
+        if !repository.split('/').all(is_part) {
+            return Err(ArtifactError::Repository(repository.to_owned()));
+        }
+        let is_official = host.to_string() == DOCKER_HUB.0 && !repository.contains('/');
+        Ok(Self {
+            host,
+            repository: if is_official { format!("library/{repository}") } else { repository.to_owned() },
+            // A digest says more than the tag beside it.
+            version: digest.map_or_else(|| Version::Tag(tag.to_owned()), Version::Digest),
+        })
+    }
+}
+
+fn is_tag(text: &str) -> bool {
+    let is_word = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
+    text.len() <= MAX_TAG
+        && text.bytes().next().is_some_and(is_word)
+        && text.bytes().all(|c| is_word(c) || c == b'.' || c == b'-')
+}
+
+/// One part of a repository's name: words of a-z and 0-9 with `.`, `_`, `__` or any number of `-` between them.
+fn is_part(text: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_separator =
+        |text: &str| matches!(text, "." | "_" | "__") || (!text.is_empty() && text.bytes().all(|c| c == b'-'));
+    text.starts_with(is_word)
+        && text.ends_with(is_word)
+        && text.split(is_word).filter(|between| !between.is_empty()).all(is_separator)
+}
+
+impl fmt::Display for Artifact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, repository, version } = self;
+        match version {
+            Version::Tag(tag) => write!(f, "{host}/{repository}:{tag}"),
+            Version::Digest(digest) => write!(f, "{host}/{repository}@{digest}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_artifact_has_a_host_a_repository_and_a_version() {
+        let digest = Digest::of(b"");
+        for (text, whole) in [
+            ("ghcr.io/kubewarden/policies/a:v1.0.0", "ghcr.io/kubewarden/policies/a:v1.0.0".to_owned()),
+            ("localhost:5000/a", "localhost:5000/a:latest".to_owned()),
+            ("docker.io/a", "docker.io/library/a:latest".to_owned()),
+            (&format!("ghcr.io/a/b@{digest}"), format!("ghcr.io/a/b@{digest}")),
+            (&format!("ghcr.io/a/b:v1@{digest}"), format!("ghcr.io/a/b@{digest}")),
+            ("ghcr.io/a.b/c__d/e--f:_", "ghcr.io/a.b/c__d/e--f:_".to_owned()),
+        ] {
+            assert_eq!(text.parse::<Artifact>().unwrap().to_string(), whole);
+        }
+        let hub: Artifact = "docker.io/a/b:v1".parse().unwrap();
+        assert_eq!(hub.endpoint().to_string(), "registry-1.docker.io");
+    }
+
+    #[test]
+    fn what_no_registry_would_take_is_refused() {
+        let long = format!("ghcr.io/a:{}", "x".repeat(129));
+        for text in [
+            "",
+            "ghcr.io",
+            "/a",
+            "ghcr.io/",
+            "ghcr.io//a",
+            "ghcr.io/A",
+            "ghcr.io/a/../b",
+            "ghcr.io/a..b",
+            "ghcr.io/-a",
+            "ghcr.io/a_",
+            "ghcr.io/a___b",
+            "ghcr.io/a:",
+            "ghcr.io/a:.v",
+            "ghcr.io/a:v/1",
+            "ghcr.io/a@v1",
+            "ghcr.io/a@sha512:00",
+            "u:p@ghcr.io/a",
+            "ghcr.io/a%2fb",
+            &long,
+        ] {
+            assert!(text.parse::<Artifact>().is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Compiling, bounded: as many at a time as there are CPUs, each within a minute, and modules in a process of their own
+//! whose memory is bounded, too. A module that is made to exhaust its compiler ends that process and nothing else.
+
+mod process;
+
+use std::time::Duration;
+
+use proviso_engines::CompileError;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+pub use process::{Order, carry_out};
+
+/// How long compiling one module or source may take.
+pub const COMPILE_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Why something is not compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum Uncompiled {
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    #[error("compiling it took longer than {} s", COMPILE_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("compiling it takes more than {0} MiB of memory: make it smaller, or raise --compile-memory")]
+    Memory(u32),
+    #[error("the compiler stopped: {0}")]
+    Stopped(String),
+}
+
+impl Uncompiled {
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Compile(error) => error.reason(),
+            Self::Timeout => "CompileTimeout",
+            Self::Memory(_) | Self::Stopped(_) => "CompileError",
+        }
+    }
+
+    /// Whether the same may compile later.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Timeout | Self::Stopped(_))
+    }
+}
+
+/// Compiles sources and modules. Shared by all rollouts.
+#[derive(Debug)]
+pub struct Compilers {
+    places: Semaphore,
+    order: Order,
+}
+
+impl Compilers {
+    #[must_use]
+    pub fn new(order: Order) -> Self {
+        let places = std::thread::available_parallelism().map_or(2, usize::from);
+        Self { places: Semaphore::new(places), order }
+    }
+
+    /// Compiles a source in this process, off its async workers.
+    ///
+    /// # Errors
+    /// When it does not compile, or not within a minute.
+    pub async fn source<T: Send + 'static>(
+        &self,
+        compile: impl FnOnce() -> Result<T, CompileError> + Send + 'static,
+    ) -> Result<T, Uncompiled> {
+        let _place = self.place().await?;
+        match tokio::time::timeout(COMPILE_TIMEOUT, tokio::task::spawn_blocking(compile)).await {
+            Ok(Ok(result)) => Ok(result?),
+            Ok(Err(stopped)) => Err(Uncompiled::Stopped(stopped.to_string())),
+            Err(_) => Err(Uncompiled::Timeout),
+        }
+    }
+
+    /// Compiles a module in a process of its own.
+    ///
+    /// # Errors
+    /// When it does not compile, or not within a minute and its memory.
+    pub async fn module(&self, wasm: &[u8]) -> Result<Vec<u8>, Uncompiled> {
+        let _place = self.place().await?;
+        tokio::time::timeout(COMPILE_TIMEOUT, self.order.give(wasm)).await.unwrap_or(Err(Uncompiled::Timeout))
+    }
+
+    async fn place(&self) -> Result<SemaphorePermit<'_>, Uncompiled> {
+        // Nobody closes it.
+        self.places.acquire().await.map_err(|closed| Uncompiled::Stopped(closed.to_string()))
+    }
+}

@@ -1,0 +1,120 @@
+//! The modules of a spec: where they come from, and that they are the ones that are meant.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use proviso_artifacts::{Digest, FetchError, Module, ModuleReference, Wanted};
+use proviso_crds::{Program as ProgramSpec, Wasm};
+use proviso_engines::wasm;
+
+use super::{PrepareError, Preparer, in_field};
+use crate::state::DigestText;
+
+/// Where the modules of a spec come from.
+#[derive(Clone, Debug)]
+pub enum ModuleSource {
+    /// What the references name now; relative ones start at this folder. Files must be the bytes that were seen when
+    /// the version was fingerprinted; others must be the ones that were there when it was accepted, if it was.
+    Manifest { folder: PathBuf, digests: BTreeMap<String, DigestText> },
+    /// What the references named when the spec was accepted, from the cache.
+    Pinned(BTreeMap<String, DigestText>),
+    /// From where every replica of a cluster can fetch them. The leader has pinned the digests of these references;
+    /// others are what they name now.
+    Network(BTreeMap<String, Digest>),
+}
+
+impl ModuleSource {
+    /// The digest that the module of this reference must have.
+    fn pin(&self, reference: &str) -> Option<Digest> {
+        match self {
+            Self::Manifest { digests, .. } | Self::Pinned(digests) => digests.get(reference).map(|digest| digest.0),
+            Self::Network(pins) => pins.get(reference).copied(),
+        }
+    }
+
+    /// Where relative paths start. Nothing is relative to a folder where there is none.
+    fn folder(&self) -> &Path {
+        if let Self::Manifest { folder, .. } = self { folder } else { Path::new("") }
+    }
+}
+
+/// The modules that a spec names.
+pub fn module_references(program: &ProgramSpec) -> Vec<&Wasm> {
+    match program {
+        ProgramSpec::Wasm(wasm) => vec![wasm],
+        ProgramSpec::Group(group) => {
+            group.members.values().flat_map(|member| module_references(&member.program)).collect()
+        }
+        ProgramSpec::Rego(_) | ProgramSpec::Cel(_) => Vec::new(),
+    }
+}
+
+impl Preparer {
+    /// The module of a spec at this field, loaded, and its digest.
+    pub(super) async fn module(
+        &self,
+        field: &str,
+        spec: &Wasm,
+        source: &ModuleSource,
+    ) -> Result<(Digest, wasm::Module), PrepareError> {
+        let reference = ModuleReference::parse(&spec.module, source.folder())
+            .map_err(|error| PrepareError::Reference { field: format!("{field}.module"), error })?;
+        let digest = spec.digest.as_deref().map(str::parse).transpose();
+        let digest = digest.map_err(|error| PrepareError::Digest { field: format!("{field}.digest"), error })?;
+        let pin = source.pin(&spec.module);
+        let module = if let ModuleReference::File(path) = &reference {
+            self.file(field, spec, path, source)
+                .await?
+                .expect(digest.as_ref())
+                .map_err(|error| fetch_error(field, error))?
+        } else {
+            // One that is loaded was checked when it was loaded first.
+            let wanted = pin.filter(|pin| digest.is_none_or(|digest| digest == *pin));
+            if let Some((pin, loaded)) = wanted.and_then(|pin| Some((pin, self.modules.loaded(&pin)?))) {
+                return Ok((pin, loaded));
+            }
+            let names: Vec<String> = spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect();
+            let wanted = Wanted { digest, pin, pull_secrets: &names };
+            self.fetcher.fetch(&reference, wanted).await.map_err(|error| fetch_error(field, error))?
+        };
+        if let Some(metadata) = wasm::Metadata::read(&module.bytes).map_err(in_field(field))? {
+            metadata.check_runnable().map_err(in_field(field))?;
+        }
+        let loaded = self.modules.get(&module).await;
+        Ok((module.digest, loaded.map_err(|error| PrepareError::Compile { field: field.to_owned(), error })?))
+    }
+
+    /// A module in a file, as its policy means it.
+    async fn file(&self, field: &str, spec: &Wasm, path: &Path, source: &ModuleSource) -> Result<Module, PrepareError> {
+        if !spec.image_pull_secrets.is_empty() {
+            return Err(PrepareError::Unsupported(format!("{field}.imagePullSecrets")));
+        }
+        let pin = source.pin(&spec.module);
+        match source {
+            ModuleSource::Manifest { .. } => {
+                let module = read(path.to_owned()).await.map_err(|error| fetch_error(field, error))?;
+                if pin == Some(module.digest) { Ok(module) } else { Err(PrepareError::Changed(spec.module.clone())) }
+            }
+            ModuleSource::Pinned(_) => self.kept(&spec.module, pin).await,
+            ModuleSource::Network(_) => Err(PrepareError::File(format!("{field}.module"))),
+        }
+    }
+
+    /// A file as it was when its policy was accepted.
+    async fn kept(&self, reference: &str, pin: Option<Digest>) -> Result<Module, PrepareError> {
+        let lost = || PrepareError::Lost(reference.to_owned());
+        let (pin, cache) = (pin.ok_or_else(lost)?, self.cache.as_ref().ok_or_else(lost)?);
+        let bytes = cache.run(move |cache| cache.module(&pin)).await?;
+        bytes.map(|bytes| Module { digest: pin, bytes }).ok_or_else(lost)
+    }
+}
+
+fn fetch_error(field: &str, error: FetchError) -> PrepareError {
+    let name = if matches!(error, FetchError::PullSecret(_)) { "imagePullSecrets" } else { "module" };
+    PrepareError::Fetch { field: format!("{field}.{name}"), error: error.into() }
+}
+
+async fn read(path: PathBuf) -> Result<Module, FetchError> {
+    let reading = tokio::task::spawn_blocking(move || Module::read(&path));
+    reading.await.map_err(|stopped| FetchError::Stopped(stopped.to_string()))?
+}

@@ -1,0 +1,57 @@
+//! Compiling is bounded: a module that is made to exhaust its compiler is refused, and whatever else is served goes on.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows only #[test] functions as tests"
+)]
+
+mod support;
+
+use serde_json::json;
+use support::{Folder, Server, forbid, pod, policy, wapc, wasm};
+
+/// A module whose compiler needs some hundreds of MiB.
+fn bomb() -> Vec<u8> {
+    let statement = "(i32.store (i32.const 0) (i32.add (i32.load (i32.const 4)) (i32.load (i32.const 8))))";
+    wapc::doing(&format!("{} (i32.const 1)", statement.repeat(150_000)))
+}
+
+#[tokio::test]
+async fn a_module_that_exhausts_its_compiler_ends_only_that() {
+    let folder = Folder::new();
+    folder.write("good.json", policy("good", &forbid("true", "good")));
+    let server = Server::start(folder, &["--compile-memory", "100"]).await;
+    let before = server.resident();
+    server.folder.write("bomb.wasm", bomb());
+    server.folder.write("bomb.json", policy("bomb", &wasm("bomb.wasm")));
+    server.until_details("compiling it takes more than 100 MiB of memory").await;
+    let details = server.details().await;
+    assert!(details.contains("cluster.bomb denies everything: no generation works: CompileError"), "{details}");
+    assert!(details.contains("[+] cluster.good generation 1 live"), "{details}");
+    let grown = server.peak().saturating_sub(before) >> 20;
+    assert!(grown < 80, "the server itself took {grown} MiB for it");
+
+    // What is not meant to be a bomb compiles within the same bounds.
+    let answer = wapc::answering(&json!({"accepted": false, "message": "compiled"}));
+    server.folder.write("small.wasm", answer);
+    server.folder.write("small.json", policy("small", &wasm("small.wasm")));
+    server.until_details("[+] cluster.small generation 1 live").await;
+    assert_eq!(server.post("/validate/cluster.small", pod("u", "x").to_string()).await.message(), "compiled");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_module_is_said_in_the_compilers_words() {
+    let folder = Folder::new();
+    let server = Server::start(folder, &[]).await;
+    for (module, wanted) in [
+        (b"<html>".to_vec(), "CompileError: spec.program.wasm: the module is damaged"),
+        (wat::parse_str("(module)").unwrap(), "CompileError: spec.program.wasm: the module does not export `memory`"),
+        (b"\0asm\x0d\0\x01\0".to_vec(), "Unsupported: spec.program.wasm: this is a WebAssembly component"),
+    ] {
+        server.folder.write("a.wasm", &module);
+        server.folder.write("a.json", policy("a", &wasm("a.wasm")));
+        server.until_details(wanted).await;
+    }
+}
