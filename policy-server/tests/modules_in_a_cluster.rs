@@ -11,23 +11,17 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use hyper::StatusCode;
-use kube::api::{Api, DynamicObject, PostParams};
-use kube::core::ApiResource;
-use proviso_crds::PolicyRevision;
-use proviso_e2e::{Access, ControlPlane, Kubectl, Registry, until};
+use proviso_e2e::{Access, Registry, until};
 use serde_json::{Value, json};
-use support::{Folder, Server, pod, policy, wapc};
-
-const PATIENCE: Duration = Duration::from_mins(1);
+use support::stage::{self, revision};
+use support::{PATIENCE, Server, pod, wapc};
 
 /// A control plane, a registry, and what is mounted into the pods of a policy server.
 struct Stage {
-    plane: ControlPlane,
+    cluster: stage::Stage,
     registry: Registry,
     mounts: tempfile::TempDir,
 }
@@ -35,15 +29,9 @@ struct Stage {
 impl Stage {
     async fn start(test: &str) -> Result<Self> {
         let registry = format!("{test}-registry");
-        let (plane, registry) =
-            tokio::try_join!(ControlPlane::start(test), Registry::start(&registry, Access::default()))?;
-        let kubectl = Kubectl::new(plane.kubeconfig())?;
-        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds");
-        for (file, _) in proviso_crds::definitions() {
-            kubectl.run(&["apply", "-f", crds.join(file).to_str().unwrap()]).await?;
-        }
-        kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).await?;
-        let stage = Self { plane, registry, mounts: tempfile::tempdir()? };
+        let (cluster, registry) =
+            tokio::try_join!(stage::Stage::start(test), Registry::start(&registry, Access::default()))?;
+        let stage = Self { cluster, registry, mounts: tempfile::tempdir()? };
         stage.rotate(&[&key()])?;
         std::fs::write(stage.path("sources.yaml"), format!("insecureSources: ['{}']", stage.registry.address()))?;
         Ok(stage)
@@ -58,46 +46,20 @@ impl Stage {
         Ok(std::fs::write(self.path("signing.key"), keys.concat())?)
     }
 
-    /// Starts a replica; `leads` says whether it reports for all.
-    async fn replica(&self, name: &str, leads: bool, cache: &Path) -> Server {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_policy-server"));
-        command
-            .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"])
-            .args(["--policy-server", "default", "--namespace", "default", "--pod-name", name, "--pod-uid", name])
-            .args(["--leader", if leads { "true" } else { "false" }])
-            .arg("--cache-dir")
-            .arg(cache)
-            .arg("--signing-key")
-            .arg(self.path("signing.key"))
-            .arg("--sources")
-            .arg(self.path("sources.yaml"))
-            .arg("--pull-secrets")
-            .arg(self.path("pull-secrets"))
-            .env("KUBECONFIG", self.plane.kubeconfig());
-        Server::run(command, Folder::new()).await
+    /// Starts a replica; the first one leads.
+    async fn replica(&self, name: &str, cache: &Path) -> Result<Server> {
+        let mounted = [
+            ("--cache-dir", cache.to_owned()),
+            ("--signing-key", self.path("signing.key")),
+            ("--sources", self.path("sources.yaml")),
+            ("--pull-secrets", self.path("pull-secrets")),
+        ];
+        let mounted = mounted.iter().flat_map(|(flag, path)| [(*flag).into(), path.clone().into_os_string()]);
+        self.cluster.replica_with(name, name, mounted).await
     }
 
     async fn create(&self, name: &str, wasm: &Value) -> Result<()> {
-        let policy: Value = serde_json::from_str(&policy(name, &json!({"program": {"wasm": wasm}})))?;
-        let revision = json!({
-            "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision",
-            "metadata": {
-                "name": format!("cluster.{name}-1"),
-                "labels": {"proviso.dev/policy-server": "default"},
-            },
-            "spec": {
-                "policyServer": "default",
-                "policyRef": {"kind": "ClusterPolicy", "name": name, "uid": name, "generation": 1},
-                "enabled": true,
-                "data": policy["spec"],
-            },
-        });
-        self.revisions().await?.create(&PostParams::default(), &serde_json::from_value(revision)?).await?;
-        Ok(())
-    }
-
-    async fn revisions(&self) -> Result<Api<DynamicObject>> {
-        Ok(Api::default_namespaced_with(self.plane.client().await?, &ApiResource::erase::<PolicyRevision>(&())))
+        self.cluster.create(&revision(name, 1, &json!({"program": {"wasm": wasm}}))).await
     }
 
     fn module(&self, rest: &str) -> String {
@@ -140,19 +102,19 @@ async fn replicas_share_what_one_of_them_compiled_whatever_key_signs_it() -> Res
     let [old, new] = [key(), key()];
     stage.rotate(&[&old])?;
     let cache = stage.path("cache");
-    let first = stage.replica("default-0", true, &cache).await;
+    let first = stage.replica("default-0", &cache).await?;
     until_answered(&first, "a", "one").await?;
     let compiled = stage.compiled();
     ensure!(compiled.len() == 2, "the code and its signature: {compiled:?}");
 
     stage.rotate(&[&new, &old])?;
-    let second = stage.replica("default-1", false, &cache).await;
+    let second = stage.replica("default-1", &cache).await?;
     until_answered(&second, "a", "one").await?;
     ensure!(stage.compiled() == compiled, "it was compiled once");
 
     // Who has lost the key that signed it compiles for itself, and what it signs replaces what nobody trusts.
     stage.rotate(&[&new])?;
-    let third = stage.replica("default-2", false, &cache).await;
+    let third = stage.replica("default-2", &cache).await?;
     until_answered(&third, "a", "one").await?;
     ensure!(third.event("cached module refused").context("it was taken")?["reason"] == "CacheError");
     ensure!(stage.compiled() != compiled);
@@ -178,7 +140,7 @@ async fn a_cache_that_does_not_work_keeps_no_policy_from_being_served() -> Resul
     // Where the folder should be there is a file: nothing can be read or written.
     let cache = stage.path("cache");
     std::fs::write(&cache, "no folder")?;
-    let server = stage.replica("default-0", true, &cache).await;
+    let server = stage.replica("default-0", &cache).await?;
     until_answered(&server, "a", "one").await?;
     ensure!(server.event("compiled module not kept").context("it was kept")?["reason"] == "CacheError");
 
@@ -200,7 +162,7 @@ async fn a_module_that_cannot_be_had_says_why_and_is_tried_again() -> Result<()>
     let stage = Stage::start("modules-that-cannot-be-had").await?;
     stage.registry.push("text", "v1", "text/plain", b"no module").await?;
     stage.registry.push("other", "v1", Registry::MODULE, &denying("other")).await?;
-    let server = stage.replica("default-0", true, &stage.path("cache")).await;
+    let server = stage.replica("default-0", &stage.path("cache")).await?;
     let digest = format!("sha256:{}", "0".repeat(64));
     for (name, wasm, reason, message) in [
         ("later", json!({"module": stage.module("later:v1")}), "PullError", "there is no"),
@@ -221,7 +183,7 @@ async fn a_module_that_cannot_be_had_says_why_and_is_tried_again() -> Result<()>
     ] {
         stage.create(name, &wasm).await?;
         until(&format!("{name} reported"), PATIENCE, async || {
-            let status = stage.revisions().await?.get(&format!("cluster.{name}-1")).await?.data["status"].clone();
+            let status = stage.cluster.revisions.get(&format!("cluster.{name}-1")).await?.data["status"].clone();
             let item = &status["replicas"][0];
             ensure!(item["ready"] == "False" && item["reason"] == reason, "{name}: {status:#}");
             ensure!(item["message"].as_str().unwrap().contains(message), "{name}: {status:#}");
@@ -231,4 +193,27 @@ async fn a_module_that_cannot_be_had_says_why_and_is_tried_again() -> Result<()>
     }
     stage.registry.push("later", "v1", Registry::MODULE, &denying("later")).await?;
     until_answered(&server, "later", "later").await
+}
+
+#[tokio::test]
+async fn a_tag_that_moves_changes_nothing_for_who_was_admitted_before() -> Result<()> {
+    let stage = Stage::start("a-tag-that-moves").await?;
+    stage.registry.push("a", "v1", Registry::MODULE, &denying("one")).await?;
+    let pinned = proviso_artifacts::Digest::of(&denying("one")).to_string();
+    stage.create("a", &json!({"module": stage.module("a:v1")})).await?;
+    let cache = stage.path("cache");
+    let first = stage.replica("default-0", &cache).await?;
+    until_answered(&first, "a", "one").await?;
+    let status = stage.cluster.until_reported("cluster.a-1", "default-0", "True", "Loaded").await?;
+    ensure!(status["modules"] == json!([{"module": stage.module("a:v1"), "digest": pinned}]), "{status:#}");
+
+    stage.registry.push("a", "v1", Registry::MODULE, &denying("another")).await?;
+    let second = stage.replica("default-1", &cache).await?;
+    until_answered(&second, "a", "one").await?;
+    // Without the cache too: the registry still has it under its digest.
+    let third = stage.replica("default-2", &stage.path("another-cache")).await?;
+    until_answered(&third, "a", "one").await?;
+    let status = stage.cluster.until_reported("cluster.a-1", "default-2", "True", "Loaded").await?;
+    ensure!(status["modules"][0]["digest"] == pinned, "{status:#}");
+    Ok(())
 }

@@ -163,7 +163,8 @@ fn leader_part(slot: &Slot, time: &Time) -> Option<Value> {
     if old == Some(&new) && slot.seen.reported.modules == *loaded {
         return None;
     }
-    let module = |(module, digest): (&String, &Digest)| ModuleStatus { module: module.clone(), digest: digest.to_string() };
+    let module =
+        |(module, digest): (&String, &Digest)| ModuleStatus { module: module.clone(), digest: digest.to_string() };
     let modules: Vec<_> = loaded.iter().map(module).collect();
     Some(json!({"conditions": [new], "modules": modules}))
 }

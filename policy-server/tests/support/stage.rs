@@ -1,5 +1,6 @@
 //! A real control plane that knows the kinds, and replicas of the policy server `default` in it.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
@@ -55,10 +56,21 @@ impl Stage {
 
     /// Starts the replica of a pod and waits until it is ready.
     pub async fn replica_of(&self, pod: &str, pod_uid: &str) -> Result<Server> {
+        self.replica_with(pod, pod_uid, []).await
+    }
+
+    /// Starts the replica of a pod with more arguments and waits until it is ready.
+    pub async fn replica_with(
+        &self,
+        pod: &str,
+        pod_uid: &str,
+        arguments: impl IntoIterator<Item = OsString>,
+    ) -> Result<Server> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_policy-server"));
         command
             .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"])
             .args(["--policy-server", "default", "--namespace", "default", "--pod-name", pod, "--pod-uid", pod_uid])
+            .args(arguments)
             .env("KUBECONFIG", self.plane.kubeconfig());
         let server = Server::run(command, Folder::new()).await;
         until("a ready replica", PATIENCE, async || {
