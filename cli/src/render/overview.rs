@@ -1,0 +1,143 @@
+//! The table of all policies, and below it what is wrong.
+
+use anstyle::Style;
+use proviso_crds::PolicyPhase;
+
+use super::text::paragraph;
+use super::{BAD, BOLD, Cell, DIM, GOOD, PLAIN, Table, View, WAITING, paint};
+use crate::report::{Overview, PolicyReport};
+
+/// `of_all_namespaces`: whether the namespace is a column.
+#[must_use]
+pub fn overview(overview: &Overview, of_all_namespaces: bool, namespace: &str, view: &View) -> String {
+    let mut page = String::new();
+    if overview.policies.is_empty() {
+        let place =
+            if of_all_namespaces { "in any namespace".to_owned() } else { format!("in the namespace {namespace}") };
+        let more = if of_all_namespaces { String::new() } else { format!(" Everywhere: {} status -A", view.program) };
+        let line = format!("There is no ClusterPolicy, and no Policy {place}.{more}");
+        page.push_str(&paragraph(&line, view.width, 0, "", PLAIN));
+    } else {
+        page.push_str(&table(&overview.policies, of_all_namespaces, view));
+    }
+    for policy in overview.policies.iter().filter(|policy| policy.problem.is_some()) {
+        page.push('\n');
+        problem(&mut page, policy, view);
+    }
+    if !overview.unseen.is_empty() {
+        page.push('\n');
+    }
+    view.unseen(&mut page, &overview.unseen);
+    page
+}
+
+fn table(policies: &[PolicyReport], of_all_namespaces: bool, view: &View) -> String {
+    let mut header = vec!["POLICY", "PHASE", "LIVE", "NEWEST", "MODE", "READY", "AGE"];
+    if of_all_namespaces {
+        header.insert(0, "NAMESPACE");
+    }
+    if view.is_wide {
+        header.extend(["SERVER", "SUMMARY"]);
+    }
+    let mut table = Table::new(&header);
+    for policy in policies {
+        let mut row = vec![
+            policy.reference().into(),
+            phase(policy.phase),
+            number(policy.live_generation),
+            policy.generation.to_string().into(),
+            policy.mode.map_or_else(|| "-".to_owned(), |mode| format!("{mode:?}")).into(),
+            policy.replicas.as_ref().map_or("-", |replicas| replicas.summary.as_str()).into(),
+            view.age(policy.created.as_ref().map(|time| time.0)).into(),
+        ];
+        if of_all_namespaces {
+            row.insert(0, policy.namespace.as_deref().unwrap_or("-").into());
+        }
+        if view.is_wide {
+            row.push(policy.policy_server.as_str().into());
+            row.push(policy.summary.as_str().into());
+        }
+        table.row(row);
+    }
+    table.render(view.width)
+}
+
+fn problem(page: &mut String, policy: &PolicyReport, view: &View) {
+    let Some(problem) = &policy.problem else { return };
+    let line = format!("{}: {}", policy.policy, policy.summary);
+    page.push_str(&paragraph(&line, view.width, 0, "", BOLD));
+    let line = format!("{}: {}", problem.reason, problem.message);
+    page.push_str("  ");
+    page.push_str(&paragraph(&line, view.width, 2, "  ", problem_style(policy.phase)));
+    let line = format!("  More: {} status {}\n", view.program, policy.policy);
+    page.push_str(&paint(DIM, &line));
+}
+
+fn number(generation: Option<i64>) -> Cell {
+    generation.map_or_else(|| "-".to_owned(), |generation| generation.to_string()).into()
+}
+
+fn problem_style(phase: PolicyPhase) -> Style {
+    if phase == PolicyPhase::Failed { BAD } else { WAITING }
+}
+
+pub(super) fn phase(phase: PolicyPhase) -> Cell {
+    Cell::new(format!("{phase:?}"), phase_style(phase))
+}
+
+pub(super) fn phase_style(phase: PolicyPhase) -> Style {
+    match phase {
+        PolicyPhase::Active => GOOD,
+        PolicyPhase::Failed => BAD,
+        PolicyPhase::Pending | PolicyPhase::Updating => WAITING,
+        PolicyPhase::Disabled => DIM,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{plain, view};
+    use super::*;
+    use crate::cluster::Found;
+    use crate::objects::tests::{active, failed, policy};
+    use proviso_core::PolicyId;
+
+    fn some() -> Overview {
+        let mut cluster = policy(4, &active(4));
+        cluster.id = PolicyId::cluster("trusted-registries").unwrap();
+        let message = "spec.program.cel.validations[0].expression: undeclared reference to 'parms'";
+        let items = vec![policy(8, &failed(8, 7, "CompileError", message)), cluster];
+        Overview::new(Found { items, unseen: Vec::new() })
+    }
+
+    #[test]
+    fn the_overview_says_what_is_wrong() {
+        let wanted = "\
+POLICY                            PHASE   LIVE  NEWEST  MODE     READY  AGE
+clusterpolicy/trusted-registries  Active  4     4       Protect  2/2    12d
+policy/labels                     Failed  7     8       Protect  0/2    12d
+
+ns.team.labels: generation 8 does not work; generation 7 goes on answering
+  CompileError: spec.program.cel.validations[0].expression: undeclared reference
+  to 'parms'
+  More: proviso status ns.team.labels
+";
+        assert_eq!(plain(&overview(&some(), false, "team", &view(80))), wanted);
+    }
+
+    #[test]
+    fn all_namespaces_have_a_column() {
+        let page = plain(&overview(&some(), true, "team", &view(140)));
+        assert!(page.starts_with("NAMESPACE  POLICY "), "{page}");
+        assert!(page.contains("\nteam       policy/labels "), "{page}");
+    }
+
+    #[test]
+    fn nothing_is_said_in_words() {
+        let page = overview(&Overview { policies: Vec::new(), unseen: Vec::new() }, false, "team", &view(140));
+        assert_eq!(
+            plain(&page),
+            "There is no ClusterPolicy, and no Policy in the namespace team. Everywhere: proviso status -A\n"
+        );
+    }
+}
