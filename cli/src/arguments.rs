@@ -52,6 +52,7 @@ pub enum Command {
     Rollback(Rollback),
     /// Print completions for a shell
     Completions {
+        /// The shell
         shell: Shell,
     },
 }
@@ -63,7 +64,8 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
 pub struct Status {
-    /// The policy; without it all that you may see: ClusterPolicies, and the Policies of the namespace
+    /// The policy, by any of its names; without it all that you may see: ClusterPolicies, and the Policies of the
+    /// namespace
     pub policy: Option<PolicyRef>,
 
     /// The Policies of all namespaces
@@ -83,12 +85,14 @@ pub struct Status {
 pub enum Revisions {
     /// List them: what became of each, and what it changed
     List {
+        /// The policy, by any of its names
         policy: PolicyRef,
         #[command(flatten)]
         output: Output,
     },
     /// Show one: its spec, its modules, and what each replica says about it
     Show {
+        /// The policy, by any of its names
         policy: PolicyRef,
         /// Number of the generation, as `revisions list` shows it
         #[arg(value_parser = generation)]
@@ -98,6 +102,7 @@ pub enum Revisions {
     },
     /// Compare two specs; without generations: what answers now with the newest
     Diff {
+        /// The policy, by any of its names
         policy: PolicyRef,
         /// Generation to start from; without it the live one
         #[arg(value_parser = generation)]
@@ -116,6 +121,7 @@ pub enum Revisions {
 /// Exit code: 0 when the new generation is live, 1 if it is not.
 #[derive(Args, Debug)]
 pub struct Rollback {
+    /// The policy, by any of its names
     pub policy: PolicyRef,
 
     /// Number of the generation to go back to, as `revisions list` shows it
@@ -150,7 +156,9 @@ pub enum Form {
     Table,
     /// For people, with more columns
     Wide,
+    /// For programs
     Json,
+    /// For programs
     Yaml,
 }
 
@@ -164,8 +172,11 @@ pub fn command(program: &'static str) -> clap::Command {
   {program} revisions diff policy/required-labels
   {program} rollback clusterpolicy/trusted-registries --dry-run
 
-POLICY is policy/NAME (of the namespace), clusterpolicy/NAME, the short names pvp/NAME and pvcp/NAME, a policy id
-(cluster.NAME, ns.NAMESPACE.NAME), or a NAME alone if only one kind has it."
+Names of a policy:
+  policy/NAME, pvp/NAME          a Policy of the namespace
+  clusterpolicy/NAME, pvcp/NAME  a ClusterPolicy
+  cluster.NAME, ns.NS.NAME       the policy's id, as this program prints it
+  NAME                           if only one kind has it"
     ))
 }
 

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::error::{Access, Error, Missing, root_cause};
 use crate::objects::{ObjectError, PolicyObject, ROLLBACK_TO, RevisionObject};
 use crate::policy_ref::PolicyRef;
-use crate::report::Unseen;
+use crate::report::{self, Unseen};
 
 const POLICIES: &str = "policies.proviso.dev";
 const CLUSTER_POLICIES: &str = "clusterpolicies.proviso.dev";
@@ -264,7 +264,7 @@ fn name(object: &DynamicObject) -> String {
 
 fn kind_in_words(error: &Error) -> &'static str {
     match error {
-        Error::Forbidden { access, .. } if access.resource == CLUSTER_POLICIES => "ClusterPolicies",
-        _ => "Policies",
+        Error::Forbidden { access, .. } if access.resource == CLUSTER_POLICIES => report::CLUSTER_POLICIES,
+        _ => report::POLICIES,
     }
 }

@@ -17,6 +17,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
+use terminal_size::{Width, terminal_size_of};
 
 use arguments::{Arguments, Command};
 use cluster::Cluster;
@@ -36,7 +37,7 @@ pub fn main(program: &'static str) -> ExitCode {
 
 fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> {
     if let Command::Completions { shell } = arguments.command {
-        complete(shell, program)?;
+        std::io::stdout().write_all(&completions(shell, program))?;
         return Ok(ExitCode::SUCCESS);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -53,11 +54,11 @@ fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> 
 }
 
 /// Completions are for the program as it is installed.
-fn complete(shell: clap_complete::Shell, program: &'static str) -> Result<(), Error> {
+fn completions(shell: clap_complete::Shell, program: &'static str) -> Vec<u8> {
     let installed = program.replace(' ', "-");
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut arguments::command(program), installed, &mut script);
-    Ok(std::io::stdout().write_all(&script)?)
+    script
 }
 
 /// Says what went wrong and what to do.
@@ -65,7 +66,24 @@ fn complain(error: &Error, program: &str) {
     if matches!(error, Error::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe) {
         return;
     }
-    let text = render::complaint(&error.to_string(), error.remedy(program).as_deref());
+    let columns = terminal_size_of(std::io::stderr()).map(|(Width(width), _)| width.into());
+    let text = render::complaint(&error.to_string(), error.remedy(program).as_deref(), columns);
     // If that cannot be said, nothing can.
     let _ = anstream::stderr().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+    use clap_complete::Shell;
+
+    #[test]
+    fn every_shell_has_completions_for_the_program_as_it_is_installed() {
+        for shell in Shell::value_variants() {
+            for (program, installed) in [("proviso", "proviso"), ("kubectl proviso", "kubectl-proviso")] {
+                let script = String::from_utf8(super::completions(*shell, program)).unwrap();
+                assert!(script.contains(installed) && script.contains("rollback"), "{shell}: {script}");
+            }
+        }
+    }
 }

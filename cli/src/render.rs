@@ -57,11 +57,12 @@ impl View {
     }
 }
 
-/// An error and its remedy.
+/// An error and its remedy, for a terminal of this width.
 #[must_use]
-pub fn complaint(error: &str, remedy: Option<&str>) -> String {
-    let remedy = remedy.map_or_else(String::new, |remedy| format!("  {}\n", printable(remedy)));
-    format!("{} {}\n{remedy}", paint(BAD, "error:"), printable(error))
+pub fn complaint(error: &str, remedy: Option<&str>, columns: Option<usize>) -> String {
+    let error = paragraph(error, columns, "error: ".len(), "  ", PLAIN);
+    let remedy = remedy.map_or_else(String::new, |it| format!("  {}", paragraph(it, columns, 2, "  ", PLAIN)));
+    format!("{} {error}{remedy}", paint(BAD, "error:"))
 }
 
 fn paint(style: Style, text: &str) -> String {

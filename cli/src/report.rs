@@ -65,11 +65,24 @@ pub struct Unseen {
     pub message: String,
 }
 
+/// What an overview is of, as [`Unseen::what`] names it.
+pub const CLUSTER_POLICIES: &str = "ClusterPolicies";
+pub const POLICIES: &str = "Policies";
+
 /// Where many policies stand.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Overview {
     pub policies: Vec<PolicyReport>,
     pub unseen: Vec<Unseen>,
+}
+
+/// What a person may do next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NextStep {
+    pub what: String,
+    /// Whole, to be copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
 }
 
 /// Everything about one policy.
@@ -82,7 +95,8 @@ pub struct Detail {
     pub revisions: Vec<RevisionReport>,
     /// The latest last.
     pub events: Vec<EventReport>,
-    pub next_steps: Vec<String>,
+    /// The most important first.
+    pub next_steps: Vec<NextStep>,
     pub unseen: Vec<Unseen>,
 }
 

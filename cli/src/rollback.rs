@@ -67,12 +67,17 @@ pub fn plan<'a>(
         all.sort_unstable();
         return kept(generation).ok_or_else(|| PlanError::NotKept { policy: id(), generation, kept: all });
     }
-    let live = policy.status.live_generation.filter(|live| *live != policy.generation);
     let present = newest_spec(policy, revisions);
     let was_live =
         |it: &&RevisionObject| it.generation < policy.generation && it.was_ever_live() && !is_same(&it.data, present);
     let before = || revisions.iter().filter(was_live).max_by_key(|revision| revision.generation);
-    live.and_then(kept).or_else(before).ok_or_else(|| PlanError::Nothing { policy: id() })
+    under_way(policy).and_then(kept).or_else(before).ok_or_else(|| PlanError::Nothing { policy: id() })
+}
+
+/// The live generation, if a newer one is to replace it.
+#[must_use]
+pub fn under_way(policy: &PolicyObject) -> Option<i64> {
+    policy.status.live_generation.filter(|live| *live != policy.generation)
 }
 
 /// The spec of the newest generation, in the form that revisions have if there is one of it.

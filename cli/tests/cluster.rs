@@ -20,6 +20,7 @@ use kube::{Api, Client, Resource as _, ResourceExt as _};
 use proviso_crds::{Policy, PolicyRevision};
 use proviso_e2e::{ControlPlane, Kubectl, until};
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -263,12 +264,12 @@ async fn status_and_revisions_tell_what_there_is() -> Result<()> {
 
     // Nothing failed that was asked about, and the operator has not looked at one.
     let said = stage.proviso(&["status"]).await?;
-    ensure!(said.code == Some(3) && said.out.contains("clusterpolicy/trusted  Pending"), "{said:?}");
+    ensure!(said.code == Some(3) && said.out.contains("cluster.trusted  Pending"), "{said:?}");
     let said = stage.proviso(&["status", "-A"]).await?;
     ensure!(said.code == Some(1) && !said.out.contains('\u{1b}'), "{said:?}");
-    let row = said.out.lines().find(|line| line.contains("policy/labels")).context("its row")?;
-    let cells: Vec<_> = row.split_whitespace().take(7).collect();
-    ensure!(cells == [TEAM, "policy/labels", "Failed", "1", "2", "Protect", "0/1"], "{row}");
+    let row = said.out.lines().find(|line| line.contains("ns.team.labels")).context("its row")?;
+    let cells: Vec<_> = row.split_whitespace().take(6).collect();
+    ensure!(cells == ["ns.team.labels", "Failed", "1", "2", "Protect", "0/1"], "{row}");
     ensure!(said.out.contains(&format!("CompileError: {MESSAGE}")), "{said:?}");
 
     // One policy, by each of its names; as kubectl's plugin it says so.
@@ -282,7 +283,7 @@ async fn status_and_revisions_tell_what_there_is() -> Result<()> {
         "Replicas of generation 1 (live)\n",
         "policy-server-default-0  True",
         "generation 2: spec.program",
-        "Undo the change: kubectl proviso rollback ns.team.labels\n",
+        "Undo the change: kubectl proviso rollback ns.team.labels --to 1\n",
     ] {
         ensure!(said.out.contains(wanted), "{wanted}: {said:?}");
     }
@@ -309,6 +310,37 @@ async fn status_and_revisions_tell_what_there_is() -> Result<()> {
     let said = stage.proviso(&["revisions", "diff", "ns.team.labels"]).await?;
     ensure!(said.out.starts_with("--- ns.team.labels generation 1 (live)\n+++ ns.team.labels generation 2 (newest)\n"));
     ensure!(said.out.ends_with("-  label: owner\n+  label: team\n"), "{said:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_watches_sees_what_changes() -> Result<()> {
+    let mut stage = Stage::with_kinds("cli-watch").await?;
+    stage.policy("labels", "owner").await?;
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_proviso"))
+        .args(["status", "ns.team.labels", "--watch", "-o", "json", "--kubeconfig"])
+        .arg(stage.plane.kubeconfig())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut reports = BufReader::new(watch.stdout.take().context("stdout")?).lines();
+    let mut complaints = BufReader::new(watch.stderr.take().context("stderr")?).lines();
+    let mut next = async || -> Result<Value> {
+        let line = tokio::time::timeout(PATIENCE, reports.next_line()).await??.context("the end")?;
+        Ok(serde_json::from_str(&line)?)
+    };
+    ensure!(next().await?["phase"] == "Pending");
+    stage.status("labels", active(1)).await?;
+    let report = next().await?;
+    ensure!(report["phase"] == "Active" && report["liveGeneration"] == 1, "{report:#}");
+    // It does not give up while the API server is away.
+    stage.plane.api_server(0).process().kill();
+    let complaint = tokio::time::timeout(PATIENCE, complaints.next_line()).await??.context("the end")?;
+    ensure!(complaint.contains("does not answer"), "{complaint}");
+    stage.plane.api_server(0).process().restart()?;
+    ensure!(next().await?["phase"] == "Active");
     Ok(())
 }
 
@@ -394,8 +426,6 @@ Not shown: events: you may not list events in the namespace team.
     ensure!(said.err.contains("you may not list policies.proviso.dev"), "{said:?}");
     let said = run("proviso", &reader, &["rollback", "policy/labels", "-n", TEAM, "--to", "1"]).await?;
     ensure!(said.err.contains("you may not patch policies.proviso.dev in the namespace team"), "{said:?}");
-    let said = run("proviso", &reader, &["rollback", "policy/labels", "-n", TEAM]).await?;
-    ensure!(said.err.contains("rollback ns.team.labels --to GENERATION"), "{said:?}");
 
     // Who may change the policy may ask, and the operator answers in that namespace.
     let owner = stage.user("owner", "get,list,patch", "policies.proviso.dev,events").await?;
@@ -409,6 +439,19 @@ Not shown: events: you may not list events in the namespace team.
     played?;
     let said = said?;
     ensure!(said.code == Some(1) && said.out.contains("the operator refused: there is no generation 7"), "{said:?}");
+    // A change under way needs no number to be undone, one that is live does.
+    let play = async {
+        ensure!(stage.until_asked("labels").await? == "1");
+        stage.policy("labels", "owner").await?;
+        stage.status("labels", active(3)).await
+    };
+    let undo = ["rollback", "policy/labels", "-n", TEAM];
+    let (said, played) = tokio::join!(run("proviso", &owner, &undo), play);
+    played?;
+    let said = said?;
+    ensure!(said.code == Some(0) && said.out.contains("generation 3 answers requests"), "{said:?}");
+    let said = run("proviso", &owner, &undo).await?;
+    ensure!(said.code == Some(1) && said.err.contains("rollback ns.team.labels --to GENERATION"), "{said:?}");
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::objects::{PolicyObject, ROLLBACK_TO, RevisionObject};
 use crate::render;
 use crate::report::EventReport;
-use crate::rollback::{Outcome, PlanError, Request, Step, newest_spec, plan};
+use crate::rollback::{Outcome, PlanError, Request, Step, newest_spec, plan, under_way};
 
 /// Between two looks. Looking again needs no more rights than looking once, which watching would.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -38,9 +38,9 @@ pub async fn run(session: &Session, arguments: &Rollback) -> Result<ExitCode, Er
             (target.generation, Some(target.data.clone()))
         }
         // The operator knows what is kept.
-        Err(error @ Error::Forbidden { .. }) => match arguments.to {
-            Some(to) if !arguments.dry_run => (to, None),
-            Some(_) => return Err(error),
+        Err(error @ Error::Forbidden { .. }) => match arguments.to.or_else(|| under_way(&policy)) {
+            _ if arguments.dry_run => return Err(error),
+            Some(to) => (to, None),
             None => return Err(PlanError::Blind { policy: policy.id.clone(), cause: error.to_string() }.into()),
         },
         Err(error) => return Err(error),

@@ -40,8 +40,9 @@ pub async fn run(session: &Session, arguments: &Status) -> Result<ExitCode, Erro
         tokio::time::sleep(PAUSE).await;
         match look(session, arguments).await {
             Ok(new) => {
+                let is_news = trouble.take().is_some() || new != report;
                 // Ages move on a screen; elsewhere only news is written.
-                if std::io::stdout().is_terminal() || new != report || trouble.take().is_some() {
+                if is_news || std::io::stdout().is_terminal() {
                     show(session, arguments, &new)?;
                 }
                 report = new;

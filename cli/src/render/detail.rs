@@ -1,12 +1,12 @@
 //! Everything about one policy, the most urgent first.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use proviso_crds::{PolicyKind, PolicyPhase, Readiness, ReplicaStatus};
+use proviso_crds::{PolicyPhase, Readiness, ReplicaStatus};
 
 use super::overview::phase_style;
-use super::text::paragraph;
+use super::text::{paragraph, width};
 use super::{BAD, BOLD, Cell, DIM, GOOD, PLAIN, Table, View, WAITING, facts, heading, paint};
-use crate::report::{Detail, EventReport, PolicyReport, RevisionReport};
+use crate::report::{Detail, EventReport, NextStep, PolicyReport, RevisionReport};
 
 /// How many Events are shown where there is no room for all.
 const EVENTS: usize = 8;
@@ -36,8 +36,7 @@ pub fn detail(detail: &Detail, view: &View) -> String {
     if !detail.next_steps.is_empty() {
         heading(&mut page, "What to do");
         for step in &detail.next_steps {
-            page.push_str("- ");
-            page.push_str(&paragraph(step, view.width, 2, "  ", PLAIN));
+            next_step(&mut page, step, view);
         }
     }
     if !detail.unseen.is_empty() {
@@ -48,11 +47,9 @@ pub fn detail(detail: &Detail, view: &View) -> String {
 }
 
 fn about(policy: &PolicyReport, revisions: &[RevisionReport], view: &View) -> Vec<(&'static str, String)> {
-    let what = match (policy.kind, &policy.namespace) {
-        (PolicyKind::Policy, Some(namespace)) => format!("Policy {} in the namespace {namespace}", policy.name),
-        _ => format!("ClusterPolicy {}", policy.name),
-    };
-    let mut facts = vec![("Policy", format!("{what}, {} old", view.age(policy.created.as_ref().map(|time| time.0))))];
+    let place = policy.namespace.as_ref().map_or_else(String::new, |it| format!(" in the namespace {it}"));
+    let age = view.age(policy.created.as_ref().map(|time| time.0));
+    let mut facts = vec![("Policy", format!("{}{place}, {age} old", policy.reference()))];
     facts.push(("Server", policy.policy_server.clone()));
     if let Some(mode) = policy.mode {
         facts.push(("Mode", format!("{mode:?}")));
@@ -85,17 +82,14 @@ fn steps(page: &mut String, policy: &PolicyReport, view: &View) {
     let mut table = Table::new(&["STEP", if view.is_wide { "CONDITION" } else { "" }, "STATE", "FOR", "WHAT"]);
     for condition in &policy.conditions {
         let state = state(policy, condition);
-        let what = if state.0 == "failed" {
-            format!("{}: {}", condition.reason, condition.message)
-        } else {
-            condition.message.clone()
-        };
+        // The head of the page says it in full.
+        let what = if state.0 == "failed" { &condition.reason } else { &condition.message };
         table.row(vec![
             in_words(&condition.type_).into(),
             if view.is_wide { format!("{}={}", condition.type_, condition.status) } else { String::new() }.into(),
             Cell::new(state.0, state.1),
             view.age(Some(condition.last_transition_time.0)).into(),
-            what.into(),
+            what.as_str().into(),
         ]);
     }
     page.push_str(&table.render(view.width));
@@ -131,10 +125,27 @@ fn replicas(page: &mut String, policy: &PolicyReport, revision: &RevisionReport,
         names.push("live");
     }
     heading(page, &format!("Replicas of generation {generation} ({})", names.join(", ")));
-    page.push_str(&replica_table(&revision.replicas, view));
+    let told = policy.problem.as_ref().map(|problem| problem.message.as_str());
+    page.push_str(&replica_table(&revision.replicas, told, view));
 }
 
-pub(super) fn replica_table(replicas: &[ReplicaStatus], view: &View) -> String {
+fn next_step(page: &mut String, step: &NextStep, view: &View) {
+    let Some(command) = &step.command else {
+        page.push_str("- ");
+        return page.push_str(&paragraph(&format!("{}.", step.what), view.width, 2, "  ", PLAIN));
+    };
+    let line = format!("- {}: {command}", step.what);
+    if view.width.is_none_or(|columns| width(&line) <= columns) {
+        return page.push_str(&paint(PLAIN, &(line + "\n")));
+    }
+    page.push_str("- ");
+    page.push_str(&paragraph(&format!("{}:", step.what), view.width, 2, "  ", PLAIN));
+    // On a line of its own and whole, to be copied.
+    page.push_str(&paint(PLAIN, &format!("  {command}\n")));
+}
+
+/// `told`: a message that stands elsewhere on the page.
+pub(super) fn replica_table(replicas: &[ReplicaStatus], told: Option<&str>, view: &View) -> String {
     if replicas.is_empty() {
         return paint(DIM, "No replica has said anything about it.\n");
     }
@@ -153,7 +164,7 @@ pub(super) fn replica_table(replicas: &[ReplicaStatus], view: &View) -> String {
             view.age(Some(replica.last_transition_time.0)).into(),
             replica.server_version.as_str().into(),
             replica.reason.as_str().into(),
-            replica.message.as_str().into(),
+            if told == Some(&replica.message) { "" } else { replica.message.as_str() }.into(),
         ]);
     }
     table.render(view.width)
@@ -218,7 +229,7 @@ generation 8 does not work; generation 7 goes on answering
 CompileError: spec.program.cel.validations[0].expression: undeclared reference
 to 'parms'
 
-Policy  Policy labels in the namespace team, 12d old
+Policy  policy/labels in the namespace team, 12d old
 Server  default
 Mode    Protect
 Live    generation 7, for 40m
@@ -227,16 +238,13 @@ Newest  generation 8, served by 0 of 2 replicas
 Generation 8, step by step
 STEP                      STATE    FOR  WHAT
 Taken up by the operator  done     40m  there is a revision of this generation
-Program prepared          failed   40m  CompileError:
-                                        spec.program.cel.validations[0].expression:
-                                        undeclared reference to 'parms'
+Program prepared          failed   40m  CompileError
 Loaded by every replica   waiting  40m  0 of 2 Ready replicas serve it
 Answering requests        waiting  40m  not yet; generation 7 goes on answering
 
 Replicas of generation 8 (newest)
 POD                      READY  FOR  VERSION  REASON
 policy-server-default-0  False  30m  0.1.0    CompileError
-    spec.program.cel.validations[0].expression: undeclared reference to 'parms'
 
 Replicas of generation 7 (live)
 POD                      READY  FOR  VERSION  REASON
@@ -250,9 +258,8 @@ AGE  TYPE     REASON        MESSAGE
 
 What to do
 - Correct the program where the message says, and apply the policy again.
-- Its log: kubectl logs -n proviso-system policy-server-default-0
 - See what generation 7 did not have: proviso revisions diff ns.team.labels
-- Undo the change: proviso rollback ns.team.labels
+- Undo the change: proviso rollback ns.team.labels --to 7
 ";
         assert_eq!(plain(&detail(&report(&revisions(), Vec::new()), &view(80))), wanted);
     }
@@ -263,7 +270,7 @@ What to do
         let unseen = Unseen { what: "the replicas one by one".to_owned(), reason: "Forbidden", message };
         let page = plain(&detail(&report(&[], vec![unseen]), &view(140)));
         assert!(page.contains(&format!("CompileError: {MESSAGE}\n")), "{page}");
-        assert!(page.contains("0 of 2 replicas") && page.contains("proviso rollback ns.team.labels"), "{page}");
+        assert!(page.contains("0 of 2 replicas") && page.contains("proviso rollback ns.team.labels --to 7"), "{page}");
         assert!(
             !page.contains("Replicas of") && page.contains("Not shown: the replicas one by one: you may not"),
             "{page}"

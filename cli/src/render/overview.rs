@@ -5,20 +5,28 @@ use proviso_crds::PolicyPhase;
 
 use super::text::paragraph;
 use super::{BAD, BOLD, Cell, DIM, GOOD, PLAIN, Table, View, WAITING, paint};
-use crate::report::{Overview, PolicyReport};
+use crate::report::{CLUSTER_POLICIES, Overview, POLICIES, PolicyReport};
 
-/// `of_all_namespaces`: whether the namespace is a column.
+/// `of_all_namespaces` and `namespace`: where was looked.
 #[must_use]
 pub fn overview(overview: &Overview, of_all_namespaces: bool, namespace: &str, view: &View) -> String {
     let mut page = String::new();
     if overview.policies.is_empty() {
-        let place =
-            if of_all_namespaces { "in any namespace".to_owned() } else { format!("in the namespace {namespace}") };
+        let is_seen = |what: &str| !overview.unseen.iter().any(|it| it.what == what);
+        let mut kinds = Vec::new();
+        if is_seen(CLUSTER_POLICIES) {
+            kinds.push("no ClusterPolicy".to_owned());
+        }
+        if is_seen(POLICIES) {
+            let place =
+                if of_all_namespaces { "any namespace".to_owned() } else { format!("the namespace {namespace}") };
+            kinds.push(format!("no Policy in {place}"));
+        }
         let more = if of_all_namespaces { String::new() } else { format!(" Everywhere: {} status -A", view.program) };
-        let line = format!("There is no ClusterPolicy, and no Policy {place}.{more}");
+        let line = format!("There is {}.{more}", kinds.join(", and "));
         page.push_str(&paragraph(&line, view.width, 0, "", PLAIN));
     } else {
-        page.push_str(&table(&overview.policies, of_all_namespaces, view));
+        page.push_str(&table(&overview.policies, view));
     }
     for policy in overview.policies.iter().filter(|policy| policy.problem.is_some()) {
         page.push('\n');
@@ -31,18 +39,16 @@ pub fn overview(overview: &Overview, of_all_namespaces: bool, namespace: &str, v
     page
 }
 
-fn table(policies: &[PolicyReport], of_all_namespaces: bool, view: &View) -> String {
+fn table(policies: &[PolicyReport], view: &View) -> String {
     let mut header = vec!["POLICY", "PHASE", "LIVE", "NEWEST", "MODE", "READY", "AGE"];
-    if of_all_namespaces {
-        header.insert(0, "NAMESPACE");
-    }
     if view.is_wide {
         header.extend(["SERVER", "SUMMARY"]);
     }
     let mut table = Table::new(&header);
     for policy in policies {
-        let mut row = vec![
-            policy.reference().into(),
+        let mut row: Vec<Cell> = vec![
+            // The id: with the namespace in it, it is what other commands take.
+            policy.policy.as_str().into(),
             phase(policy.phase),
             number(policy.live_generation),
             policy.generation.to_string().into(),
@@ -50,9 +56,6 @@ fn table(policies: &[PolicyReport], of_all_namespaces: bool, view: &View) -> Str
             policy.replicas.as_ref().map_or("-", |replicas| replicas.summary.as_str()).into(),
             view.age(policy.created.as_ref().map(|time| time.0)).into(),
         ];
-        if of_all_namespaces {
-            row.insert(0, policy.namespace.as_deref().unwrap_or("-").into());
-        }
         if view.is_wide {
             row.push(policy.policy_server.as_str().into());
             row.push(policy.summary.as_str().into());
@@ -100,6 +103,7 @@ mod tests {
     use super::*;
     use crate::cluster::Found;
     use crate::objects::tests::{active, failed, policy};
+    use crate::report::Unseen;
     use proviso_core::PolicyId;
 
     fn some() -> Overview {
@@ -113,9 +117,9 @@ mod tests {
     #[test]
     fn the_overview_says_what_is_wrong() {
         let wanted = "\
-POLICY                            PHASE   LIVE  NEWEST  MODE     READY  AGE
-clusterpolicy/trusted-registries  Active  4     4       Protect  2/2    12d
-policy/labels                     Failed  7     8       Protect  0/2    12d
+POLICY                      PHASE   LIVE  NEWEST  MODE     READY  AGE
+cluster.trusted-registries  Active  4     4       Protect  2/2    12d
+ns.team.labels              Failed  7     8       Protect  0/2    12d
 
 ns.team.labels: generation 8 does not work; generation 7 goes on answering
   CompileError: spec.program.cel.validations[0].expression: undeclared reference
@@ -126,18 +130,22 @@ ns.team.labels: generation 8 does not work; generation 7 goes on answering
     }
 
     #[test]
-    fn all_namespaces_have_a_column() {
-        let page = plain(&overview(&some(), true, "team", &view(140)));
-        assert!(page.starts_with("NAMESPACE  POLICY "), "{page}");
-        assert!(page.contains("\nteam       policy/labels "), "{page}");
+    fn wide_says_how_each_policy_stands() {
+        let page = plain(&overview(&some(), true, "team", &View { is_wide: true, ..view(140) }));
+        assert!(page.contains("12d  default  generation 4 answers requests\n"), "{page}");
     }
 
     #[test]
     fn nothing_is_said_in_words() {
-        let page = overview(&Overview { policies: Vec::new(), unseen: Vec::new() }, false, "team", &view(140));
+        let mut nothing = Overview { policies: Vec::new(), unseen: Vec::new() };
         assert_eq!(
-            plain(&page),
+            plain(&overview(&nothing, false, "team", &view(140))),
             "There is no ClusterPolicy, and no Policy in the namespace team. Everywhere: proviso status -A\n"
         );
+        // What could not be looked at is not said to be nothing.
+        let message = "you may not list clusterpolicies.proviso.dev".to_owned();
+        nothing.unseen.push(Unseen { what: CLUSTER_POLICIES.to_owned(), reason: "Forbidden", message });
+        let page = plain(&overview(&nothing, true, "team", &view(140)));
+        assert!(page.starts_with("There is no Policy in any namespace.\n\nNot shown: ClusterPolicies: "), "{page}");
     }
 }

@@ -21,9 +21,12 @@ pub fn list(policy: &PolicyObject, revisions: &[RevisionReport], unseen: &[Unsee
     }
     let mut header = vec!["GENERATION", "STATE", "FOR", "READY", "AGE"];
     if view.is_wide {
-        header.extend(["LOADED", "SERVER", "REVISION", "WHY"]);
+        header.extend(["LOADED", "SERVER", "REVISION"]);
     }
     header.push("CHANGED");
+    if view.is_wide {
+        header.push("WHY");
+    }
     let mut table = Table::new(&header);
     for revision in revisions {
         let mut row = vec![
@@ -41,9 +44,11 @@ pub fn list(policy: &PolicyObject, revisions: &[RevisionReport], unseen: &[Unsee
             row.push(if revision.loaded { "yes" } else { "no" }.into());
             row.push(revision.policy_server.as_str().into());
             row.push(revision.name.as_str().into());
-            row.push(revision.problem.as_ref().map_or("", |problem| problem.message.as_str()).into());
         }
         row.push(changed(revision, view.is_wide).into());
+        if view.is_wide {
+            row.push(revision.problem.as_ref().map_or("", |problem| problem.message.as_str()).into());
+        }
         table.row(row);
     }
     page.push_str(&table.render(view.width));
@@ -80,7 +85,8 @@ pub fn show(policy: &PolicyObject, shown: &ShownRevision, yaml: &str, view: &Vie
     facts(&mut page, view, &about);
     if revision.loaded {
         heading(&mut page, "Replicas");
-        page.push_str(&replica_table(&revision.replicas, view));
+        let told = revision.problem.as_ref().map(|problem| problem.message.as_str());
+        page.push_str(&replica_table(&revision.replicas, told, view));
     }
     heading(&mut page, "Spec");
     page.push_str(&printable(yaml));
@@ -105,7 +111,7 @@ fn state_style(state: RevisionState) -> Style {
 }
 
 fn changed(revision: &RevisionReport, is_wide: bool) -> String {
-    let Some(changes) = &revision.changes else { return "(the oldest that is kept)".to_owned() };
+    let Some(changes) = &revision.changes else { return "(oldest kept)".to_owned() };
     if changes.is_empty() {
         return "nothing".to_owned();
     }
@@ -142,7 +148,7 @@ GENERATION  STATE                  FOR  READY  AGE  CHANGED
 4           Failed (CacheError)    -    0/1    40m  settings.label
 3           Live                   40m  1/1    40m  nothing
 2           Failed (CompileError)  -    -      40m  settings.label
-1           Replaced               40m  -      40m  (the oldest that is kept)
+1           Replaced               40m  -      40m  (oldest kept)
 ";
         let reports = report::list(&policy, &revisions());
         assert_eq!(plain(&list(&policy, &reports, &[], &view(80))), wanted);

@@ -4,12 +4,12 @@
 use anstyle::Style;
 
 use super::text::{paragraph, width, wrap};
-use super::{BOLD, PLAIN, paint, printable};
+use super::{DIM, PLAIN, paint, printable};
 
 /// Between two columns.
 const GAP: usize = 2;
-/// A last column that would be narrower goes below its row.
-const NARROWEST: usize = 32;
+/// The narrowest that a last column is made; where there is less room it goes below its row.
+const NARROWEST: usize = 24;
 /// Of what goes below its row.
 const INDENT: &str = "    ";
 
@@ -56,9 +56,11 @@ impl Table {
         let widths: Vec<_> = (0..last).map(|column| self.width(column)).collect();
         let used = widths.iter().map(|width| width + GAP).sum::<usize>();
         let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(used));
-        let is_below = self.width(last) > room && room < NARROWEST;
+        let is_prose = self.width(last) >= NARROWEST;
+        let is_below = is_prose && self.width(last) > room && room < self.widest_word(last).max(NARROWEST);
+        let room = if is_prose { room } else { usize::MAX };
         let mut page = String::new();
-        let header: Vec<_> = self.header.iter().map(|name| Cell::new(*name, BOLD)).collect();
+        let header: Vec<_> = self.header.iter().map(|name| Cell::new(*name, DIM)).collect();
         for row in std::iter::once(&header).chain(&self.rows) {
             let is_header = std::ptr::eq(row, &raw const header);
             let mut line = String::new();
@@ -98,6 +100,11 @@ impl Table {
             let mut keep = says.iter();
             row.retain(|_| *keep.next().unwrap_or(&true));
         }
+    }
+
+    fn widest_word(&self, column: usize) -> usize {
+        let words = self.rows.iter().flat_map(|row| row[column].text.split_whitespace().map(width));
+        words.max().unwrap_or_default()
     }
 
     fn width(&self, column: usize) -> usize {
@@ -151,6 +158,10 @@ the-second  False
     is left on it
 ";
         assert_eq!(plain(&table().render(Some(32))), wanted);
+        // A word is no sentence: it stays where it is.
+        let mut short = Table::new(&["NAME", "AGE"]);
+        short.row(vec!["a-long-name".into(), "3m44s".into()]);
+        assert_eq!(plain(&short.render(Some(15))), "NAME         AGE\na-long-name  3m44s\n");
     }
 
     #[test]

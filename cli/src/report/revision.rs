@@ -91,8 +91,14 @@ fn report(policy: &PolicyObject, revision: &RevisionObject, before: Option<&Revi
         problem: problem(revision),
         conditions: revision.status.conditions.clone(),
         modules: revision.status.modules.clone(),
-        replicas: revision.status.replicas.clone(),
+        replicas: by_name(&revision.status.replicas),
     }
+}
+
+fn by_name(replicas: &[ReplicaStatus]) -> Vec<ReplicaStatus> {
+    let mut replicas = replicas.to_vec();
+    replicas.sort_by(|a, b| a.name.cmp(&b.name));
+    replicas
 }
 
 fn state(policy: &PolicyObject, revision: &RevisionObject) -> RevisionState {
