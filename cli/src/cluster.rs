@@ -131,18 +131,19 @@ impl Cluster {
         let namespace = (!of_all_namespaces).then_some(self.namespace.as_str());
         let mut found = Found { items: Vec::new(), unseen: Vec::new() };
         let mut refused = Vec::new();
-        for (kind, namespace) in [(CLUSTER_POLICIES, None), (POLICIES, namespace)] {
+        let kinds = [(report::CLUSTER_POLICIES, CLUSTER_POLICIES, None), (report::POLICIES, POLICIES, namespace)];
+        for (what, kind, namespace) in kinds {
             match self.list_policies(kind, namespace).await {
                 Ok(objects) => found.read(&objects, PolicyObject::read),
-                Err(error @ Error::Forbidden { .. }) => refused.push(error),
+                Err(error @ Error::Forbidden { .. }) => {
+                    found.unseen.push(Unseen::forbidden(what, &error));
+                    refused.push(error);
+                }
                 Err(error) => return Err(error),
             }
         }
-        if refused.len() == 2 {
-            return Err(refused.swap_remove(1));
-        }
-        found.unseen.extend(refused.iter().map(|error| Unseen::forbidden(kind_in_words(error), error)));
-        Ok(found)
+        // Who sees neither kind has not been told anything.
+        if refused.len() == kinds.len() { Err(refused.swap_remove(1)) } else { Ok(found) }
     }
 
     async fn list_policies(&self, kind: &'static str, namespace: Option<&str>) -> Result<Vec<DynamicObject>, Error> {
@@ -262,9 +263,20 @@ fn name(object: &DynamicObject) -> String {
     object.namespace().map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}"))
 }
 
-fn kind_in_words(error: &Error) -> &'static str {
-    match error {
-        Error::Forbidden { access, .. } if access.resource == CLUSTER_POLICIES => report::CLUSTER_POLICIES,
-        _ => report::POLICIES,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_that_makes_no_sense_does_not_hide_the_others() {
+        let object = |name: &str, phase: &str| {
+            let object =
+                json!({"metadata": {"name": name, "namespace": "team"}, "spec": {}, "status": {"phase": phase}});
+            serde_json::from_value(object).unwrap()
+        };
+        let mut found = Found { items: Vec::new(), unseen: Vec::new() };
+        found.read(&[object("a", "Sleeping"), object("b", "Active")], PolicyObject::read);
+        assert_eq!(found.items.iter().map(|policy| policy.id.as_str()).collect::<Vec<_>>(), ["ns.team.b"]);
+        assert_eq!((found.unseen[0].what.as_str(), found.unseen[0].reason), ("team/a", "Malformed"));
     }
 }
