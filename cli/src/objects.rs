@@ -83,6 +83,20 @@ impl PolicyObject {
         self.spec["policyServer"].as_str().unwrap_or("default")
     }
 
+    /// A generation, and what it is to this policy.
+    #[must_use]
+    pub fn name_of(&self, generation: i64) -> String {
+        let mut names = Vec::new();
+        if self.status.live_generation == Some(generation) {
+            names.push("live");
+        }
+        if self.generation == generation {
+            names.push("newest");
+        }
+        let names = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+        format!("{} generation {generation}{names}", self.id)
+    }
+
     /// The generation that the status is about; none where nobody has written one.
     #[must_use]
     pub fn observed_generation(&self) -> Option<i64> {

@@ -88,23 +88,12 @@ fn compare(
         }
         kept(policy, revisions, generation).map(|revision| &revision.data)
     };
-    let name = |generation: i64| {
-        let mut names = Vec::new();
-        if policy.status.live_generation == Some(generation) {
-            names.push("live");
-        }
-        if policy.generation == generation {
-            names.push("newest");
-        }
-        let names = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
-        format!("{} generation {generation}{names}", policy.id)
-    };
     let id = &policy.id;
     let Some(from) = from.or(policy.status.live_generation) else {
         return Err(Error::Usage(format!("{id} has no live generation to start from: name one")));
     };
     let to = to.unwrap_or(policy.generation);
-    let difference = diff((&name(from), spec(from)?), (&name(to), spec(to)?))?;
+    let difference = diff((&policy.name_of(from), spec(from)?), (&policy.name_of(to), spec(to)?))?;
     if !difference.is_empty() {
         return Ok(render::coloured(&difference));
     }

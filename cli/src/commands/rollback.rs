@@ -59,8 +59,7 @@ pub async fn run(session: &Session, arguments: &Rollback) -> Result<ExitCode, Er
 /// What would change.
 fn preview(policy: &PolicyObject, present: &serde_json::Value, target: &RevisionObject) -> Result<String, Error> {
     let (id, newest, to) = (&policy.id, policy.generation, target.generation);
-    let names = (format!("{id} generation {newest} (newest)"), format!("{id} generation {to}"));
-    let difference = diff((&names.0, present), (&names.1, &target.data))?;
+    let difference = diff((&policy.name_of(newest), present), (&policy.name_of(to), &target.data))?;
     if difference.is_empty() {
         return Ok(format!("{id}: {}\n", Step::Done(Outcome::Unchanged).in_words(to)));
     }
