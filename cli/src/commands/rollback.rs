@@ -46,14 +46,14 @@ pub async fn run(session: &Session, arguments: &Rollback) -> Result<ExitCode, Er
         Err(error) => return Err(error),
     };
     let request = Request { uid: policy.uid.clone(), before: policy.generation, to, wanted, new: None };
-    let known = new_events(session, &policy, &[]).await;
+    let known = cluster.events(&policy).await.ok().map(|events| EventReport::list(&events));
     cluster.ask_for_rollback(&policy, to).await?;
     if !arguments.wait {
         let follow = format!("{} status {} --watch", session.program, policy.id);
         say(&policy, &format!("{}; follow it: {follow}", Step::Asked.in_words(to)))?;
         return Ok(ExitCode::SUCCESS);
     }
-    wait(session, &policy, request, &known, arguments.timeout).await
+    wait(session, &policy, request, known.as_deref(), arguments.timeout).await
 }
 
 /// What would change.
@@ -72,7 +72,7 @@ async fn wait(
     session: &Session,
     policy: &PolicyObject,
     mut request: Request,
-    known: &[EventReport],
+    known: Option<&[EventReport]>,
     patience: Duration,
 ) -> Result<ExitCode, Error> {
     let start = Instant::now();
@@ -103,31 +103,26 @@ async fn wait(
     }
 }
 
-/// None while the API server does not answer: it may be back before the patience is over.
+/// None while the API server does not tell: it took the request, so it may be back before the patience is over. While it
+/// starts, it knows neither rights nor kinds.
 async fn look(
     session: &Session,
     policy: &PolicyObject,
     request: &mut Request,
-    known: &[EventReport],
+    known: Option<&[EventReport]>,
 ) -> Result<Option<Step>, Error> {
     let found = match session.cluster.get(&policy.id).await {
         Ok(found) => found,
-        Err(Error::Unreachable { .. } | Error::Refused { .. }) => return Ok(None),
-        Err(error) => return Err(error),
+        Err(error @ (Error::Unauthorized { .. } | Error::Malformed { .. })) => return Err(error),
+        Err(_) => return Ok(None),
     };
     let step = request.look(found.as_ref(), &[]);
-    if step != Step::Answered {
-        return Ok(Some(step));
-    }
-    let events = new_events(session, policy, known).await;
-    Ok(Some(request.look(found.as_ref(), &events)))
-}
-
-/// The Events that were not known. Who may not see Events has to do without.
-async fn new_events(session: &Session, policy: &PolicyObject, known: &[EventReport]) -> Vec<EventReport> {
-    let events = session.cluster.events(policy).await.unwrap_or_default();
+    // Who may not see Events, and so cannot tell new ones from old ones, has to do without.
+    let Some(known) = known.filter(|_| step == Step::Answered) else { return Ok(Some(step)) };
+    let events = EventReport::list(&session.cluster.events(policy).await.unwrap_or_default());
     let is_new = |event: &EventReport| known.iter().all(|known| known.version != event.version);
-    EventReport::list(&events).into_iter().filter(is_new).collect()
+    let new: Vec<_> = events.into_iter().filter(is_new).collect();
+    Ok(Some(request.look(found.as_ref(), &new)))
 }
 
 fn end(session: &Session, policy: &PolicyObject, outcome: &Outcome) -> Result<ExitCode, Error> {

@@ -154,6 +154,14 @@ async fn what_cannot_be_done_is_said_with_what_to_do() -> Result<()> {
     ensure!(said.err.contains("Choose a context with --context: e2e."), "{said:?}");
     let said = run("proviso", Path::new("/nowhere"), &["status"]).await?;
     ensure!(said.code == Some(1) && said.err.contains("/nowhere"), "{said:?}");
+    let nothing = Command::new(env!("CARGO_BIN_EXE_proviso"))
+        .arg("status")
+        .env("HOME", "/nowhere")
+        .env_remove("KUBECONFIG")
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .output();
+    let said = String::from_utf8(nothing.await?.stderr)?;
+    ensure!(said.contains("there is no kubeconfig") && said.contains("--kubeconfig or KUBECONFIG"), "{said}");
     Ok(())
 }
 
