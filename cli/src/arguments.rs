@@ -1,0 +1,241 @@
+//! The arguments. Nothing else reads the environment, but the client for KUBECONFIG and the terminal for its colours.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::policy_ref::PolicyRef;
+
+/// Where policies stand, what they were, and the way back.
+///
+/// Talks to the cluster of KUBECONFIG, as kubectl does.
+#[derive(Debug, Parser)]
+#[command(name = "proviso", version, max_term_width = 100, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub connection: Connection,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Which cluster, as whom, and where in it.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Cluster")]
+pub struct Connection {
+    /// Kubeconfig file; without it KUBECONFIG, ~/.kube/config, or the service account of the pod
+    #[arg(long, global = true, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig; without it the current one
+    #[arg(long, global = true, value_name = "NAME")]
+    pub context: Option<String>,
+
+    /// Namespace of the policy; without it that of the context
+    #[arg(long, short, global = true, value_name = "NAME")]
+    pub namespace: Option<String>,
+
+    /// Namespace of the operator, where the revisions are
+    #[arg(long, global = true, value_name = "NAME", env = "PROVISO_NAMESPACE", default_value = "proviso-system")]
+    pub proviso_namespace: String,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Status(Status),
+    /// Show what a policy was: the revisions that are kept
+    #[command(subcommand, visible_alias = "revision")]
+    Revisions(Revisions),
+    Rollback(Rollback),
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// Show where policies stand: which generation answers, and why a newer one does not
+///
+/// Exit code: 0 if every policy asked about is Active or Disabled, 1 if one is Failed, 3 if none is but one is still on
+/// its way.
+#[derive(Args, Debug)]
+#[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
+pub struct Status {
+    /// The policy, by any of its names; without it all that you may see: ClusterPolicies, and the Policies of the
+    /// namespace
+    pub policy: Option<PolicyRef>,
+
+    /// The Policies of all namespaces
+    #[arg(long, short = 'A', conflicts_with_all = ["policy", "namespace"])]
+    pub all_namespaces: bool,
+
+    /// Look again every two seconds, until Ctrl-C
+    #[arg(long, short)]
+    pub watch: bool,
+
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// What a policy was.
+#[derive(Debug, Subcommand)]
+pub enum Revisions {
+    /// List them: what became of each, and what it changed
+    List {
+        /// The policy, by any of its names
+        policy: PolicyRef,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show one: its spec, its modules, and what each replica says about it
+    Show {
+        /// The policy, by any of its names
+        policy: PolicyRef,
+        /// Number of the generation, as `revisions list` shows it
+        #[arg(value_parser = generation)]
+        generation: i64,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Compare two specs; without generations: what answers now with the newest
+    Diff {
+        /// The policy, by any of its names
+        policy: PolicyRef,
+        /// Generation to start from; without it the live one
+        #[arg(value_parser = generation)]
+        from: Option<i64>,
+        /// Generation to compare with; without it the newest
+        #[arg(value_parser = generation)]
+        to: Option<i64>,
+    },
+}
+
+/// Make a policy what it was, as a new generation
+///
+/// The operator does it: the new generation is rolled out like any other, and the present one answers until then. Without
+/// --to: a newest generation that is not live is undone, else the policy becomes what was live before.
+///
+/// Exit code: 0 when the new generation is live, 1 if it is not.
+#[derive(Args, Debug)]
+pub struct Rollback {
+    /// The policy, by any of its names
+    pub policy: PolicyRef,
+
+    /// Number of the generation to go back to, as `revisions list` shows it
+    #[arg(long, value_name = "GENERATION", value_parser = generation)]
+    pub to: Option<i64>,
+
+    /// Show what would change, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Whether to wait until the new generation is live
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub wait: bool,
+
+    /// How long to wait, such as 90s or 5m
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub timeout: Duration,
+}
+
+/// How results look.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Output {
+    /// Form of the output; json and yaml keep their shape
+    #[arg(long, short, value_name = "FORM", default_value = "table")]
+    pub output: Form,
+}
+
+/// A form of output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// For people
+    Table,
+    /// For people, with more columns
+    Wide,
+    /// For programs
+    Json,
+    /// For programs
+    Yaml,
+}
+
+/// The arguments of this program, by the name it goes by.
+#[must_use]
+pub fn command(program: &'static str) -> clap::Command {
+    Arguments::command().bin_name(program).display_name(program).after_help(format!(
+        "Examples:
+  {program} status
+  {program} status policy/required-labels --namespace team
+  {program} revisions diff policy/required-labels
+  {program} rollback clusterpolicy/trusted-registries --dry-run
+
+Names of a policy:
+  policy/NAME, pvp/NAME          a Policy of the namespace
+  clusterpolicy/NAME, pvcp/NAME  a ClusterPolicy
+  cluster.NAME, ns.NS.NAME       the policy's id, as this program prints it
+  NAME                           if only one kind has it"
+    ))
+}
+
+fn generation(text: &str) -> Result<i64, String> {
+    let number: Option<i64> = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "is no generation: a number from 1, as `revisions list` shows it".to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let signed: jiff::SignedDuration = text.parse().map_err(|_| "is no duration such as 90s or 5m".to_owned())?;
+    Duration::try_from(signed).map_err(|_| "is negative".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::FromArgMatches as _;
+
+    fn parse(arguments: &[&str]) -> Result<Arguments, String> {
+        let arguments = std::iter::once(&"proviso").chain(arguments);
+        let matches = command("proviso").try_get_matches_from(arguments).map_err(|error| error.to_string())?;
+        Arguments::from_arg_matches(&matches).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_arguments_are_well_formed_under_both_names() {
+        for program in ["proviso", "kubectl proviso"] {
+            let mut command = command(program);
+            command.clone().debug_assert();
+            let help = command.render_long_help().to_string();
+            assert!(help.contains(&format!("Usage: {program} ")), "{help}");
+            assert!(help.contains(&format!("{program} rollback clusterpolicy/")), "{help}");
+            let matches = command.try_get_matches_from(["kubectl-proviso", "status", "--help"]).unwrap_err();
+            assert!(matches.to_string().contains(&format!("Usage: {program} status")), "{matches}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_remedy() {
+        for (arguments, wanted) in [
+            (vec!["status", "pod/a"], "policy/NAME"),
+            (vec!["status", "a", "-A"], "cannot be used with"),
+            (vec!["status", "-A", "-n", "team"], "cannot be used with"),
+            (vec!["revisions", "show", "a", "newest"], "is no generation"),
+            (vec!["revisions", "show", "a", "0"], "is no generation"),
+            (vec!["rollback", "a", "--to", "-1"], "unexpected argument"),
+            (vec!["rollback", "a", "--timeout", "soon"], "90s or 5m"),
+        ] {
+            let error = parse(&arguments).unwrap_err();
+            assert!(error.contains(wanted), "{arguments:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn waiting_can_be_switched_off() {
+        for (arguments, wanted) in [(vec![], true), (vec!["--wait"], true), (vec!["--wait=false"], false)] {
+            let parsed = parse(&[&["rollback", "a"], arguments.as_slice()].concat()).unwrap();
+            let Command::Rollback(rollback) = parsed.command else { panic!("another command") };
+            assert_eq!(rollback.wait, wanted, "{arguments:?}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! How two specs differ: field by field, and as text.
+
+use proviso_crds::PolicySpec;
+use serde_json::Value;
+use similar::TextDiff;
+
+/// How deep a field is named: `program.cel.validations`.
+const DEPTH: usize = 3;
+/// Unchanged lines around a change.
+const CONTEXT: usize = 3;
+
+/// The fields in which two specs differ, in the order of their names.
+#[must_use]
+pub fn changes(old: &Value, new: &Value) -> Vec<String> {
+    let mut fields = Vec::new();
+    collect(old, new, &mut Vec::new(), &mut fields);
+    fields
+}
+
+fn collect<'a>(old: &'a Value, new: &'a Value, at: &mut Vec<&'a str>, fields: &mut Vec<String>) {
+    if old == new {
+        return;
+    }
+    let (Value::Object(old), Value::Object(new), true) = (old, new, at.len() < DEPTH) else {
+        fields.push(at.join("."));
+        return;
+    };
+    let mut names: Vec<_> = old.keys().chain(new.keys()).map(String::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        at.push(name);
+        collect(old.get(name).unwrap_or(&Value::Null), new.get(name).unwrap_or(&Value::Null), at, fields);
+        at.pop();
+    }
+}
+
+/// Whether two specs mean the same: what one leaves out may be a default of the other.
+#[must_use]
+pub fn is_same(old: &Value, new: &Value) -> bool {
+    let read = |spec: &Value| serde_json::from_value::<PolicySpec>(spec.clone()).ok();
+    old == new || read(old).is_some_and(|old| Some(old) == read(new))
+}
+
+/// The difference of two specs as YAML in the unified form; empty if there is none.
+///
+/// # Errors
+/// Never for what came from an API server.
+pub fn diff(old: (&str, &Value), new: (&str, &Value)) -> Result<String, serde_yaml::Error> {
+    let (before, after) = (serde_yaml::to_string(old.1)?, serde_yaml::to_string(new.1)?);
+    let diff = TextDiff::from_lines(&before, &after);
+    Ok(diff.unified_diff().context_radius(CONTEXT).header(old.0, new.0).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn changed_fields_are_named_as_deep_as_it_helps() {
+        let old = json!({"a": 1, "b": {"c": {"d": {"e": 1}}}, "same": [1]});
+        for (new, wanted) in [
+            (old.clone(), vec![]),
+            (json!({"a": 2, "b": old["b"], "same": [1]}), vec!["a"]),
+            (json!({"a": 1, "b": {"c": {"d": {"e": 2}}}, "same": [1]}), vec!["b.c.d"]),
+            (json!({"a": 1, "same": [1, 2], "new": {"x": 1}}), vec!["b", "new", "same"]),
+        ] {
+            assert_eq!(changes(&old, &new), wanted);
+        }
+    }
+
+    #[test]
+    fn defaults_make_no_difference() {
+        let spec = crate::objects::tests::spec("owner");
+        let mut explicit = spec.clone();
+        explicit["admission"]["timeoutSeconds"] = json!(10);
+        assert!(is_same(&spec, &explicit) && !is_same(&spec, &crate::objects::tests::spec("team")));
+        // What this version does not know is compared as it is.
+        assert!(is_same(&json!({"a": 1}), &json!({"a": 1})) && !is_same(&json!({"a": 1}), &json!({"a": 2})));
+    }
+
+    #[test]
+    fn a_difference_shows_lines_of_a_program() {
+        let spec = |last: &str| json!({"program": {"rego": {"source": format!("package a\n\n{last}\n")}}});
+        let text = diff(("generation 1", &spec("x := 1")), ("generation 2", &spec("x := 2"))).unwrap();
+        let wanted = "\
+--- generation 1
++++ generation 2
+@@ -3,4 +3,4 @@
+     source: |
+       package a
+ 
+-      x := 1
++      x := 2
+";
+        assert_eq!(text, wanted);
+        assert_eq!(diff(("a", &spec("x := 1")), ("b", &spec("x := 1"))).unwrap(), "");
+    }
+}

@@ -1,0 +1,282 @@
+//! The cluster: everything that is asked of the API server, with errors that name what was asked.
+
+mod connect;
+
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::client::AuthError;
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client, ResourceExt as _};
+use proviso_core::PolicyId;
+use proviso_crds::{ClusterPolicy, Policy, PolicyRevision};
+use serde_json::json;
+
+use crate::error::{Access, Error, Missing, root_cause};
+use crate::objects::{ObjectError, PolicyObject, ROLLBACK_TO, RevisionObject};
+use crate::policy_ref::PolicyRef;
+use crate::report::{self, Unseen};
+
+const POLICIES: &str = "policies.proviso.dev";
+const CLUSTER_POLICIES: &str = "clusterpolicies.proviso.dev";
+const REVISIONS: &str = "policyrevisions.proviso.dev";
+/// On a revision: the uid of its policy.
+const POLICY_LABEL: &str = "proviso.dev/policy-uid";
+/// Where Events of objects without a namespace are.
+const EVENTS_OF_CLUSTER: &str = "default";
+/// How alike a name must be to be suggested, from 0 to 1.
+const LIKENESS: f32 = 0.6;
+
+/// A cluster, and the place in it that a person works in.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    /// Its address, for messages.
+    server: String,
+    namespace: String,
+    /// Whether the person named the namespace, and not only the kubeconfig.
+    is_namespace_given: bool,
+    proviso_namespace: String,
+}
+
+/// What was found, and what may be missing from it.
+#[derive(Debug)]
+pub struct Found<T> {
+    pub items: Vec<T>,
+    pub unseen: Vec<Unseen>,
+}
+
+impl Cluster {
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    #[must_use]
+    pub fn proviso_namespace(&self) -> &str {
+        &self.proviso_namespace
+    }
+
+    /// The policy that a person means.
+    ///
+    /// # Errors
+    /// When there is none, or there are two.
+    pub async fn find(&self, reference: &PolicyRef) -> Result<PolicyObject, Error> {
+        if let PolicyRef::Id(id) = reference
+            && let Some(namespace) = id.namespace().filter(|it| self.is_namespace_given && *it != self.namespace)
+        {
+            let given = &self.namespace;
+            return Err(Error::Usage(format!("{id} is of the namespace {namespace}, and --namespace says {given}")));
+        }
+        let candidates =
+            reference.candidates(&self.namespace).map_err(|error| Error::Usage(format!("--namespace: {error}")))?;
+        let (mut found, mut refused) = (Vec::new(), Vec::new());
+        for id in &candidates {
+            match self.get(id).await {
+                Ok(policy) => found.extend(policy),
+                Err(error @ Error::Forbidden { .. }) => refused.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        if found.len() > 1 {
+            return Err(Error::Ambiguous { name: reference.name().to_owned(), ids: candidates });
+        }
+        match found.pop() {
+            Some(policy) => Ok(policy),
+            None if refused.len() == candidates.len() => Err(refused.swap_remove(0)),
+            None => Err(self.missing(reference.name(), candidates).await?),
+        }
+    }
+
+    /// Says that there is no such policy, and which there are.
+    async fn missing(&self, name: &str, candidates: Vec<PolicyId>) -> Result<Error, Error> {
+        // Most often it is the namespace that was forgotten.
+        let mut unseen = Vec::new();
+        let mut ids = Vec::new();
+        for kind in [CLUSTER_POLICIES, POLICIES] {
+            let everywhere = self.list_policies(kind, None).await;
+            let found = match everywhere {
+                Err(Error::Forbidden { .. }) if kind == POLICIES => {
+                    self.list_policies(kind, Some(&self.namespace)).await
+                }
+                found => found,
+            };
+            match found {
+                Ok(objects) => ids.extend(objects.iter().filter_map(id)),
+                Err(Error::Forbidden { access, .. }) => unseen.push(access),
+                Err(error) => return Err(error),
+            }
+        }
+        let names: Vec<_> = ids.iter().map(PolicyId::name).collect();
+        let close = similar::get_close_matches(name, &names, 3, LIKENESS);
+        let near = ids.iter().filter(|id| close.contains(&id.name())).take(3).cloned().collect();
+        Ok(Error::NoPolicy(Missing { candidates, near, unseen }))
+    }
+
+    /// A policy, if there is one of this id.
+    ///
+    /// # Errors
+    /// When the API server does not say.
+    pub async fn get(&self, id: &PolicyId) -> Result<Option<PolicyObject>, Error> {
+        let access = Access::of_policy("get", id);
+        let object = self.api_of(id).get_opt(id.name()).await.map_err(|error| self.error(error, access))?;
+        let object = object.map(|object| PolicyObject::read(&object)).transpose();
+        object.map_err(|error| Error::Malformed { what: id.to_string(), error })
+    }
+
+    /// All of `ClusterPolicy`, and the Policies of the namespace or of all.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or one may see neither kind.
+    pub async fn policies(&self, of_all_namespaces: bool) -> Result<Found<PolicyObject>, Error> {
+        let namespace = (!of_all_namespaces).then_some(self.namespace.as_str());
+        let mut found = Found { items: Vec::new(), unseen: Vec::new() };
+        let mut refused = Vec::new();
+        let kinds = [(report::CLUSTER_POLICIES, CLUSTER_POLICIES, None), (report::POLICIES, POLICIES, namespace)];
+        for (what, kind, namespace) in kinds {
+            match self.list_policies(kind, namespace).await {
+                Ok(objects) => found.read(&objects, PolicyObject::read),
+                Err(error @ Error::Forbidden { .. }) => {
+                    found.unseen.push(Unseen::forbidden(what, &error));
+                    refused.push(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // Who sees neither kind has not been told anything.
+        if refused.len() == kinds.len() { Err(refused.swap_remove(1)) } else { Ok(found) }
+    }
+
+    async fn list_policies(&self, kind: &'static str, namespace: Option<&str>) -> Result<Vec<DynamicObject>, Error> {
+        let access = Access { verb: "list", resource: kind, namespace: namespace.map(str::to_owned) };
+        let api = match namespace {
+            _ if kind == CLUSTER_POLICIES => self.all::<ClusterPolicy>(),
+            None => self.all::<Policy>(),
+            Some(namespace) => self.within::<Policy>(namespace),
+        };
+        Ok(api.list(&ListParams::default()).await.map_err(|error| self.error(error, access))?.items)
+    }
+
+    /// The revisions that are kept of a policy, the newest first.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or one may not see them.
+    pub async fn revisions(&self, policy: &PolicyObject) -> Result<Found<RevisionObject>, Error> {
+        let namespace = Some(self.proviso_namespace.clone());
+        let access = Access { verb: "list", resource: REVISIONS, namespace };
+        let of_policy = ListParams::default().labels(&format!("{POLICY_LABEL}={}", policy.uid));
+        let api = self.within::<PolicyRevision>(&self.proviso_namespace);
+        let objects = api.list(&of_policy).await.map_err(|error| self.error(error, access))?.items;
+        let mut found = Found { items: Vec::new(), unseen: Vec::new() };
+        found.read(&objects, RevisionObject::read);
+        // A label says anything.
+        found.items.retain(|revision| revision.policy_uid == policy.uid);
+        found.items.sort_by_key(|revision| std::cmp::Reverse(revision.generation));
+        Ok(found)
+    }
+
+    /// The Events of a policy, in the order of the API server.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or one may not see them.
+    pub async fn events(&self, policy: &PolicyObject) -> Result<Vec<Event>, Error> {
+        let namespace = policy.id.namespace().unwrap_or(EVENTS_OF_CLUSTER);
+        let access = Access { verb: "list", resource: "events", namespace: Some(namespace.to_owned()) };
+        let of_policy = ListParams::default().fields(&format!("involvedObject.uid={}", policy.uid));
+        let api = Api::<Event>::namespaced(self.client.clone(), namespace);
+        Ok(api.list(&of_policy).await.map_err(|error| self.error(error, access))?.items)
+    }
+
+    /// Asks the operator to make a policy what it was.
+    ///
+    /// # Errors
+    /// When the API server does not take it.
+    pub async fn ask_for_rollback(&self, policy: &PolicyObject, generation: i64) -> Result<(), Error> {
+        let access = Access::of_policy("patch", &policy.id);
+        // With its uid: another policy of the same name is not meant.
+        let annotation = json!({ROLLBACK_TO: generation.to_string()});
+        let patch = Patch::Merge(json!({"metadata": {"uid": policy.uid, "annotations": annotation}}));
+        let patched = self.api_of(&policy.id).patch(policy.id.name(), &PatchParams::default(), &patch).await;
+        patched.map(drop).map_err(|error| self.error(error, access))
+    }
+
+    fn api_of(&self, id: &PolicyId) -> Api<DynamicObject> {
+        match id.namespace() {
+            Some(namespace) => self.within::<Policy>(namespace),
+            None => self.all::<ClusterPolicy>(),
+        }
+    }
+
+    fn all<K: kube::Resource<DynamicType = ()>>(&self) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &ApiResource::erase::<K>(&()))
+    }
+
+    fn within<K: kube::Resource<DynamicType = ()>>(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &ApiResource::erase::<K>(&()))
+    }
+
+    fn error(&self, error: kube::Error, access: Access) -> Error {
+        let server = self.server.clone();
+        match error {
+            kube::Error::Api(status) if status.code == 401 => Error::Unauthorized { server, cause: status.message },
+            kube::Error::Api(status) if status.is_forbidden() => Error::Forbidden { access, cause: status.message },
+            // An object that is not there has a reason; a path that is not there has none.
+            kube::Error::Api(status) if status.code == 404 && !status.is_not_found() => {
+                Error::NotInstalled(access.resource)
+            }
+            kube::Error::Api(status) => Error::Refused { access, cause: status.message },
+            kube::Error::Auth(error) => Error::Unauthorized { server, cause: error.to_string() },
+            kube::Error::Service(error) => match error.downcast_ref::<AuthError>() {
+                Some(error) => Error::Unauthorized { server, cause: error.to_string() },
+                None => Error::Unreachable { server, cause: root_cause(&*error) },
+            },
+            kube::Error::HyperError(error) => Error::Unreachable { server, cause: root_cause(&error) },
+            error => Error::Refused { access, cause: error.to_string() },
+        }
+    }
+}
+
+impl<T> Found<T> {
+    fn read(&mut self, objects: &[DynamicObject], read: impl Fn(&DynamicObject) -> Result<T, ObjectError>) {
+        for object in objects {
+            match read(object) {
+                Ok(item) => self.items.push(item),
+                Err(error) => self.unseen.push(Unseen::malformed(&name(object), &error)),
+            }
+        }
+    }
+}
+
+impl Access {
+    fn of_policy(verb: &'static str, id: &PolicyId) -> Self {
+        let resource = if id.namespace().is_some() { POLICIES } else { CLUSTER_POLICIES };
+        Self { verb, resource, namespace: id.namespace().map(str::to_owned) }
+    }
+}
+
+fn id(object: &DynamicObject) -> Option<PolicyId> {
+    PolicyId::new(object.namespace().as_deref(), &object.name_any()).ok()
+}
+
+/// For messages.
+fn name(object: &DynamicObject) -> String {
+    let name = object.name_any();
+    object.namespace().map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_that_makes_no_sense_does_not_hide_the_others() {
+        let object = |name: &str, phase: &str| {
+            let object =
+                json!({"metadata": {"name": name, "namespace": "team"}, "spec": {}, "status": {"phase": phase}});
+            serde_json::from_value(object).unwrap()
+        };
+        let mut found = Found { items: Vec::new(), unseen: Vec::new() };
+        found.read(&[object("a", "Sleeping"), object("b", "Active")], PolicyObject::read);
+        assert_eq!(found.items.iter().map(|policy| policy.id.as_str()).collect::<Vec<_>>(), ["ns.team.b"]);
+        assert_eq!((found.unseen[0].what.as_str(), found.unseen[0].reason), ("team/a", "Malformed"));
+    }
+}

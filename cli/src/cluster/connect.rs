@@ -1,0 +1,65 @@
+//! From a kubeconfig to a client.
+
+use std::io;
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+
+use super::Cluster;
+use crate::arguments::Connection;
+use crate::error::{Error, root_cause};
+
+/// How long a cluster may take to accept a connection. A person waits.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long it may be silent in the middle of an answer.
+const READ: Duration = Duration::from_secs(30);
+
+impl Cluster {
+    /// The cluster that the arguments and the kubeconfig name. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// When there is no kubeconfig, or it cannot be used.
+    pub async fn connect(connection: &Connection) -> Result<Self, Error> {
+        let mut config = config(connection).await?;
+        config.connect_timeout = Some(CONNECT);
+        config.read_timeout = Some(READ);
+        let server = config.cluster_url.to_string();
+        let server = server.trim_end_matches('/').to_owned();
+        let namespace = connection.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config)
+            .map_err(|error| Error::Client { server: server.clone(), cause: root_cause(&error) })?;
+        Ok(Self {
+            client,
+            server,
+            namespace,
+            is_namespace_given: connection.namespace.is_some(),
+            proviso_namespace: connection.proviso_namespace.clone(),
+        })
+    }
+}
+
+async fn config(connection: &Connection) -> Result<Config, Error> {
+    let read = match &connection.kubeconfig {
+        Some(file) => Kubeconfig::read_from(file),
+        None => Kubeconfig::read(),
+    };
+    let kubeconfig = match read {
+        Ok(kubeconfig) => kubeconfig,
+        Err(error) if connection.kubeconfig.is_none() && connection.context.is_none() && is_missing(&error) => {
+            return Config::incluster().map_err(|_| Error::NoKubeconfig(error));
+        }
+        Err(error) => return Err(Error::Kubeconfig { error, contexts: Vec::new() }),
+    };
+    let contexts = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
+    let options = KubeConfigOptions { context: connection.context.clone(), ..KubeConfigOptions::default() };
+    Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| Error::Kubeconfig { error, contexts })
+}
+
+fn is_missing(error: &KubeconfigError) -> bool {
+    match error {
+        KubeconfigError::FindPath => true,
+        KubeconfigError::ReadConfig(error, _) => error.kind() == io::ErrorKind::NotFound,
+        _ => false,
+    }
+}

@@ -1,0 +1,156 @@
+//! `proviso status`.
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use proviso_crds::PolicyPhase;
+use serde::Serialize;
+
+use super::{Session, clear, in_form, print};
+use crate::arguments::{Form, Status};
+use crate::error::Error;
+use crate::objects::PolicyObject;
+use crate::policy_ref::PolicyRef;
+use crate::render;
+use crate::report::{Detail, EventReport, Overview, Unseen};
+
+/// Between two looks. Looking again needs no more rights than looking once, which watching would.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Something is still on its way.
+const NOT_YET: u8 = 3;
+
+/// What was asked for.
+#[derive(PartialEq, Serialize)]
+#[serde(untagged)]
+enum Report {
+    Overview(Overview),
+    Detail(Box<Detail>),
+}
+
+pub async fn run(session: &Session, arguments: &Status) -> Result<ExitCode, Error> {
+    let mut report = look(session, arguments).await?;
+    if !arguments.watch {
+        print(&text(session, arguments, &report)?)?;
+        return Ok(exit_code(&report));
+    }
+    show(session, arguments, &report)?;
+    let mut trouble = None;
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        match look(session, arguments).await {
+            Ok(new) => {
+                let is_news = trouble.take().is_some() || new != report;
+                // Ages move on a screen; elsewhere only news is written.
+                if is_news || std::io::stdout().is_terminal() {
+                    show(session, arguments, &new)?;
+                }
+                report = new;
+            }
+            Err(error) => {
+                let told = error.to_string();
+                if trouble.as_ref() != Some(&told) {
+                    crate::complain(&error, session.program);
+                }
+                trouble = Some(told);
+            }
+        }
+    }
+}
+
+fn show(session: &Session, arguments: &Status, report: &Report) -> Result<(), Error> {
+    clear()?;
+    match arguments.output.output {
+        // One document a line, so that they can be told apart.
+        Form::Json => print(&(serde_json::to_string(report)? + "\n")),
+        Form::Yaml => print(&format!("---\n{}", text(session, arguments, report)?)),
+        Form::Table | Form::Wide => print(&(text(session, arguments, report)? + "\n")),
+    }
+}
+
+fn text(session: &Session, arguments: &Status, report: &Report) -> Result<String, Error> {
+    let form = arguments.output.output;
+    let view = session.view(form);
+    in_form(report, form, || match report {
+        Report::Overview(overview) => {
+            render::overview(overview, arguments.all_namespaces, session.cluster.namespace(), &view)
+        }
+        Report::Detail(detail) => render::detail(detail, &view),
+    })
+}
+
+async fn look(session: &Session, arguments: &Status) -> Result<Report, Error> {
+    Ok(match &arguments.policy {
+        None => Report::Overview(Overview::new(session.cluster.policies(arguments.all_namespaces).await?)),
+        Some(policy) => Report::Detail(Box::new(detail(session, policy).await?)),
+    })
+}
+
+/// Everything about a policy that one may see.
+async fn detail(session: &Session, reference: &PolicyRef) -> Result<Detail, Error> {
+    let policy = session.cluster.find(reference).await?;
+    let (revisions, events) = tokio::join!(session.cluster.revisions(&policy), session.cluster.events(&policy));
+    let mut unseen = Vec::new();
+    let revisions = match revisions {
+        Ok(found) => {
+            unseen.extend(found.unseen);
+            found.items
+        }
+        Err(error) => left_out("the replicas one by one", error, &mut unseen)?,
+    };
+    let events = match events {
+        Ok(events) => EventReport::list(&events),
+        Err(error) => left_out("events", error, &mut unseen)?,
+    };
+    Ok(Detail::new(&policy, &revisions, events, unseen, &session.place()))
+}
+
+/// What one may not see is left out, and said to be.
+fn left_out<T>(what: &str, error: Error, unseen: &mut Vec<Unseen>) -> Result<Vec<T>, Error> {
+    let Error::Forbidden { .. } = error else { return Err(error) };
+    unseen.push(Unseen::forbidden(what, &error));
+    Ok(Vec::new())
+}
+
+fn exit_code(report: &Report) -> ExitCode {
+    let phases: Vec<_> = match report {
+        Report::Overview(overview) => overview.policies.iter().map(|policy| policy.phase).collect(),
+        Report::Detail(detail) => vec![detail.policy.phase],
+    };
+    ExitCode::from(worst(&phases))
+}
+
+fn worst(phases: &[PolicyPhase]) -> u8 {
+    let is_good = |phase: &PolicyPhase| matches!(phase, PolicyPhase::Active | PolicyPhase::Disabled);
+    if phases.contains(&PolicyPhase::Failed) {
+        1
+    } else if phases.iter().all(is_good) {
+        0
+    } else {
+        NOT_YET
+    }
+}
+
+/// Whether a policy is where it should be, for other commands.
+pub(super) fn is_settled(policy: &PolicyObject) -> bool {
+    worst(&[crate::report::PolicyReport::new(policy).phase]) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_phase_decides_how_the_program_ends() {
+        use PolicyPhase::{Active, Disabled, Failed, Pending, Updating};
+        for (phases, wanted) in [
+            (vec![], 0),
+            (vec![Active, Disabled], 0),
+            (vec![Active, Updating, Failed], 1),
+            (vec![Active, Pending], 3),
+            (vec![Updating], 3),
+        ] {
+            assert_eq!(worst(&phases), wanted, "{phases:?}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What can go wrong, and what a person does about it.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use kube::config::KubeconfigError;
+use proviso_core::PolicyId;
+
+/// A request to the API server, for messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    pub verb: &'static str,
+    /// Such as `policies.proviso.dev`.
+    pub resource: &'static str,
+    pub namespace: Option<String>,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        match &self.namespace {
+            Some(namespace) => write!(f, " in the namespace {namespace}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Access {
+    /// The command that tells whether one may.
+    #[must_use]
+    pub fn can_i(&self) -> String {
+        let place = self.namespace.as_ref().map_or_else(|| " -A".to_owned(), |namespace| format!(" -n {namespace}"));
+        format!("kubectl auth can-i {} {}{place}", self.verb, self.resource)
+    }
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no kubeconfig, and this is no pod: {0}")]
+    NoKubeconfig(KubeconfigError),
+    #[error("the kubeconfig cannot be used: {error}")]
+    Kubeconfig { error: KubeconfigError, contexts: Vec<String> },
+    #[error("no client can be made for {server}: {cause}")]
+    Client { server: String, cause: String },
+    #[error("{server} does not answer: {cause}")]
+    Unreachable { server: String, cause: String },
+    #[error("{server} does not know you: {cause}")]
+    Unauthorized { server: String, cause: String },
+    #[error("you may not {access}")]
+    Forbidden { access: Access, cause: String },
+    #[error("this cluster has no {0}: Proviso's CustomResourceDefinitions are not installed")]
+    NotInstalled(&'static str),
+    #[error("the API server could not {access}: {cause}")]
+    Refused { access: Access, cause: String },
+    #[error("there is no {0}")]
+    NoPolicy(Missing),
+    #[error("{name} is the name of two policies")]
+    Ambiguous { name: String, ids: Vec<PolicyId> },
+    #[error("{what} cannot be understood: {error}")]
+    Malformed { what: String, error: crate::objects::ObjectError },
+    #[error("{policy} has no revision of generation {generation}")]
+    NoRevision { policy: PolicyId, generation: i64, kept: Vec<i64> },
+    #[error("{0}")]
+    Rollback(#[from] crate::rollback::PlanError),
+    #[error("{0}")]
+    Usage(String),
+    #[error("the output cannot be written: {0}")]
+    Output(#[from] std::io::Error),
+    #[error("the output cannot be put into words: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the output cannot be put into words: {0}")]
+    Yaml(#[from] serde_yaml::Error),
+}
+
+/// A policy that was not found.
+#[derive(Debug)]
+pub struct Missing {
+    /// Where it was looked for.
+    pub candidates: Vec<PolicyId>,
+    /// Policies with a similar name.
+    pub near: Vec<PolicyId>,
+    /// What could not be looked through.
+    pub unseen: Vec<Access>,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places = self.candidates.iter().map(|id| match id.namespace() {
+            Some(namespace) => format!("Policy {} in the namespace {namespace}", id.name()),
+            None => format!("ClusterPolicy {}", id.name()),
+        });
+        f.write_str(&places.collect::<Vec<_>>().join(", and no "))
+    }
+}
+
+impl Error {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self, program: &str) -> Option<String> {
+        Some(match self {
+            Self::NoKubeconfig(_) => "Name one with --kubeconfig or KUBECONFIG.".to_owned(),
+            Self::Kubeconfig { error: KubeconfigError::LoadContext(_) | KubeconfigError::CurrentContextNotSet, contexts } => {
+                format!("Choose a context with --context: {}.", list(contexts))
+            }
+            Self::Kubeconfig { .. } | Self::Client { .. } => "Does `kubectl version` work with it?".to_owned(),
+            Self::Unreachable { .. } => {
+                "Is the cluster up, and is this its context? See `kubectl config current-context`; a VPN or a proxy may \
+                 be missing."
+                    .to_owned()
+            }
+            Self::Unauthorized { .. } => "Log in again; `kubectl auth whoami` tells whether it worked.".to_owned(),
+            Self::Forbidden { access, cause } => {
+                format!("The API server says: {cause}. Ask for that right; `{}` tells whether you have it.", access.can_i())
+            }
+            Self::NotInstalled(_) => "Install Proviso, or choose the right cluster with --context.".to_owned(),
+            Self::NoPolicy(missing) => missing.remedy(program),
+            Self::Ambiguous { ids, .. } => format!("Say which: {}.", list(ids)),
+            Self::Malformed { .. } => "Is this program older than the cluster's Proviso? See --version.".to_owned(),
+            Self::NoRevision { kept, .. } if kept.is_empty() => "None is kept.".to_owned(),
+            Self::NoRevision { kept, .. } => format!("Kept: {}.", list(kept)),
+            Self::Rollback(error) => error.remedy(program)?,
+            Self::Refused { .. } | Self::Usage(_) | Self::Output(_) | Self::Json(_) | Self::Yaml(_) => return None,
+        })
+    }
+
+    /// What the program ends with.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Usage(_) => ExitCode::from(2),
+            // Whoever reads the output has read enough.
+            Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        }
+    }
+}
+
+impl Missing {
+    fn remedy(&self, program: &str) -> String {
+        let mut remedies = Vec::new();
+        if !self.near.is_empty() {
+            remedies.push(format!(
+                "Did you mean {}?",
+                self.near.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
+            ));
+        }
+        if !self.unseen.is_empty() {
+            remedies.push(format!("Not looked through, because you may not: {}.", list(&self.unseen)));
+        }
+        remedies.push(format!("`{program} status -A` shows all."));
+        remedies.join(" ")
+    }
+}
+
+fn list<T: fmt::Display>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The innermost cause: what went wrong, without who noticed.
+#[must_use]
+pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_says_where_it_was_looked_for_and_what_is_near() {
+        let (own, cluster) = (PolicyId::namespaced("team", "lables").unwrap(), PolicyId::cluster("lables").unwrap());
+        let near = vec![PolicyId::namespaced("team", "labels").unwrap()];
+        let unseen = vec![Access { verb: "list", resource: "clusterpolicies.proviso.dev", namespace: None }];
+        let error = Error::NoPolicy(Missing { candidates: vec![own, cluster], near, unseen });
+        assert_eq!(error.to_string(), "there is no Policy lables in the namespace team, and no ClusterPolicy lables");
+        let remedy = error.remedy("proviso").unwrap();
+        assert_eq!(
+            remedy,
+            "Did you mean ns.team.labels? Not looked through, because you may not: list clusterpolicies.proviso.dev. \
+             `proviso status -A` shows all."
+        );
+    }
+
+    #[test]
+    fn a_missing_right_is_named_with_the_command_that_checks_it() {
+        let namespace = Some("proviso-system".to_owned());
+        let access = Access { verb: "list", resource: "policyrevisions.proviso.dev", namespace };
+        let error = Error::Forbidden { access, cause: "User \"u\" cannot".to_owned() };
+        assert_eq!(error.to_string(), "you may not list policyrevisions.proviso.dev in the namespace proviso-system");
+        let remedy = error.remedy("proviso").unwrap();
+        assert!(remedy.starts_with("The API server says: User \"u\" cannot."), "{remedy}");
+        assert!(remedy.contains("kubectl auth can-i list policyrevisions.proviso.dev -n proviso-system"), "{remedy}");
+    }
+}

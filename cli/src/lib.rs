@@ -1,0 +1,89 @@
+//! `proviso`, also as `kubectl proviso`: where policies stand, what they were, and the way back.
+//!
+//! `commands` read from the `cluster`, make a `report` (pure), and print it in words by `render` (pure), or as it is.
+
+mod arguments;
+mod changes;
+mod cluster;
+mod commands;
+mod error;
+mod objects;
+mod policy_ref;
+mod render;
+mod report;
+mod rollback;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::FromArgMatches as _;
+use terminal_size::{Width, terminal_size_of};
+
+use arguments::{Arguments, Command};
+use cluster::Cluster;
+use commands::Session;
+use error::Error;
+
+/// The whole program, under the name by which a person calls it.
+#[must_use]
+pub fn main(program: &'static str) -> ExitCode {
+    let matches = arguments::command(program).get_matches();
+    let result = Arguments::from_arg_matches(&matches).map_err(|error| error.exit()).and_then(|it| run(&it, program));
+    result.unwrap_or_else(|error| {
+        complain(&error, program);
+        error.exit_code()
+    })
+}
+
+fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> {
+    if let Command::Completions { shell } = arguments.command {
+        std::io::stdout().write_all(&completions(shell, program))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let cluster = Cluster::connect(&arguments.connection).await?;
+        let session = Session { cluster, program };
+        match &arguments.command {
+            Command::Status(arguments) => commands::status::run(&session, arguments).await,
+            Command::Revisions(command) => commands::revisions::run(&session, command).await,
+            Command::Rollback(arguments) => commands::rollback::run(&session, arguments).await,
+            Command::Completions { .. } => Ok(ExitCode::SUCCESS),
+        }
+    })
+}
+
+/// Completions are for the program as it is installed.
+fn completions(shell: clap_complete::Shell, program: &'static str) -> Vec<u8> {
+    let installed = program.replace(' ', "-");
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut arguments::command(program), installed, &mut script);
+    script
+}
+
+/// Says what went wrong and what to do.
+fn complain(error: &Error, program: &str) {
+    if matches!(error, Error::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe) {
+        return;
+    }
+    let columns = terminal_size_of(std::io::stderr()).map(|(Width(width), _)| width.into());
+    let text = render::complaint(&error.to_string(), error.remedy(program).as_deref(), columns);
+    // If that cannot be said, nothing can.
+    let _ = anstream::stderr().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+    use clap_complete::Shell;
+
+    #[test]
+    fn every_shell_has_completions_for_the_program_as_it_is_installed() {
+        for shell in Shell::value_variants() {
+            for (program, installed) in [("proviso", "proviso"), ("kubectl proviso", "kubectl-proviso")] {
+                let script = String::from_utf8(super::completions(*shell, program)).unwrap();
+                assert!(script.contains(installed) && script.contains("rollback"), "{shell}: {script}");
+            }
+        }
+    }
+}

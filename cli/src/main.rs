@@ -1,0 +1,5 @@
+//! `proviso`.
+
+fn main() -> std::process::ExitCode {
+    proviso_cli::main("proviso")
+}

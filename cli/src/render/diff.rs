@@ -1,0 +1,34 @@
+//! Colours of a unified difference.
+
+use anstyle::{AnsiColor, Style};
+
+use super::{BOLD, DIM, PLAIN, paint};
+
+const ADDED: Style = AnsiColor::Green.on_default();
+const REMOVED: Style = AnsiColor::Red.on_default();
+
+/// The two lines that name what is compared come first.
+#[must_use]
+pub fn coloured(diff: &str) -> String {
+    let style = |number: usize, line: &str| match line.as_bytes().first() {
+        _ if number < 2 => BOLD,
+        Some(b'+') => ADDED,
+        Some(b'-') => REMOVED,
+        Some(b'@') => DIM,
+        _ => PLAIN,
+    };
+    diff.lines().enumerate().map(|(number, line)| paint(style(number, line), line) + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_coloured_and_stay_what_they_are() {
+        let diff = "--- a\n+++ b\n@@ -1,2 +1,2 @@\n same\n-old\n+new\n";
+        let coloured = coloured(diff);
+        assert_eq!(anstream::adapter::strip_str(&coloured).to_string(), diff);
+        assert!(coloured.contains("\u{1b}[31m-old\u{1b}[0m\n\u{1b}[32m+new\u{1b}[0m\n"), "{coloured:?}");
+    }
+}

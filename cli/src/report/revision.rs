@@ -1,0 +1,171 @@
+//! What became of a revision, and what it changed.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use proviso_crds::{ModuleStatus, Readiness, ReplicaStatus};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Problem;
+use crate::changes::changes;
+use crate::objects::{PolicyObject, RevisionObject};
+
+/// One generation of a policy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RevisionReport {
+    pub generation: i64,
+    /// Of the object.
+    pub name: String,
+    pub state: RevisionState,
+    /// Since when it is live, or is not any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Whether replicas have it loaded.
+    pub loaded: bool,
+    pub policy_server: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<Time>,
+    /// The fields in which it differs from the revision before it; none for the oldest that is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+    pub conditions: Vec<Condition>,
+    pub modules: Vec<ModuleStatus>,
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+/// A revision with its spec.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ShownRevision {
+    #[serde(flatten)]
+    pub revision: RevisionReport,
+    pub spec: Value,
+}
+
+/// What became of a revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum RevisionState {
+    /// Requests are answered by it.
+    Live,
+    /// The newest, not yet live.
+    RollingOut,
+    /// It was replaced, and still answers API servers that do not know that yet.
+    Retiring,
+    /// It was live.
+    Replaced,
+    /// It does not work.
+    Failed,
+    /// A newer one came before it was live.
+    NeverLive,
+    /// The policy was disabled.
+    Disabled,
+}
+
+impl RevisionReport {
+    /// How many replicas serve it, and how many said something.
+    #[must_use]
+    pub fn ready(&self) -> (usize, usize) {
+        let ready = self.replicas.iter().filter(|replica| replica.ready == Readiness::True).count();
+        (ready, self.replicas.len())
+    }
+}
+
+/// The revisions of a policy, the newest first.
+#[must_use]
+pub fn list(policy: &PolicyObject, revisions: &[RevisionObject]) -> Vec<RevisionReport> {
+    let before = revisions.iter().skip(1).map(Some).chain([None]);
+    revisions.iter().zip(before).map(|(revision, before)| report(policy, revision, before)).collect()
+}
+
+fn report(policy: &PolicyObject, revision: &RevisionObject, before: Option<&RevisionObject>) -> RevisionReport {
+    RevisionReport {
+        generation: revision.generation,
+        name: revision.name.clone(),
+        state: state(policy, revision),
+        since: revision.condition("Live").map(|condition| condition.last_transition_time.clone()),
+        loaded: revision.is_enabled,
+        policy_server: revision.policy_server.clone(),
+        created: revision.created.map(Time),
+        changes: before.map(|before| changes(&before.data, &revision.data)),
+        problem: problem(revision),
+        conditions: revision.status.conditions.clone(),
+        modules: revision.status.modules.clone(),
+        replicas: by_name(&revision.status.replicas),
+    }
+}
+
+fn by_name(replicas: &[ReplicaStatus]) -> Vec<ReplicaStatus> {
+    let mut replicas = replicas.to_vec();
+    replicas.sort_by(|a, b| a.name.cmp(&b.name));
+    replicas
+}
+
+fn state(policy: &PolicyObject, revision: &RevisionObject) -> RevisionState {
+    if revision.is_live() {
+        RevisionState::Live
+    } else if revision.was_ever_live() {
+        if revision.is_enabled { RevisionState::Retiring } else { RevisionState::Replaced }
+    } else if revision.data["enabled"] == false {
+        RevisionState::Disabled
+    } else if problem(revision).is_some() {
+        RevisionState::Failed
+    } else if revision.generation == policy.generation {
+        RevisionState::RollingOut
+    } else {
+        RevisionState::NeverLive
+    }
+}
+
+/// Why it cannot be served: what the leader says, else what the first replica that cannot says.
+fn problem(revision: &RevisionObject) -> Option<Problem> {
+    let initialized = revision.condition("Initialized").filter(|condition| condition.status == "False");
+    let of_leader = initialized.map(|it| (it.reason.clone(), it.message.clone()));
+    let of_replica = || {
+        let mut replicas = revision.status.replicas.iter();
+        let failed = replicas.find(|it| it.ready == Readiness::False && it.reason != "Loading")?;
+        Some((failed.reason.clone(), format!("{}: {}", failed.name, failed.message)))
+    };
+    let (reason, message) = of_leader.or_else(of_replica)?;
+    Some(Problem { reason, message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::tests::{active, condition, live, policy, revision, with_replica};
+
+    #[test]
+    fn every_revision_has_its_state() {
+        let policy = policy(7, &active(5));
+        let initialized = |status: &str| vec![condition("Initialized", status, "CompileError", "no", 1)];
+        let broken =
+            with_replica(revision(6, "a", true, &initialized("True")), "s-0", Readiness::False, "CacheError", "full");
+        let loading =
+            with_replica(revision(7, "a", true, &initialized("True")), "s-0", Readiness::False, "Loading", "");
+        let mut off = revision(7, "a", false, &[]);
+        off.data["enabled"] = false.into();
+        for (revision, wanted) in [
+            (revision(5, "a", true, &live("True", 5)), RevisionState::Live),
+            (revision(4, "a", true, &live("False", 4)), RevisionState::Retiring),
+            (revision(3, "a", false, &live("False", 3)), RevisionState::Replaced),
+            (revision(6, "a", false, &initialized("False")), RevisionState::Failed),
+            (broken, RevisionState::Failed),
+            (revision(6, "a", false, &initialized("True")), RevisionState::NeverLive),
+            (revision(7, "a", true, &[]), RevisionState::RollingOut),
+            (loading, RevisionState::RollingOut),
+            (off, RevisionState::Disabled),
+        ] {
+            assert_eq!(state(&policy, &revision), wanted, "{revision:?}");
+        }
+    }
+
+    #[test]
+    fn a_revision_says_what_it_changed() {
+        let revisions =
+            [revision(3, "team", true, &[]), revision(2, "owner", true, &[]), revision(1, "owner", false, &[])];
+        let reports = list(&policy(3, &active(3)), &revisions);
+        let changes: Vec<_> = reports.into_iter().map(|report| report.changes).collect();
+        assert_eq!(changes, [Some(vec!["settings.label".to_owned()]), Some(Vec::new()), None]);
+    }
+}

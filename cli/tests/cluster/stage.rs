@@ -1,0 +1,245 @@
+//! A control plane with the kinds, and what the operator and the policy server would write into it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::events::{self, EventType, Recorder, Reporter};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
+use proviso_crds::{Policy, PolicyRevision};
+use proviso_e2e::{ControlPlane, Kubectl, until};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Where the revisions are.
+const NAMESPACE: &str = "proviso-system";
+/// Where the policy's owner works.
+pub const TEAM: &str = "team";
+pub const ROLLBACK_TO: &str = "proviso.dev/rollback-to";
+/// What the leader says about a program that does not compile.
+pub const MESSAGE: &str = "spec.program.cel.validations[0].expression: undeclared reference to 'parms'";
+
+/// A control plane, with the kinds if they were asked for.
+pub struct Stage {
+    pub client: Client,
+    kubectl: Kubectl,
+    pub plane: ControlPlane,
+}
+
+/// What the program said and how it ended.
+#[derive(Debug)]
+pub struct Said {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Said {
+    pub fn json(&self) -> Result<Value> {
+        serde_json::from_str(&self.out).with_context(|| format!("{self:?}"))
+    }
+}
+
+impl Stage {
+    pub async fn start(name: &str) -> Result<Self> {
+        let plane = ControlPlane::start(name).await?;
+        let kubectl = Kubectl::new(plane.kubeconfig())?;
+        for namespace in [NAMESPACE, TEAM] {
+            kubectl.run(&["create", "namespace", namespace]).await?;
+        }
+        Ok(Self { client: plane.client().await?, kubectl, plane })
+    }
+
+    pub async fn with_kinds(name: &str) -> Result<Self> {
+        let stage = Self::start(name).await?;
+        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds");
+        for entry in std::fs::read_dir(crds)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "yaml") {
+                stage.kubectl.run(&["create", "-f", path.to_str().unwrap()]).await?;
+            }
+        }
+        stage.kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await?;
+        Ok(stage)
+    }
+
+    /// Runs the program as an administrator.
+    pub async fn proviso(&self, arguments: &[&str]) -> Result<Said> {
+        run("proviso", self.plane.kubeconfig(), arguments).await
+    }
+
+    /// The kubeconfig, changed.
+    pub fn kubeconfig(&self, name: &str, change: impl FnOnce(&mut Value)) -> Result<PathBuf> {
+        let text = std::fs::read_to_string(self.plane.kubeconfig())?;
+        let mut config: Value = serde_yaml::from_str(&text)?;
+        change(&mut config);
+        let file = self.plane.folder().path().join(format!("{name}.kubeconfig"));
+        std::fs::write(&file, serde_yaml::to_string(&config)?)?;
+        Ok(file)
+    }
+
+    /// The kubeconfig of somebody who may do this in the namespace of the team, and nothing else.
+    pub async fn user(&self, name: &str, verbs: &str, resources: &str) -> Result<PathBuf> {
+        let (verbs, resources) = (format!("--verb={verbs}"), format!("--resource={resources}"));
+        self.kubectl.run(&["create", "role", name, &verbs, &resources, "-n", TEAM]).await?;
+        let (role, user) = (format!("--role={name}"), format!("--user={name}"));
+        self.kubectl.run(&["create", "rolebinding", name, &role, &user, "-n", TEAM]).await?;
+        self.kubeconfig(name, |config| config["users"][0]["user"]["as"] = json!(name))
+    }
+
+    pub fn policies(&self) -> Api<Policy> {
+        Api::namespaced(self.client.clone(), TEAM)
+    }
+
+    /// Creates the Policy of this name, or makes it this: a new generation.
+    pub async fn policy(&self, name: &str, label: &str) -> Result<Policy> {
+        let policy = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "Policy", "metadata": {"name": name}, "spec": spec(label),
+        });
+        Ok(self.policies().patch(name, &PatchParams::apply("owner").force(), &Patch::Apply(policy)).await?)
+    }
+
+    pub async fn cluster_policy(&self, name: &str) -> Result<()> {
+        let policy = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": name},
+            "spec": spec("owner"),
+        });
+        let file = self.plane.folder().path().join("policy.json");
+        std::fs::write(&file, policy.to_string())?;
+        self.kubectl.run(&["create", "-f", file.to_str().unwrap()]).await?;
+        Ok(())
+    }
+
+    /// Writes a policy's status, as the operator would.
+    pub async fn status(&self, name: &str, status: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({"status": status}));
+        self.policies().patch_status(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Makes a revision of a policy, as the operator would, and says what the policy server says.
+    async fn revision(&self, policy: &Policy, generation: i64, label: &str, status: Value) -> Result<()> {
+        let revisions = Api::<PolicyRevision>::namespaced(self.client.clone(), NAMESPACE);
+        let name = format!("ns.{TEAM}.{}-{generation}", policy.name_any());
+        let uid = policy.uid().context("a uid")?;
+        let revision = json!({
+            "metadata": {"name": name, "labels": {"proviso.dev/policy-uid": uid, "proviso.dev/policy-server": "default"}},
+            "spec": {
+                "policyServer": "default", "enabled": true, "data": spec(label),
+                "policyRef": {
+                    "kind": "Policy", "namespace": TEAM, "name": policy.name_any(), "uid": uid, "generation": generation,
+                },
+            },
+        });
+        revisions.create(&PostParams::default(), &serde_json::from_value(revision)?).await?;
+        let patch = Patch::Merge(json!({"status": status}));
+        revisions.patch_status(&name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    pub async fn event(&self, policy: &Policy, type_: EventType, reason: &str, note: &str) -> Result<()> {
+        let reporter = Reporter { controller: "proviso-operator".to_owned(), instance: None };
+        let event = events::Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(note.to_owned()),
+            action: "Rollout".to_owned(),
+            secondary: None,
+        };
+        Recorder::new(self.client.clone(), reporter).publish(&event, &policy.object_ref(&())).await?;
+        Ok(())
+    }
+
+    /// The policy `labels` at generation 2, which does not compile, while generation 1 goes on answering.
+    pub async fn failed_update(&self) -> Result<Policy> {
+        self.policy("labels", "owner").await?;
+        let policy = self.policy("labels", "team").await?;
+        ensure!(policy.metadata.generation == Some(2));
+        self.status("labels", failed(2, 1)).await?;
+        let replica = json!({
+            "name": "policy-server-default-0", "podUID": "u", "serverVersion": "0.1.0", "ready": "True",
+            "reason": "Loaded", "lastTransitionTime": "2026-11-20T09:14:07Z",
+        });
+        let live = json!({"conditions": [condition("Live", "True", "Live", "", 1)], "replicas": [replica]});
+        self.revision(&policy, 1, "owner", live).await?;
+        let broken = json!({"conditions": [condition("Initialized", "False", "CompileError", MESSAGE, 2)]});
+        self.revision(&policy, 2, "team", broken).await?;
+        self.event(&policy, EventType::Warning, "CompileError", &format!("generation 2: {MESSAGE}")).await?;
+        Ok(policy)
+    }
+
+    /// Waits until the operator is asked for a generation, and takes the request away.
+    pub async fn until_asked(&self, name: &str) -> Result<String> {
+        let asked = until("a request to go back", PATIENCE, async || {
+            let policy = self.policies().get(name).await?;
+            policy.annotations().get(ROLLBACK_TO).cloned().context("no annotation")
+        });
+        let asked = asked.await?;
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {ROLLBACK_TO: null}}}));
+        self.policies().patch(name, &PatchParams::default(), &patch).await?;
+        Ok(asked)
+    }
+}
+
+/// Runs a program of this package.
+pub async fn run(program: &str, kubeconfig: &Path, arguments: &[&str]) -> Result<Said> {
+    let file = match program {
+        "proviso" => env!("CARGO_BIN_EXE_proviso"),
+        _ => env!("CARGO_BIN_EXE_kubectl-proviso"),
+    };
+    let output = Command::new(file)
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args(arguments)
+        .env_remove("PROVISO_NAMESPACE")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await?;
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    Ok(Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) })
+}
+
+fn spec(label: &str) -> Value {
+    json!({
+        "program": {"cel": {"validations": [{"expression": "params.label in object.metadata.labels"}]}},
+        "settings": {"label": label},
+        "admission": {"rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]},
+    })
+}
+
+fn condition(name: &str, status: &str, reason: &str, message: &str, generation: i64) -> Value {
+    json!({
+        "type": name, "status": status, "reason": reason, "message": message, "observedGeneration": generation,
+        "lastTransitionTime": "2026-11-20T09:14:07Z",
+    })
+}
+
+pub fn active(generation: i64) -> Value {
+    json!({
+        "phase": "Active", "liveGeneration": generation, "mode": "Protect",
+        "replicas": {"ready": 1, "total": 1, "summary": "1/1"},
+        "conditions": [
+            condition("Scheduled", "True", "RevisionCreated", "there is a revision of this generation", generation),
+            condition("Initialized", "True", "Prepared", "", generation),
+            condition("Ready", "True", "Loaded", "1 of 1 Ready replicas serve it", generation),
+            condition("Live", "True", "Live", "requests are answered by it", generation),
+        ],
+    })
+}
+
+pub fn failed(generation: i64, live: i64) -> Value {
+    json!({
+        "phase": "Failed", "liveGeneration": live, "mode": "Protect",
+        "replicas": {"ready": 0, "total": 1, "summary": "0/1"},
+        "conditions": [
+            condition("Scheduled", "True", "RevisionCreated", "there is a revision of this generation", generation),
+            condition("Initialized", "False", "CompileError", MESSAGE, generation),
+            condition("Ready", "False", "NotInitialized", "0 of 1 Ready replicas serve it", generation),
+            condition("Live", "False", "NotInitialized", "not yet; generation 1 goes on answering", generation),
+        ],
+    })
+}
