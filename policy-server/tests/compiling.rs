@@ -16,8 +16,8 @@ use support::{Folder, Server, forbid, pod, policy, wapc, wasm};
 fn bomb() -> Vec<u8> {
     let (locals, loops) = (2000, 1000);
     let declared = "i32 ".repeat(locals);
-    let uses: String =
-        (0..locals).map(|local| format!("(local.set {local} (i32.add (local.get {local}) (i32.const 1)))")).collect();
+    let uses = (0..locals).map(|local| format!("(local.set {local} (i32.add (local.get {local}) (i32.const 1)))"));
+    let uses = uses.collect::<Vec<_>>().concat();
     let nested = format!("{}{uses}{}", "(loop ".repeat(loops), "(br_if 0 (local.get 0)))".repeat(loops));
     wat::parse_str(format!(
         r#"(module (memory (export "memory") 1)
