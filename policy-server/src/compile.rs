@@ -1,6 +1,7 @@
 //! Compiling, bounded: as many at a time as there are CPUs, each within a minute, and modules in a process of their own
 //! whose memory is bounded, too. A module that is made to exhaust its compiler ends that process and nothing else.
 
+mod memory;
 mod process;
 
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use proviso_engines::CompileError;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use memory::Memory;
 pub use process::{Order, carry_out};
 
 /// How long compiling one module or source may take.
@@ -20,8 +22,12 @@ pub enum Uncompiled {
     Compile(#[from] CompileError),
     #[error("compiling it took longer than {} s", COMPILE_TIMEOUT.as_secs())]
     Timeout,
-    #[error("compiling it takes more than {0} MiB of memory: make it smaller, or raise --compile-memory")]
+    #[error(
+        "compiling it takes more than {0} MiB of memory: make it smaller, or raise --compile-memory and the container's limit"
+    )]
     Memory(u32),
+    #[error("compiling it takes more than {0} MiB of memory, far more than its size explains: no compiler wrote it")]
+    Bomb(u32),
     #[error("the compiler stopped: {0}")]
     Stopped(String),
 }
@@ -32,7 +38,7 @@ impl Uncompiled {
         match self {
             Self::Compile(error) => error.reason(),
             Self::Timeout => "CompileTimeout",
-            Self::Memory(_) | Self::Stopped(_) => "CompileError",
+            Self::Memory(_) | Self::Bomb(_) | Self::Stopped(_) => "CompileError",
         }
     }
 
@@ -47,14 +53,17 @@ impl Uncompiled {
 #[derive(Debug)]
 pub struct Compilers {
     places: Semaphore,
-    order: Order,
+    /// In bytes, of one instance: what is compiled depends on it.
+    memory_limit: usize,
+    memory: Memory,
 }
 
 impl Compilers {
+    /// For instances with so many bytes of memory; compiling a module may take so many MiB.
     #[must_use]
-    pub fn new(order: Order) -> Self {
+    pub fn new(memory_limit: usize, compile_memory: u32) -> Self {
         let places = std::thread::available_parallelism().map_or(2, usize::from);
-        Self { places: Semaphore::new(places), order }
+        Self { places: Semaphore::new(places), memory_limit, memory: Memory::new(compile_memory) }
     }
 
     /// Compiles a source in this process, off its async workers.
@@ -78,8 +87,15 @@ impl Compilers {
     /// # Errors
     /// When it does not compile, or not within a minute and its memory.
     pub async fn module(&self, wasm: &[u8]) -> Result<Vec<u8>, Uncompiled> {
+        let share = self.memory.share(wasm.len()).await.map_err(|closed| Uncompiled::Stopped(closed.to_string()))?;
         let _place = self.place().await?;
-        tokio::time::timeout(COMPILE_TIMEOUT, self.order.give(wasm)).await.unwrap_or(Err(Uncompiled::Timeout))
+        let order = Order { memory_limit: self.memory_limit, compile_memory: share.mib };
+        let result = tokio::time::timeout(COMPILE_TIMEOUT, order.give(wasm)).await.unwrap_or(Err(Uncompiled::Timeout));
+        result.map_err(|error| match error {
+            // More is to be had for larger modules only.
+            Uncompiled::Memory(mib) if mib < self.memory.most => Uncompiled::Bomb(mib),
+            error => error,
+        })
     }
 
     async fn place(&self) -> Result<SemaphorePermit<'_>, Uncompiled> {

@@ -91,7 +91,7 @@ pub struct Arguments {
     #[arg(long, value_name = "MIB", env = "PROVISO_MEMORY_LIMIT", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub memory_limit: u32,
 
-    /// Memory that compiling one module may take, in MiB
+    /// Memory that compiling one module may take, in MiB; in a container that has a limit, no more than half of that
     #[arg(long, value_name = "MIB", env = "PROVISO_COMPILE_MEMORY", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=65536))]
     pub compile_memory: u32,
 

@@ -39,7 +39,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::cluster::Follower;
-use crate::compile::{Compilers, Order};
+use crate::compile::Compilers;
 use crate::config::{Config, SharedCache, Source};
 use crate::metrics::Metrics;
 use crate::modules::Modules;
@@ -73,8 +73,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let cache = cache.map(Volume::new);
     let engine =
         wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
-    let order = Order { memory_limit: config.memory_limit, compile_memory: config.compile_memory };
-    let compilers = Arc::new(Compilers::new(order));
+    let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory));
     let preparer = Arc::new(Preparer {
         modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
         fetcher: Fetcher::new(config.sources, config.pull_secrets, cache.clone()),

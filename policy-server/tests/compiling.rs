@@ -12,33 +12,51 @@ mod support;
 use serde_json::json;
 use support::{Folder, Server, forbid, pod, policy, wapc, wasm};
 
-/// A module whose compiler needs some hundreds of MiB.
+/// A module of 40 KB whose compiler needs gigabytes: every local is another one in each of many nested loops.
 fn bomb() -> Vec<u8> {
-    let statement = "(i32.store (i32.const 0) (i32.add (i32.load (i32.const 4)) (i32.load (i32.const 8))))";
-    wapc::doing(&format!("{} (i32.const 1)", statement.repeat(150_000)))
+    let (locals, loops) = (2000, 1000);
+    let declared = "i32 ".repeat(locals);
+    let uses = (0..locals).map(|local| format!("(local.set {local} (i32.add (local.get {local}) (i32.const 1)))"));
+    let uses = uses.collect::<Vec<_>>().concat();
+    let nested = format!("{}{uses}{}", "(loop ".repeat(loops), "(br_if 0 (local.get 0)))".repeat(loops));
+    wat::parse_str(format!(
+        r#"(module (memory (export "memory") 1)
+            (func (export "__guest_call") (param i32 i32) (result i32) (i32.const 0))
+            (func (local {declared}) {nested}))"#
+    ))
+    .unwrap()
 }
 
 #[tokio::test]
 async fn a_module_that_exhausts_its_compiler_ends_only_that() {
     let folder = Folder::new();
     folder.write("good.json", policy("good", &forbid("true", "good")));
-    let server = Server::start(folder, &["--compile-memory", "100"]).await;
+    let server = Server::start(folder, &[]).await;
     let before = server.resident();
     server.folder.write("bomb.wasm", bomb());
     server.folder.write("bomb.json", policy("bomb", &wasm("bomb.wasm")));
-    server.until_details("compiling it takes more than 100 MiB of memory").await;
+    server.until_details("compiling it takes more than 256 MiB of memory, far more than its size explains").await;
     let details = server.details().await;
     assert!(details.contains("cluster.bomb denies everything: no generation works: CompileError"), "{details}");
     assert!(details.contains("[+] cluster.good generation 1 live"), "{details}");
     let grown = server.peak().saturating_sub(before) >> 20;
     assert!(grown < 80, "the server itself took {grown} MiB for it");
 
-    // What is not meant to be a bomb compiles within the same bounds.
+    // What is no bomb compiles within the same bounds.
     let answer = wapc::answering(&json!({"accepted": false, "message": "compiled"}));
     server.folder.write("small.wasm", answer);
     server.folder.write("small.json", policy("small", &wasm("small.wasm")));
     server.until_details("[+] cluster.small generation 1 live").await;
     assert_eq!(server.post("/validate/cluster.small", pod("u", "x").to_string()).await.message(), "compiled");
+}
+
+#[tokio::test]
+async fn the_memory_of_a_compiler_is_what_the_flag_says() {
+    let folder = Folder::new();
+    folder.write("a.wasm", bomb());
+    folder.write("a.json", policy("a", &wasm("a.wasm")));
+    let server = Server::start(folder, &["--compile-memory", "100"]).await;
+    server.until_details("compiling it takes more than 100 MiB of memory: make it smaller, or raise").await;
 }
 
 #[tokio::test]

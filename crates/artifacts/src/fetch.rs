@@ -8,6 +8,7 @@ mod connection;
 mod credentials;
 mod error;
 mod registry;
+mod room;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -18,15 +19,17 @@ use url::Url;
 
 pub use credentials::{PullSecretError, PullSecrets};
 pub use error::{ConnectError, FetchError};
+pub(crate) use room::Room;
 pub use sources::{Sources, SourcesError};
 
 use crate::digest::Digest;
-use crate::module::{MAX_MODULE, Module};
+use crate::module::Module;
 use crate::reference::{Host, ModuleReference};
 use crate::volume::Volume;
 use client::Client;
 use connection::Trust;
 use credentials::Credential;
+use room::Rooms;
 
 /// How long one module may take, everything included.
 const DEADLINE: Duration = Duration::from_mins(1);
@@ -38,6 +41,7 @@ pub struct Fetcher {
     pull_secrets: Option<PathBuf>,
     volume: Option<Volume>,
     deadline: Duration,
+    rooms: Rooms,
 }
 
 /// Which module is asked for, beside its reference.
@@ -56,7 +60,7 @@ impl Fetcher {
     /// for each Secret), and looks for modules in a cache before it asks anybody.
     #[must_use]
     pub fn new(sources: Option<PathBuf>, pull_secrets: Option<PathBuf>, cache: Option<Volume>) -> Self {
-        Self { sources, pull_secrets, volume: cache, deadline: DEADLINE }
+        Self { sources, pull_secrets, volume: cache, deadline: DEADLINE, rooms: Rooms::new() }
     }
 
     /// With another limit for the time of a fetch than a minute.
@@ -95,12 +99,34 @@ impl Fetcher {
                     let (trust, secrets) = self.load(wanted.pull_secrets).await?;
                     let path = url.path().trim_start_matches('/');
                     let credential = Host::of(url).and_then(|host| secrets.find(&host, path).cloned());
-                    download(&trust, credential.as_ref(), url, &wanted).await
+                    self.download(&trust, credential.as_ref(), url, &wanted).await
                 }
             }
         };
         let timeout = || FetchError::Timeout { what: reference.to_string(), limit: self.deadline };
         tokio::time::timeout(self.deadline, fetching).await.unwrap_or_else(|_| Err(timeout()))
+    }
+
+    /// Fetches the module of a page.
+    async fn download(
+        &self,
+        trust: &Trust,
+        credential: Option<&Credential>,
+        url: &Url,
+        wanted: &Wanted<'_>,
+    ) -> Result<Module, FetchError> {
+        let mut client = Client::new(trust, credential, false);
+        let answer = client.get(url, "application/wasm, */*").await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Err(FetchError::NotFound { reference: url.to_string(), may_come: true });
+        }
+        let module = client.ok(answer)?.read_module(&self.rooms).await?.expect(wanted.digest.as_ref())?;
+        match wanted.pin {
+            Some(pinned) if pinned != module.digest => {
+                Err(FetchError::Moved { reference: url.to_string(), pinned, now: module.digest })
+            }
+            _ => Ok(module),
+        }
     }
 
     /// The module of this digest, if the cache has it. What is wrong with the cache does not matter: there are the
@@ -109,7 +135,7 @@ impl Fetcher {
         let read = self.volume.as_ref()?.run(move |cache| cache.module(&digest)).await;
         read.inspect_err(|error| tracing::warn!(module = %digest, reason = error.reason(), %error, "module not taken from the cache"))
             .ok()?
-            .map(|bytes| Module { digest, bytes })
+            .map(|bytes| Module::new(digest, bytes))
     }
 
     /// Reads who is trusted, and the credentials that may be used.
@@ -125,26 +151,6 @@ impl Fetcher {
 
 fn read_sources(path: &Path) -> Result<Sources, FetchError> {
     Sources::read(path).map_err(|error| FetchError::Sources { path: path.to_owned(), error })
-}
-
-async fn download(
-    trust: &Trust,
-    credential: Option<&Credential>,
-    url: &Url,
-    wanted: &Wanted<'_>,
-) -> Result<Module, FetchError> {
-    let mut client = Client::new(trust, credential, false);
-    let answer = client.get(url, "application/wasm, */*").await?;
-    if answer.status == StatusCode::NOT_FOUND {
-        return Err(FetchError::NotFound { reference: url.to_string(), may_come: true });
-    }
-    let module = Module::new(client.ok(answer)?.read("module", MAX_MODULE).await?).expect(wanted.digest.as_ref())?;
-    match wanted.pin {
-        Some(pinned) if pinned != module.digest => {
-            Err(FetchError::Moved { reference: url.to_string(), pinned, now: module.digest })
-        }
-        _ => Ok(module),
-    }
 }
 
 /// Reads files off the async workers.

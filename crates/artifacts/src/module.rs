@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::digest::Digest;
 use crate::fetch::FetchError;
+use crate::fetch::Room;
 
 /// The largest module, in bytes.
 pub const MAX_MODULE: u64 = 64 * 1024 * 1024;
@@ -16,12 +17,20 @@ pub const MAX_MODULE: u64 = 64 * 1024 * 1024;
 pub struct Module {
     pub digest: Digest,
     pub bytes: Bytes,
+    /// Taken by the bytes for as long as they are here; none where they came from this machine.
+    _room: Option<Room>,
 }
 
 impl Module {
+    /// Bytes that are known to have this digest.
     #[must_use]
-    pub fn new(bytes: Bytes) -> Self {
-        Self { digest: Digest::of(&bytes), bytes }
+    pub fn new(digest: Digest, bytes: Bytes) -> Self {
+        Self { digest, bytes, _room: None }
+    }
+
+    /// Bytes that take some of the room for those that come from servers.
+    pub(crate) fn fetched(bytes: Bytes, room: Room) -> Self {
+        Self { _room: Some(room), ..Self::new(Digest::of(&bytes), bytes) }
     }
 
     /// Reads the module in this file. Blocks on the disk.
@@ -40,7 +49,7 @@ impl Module {
         if bytes.len() as u64 > MAX_MODULE {
             return Err(FetchError::TooLarge { what: path.display().to_string(), limit: MAX_MODULE });
         }
-        Ok(Self::new(bytes.into()))
+        Ok(Self::new(Digest::of(&bytes), bytes.into()))
     }
 
     /// The module, if it is the one that was asked for.

@@ -64,8 +64,9 @@ mod tests {
     #[tokio::test]
     async fn a_disk_that_stalls_holds_nobody_and_is_used_again_when_it_goes_on() {
         let folder = tempfile::tempdir().unwrap();
-        let volume = Volume { patience: Duration::from_millis(20), ..Volume::new(Cache::open(folder.path()).unwrap()) };
+        let volume = Volume::new(Cache::open(folder.path()).unwrap());
         assert_eq!(volume.run(|_| Ok(1)).await.unwrap(), 1);
+        let volume = Volume { patience: Duration::from_millis(20), ..volume };
         let mut releases = Vec::new();
         for _ in 0..MOST_HELD {
             let (release, wait) = mpsc::channel::<()>();

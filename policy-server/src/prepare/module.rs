@@ -105,7 +105,7 @@ impl Preparer {
         let lost = || PrepareError::Lost(reference.to_owned());
         let (pin, cache) = (pin.ok_or_else(lost)?, self.cache.as_ref().ok_or_else(lost)?);
         let bytes = cache.run(move |cache| cache.module(&pin)).await?;
-        bytes.map(|bytes| Module { digest: pin, bytes }).ok_or_else(lost)
+        bytes.map(|bytes| Module::new(pin, bytes)).ok_or_else(lost)
     }
 }
 

@@ -15,6 +15,8 @@ use super::challenge::Challenge;
 use super::connection::{self, Sender, Trust};
 use super::credentials::Credential;
 use super::error::{ConnectError, FetchError};
+use super::room::Rooms;
+use crate::module::{MAX_MODULE, Module};
 use crate::reference::Host;
 
 /// How many redirects are followed.
@@ -200,6 +202,14 @@ impl<'a> Client<'a> {
 }
 
 impl Answer {
+    /// The body, which is a module.
+    pub(super) async fn read_module(self, rooms: &Rooms) -> Result<Module, FetchError> {
+        // One that does not say how long it is may be as long as any.
+        let size = self.body.size_hint().exact().unwrap_or(MAX_MODULE);
+        let room = rooms.take(size).await.map_err(|closed| FetchError::Stopped(closed.to_string()))?;
+        Ok(Module::fetched(self.read("module", MAX_MODULE).await?, room))
+    }
+
     /// The body, of at most this many bytes.
     pub(super) async fn read(mut self, what: &'static str, limit: u64) -> Result<Bytes, FetchError> {
         let too_large = |host: &Host| FetchError::TooLarge { what: format!("the {what} from {host}"), limit };

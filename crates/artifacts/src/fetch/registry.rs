@@ -11,7 +11,7 @@ use super::error::FetchError;
 use super::{Fetcher, Wanted};
 use crate::digest::Digest;
 use crate::module::{MAX_MODULE, Module};
-use crate::reference::{Artifact, Host, Version};
+use crate::reference::{Artifact, Version};
 
 /// The kinds of manifest that can describe a module.
 const MANIFESTS: &str =
@@ -45,7 +45,7 @@ impl Fetcher {
     ) -> Result<Module, FetchError> {
         // The registry has a module that was pinned under its digest, wherever the tag points now.
         if let (Some(pin), Version::Tag(_)) = (wanted.pin, artifact.version())
-            && let Some(module) = blob(client, artifact, pin).await?
+            && let Some(module) = self.blob(client, artifact, pin).await?
         {
             return Ok(module);
         }
@@ -60,9 +60,31 @@ impl Fetcher {
         if let Some(module) = self.cached(digest).await {
             return Ok(module);
         }
-        let module = blob(client, artifact, digest).await?;
+        let module = self.blob(client, artifact, digest).await?;
         // The manifest says it is there: a registry whose parts do not agree yet, or one that lost it.
         module.ok_or_else(|| FetchError::NotFound { reference: format!("{artifact} ({digest})"), may_come: true })
+    }
+
+    /// The blob of this digest; none if the registry does not have it.
+    async fn blob(
+        &self,
+        client: &mut Client<'_>,
+        artifact: &Artifact,
+        wanted: Digest,
+    ) -> Result<Option<Module>, FetchError> {
+        let answer = client.get(&address(artifact, "blobs", &wanted.to_string())?, "*/*").await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let answer = client.ok(answer)?;
+        let host = answer.host.clone();
+        let module = answer.read_module(&self.rooms).await?;
+        let actual = module.digest;
+        if actual == wanted {
+            Ok(Some(module))
+        } else {
+            Err(FetchError::Corrupt { host, what: "module", actual, wanted })
+        }
     }
 }
 
@@ -78,25 +100,11 @@ async fn manifest(client: &mut Client<'_>, artifact: &Artifact) -> Result<Bytes,
     let answer = client.ok(answer)?;
     let host = answer.host.clone();
     let manifest = answer.read("manifest", MAX_MANIFEST).await?;
-    verified(host, "manifest", manifest, digest)
-}
-
-/// The blob of this digest; none if the registry does not have it.
-async fn blob(client: &mut Client<'_>, artifact: &Artifact, digest: Digest) -> Result<Option<Module>, FetchError> {
-    let answer = client.get(&address(artifact, "blobs", &digest.to_string())?, "*/*").await?;
-    if answer.status == StatusCode::NOT_FOUND {
-        return Ok(None);
+    let actual = Digest::of(&manifest);
+    match digest {
+        Some(wanted) if wanted != actual => Err(FetchError::Corrupt { host, what: "manifest", actual, wanted }),
+        _ => Ok(manifest),
     }
-    let answer = client.ok(answer)?;
-    let host = answer.host.clone();
-    let bytes = answer.read("module", MAX_MODULE).await?;
-    Ok(Some(Module { bytes: verified(host, "module", bytes, Some(digest))?, digest }))
-}
-
-fn verified(host: Host, what: &'static str, bytes: Bytes, wanted: Option<Digest>) -> Result<Bytes, FetchError> {
-    let Some(wanted) = wanted else { return Ok(bytes) };
-    let actual = Digest::of(&bytes);
-    if actual == wanted { Ok(bytes) } else { Err(FetchError::Corrupt { host, what, actual, wanted }) }
 }
 
 fn address(artifact: &Artifact, kind: &str, name: &str) -> Result<Url, FetchError> {
