@@ -2,7 +2,7 @@
 
 use kube::CustomResourceExt as _;
 
-use crate::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision};
+use crate::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision, PolicyServer};
 
 /// The files and their contents.
 #[must_use]
@@ -13,6 +13,7 @@ pub fn definitions() -> Vec<(String, String)> {
         Policy::crd(),
         PolicyExperiment::crd(),
         PolicyRevision::crd(),
+        PolicyServer::crd(),
     ];
     definitions
         .into_iter()
