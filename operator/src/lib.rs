@@ -1,6 +1,7 @@
 //! The operator: from a policy's newest generation to the webhook that asks it.
 
 pub mod config;
+mod objects;
 mod policies;
 
 use std::sync::Arc;

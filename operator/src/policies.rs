@@ -10,7 +10,6 @@ mod rollback;
 mod status;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
@@ -24,20 +23,11 @@ use proviso_core::policy_id::PolicyIdError;
 use proviso_core::rollout;
 use proviso_crds::PolicyRevision;
 
+use crate::objects::{self, MANAGER, POLICY_LABEL, RESYNC, RETRY, SERVER_LABEL};
 use object::PolicyObject;
 
-/// Who writes what the operator writes.
-const MANAGER: &str = "proviso-operator";
 /// On a policy: its revisions go before it does.
 const FINALIZER: &str = "proviso.dev/revisions";
-/// Which `PolicyServer` a pod or a revision belongs to.
-const SERVER_LABEL: &str = "proviso.dev/policy-server";
-/// Which policy, by uid, a revision or a webhook belongs to.
-const POLICY_LABEL: &str = "proviso.dev/policy-uid";
-/// How often a policy is looked at when nothing is known to have happened.
-const RESYNC: Duration = Duration::from_mins(10);
-/// How long to wait after an error.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// What every reconcile needs.
 pub struct Context {
@@ -143,7 +133,8 @@ fn of_label<K: PolicyObject, W: Resource>(policies: Store<K>) -> impl Fn(W) -> O
 
 async fn reconcile<K: PolicyObject>(policy: Arc<K>, context: Arc<Context>) -> Result<Action, Error> {
     if policy.meta().deletion_timestamp.is_none() {
-        if apply::finalizer(&*policy, &context).await? || rollback::wanted(&*policy, &context).await? {
+        let api = policy.api(&context.client);
+        if objects::add_finalizer(&api, &*policy, FINALIZER).await? || rollback::wanted(&*policy, &context).await? {
             // The change comes back as an event.
             return Ok(Action::await_change());
         }

@@ -1,6 +1,5 @@
 //! Makes the cluster what was decided. The order is what makes it safe to stop anywhere.
 
-use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -12,27 +11,8 @@ use serde_json::{Value, json};
 use super::build::{self, webhook_name};
 use super::object::PolicyObject;
 use super::observe::Seen;
-use super::status::condition;
-use super::{Context, Error, FINALIZER, MANAGER};
-
-/// Takes part in the deletion of the policy from now on; whether that changed anything.
-pub(super) async fn finalizer<K: PolicyObject>(policy: &K, context: &Context) -> Result<bool, Error> {
-    let mut finalizers = policy.finalizers().to_vec();
-    if finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
-        return Ok(false);
-    }
-    finalizers.push(FINALIZER.to_owned());
-    set_finalizers(policy, &finalizers, context).await?;
-    Ok(true)
-}
-
-async fn set_finalizers<K: PolicyObject>(policy: &K, finalizers: &[String], context: &Context) -> Result<(), Error> {
-    // With the version that was read: of two writers one must fail.
-    let version = policy.resource_version();
-    let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}}));
-    policy.api(&context.client).patch(&policy.name_any(), &PatchParams::default(), &patch).await?;
-    Ok(())
-}
+use super::{Context, Error, FINALIZER};
+use crate::objects::{self, apply, condition, ignore_gone};
 
 pub(super) async fn decision<K: PolicyObject>(
     policy: &K,
@@ -66,8 +46,7 @@ pub(super) async fn decision<K: PolicyObject>(
         ignore_gone(revisions.delete(&revision.name_any(), &DeleteParams::default()).await)?;
     }
     if decision.is_gone {
-        let rest: Vec<_> = policy.finalizers().iter().filter(|it| *it != FINALIZER).cloned().collect();
-        set_finalizers(policy, &rest, context).await?;
+        objects::remove_finalizer(&policy.api(&context.client), policy, FINALIZER).await?;
     }
     Ok(())
 }
@@ -159,20 +138,4 @@ async fn remove(
         ignore_gone(api.delete(&name, &now).await)?;
     }
     Ok(())
-}
-
-pub(super) fn apply() -> PatchParams {
-    PatchParams::apply(MANAGER).force()
-}
-
-fn ignore_gone<T>(result: kube::Result<T>) -> Result<(), Error> {
-    match result {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        result => Ok(result.map(drop)?),
-    }
-}
-
-/// For conditions that are written now.
-pub(super) fn now() -> Timestamp {
-    Timestamp::now()
 }

@@ -8,7 +8,8 @@ use proviso_crds::{Admission, FailurePolicy, MatchPolicy, PolicyRevision, Policy
 use serde_json::{Value, json};
 
 use super::object::PolicyObject;
-use super::{Context, Error, POLICY_LABEL, SERVER_LABEL};
+use super::{Context, Error};
+use crate::objects::{POLICY_LABEL, SERVER_LABEL};
 
 /// Of both kinds of webhook configurations.
 pub(super) fn webhook_name(policy: &PolicyId) -> String {
