@@ -1,8 +1,10 @@
-//! The operator: from a policy's newest generation to the webhook that asks it.
+//! The operator: it runs policy servers, and takes a policy's newest generation to the webhook that asks it.
 
+mod authority;
 pub mod config;
 mod objects;
 mod policies;
+mod policy_servers;
 
 use std::sync::Arc;
 
@@ -11,20 +13,34 @@ use kube::Client;
 use proviso_crds::{ClusterPolicy, Policy};
 use tracing_subscriber::EnvFilter;
 
+use crate::authority::Authority;
 use crate::config::{Config, LogFormat};
-use crate::policies::Context;
 
 /// Runs until SIGTERM or Ctrl-C.
 ///
 /// # Errors
-/// When there is no cluster, or a file is missing.
+/// When there is no cluster.
 pub async fn run(config: Config) -> anyhow::Result<()> {
-    let ca_bundle = std::fs::read(&config.ca_bundle)
-        .with_context(|| format!("--ca-bundle {} cannot be read", config.ca_bundle.display()))?;
+    let Config { namespace, policy_server_image: image, lifetimes, .. } = config;
     let client = Client::try_default().await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
-    let context = Arc::new(Context::new(client, config.namespace, ca_bundle));
-    tracing::info!(namespace = context.namespace(), "operator started");
-    tokio::join!(policies::run::<Policy>(Arc::clone(&context)), policies::run::<ClusterPolicy>(Arc::clone(&context)),);
+    let authority = Authority::new(client.clone(), namespace.clone(), lifetimes);
+    let policies = Arc::new(policies::Context::new(client.clone(), namespace.clone(), authority.trusted()));
+    let place = policy_servers::build::Place { namespace: namespace.clone(), image };
+    let servers = Arc::new(policy_servers::Context::new(client, place, lifetimes, authority.trusted()));
+    tracing::info!(namespace, "operator started");
+    let controllers = async {
+        tokio::join!(
+            policies::run::<Policy>(Arc::clone(&policies)),
+            policies::run::<ClusterPolicy>(Arc::clone(&policies)),
+            policy_servers::run(Arc::clone(&servers)),
+            policy_servers::leader::run(Arc::clone(&servers)),
+        )
+    };
+    tokio::select! {
+        _ = controllers => {}
+        // Without an end of its own.
+        () = authority.run() => {}
+    }
     tracing::info!("stopped");
     Ok(())
 }

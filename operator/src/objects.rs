@@ -1,10 +1,12 @@
-//! What all controllers share: under which name the operator writes, and how it waits.
+//! What all controllers share: under which name and labels the operator writes, and how it waits.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -20,6 +22,12 @@ pub(crate) const RESYNC: Duration = Duration::from_mins(10);
 /// How long to wait after an error.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
 
+/// The labels that Kubernetes recommends.
+pub(crate) fn labels(name: &str, instance: &str) -> BTreeMap<String, String> {
+    let labels = [("name", name), ("instance", instance), ("part-of", "proviso"), ("managed-by", MANAGER)];
+    labels.into_iter().map(|(key, value)| (format!("app.kubernetes.io/{key}"), value.to_owned())).collect()
+}
+
 /// Server-side apply: what we write is ours, whoever wrote it before.
 pub(crate) fn apply() -> PatchParams {
     PatchParams::apply(MANAGER).force()
@@ -31,6 +39,11 @@ pub(crate) fn ignore_gone<T>(result: kube::Result<T>) -> kube::Result<()> {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         result => result.map(drop),
     }
+}
+
+/// How long it is until then.
+pub(crate) fn until(due: Timestamp, now: Timestamp) -> Duration {
+    due.duration_since(now).try_into().unwrap_or_default()
 }
 
 /// Takes part in the deletion of the object from now on; whether that changed anything.
@@ -65,6 +78,24 @@ where
     let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}}));
     api.patch(&object.name_any(), &PatchParams::default(), &patch).await?;
     Ok(())
+}
+
+/// Makes the Secret that was found what is wanted, or creates it; whether anything was to do. Of two writers one fails.
+pub(crate) async fn write_secret(api: &Api<Secret>, found: Option<&Secret>, wanted: Secret) -> kube::Result<bool> {
+    let Some(found) = found else {
+        api.create(&PostParams::default(), &wanted).await?;
+        return Ok(true);
+    };
+    let mut secret = found.clone();
+    secret.data = wanted.data;
+    secret.labels_mut().extend(wanted.metadata.labels.unwrap_or_default());
+    secret.annotations_mut().extend(wanted.metadata.annotations.unwrap_or_default());
+    secret.metadata.owner_references = wanted.metadata.owner_references;
+    if secret == *found {
+        return Ok(false);
+    }
+    api.replace(&secret.name_any(), &PostParams::default(), &secret).await?;
+    Ok(true)
 }
 
 /// A condition; its time is that of the last change of its status.

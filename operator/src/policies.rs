@@ -23,6 +23,7 @@ use proviso_core::policy_id::PolicyIdError;
 use proviso_core::rollout;
 use proviso_crds::PolicyRevision;
 
+use crate::authority;
 use crate::objects::{self, MANAGER, POLICY_LABEL, RESYNC, RETRY, SERVER_LABEL};
 use object::PolicyObject;
 
@@ -33,19 +34,20 @@ const FINALIZER: &str = "proviso.dev/revisions";
 pub struct Context {
     client: Client,
     namespace: String,
-    ca_bundle: Vec<u8>,
+    authority: authority::Receiver,
     recorder: Recorder,
 }
 
 impl Context {
-    pub fn new(client: Client, namespace: String, ca_bundle: Vec<u8>) -> Self {
+    pub fn new(client: Client, namespace: String, authority: authority::Receiver) -> Self {
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
         let recorder = Recorder::new(client.clone(), reporter);
-        Self { client, namespace, ca_bundle, recorder }
+        Self { client, namespace, authority, recorder }
     }
 
-    pub fn namespace(&self) -> &str {
-        &self.namespace
+    /// Who vouches for the policy servers, in PEM; nothing before that is known.
+    fn bundle(&self) -> Option<String> {
+        self.authority.borrow().as_ref().map(|trusted| trusted.bundle.clone())
     }
 }
 
@@ -60,6 +62,8 @@ enum Error {
     Incomplete(&'static str),
     #[error("an object cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
+    #[error("there is no authority yet that vouches for policy servers")]
+    NoAuthority,
 }
 
 impl Error {
@@ -70,6 +74,7 @@ impl Error {
             Self::Name(_) => "InvalidName",
             Self::Incomplete(_) => "IncompleteObject",
             Self::Json(_) => "InvalidObject",
+            Self::NoAuthority => "NoAuthority",
         }
     }
 }
@@ -83,6 +88,7 @@ pub async fn run<K: PolicyObject>(context: Arc<Context>) {
     let policies = controller.store();
     controller
         .shutdown_on_signal()
+        .reconcile_all_on(authority::changes(context.authority.clone()))
         .watches(
             Api::<PolicyRevision>::namespaced(client.clone(), &context.namespace),
             changes.clone(),
@@ -132,6 +138,10 @@ fn of_label<K: PolicyObject, W: Resource>(policies: Store<K>) -> impl Fn(W) -> O
 }
 
 async fn reconcile<K: PolicyObject>(policy: Arc<K>, context: Arc<Context>) -> Result<Action, Error> {
+    if context.bundle().is_none() {
+        // That it is known comes as an event.
+        return Ok(Action::await_change());
+    }
     if policy.meta().deletion_timestamp.is_none() {
         let api = policy.api(&context.client);
         if objects::add_finalizer(&api, &*policy, FINALIZER).await? || rollback::wanted(&*policy, &context).await? {

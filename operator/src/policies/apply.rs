@@ -107,7 +107,8 @@ async fn switch<K: PolicyObject>(policy: &K, seen: &Seen, decision: &Decision, c
         return if decision.live.is_none() { remove(seen, true, true, &id, context).await } else { Ok(()) };
     };
     let Some(admission) = &revision.spec.data.admission else { return Err(Error::Incomplete("spec.admission")) };
-    let wanted = build::webhook(&id, &uid, revision, admission, context);
+    let bundle = context.bundle().ok_or(Error::NoAuthority)?;
+    let wanted = build::webhook(&id, &uid, revision, admission, (&context.namespace, &bundle));
     // First the new one: a request may be asked about twice, never not at all.
     apply_webhook(&wanted, build::kind(admission), context).await?;
     remove(seen, admission.mutating, !admission.mutating, &id, context).await
