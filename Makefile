@@ -35,7 +35,7 @@ test: tools lint control-plane ## Run every check and every test, but those of `
 
 e2e: node-tools ## Run the tests that need a full node of Kubernetes, and so root
 	cargo build --locked --workspace --bins
-	cargo test --locked --workspace --test node
+	cargo test --locked --workspace --test node --test flows
 
 kubernetes: harness ## Build what is missing of Kubernetes, from source; show versions and folders
 	@$(E2E) kubernetes
@@ -50,6 +50,7 @@ lint: ## Check format and lints, warnings are errors
 	cargo fmt --all --check
 	cargo fmt --manifest-path examples/policies/Cargo.toml --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --test node --test flows -- -D warnings
 	cargo clippy $(GUESTS) --all-targets -- -D warnings
 
 deny: ## Check advisories, licences and duplicates of the dependencies

@@ -3,7 +3,7 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 
-use crate::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision};
+use crate::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision, PolicyServer};
 
 /// The files of `crds/` and their contents.
 #[must_use]
@@ -29,6 +29,7 @@ fn all() -> Vec<CustomResourceDefinition> {
         Policy::crd(),
         PolicyExperiment::crd(),
         PolicyRevision::crd(),
+        PolicyServer::crd(),
     ]
 }
 

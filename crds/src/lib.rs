@@ -8,6 +8,7 @@ mod admission;
 mod definitions;
 mod experiment;
 mod policy;
+mod policy_server;
 mod program;
 mod revision;
 pub mod validation;
@@ -19,6 +20,10 @@ pub use experiment::{
 };
 pub use policy::{
     ClusterPolicy, ClusterPolicySpec, ContextAwareResource, Policy, PolicyPhase, PolicySpec, PolicyStatus, ReplicaCount,
+};
+pub use policy_server::{
+    Cache, CacheClaim, EmptyDir, Evaluation, ImagePullPolicy, LogLevel, PolicyServer, PolicyServerSpec,
+    PolicyServerStatus, Preview, Resources, Sources,
 };
 pub use program::{
     Cel, CelAuditAnnotation, CelMutation, CelMutationType, CelValidation, CelVariable, ConfigMapKeyRef, Group,

@@ -134,3 +134,88 @@ async fn nothing_but_enabled_changes_in_a_revision() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result<()> {
+    let (plane, kubectl) = start("policy-servers").await?;
+    let server = |spec: Value| {
+        json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyServer", "metadata": {"name": "a"}, "spec": spec,
+        })
+    };
+    for (field, expected) in [
+        ("spec", "topologySpreadConstraints"),
+        ("spec.cache.persistentVolumeClaim", "ReadWriteMany"),
+        ("spec.evaluation.memoryLimitMiB", "Default: 128"),
+        ("status", "readyReplicas"),
+    ] {
+        let explained = kubectl.run(&["explain", &format!("policyserver.{field}")]).await?;
+        ensure!(explained.contains(expected), "{field}: {explained}");
+    }
+    // Everything at once, in the forms that people write.
+    let mut everything = server(json!({
+        "replicas": 2, "resources": {"requests": {"cpu": 1, "memory": "256Mi"}}, "minAvailable": "50%",
+        "cache": {"persistentVolumeClaim": {"storageClassName": "nfs", "size": "10Gi"}}, "logLevel": "debug",
+        "imagePullSecrets": [{"name": "a"}], "env": [{"name": "A", "value": "b"}],
+        "sources": {"insecure": ["localhost:5000"], "authorities": {"example.com": ["PEM"]}},
+    }));
+    everything["metadata"]["name"] = json!("everything");
+    create(&plane, &kubectl, &everything).await?;
+    create(&plane, &kubectl, &server(json!({}))).await?;
+    let replicas = kubectl.run(&["get", "pvs", "a", "-o", "jsonpath={.spec.replicas}"]).await?;
+    ensure!(replicas == "1", "{replicas}");
+    for (spec, expected) in [
+        (json!({"replicas": -1}), "spec.replicas"),
+        (json!({"cache": {}}), "needs exactly one of"),
+        (json!({"cache": {"emptyDir": {}, "existingClaim": "a"}}), "needs exactly one of"),
+        (json!({"cache": {"persistentVolumeClaim": {"size": "ten"}}}), "spec.cache.persistentVolumeClaim.size"),
+        (json!({"minAvailable": 1, "maxUnavailable": 1}), "at most one of"),
+        (json!({"env": [{"name": "POD_UID", "value": "a"}]}), "set by the operator"),
+        (json!({"env": [{"name": "A"}, {"name": "A"}]}), "Duplicate value"),
+        (json!({"resources": {"limits": {"cpu": "much"}}}), "spec.resources.limits.cpu"),
+        (json!({"sources": {"insecure": ["http://localhost"]}}), "spec.sources.insecure[0]"),
+        (json!({"evaluation": {"timeoutSeconds": 0}}), "spec.evaluation.timeoutSeconds"),
+        (json!({"evaluation": {"concurrency": 1}}), "spec.evaluation.concurrency"),
+        (json!({"preview": {"queueCapacity": 0}}), "spec.preview.queueCapacity"),
+        (json!({"logLevel": "loud"}), "spec.logLevel"),
+        (json!({"image": ""}), "spec.image"),
+        (json!({"replica": 1}), "unknown field"),
+    ] {
+        let mut wrong = server(spec.clone());
+        wrong["metadata"]["name"] = json!("wrong");
+        let error = create(&plane, &kubectl, &wrong).await.err().with_context(|| spec.to_string())?;
+        ensure!(format!("{error:#}").contains(expected), "{spec}: {error:#}");
+    }
+    for (name, expected) in [
+        ("a".repeat(39), "at most 38 characters"),
+        ("a.b".to_owned(), "no dot"),
+        ("a-replicas".to_owned(), "does not end in -replicas"),
+    ] {
+        let mut wrong = server(json!({}));
+        wrong["metadata"]["name"] = json!(name);
+        let error = create(&plane, &kubectl, &wrong).await.err().context(name)?;
+        ensure!(format!("{error:#}").contains(expected), "{error:#}");
+    }
+    // A volume can become larger, and no other.
+    let patch = async |change: Value| {
+        let change = json!({"spec": {"cache": change}}).to_string();
+        kubectl.run(&["patch", "pvs/everything", "--type=merge", "-p", &change]).await.map_err(|it| format!("{it:#}"))
+    };
+    for (change, expected) in [
+        (json!({"persistentVolumeClaim": {"size": "9Gi"}}), "does not shrink"),
+        (json!({"persistentVolumeClaim": {"storageClassName": "other"}}), "keeps its storage class"),
+        (json!({"persistentVolumeClaim": {"storageClassName": null}}), "keeps its storage class"),
+    ] {
+        let refused = patch(change.clone()).await;
+        ensure!(refused.as_ref().is_err_and(|said| said.contains(expected)), "{change}: {refused:?}");
+    }
+    for change in [
+        json!({"persistentVolumeClaim": {"size": "10240Mi"}}),
+        json!({"persistentVolumeClaim": {"size": "11Gi"}}),
+        json!({"persistentVolumeClaim": null, "emptyDir": {}}),
+    ] {
+        let taken = patch(change.clone()).await;
+        ensure!(taken.is_ok(), "{change}: {taken:?}");
+    }
+    Ok(())
+}

@@ -144,6 +144,14 @@ impl Node {
         self.registry.address()
     }
 
+    /// Pushes an artifact of one layer to the registry: see [`Registry::push`].
+    ///
+    /// # Errors
+    /// If the registry does not take it.
+    pub async fn push(&self, repository: &str, tag: &str, media_type: &str, content: &[u8]) -> Result<String> {
+        self.registry.push(repository, tag, media_type, content).await
+    }
+
     /// The image that every node has: `/pod` of `go/pod`, which waits, serves HTTP or asks for a URL.
     #[must_use]
     pub fn pod_image() -> &'static str {

@@ -9,7 +9,7 @@ use axum::routing::get;
 use proviso_http::Certificate;
 
 /// Answers probes.
-pub fn router(certificate: Arc<Certificate>) -> Router {
+pub(crate) fn router(certificate: Arc<Certificate>) -> Router {
     Router::new().route("/livez", get(async || "ok\n")).route("/readyz", get(readyz)).with_state(certificate)
 }
 

@@ -1,7 +1,9 @@
 //! The webhook for our own kinds: what cannot work is refused when it is applied, with the field and what to do, and not
 //! found out by a rollout that fails.
 
-pub mod check;
+pub(crate) mod certificate;
+mod check;
+mod registration;
 
 use std::time::Duration;
 
@@ -13,15 +15,26 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use proviso_crds::{PolicyKind, PolicySpec};
 use serde_json::Value;
 
+use crate::config::Config;
+
+pub(crate) use registration::Registration;
+
 /// The path of the webhook.
-pub const PATH: &str = "/validate";
+const PATH: &str = "/validate";
 /// The longest time that a policy's sources may take to compile: the API server waits for 10 s.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest body, in bytes: a review of an update carries two objects.
 const MAX_BODY: usize = 7 * 1024 * 1024;
 
+/// The names under which API servers reach the operator.
+pub(crate) fn names(config: &Config) -> Vec<String> {
+    let service = config.admission_service.as_deref().unwrap_or("proviso-operator");
+    let name = format!("{service}.{}.svc", config.namespace);
+    vec![name.clone(), format!("{name}.cluster.local")]
+}
+
 /// Answers the API server.
-pub fn router() -> Router {
+pub(crate) fn router() -> Router {
     Router::new().route(PATH, post(answer)).layer(DefaultBodyLimit::max(MAX_BODY))
 }
 

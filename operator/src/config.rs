@@ -1,12 +1,12 @@
 //! What the operator is told at its start.
 
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 
-/// Rolls policies out in a cluster: makes a revision of every generation, waits until every replica of the policy server
-/// serves it, and then points the webhook at it.
+/// Runs policy servers in a cluster and rolls policies out on them: makes a revision of every generation, waits until
+/// every replica of the policy server serves it, and then points the webhook at it.
 ///
 /// Talks to the cluster of its pod, or else of KUBECONFIG.
 #[derive(Clone, Debug, Parser)]
@@ -20,14 +20,34 @@ pub struct Config {
     #[arg(long, env = "PROVISO_IDENTITY", default_value_t = default_identity(), value_name = "NAME")]
     pub identity: String,
 
-    /// PEM file of who vouches for the policy servers' certificates
-    #[arg(long, env = "PROVISO_CA_BUNDLE", value_name = "FILE")]
-    pub ca_bundle: PathBuf,
+    /// Container image of the policy servers that name none
+    #[arg(long, env = "PROVISO_POLICY_SERVER_IMAGE", value_name = "IMAGE")]
+    pub policy_server_image: String,
+
+    /// Address at which the API server asks about policies, always with TLS
+    #[arg(long, env = "PROVISO_LISTEN", default_value = "0.0.0.0:8443", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+
+    /// Address of /readyz and /livez, plain HTTP
+    #[arg(long, env = "PROVISO_ADMIN_LISTEN", default_value = "0.0.0.0:8081", value_name = "ADDRESS")]
+    pub admin_listen: SocketAddr,
+
+    /// Name of the Service in front of --listen: the API server is told to ask there before it takes a policy. Without
+    /// it, a policy that cannot work is found out by its rollout
+    #[arg(long, env = "PROVISO_ADMISSION_SERVICE", value_name = "NAME")]
+    pub admission_service: Option<String>,
+
+    #[command(flatten)]
+    pub lifetimes: Lifetimes,
 
     /// How long a generation goes on answering after another one took its place, 5s to 1h: API servers learn of the
     /// switch at different times
     #[arg(long, env = "PROVISO_RETIRE_AFTER", default_value = "5m", value_name = "DURATION", value_parser = retire_after)]
     pub retire_after: Duration,
+
+    /// What to log: error, warn, info, debug, trace, or per module as in `info,operator=debug`
+    #[arg(long, env = "PROVISO_LOG", default_value = "info", value_name = "FILTER")]
+    pub log: String,
 
     /// How log lines look
     #[arg(long, env = "PROVISO_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
@@ -46,6 +66,45 @@ fn default_identity() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+/// How long what the operator signs counts, and how long old and new overlap when it is replaced: in the last third of
+/// its life. A lifetime is a duration such as 8760h, at least 1s.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Lifetimes {
+    /// Of the operator's authority
+    #[arg(long = "authority-lifetime", env = "PROVISO_AUTHORITY_LIFETIME", default_value = "87600h", value_parser = lifetime, hide = true)]
+    pub authority: Duration,
+
+    /// Of a policy server's certificate
+    #[arg(long = "certificate-lifetime", env = "PROVISO_CERTIFICATE_LIFETIME", default_value = "8760h", value_parser = lifetime, hide = true)]
+    pub certificate: Duration,
+
+    /// Of a key that signs compiled modules
+    #[arg(long = "signing-key-lifetime", env = "PROVISO_SIGNING_KEY_LIFETIME", default_value = "8760h", value_parser = lifetime, hide = true)]
+    pub signing_key: Duration,
+
+    /// How long a new authority or key is known to all before it signs
+    #[arg(long, env = "PROVISO_ANNOUNCEMENT", default_value = "1h", value_parser = lifetime, hide = true)]
+    pub announcement: Duration,
+
+    /// How long an authority is trusted after the last certificate that it signed was replaced
+    #[arg(long, env = "PROVISO_AUTHORITY_RETIREMENT", default_value = "1h", value_parser = lifetime, hide = true)]
+    pub authority_retirement: Duration,
+
+    /// How long a key verifies after another began to sign
+    #[arg(long, env = "PROVISO_SIGNING_KEY_RETIREMENT", default_value = "24h", value_parser = lifetime, hide = true)]
+    pub signing_key_retirement: Duration,
+}
+
+/// A century: times stay such that they can be calculated with.
+const LONGEST: Duration = Duration::from_hours(24 * 365 * 100);
+
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let signed: jiff::SignedDuration = text.parse().map_err(|_| "is no duration such as 8760h or 10m".to_owned())?;
+    let bounds = Duration::from_secs(1)..=LONGEST;
+    let lifetime = Duration::try_from(signed).ok().filter(|lifetime| bounds.contains(lifetime));
+    lifetime.ok_or_else(|| "is not between 1s and 876000h".to_owned())
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -53,4 +112,25 @@ pub enum LogFormat {
     Text,
     /// One object a line
     Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_arguments_are_well_formed_and_lifetimes_are_bounded() {
+        Config::command().debug_assert();
+        let config = |arguments: &[&str]| {
+            let image = ["operator", "--policy-server-image", "a"];
+            Config::try_parse_from(image.iter().chain(arguments)).map_err(|error| error.to_string())
+        };
+        let lifetimes = config(&[]).unwrap().lifetimes;
+        assert_eq!(lifetimes.certificate, Duration::from_hours(365 * 24));
+        assert_eq!(config(&["--announcement", "90s"]).unwrap().lifetimes.announcement, Duration::from_secs(90));
+        for wrong in ["0s", "-1h", "900000h", "soon"] {
+            assert!(config(&[&format!("--announcement={wrong}")]).unwrap_err().contains("is no"), "{wrong}");
+        }
+    }
 }

@@ -1,21 +1,30 @@
-//! The operator: from a policy's newest generation to the webhook that asks it.
+//! The operator: it runs policy servers, and takes a policy's newest generation to the webhook that asks it.
 
-pub mod admin;
-pub mod admission;
+mod admin;
+mod admission;
+mod authority;
 pub mod config;
+mod objects;
 mod policies;
+mod policy_servers;
 
+use std::future::pending;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
+use hyper_util::service::TowerToHyperService;
 use kube::Client;
 use proviso_crds::{ClusterPolicy, Policy};
 use proviso_election::{Election, Missing};
+use proviso_http::Certificate;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::authority::Authority;
 use crate::config::{Config, LogFormat};
-use crate::policies::Context;
 
 /// The Lease of the operator that works: of several, one does.
 const LEASE: &str = "proviso-operator";
@@ -23,38 +32,105 @@ const LEASE: &str = "proviso-operator";
 /// Runs until SIGTERM or Ctrl-C.
 ///
 /// # Errors
-/// When there is no cluster, or a file is missing.
+/// When there is no cluster.
 pub async fn run(config: Config) -> anyhow::Result<()> {
-    let ca_bundle = std::fs::read(&config.ca_bundle)
-        .with_context(|| format!("--ca-bundle {} cannot be read", config.ca_bundle.display()))?;
-    let client = Client::try_default().await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
-    let election = Election::stand(&config.namespace, LEASE, Missing::Make, &config.identity).await?;
-    let context = Arc::new(Context::new(client, config.namespace, ca_bundle, config.retire_after));
-    tracing::info!(namespace = context.namespace(), identity = config.identity, "operator started");
-    let mut leadership = election.leadership();
     let stop = stop()?;
     tokio::pin!(stop);
-    loop {
-        tokio::select! {
-            () = &mut stop => break,
-            () = leadership.won() => {}
+    let client = Client::try_default().await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
+    let certificate = Arc::new(Certificate::default());
+    let serving = serve(&config, &certificate).await?;
+    let election = Election::stand(&config.namespace, LEASE, Missing::Make, &config.identity).await?;
+    tracing::info!(namespace = config.namespace, identity = config.identity, "operator started");
+    let names = admission::names(&config);
+    let certified = admission::certificate::keep(&client, &config, names, &certificate);
+    let controllers = Controllers::new(&client, &config);
+    let mut leadership = election.leadership();
+    let leading = async {
+        loop {
+            leadership.won().await;
+            tracing::info!("leading: the controllers start");
+            tokio::select! {
+                () = controllers.run() => {}
+                // What it was about to write, the next one writes too: see `policies::apply`.
+                () = leadership.lost() => tracing::warn!("not leading any more: the controllers stop"),
+            }
         }
-        tracing::info!("leading: the controllers start");
-        tokio::select! {
-            () = &mut stop => break,
-            () = control(&context) => break,
-            // What it was about to write, the next one writes too: see `policies::apply`.
-            () = leadership.lost() => tracing::warn!("not leading any more: the controllers stop"),
-        }
+    };
+    tokio::select! {
+        () = &mut stop => {}
+        () = leading => {}
+        () = certified => {}
+        () = serving => {}
     }
     election.end().await;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Runs the controllers.
-async fn control(context: &Arc<Context>) {
-    tokio::join!(policies::run::<Policy>(Arc::clone(context)), policies::run::<ClusterPolicy>(Arc::clone(context)));
+/// Answers the API server and probes, until it is dropped.
+async fn serve(config: &Config, certificate: &Arc<Certificate>) -> anyhow::Result<impl Future<Output = ()> + use<>> {
+    let bind = async |flag: &str, address: SocketAddr| {
+        TcpListener::bind(address).await.with_context(|| {
+            format!("{flag} {address} cannot be listened on: is the port taken? choose another with {flag}")
+        })
+    };
+    let listener = bind("--listen", config.listen).await?;
+    let admin = bind("--admin-listen", config.admin_listen).await?;
+    tracing::info!(
+        listen = format!("https://{}", listener.local_addr()?),
+        admin = format!("http://{}", admin.local_addr()?),
+        "listening"
+    );
+    let tls = Arc::clone(certificate).acceptor()?;
+    let reviews = TowerToHyperService::new(admission::router());
+    let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate)));
+    Ok(async move {
+        tokio::join!(
+            proviso_http::serve(listener, Some(tls), reviews, pending(), Duration::ZERO),
+            proviso_http::serve(admin, None, probes, pending(), Duration::ZERO),
+        );
+    })
+}
+
+/// What only one operator does.
+struct Controllers {
+    authority: Authority,
+    policies: Arc<policies::Context>,
+    servers: Arc<policy_servers::Context>,
+    registration: admission::Registration,
+}
+
+impl Controllers {
+    fn new(client: &Client, config: &Config) -> Self {
+        let (namespace, lifetimes) = (&config.namespace, config.lifetimes);
+        let authority = Authority::new(client.clone(), namespace.clone(), lifetimes);
+        let trusted = || authority.trusted();
+        let place =
+            policy_servers::build::Place { namespace: namespace.clone(), image: config.policy_server_image.clone() };
+        Self {
+            policies: Arc::new(policies::Context::new(
+                client.clone(),
+                namespace.clone(),
+                trusted(),
+                config.retire_after,
+            )),
+            servers: Arc::new(policy_servers::Context::new(client.clone(), place, lifetimes, trusted())),
+            registration: admission::Registration::new(client.clone(), config, trusted()),
+            authority,
+        }
+    }
+
+    /// Runs them. Does not end.
+    async fn run(&self) {
+        tokio::join!(
+            self.authority.run(),
+            self.registration.run(),
+            policies::run::<Policy>(Arc::clone(&self.policies)),
+            policies::run::<ClusterPolicy>(Arc::clone(&self.policies)),
+            policy_servers::run(Arc::clone(&self.servers)),
+            policy_servers::leader::run(Arc::clone(&self.servers)),
+        );
+    }
 }
 
 /// Waits for SIGTERM or Ctrl-C.
@@ -69,12 +145,16 @@ fn stop() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Starts logging to stderr; `RUST_LOG` chooses what.
-pub fn log(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+/// Starts logging to stderr.
+///
+/// # Errors
+/// When the filter cannot be understood.
+pub fn log(config: &Config) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&config.log).with_context(|| format!("--log {}", config.log))?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
+    match config.log_format {
         LogFormat::Text => lines.init(),
         LogFormat::Json => lines.json().flatten_event(true).init(),
     }
+    Ok(())
 }

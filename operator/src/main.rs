@@ -6,6 +6,6 @@ use operator::config::Config;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let config = Config::parse();
-    operator::log(config.log_format);
-    operator::run(config).await
+    operator::log(&config)?;
+    Box::pin(operator::run(config)).await
 }

@@ -24,39 +24,32 @@ use proviso_core::policy_id::PolicyIdError;
 use proviso_core::rollout;
 use proviso_crds::PolicyRevision;
 
+use crate::authority;
+use crate::objects::{self, MANAGER, POLICY_LABEL, RESYNC, RETRY, SERVER_LABEL};
 use object::PolicyObject;
 
-/// Who writes what the operator writes.
-const MANAGER: &str = "proviso-operator";
 /// On a policy: its revisions go before it does.
 const FINALIZER: &str = "proviso.dev/revisions";
-/// Which `PolicyServer` a pod or a revision belongs to.
-const SERVER_LABEL: &str = "proviso.dev/policy-server";
-/// Which policy, by uid, a revision or a webhook belongs to.
-const POLICY_LABEL: &str = "proviso.dev/policy-uid";
-/// How often a policy is looked at when nothing is known to have happened.
-const RESYNC: Duration = Duration::from_mins(10);
-/// How long to wait after an error.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// What every reconcile needs.
 pub struct Context {
     client: Client,
     namespace: String,
-    ca_bundle: Vec<u8>,
+    authority: authority::Receiver,
     retire_after: Duration,
     recorder: Recorder,
 }
 
 impl Context {
-    pub fn new(client: Client, namespace: String, ca_bundle: Vec<u8>, retire_after: Duration) -> Self {
+    pub fn new(client: Client, namespace: String, authority: authority::Receiver, retire_after: Duration) -> Self {
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
         let recorder = Recorder::new(client.clone(), reporter);
-        Self { client, namespace, ca_bundle, retire_after, recorder }
+        Self { client, namespace, authority, retire_after, recorder }
     }
 
-    pub fn namespace(&self) -> &str {
-        &self.namespace
+    /// Who vouches for the policy servers, in PEM; nothing before that is known.
+    fn bundle(&self) -> Option<String> {
+        self.authority.borrow().as_ref().map(|trusted| trusted.bundle.clone())
     }
 }
 
@@ -71,6 +64,8 @@ enum Error {
     Incomplete(&'static str),
     #[error("an object cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
+    #[error("there is no authority yet that vouches for policy servers")]
+    NoAuthority,
 }
 
 impl Error {
@@ -81,6 +76,7 @@ impl Error {
             Self::Name(_) => "InvalidName",
             Self::Incomplete(_) => "IncompleteObject",
             Self::Json(_) => "InvalidObject",
+            Self::NoAuthority => "NoAuthority",
         }
     }
 }
@@ -93,6 +89,7 @@ pub async fn run<K: PolicyObject>(context: Arc<Context>) {
     let controller = Controller::new(Api::<K>::all(client.clone()), changes.clone());
     let policies = controller.store();
     controller
+        .reconcile_all_on(authority::changes(context.authority.clone()))
         .watches(
             Api::<PolicyRevision>::namespaced(client.clone(), &context.namespace),
             changes.clone(),
@@ -142,8 +139,13 @@ fn of_label<K: PolicyObject, W: Resource>(policies: Store<K>) -> impl Fn(W) -> O
 }
 
 async fn reconcile<K: PolicyObject>(policy: Arc<K>, context: Arc<Context>) -> Result<Action, Error> {
+    if context.bundle().is_none() {
+        // That it is known comes as an event.
+        return Ok(Action::await_change());
+    }
     if policy.meta().deletion_timestamp.is_none() {
-        if apply::finalizer(&*policy, &context).await? || rollback::wanted(&*policy, &context).await? {
+        let api = policy.api(&context.client);
+        if objects::add_finalizer(&api, &*policy, FINALIZER).await? || rollback::wanted(&*policy, &context).await? {
             // The change comes back as an event.
             return Ok(Action::await_change());
         }

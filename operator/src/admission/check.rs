@@ -10,8 +10,7 @@ use proviso_crds::{GROUP, PolicySpec, Program};
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// All that can be known before anything is fetched. `namespace` is that of a Policy.
-#[must_use]
-pub fn policy(namespace: Option<&str>, name: &str, spec: &PolicySpec) -> Vec<FieldError> {
+pub(super) fn policy(namespace: Option<&str>, name: &str, spec: &PolicySpec) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if let Err(error) = PolicyId::new(namespace, name) {
         errors.push(refuse("metadata.name", error.to_string()));
@@ -167,6 +166,6 @@ mod tests {
             let wanted: Vec<_> = wanted.into_iter().collect();
             assert_eq!(fields(namespace, "a", &spec), wanted, "{namespace:?} {spec}");
         }
-        assert_eq!(fields(cluster, "A", &super::tests::spec()), ["metadata.name"]);
+        assert_eq!(fields(cluster, "A", &spec()), ["metadata.name"]);
     }
 }

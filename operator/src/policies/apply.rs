@@ -1,6 +1,5 @@
 //! Makes the cluster what was decided. The order is what makes it safe to stop anywhere.
 
-use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -12,27 +11,8 @@ use serde_json::{Value, json};
 use super::build::{self, webhook_name};
 use super::object::PolicyObject;
 use super::observe::Seen;
-use super::status::condition;
-use super::{Context, Error, FINALIZER, MANAGER};
-
-/// Takes part in the deletion of the policy from now on; whether that changed anything.
-pub(super) async fn finalizer<K: PolicyObject>(policy: &K, context: &Context) -> Result<bool, Error> {
-    let mut finalizers = policy.finalizers().to_vec();
-    if finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
-        return Ok(false);
-    }
-    finalizers.push(FINALIZER.to_owned());
-    set_finalizers(policy, &finalizers, context).await?;
-    Ok(true)
-}
-
-async fn set_finalizers<K: PolicyObject>(policy: &K, finalizers: &[String], context: &Context) -> Result<(), Error> {
-    // With the version that was read: of two writers one must fail.
-    let version = policy.resource_version();
-    let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}}));
-    policy.api(&context.client).patch(&policy.name_any(), &PatchParams::default(), &patch).await?;
-    Ok(())
-}
+use super::{Context, Error, FINALIZER};
+use crate::objects::{self, apply, condition, ignore_gone};
 
 pub(super) async fn decision<K: PolicyObject>(
     policy: &K,
@@ -69,8 +49,7 @@ pub(super) async fn decision<K: PolicyObject>(
         ignore_gone(revisions.delete(&revision.name_any(), &DeleteParams::default()).await)?;
     }
     if decision.is_gone {
-        let rest: Vec<_> = policy.finalizers().iter().filter(|it| *it != FINALIZER).cloned().collect();
-        set_finalizers(policy, &rest, context).await?;
+        objects::remove_finalizer(&policy.api(&context.client), policy, FINALIZER).await?;
     }
     Ok(())
 }
@@ -133,7 +112,8 @@ async fn forget_replica(
         "metadata": {"uid": revision.metadata.uid}, "status": {},
     });
     let as_replica = PatchParams::apply(&format!("proviso-replica-{replica}")).force();
-    ignore_gone(revisions.patch_status(&revision.name_any(), &as_replica, &Patch::Apply(nothing)).await)
+    let forgotten = revisions.patch_status(&revision.name_any(), &as_replica, &Patch::Apply(nothing)).await;
+    Ok(ignore_gone(forgotten)?)
 }
 
 /// Points the webhook at the live revision, or takes it away.
@@ -145,7 +125,8 @@ async fn switch<K: PolicyObject>(policy: &K, seen: &Seen, decision: &Decision, c
         return if decision.live.is_none() { remove(seen, true, true, &id, context).await } else { Ok(()) };
     };
     let Some(admission) = &revision.spec.data.admission else { return Err(Error::Incomplete("spec.admission")) };
-    let wanted = build::webhook(&id, &uid, revision, admission, context);
+    let bundle = context.bundle().ok_or(Error::NoAuthority)?;
+    let wanted = build::webhook(&id, &uid, revision, admission, (&context.namespace, &bundle));
     // First the new one: a request may be asked about twice, never not at all.
     apply_webhook(&wanted, build::kind(admission), context).await?;
     remove(seen, admission.mutating, !admission.mutating, &id, context).await
@@ -176,20 +157,4 @@ async fn remove(
         ignore_gone(api.delete(&name, &now).await)?;
     }
     Ok(())
-}
-
-pub(super) fn apply() -> PatchParams {
-    PatchParams::apply(MANAGER).force()
-}
-
-fn ignore_gone<T>(result: kube::Result<T>) -> Result<(), Error> {
-    match result {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        result => Ok(result.map(drop)?),
-    }
-}
-
-/// For conditions that are written now.
-pub(super) fn now() -> Timestamp {
-    Timestamp::now()
 }

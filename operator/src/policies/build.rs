@@ -7,8 +7,10 @@ use proviso_core::{Action, Endpoint, PolicyId};
 use proviso_crds::{Admission, FailurePolicy, MatchPolicy, PolicyRevision, PolicyRevisionSpec, RevisedPolicy};
 use serde_json::{Value, json};
 
+use super::Error;
 use super::object::PolicyObject;
-use super::{Context, Error, POLICY_LABEL, SERVER_LABEL};
+use crate::objects::{POLICY_LABEL, SERVER_LABEL};
+use crate::policy_servers::build::name;
 
 /// Of both kinds of webhook configurations.
 pub(super) fn webhook_name(policy: &PolicyId) -> String {
@@ -47,9 +49,8 @@ pub(super) fn webhook(
     uid: &str,
     revision: &PolicyRevision,
     admission: &Admission,
-    context: &Context,
+    (namespace, bundle): (&str, &str),
 ) -> Value {
-    let namespace = &context.namespace;
     let generation = revision.spec.policy_ref.generation.try_into().ok();
     let path = Endpoint { action: Action::Validate, policy: policy.clone(), generation }.to_string();
     let mut selector = json!(admission.namespace_selector.clone().unwrap_or_default());
@@ -88,11 +89,11 @@ pub(super) fn webhook(
             "clientConfig": {
                 "service": {
                     "namespace": namespace,
-                    "name": format!("policy-server-{}", revision.spec.policy_server),
+                    "name": name(&revision.spec.policy_server),
                     "port": 443,
                     "path": path,
                 },
-                "caBundle": STANDARD.encode(&context.ca_bundle),
+                "caBundle": STANDARD.encode(bundle),
             },
         }],
     })

@@ -16,7 +16,8 @@ use proviso_crds::{PolicyRevision, Readiness, ReplicaStatus};
 
 use super::build::webhook_name;
 use super::object::PolicyObject;
-use super::{Context, Error, POLICY_LABEL, SERVER_LABEL};
+use super::{Context, Error};
+use crate::objects::{POLICY_LABEL, SERVER_LABEL};
 
 pub(super) struct Seen {
     pub revisions: Vec<PolicyRevision>,

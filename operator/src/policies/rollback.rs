@@ -8,7 +8,8 @@ use proviso_crds::PolicyRevision;
 use serde_json::json;
 
 use super::object::PolicyObject;
-use super::{Context, Error, POLICY_LABEL};
+use super::{Context, Error};
+use crate::objects::POLICY_LABEL;
 
 const ANNOTATION: &str = "proviso.dev/rollback-to";
 

@@ -1,7 +1,7 @@
 //! What the owner of a policy is told: its status, and Events in its own namespace. Whoever may see the policy needs no
 //! access to the operator's namespace to know why a version does not serve.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::api::Patch;
 use kube::runtime::events::{Event, EventType};
@@ -10,7 +10,8 @@ use proviso_crds::{PolicyPhase, PolicyStatus, ReplicaCount};
 use serde_json::json;
 
 use super::object::PolicyObject;
-use super::{Context, Error, apply};
+use super::{Context, Error};
+use crate::objects::{self, condition};
 
 /// Writes the status if it says something new.
 pub(super) async fn write<K: PolicyObject>(
@@ -26,7 +27,7 @@ pub(super) async fn write<K: PolicyObject>(
     }
     let kind = format!("{:?}", K::KIND);
     let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": kind, "status": status});
-    policy.api(&context.client).patch_status(&policy.name_any(), &apply::apply(), &Patch::Apply(patch)).await?;
+    policy.api(&context.client).patch_status(&policy.name_any(), &objects::apply(), &Patch::Apply(patch)).await?;
     for event in events(&known, &status) {
         context.recorder.publish(&event, &policy.object_ref(&())).await?;
     }
@@ -147,24 +148,4 @@ fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
         }
     }
     events
-}
-
-/// A condition; its time is that of the last change of its status.
-pub(super) fn condition(
-    known: &[Condition],
-    name: &str,
-    status: &str,
-    reason: &str,
-    message: &str,
-    generation: i64,
-) -> Condition {
-    let same = known.iter().find(|condition| condition.type_ == name && condition.status == status);
-    Condition {
-        type_: name.to_owned(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        observed_generation: Some(generation),
-        last_transition_time: same.map_or_else(|| Time(apply::now()), |same| same.last_transition_time.clone()),
-    }
 }

@@ -1,0 +1,89 @@
+//! The lifecycle of policies as their users see it: Proviso, installed by its charts on a full node, with a policy server of
+//! three replicas and a volume that they share. One test for each flow of the RFC (Kubewarden's policy lifecycle), one
+//! after the other on one cluster. Needs root: `make e2e`.
+
+mod load;
+mod policies;
+mod servers;
+mod stage;
+
+use std::future::Future;
+use std::io::Write as _;
+use std::pin::Pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
+use proviso_e2e::Node;
+use tokio::runtime::Runtime;
+
+use stage::Stage;
+
+type Flow = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+
+macro_rules! flows {
+    ($($module:ident: $($flow:ident),+;)+) => {
+        vec![$($((stringify!($flow), (|stage| Box::pin($module::$flow(stage))) as Flow)),+),+]
+    };
+}
+
+fn main() -> ExitCode {
+    let flows = flows! {
+        policies:
+            first_policy,
+            update,
+            update_that_fails_at_each_step_and_recovers,
+            two_updates_in_quick_succession,
+            rollback_to_any_kept_revision,
+            history_is_limited_and_collected,
+            disable_and_delete,
+            validating_becomes_mutating_and_back,
+            a_namespaced_owner_can_debug;
+        servers:
+            move_to_another_policy_server,
+            policy_server_deleted_with_policies_on_it,
+            scale_up_and_down,
+            leader_killed_and_frozen,
+            operator_restarted_in_the_middle,
+            bootstrap_with_many_policies,
+            server_version_upgrade_loses_no_request;
+        load:
+            a_hundred_edits_lose_no_request;
+    };
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    if !Node::is_possible() && !arguments.list {
+        let reason = "skipped: a full node needs root";
+        let _ = writeln!(std::io::stderr(), "{reason}");
+        let must_run = std::env::var("CI").is_ok_and(|value| value == "true");
+        return if must_run { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    let runtime = match Runtime::new() {
+        Ok(runtime) => Arc::new(runtime),
+        Err(error) => return fail(&error.into()),
+    };
+    if arguments.list {
+        return libtest_mimic::run(&arguments, flows.iter().map(|(name, _)| Trial::test(*name, || Ok(()))).collect())
+            .exit_code();
+    }
+    let stage = match runtime.block_on(Stage::start()) {
+        Ok(stage) => Arc::new(stage),
+        Err(error) => return fail(&error),
+    };
+    let trials = flows.into_iter().map(|(name, flow)| {
+        let (runtime, stage) = (Arc::clone(&runtime), Arc::clone(&stage));
+        Trial::test(name, move || {
+            runtime.block_on(async { flow(&stage).await }).map_err(|error| format!("{error:?}").into())
+        })
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    if conclusion.has_failed() {
+        stage.tell();
+    }
+    conclusion.exit_code()
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "{error:?}");
+    ExitCode::FAILURE
+}

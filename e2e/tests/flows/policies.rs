@@ -1,0 +1,285 @@
+//! The flows of one policy.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::{Resource as _, ResourceExt as _};
+use proviso_crds::{ClusterPolicy, Policy, Readiness};
+use proviso_e2e::{Registry, until};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::stage::{NAMESPACE, PATIENCE, REPLICAS, RETIRE_AFTER, Stage, about, deny};
+
+pub async fn first_policy(stage: &Stage) -> Result<()> {
+    let generation = stage.write("first", &deny("first", "one")).await?;
+    let took = stage.until_live("first", generation).await?;
+    eprintln!("from apply to live, nothing to fetch: {:.2} s", took.as_secs_f64());
+    stage.until_denied("first", "one").await?;
+    ensure!(stage.ask("nobody").await?.is_none(), "a request that no policy is about is let through");
+
+    let policy = stage.policies().get("first").await?;
+    let status = policy.status.clone().context("no status")?;
+    let replicas = status.replicas.context("no replicas")?;
+    ensure!(replicas.summary == format!("{REPLICAS}/{REPLICAS}"), "{replicas:?}");
+    for condition in &status.conditions {
+        ensure!(condition.status == "True", "{condition:?}");
+    }
+    let [revision] = &stage.revisions_of("first").await?[..] else { bail!("not one revision") };
+    let said = revision.status.clone().context("no status of the revision")?;
+    ensure!(said.replicas.len() == REPLICAS && said.replicas.iter().all(|it| it.ready == Readiness::True), "{said:#?}");
+    ensure!(events(stage, &policy).await?.iter().any(|event| event.contains("Live: generation 1 answers requests")));
+    stage.delete("first").await
+}
+
+pub async fn update(stage: &Stage) -> Result<()> {
+    let first = stage.write("update", &deny("update", "one")).await?;
+    stage.until_live("update", first).await?;
+    stage.until_denied("update", "one").await?;
+    let second = stage.write("update", &deny("update", "two")).await?;
+    stage.until_live("update", second).await?;
+    stage.until_denied("update", "two").await?;
+    let webhook = stage.webhook("update").await?.context("no webhook")?;
+    let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap_or_default();
+    ensure!(path == format!("/validate/cluster.update/{second}"), "{path}");
+    // Both are loaded until API servers have had the time to learn of it.
+    let enabled = stage.revisions_of("update").await?.iter().filter(|revision| revision.spec.enabled).count();
+    ensure!(enabled == 2, "{enabled} are enabled");
+    stage.delete("update").await
+}
+
+pub async fn update_that_fails_at_each_step_and_recovers(stage: &Stage) -> Result<()> {
+    let repository = format!("{}/modules/example", stage.node.registry());
+    let module = module()?;
+    let good = format!("sha256:{}", hexadecimal(&Sha256::digest(&module)));
+    stage.node.push("modules/example", "good", Registry::MODULE, &module).await?;
+    stage.node.push("modules/example", "garbage", Registry::MODULE, b"\0asm no module").await?;
+    let wasm = |tag: &str, more: Value| {
+        let mut wasm = json!({"module": format!("registry://{repository}:{tag}")});
+        wasm.as_object_mut().into_iter().for_each(|it| it.extend(more.as_object().cloned().unwrap_or_default()));
+        about("fails", &json!({"wasm": wasm}))
+    };
+    let with_settings = |settings: Value| {
+        let mut spec = wasm("good", json!({}));
+        spec["settings"] = settings;
+        spec
+    };
+    let settings = json!({"registries": ["registry.example.com"]});
+    let live = stage.write("fails", &with_settings(settings.clone())).await?;
+    let took = stage.until_live("fails", live).await?;
+    eprintln!("from apply to live, fetched from the registry: {:.2} s", took.as_secs_f64());
+
+    let other = format!("sha256:{}", "0".repeat(64));
+    for (spec, reason) in [
+        (wasm("missing", json!({})), "PullError"),
+        (wasm("good", json!({"digest": other})), "VerificationError"),
+        (wasm("garbage", json!({})), "CompileError"),
+        (with_settings(json!({"registries": ["https://registry.example.com"]})), "SettingsInvalid"),
+    ] {
+        let generation = stage.write("fails", &spec).await?;
+        let why = stage.until_condition("fails", "Initialized", "False", reason).await?;
+        let status = stage.policies().get("fails").await?.status.context("no status")?;
+        ensure!(status.live_generation == Some(live), "{reason}: {live} does not go on: {status:#?}");
+        let policy = stage.policies().get("fails").await?;
+        let wanted = format!("{reason}: generation {generation}: {why}");
+        until(&wanted, PATIENCE, async || {
+            let events = events(stage, &policy).await?;
+            ensure!(events.contains(&wanted), "{events:#?}");
+            Ok(())
+        })
+        .await?;
+    }
+    // The same module with other settings: nothing is fetched or compiled again.
+    let mut spec = with_settings(settings);
+    spec["admission"]["message"] = "said by the policy".into();
+    let recovered = stage.write("fails", &spec).await?;
+    let took = stage.until_live("fails", recovered).await?;
+    eprintln!("from apply to live, module cached: {:.2} s", took.as_secs_f64());
+    let revision = stage.revisions_of("fails").await?.pop().context("no revision")?;
+    let modules = revision.status.context("no status")?.modules;
+    ensure!(modules.iter().any(|module| module.digest == good), "{modules:?}");
+    stage.delete("fails").await
+}
+
+pub async fn two_updates_in_quick_succession(stage: &Stage) -> Result<()> {
+    let first = stage.write("quick", &deny("quick", "1")).await?;
+    stage.until_live("quick", first).await?;
+    stage.until_denied("quick", "1").await?;
+    stage.write("quick", &deny("quick", "2")).await?;
+    let last = stage.write("quick", &deny("quick", "3")).await?;
+    until("the last one to decide", PATIENCE, async || {
+        let answer = stage.ask("quick").await?;
+        let answer = answer.as_deref();
+        ensure!(matches!(answer, Some("1" | "2" | "3")), "nothing but generations may answer: {answer:?}");
+        ensure!(answer == Some("3"), "{answer:?}");
+        Ok(())
+    })
+    .await?;
+    stage.until_live("quick", last).await?;
+    stage.delete("quick").await
+}
+
+pub async fn rollback_to_any_kept_revision(stage: &Stage) -> Result<()> {
+    for message in ["one", "two", "three"] {
+        let generation = stage.write("back", &deny("back", message)).await?;
+        stage.until_live("back", generation).await?;
+    }
+    for (generation, message) in [(1, "one"), (2, "two")] {
+        let annotation = json!({"metadata": {"annotations": {"proviso.dev/rollback-to": generation.to_string()}}});
+        let asked = std::time::Instant::now();
+        stage.policies().patch("back", &PatchParams::default(), &Patch::Merge(annotation)).await?;
+        stage.until_denied("back", message).await?;
+        eprintln!("from the annotation to the first denial by the old spec: {:.2} s", asked.elapsed().as_secs_f64());
+    }
+    let policy = stage.policies().get("back").await?;
+    ensure!(policy.metadata.generation == Some(5), "each is a new generation: {:?}", policy.metadata.generation);
+    ensure!(policy.annotations().get("proviso.dev/rollback-to").is_none());
+    // The module of a rollback is loaded already, and so is the revision's.
+    ensure!(stage.revisions_of("back").await?.len() == 5);
+    stage.delete("back").await
+}
+
+pub async fn history_is_limited_and_collected(stage: &Stage) -> Result<()> {
+    let mut last = 0;
+    for message in ["one", "two", "three", "four"] {
+        let mut spec = deny("history", message);
+        spec["revisionHistoryLimit"] = 1.into();
+        last = stage.write("history", &spec).await?;
+        stage.until_live("history", last).await?;
+    }
+    let start = std::time::Instant::now();
+    until("the live one and one more", PATIENCE, async || {
+        let kept: Vec<_> = stage
+            .revisions_of("history")
+            .await?
+            .iter()
+            .map(|it| (it.spec.policy_ref.generation, it.spec.enabled))
+            .collect();
+        ensure!(kept == [(last - 1, false), (last, true)], "{kept:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(start.elapsed() > RETIRE_AFTER / 2, "the one before the last was not given its time");
+    stage.until_denied("history", "four").await?;
+    stage.delete("history").await
+}
+
+pub async fn disable_and_delete(stage: &Stage) -> Result<()> {
+    let first = stage.write("disable", &deny("disable", "no")).await?;
+    stage.until_live("disable", first).await?;
+    let mut spec = deny("disable", "no");
+    spec["enabled"] = false.into();
+    stage.write("disable", &spec).await?;
+    until("nobody to be denied", PATIENCE, async || {
+        ensure!(stage.ask("disable").await?.is_none());
+        Ok(())
+    })
+    .await?;
+    ensure!(stage.webhook("disable").await?.is_none());
+    ensure!(stage.revisions_of("disable").await?.len() == 2, "its history is kept");
+    let third = stage.write("disable", &deny("disable", "again")).await?;
+    stage.until_live("disable", third).await?;
+    stage.until_denied("disable", "again").await?;
+    stage.delete("disable").await
+}
+
+pub async fn validating_becomes_mutating_and_back(stage: &Stage) -> Result<()> {
+    for mutating in [false, true, false] {
+        let message = format!("mutating: {mutating}");
+        let mut spec = deny("kind", &message);
+        spec["admission"]["mutating"] = mutating.into();
+        let generation = stage.write("kind", &spec).await?;
+        stage.until_live("kind", generation).await?;
+        stage.until_denied("kind", &message).await?;
+        let wanted = if mutating { "MutatingWebhookConfiguration" } else { "ValidatingWebhookConfiguration" };
+        until("one webhook", PATIENCE, async || {
+            let found = stage.webhooks("kind").await?;
+            ensure!(found == [wanted], "{found:?}");
+            Ok(())
+        })
+        .await?;
+    }
+    stage.delete("kind").await
+}
+
+pub async fn a_namespaced_owner_can_debug(stage: &Stage) -> Result<()> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+    stage.apply(&namespace).await?;
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "owner", "namespace": "team"},
+        "rules": [
+            {"apiGroups": ["proviso.dev"], "resources": ["policies"], "verbs": ["*"]},
+            // `kubectl describe` reads them.
+            {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
+        ],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "owner", "namespace": "team"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "owner"},
+        "subjects": [{"kind": "User", "name": "owner"}],
+    });
+    stage.apply(&role).await?;
+    stage.apply(&binding).await?;
+    let owner = stage.kubectl.by("owner", &[]);
+    let write = async |spec: &Value| {
+        let policy = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "Policy",
+            "metadata": {"name": "mine", "namespace": "team"}, "spec": spec,
+        });
+        let file = stage.node.control_plane().folder().path().join("mine.json");
+        std::fs::write(&file, policy.to_string())?;
+        owner.run(&["apply", "-f", file.to_str().context("its path")?]).await
+    };
+    write(&deny("mine", "mine")).await?;
+    let policies = Api::<Policy>::namespaced(stage.client.clone(), "team");
+    until("it to be live", PATIENCE, async || {
+        let status = policies.get("mine").await?.status.context("no status")?;
+        ensure!(status.live_generation == Some(1), "{status:?}");
+        Ok(())
+    })
+    .await?;
+
+    // What cannot compile is refused at once, with the place.
+    let typo = about("mine", &json!({"cel": {"validations": [{"expression": "object.metadata.("}]}}));
+    let refused = write(&typo).await.err().context("a typo was taken")?.to_string();
+    ensure!(refused.contains("spec.program.cel"), "{refused}");
+    // Nor may it reach beyond its namespace.
+    let mut secrets = deny("mine", "mine");
+    secrets["admission"]["rules"][0]["resources"] = json!(["secrets"]);
+    let refused = write(&secrets).await.err().context("Secrets were taken")?.to_string();
+    ensure!(refused.contains("spec.admission.rules[0].resources"), "{refused}");
+
+    let missing = json!({"wasm": {"module": format!("registry://{}/modules/none:1", stage.node.registry())}});
+    write(&about("mine", &missing)).await?;
+    until("the owner to know why", PATIENCE, async || {
+        let described = owner.run(&["-n", "team", "describe", "policies.proviso.dev", "mine"]).await?;
+        for wanted in ["Live Generation:  1", "PullError", "generation 1 goes on answering", "3/3", "Warning"] {
+            ensure!(described.contains(wanted), "no {wanted:?} in\n{described}");
+        }
+        Ok(())
+    })
+    .await?;
+    let hidden = owner.run(&["-n", NAMESPACE, "get", "policyrevisions"]).await;
+    ensure!(hidden.is_err_and(|error| error.to_string().contains("Forbidden")), "the owner sees revisions");
+    owner.run(&["-n", "team", "delete", "policies.proviso.dev", "mine"]).await?;
+    Ok(())
+}
+
+/// The Events of a policy: reason and note.
+async fn events(stage: &Stage, policy: &ClusterPolicy) -> Result<Vec<String>> {
+    let uid = policy.object_ref(&()).uid.unwrap_or_default();
+    let events = Api::<Event>::all(stage.client.clone()).list(&ListParams::default()).await?;
+    let ours =
+        events.items.into_iter().filter(|it| it.regarding.as_ref().is_some_and(|it| it.uid.as_ref() == Some(&uid)));
+    Ok(ours.map(|it| format!("{}: {}", it.reason.unwrap_or_default(), it.note.unwrap_or_default())).collect())
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A module that reads settings: the example that is committed with its source.
+fn module() -> Result<Vec<u8>> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/policies/trusted-registries/trusted-registries.wasm");
+    std::fs::read(path).context(path)
+}

@@ -1,0 +1,80 @@
+//! The certificate that the operator shows to API servers. Every replica signs its own: all of them may read the
+//! authority, and nobody else need know of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client};
+use proviso_http::Certificate;
+
+use crate::authority::SECRET;
+use crate::authority::certificate::{self, Pair};
+use crate::authority::kept::Kept;
+use crate::authority::rotation::renew_at;
+use crate::config::Config;
+use crate::objects::{RESYNC, RETRY, until};
+
+/// Keeps the certificate valid until this is dropped.
+pub(crate) fn keep(
+    client: &Client,
+    config: &Config,
+    names: Vec<String>,
+    shown: &Arc<Certificate>,
+) -> impl Future<Output = ()> + use<> {
+    let secrets = Api::<Secret>::namespaced(client.clone(), &config.namespace);
+    let keeper = Keeper { secrets, names, lifetime: config.lifetimes.certificate, shown: Arc::clone(shown) };
+    keeper.run()
+}
+
+struct Keeper {
+    secrets: Api<Secret>,
+    names: Vec<String>,
+    lifetime: Duration,
+    shown: Arc<Certificate>,
+}
+
+impl Keeper {
+    async fn run(self) {
+        let only = watcher::Config::default().fields(&format!("metadata.name={SECRET}"));
+        let mut changes = Box::pin(watcher(self.secrets.clone(), only).default_backoff());
+        let mut current = None;
+        loop {
+            let pause = match self.renew(&mut current).await {
+                Ok(pause) => pause,
+                Err(error) => {
+                    tracing::warn!(%error, "the certificate cannot be kept; trying again");
+                    RETRY
+                }
+            };
+            tokio::select! {
+                _ = changes.next() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Replaces the certificate if that is due; how long to wait before the next look.
+    async fn renew(&self, current: &mut Option<Pair>) -> anyhow::Result<Duration> {
+        let now = Timestamp::now();
+        let found = self.secrets.get_opt(SECRET).await?;
+        let Some(kept) = found.and_then(|secret| Kept::read(&secret, now).ok()) else {
+            // The one who leads is about to make it, or to mend it.
+            return Ok(RETRY);
+        };
+        if let Some(pair) = current
+            && let Ok(expires_at) = certificate::check_server(pair, &kept.signing.certificate, &self.names, now)
+            && now < renew_at(expires_at, self.lifetime)
+        {
+            return Ok(until(renew_at(expires_at, self.lifetime), now).min(RESYNC));
+        }
+        let pair = certificate::server(&kept.signing, &self.names, now, self.lifetime)?;
+        self.shown.replace(pair.certificate.as_bytes(), pair.key.as_bytes())?;
+        tracing::info!("a certificate for admission was signed");
+        *current = Some(pair);
+        Ok(Duration::ZERO)
+    }
+}

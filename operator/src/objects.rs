@@ -1,0 +1,119 @@
+//! What all controllers share: under which name and labels the operator writes, and how it waits.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+/// Who writes what the operator writes.
+pub(crate) const MANAGER: &str = "proviso-operator";
+/// Which `PolicyServer` an object belongs to.
+pub(crate) const SERVER_LABEL: &str = "proviso.dev/policy-server";
+/// Which policy, by uid, a revision or a webhook belongs to.
+pub(crate) const POLICY_LABEL: &str = "proviso.dev/policy-uid";
+/// How often an object is looked at when nothing is known to have happened.
+pub(crate) const RESYNC: Duration = Duration::from_mins(10);
+/// How long to wait after an error.
+pub(crate) const RETRY: Duration = Duration::from_secs(5);
+
+/// The labels that Kubernetes recommends.
+pub(crate) fn labels(name: &str, instance: &str) -> BTreeMap<String, String> {
+    let labels = [("name", name), ("instance", instance), ("part-of", "proviso"), ("managed-by", MANAGER)];
+    labels.into_iter().map(|(key, value)| (format!("app.kubernetes.io/{key}"), value.to_owned())).collect()
+}
+
+/// Server-side apply: what we write is ours, whoever wrote it before.
+pub(crate) fn apply() -> PatchParams {
+    PatchParams::apply(MANAGER).force()
+}
+
+/// An object that is gone already is as good as one that was deleted now.
+pub(crate) fn ignore_gone<T>(result: kube::Result<T>) -> kube::Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// How long it is until then.
+pub(crate) fn until(due: Timestamp, now: Timestamp) -> Duration {
+    due.duration_since(now).try_into().unwrap_or_default()
+}
+
+/// Takes part in the deletion of the object from now on; whether that changed anything.
+pub(crate) async fn add_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<bool>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let mut finalizers = object.finalizers().to_vec();
+    if finalizers.iter().any(|it| it == finalizer) {
+        return Ok(false);
+    }
+    finalizers.push(finalizer.to_owned());
+    set_finalizers(api, object, &finalizers).await?;
+    Ok(true)
+}
+
+/// Lets the object go, as far as it depends on this finalizer.
+pub(crate) async fn remove_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<()>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let rest: Vec<_> = object.finalizers().iter().filter(|it| *it != finalizer).cloned().collect();
+    set_finalizers(api, object, &rest).await
+}
+
+async fn set_finalizers<K>(api: &Api<K>, object: &K, finalizers: &[String]) -> kube::Result<()>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    // With the version that was read: of two writers one must fail.
+    let version = object.resource_version();
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}}));
+    api.patch(&object.name_any(), &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+/// Makes the Secret that was found what is wanted, or creates it; whether anything was to do. Of two writers one fails.
+pub(crate) async fn write_secret(api: &Api<Secret>, found: Option<&Secret>, wanted: Secret) -> kube::Result<bool> {
+    let Some(found) = found else {
+        api.create(&PostParams::default(), &wanted).await?;
+        return Ok(true);
+    };
+    let mut secret = found.clone();
+    secret.data = wanted.data;
+    secret.labels_mut().extend(wanted.metadata.labels.unwrap_or_default());
+    secret.annotations_mut().extend(wanted.metadata.annotations.unwrap_or_default());
+    secret.metadata.owner_references = wanted.metadata.owner_references;
+    if secret == *found {
+        return Ok(false);
+    }
+    api.replace(&secret.name_any(), &PostParams::default(), &secret).await?;
+    Ok(true)
+}
+
+/// A condition; its time is that of the last change of its status.
+pub(crate) fn condition(
+    known: &[Condition],
+    name: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    generation: i64,
+) -> Condition {
+    let same = known.iter().find(|condition| condition.type_ == name && condition.status == status);
+    Condition {
+        type_: name.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        observed_generation: Some(generation),
+        last_transition_time: same.map_or_else(|| Time(Timestamp::now()), |same| same.last_transition_time.clone()),
+    }
+}

@@ -1,0 +1,212 @@
+//! The controller of policy servers. Every reconcile has the same steps: see what there is (`observe`), build what there
+//! should be (`build`), apply it (`apply`, `secrets`), tell people (`status`). Who leads is another controller's duty
+//! (`leader`).
+
+mod apply;
+pub(crate) mod build;
+pub(crate) mod leader;
+mod observe;
+mod secrets;
+mod signing;
+mod status;
+
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt as _};
+use proviso_crds::{ClusterPolicy, Policy, PolicyRevision, PolicyServer};
+
+use crate::authority;
+use crate::config::Lifetimes;
+use crate::objects::{self, MANAGER, RESYNC, RETRY, SERVER_LABEL};
+
+/// On a policy server: it goes after the policies that name it.
+const FINALIZER: &str = "proviso.dev/policies";
+/// How long the note of an Event may be, in bytes.
+const NOTE: usize = 1024;
+
+/// What every reconcile needs.
+pub(crate) struct Context {
+    client: Client,
+    place: build::Place,
+    lifetimes: Lifetimes,
+    authority: authority::Receiver,
+    recorder: Recorder,
+}
+
+impl Context {
+    pub fn new(client: Client, place: build::Place, lifetimes: Lifetimes, authority: authority::Receiver) -> Self {
+        let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
+        let recorder = Recorder::new(client.clone(), reporter);
+        Self { client, place, lifetimes, authority, recorder }
+    }
+
+    fn servers(&self) -> Api<PolicyServer> {
+        Api::all(self.client.clone())
+    }
+
+    fn secrets(&self) -> Api<Secret> {
+        self.namespaced()
+    }
+
+    fn namespaced<K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>>(&self) -> Api<K> {
+        Api::namespaced(self.client.clone(), &self.place.namespace)
+    }
+
+    async fn publish(
+        &self,
+        server: &PolicyServer,
+        type_: EventType,
+        reason: &str,
+        note: &str,
+    ) -> Result<(), kube::Error> {
+        let note = note[..note.floor_char_boundary(NOTE)].to_owned();
+        let event = Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(note),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        };
+        self.recorder.publish(&event, &server.object_ref(&())).await
+    }
+}
+
+/// Why a reconcile did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{}", said(.0))]
+    Kubernetes(#[from] kube::Error),
+    #[error("{object}: {}", said(error))]
+    Apply { object: String, error: kube::Error },
+    #[error("a key cannot be made: {0}")]
+    Key(#[from] rcgen::Error),
+    #[error("an object cannot be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl Error {
+    /// Stable name: of Events, and log field.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Kubernetes(_) => "KubernetesError",
+            Self::Apply { .. } => "ApplyFailed",
+            Self::Key(_) => "KeyError",
+            Self::Json(_) => "InvalidObject",
+        }
+    }
+
+    /// Whether another writer was faster, as it happens.
+    fn is_race(&self) -> bool {
+        let (Self::Kubernetes(error) | Self::Apply { error, .. }) = self else { return false };
+        matches!(error, kube::Error::Api(status) if status.is_conflict() || status.is_already_exists())
+    }
+}
+
+/// What the API server said, without all that it said it about.
+fn said(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error { status.message.clone() } else { error.to_string() }
+}
+
+/// Follows the policy servers until it is dropped.
+pub(crate) async fn run(context: Arc<Context>) {
+    let client = context.client.clone();
+    let changes = watcher::Config::default();
+    let ours = || watcher::Config::default().labels(SERVER_LABEL);
+    let controller = Controller::new(context.servers(), changes.clone());
+    let servers = controller.store();
+    controller
+        .reconcile_all_on(authority::changes(context.authority.clone()))
+        .watches(context.namespaced::<StatefulSet>(), ours(), of_label::<StatefulSet>)
+        .watches(context.namespaced::<Pod>(), ours(), of_label::<Pod>)
+        .watches(context.namespaced::<Service>(), ours(), of_label::<Service>)
+        .watches(context.namespaced::<Secret>(), ours(), of_label::<Secret>)
+        .watches(context.namespaced::<ConfigMap>(), ours(), of_label::<ConfigMap>)
+        .watches(context.namespaced::<PersistentVolumeClaim>(), ours(), of_label::<PersistentVolumeClaim>)
+        .watches(context.namespaced::<PodDisruptionBudget>(), ours(), of_label::<PodDisruptionBudget>)
+        .watches(context.namespaced::<ServiceAccount>(), ours(), of_label::<ServiceAccount>)
+        .watches(context.namespaced::<Role>(), ours(), of_label::<Role>)
+        .watches(context.namespaced::<RoleBinding>(), ours(), of_label::<RoleBinding>)
+        .watches(Api::<ClusterRoleBinding>::all(client.clone()), ours(), of_label::<ClusterRoleBinding>)
+        .watches(Api::<Policy>::all(client.clone()), changes.clone(), of_policy::<Policy>(servers.clone()))
+        .watches(Api::<ClusterPolicy>::all(client), changes.clone(), of_policy::<ClusterPolicy>(servers.clone()))
+        .watches(context.namespaced::<PolicyRevision>(), changes, of_policy::<PolicyRevision>(servers))
+        .run(reconcile, on_error, context)
+        // Each error was reported where it came up.
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+/// The policy server that an object was made for.
+#[allow(clippy::needless_pass_by_value, reason = "what a controller calls")]
+fn of_label<K: Resource>(object: K) -> Option<ObjectRef<PolicyServer>> {
+    object.labels().get(SERVER_LABEL).map(|server| ObjectRef::new(server))
+}
+
+/// Policies matter to policy servers that wait for their end, also to one that the policy does not name any more.
+fn of_policy<K>(servers: Store<PolicyServer>) -> impl Fn(K) -> Vec<ObjectRef<PolicyServer>> {
+    move |_| {
+        let servers = servers.state();
+        let deleted = servers.iter().filter(|server| server.meta().deletion_timestamp.is_some());
+        deleted.map(|server| ObjectRef::from_obj(&**server)).collect()
+    }
+}
+
+async fn reconcile(server: Arc<PolicyServer>, context: Arc<Context>) -> Result<Action, Error> {
+    let result = steps(&server, &context).await;
+    if let Err(error) = &result
+        && !error.is_race()
+    {
+        // Where there is no Event there is still the log.
+        let _ = context.publish(&server, EventType::Warning, error.reason(), &error.to_string()).await;
+    }
+    result
+}
+
+async fn steps(server: &PolicyServer, context: &Context) -> Result<Action, Error> {
+    let is_deleted = server.meta().deletion_timestamp.is_some();
+    if is_deleted && !server.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+        return Ok(Action::await_change());
+    }
+    if !is_deleted && objects::add_finalizer(&context.servers(), server, FINALIZER).await? {
+        // The change comes back as an event.
+        return Ok(Action::await_change());
+    }
+    let users = if is_deleted { observe::users(server, context).await? } else { Vec::new() };
+    if is_deleted && users.is_empty() {
+        objects::remove_finalizer(&context.servers(), server, FINALIZER).await?;
+        return Ok(Action::await_change());
+    }
+    // While a policy needs it, a policy server that is to go is kept up like any other.
+    let seen = observe::Seen::fetch(server, context).await?;
+    let renewed = secrets::renew(server, &seen.secrets, context).await?;
+    let applied = apply::objects(server, &build::objects(server, &context.place), context).await?;
+    apply::leave_out(server, &seen, context).await?;
+    status::write(
+        server,
+        &status::Facts { applied: &applied, pods: &seen.pods, renewed: &renewed, users: &users },
+        context,
+    )
+    .await?;
+    Ok(Action::requeue(objects::until(renewed.look_again, Timestamp::now()).min(RESYNC)))
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "what a controller calls")]
+fn on_error(server: Arc<PolicyServer>, error: &Error, _: Arc<Context>) -> Action {
+    let server = server.name_any();
+    if error.is_race() {
+        tracing::info!(policy_server = server, %error, "another writer was faster; looking again");
+        return Action::requeue(std::time::Duration::from_millis(100));
+    }
+    tracing::warn!(policy_server = server, reason = error.reason(), %error, "reconcile failed; trying again");
+    Action::requeue(RETRY)
+}

@@ -1,0 +1,177 @@
+//! The pods of a policy server.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::ResourceExt as _;
+use proviso_crds::{Cache, EmptyDir, PolicyServer, PolicyServerSpec};
+use serde_json::{Value, json};
+
+use super::{Place, cache_name, name, signing_name, sources_name, text, tls_name};
+use crate::objects::SERVER_LABEL;
+
+/// Distroless images call this user `nonroot`.
+const USER: u32 = 65_532;
+/// The server answers for 15 s after SIGTERM, drains for at most 35 s and ends its previews within 5 s.
+const GRACE_SECONDS: u32 = 60;
+/// Of keys: for their owner and group, 0440.
+const SECRET_MODE: u32 = 0o440;
+
+pub(super) fn spec(server: &PolicyServer, place: &Place) -> Value {
+    let spec = &server.spec;
+    let own = name(&server.name_any());
+    let mut pod = json!({
+        "serviceAccountName": spec.service_account_name.as_ref().unwrap_or(&own),
+        "automountServiceAccountToken": true,
+        "enableServiceLinks": false,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
+            // Not through a whole cache at every start.
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container(server, place)],
+        "volumes": volumes(server),
+    });
+    for (field, value) in [
+        ("imagePullSecrets", json!(spec.image_pull_secrets)),
+        ("affinity", json!(spec.affinity)),
+        ("tolerations", json!(spec.tolerations)),
+        ("topologySpreadConstraints", topology_spread_constraints(server)),
+        ("nodeSelector", json!(spec.node_selector)),
+        ("priorityClassName", json!(spec.priority_class_name)),
+    ] {
+        set(&mut pod, field, value);
+    }
+    pod
+}
+
+/// Says it, unless nothing is said.
+fn set(object: &mut Value, field: &str, value: Value) {
+    let is_empty = match &value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    };
+    if !is_empty {
+        object[field] = value;
+    }
+}
+
+fn container(server: &PolicyServer, place: &Place) -> Value {
+    let spec = &server.spec;
+    let probe = |path: &str, period: u32, failures: u32| {
+        json!({
+            "httpGet": {"path": path, "port": "admin"},
+            "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures,
+        })
+    };
+    let of_pod = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let mut env = vec![of_pod("POD_NAME", "metadata.name"), of_pod("POD_UID", "metadata.uid")];
+    env.extend(spec.env.iter().map(|variable| json!(variable)));
+    let mut container = json!({
+        "name": "policy-server",
+        "image": spec.image.as_ref().unwrap_or(&place.image),
+        "args": arguments(server, place),
+        "env": env,
+        "ports": [
+            {"name": "https", "containerPort": 8443, "protocol": "TCP"},
+            {"name": "admin", "containerPort": 8081, "protocol": "TCP"},
+        ],
+        "startupProbe": probe("/livez", 1, 60),
+        "livenessProbe": probe("/livez", 10, 3),
+        "readinessProbe": probe("/readyz", 2, 2),
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "tls", "mountPath": "/etc/proviso/tls", "readOnly": true},
+            {"name": "signing", "mountPath": "/etc/proviso/signing", "readOnly": true},
+            {"name": "sources", "mountPath": "/etc/proviso/sources", "readOnly": true},
+            {"name": "pull-secrets", "mountPath": "/etc/proviso/pull-secrets", "readOnly": true},
+            {"name": "cache", "mountPath": "/var/cache/proviso"},
+        ],
+    });
+    set(&mut container, "imagePullPolicy", json!(spec.image_pull_policy));
+    set(&mut container, "resources", json!(spec.resources));
+    container
+}
+
+fn arguments(server: &PolicyServer, place: &Place) -> Vec<String> {
+    let own = server.name_any();
+    let mut arguments: Vec<String> = [
+        ("--policy-server", own.as_str()),
+        ("--namespace", &place.namespace),
+        ("--pod-name", "$(POD_NAME)"),
+        ("--pod-uid", "$(POD_UID)"),
+        ("--listen", "0.0.0.0:8443"),
+        ("--admin-listen", "0.0.0.0:8081"),
+        ("--tls-cert", "/etc/proviso/tls/tls.crt"),
+        ("--tls-key", "/etc/proviso/tls/tls.key"),
+        ("--cache-dir", "/var/cache/proviso"),
+        ("--signing-key", "/etc/proviso/signing/signing.key"),
+        ("--sources", "/etc/proviso/sources/sources.yaml"),
+        ("--pull-secrets", "/etc/proviso/pull-secrets"),
+        ("--log-format", "json"),
+    ]
+    .into_iter()
+    .flat_map(|(name, value)| [name.to_owned(), value.to_owned()])
+    .collect();
+    let PolicyServerSpec { evaluation, preview, log_level, .. } = &server.spec;
+    let level = log_level.map(|level| json!(level).as_str().unwrap_or("info").to_owned());
+    for (name, value) in [
+        ("--evaluation-timeout", evaluation.timeout_seconds.map(|seconds| format!("{seconds}s"))),
+        ("--memory-limit", evaluation.memory_limit_mib.map(|limit| limit.to_string())),
+        ("--concurrency", evaluation.concurrency.map(|count| count.to_string())),
+        ("--preview-queue", preview.queue_capacity.map(|count| count.to_string())),
+        ("--log", level),
+    ] {
+        arguments.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
+    }
+    arguments
+}
+
+fn volumes(server: &PolicyServer) -> Value {
+    let own = server.name_any();
+    let spec = &server.spec;
+    let pull_secrets = spec.image_pull_secrets.iter().map(|secret| {
+        let file = format!("{}/.dockerconfigjson", secret.name);
+        // One that is not there keeps no replica from starting: the modules that need it say so.
+        json!({"secret": {
+            "name": secret.name, "optional": true, "items": [{"key": ".dockerconfigjson", "path": file}],
+        }})
+    });
+    let pull_secrets: Vec<_> = pull_secrets.collect();
+    let mut cache = match &spec.cache {
+        Some(Cache { persistent_volume_claim: Some(_), .. }) => {
+            json!({"persistentVolumeClaim": {"claimName": cache_name(&own)}})
+        }
+        Some(Cache { existing_claim: Some(claim), .. }) => json!({"persistentVolumeClaim": {"claimName": claim}}),
+        Some(Cache { empty_dir: Some(EmptyDir { size_limit: Some(limit) }), .. }) => {
+            json!({"emptyDir": {"sizeLimit": text(limit)}})
+        }
+        _ => json!({"emptyDir": {}}),
+    };
+    cache["name"] = json!("cache");
+    json!([
+        {"name": "tls", "secret": {"secretName": tls_name(&own), "defaultMode": SECRET_MODE}},
+        {"name": "signing", "secret": {"secretName": signing_name(&own), "defaultMode": SECRET_MODE}},
+        {"name": "sources", "configMap": {"name": sources_name(&own)}},
+        {"name": "pull-secrets", "projected": {"sources": pull_secrets, "defaultMode": SECRET_MODE}},
+        cache,
+    ])
+}
+
+fn topology_spread_constraints(server: &PolicyServer) -> Value {
+    let own = LabelSelector {
+        match_labels: Some([(SERVER_LABEL.to_owned(), server.name_any())].into()),
+        ..LabelSelector::default()
+    };
+    let mut constraints = server.spec.topology_spread_constraints.clone();
+    for constraint in &mut constraints {
+        constraint.label_selector.get_or_insert_with(|| own.clone());
+    }
+    json!(constraints)
+}

@@ -1,0 +1,124 @@
+//! Golden files of what is made: `PROVISO_GOLDEN=1 cargo test` writes them anew.
+
+use std::path::Path;
+
+use super::*;
+
+fn server(name: &str, spec: Value) -> PolicyServer {
+    let mut server = PolicyServer::new(name, serde_json::from_value(spec).unwrap());
+    server.metadata.uid = Some("3e1ccb1c-3a3c-4c6e-9f2a-8a5d5b8f1f10".to_owned());
+    server
+}
+
+fn place() -> Place {
+    Place { namespace: "proviso-system".to_owned(), image: "registry.example.com/policy-server:1".to_owned() }
+}
+
+fn every_field() -> Value {
+    json!({
+        "replicas": 3,
+        "image": "registry.example.com/mine:2",
+        "imagePullPolicy": "Always",
+        "imagePullSecrets": [{"name": "harbor"}, {"name": "ghcr"}],
+        "resources": {"requests": {"cpu": 1, "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+        "cache": {"persistentVolumeClaim": {"storageClassName": "nfs", "size": "10Gi"}},
+        "sources": {"insecure": ["localhost:5000"], "authorities": {"registry.example.com": ["PEM"]}},
+        "evaluation": {"timeoutSeconds": 3, "memoryLimitMiB": 64, "concurrency": 16},
+        "preview": {"queueCapacity": 10},
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}},
+        ]}},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"},
+            {
+                "maxSkew": 2, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"a": "b"}},
+            },
+        ],
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "priorityClassName": "system-cluster-critical",
+        "serviceAccountName": "with-cloud-identity",
+        "minAvailable": "50%",
+        "logLevel": "debug",
+    })
+}
+
+#[test]
+fn what_is_made_is_what_the_files_say() {
+    for (file, server) in
+        [("minimal.yaml", server("default", json!({}))), ("every-field.yaml", server("busy", every_field()))]
+    {
+        let documents: Vec<_> =
+            objects(&server, &place()).iter().map(|object| serde_yaml::to_string(object).unwrap()).collect();
+        let made = documents.join("---\n");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/policy_servers/build").join(file);
+        if std::env::var_os("PROVISO_GOLDEN").is_some() {
+            std::fs::write(&path, &made).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            found == made,
+            "{file} is not what is made: look at the difference after `PROVISO_GOLDEN=1 cargo test`"
+        );
+    }
+}
+
+fn template(spec: Value) -> Value {
+    let objects = objects(&server("a", spec), &place());
+    objects.into_iter().find(|object| object["kind"] == "StatefulSet").unwrap()["spec"]["template"].take()
+}
+
+#[test]
+fn pods_change_only_for_what_they_read_at_their_start() {
+    let before = template(json!({}));
+    for same in [
+        json!({"replicas": 5}),
+        json!({"replicas": 0}),
+        json!({"minAvailable": 1}),
+        json!({"maxUnavailable": "30%"}),
+        json!({"sources": {"insecure": ["localhost:5000"]}}),
+        json!({"sources": {"authorities": {"localhost:5000": ["PEM"]}}}),
+        json!({"cache": {"emptyDir": {}}}),
+    ] {
+        assert_eq!(template(same.clone()), before, "{same}");
+    }
+    for (field, value) in every_field().as_object().unwrap() {
+        let is_same = ["replicas", "minAvailable", "sources"].contains(&field.as_str());
+        let template = template(json!({field: value}));
+        assert_eq!(template == before, is_same, "{field}");
+    }
+    // A larger volume is the same volume.
+    let claim = |size: &str| template(json!({"cache": {"persistentVolumeClaim": {"size": size}}}));
+    assert_eq!(claim("1Gi"), claim("2Gi"));
+    let limited = template(json!({"cache": {"emptyDir": {"sizeLimit": "1Gi"}}}));
+    assert_eq!(limited["spec"]["volumes"][4], json!({"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}}));
+    let existing = template(json!({"cache": {"existingClaim": "mine"}}));
+    assert_eq!(existing["spec"]["volumes"][4]["persistentVolumeClaim"]["claimName"], "mine");
+}
+
+#[test]
+fn a_disruption_budget_says_one_thing() {
+    for (spec, expected) in [
+        (json!({}), json!({"maxUnavailable": 1})),
+        (json!({"maxUnavailable": "30%"}), json!({"maxUnavailable": "30%"})),
+        (json!({"minAvailable": 2}), json!({"minAvailable": 2})),
+        (json!({"maxUnavailable": 0}), json!({"maxUnavailable": 0})),
+    ] {
+        let mut budget = disruption_budget(&server("a", spec))["spec"].take();
+        budget.as_object_mut().unwrap().retain(|field, _| ["minAvailable", "maxUnavailable"].contains(&field.as_str()));
+        assert_eq!(budget, expected);
+    }
+}
+
+#[test]
+fn no_name_is_longer_than_kubernetes_allows() {
+    let longest = "a".repeat(38);
+    // What a pod's label says about its revision: the StatefulSet's name and ten digits.
+    assert_eq!(name(&longest).len() + "-4294967295".len(), 63);
+    assert!(replicas_name(&longest).len() <= 63, "a Service");
+    // And none is another's: a name that ends like this one's is refused.
+    assert_eq!(replicas_name("a"), name("a-replicas"));
+    assert!(certificate_names(&longest, "n").iter().all(|name| name.split('.').all(|label| label.len() <= 63)));
+}

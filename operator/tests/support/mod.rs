@@ -1,0 +1,186 @@
+//! A control plane that knows the kinds, and operators that run on it.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use proviso_crds::{PolicyRevision, PolicyServer, PolicyServerStatus};
+use proviso_e2e::{ControlPlane, Kubectl, until};
+use serde_json::{Value, json};
+
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The operator's namespace.
+pub const NAMESPACE: &str = "proviso-system";
+/// What policy servers run that name no image.
+pub const IMAGE: &str = "registry.example.com/policy-server:1";
+
+/// A running operator. Ends with this value.
+pub struct Operator(Child);
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub struct Stage {
+    // Fields are dropped in this order: first who would complain about the next.
+    pub operators: Vec<Operator>,
+    pub client: Client,
+    pub kubectl: Kubectl,
+    pub plane: ControlPlane,
+}
+
+impl Stage {
+    /// Without an operator.
+    pub async fn start(name: &str) -> Result<Self> {
+        let plane = ControlPlane::start(name).await?;
+        plane.ensure_controllers()?;
+        let kubectl = Kubectl::new(plane.kubeconfig())?;
+        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds");
+        for (file, _) in proviso_crds::definitions() {
+            kubectl.run(&["create", "-f", crds.join(file).to_str().unwrap()]).await?;
+        }
+        kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await?;
+        kubectl.run(&["create", "namespace", NAMESPACE]).await?;
+        let client = plane.client().await?;
+        Ok(Self { operators: Vec::new(), client, kubectl, plane })
+    }
+
+    pub fn start_operator(&mut self, arguments: &[&str]) -> Result<()> {
+        let log = std::fs::File::options().create(true).append(true).open(self.plane.folder().log("operator"))?;
+        let operator = Command::new(env!("CARGO_BIN_EXE_operator"))
+            .args(["--namespace", NAMESPACE, "--log-format", "json", "--policy-server-image", IMAGE])
+            .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+            .args(arguments)
+            .env("KUBECONFIG", self.plane.kubeconfig())
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()?;
+        self.operators.push(Operator(operator));
+        Ok(())
+    }
+
+    /// What the operator has logged so far.
+    pub fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.plane.folder().log("operator"))?)
+    }
+
+    /// Objects of a kind in the operator's namespace.
+    pub fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    pub fn servers(&self) -> Api<PolicyServer> {
+        Api::all(self.client.clone())
+    }
+
+    /// Creates the policy server, or makes it this.
+    pub async fn server(&self, name: &str, spec: Value) -> Result<PolicyServer> {
+        let server = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyServer", "metadata": {"name": name}, "spec": spec,
+        });
+        Ok(self.servers().patch(name, &PatchParams::apply("owner").force(), &Patch::Apply(server)).await?)
+    }
+
+    pub async fn status(&self, server: &str) -> Result<PolicyServerStatus> {
+        Ok(self.servers().get(server).await?.status.unwrap_or_default())
+    }
+
+    /// Waits until a condition is this; its message.
+    pub async fn until_condition(&self, server: &str, name: &str, status: &str, reason: &str) -> Result<String> {
+        until(&format!("{server}: {name} {status}, {reason}"), PATIENCE, async || {
+            let said = self.status(server).await?;
+            let found = said.conditions.iter().find(|condition| condition.type_ == name);
+            let found = found.with_context(|| format!("{said:?}"))?;
+            ensure!(found.status == status && found.reason == reason, "{found:?}");
+            Ok(found.message.clone())
+        })
+        .await
+    }
+
+    /// A policy of the cluster; its generation.
+    pub async fn policy(&self, name: &str, server: &str, expression: &str) -> Result<i64> {
+        let policy = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": name},
+            "spec": {
+                "policyServer": server,
+                "program": {"cel": {"validations": [{"expression": expression}]}},
+                "admission": {"rules": [
+                    {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"]},
+                ]},
+            },
+        });
+        let api = Api::<proviso_crds::ClusterPolicy>::all(self.client.clone());
+        let written = api.patch(name, &PatchParams::apply("owner").force(), &Patch::Apply(policy)).await?;
+        written.metadata.generation.context("its generation")
+    }
+
+    /// Makes a pod Ready, as far as the API server knows.
+    pub async fn ready(&self, pod: &str) -> Result<()> {
+        let running = json!({
+            "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": null,
+        });
+        self.say_of_pod(pod, running).await
+    }
+
+    /// What a kubelet would say of a pod.
+    pub async fn say_of_pod(&self, pod: &str, status: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({"status": status}));
+        self.api::<Pod>().patch_status(pod, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Waits for a revision and says what a leader and this replica would say: it is served.
+    pub async fn serve(&self, revision: &str, pod: &str) -> Result<()> {
+        let revisions = self.api::<PolicyRevision>();
+        until(revision, PATIENCE, async || Ok(revisions.get(revision).await?)).await?;
+        let (time, uid) = ("2026-11-20T09:14:07Z", self.api::<Pod>().get(pod).await?.uid());
+        let initialized = json!({"conditions": [
+            {"type": "Initialized", "status": "True", "reason": "Prepared", "message": "", "lastTransitionTime": time},
+        ]});
+        let replica = json!({"replicas": [{
+            "name": pod, "podUID": uid, "serverVersion": "0.1.0", "ready": "True", "reason": "Loaded",
+            "lastTransitionTime": time,
+        }]});
+        for (manager, status) in [("proviso-leader", initialized), (pod, replica)] {
+            let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": status});
+            revisions.patch_status(revision, &PatchParams::apply(manager).force(), &Patch::Apply(patch)).await?;
+        }
+        Ok(())
+    }
+
+    /// The bundle that the API server judges the policy server of this policy by; an error if it asks nobody.
+    pub async fn published(&self, policy: &str) -> Result<String> {
+        let webhooks = Api::<ValidatingWebhookConfiguration>::all(self.client.clone());
+        let webhook = webhooks.get(&format!("proviso-cluster.{policy}")).await?.webhooks.context("webhooks")?.remove(0);
+        Ok(String::from_utf8(webhook.client_config.ca_bundle.context("a bundle")?.0)?)
+    }
+
+    /// An object of any kind; cluster-scoped without a namespace.
+    pub fn dynamic(&self, api_version: &str, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        }
+    }
+
+    /// A file of a Secret; an error if it is not there.
+    pub async fn secret(&self, name: &str, key: &str) -> Result<String> {
+        let secret = self.api::<Secret>().get(name).await?;
+        let text = secret.data.and_then(|mut data| data.remove(key)).with_context(|| format!("{name}: {key}"))?;
+        Ok(String::from_utf8(text.0)?)
+    }
+}
