@@ -3,6 +3,7 @@
 
 pub(crate) mod certificate;
 pub(crate) mod kept;
+pub(crate) mod leaf;
 pub(crate) mod rotation;
 
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 
 use crate::config::Lifetimes;
-use crate::objects::{self, POLICY_LABEL, RESYNC, RETRY, SERVER_LABEL};
+use crate::objects::{self, OURS, POLICY_LABEL, RESYNC, RETRY};
 use kept::{Kept, Surroundings};
 use rotation::{Step, Times};
 
@@ -88,6 +89,8 @@ impl Authority {
 
     /// Keeps it until nobody polls this any more.
     pub async fn run(&self) {
+        // What was known when this ran before may be old.
+        self.trusted.send_replace(None);
         let only = watcher::Config::default().fields(&format!("metadata.name={SECRET}"));
         let mut changes = Box::pin(watcher(self.secrets(), only).default_backoff());
         loop {
@@ -161,7 +164,7 @@ impl Authority {
 
     /// Who vouched for the certificates that are in use: when the Secret is lost, these go on.
     async fn named_by_servers(&self) -> kube::Result<Vec<String>> {
-        let secrets = self.secrets().list(&ListParams::default().labels(SERVER_LABEL)).await?;
+        let secrets = self.secrets().list(&ListParams::default().labels(OURS)).await?;
         let mut named: Vec<_> =
             secrets.iter().flat_map(|secret| certificate::each(&kept::text(secret, "ca.crt"))).collect();
         named.sort_unstable();
@@ -170,13 +173,13 @@ impl Authority {
     }
 
     async fn surroundings(&self) -> kube::Result<Surroundings> {
-        let (of_servers, ours) =
-            (ListParams::default().labels(SERVER_LABEL), ListParams::default().labels(POLICY_LABEL));
+        let (of_servers, of_policies) =
+            (ListParams::default().labels(OURS), ListParams::default().labels(POLICY_LABEL));
         let secrets = self.secrets();
         let validating = Api::<ValidatingWebhookConfiguration>::all(self.client.clone());
         let mutating = Api::<MutatingWebhookConfiguration>::all(self.client.clone());
         let (secrets, validating, mutating) =
-            tokio::try_join!(secrets.list(&of_servers), validating.list(&ours), mutating.list(&ours))?;
+            tokio::try_join!(secrets.list(&of_servers), validating.list(&of_policies), mutating.list(&of_policies))?;
         let validating = validating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
         let mutating = mutating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
         let bundle = |config: &WebhookClientConfig| {

@@ -17,6 +17,8 @@ pub(crate) const MANAGER: &str = "proviso-operator";
 pub(crate) const SERVER_LABEL: &str = "proviso.dev/policy-server";
 /// Which policy, by uid, a revision or a webhook belongs to.
 pub(crate) const POLICY_LABEL: &str = "proviso.dev/policy-uid";
+/// What selects all that is a part of Proviso, by a label that Kubernetes recommends.
+pub(crate) const OURS: &str = "app.kubernetes.io/part-of=proviso";
 /// How often an object is looked at when nothing is known to have happened.
 pub(crate) const RESYNC: Duration = Duration::from_mins(10);
 /// How long to wait after an error.

@@ -52,7 +52,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The uid and labels of each of the objects that is there.
+    /// Each of the objects that is there, and its uid.
     async fn found(&self) -> Result<Vec<(String, String)>> {
         let mut found = Vec::new();
         for (version, kind, name, is_namespaced) in OBJECTS {
@@ -300,7 +300,7 @@ async fn an_edit_reaches_what_it_is_about_and_nothing_else() -> Result<()> {
     let template = async || anyhow::Ok(stage.stateful_set().await?.spec.context("spec")?.template);
     let (before, generation) = (template().await?, stage.stateful_set().await?.metadata.generation);
 
-    // A hundred policies more or less restart nobody.
+    // Edits of a policy restart nobody.
     for generation in 1..=5 {
         ensure!(stage.policy("a", "default", &format!("{generation} > 0")).await? == generation);
         let revision = format!("cluster.a-{generation}");

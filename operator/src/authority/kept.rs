@@ -33,7 +33,7 @@ enum Other {
 /// What a rotation has to look at beside the authority itself.
 #[derive(Debug, Default)]
 pub(crate) struct Surroundings {
-    /// The certificates of all policy servers.
+    /// The certificates of all servers that are parts of Proviso.
     pub servers: Vec<String>,
     /// The bundles of all webhooks.
     pub bundles: Vec<String>,
