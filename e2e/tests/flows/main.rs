@@ -2,6 +2,8 @@
 //! three replicas and a volume that they share. One test for each flow of the RFC (Kubewarden's policy lifecycle), one
 //! after the other on one cluster. Needs root: `make e2e`.
 
+#![allow(clippy::print_stderr, reason = "what was measured is for people to read")]
+
 mod load;
 mod policies;
 mod servers;
@@ -20,7 +22,7 @@ use tokio::runtime::Runtime;
 
 use stage::Stage;
 
-type Flow = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+type Flow = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 macro_rules! flows {
     ($($module:ident: $($flow:ident),+;)+) => {

@@ -275,7 +275,7 @@ async fn events(stage: &Stage, policy: &ClusterPolicy) -> Result<Vec<String>> {
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 /// A module that reads settings: the example that is committed with its source.
