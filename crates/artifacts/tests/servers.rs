@@ -232,8 +232,8 @@ async fn a_place_of_tokens_is_trusted_no_more_than_any_other_server() {
     for (realm, wanted) in [
         ("https://169.254.169.254/token", "link-local"),
         ("http://127.0.0.1:1/token", "127.0.0.1:1 speaks plain HTTP"),
-        ("token", "which is no URL"),
-        ("data:token", "no host"),
+        ("token", "sent a challenge that is not understood: \"token\" is no URL"),
+        ("data:token", "\"data:token\" is no URL"),
     ] {
         let challenge = format!(r#"Bearer realm="{realm}""#);
         let server = Server::http(move |_| with(status(401), "www-authenticate", &challenge)).await;

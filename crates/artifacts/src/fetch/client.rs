@@ -66,7 +66,7 @@ impl<'a> Client<'a> {
             return Ok(answer);
         }
         let Some(challenge) = Challenge::read(&answer.headers) else { return Ok(answer) };
-        self.authorization = self.authorize(challenge).await?;
+        self.authorization = self.authorize(answer.host.clone(), challenge).await?;
         match self.authorization.clone() {
             Some(authorization) => self.follow(url.clone(), accept, Some(authorization)).await,
             None => Ok(answer),
@@ -74,29 +74,21 @@ impl<'a> Client<'a> {
     }
 
     /// What to show a server that asks for this; none without credentials.
-    async fn authorize(&mut self, challenge: Challenge) -> Result<Option<HeaderValue>, FetchError> {
+    async fn authorize(&mut self, server: Host, challenge: Challenge) -> Result<Option<HeaderValue>, FetchError> {
         let basic = self.credential.and_then(|credential| secret_value(&credential.to_basic()));
         let Challenge::Bearer { realm, service, scope } = challenge else { return Ok(basic) };
-        let malformed = |error: &str| {
-            let host = Url::parse(&realm).ok().and_then(|url| Host::of(&url));
-            // Without a host of its own it is the registry that sent nonsense; its name stands in the reference.
-            host.map_or_else(
-                || FetchError::NoModule {
-                    reference: realm.clone(),
-                    why: "the registry names this as the place of tokens, which is no URL".to_owned(),
-                },
-                |host| FetchError::Malformed { host, what: "token", error: error.to_owned() },
-            )
+        let url = Url::parse(&realm).ok().and_then(|url| Some((Host::of(&url)?, url)));
+        let Some((host, mut url)) = url else {
+            let error = format!("{realm:?} is no URL to get a token from");
+            return Err(FetchError::Malformed { host: server, what: "challenge", error });
         };
-        let mut url = Url::parse(&realm).map_err(|_| malformed(""))?;
-        let queries = [("service", &service), ("scope", &scope)];
-        url.query_pairs_mut()
-            .extend_pairs(queries.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
+        let queries = [("service", service), ("scope", scope)];
+        url.query_pairs_mut().extend_pairs(queries.into_iter().filter_map(|(name, value)| Some((name, value?))));
         let answer = Box::pin(self.follow(url, "application/json", basic)).await?;
-        let answer = self.ok(answer)?;
-        let token: Token =
-            serde_json::from_slice(&answer.read("token", MAX_TOKEN).await?).map_err(|_| malformed("it is no JSON"))?;
-        let token = token.token.ok_or_else(|| malformed("there is none in it"))?;
+        let answer = self.ok(answer)?.read("token", MAX_TOKEN).await?;
+        let malformed = |error: &str| FetchError::Malformed { host, what: "token", error: error.to_owned() };
+        let Ok(Token { token }) = serde_json::from_slice(&answer) else { return Err(malformed("it is no JSON")) };
+        let Some(token) = token else { return Err(malformed("there is none in it")) };
         secret_value(&format!("Bearer {token}")).map(Some).ok_or_else(|| malformed("it has odd characters"))
     }
 
