@@ -96,7 +96,7 @@ impl Node {
         let place = Place::node(namespaces.network(), ADDRESS);
         let inside = Inside { host: &host, namespaces: &namespaces, cgroups: &cgroups };
         let containerd = inside.start("containerd", runtime::containerd(&host, &folder)?, &folder)?;
-        let mut registry = Registry::start_in(&place, &folder, Access::default()).await?;
+        let mut registry = Registry::start_in(&place, Ipv4Addr::UNSPECIFIED, &folder, Access::default()).await?;
         let (tars, log) = (folder.path().join("images"), folder.log("images"));
         let whole = async {
             let control_plane = ControlPlane::start_in(place, folder, programs, Options::default()).await?;
@@ -142,6 +142,12 @@ impl Node {
     #[must_use]
     pub fn registry(&self) -> String {
         self.registry.address()
+    }
+
+    /// `host:port` of the registry for programs in pods, whose loopback is their own.
+    #[must_use]
+    pub fn registry_in_pods(&self) -> String {
+        format!("{ADDRESS}:{}", self.registry.port())
     }
 
     /// Pushes an artifact of one layer to the registry: see [`Registry::push`].

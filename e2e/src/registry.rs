@@ -1,11 +1,13 @@
 //! An OCI registry on loopback: plain HTTP, which container runtimes accept there, or with a certificate and a password.
 
 use anyhow::{Context as _, Result, ensure};
+
 use base64::Engine as _;
 use http::{Method, StatusCode};
 use kube::client::Body;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use std::net::Ipv4Addr;
 
 use crate::binaries::Component;
 use crate::control_plane::{PATIENCE, Place};
@@ -47,12 +49,13 @@ impl Registry {
     /// If it does not come up.
     pub async fn start(name: &str, access: Access) -> Result<Self> {
         let folder = Folder::new(name)?;
-        let mut registry = Self::start_in(&Place::loopback(), &folder, access).await?;
+        let mut registry = Self::start_in(&Place::loopback(), Ipv4Addr::LOCALHOST, &folder, access).await?;
         registry.until_ready().await?;
         Ok(Self { _folder: Some(folder), ..registry })
     }
 
-    pub(crate) async fn start_in(place: &Place, folder: &Folder, access: Access) -> Result<Self> {
+    /// In a place where it listens on this address, and on loopback at least.
+    pub(crate) async fn start_in(place: &Place, listen: Ipv4Addr, folder: &Folder, access: Access) -> Result<Self> {
         let port = Port::reserve()?;
         let mut configuration = json!({
             "version": "0.1",
@@ -61,7 +64,7 @@ impl Registry {
                 "filesystem": {"rootdirectory": folder.path().join("registry")},
                 "delete": {"enabled": true},
             },
-            "http": {"addr": format!("127.0.0.1:{}", port.number())},
+            "http": {"addr": format!("{listen}:{}", port.number())},
         });
         if access.password {
             let file = folder.path().join("htpasswd");
@@ -97,6 +100,10 @@ impl Registry {
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port.number())
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port.number()
     }
 
     /// To be ended, restarted or frozen. What was pushed survives.

@@ -16,7 +16,7 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::{Action, Controller};
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::{Event, Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -37,14 +37,19 @@ pub struct Context {
     namespace: String,
     authority: authority::Receiver,
     retire_after: Duration,
-    recorder: Recorder,
 }
 
 impl Context {
     pub fn new(client: Client, namespace: String, authority: authority::Receiver, retire_after: Duration) -> Self {
+        Self { client, namespace, authority, retire_after }
+    }
+
+    /// Tells the owner of a policy.
+    async fn publish<K: PolicyObject>(&self, policy: &K, event: &Event) -> kube::Result<()> {
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
-        let recorder = Recorder::new(client.clone(), reporter);
-        Self { client, namespace, authority, retire_after, recorder }
+        // A recorder counts what has the same reason as one Event, with the words of the first. Each of ours is about
+        // another generation, or says something new about it.
+        Recorder::new(self.client.clone(), reporter).publish(event, &policy.object_ref(&())).await
     }
 
     /// Who vouches for the policy servers, in PEM; nothing before that is known.

@@ -49,7 +49,7 @@ pub async fn update(stage: &Stage) -> Result<()> {
 }
 
 pub async fn update_that_fails_at_each_step_and_recovers(stage: &Stage) -> Result<()> {
-    let repository = format!("{}/modules/example", stage.node.registry());
+    let repository = format!("{}/modules/example", stage.node.registry_in_pods());
     let module = module()?;
     let good = format!("sha256:{}", hexadecimal(&Sha256::digest(&module)));
     stage.node.push("modules/example", "good", Registry::MODULE, &module).await?;
@@ -249,12 +249,20 @@ pub async fn a_namespaced_owner_can_debug(stage: &Stage) -> Result<()> {
     let refused = write(&secrets).await.err().context("Secrets were taken")?.to_string();
     ensure!(refused.contains("spec.admission.rules[0].resources"), "{refused}");
 
-    let missing = json!({"wasm": {"module": format!("registry://{}/modules/none:1", stage.node.registry())}});
+    let missing = json!({"wasm": {"module": format!("registry://{}/modules/none:1", stage.node.registry_in_pods())}});
     write(&about("mine", &missing)).await?;
     until("the owner to know why", PATIENCE, async || {
         let described = owner.run(&["-n", "team", "describe", "policies.proviso.dev", "mine"]).await?;
-        for wanted in ["Live Generation:  1", "PullError", "generation 1 goes on answering", "3/3", "Warning"] {
-            ensure!(described.contains(wanted), "no {wanted:?} in\n{described}");
+        let words = described.split_whitespace().collect::<Vec<_>>().join(" ");
+        for wanted in [
+            "Live Generation: 1",
+            "Reason: PullError",
+            "not yet; generation 1 goes on answering",
+            "Summary: 0/3",
+            "Normal Live",
+            "Warning PullError",
+        ] {
+            ensure!(words.contains(wanted), "no {wanted:?} in\n{described}");
         }
         Ok(())
     })

@@ -148,7 +148,11 @@ pub async fn operator_restarted_in_the_middle(stage: &Stage) -> Result<()> {
     let mut seen = vec![(first, Instant::now())];
     let load = Load::start(stage.asker("restart"));
     for edit in 2_u64..=6 {
-        let generation = stage.write("restart", &deny("restart", &edit.to_string())).await?;
+        // Without an operator nobody looks at policies, and so none is taken.
+        let generation = until("the policy to be taken", PATIENCE, async || {
+            stage.write("restart", &deny("restart", &edit.to_string())).await
+        })
+        .await?;
         // At different moments of what it is doing.
         tokio::time::sleep(Duration::from_millis(37 * edit)).await;
         let operators = ListParams::default().labels("app.kubernetes.io/name=operator");
@@ -160,6 +164,7 @@ pub async fn operator_restarted_in_the_middle(stage: &Stage) -> Result<()> {
     stage.until_denied("restart", "6").await?;
     load.finish(&seen).await?;
     ensure!(stage.webhooks("restart").await?.len() == 1);
+    stage.until_operated().await?;
     stage.delete("restart").await
 }
 
@@ -186,7 +191,11 @@ pub async fn bootstrap_with_many_policies(stage: &Stage) -> Result<()> {
         stage.policies().delete(name, &DeleteParams::default()).await?;
     }
     for name in &names {
-        until("its end", PATIENCE, async || Ok(ensure!(stage.policies().get_opt(name).await?.is_none()))).await?;
+        until("its end", PATIENCE, async || {
+            ensure!(stage.policies().get_opt(name).await?.is_none());
+            Ok(())
+        })
+        .await?;
     }
     ensure!(stage.webhooks("many-0").await?.is_empty());
     Ok(())

@@ -71,7 +71,7 @@ impl Stage {
                 "replicas": REPLICAS,
                 "minAvailable": 1,
                 "cache": {"persistentVolumeClaim": {"storageClassName": "shared", "size": "1Gi"}},
-                "sources": {"insecure": [self.node.registry()]},
+                "sources": {"insecure": [self.node.registry_in_pods()]},
                 // The replicas share two processors with everything else.
                 "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
             }},
@@ -197,6 +197,17 @@ impl Stage {
             let pods = self.replicas_of(server).await?;
             let ready = pods.iter().filter(|pod| is_ready(pod)).count();
             ensure!(pods.len() == replicas && ready == replicas, "{ready} of {} pods are Ready", pods.len());
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until every operator is Ready.
+    pub async fn until_operated(&self) -> Result<()> {
+        until("Ready operators", PATIENCE, async || {
+            let operators = self.pods().list(&ListParams::default().labels("app.kubernetes.io/name=operator")).await?;
+            let ready = operators.iter().filter(|pod| is_ready(pod)).count();
+            ensure!(ready == 2 && operators.items.len() == 2, "{ready} of {} are Ready", operators.items.len());
             Ok(())
         })
         .await

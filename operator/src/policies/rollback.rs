@@ -29,7 +29,7 @@ pub(super) async fn wanted<K: PolicyObject>(policy: &K, context: &Context) -> Re
     }
     let patch: Patch<()> = Patch::Json(serde_json::from_value(json!(operations))?);
     policy.api(&context.client).patch(&policy.name_any(), &PatchParams::default(), &patch).await?;
-    context.recorder.publish(&event(wanted, found.is_some(), &revisions), &policy.object_ref(&())).await?;
+    context.publish(policy, &event(wanted, found.is_some(), &revisions)).await?;
     Ok(true)
 }
 

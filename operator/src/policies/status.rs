@@ -29,7 +29,7 @@ pub(super) async fn write<K: PolicyObject>(
     let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": kind, "status": status});
     policy.api(&context.client).patch_status(&policy.name_any(), &objects::apply(), &Patch::Apply(patch)).await?;
     for event in events(&known, &status) {
-        context.recorder.publish(&event, &policy.object_ref(&())).await?;
+        context.publish(policy, &event).await?;
     }
     Ok(())
 }
