@@ -38,7 +38,7 @@ impl Load {
         let is_over = Arc::clone(&stop);
         let task = tokio::spawn(async move {
             let mut tick = tokio::time::interval(Duration::from_secs(1) / RATE);
-            tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
             let (mut asking, mut answers) = (JoinSet::new(), Vec::new());
             while !is_over.load(Ordering::Relaxed) {
                 tick.tick().await;

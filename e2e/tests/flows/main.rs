@@ -36,6 +36,8 @@ fn main() -> ExitCode {
             first_policy,
             update,
             update_that_fails_at_each_step_and_recovers,
+            update_while_the_cache_fails,
+            update_while_a_replica_hangs,
             two_updates_in_quick_succession,
             rollback_to_any_kept_revision,
             history_is_limited_and_collected,

@@ -1,11 +1,15 @@
 //! The flows of one policy.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, ListParams, LogParams, Patch, PatchParams};
 use kube::{Resource as _, ResourceExt as _};
 use proviso_crds::{ClusterPolicy, Policy, Readiness};
 use proviso_e2e::{Registry, until};
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -50,7 +54,7 @@ pub async fn update(stage: &Stage) -> Result<()> {
 
 pub async fn update_that_fails_at_each_step_and_recovers(stage: &Stage) -> Result<()> {
     let repository = format!("{}/modules/example", stage.node.registry_in_pods());
-    let module = module()?;
+    let module = example("trusted-registries")?;
     let good = format!("sha256:{}", hexadecimal(&Sha256::digest(&module)));
     stage.node.push("modules/example", "good", Registry::MODULE, &module).await?;
     stage.node.push("modules/example", "garbage", Registry::MODULE, b"\0asm no module").await?;
@@ -99,6 +103,56 @@ pub async fn update_that_fails_at_each_step_and_recovers(stage: &Stage) -> Resul
     let modules = revision.status.context("no status")?.modules;
     ensure!(modules.iter().any(|module| module.digest == good), "{modules:?}");
     stage.delete("fails").await
+}
+
+pub async fn update_while_the_cache_fails(stage: &Stage) -> Result<()> {
+    let first = stage.write("cache", &deny("cache", "one")).await?;
+    stage.until_live("cache", first).await?;
+    stage.node.push("modules/another", "v1", Registry::MODULE, &example("safe-defaults")?).await?;
+    let folders = ["modules", "compiled"].map(|name| stage.cache.join(name));
+    let allow = |mode: u32| -> Result<()> {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        folders.iter().try_for_each(|folder| Ok(std::fs::set_permissions(folder, permissions.clone())?))
+    };
+    allow(0o555)?;
+    let module = format!("registry://{}/modules/another:v1", stage.node.registry_in_pods());
+    let mut spec = about("cache", &json!({"wasm": {"module": module}}));
+    spec["admission"]["mutating"] = true.into();
+    let second = stage.write("cache", &spec).await?;
+    // Each replica compiles it for itself, and says why.
+    let live = stage.until_live("cache", second).await;
+    allow(0o755)?;
+    live?;
+    let pods = stage.replicas_of("default").await?;
+    let mut complaints = 0;
+    for pod in &pods {
+        let log = stage.pods().logs(&pod.name_any(), &LogParams::default()).await?;
+        complaints += usize::from(log.lines().any(|line| line.contains("CacheError")));
+    }
+    ensure!(complaints > 0, "nobody says that the cache fails");
+    stage.delete("cache").await
+}
+
+pub async fn update_while_a_replica_hangs(stage: &Stage) -> Result<()> {
+    let first = stage.write("hangs", &deny("hangs", "one")).await?;
+    stage.until_live("hangs", first).await?;
+    let leader = stage.leader().await?;
+    let pods = stage.replicas_of("default").await?;
+    let other = pods.iter().map(kube::ResourceExt::name_any).find(|name| *name != leader).context("no other")?;
+    let process = stage.process(&other).await?;
+    kill_process(process, Signal::STOP)?;
+    let second = stage.write("hangs", &deny("hangs", "two")).await?;
+    // As long as it counts as Ready, it is waited for.
+    let why = stage.until_condition("hangs", "Ready", "False", "Loading").await?;
+    ensure!(why.starts_with(&format!("{} of {REPLICAS}", REPLICAS - 1)), "{why}");
+    stage.until_live("hangs", second).await?;
+    let counted = stage.policies().get("hangs").await?.status.and_then(|status| status.replicas);
+    ensure!(counted.is_some_and(|it| it.total < u32::try_from(REPLICAS).unwrap_or_default()), "it is still waited for");
+    // Kubernetes may have started it again already.
+    let _ = kill_process(process, Signal::CONT);
+    stage.until_served("default", REPLICAS).await?;
+    stage.until_denied("hangs", "two").await?;
+    stage.delete("hangs").await
 }
 
 pub async fn two_updates_in_quick_succession(stage: &Stage) -> Result<()> {
@@ -286,8 +340,9 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// A module that reads settings: the example that is committed with its source.
-fn module() -> Result<Vec<u8>> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/policies/trusted-registries/trusted-registries.wasm");
-    std::fs::read(path).context(path)
+/// A module that is committed with its source.
+fn example(name: &str) -> Result<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/policies");
+    let path = folder.join(name).join(format!("{name}.wasm"));
+    std::fs::read(&path).with_context(|| path.display().to_string())
 }

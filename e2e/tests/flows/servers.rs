@@ -4,14 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
-use proviso_crds::PolicyServer;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use proviso_e2e::until;
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::load::Load;
-use crate::stage::{NAMESPACE, PATIENCE, REPLICAS, Stage, deny};
+use crate::stage::{PATIENCE, REPLICAS, Stage, deny};
 
 async fn make_server(stage: &Stage, name: &str) -> Result<()> {
     let server = json!({
@@ -219,8 +218,11 @@ pub async fn server_version_upgrade_loses_no_request(stage: &Stage) -> Result<()
     .await?;
     stage.until_served("default", REPLICAS).await?;
     load.finish(&[(first, begin)]).await?;
-    let servers: Api<PolicyServer> = stage.servers();
-    let status = serde_json::to_value(servers.get("default").await?.status)?;
-    ensure!(status["readyReplicas"] == REPLICAS, "{NAMESPACE}: {status:#}");
+    until("the status to say so", PATIENCE, async || {
+        let status = serde_json::to_value(stage.servers().get("default").await?.status)?;
+        ensure!(status["readyReplicas"] == REPLICAS, "{status:#}");
+        Ok(())
+    })
+    .await?;
     stage.delete("upgrade").await
 }
