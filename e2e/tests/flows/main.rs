@@ -40,9 +40,11 @@ fn main() -> ExitCode {
             update_while_a_replica_hangs,
             two_updates_in_quick_succession,
             rollback_to_any_kept_revision,
+            rollback_from_the_command_line,
             history_is_limited_and_collected,
             disable_and_delete,
             validating_becomes_mutating_and_back,
+            mode_message_and_conditions_are_carried_over,
             a_namespaced_owner_can_debug;
         servers:
             move_to_another_policy_server,

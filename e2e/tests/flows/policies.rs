@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams, LogParams, Patch, PatchParams};
 use kube::{Resource as _, ResourceExt as _};
-use proviso_crds::{ClusterPolicy, Policy, Readiness};
+use proviso_crds::{ClusterPolicy, Mode, Policy, Readiness};
 use proviso_e2e::{Registry, until};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
@@ -193,6 +193,24 @@ pub async fn rollback_to_any_kept_revision(stage: &Stage) -> Result<()> {
     stage.delete("back").await
 }
 
+pub async fn rollback_from_the_command_line(stage: &Stage) -> Result<()> {
+    for message in ["one", "two"] {
+        let generation = stage.write("typed", &deny("typed", message)).await?;
+        stage.until_live("typed", generation).await?;
+    }
+    let listed = stage.proviso(&["revisions", "list", "clusterpolicy/typed"]).await?;
+    ensure!(listed.lines().count() >= 3, "{listed}");
+    let difference = stage.proviso(&["revisions", "diff", "clusterpolicy/typed", "1", "2"]).await?;
+    ensure!(difference.contains("one") && difference.contains("two"), "{difference}");
+    stage.proviso(&["rollback", "clusterpolicy/typed"]).await?;
+    stage.until_denied("typed", "one").await?;
+    let status = stage.proviso(&["status", "clusterpolicy/typed"]).await?;
+    for pod in stage.replicas_of("default").await? {
+        ensure!(status.contains(&pod.name_any()), "{status}");
+    }
+    stage.delete("typed").await
+}
+
 pub async fn history_is_limited_and_collected(stage: &Stage) -> Result<()> {
     let mut last = 0;
     for message in ["one", "two", "three", "four"] {
@@ -254,6 +272,33 @@ pub async fn validating_becomes_mutating_and_back(stage: &Stage) -> Result<()> {
         .await?;
     }
     stage.delete("kind").await
+}
+
+pub async fn mode_message_and_conditions_are_carried_over(stage: &Stage) -> Result<()> {
+    let mut spec = deny("carried", "the program's own");
+    spec["admission"]["message"] = "said by the policy".into();
+    spec["admission"]["matchConditions"] =
+        json!([{"name": "not-exempt", "expression": "!('exempt' in object.metadata.labels)"}]);
+    spec["admission"]["failurePolicy"] = "Ignore".into();
+    spec["admission"]["timeoutSeconds"] = 7.into();
+    let first = stage.write("carried", &spec).await?;
+    stage.until_live("carried", first).await?;
+    stage.until_denied("carried", "said by the policy").await?;
+    ensure!(stage.asker("carried").labelled("exempt").ask().await?.is_none(), "its conditions do not hold");
+    let webhook = stage.webhook("carried").await?.context("no webhook")?;
+    ensure!(webhook["failurePolicy"] == "Ignore" && webhook["timeoutSeconds"] == 7, "{webhook:#}");
+
+    spec["admission"]["mode"] = "Monitor".into();
+    let second = stage.write("carried", &spec).await?;
+    stage.until_live("carried", second).await?;
+    until("denials not to bite", PATIENCE, async || {
+        ensure!(stage.ask("carried").await?.is_none());
+        Ok(())
+    })
+    .await?;
+    let status = stage.policies().get("carried").await?.status.context("no status")?;
+    ensure!(status.mode == Some(Mode::Monitor), "{status:?}");
+    stage.delete("carried").await
 }
 
 pub async fn a_namespaced_owner_can_debug(stage: &Stage) -> Result<()> {

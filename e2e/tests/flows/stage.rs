@@ -179,7 +179,7 @@ impl Stage {
     }
 
     pub fn asker(&self, name: &str) -> Asker {
-        Asker { maps: Api::default_namespaced(self.client.clone()), name: name.to_owned() }
+        Asker { maps: Api::default_namespaced(self.client.clone()), labels: json!({LABEL: name}) }
     }
 
     pub async fn until_denied(&self, name: &str, message: &str) -> Result<()> {
@@ -255,6 +255,19 @@ impl Stage {
         bail!("{pod} runs no policy server")
     }
 
+    /// Runs `proviso` as a person would; what it wrote.
+    pub async fn proviso(&self, arguments: &[&str]) -> Result<String> {
+        let output = tokio::process::Command::new(program::program("proviso")?)
+            .args(arguments)
+            .env("KUBECONFIG", self.node.kubeconfig())
+            .kill_on_drop(true)
+            .output()
+            .await?;
+        let text = String::from_utf8(output.stdout)?;
+        ensure!(output.status.success(), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        Ok(text)
+    }
+
     /// Deletes a policy and waits until nothing of it is left.
     pub async fn delete(&self, name: &str) -> Result<()> {
         self.policies().delete(name, &DeleteParams::default()).await?;
@@ -306,12 +319,18 @@ impl Stage {
 #[derive(Clone)]
 pub struct Asker {
     maps: Api<ConfigMap>,
-    name: String,
+    labels: Value,
 }
 
 impl Asker {
+    /// The same about objects with one more label.
+    pub fn labelled(mut self, label: &str) -> Self {
+        self.labels[label] = "".into();
+        self
+    }
+
     pub async fn ask(&self) -> Result<Option<String>> {
-        let map = json!({"metadata": {"generateName": "asked-", "labels": {LABEL: self.name}}});
+        let map = json!({"metadata": {"generateName": "asked-", "labels": self.labels}});
         let parameters = PostParams { dry_run: true, ..PostParams::default() };
         match self.maps.create(&parameters, &serde_json::from_value(map)?).await {
             Ok(_) => Ok(None),
