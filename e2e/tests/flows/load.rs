@@ -18,10 +18,21 @@ const LAG: Duration = Duration::from_secs(5);
 /// When each generation was seen to be live first, oldest first.
 type Seen = Arc<Mutex<Vec<(i64, Instant)>>>;
 
-/// Requests that go on until they are stopped.
+/// Requests under way at the same time: a machine that is busy with other things is asked less, not drowned.
+const IN_FLIGHT: usize = 64;
+
+/// Requests that go on until this is finished, or dropped.
 pub struct Load {
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     task: JoinHandle<Vec<Answer>>,
+}
+
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// One request: when it began and ended, and the generation that denied it, or what else came.
@@ -55,16 +66,21 @@ impl Load {
                 while let Some(Ok(answer)) = asking.try_join_next() {
                     answers.push(answer);
                 }
+                while asking.len() >= IN_FLIGHT
+                    && let Some(Ok(answer)) = asking.join_next().await
+                {
+                    answers.push(answer);
+                }
             }
             answers.extend(asking.join_all().await);
             answers
         });
-        Self { stop, task }
+        Self { stop: Stop(stop), task }
     }
 
     /// Ends it. Every answer must have come from a generation that was live then.
     pub async fn finish(self, seen: &[(i64, Instant)]) -> Result<()> {
-        self.stop.store(true, Ordering::Relaxed);
+        drop(self.stop);
         let answers = self.task.await?;
         let mut failed = Vec::new();
         let mut wrong = Vec::new();
