@@ -5,17 +5,22 @@ pub(crate) mod certificate;
 mod check;
 mod registration;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::routing::post;
 use axum::{Json, Router};
-use kube::core::DynamicObject;
+use kube::api::{Patch, PatchParams};
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
-use proviso_crds::{PolicyKind, PolicySpec};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Client};
+use proviso_core::PolicyId;
+use proviso_crds::{PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedPolicy};
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::policies::build;
 
 pub(crate) use registration::Registration;
 
@@ -23,6 +28,8 @@ pub(crate) use registration::Registration;
 const PATH: &str = "/validate";
 /// The longest time that a policy's sources may take to compile: the API server waits for 10 s.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest time that the API server may take to say whether it takes a webhook.
+const TRIAL: Duration = Duration::from_secs(3);
 /// The largest body, in bytes: a review of an update carries two objects.
 const MAX_BODY: usize = 7 * 1024 * 1024;
 
@@ -33,15 +40,31 @@ pub(crate) fn names(config: &Config) -> Vec<String> {
     vec![name.clone(), format!("{name}.cluster.local")]
 }
 
-/// Answers the API server.
-pub(crate) fn router() -> Router {
-    Router::new().route(PATH, post(answer)).layer(DefaultBodyLimit::max(MAX_BODY))
+/// What answers need.
+#[derive(Clone)]
+pub(crate) struct Admission {
+    client: Client,
+    namespace: Arc<str>,
 }
 
-async fn answer(Json(review): Json<AdmissionReview<DynamicObject>>) -> Json<AdmissionReview<DynamicObject>> {
+impl Admission {
+    pub(crate) fn new(client: Client, config: &Config) -> Self {
+        Self { client, namespace: config.namespace.as_str().into() }
+    }
+
+    /// Answers the API server.
+    pub(crate) fn router(self) -> Router {
+        Router::new().route(PATH, post(answer)).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(self)
+    }
+}
+
+async fn answer(
+    State(admission): State<Admission>,
+    Json(review): Json<AdmissionReview<DynamicObject>>,
+) -> Json<AdmissionReview<DynamicObject>> {
     let request: Result<AdmissionRequest<DynamicObject>, _> = review.try_into();
     let response = match request {
-        Ok(request) => match refusal(&request).await {
+        Ok(request) => match admission.refusal(&request).await {
             None => AdmissionResponse::from(&request),
             Some(why) => {
                 let policy = format!("{}/{}", request.namespace.as_deref().unwrap_or_default(), request.name);
@@ -54,35 +77,76 @@ async fn answer(Json(review): Json<AdmissionReview<DynamicObject>>) -> Json<Admi
     Json(response.into_review())
 }
 
-/// Why an object is refused; none if it is not.
-async fn refusal(request: &AdmissionRequest<DynamicObject>) -> Option<String> {
-    let object = request.object.as_ref()?;
-    let spec = &object.data["spec"];
-    let old = request.old_object.as_ref().map(|old| &old.data["spec"]);
-    // What was admitted once can be labelled, finished and deleted, also by those who know more rules than then.
-    if request.operation == Operation::Update && old == Some(spec) {
-        return None;
+impl Admission {
+    /// Why an object is refused; none if it is not.
+    async fn refusal(&self, request: &AdmissionRequest<DynamicObject>) -> Option<String> {
+        let object = request.object.as_ref()?;
+        let spec = &object.data["spec"];
+        let old = request.old_object.as_ref().map(|old| &old.data["spec"]);
+        // What was admitted once can be labelled, finished and deleted, also by those who know more rules than then.
+        if request.operation == Operation::Update && old == Some(spec) {
+            return None;
+        }
+        let kind = match request.kind.kind.as_str() {
+            "Policy" => PolicyKind::Policy,
+            "ClusterPolicy" => PolicyKind::ClusterPolicy,
+            other => return Some(format!("{other} is no kind of policy")),
+        };
+        let namespace = match kind {
+            PolicyKind::Policy => Some(request.namespace.clone().unwrap_or_default()),
+            PolicyKind::ClusterPolicy => None,
+        };
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let spec = match read(spec) {
+            Ok(spec) => spec,
+            Err(error) => return Some(error),
+        };
+        let id = PolicyId::new(namespace.as_deref(), &name);
+        let checked = spec.clone();
+        let checking = tokio::task::spawn_blocking(move || check::policy(namespace.as_deref(), &name, &checked));
+        match tokio::time::timeout(PATIENCE, checking).await {
+            Ok(Ok(errors)) if errors.is_empty() => self.webhook_refusal(kind, &id.ok()?, &spec).await,
+            Ok(Ok(errors)) => Some(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+            Ok(Err(stopped)) => Some(format!("spec.program: the compiler stopped: {stopped}")),
+            Err(_) => Some(format!("spec.program: compiling it took longer than {} s", PATIENCE.as_secs())),
+        }
     }
-    let kind = match request.kind.kind.as_str() {
-        "Policy" => PolicyKind::Policy,
-        "ClusterPolicy" => PolicyKind::ClusterPolicy,
-        other => return Some(format!("{other} is no kind of policy")),
-    };
-    let namespace = match kind {
-        PolicyKind::Policy => Some(request.namespace.clone().unwrap_or_default()),
-        PolicyKind::ClusterPolicy => None,
-    };
-    let name = object.metadata.name.clone().unwrap_or_default();
-    let spec = match read(spec) {
-        Ok(spec) => spec,
-        Err(error) => return Some(error),
-    };
-    let checking = tokio::task::spawn_blocking(move || check::policy(namespace.as_deref(), &name, &spec));
-    match tokio::time::timeout(PATIENCE, checking).await {
-        Ok(Ok(errors)) if errors.is_empty() => None,
-        Ok(Ok(errors)) => Some(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
-        Ok(Err(stopped)) => Some(format!("spec.program: the compiler stopped: {stopped}")),
-        Err(_) => Some(format!("spec.program: compiling it took longer than {} s", PATIENCE.as_secs())),
+
+    /// Why the API server would not take the webhook of this policy: it knows best what its expressions may be.
+    async fn webhook_refusal(&self, kind: PolicyKind, id: &PolicyId, spec: &PolicySpec) -> Option<String> {
+        let admission = spec.admission.as_ref()?;
+        // Of no generation that there is: only what it covers matters.
+        let revision = PolicyRevision::new(
+            "tried",
+            PolicyRevisionSpec {
+                policy_server: spec.policy_server.clone(),
+                policy_ref: RevisedPolicy {
+                    kind,
+                    namespace: id.namespace().map(ToOwned::to_owned),
+                    name: id.name().to_owned(),
+                    uid: String::new(),
+                    generation: 1,
+                },
+                enabled: spec.enabled,
+                data: spec.clone(),
+            },
+        );
+        let wanted = build::webhook(id, "", &revision, admission, (&self.namespace, ""));
+        let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", build::kind(admission));
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &ApiResource::from_gvk(&gvk));
+        let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
+        let only_try = PatchParams::apply("proviso-admission").force().dry_run();
+        match tokio::time::timeout(TRIAL, api.patch(name, &only_try, &Patch::Apply(&wanted))).await {
+            Ok(Err(kube::Error::Api(status))) if status.code == 422 => {
+                Some(format!("spec.admission: the API server does not take its webhook: {}", status.message))
+            }
+            // What cannot be tried here is found out by the rollout.
+            Ok(Err(error)) => {
+                tracing::warn!(policy = %id, %error, "its webhook cannot be tried");
+                None
+            }
+            Ok(Ok(_)) | Err(_) => None,
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::admission::Admission;
 use crate::authority::Authority;
 use crate::config::{Config, LogFormat};
 
@@ -38,7 +39,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tokio::pin!(stop);
     let client = Client::try_default().await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
     let certificate = Arc::new(Certificate::default());
-    let serving = serve(&config, &certificate).await?;
+    let serving = serve(&client, &config, &certificate).await?;
     let election = Election::stand(&config.namespace, LEASE, Missing::Make, &config.identity).await?;
     tracing::info!(namespace = config.namespace, identity = config.identity, "operator started");
     let names = admission::names(&config);
@@ -68,7 +69,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 }
 
 /// Answers the API server and probes, until it is dropped.
-async fn serve(config: &Config, certificate: &Arc<Certificate>) -> anyhow::Result<impl Future<Output = ()> + use<>> {
+async fn serve(
+    client: &Client,
+    config: &Config,
+    certificate: &Arc<Certificate>,
+) -> anyhow::Result<impl Future<Output = ()> + use<>> {
     let bind = async |flag: &str, address: SocketAddr| {
         TcpListener::bind(address).await.with_context(|| {
             format!("{flag} {address} cannot be listened on: is the port taken? choose another with {flag}")
@@ -82,7 +87,7 @@ async fn serve(config: &Config, certificate: &Arc<Certificate>) -> anyhow::Resul
         "listening"
     );
     let tls = Arc::clone(certificate).acceptor()?;
-    let reviews = TowerToHyperService::new(admission::router());
+    let reviews = TowerToHyperService::new(Admission::new(client.clone(), config).router());
     let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate)));
     Ok(async move {
         tokio::join!(

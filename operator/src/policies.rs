@@ -3,7 +3,7 @@
 //! (`status`).
 
 mod apply;
-mod build;
+pub(crate) mod build;
 mod object;
 mod observe;
 mod rollback;

@@ -287,6 +287,11 @@ pub async fn mode_message_and_conditions_are_carried_over(stage: &Stage) -> Resu
     let webhook = stage.webhook("carried").await?.context("no webhook")?;
     ensure!(webhook["failurePolicy"] == "Ignore" && webhook["timeoutSeconds"] == 7, "{webhook:#}");
 
+    let mut wrong = spec.clone();
+    wrong["admission"]["matchConditions"][0]["expression"] = "object.nothing(".into();
+    let refused = stage.write("carried", &wrong).await.err().context("a condition that cannot be was taken")?;
+    ensure!(refused.to_string().contains("matchConditions[1].expression"), "{refused}");
+
     spec["admission"]["mode"] = "Monitor".into();
     let second = stage.write("carried", &spec).await?;
     stage.until_live("carried", second).await?;

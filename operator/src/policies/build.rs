@@ -44,7 +44,7 @@ pub(super) fn revision<K: PolicyObject>(policy: &K, namespace: &str) -> Result<P
 }
 
 /// The webhook configuration that asks this revision. What it says is the revision's, not the newest policy's.
-pub(super) fn webhook(
+pub(crate) fn webhook(
     policy: &PolicyId,
     uid: &str,
     revision: &PolicyRevision,
@@ -99,7 +99,7 @@ pub(super) fn webhook(
     })
 }
 
-pub(super) fn kind(admission: &Admission) -> &'static str {
+pub(crate) fn kind(admission: &Admission) -> &'static str {
     if admission.mutating { "MutatingWebhookConfiguration" } else { "ValidatingWebhookConfiguration" }
 }
 
