@@ -3,7 +3,9 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 
-use crate::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision, PolicyServer};
+use crate::{
+    ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision, PolicyServer, PolicySubscription,
+};
 
 /// The files of `crds/` and their contents.
 #[must_use]
@@ -30,6 +32,7 @@ fn all() -> Vec<CustomResourceDefinition> {
         PolicyExperiment::crd(),
         PolicyRevision::crd(),
         PolicyServer::crd(),
+        PolicySubscription::crd(),
     ]
 }
 

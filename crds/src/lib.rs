@@ -11,6 +11,7 @@ mod policy;
 mod policy_server;
 mod program;
 mod revision;
+mod subscription;
 pub mod validation;
 
 pub use admission::{Admission, FailurePolicy, MatchPolicy, Mode};
@@ -33,6 +34,10 @@ pub use program::{
 pub use revision::{
     ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, Readiness, ReplicaStatus,
     RevisedPolicy,
+};
+pub use subscription::{
+    Component, ComponentKind, Delivery, Filter, Notify, NotifyExec, NotifyHttp, PolicySubscription,
+    PolicySubscriptionSpec, Subscribed,
 };
 
 /// The API group of all kinds.

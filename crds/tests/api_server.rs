@@ -219,3 +219,88 @@ async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_subscription_is_explained_and_each_mistake_in_it_refused() -> Result<()> {
+    let (plane, kubectl) = start("subscriptions").await?;
+    let subscription = |name: &str| {
+        json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicySubscription",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "component": {"kind": "Deployment", "name": "scaler"},
+                "policies": [{"id": "cluster.limits"}],
+                "delivery": {"configMap": "scaler-policies"},
+            },
+        })
+    };
+    let explained = kubectl.run(&["explain", "policysubscription"]).await?;
+    let explained = explained.split_whitespace().collect::<Vec<_>>().join(" ");
+    ensure!(explained.contains("does not act on them yet"), "{explained}");
+    let explained = kubectl.run(&["explain", "policysubscription.spec.policies.filter"]).await?;
+    ensure!(explained.contains("regular expression (RE2)"), "{explained}");
+    create(&plane, &kubectl, &subscription("least")).await?;
+    // Everything at once.
+    let mut everything = subscription("everything");
+    let spec = everything["spec"].as_object_mut().context("spec")?;
+    spec.remove("component");
+    spec.insert("scn".to_owned(), json!("dcae_scaler.v2"));
+    let all = json!({
+        "nameRegex": r"ns\.default\.scale-[a-z]+", "configName": "scaling", "owner": "DCAE", "unique": true,
+        "attributes": {"region": "eu", "tier": ""},
+    });
+    let many = (0..98).map(|number| json!({"id": format!("ns.default.scale.{number}")}));
+    let many: Vec<_> = many.chain([json!({"filter": all}), json!({"filter": {"owner": "a"}})]).collect();
+    spec.insert("policies".to_owned(), json!(many));
+    spec.insert(
+        "delivery".to_owned(),
+        json!({"configMap": "a.b", "notify": {"exec": {"container": "main", "command": ["/bin/reload", "-v"]}}}),
+    );
+    create(&plane, &kubectl, &everything).await?;
+    let shown = kubectl.run(&["get", "pvsub"]).await?;
+    ensure!(shown.contains("SCN") && shown.contains("dcae_scaler.v2") && shown.contains("scaler-policies"), "{shown}");
+    let filter = |filter: Value| json!([{"filter": filter}]);
+    let notify = |notify: Value| json!({"configMap": "a", "notify": notify});
+    let exec = json!({"container": "a", "command": ["b"]});
+    let http = |path: &str, port: u32| json!({"http": {"service": "a", "path": path, "port": port}});
+    let too_many: Vec<_> = (0..101).map(|number| json!({"id": format!("cluster.a{number}")})).collect();
+    for (pointer, value, expected) in [
+        ("/spec/scn", json!("a"), "needs exactly one of `component` and `scn`"),
+        ("/spec/component", Value::Null, "needs exactly one of `component` and `scn`"),
+        ("/spec/component/kind", json!("Job"), "spec.component.kind"),
+        ("/spec/component/name", json!("A"), "spec.component.name"),
+        ("/spec/policies", json!([]), "spec.policies"),
+        ("/spec/policies", json!(too_many), "spec.policies: Too many"),
+        ("/spec/policies", json!([{}]), "spec.policies[0]: Invalid value: needs exactly one of `id` and `filter`"),
+        ("/spec/policies/0/filter", json!({"owner": "a"}), "needs exactly one of `id` and `filter`"),
+        ("/spec/policies/0/id", json!("limits"), "spec.policies[0].id"),
+        ("/spec/policies/0/id", json!("ns.default"), "spec.policies[0].id"),
+        ("/spec/policies/0/id", json!("cluster.a..b"), "spec.policies[0].id"),
+        ("/spec/policies", filter(json!({})), "needs at least one of `nameRegex`"),
+        ("/spec/policies", filter(json!({"unique": true, "attributes": {}})), "needs at least one of `nameRegex`"),
+        ("/spec/policies", filter(json!({"nameRegex": "("})), "missing closing )"),
+        (
+            "/spec/policies",
+            filter(json!({"nameRegex": "a".repeat(257)})),
+            "spec.policies[0].filter.nameRegex: Too long",
+        ),
+        ("/spec/policies", filter(json!({"attributes": {"a": 1}})), "spec.policies[0].filter.attributes.a"),
+        ("/spec/policies", filter(json!({"attributes": {"a": "b".repeat(1025)}})), "attributes.a: Too long"),
+        ("/spec/delivery", Value::Null, "spec.delivery"),
+        ("/spec/delivery/configMap", json!("A"), "spec.delivery.configMap"),
+        ("/spec/delivery", notify(json!({})), "needs exactly one of `exec` and `http`"),
+        ("/spec/delivery", notify(json!({"exec": exec, "http": http("/", 80)["http"]})), "needs exactly one of `exec`"),
+        ("/spec/delivery", notify(json!({"exec": {"container": "a", "command": []}})), "notify.exec.command"),
+        ("/spec/delivery", notify(http("policies", 80)), "spec.delivery.notify.http.path"),
+        ("/spec/delivery", notify(http("/", 65536)), "spec.delivery.notify.http.port"),
+        ("/spec/deliver", json!({}), "unknown field"),
+    ] {
+        let mut object = subscription("wrong");
+        let (parent, key) = pointer.rsplit_once('/').context("a pointer")?;
+        object.pointer_mut(parent).context("its parent")?[key] = value.clone();
+        let error = create(&plane, &kubectl, &object).await.err().with_context(|| format!("{pointer} = {value}"))?;
+        let message = format!("{error:#}").replace("\\\"", "\"");
+        ensure!(message.contains(expected), "{pointer} = {value}: {message}");
+    }
+    Ok(())
+}

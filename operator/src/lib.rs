@@ -4,6 +4,7 @@ mod admin;
 mod admission;
 mod authority;
 pub mod config;
+mod guarded;
 mod objects;
 mod policies;
 mod policy_servers;
@@ -26,6 +27,7 @@ use tracing_subscriber::EnvFilter;
 use crate::admission::Admission;
 use crate::authority::Authority;
 use crate::config::{Config, LogFormat};
+use crate::guarded::Reports;
 
 /// The Lease of the operator that works: of several, one does.
 const LEASE: &str = "proviso-operator";
@@ -110,6 +112,7 @@ impl Controllers {
         let (namespace, lifetimes) = (&config.namespace, config.lifetimes);
         let authority = Authority::new(client.clone(), namespace.clone(), lifetimes);
         let trusted = || authority.trusted();
+        let reports = Arc::new(Reports::new(client.clone()));
         let place =
             policy_servers::build::Place { namespace: namespace.clone(), image: config.policy_server_image.clone() };
         Self {
@@ -118,8 +121,9 @@ impl Controllers {
                 namespace.clone(),
                 trusted(),
                 config.retire_after,
+                Arc::clone(&reports),
             )),
-            servers: Arc::new(policy_servers::Context::new(client.clone(), place, lifetimes, trusted())),
+            servers: Arc::new(policy_servers::Context::new(client.clone(), place, lifetimes, trusted(), reports)),
             registration: admission::Registration::new(client.clone(), config, trusted()),
             authority,
         }

@@ -21,6 +21,8 @@ pub(crate) const POLICY_LABEL: &str = "proviso.dev/policy-uid";
 pub(crate) const OURS: &str = "app.kubernetes.io/part-of=proviso";
 /// How often an object is looked at when nothing is known to have happened.
 pub(crate) const RESYNC: Duration = Duration::from_mins(10);
+/// How long the note of an Event may be, in bytes.
+const NOTE: usize = 1024;
 /// How long to wait after an error.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
 
@@ -41,6 +43,11 @@ pub(crate) fn ignore_gone<T>(result: kube::Result<T>) -> kube::Result<()> {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         result => result.map(drop),
     }
+}
+
+/// The note of an Event: its beginning, if it is too long.
+pub(crate) fn note(text: &str) -> String {
+    text[..text.floor_char_boundary(NOTE)].to_owned()
 }
 
 /// How long it is until then.

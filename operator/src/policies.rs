@@ -25,7 +25,8 @@ use proviso_core::rollout;
 use proviso_crds::PolicyRevision;
 
 use crate::authority;
-use crate::objects::{self, MANAGER, POLICY_LABEL, RESYNC, RETRY, SERVER_LABEL};
+use crate::guarded::{Guarded, Reports};
+use crate::objects::{self, MANAGER, POLICY_LABEL, RESYNC, RETRY, SERVER_LABEL, note};
 use object::PolicyObject;
 
 /// On a policy: its revisions go before it does.
@@ -37,19 +38,27 @@ pub struct Context {
     namespace: String,
     authority: authority::Receiver,
     retire_after: Duration,
+    reports: Arc<Reports>,
 }
 
 impl Context {
-    pub fn new(client: Client, namespace: String, authority: authority::Receiver, retire_after: Duration) -> Self {
-        Self { client, namespace, authority, retire_after }
+    pub fn new(
+        client: Client,
+        namespace: String,
+        authority: authority::Receiver,
+        retire_after: Duration,
+        reports: Arc<Reports>,
+    ) -> Self {
+        Self { client, namespace, authority, retire_after, reports }
     }
 
     /// Tells the owner of a policy.
-    async fn publish<K: PolicyObject>(&self, policy: &K, event: &Event) -> kube::Result<()> {
+    async fn publish<K: PolicyObject>(&self, policy: &K, event: Event) -> kube::Result<()> {
+        let event = Event { note: event.note.as_deref().map(note), ..event };
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
         // A recorder counts what has the same reason as one Event, with the words of the first. Each of ours is about
         // another generation, or says something new about it.
-        Recorder::new(self.client.clone(), reporter).publish(event, &policy.object_ref(&())).await
+        Recorder::new(self.client.clone(), reporter).publish(&event, &policy.object_ref(&())).await
     }
 
     /// Who vouches for the policy servers, in PEM; nothing before that is known.
@@ -91,14 +100,14 @@ pub async fn run<K: PolicyObject>(context: Arc<Context>) {
     let client = context.client.clone();
     let changes = watcher::Config::default();
     let ours = changes.clone().labels(POLICY_LABEL);
-    let controller = Controller::new(Api::<K>::all(client.clone()), changes.clone());
+    let controller = Controller::new(Api::<Guarded<K>>::all(client.clone()), changes.clone());
     let policies = controller.store();
     controller
         .reconcile_all_on(authority::changes(context.authority.clone()))
         .watches(
-            Api::<PolicyRevision>::namespaced(client.clone(), &context.namespace),
+            Api::<Guarded<PolicyRevision>>::namespaced(client.clone(), &context.namespace),
             changes.clone(),
-            of_revision::<K>,
+            of_revision(policies.clone()),
         )
         .watches(
             Api::<Pod>::namespaced(client.clone(), &context.namespace),
@@ -113,19 +122,25 @@ pub async fn run<K: PolicyObject>(context: Arc<Context>) {
         .await;
 }
 
-/// The policy that a revision is of.
-fn of_revision<K: PolicyObject>(revision: PolicyRevision) -> Option<ObjectRef<K>> {
-    let policy = revision.spec.policy_ref;
-    let reference = ObjectRef::new(&policy.name);
-    let reference = policy.namespace.as_deref().map_or(reference.clone(), |namespace| reference.within(namespace));
-    (policy.kind == K::KIND).then_some(reference)
+/// The policy that a revision is of; by name, since it may stand in the way of another policy's.
+fn of_revision<K: PolicyObject>(
+    policies: Store<Guarded<K>>,
+) -> impl Fn(Guarded<PolicyRevision>) -> Option<ObjectRef<Guarded<K>>> {
+    let of_label = of_label(policies);
+    move |revision| {
+        let Ok(known) = &revision.0 else { return of_label(revision) };
+        let policy = &known.spec.policy_ref;
+        let reference = ObjectRef::new(&policy.name);
+        let reference = policy.namespace.as_deref().map_or(reference.clone(), |namespace| reference.within(namespace));
+        (policy.kind == K::KIND).then_some(reference)
+    }
 }
 
 /// The policies of a pod's policy server.
-fn of_pod<K: PolicyObject>(policies: Store<K>) -> impl Fn(Pod) -> Vec<ObjectRef<K>> {
+fn of_pod<K: PolicyObject>(policies: Store<Guarded<K>>) -> impl Fn(Pod) -> Vec<ObjectRef<Guarded<K>>> {
     move |pod| {
         let server = pod.labels().get(SERVER_LABEL).cloned().unwrap_or_default();
-        let of_server = |policy: &Arc<K>| policy.spec().policy_server == server;
+        let of_server = |policy: &Guarded<K>| policy.0.as_ref().is_ok_and(|it| it.spec().policy_server == server);
         policies
             .state()
             .iter()
@@ -136,40 +151,51 @@ fn of_pod<K: PolicyObject>(policies: Store<K>) -> impl Fn(Pod) -> Vec<ObjectRef<
 }
 
 /// The policy that an object was made for.
-fn of_label<K: PolicyObject, W: Resource>(policies: Store<K>) -> impl Fn(W) -> Option<ObjectRef<K>> {
+fn of_label<K: PolicyObject, W: Resource>(policies: Store<Guarded<K>>) -> impl Fn(W) -> Option<ObjectRef<Guarded<K>>> {
     move |object| {
         let uid = object.labels().get(POLICY_LABEL)?.clone();
         policies.find(|policy| policy.uid().as_ref() == Some(&uid)).map(|policy| ObjectRef::from_obj(&*policy))
     }
 }
 
-async fn reconcile<K: PolicyObject>(policy: Arc<K>, context: Arc<Context>) -> Result<Action, Error> {
+async fn reconcile<K: PolicyObject>(policy: Arc<Guarded<K>>, context: Arc<Context>) -> Result<Action, Error> {
+    context.reports.tell(&*policy).await;
     if context.bundle().is_none() {
         // That it is known comes as an event.
         return Ok(Action::await_change());
     }
-    if policy.meta().deletion_timestamp.is_none() {
-        let api = policy.api(&context.client);
-        if objects::add_finalizer(&api, &*policy, FINALIZER).await? || rollback::wanted(&*policy, &context).await? {
-            // The change comes back as an event.
-            return Ok(Action::await_change());
-        }
-    } else if !policy.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+    let is_deleted = policy.meta().deletion_timestamp.is_some();
+    if is_deleted && !policy.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+        return Ok(Action::await_change());
+    }
+    let api = object::api::<K>(&context.client, &*policy);
+    if let Ok(known) = &policy.0
+        && !is_deleted
+        && (objects::add_finalizer(&api, &*policy, FINALIZER).await? || rollback::wanted(known, &context).await?)
+    {
+        // The change comes back as an event.
         return Ok(Action::await_change());
     }
     let seen = observe::Seen::fetch(&*policy, &context).await?;
-    let observed = seen.observed(&*policy, jiff::Timestamp::now(), context.retire_after);
+    if policy.0.is_err() && !is_deleted {
+        // What it asks for cannot be told. Until it can, what answers goes on.
+        apply::keep(&*policy, &seen, &context).await?;
+        return Ok(Action::requeue(RESYNC));
+    }
+    let observed = seen.observed(&policy, jiff::Timestamp::now(), context.retire_after);
     let decision = rollout::decide(&observed);
-    apply::decision(&*policy, &seen, &observed, &decision, &context).await?;
-    if policy.meta().deletion_timestamp.is_none() {
-        status::write(&*policy, &observed, &decision, &context).await?;
+    apply::decision(&policy, &seen, &observed, &decision, &context).await?;
+    if let Ok(known) = &policy.0
+        && !is_deleted
+    {
+        status::write(known, &seen, &observed, &decision, &context).await?;
     }
     Ok(Action::requeue(decision.look_again.unwrap_or(RESYNC)))
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "what a controller calls")]
-fn on_error<K: PolicyObject>(policy: Arc<K>, error: &Error, _: Arc<Context>) -> Action {
-    let policy = policy.id().map_or_else(|_| policy.name_any(), |id| id.to_string());
+fn on_error<K: PolicyObject>(policy: Arc<Guarded<K>>, error: &Error, _: Arc<Context>) -> Action {
+    let policy = object::id(&*policy).map_or_else(|_| policy.name_any(), |id| id.to_string());
     tracing::warn!(policy, reason = error.reason(), %error, "reconcile failed; trying again");
     Action::requeue(RETRY)
 }

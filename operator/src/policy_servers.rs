@@ -27,12 +27,11 @@ use proviso_crds::{ClusterPolicy, Policy, PolicyRevision, PolicyServer};
 
 use crate::authority;
 use crate::config::Lifetimes;
+use crate::guarded::{Guarded, Reports};
 use crate::objects::{self, MANAGER, RESYNC, RETRY, SERVER_LABEL};
 
 /// On a policy server: it goes after the policies that name it.
 const FINALIZER: &str = "proviso.dev/policies";
-/// How long the note of an Event may be, in bytes.
-const NOTE: usize = 1024;
 
 /// What every reconcile needs.
 pub(crate) struct Context {
@@ -41,16 +40,23 @@ pub(crate) struct Context {
     lifetimes: Lifetimes,
     authority: authority::Receiver,
     recorder: Recorder,
+    reports: Arc<Reports>,
 }
 
 impl Context {
-    pub fn new(client: Client, place: build::Place, lifetimes: Lifetimes, authority: authority::Receiver) -> Self {
+    pub fn new(
+        client: Client,
+        place: build::Place,
+        lifetimes: Lifetimes,
+        authority: authority::Receiver,
+        reports: Arc<Reports>,
+    ) -> Self {
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
         let recorder = Recorder::new(client.clone(), reporter);
-        Self { client, place, lifetimes, authority, recorder }
+        Self { client, place, lifetimes, authority, recorder, reports }
     }
 
-    fn servers(&self) -> Api<PolicyServer> {
+    fn servers(&self) -> Api<Guarded<PolicyServer>> {
         Api::all(self.client.clone())
     }
 
@@ -69,11 +75,10 @@ impl Context {
         reason: &str,
         note: &str,
     ) -> Result<(), kube::Error> {
-        let note = note[..note.floor_char_boundary(NOTE)].to_owned();
         let event = Event {
             type_,
             reason: reason.to_owned(),
-            note: Some(note),
+            note: Some(objects::note(note)),
             action: "Reconcile".to_owned(),
             secondary: None,
         };
@@ -137,9 +142,9 @@ pub(crate) async fn run(context: Arc<Context>) {
         .watches(context.namespaced::<Role>(), ours(), of_label::<Role>)
         .watches(context.namespaced::<RoleBinding>(), ours(), of_label::<RoleBinding>)
         .watches(Api::<ClusterRoleBinding>::all(client.clone()), ours(), of_label::<ClusterRoleBinding>)
-        .watches(Api::<Policy>::all(client.clone()), changes.clone(), of_policy::<Policy>(servers.clone()))
-        .watches(Api::<ClusterPolicy>::all(client), changes.clone(), of_policy::<ClusterPolicy>(servers.clone()))
-        .watches(context.namespaced::<PolicyRevision>(), changes, of_policy::<PolicyRevision>(servers))
+        .watches(Api::<Guarded<Policy>>::all(client.clone()), changes.clone(), of_policy(servers.clone()))
+        .watches(Api::<Guarded<ClusterPolicy>>::all(client), changes.clone(), of_policy(servers.clone()))
+        .watches(context.namespaced::<Guarded<PolicyRevision>>(), changes, of_policy(servers))
         .run(reconcile, on_error, context)
         // Each error was reported where it came up.
         .for_each(|_| std::future::ready(()))
@@ -148,12 +153,12 @@ pub(crate) async fn run(context: Arc<Context>) {
 
 /// The policy server that an object was made for.
 #[allow(clippy::needless_pass_by_value, reason = "what a controller calls")]
-fn of_label<K: Resource>(object: K) -> Option<ObjectRef<PolicyServer>> {
+fn of_label<K: Resource>(object: K) -> Option<ObjectRef<Guarded<PolicyServer>>> {
     object.labels().get(SERVER_LABEL).map(|server| ObjectRef::new(server))
 }
 
 /// Policies matter to policy servers that wait for their end, also to one that the policy does not name any more.
-fn of_policy<K>(servers: Store<PolicyServer>) -> impl Fn(K) -> Vec<ObjectRef<PolicyServer>> {
+fn of_policy<K>(servers: Store<Guarded<PolicyServer>>) -> impl Fn(K) -> Vec<ObjectRef<Guarded<PolicyServer>>> {
     move |_| {
         let servers = servers.state();
         let deleted = servers.iter().filter(|server| server.meta().deletion_timestamp.is_some());
@@ -161,31 +166,35 @@ fn of_policy<K>(servers: Store<PolicyServer>) -> impl Fn(K) -> Vec<ObjectRef<Pol
     }
 }
 
-async fn reconcile(server: Arc<PolicyServer>, context: Arc<Context>) -> Result<Action, Error> {
+async fn reconcile(server: Arc<Guarded<PolicyServer>>, context: Arc<Context>) -> Result<Action, Error> {
+    context.reports.tell(&*server).await;
     let result = steps(&server, &context).await;
     if let Err(error) = &result
+        && let Ok(server) = &server.0
         && !error.is_race()
     {
         // Where there is no Event there is still the log.
-        let _ = context.publish(&server, EventType::Warning, error.reason(), &error.to_string()).await;
+        let _ = context.publish(server, EventType::Warning, error.reason(), &error.to_string()).await;
     }
     result
 }
 
-async fn steps(server: &PolicyServer, context: &Context) -> Result<Action, Error> {
-    let is_deleted = server.meta().deletion_timestamp.is_some();
-    if is_deleted && !server.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+async fn steps(object: &Guarded<PolicyServer>, context: &Context) -> Result<Action, Error> {
+    let is_deleted = object.meta().deletion_timestamp.is_some();
+    if is_deleted && !object.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
         return Ok(Action::await_change());
     }
-    if !is_deleted && objects::add_finalizer(&context.servers(), server, FINALIZER).await? {
+    if !is_deleted && object.0.is_ok() && objects::add_finalizer(&context.servers(), object, FINALIZER).await? {
         // The change comes back as an event.
         return Ok(Action::await_change());
     }
-    let users = if is_deleted { observe::users(server, context).await? } else { Vec::new() };
+    let users = if is_deleted { observe::users(&object.name_any(), context).await? } else { Vec::new() };
     if is_deleted && users.is_empty() {
-        objects::remove_finalizer(&context.servers(), server, FINALIZER).await?;
+        objects::remove_finalizer(&context.servers(), object, FINALIZER).await?;
         return Ok(Action::await_change());
     }
+    // What is made for a policy server that nobody can read stays as it is.
+    let Ok(server) = &object.0 else { return Ok(Action::await_change()) };
     // While a policy needs it, a policy server that is to go is kept up like any other.
     let seen = observe::Seen::fetch(server, context).await?;
     let renewed = secrets::renew(server, &seen.secrets, context).await?;
@@ -201,7 +210,7 @@ async fn steps(server: &PolicyServer, context: &Context) -> Result<Action, Error
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "what a controller calls")]
-fn on_error(server: Arc<PolicyServer>, error: &Error, _: Arc<Context>) -> Action {
+fn on_error(server: Arc<Guarded<PolicyServer>>, error: &Error, _: Arc<Context>) -> Action {
     let server = server.name_any();
     if error.is_race() {
         tracing::info!(policy_server = server, %error, "another writer was faster; looking again");

@@ -341,6 +341,93 @@ async fn a_webhook_that_was_changed_or_deleted_by_hand_is_restored() -> Result<(
 }
 
 #[tokio::test]
+async fn a_webhook_whose_glass_was_broken_is_nobodys_but_theirs_who_broke_it() -> Result<()> {
+    let stage = Stage::start("operator-break-glass").await?;
+    stage.write(&spec("true")).await?;
+    stage.serve(1).await?;
+    stage.until_live(1).await?;
+    let webhooks = Api::<ValidatingWebhookConfiguration>::all(stage.client.clone());
+    let name = "proviso-ns.team.labels";
+    let object = format!("validatingwebhookconfiguration/{name}");
+    let change = async |operations: Value| -> Result<()> {
+        let change: Patch<()> = Patch::Json(serde_json::from_value(operations)?);
+        webhooks.patch(name, &PatchParams::default(), &change).await?;
+        Ok(())
+    };
+    let break_glass = async || {
+        let annotation = "proviso.dev/break-glass=INC-17 pods do not start";
+        stage.kubectl.run(&["annotate", &object, annotation]).await
+    };
+    let until_told = async |generation: i64| {
+        until(&format!("the status of generation {generation}"), PATIENCE, async || {
+            let conditions = stage.status().await?.conditions;
+            let live = conditions.iter().find(|it| it.type_ == "Live").context("Live")?;
+            ensure!(live.reason == "BreakGlass" && live.status == "Unknown", "{live:?}");
+            ensure!(live.observed_generation == Some(generation), "{live:?}");
+            let remedy = format!("kubectl annotate {object} proviso.dev/break-glass-");
+            ensure!(live.message.contains("INC-17 pods do not start") && live.message.ends_with(&remedy), "{live:?}");
+            let ready = conditions.iter().find(|it| it.type_ == "Ready").context("Ready")?;
+            ensure!(ready.status == "True", "{ready:?}");
+            Ok(())
+        })
+        .await
+    };
+    break_glass().await?;
+    until_told(1).await?;
+    change(json!([{"op": "replace", "path": "/webhooks/0/rules", "value": []}])).await?;
+    let left = webhooks.get(name).await?;
+    // All replicas serve another generation, and it is told that the webhook does not move for it.
+    stage.write(&spec("2 > 1")).await?;
+    stage.serve(2).await?;
+    until_told(2).await?;
+    let status = stage.status().await?;
+    ensure!(status.live_generation == Some(1) && status.phase == Some(PolicyPhase::Updating), "{status:?}");
+    ensure!(webhooks.get(name).await? == left, "somebody has touched it");
+    ensure!(stage.revision(1).await?.spec.enabled);
+    until("the event", PATIENCE, async || {
+        let described = stage.kubectl.run(&["describe", "policy", "labels", "--namespace", TEAM]).await?;
+        ensure!(described.contains("Warning  BreakGlass"), "{described}");
+        Ok(())
+    })
+    .await?;
+    // A configuration that is deleted cannot say that it is to be left alone.
+    webhooks.delete(name, &DeleteParams::default()).await?;
+    stage.until_live(2).await?;
+    until("the end to be told", PATIENCE, async || {
+        let described = stage.kubectl.run(&["describe", "policy", "labels", "--namespace", TEAM]).await?;
+        ensure!(described.contains("BreakGlassEnded"), "{described}");
+        Ok(())
+    })
+    .await?;
+    // Without the annotation it is restored.
+    break_glass().await?;
+    until_told(2).await?;
+    change(json!([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}])).await?;
+    let mut mutating = spec("3 > 2");
+    mutating["admission"]["mutating"] = json!(true);
+    stage.write(&mutating).await?;
+    stage.serve(3).await?;
+    until_told(3).await?;
+    ensure!(stage.paths().await? == (Some("/validate/ns.team.labels/2".to_owned()), None));
+    ensure!(webhooks.get(name).await?.webhooks.context("webhooks")?[0].failure_policy.as_deref() == Some("Ignore"));
+    stage.write(&spec("4 > 3")).await?;
+    stage.serve(4).await?;
+    until_told(4).await?;
+    stage.kubectl.run(&["annotate", &object, "proviso.dev/break-glass-"]).await?;
+    stage.until_live(4).await?;
+    ensure!(webhooks.get(name).await?.webhooks.context("webhooks")?[0].failure_policy.as_deref() == Some("Fail"));
+    // It goes with its policy, whoever holds it.
+    break_glass().await?;
+    until_told(4).await?;
+    stage.policies().delete("labels", &DeleteParams::default()).await?;
+    until("the webhook to go", PATIENCE, async || {
+        ensure!(stage.paths().await? == (None, None));
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
 async fn without_any_policy_server_a_cluster_can_still_start() -> Result<()> {
     let stage = Stage::start("operator-exemptions").await?;
     stage.kubectl.run(&["create", "namespace", "other"]).await?;

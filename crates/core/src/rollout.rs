@@ -16,6 +16,8 @@ pub struct Observed {
     pub is_deleted: bool,
     /// The generation that the webhook points at; none if there is no webhook.
     pub live: Option<i64>,
+    /// Whether somebody has taken the webhook into their own hands: it stays as it is.
+    pub is_held: bool,
     /// In any order.
     pub revisions: Vec<Revision>,
     /// Of the policy server that the newest generation names.
@@ -74,6 +76,8 @@ pub struct Decision {
     pub delete: Vec<i64>,
     /// The generation that the webhook points at from now on; none if there is to be no webhook.
     pub live: Option<i64>,
+    /// Whether the webhook is left as it is, because somebody holds it.
+    pub is_held: bool,
     pub progress: Progress,
     /// How many of the Ready pods serve the newest generation.
     pub ready: usize,
@@ -98,6 +102,8 @@ pub enum Progress {
     Loading,
     /// These pods cannot load it; the others wait for them.
     LoadingFailed(Vec<(String, Failure)>),
+    /// Every Ready pod serves it; somebody holds the webhook where it is.
+    Held,
     Live,
     Disabled,
 }
@@ -114,12 +120,15 @@ pub fn decide(observed: &Observed) -> Decision {
         Progress::Live => Some(observed.generation),
         _ => observed.live,
     };
+    // Who takes the policy away means the webhook too, whoever holds it.
+    let is_held = observed.is_held && !observed.is_deleted && progress != Progress::Disabled;
     let mut decision = Decision {
         create: newest.is_none() && !observed.is_deleted,
         enable: Vec::new(),
         disable: Vec::new(),
         delete: Vec::new(),
         live,
+        is_held,
         progress,
         ready,
         total: observed.pods.len(),
@@ -180,7 +189,7 @@ fn progress(observed: &Observed, newest: Option<&Revision>, ready: usize) -> Pro
         return Progress::NoReplicas;
     }
     if ready == observed.pods.len() {
-        return Progress::Live;
+        return if observed.is_held { Progress::Held } else { Progress::Live };
     }
     let failed = observed.pods.iter().filter_map(|pod| match result(revision, pod) {
         Some(Err(failure)) => Some((pod.name.clone(), failure.clone())),

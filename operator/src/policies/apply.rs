@@ -3,30 +3,41 @@
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, ResourceExt as _};
+use kube::{Api, Resource, ResourceExt as _};
 use proviso_core::rollout::{Decision, Observed};
 use proviso_crds::PolicyRevision;
 use serde_json::{Value, json};
 
 use super::build::{self, webhook_name};
-use super::object::PolicyObject;
-use super::observe::Seen;
+use super::object::{self, PolicyObject};
+use super::observe::{Seen, named};
 use super::{Context, Error, FINALIZER};
-use crate::objects::{self, apply, condition, ignore_gone};
+use crate::guarded::Guarded;
+use crate::objects::{self, POLICY_LABEL, apply, condition, ignore_gone};
+
+/// Goes on with what answers, whatever the policy may say now.
+pub(super) async fn keep<O: Resource>(policy: &O, seen: &Seen, context: &Context) -> Result<(), Error> {
+    match seen.live() {
+        Some(live) if seen.break_glass().is_none() => switch(policy, seen, Some(live), context).await,
+        _ => Ok(()),
+    }
+}
 
 pub(super) async fn decision<K: PolicyObject>(
-    policy: &K,
+    policy: &Guarded<K>,
     seen: &Seen,
     observed: &Observed,
     decision: &Decision,
     context: &Context,
 ) -> Result<(), Error> {
     let revisions = Api::<PolicyRevision>::namespaced(context.client.clone(), &context.namespace);
-    if decision.create {
-        let revision = build::revision(policy, &context.namespace)?;
+    if decision.create
+        && let Ok(known) = &policy.0
+    {
+        let revision = build::revision(known, &context.namespace)?;
         match revisions.create(&PostParams::default(), &revision).await {
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                forget_namesake(&revision, &revisions).await?;
+                forget_namesake(&revision, context).await?;
             }
             result => drop(result?),
         }
@@ -44,21 +55,29 @@ pub(super) async fn decision<K: PolicyObject>(
             forget_replica(revision, replica, &revisions).await?;
         }
     }
-    switch(policy, seen, decision, context).await?;
-    for revision in of_generations(seen, &decision.delete) {
-        ignore_gone(revisions.delete(&revision.name_any(), &DeleteParams::default()).await)?;
+    if !decision.is_held {
+        switch(policy, seen, decision.live, context).await?;
+    }
+    for name in to_delete(policy, seen, decision) {
+        ignore_gone(revisions.delete(&name, &DeleteParams::default()).await)?;
     }
     if decision.is_gone {
-        objects::remove_finalizer(&policy.api(&context.client), policy, FINALIZER).await?;
+        objects::remove_finalizer(&object::api::<K>(&context.client, policy), policy, FINALIZER).await?;
     }
     Ok(())
 }
 
 /// Deletes what has the name of this revision and is of another policy: one that was deleted past its finalizer. Its end
 /// is an event, and then there is room.
-async fn forget_namesake(revision: &PolicyRevision, revisions: &Api<PolicyRevision>) -> Result<(), Error> {
+async fn forget_namesake(revision: &PolicyRevision, context: &Context) -> Result<(), Error> {
+    let revisions = Api::<Guarded<PolicyRevision>>::namespaced(context.client.clone(), &context.namespace);
     let Some(found) = revisions.get_opt(&revision.name_any()).await? else { return Ok(()) };
-    if found.spec.policy_ref.uid != revision.spec.policy_ref.uid {
+    context.reports.tell(&found).await;
+    let uid = match &found.0 {
+        Ok(known) => Some(&known.spec.policy_ref.uid),
+        Err(malformed) => malformed.metadata.labels.as_ref().and_then(|labels| labels.get(POLICY_LABEL)),
+    };
+    if uid != Some(&revision.spec.policy_ref.uid) {
         ignore_gone(revisions.delete(&found.name_any(), &DeleteParams::default()).await)?;
     }
     Ok(())
@@ -66,6 +85,15 @@ async fn forget_namesake(revision: &PolicyRevision, revisions: &Api<PolicyRevisi
 
 fn of_generations<'a>(seen: &'a Seen, generations: &[i64]) -> impl Iterator<Item = &'a PolicyRevision> {
     seen.revisions.iter().filter(move |revision| generations.contains(&revision.spec.policy_ref.generation))
+}
+
+/// The names of the revisions that go. With a policy go also those of its own that nobody can read.
+fn to_delete<O: Resource>(policy: &O, seen: &Seen, decision: &Decision) -> Vec<String> {
+    let known = of_generations(seen, &decision.delete).map(PolicyRevision::name_any);
+    let malformed = seen.malformed.iter().filter(|revision| {
+        decision.is_gone || named(policy, revision).is_some_and(|generation| decision.delete.contains(&generation))
+    });
+    known.chain(malformed.filter_map(|revision| revision.metadata.name.clone())).collect()
 }
 
 /// Says which revision is live, and since when the others are not.
@@ -117,12 +145,11 @@ async fn forget_replica(
 }
 
 /// Points the webhook at the live revision, or takes it away.
-async fn switch<K: PolicyObject>(policy: &K, seen: &Seen, decision: &Decision, context: &Context) -> Result<(), Error> {
-    let (id, uid) = (policy.id()?, policy.uid().ok_or(Error::Incomplete("uid"))?);
-    let live = decision.live.and_then(|live| of_generations(seen, &[live]).next());
-    let Some(revision) = live else {
+async fn switch<O: Resource>(policy: &O, seen: &Seen, live: Option<i64>, context: &Context) -> Result<(), Error> {
+    let (id, uid) = (object::id(policy)?, policy.uid().ok_or(Error::Incomplete("uid"))?);
+    let Some(revision) = live.and_then(|live| of_generations(seen, &[live]).next()) else {
         // A live generation without its revision fails closed until there is another.
-        return if decision.live.is_none() { remove(seen, true, true, &id, context).await } else { Ok(()) };
+        return if live.is_none() { remove(seen, true, true, &id, context).await } else { Ok(()) };
     };
     let Some(admission) = &revision.spec.data.admission else { return Err(Error::Incomplete("spec.admission")) };
     let bundle = context.bundle().ok_or(Error::NoAuthority)?;

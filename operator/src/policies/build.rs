@@ -8,7 +8,7 @@ use proviso_crds::{Admission, FailurePolicy, MatchPolicy, PolicyRevision, Policy
 use serde_json::{Value, json};
 
 use super::Error;
-use super::object::PolicyObject;
+use super::object::{self, PolicyObject};
 use crate::objects::{POLICY_LABEL, SERVER_LABEL};
 use crate::policy_servers::build::name;
 
@@ -23,7 +23,7 @@ pub(super) fn revision<K: PolicyObject>(policy: &K, namespace: &str) -> Result<P
     let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
     let spec = policy.spec();
     let mut revision = PolicyRevision::new(
-        &format!("{}-{generation}", policy.id()?),
+        &format!("{}-{generation}", object::id(policy)?),
         PolicyRevisionSpec {
             policy_server: spec.policy_server.clone(),
             policy_ref: RevisedPolicy {

@@ -9,6 +9,8 @@ use proviso_crds::{ClusterPolicy, Policy, PolicyKind, PolicySpec, PolicyStatus};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::guarded::Guarded;
+
 pub(crate) trait PolicyObject:
     Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize + Send + Sync + 'static
 {
@@ -18,12 +20,18 @@ pub(crate) trait PolicyObject:
 
     fn status(&self) -> Option<&PolicyStatus>;
 
-    /// For the objects around this one.
-    fn api(&self, client: &Client) -> Api<Self>;
+    /// For the objects in this namespace, if the kind has any.
+    fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>>;
+}
 
-    fn id(&self) -> Result<PolicyId, PolicyIdError> {
-        PolicyId::new(self.namespace().as_deref(), &self.name_any())
-    }
+/// The id of a policy, whatever else can be read of it.
+pub(super) fn id<O: Resource>(object: &O) -> Result<PolicyId, PolicyIdError> {
+    PolicyId::new(object.namespace().as_deref(), &object.name_any())
+}
+
+/// For the policies around this one.
+pub(super) fn api<K: PolicyObject>(client: &Client, object: &impl Resource) -> Api<Guarded<K>> {
+    K::all(client, &object.namespace().unwrap_or_default())
 }
 
 impl PolicyObject for Policy {
@@ -37,8 +45,8 @@ impl PolicyObject for Policy {
         self.status.as_ref()
     }
 
-    fn api(&self, client: &Client) -> Api<Self> {
-        Api::namespaced(client.clone(), &self.namespace().unwrap_or_default())
+    fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>> {
+        Api::namespaced(client.clone(), namespace)
     }
 }
 
@@ -53,7 +61,7 @@ impl PolicyObject for ClusterPolicy {
         self.status.as_ref()
     }
 
-    fn api(&self, client: &Client) -> Api<Self> {
+    fn all(client: &Client, _: &str) -> Api<Guarded<Self>> {
         Api::all(client.clone())
     }
 }

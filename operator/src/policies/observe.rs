@@ -9,18 +9,32 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ListParams;
-use kube::{Api, Resource as _, ResourceExt as _};
+use kube::{Api, Resource, ResourceExt as _};
 use proviso_core::Endpoint;
 use proviso_core::rollout::{Failure, Observed, Replica, Revision};
 use proviso_crds::{PolicyRevision, Readiness, ReplicaStatus};
 
 use super::build::webhook_name;
-use super::object::PolicyObject;
+use super::object::{self, PolicyObject};
 use super::{Context, Error};
+use crate::guarded::{Guarded, Malformed};
 use crate::objects::{POLICY_LABEL, SERVER_LABEL};
+
+/// On a webhook configuration: who puts it there does with it what an emergency needs.
+pub(super) const BREAK_GLASS: &str = "proviso.dev/break-glass";
+
+/// A webhook configuration that is somebody's, for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BreakGlass {
+    /// As kubectl names it.
+    pub configuration: String,
+    pub why: String,
+}
 
 pub(super) struct Seen {
     pub revisions: Vec<PolicyRevision>,
+    /// Revisions that cannot be read.
+    pub malformed: Vec<Malformed>,
     pub validating: Option<ValidatingWebhookConfiguration>,
     pub mutating: Option<MutatingWebhookConfiguration>,
     /// Of all policy servers.
@@ -28,13 +42,13 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub async fn fetch<K: PolicyObject>(policy: &K, context: &Context) -> Result<Self, Error> {
-        let (client, name) = (&context.client, webhook_name(&policy.id()?));
+    pub async fn fetch<O: Resource>(policy: &O, context: &Context) -> Result<Self, Error> {
+        let (client, name) = (&context.client, webhook_name(&object::id(policy)?));
         let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
         let of_policy = ListParams::default().labels(&format!("{POLICY_LABEL}={uid}"));
         let of_servers = ListParams::default().labels(SERVER_LABEL);
         let (revisions, pods) = (
-            Api::<PolicyRevision>::namespaced(client.clone(), &context.namespace),
+            Api::<Guarded<PolicyRevision>>::namespaced(client.clone(), &context.namespace),
             Api::<Pod>::namespaced(client.clone(), &context.namespace),
         );
         let (validating, mutating) = (Api::all(client.clone()), Api::all(client.clone()));
@@ -44,25 +58,31 @@ impl Seen {
             validating.get_opt(&name),
             mutating.get_opt(&name),
         )?;
-        Ok(Self { revisions: revisions.items, validating, mutating, pods: pods.items })
+        let (revisions, malformed) = context.reports.sort(revisions.items).await;
+        Ok(Self { revisions, malformed, validating, mutating, pods: pods.items })
     }
 
     /// The same, as far as it matters to a decision.
-    pub fn observed<K: PolicyObject>(&self, policy: &K, now: Timestamp, retire_after: Duration) -> Observed {
+    pub fn observed<K: PolicyObject>(&self, policy: &Guarded<K>, now: Timestamp, retire_after: Duration) -> Observed {
         let live = self.live();
+        let spec = policy.0.as_ref().ok().map(PolicyObject::spec);
+        let server = spec.map(|spec| &spec.policy_server);
+        let known = self.revisions.iter().map(|it| revision(it, live, now));
+        let unknown = self.malformed.iter().filter_map(|it| malformed(policy, it));
         Observed {
             generation: policy.meta().generation.unwrap_or_default(),
-            is_enabled: policy.spec().enabled,
+            is_enabled: spec.is_some_and(|spec| spec.enabled),
             is_deleted: policy.meta().deletion_timestamp.is_some(),
             live,
-            revisions: self.revisions.iter().map(|it| revision(it, live, now)).collect(),
+            is_held: self.break_glass().is_some(),
+            revisions: known.chain(unknown).collect(),
             pods: self
                 .pods
                 .iter()
-                .filter(|pod| pod.labels().get(SERVER_LABEL) == Some(&policy.spec().policy_server) && is_ready(pod))
+                .filter(|pod| server.is_some() && pod.labels().get(SERVER_LABEL) == server && is_ready(pod))
                 .filter_map(pod)
                 .collect(),
-            history_limit: policy.spec().revision_history_limit.try_into().unwrap_or(usize::MAX),
+            history_limit: spec.map_or(usize::MAX, |spec| spec.revision_history_limit.try_into().unwrap_or(usize::MAX)),
             retire_after,
         }
     }
@@ -73,9 +93,22 @@ impl Seen {
         replicas.filter(|name| !self.pods.iter().any(|pod| pod.metadata.name.as_deref() == Some(name)))
     }
 
+    /// The webhook configuration that somebody has taken into their own hands, and why. The operator leaves both kinds as
+    /// they are until the annotation is gone.
+    pub fn break_glass(&self) -> Option<BreakGlass> {
+        let validating = self.validating.as_ref().map(|it| ("validatingwebhookconfiguration", it.meta()));
+        let mutating = self.mutating.as_ref().map(|it| ("mutatingwebhookconfiguration", it.meta()));
+        validating.into_iter().chain(mutating).find_map(|(kind, metadata)| {
+            Some(BreakGlass {
+                configuration: format!("{kind}/{}", metadata.name.as_deref().unwrap_or_default()),
+                why: metadata.annotations.as_ref()?.get(BREAK_GLASS)?.clone(),
+            })
+        })
+    }
+
     /// The generation that the API server asks; if the webhook was deleted or spoilt by hand, the one that it should ask.
     /// While a policy turns from validating to mutating there are two.
-    fn live(&self) -> Option<i64> {
+    pub fn live(&self) -> Option<i64> {
         let validating = self.validating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
         let mutating = self.mutating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
         let asked = validating.chain(mutating).filter_map(generation).max();
@@ -110,6 +143,25 @@ fn revision(revision: &PolicyRevision, live: Option<i64>, now: Timestamp) -> Rev
             _ => now.duration_since(condition.last_transition_time.0).try_into().unwrap_or_default(),
         }),
     }
+}
+
+/// The generation that a malformed revision has in its name.
+pub(super) fn named(policy: &impl Resource, revision: &Malformed) -> Option<i64> {
+    let id = object::id(policy).ok()?;
+    revision.metadata.name.as_deref()?.strip_prefix(id.as_str())?.strip_prefix('-')?.parse().ok()
+}
+
+/// A revision of which nothing but its name is known: it does not work, and is let go like any other.
+fn malformed(policy: &impl Resource, revision: &Malformed) -> Option<Revision> {
+    let name = revision.metadata.name.as_deref().unwrap_or_default();
+    let message = format!("its PolicyRevision is malformed: {}; delete {name}, and it is made again", revision.why);
+    Some(Revision {
+        generation: named(policy, revision)?,
+        is_enabled: true,
+        initialized: Some(Err(Failure { reason: "Malformed".to_owned(), message })),
+        replicas: Vec::new(),
+        replaced_for: None,
+    })
 }
 
 fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {

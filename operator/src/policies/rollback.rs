@@ -7,8 +7,9 @@ use kube::runtime::events::{Event, EventType};
 use proviso_crds::PolicyRevision;
 use serde_json::json;
 
-use super::object::PolicyObject;
+use super::object::{self, PolicyObject};
 use super::{Context, Error};
+use crate::guarded::Guarded;
 use crate::objects::POLICY_LABEL;
 
 const ANNOTATION: &str = "proviso.dev/rollback-to";
@@ -17,8 +18,9 @@ const ANNOTATION: &str = "proviso.dev/rollback-to";
 pub(super) async fn wanted<K: PolicyObject>(policy: &K, context: &Context) -> Result<bool, Error> {
     let Some(wanted) = policy.annotations().get(ANNOTATION) else { return Ok(false) };
     let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
-    let revisions = Api::<PolicyRevision>::namespaced(context.client.clone(), &context.namespace);
+    let revisions = Api::<Guarded<PolicyRevision>>::namespaced(context.client.clone(), &context.namespace);
     let revisions = revisions.list(&ListParams::default().labels(&format!("{POLICY_LABEL}={uid}"))).await?.items;
+    let (revisions, _) = context.reports.sort(revisions).await;
     let kept = |revision: &&PolicyRevision| revision.spec.policy_ref.generation.to_string() == *wanted;
     let found = revisions.iter().find(kept);
     let version = policy.resource_version();
@@ -28,8 +30,8 @@ pub(super) async fn wanted<K: PolicyObject>(policy: &K, context: &Context) -> Re
         operations.push(json!({"op": "replace", "path": "/spec", "value": revision.spec.data}));
     }
     let patch: Patch<()> = Patch::Json(serde_json::from_value(json!(operations))?);
-    policy.api(&context.client).patch(&policy.name_any(), &PatchParams::default(), &patch).await?;
-    context.publish(policy, &event(wanted, found.is_some(), &revisions)).await?;
+    object::api::<K>(&context.client, policy).patch(&policy.name_any(), &PatchParams::default(), &patch).await?;
+    context.publish(policy, event(wanted, found.is_some(), &revisions)).await?;
     Ok(true)
 }
 

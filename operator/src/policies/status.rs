@@ -9,38 +9,54 @@ use proviso_core::rollout::{Decision, Failure, Observed, Progress};
 use proviso_crds::{PolicyPhase, PolicyStatus, ReplicaCount};
 use serde_json::json;
 
-use super::object::PolicyObject;
+use super::object::{self, PolicyObject};
+use super::observe::{BREAK_GLASS, BreakGlass, Seen};
 use super::{Context, Error};
 use crate::objects::{self, condition};
+
+/// Of the condition `Live` while somebody holds the webhook.
+const BROKEN_GLASS: &str = "BreakGlass";
 
 /// Writes the status if it says something new.
 pub(super) async fn write<K: PolicyObject>(
     policy: &K,
+    seen: &Seen,
     observed: &Observed,
     decision: &Decision,
     context: &Context,
 ) -> Result<(), Error> {
     let known = policy.status().cloned().unwrap_or_default();
-    let status = status(&known.conditions, observed, decision, policy);
+    let held = seen.break_glass().filter(|_| decision.is_held);
+    let status = status(&known.conditions, observed, decision, held.as_ref(), policy);
     if status == known {
         return Ok(());
     }
     let kind = format!("{:?}", K::KIND);
     let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": kind, "status": status});
-    policy.api(&context.client).patch_status(&policy.name_any(), &objects::apply(), &Patch::Apply(patch)).await?;
+    let policies = object::api::<K>(&context.client, policy);
+    policies.patch_status(&policy.name_any(), &objects::apply(), &Patch::Apply(patch)).await?;
     for event in events(&known, &status) {
-        context.publish(policy, &event).await?;
+        context.publish(policy, event).await?;
     }
     Ok(())
 }
 
-fn status<K: PolicyObject>(known: &[Condition], observed: &Observed, decision: &Decision, policy: &K) -> PolicyStatus {
+fn status<K: PolicyObject>(
+    known: &[Condition],
+    observed: &Observed,
+    decision: &Decision,
+    held: Option<&BreakGlass>,
+    policy: &K,
+) -> PolicyStatus {
     let answering = match decision.live {
         Some(live) if live != observed.generation => format!("generation {live} goes on answering"),
         Some(_) => "requests are answered by it".to_owned(),
         None => "nothing answers".to_owned(),
     };
-    let steps = steps(&decision.progress, decision, &answering);
+    let mut steps = steps(decision, &answering);
+    if let Some(held) = held {
+        steps[3] = ("Unknown", BROKEN_GLASS.to_owned(), told(held));
+    }
     let names = ["Scheduled", "Initialized", "Ready", "Live"];
     let conditions = names.iter().zip(steps).map(|(name, (status, reason, message))| {
         condition(known, name, status, &reason, &message, observed.generation)
@@ -71,8 +87,17 @@ fn phase(decision: &Decision, observed: &Observed) -> PolicyPhase {
 
 type Step = (&'static str, String, String);
 
+/// Why nobody but who broke the glass knows what the API server asks, and how that ends.
+fn told(held: &BreakGlass) -> String {
+    let BreakGlass { configuration, why } = held;
+    format!(
+        "{configuration} is as somebody left it who gave the reason {why:?}: it is neither restored nor moved until they, or \
+         another administrator of the cluster, run: kubectl annotate {configuration} {BREAK_GLASS}-"
+    )
+}
+
 /// Status, reason and message of `Scheduled`, `Initialized`, `Ready` and `Live`.
-fn steps(progress: &Progress, decision: &Decision, answering: &str) -> [Step; 4] {
+fn steps(decision: &Decision, answering: &str) -> [Step; 4] {
     let yes = |reason: &str, message: &str| ("True", reason.to_owned(), message.to_owned());
     let no = |reason: &str, message: &str| ("False", reason.to_owned(), message.to_owned());
     let wait = |reason: &str, message: &str| ("Unknown", reason.to_owned(), message.to_owned());
@@ -81,7 +106,7 @@ fn steps(progress: &Progress, decision: &Decision, answering: &str) -> [Step; 4]
     let initialized = || yes("Prepared", "its program was compiled and accepted its settings");
     let served = format!("{} of {} Ready replicas serve it", decision.ready, decision.total);
     let not_yet = |reason: &str| no(reason, &format!("not yet; {answering}"));
-    match progress {
+    match &decision.progress {
         Progress::Unscheduled => [
             scheduled(),
             wait("Preparing", "the policy server has not looked at it yet"),
@@ -112,6 +137,7 @@ fn steps(progress: &Progress, decision: &Decision, answering: &str) -> [Step; 4]
             let message = format!("{served}; {}", causes.join("; "));
             [scheduled(), initialized(), no("LoadingFailed", &message), not_yet("LoadingFailed")]
         }
+        Progress::Held => [scheduled(), initialized(), yes("Loaded", &served), not_yet(BROKEN_GLASS)],
         Progress::Live => [scheduled(), initialized(), yes("Loaded", &served), yes("Live", answering)],
         Progress::Disabled => [
             scheduled(),
@@ -135,6 +161,14 @@ fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
     if old.live_generation.is_some() && new.live_generation.is_none() {
         add(EventType::Normal, "NotLive", "requests are not decided by this policy any more".to_owned());
     }
+    let held = |status: &PolicyStatus| status.conditions.iter().find(|it| it.reason == BROKEN_GLASS).cloned();
+    match (held(old), held(new)) {
+        (before, Some(now)) if before.as_ref().is_none_or(|before| before.message != now.message) => {
+            add(EventType::Warning, BROKEN_GLASS, now.message);
+        }
+        (Some(_), None) => add(EventType::Normal, "BreakGlassEnded", "the webhook is Proviso's again".to_owned()),
+        _ => {}
+    }
     for condition in new.conditions.iter().filter(|condition| condition.status == "False") {
         let is_new = !old.conditions.iter().any(|it| {
             (&it.type_, &it.reason, &it.message, it.observed_generation)
@@ -149,3 +183,6 @@ fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
     }
     events
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,7 @@ use proviso_crds::PolicyServer;
 use serde_json::json;
 
 use super::{Context, Error, build, of_label, on_error};
+use crate::guarded::Guarded;
 use crate::objects::{RESYNC, SERVER_LABEL, condition, until};
 
 /// Of its part of the status: the rest is another controller's.
@@ -63,17 +64,19 @@ pub(crate) async fn run(context: Arc<Context>) {
         .await;
 }
 
-async fn reconcile(server: Arc<PolicyServer>, context: Arc<LeaderContext>) -> Result<Action, Error> {
+async fn reconcile(server: Arc<Guarded<PolicyServer>>, context: Arc<LeaderContext>) -> Result<Action, Error> {
+    // About others, another controller tells.
+    let Ok(server) = &server.0 else { return Ok(Action::await_change()) };
     let leases = context.shared.namespaced::<Lease>();
     let name = build::name(&server.name_any());
     let lease = match leases.get_opt(&name).await? {
         Some(lease) => lease,
         // Empty: its first words are the replicas'.
-        None => leases.create(&PostParams::default(), &lease(&server, &name)?).await?,
+        None => leases.create(&PostParams::default(), &lease(server, &name)?).await?,
     };
     let now = Timestamp::now();
     let leadership = context.sightings.judge(&server.name_any(), &lease.spec.unwrap_or_default(), now);
-    write(&server, &leadership, &context.shared).await?;
+    write(server, &leadership, &context.shared).await?;
     Ok(Action::requeue(match leadership {
         Leadership::Of(_, end) => until(end, now).saturating_add(Duration::from_millis(100)),
         Leadership::Ended(_) | Leadership::Vacant => RESYNC,

@@ -9,6 +9,7 @@ use proviso_crds::{ClusterPolicy, Policy, PolicyRevision, PolicyServer};
 use super::secrets::Found;
 use super::{Context, Error, build};
 use crate::authority;
+use crate::guarded::Guarded;
 use crate::objects::SERVER_LABEL;
 
 pub(super) struct Seen {
@@ -40,18 +41,23 @@ impl Seen {
 
 /// The policies that would have nobody to evaluate them without this policy server: those that name it, and those that
 /// have moved on to another and are not served there yet.
-pub(super) async fn users(server: &PolicyServer, context: &Context) -> Result<Vec<String>, Error> {
-    let own = server.name_any();
+pub(super) async fn users(own: &str, context: &Context) -> Result<Vec<String>, Error> {
     let all = ListParams::default();
     let of_server = ListParams::default().labels(&format!("{SERVER_LABEL}={own}"));
-    let (policies, cluster_policies) =
-        (Api::<Policy>::all(context.client.clone()), Api::<ClusterPolicy>::all(context.client.clone()));
-    let revisions = context.namespaced::<PolicyRevision>();
+    let (policies, cluster_policies) = (
+        Api::<Guarded<Policy>>::all(context.client.clone()),
+        Api::<Guarded<ClusterPolicy>>::all(context.client.clone()),
+    );
+    let revisions = context.namespaced::<Guarded<PolicyRevision>>();
     let (policies, cluster_policies, revisions) =
         tokio::try_join!(policies.list(&all), cluster_policies.list(&all), revisions.list(&of_server))?;
-    let policies = policies.items.iter().filter(|policy| policy.spec.policy_server == own);
-    let cluster_policies = cluster_policies.items.iter().filter(|policy| policy.spec.0.policy_server == own);
-    let revisions = revisions.items.iter().filter(|revision| revision.spec.enabled);
+    // What a policy asks for that nobody can read is not known; what serves it is: its revisions.
+    let (policies, _) = context.reports.sort(policies.items).await;
+    let (cluster_policies, _) = context.reports.sort(cluster_policies.items).await;
+    let (revisions, malformed) = context.reports.sort(revisions.items).await;
+    let policies = policies.iter().filter(|policy| policy.spec.policy_server == own);
+    let cluster_policies = cluster_policies.iter().filter(|policy| policy.spec.0.policy_server == own);
+    let revisions = revisions.iter().filter(|revision| revision.spec.enabled);
     let mut users: Vec<_> = policies
         .map(|policy| id(policy.namespace().as_deref(), &policy.name_any()))
         .chain(cluster_policies.map(|policy| id(None, &policy.name_any())))
@@ -59,6 +65,7 @@ pub(super) async fn users(server: &PolicyServer, context: &Context) -> Result<Ve
             let policy = &revision.spec.policy_ref;
             id(policy.namespace.as_deref(), &policy.name)
         }))
+        .chain(malformed.iter().map(|it| format!("malformed {}", it.metadata.name.as_deref().unwrap_or_default())))
         .collect();
     users.sort_unstable();
     users.dedup();

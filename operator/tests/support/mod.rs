@@ -15,6 +15,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_crds::{PolicyRevision, PolicyServer, PolicyServerStatus};
 use proviso_e2e::{ControlPlane, Kubectl, until};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,6 +26,16 @@ pub const IMAGE: &str = "registry.example.com/policy-server:1";
 
 /// A running operator. Ends with this value.
 pub struct Operator(Child);
+
+impl Operator {
+    /// Asks it to end (SIGTERM), and waits until it has.
+    pub async fn terminate(mut self) -> Result<()> {
+        kill_process(Pid::from_child(&self.0), Signal::TERM)?;
+        let status = until("the operator to end", PATIENCE, async || self.0.try_wait()?.context("it goes on")).await?;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    }
+}
 
 impl Drop for Operator {
     fn drop(&mut self) {

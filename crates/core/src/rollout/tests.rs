@@ -32,6 +32,7 @@ fn policy(generation: i64, live: Option<i64>, revisions: Vec<Revision>) -> Obser
         is_enabled: true,
         is_deleted: false,
         live,
+        is_held: false,
         revisions,
         pods,
         history_limit: 10,
@@ -136,6 +137,26 @@ fn a_deleted_policy_loses_its_webhook_first_and_its_revisions_later() {
 }
 
 #[test]
+fn a_webhook_that_somebody_holds_stays_where_it_is_and_goes_with_its_policy() {
+    let mut observed = policy(2, Some(1), vec![served(1, &["a", "b"]), served(2, &["a", "b"])]);
+    observed.is_held = true;
+    let decision = decide(&observed);
+    assert_eq!((decision.is_held, decision.live, decision.progress), (true, Some(1), Progress::Held));
+    assert_eq!((decision.disable, decision.delete), (vec![], vec![]));
+    // Also where whoever holds it has pointed it at one that was let go already.
+    observed.revisions[0] = Revision { is_enabled: false, replaced_for: Some(RETIRE_AFTER), ..served(1, &[]) };
+    assert_eq!(decide(&observed).enable, [1]);
+    observed.live = Some(2);
+    assert_eq!((decide(&observed).is_held, decide(&observed).progress), (true, Progress::Live));
+    for taken_away in
+        [Observed { is_enabled: false, ..observed.clone() }, Observed { is_deleted: true, ..observed.clone() }]
+    {
+        let decision = decide(&taken_away);
+        assert_eq!((decision.is_held, decision.live), (false, None));
+    }
+}
+
+#[test]
 fn history_has_a_limit_and_forgets_the_oldest() {
     let old = |generation| Revision { is_enabled: false, ..served(generation, &[]) };
     let revisions = [7, 3, 5, 4, 6].map(old).into_iter().chain([served(8, &["a", "b"])]).collect();
@@ -163,12 +184,12 @@ prop_compose! {
 prop_compose! {
     fn any_policy()(
         generation in 1_i64..6, live in 0_i64..6, mut revisions in prop::collection::vec(any_revision(), 0..6),
-        is_enabled: bool, is_deleted: bool, history_limit in 0_usize..3,
+        is_enabled: bool, is_deleted: bool, is_held: bool, history_limit in 0_usize..3,
     ) -> Observed {
         revisions.sort_by_key(|revision| revision.generation);
         revisions.dedup_by_key(|revision| revision.generation);
         let live = (live > 0).then_some(live);
-        Observed { is_enabled, is_deleted, history_limit, ..policy(generation, live, revisions) }
+        Observed { is_enabled, is_deleted, is_held, history_limit, ..policy(generation, live, revisions) }
     }
 }
 
