@@ -244,14 +244,22 @@ async fn a_malformed_policy_server_is_reported_and_its_replicas_stay() -> Result
     let after = stage.dynamic("apps/v1", "StatefulSet", Some(NAMESPACE)).get("policy-server-default").await?;
     ensure!((before.uid(), &before.data["spec"]) == (after.uid(), &after.data["spec"]), "{after:?}");
 
-    // It goes when no policy is left on it; of a policy that nobody can read, what it was counts.
+    // Mended and deleted, it waits for its policies; of one that nobody can read, what it was counts.
+    stage.spoil(&servers, "default", "/spec/logLevel", json!("info")).await?;
     servers.delete("default", &DeleteParams::default()).await?;
     let policies = stage.cluster_policies();
     stage.spoil(&policies, "b", "/spec/policyServer", json!(7)).await?;
     stage.until_complaint("ClusterPolicy", "b", "spec.policyServer: ").await?;
     policies.delete("a", &DeleteParams::default()).await?;
-    stage.until_gone(&policies, "a").await?;
-    ensure!(servers.get_opt("default").await?.is_some(), "gone, and cluster.b is not");
+    until("one policy to wait for", PATIENCE, async || {
+        let message = stage.until_condition("default", "Terminating", "True", "PoliciesRemain").await?;
+        ensure!(message.contains(": cluster.b;"), "{message}");
+        Ok(())
+    })
+    .await?;
+    // Also one that nobody can read goes after them.
+    stage.spoil(&servers, "default", "/spec/logLevel", json!("shouted")).await?;
+    stage.until_complaint("PolicyServer", "default", "`shouted`").await?;
     policies.delete("b", &DeleteParams::default()).await?;
     stage.until_gone(&policies, "b").await?;
     stage.until_gone(&servers, "default").await
