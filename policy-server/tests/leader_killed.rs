@@ -217,9 +217,9 @@ async fn killed_between_the_code_and_its_signature_it_leaves_code_that_nobody_ta
         let name = format!("sign-{attempt}");
         let module = denying(&name);
         let (digest, folder) = (Digest::of(&module), scene.compiled(&Digest::of(&module)));
-        let freezing = std::thread::spawn(move || freeze_at_code(pid, &folder));
+        let freezing = tokio::task::spawn_blocking(move || freeze_at_code(pid, &folder));
         scene.create(&name, &module).await?;
-        freezing.join().unwrap()?;
+        freezing.await??;
         if has(&scene.compiled(&digest), "sig") {
             scene.leader.server.signal(Signal::CONT);
             until_answered(&scene.leader.server, &name, &name).await?;
