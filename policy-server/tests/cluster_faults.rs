@@ -168,11 +168,17 @@ async fn a_slow_api_server_delays_what_is_new_and_takes_no_lease_away() -> Resul
 async fn a_watch_that_is_half_open_is_noticed_and_nothing_is_lost() -> Result<()> {
     let mut stage = Stage::start("a-half-open-watch").await?;
     let link = stage.link("replica").await?;
-    stage.create(&revision("a", 1, &forbid("true", "one"))).await?;
+    // Reported at the same time: their connections are kept, for requests to come.
+    let names = ["a", "b", "c", "d", "e", "f"];
+    for name in names {
+        stage.create(&revision(name, 1, &forbid("true", "one"))).await?;
+    }
     let mut command = stage.command("pod-0", "uid-0");
     command.env("KUBECONFIG", &link.kubeconfig);
     let server = Stage::run(command).await?;
-    stage.until_reported("cluster.a-1", "uid-0", "True", "Loaded").await?;
+    for name in names {
+        stage.until_reported(&format!("cluster.{name}-1"), "uid-0", "True", "Loaded").await?;
+    }
     // Its connections lead nowhere, and nobody tells it.
     link.proxy.abandon();
     stage.create(&revision("a", 2, &forbid("true", "two"))).await?;
