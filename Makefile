@@ -73,6 +73,7 @@ fuzz: ## Fuzz the review envelope for a minute (SECONDS_TO_FUZZ=60)
 # What the tests need beside Rust and a C compiler.
 tools:
 	@command -v curl >/dev/null || $(call install,curl)
+	@command -v faketime >/dev/null || $(call install,faketime)
 
 # Features are those of the whole workspace: with others, the tests would compile everything again.
 harness:

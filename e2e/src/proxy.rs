@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -29,6 +30,9 @@ pub enum Fault {
 pub struct Proxy {
     address: SocketAddr,
     fault: watch::Sender<Fault>,
+    /// How often all connections were abandoned.
+    abandoned: watch::Sender<u32>,
+    connections: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
@@ -46,8 +50,11 @@ impl Proxy {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let (fault, faults) = watch::channel(Fault::None);
-        let task = tokio::spawn(accept(listener, connect, faults));
-        Ok(Self { address, fault, task })
+        let (abandoned, abandonments) = watch::channel(0);
+        let connections = Arc::new(AtomicUsize::new(0));
+        let network = Network { faults, abandonments, connections: Arc::clone(&connections) };
+        let task = tokio::spawn(accept(listener, connect, network));
+        Ok(Self { address, fault, abandoned, connections, task })
     }
 
     #[must_use]
@@ -58,6 +65,18 @@ impl Proxy {
     /// From now on the network does this.
     pub fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
+    }
+
+    /// Swallows from now on what passes on the connections that are open, and closes none: neither side learns that
+    /// nothing arrives. New ones work.
+    pub fn abandon(&self) {
+        self.abandoned.send_modify(|times| *times += 1);
+    }
+
+    /// How many connections there were so far.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 }
 
@@ -71,18 +90,29 @@ impl Drop for Proxy {
 pub(crate) type Connect =
     Arc<dyn Fn() -> std::pin::Pin<Box<dyn Future<Output = std::io::Result<TcpStream>> + Send>> + Send + Sync>;
 
-async fn accept(listener: TcpListener, connect: Connect, faults: watch::Receiver<Fault>) {
+/// What a connection has to know of its proxy.
+#[derive(Clone)]
+struct Network {
+    faults: watch::Receiver<Fault>,
+    abandonments: watch::Receiver<u32>,
+    connections: Arc<AtomicUsize>,
+}
+
+async fn accept(listener: TcpListener, connect: Connect, network: Network) {
     // Ends every connection when the proxy ends.
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         let Ok((client, _)) = listener.accept().await else { continue };
-        connections.spawn(pass(client, Arc::clone(&connect), faults.clone()));
+        network.connections.fetch_add(1, Ordering::Relaxed);
+        connections.spawn(pass(client, Arc::clone(&connect), network.clone()));
     }
 }
 
 /// One connection, until either side or a cut ends it.
-async fn pass(client: TcpStream, connect: Connect, mut faults: watch::Receiver<Fault>) {
+async fn pass(client: TcpStream, connect: Connect, Network { mut faults, mut abandonments, .. }: Network) {
+    // Those before its time are not its own.
+    abandonments.mark_unchanged();
     let cut = {
         let mut faults = faults.clone();
         async move { faults.wait_for(|fault| *fault == Fault::Cut).await.map(drop) }
@@ -95,9 +125,12 @@ async fn pass(client: TcpStream, connect: Connect, mut faults: watch::Receiver<F
         let (from_server, to_server) = server.into_split();
         tokio::try_join!(copy(from_client, to_server, faults.clone()), copy(from_server, to_client, faults.clone()))
     };
+    // Both ends stay open while it is not polled any more.
+    tokio::pin!(through);
     tokio::select! {
         _ = cut => {}
-        _ = through => {}
+        _ = &mut through => {}
+        Ok(()) = abandonments.changed() => std::future::pending().await,
     }
 }
 
@@ -179,6 +212,20 @@ mod tests {
         proxy.set(Fault::None);
         stream.read_exact(&mut answer).await?;
         assert_eq!(&answer, b"ping");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn an_abandoned_connection_says_nothing_and_new_ones_work() -> Result<()> {
+        let proxy = echo().await?;
+        let mut open = TcpStream::connect(proxy.address()).await?;
+        round_trip(&mut open).await?;
+        proxy.abandon();
+        open.write_all(b"ping").await?;
+        assert_eq!(&round_trip(&mut TcpStream::connect(proxy.address()).await?).await?, b"ping");
+        let early = tokio::time::timeout(Duration::from_millis(100), open.read(&mut [0; 4])).await;
+        assert!(early.is_err(), "something came through: {early:?}");
+        assert_eq!(proxy.connections(), 2);
         Ok(())
     }
 

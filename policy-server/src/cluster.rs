@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::runtime::watcher;
-use kube::{Api, Client};
+use kube::{Api, Client, Config};
 use proviso_core::matching::Labels;
 use proviso_crds::PolicyRevision;
 use proviso_election::Leadership;
@@ -41,6 +41,20 @@ const SERVER_LABEL: &str = "proviso.dev/policy-server";
 const COLLECT_EVERY: Duration = Duration::from_mins(10);
 /// How often to look for what is to be tried again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the API server may say nothing on a connection. A watch says at least that it ends.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// A client of the cluster that this program runs in, or that `KUBECONFIG` names. It closes connections on which nothing
+/// arrives: without that, who asks on one that the network has forgotten waits for as long as the kernel sends again.
+///
+/// # Errors
+/// When there is neither a kubeconfig nor a service account.
+pub async fn client() -> kube::Result<Client> {
+    let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
+    config.read_timeout = Some(SILENCE);
+    Client::try_from(config)
+}
 
 /// Makes the table follow the revisions.
 #[derive(Debug)]

@@ -31,7 +31,6 @@ use anyhow::{Context as _, anyhow};
 use futures_util::future::Either;
 use hyper::service::service_fn;
 use hyper_util::service::TowerToHyperService;
-use kube::Client;
 use proviso_artifacts::{Cache, Fetcher, SigningKeys, Volume};
 use proviso_election::{Election, Missing};
 use proviso_engines::wasm;
@@ -91,7 +90,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         }
         Source::Cluster(replica) => {
             // The error tells its sources itself.
-            let client = Client::try_default().await.map_err(|error| {
+            let client = cluster::client().await.map_err(|error| {
                 anyhow!(
                     "--policy-server needs a cluster: run in a pod, or name a kubeconfig file in KUBECONFIG: {error}"
                 )

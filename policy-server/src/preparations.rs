@@ -7,9 +7,10 @@ use std::time::Duration;
 use proviso_crds::PolicySpec;
 use tokio::sync::Semaphore;
 
-use crate::prepare::{ModuleSource, PrepareError, Prepared, Preparer, Scope};
+use crate::prepare::{ModuleSource, PrepareError, Prepared, Preparer, Scope, module_references};
 
-/// Preparations at the same time. Most of them wait for a registry: those that compile are fewer.
+/// Preparations at the same time of what names modules, and as many of the rest. Most of the former wait for a registry,
+/// and one that says nothing must not hold up what needs none; those that compile are fewer.
 const PLACES: usize = 16;
 
 /// How long to wait before something that failed is tried again: at first, and at most. Each failure doubles it.
@@ -34,13 +35,15 @@ impl Backoff {
 #[derive(Clone, Debug)]
 pub struct Preparations {
     preparer: Arc<Preparer>,
-    places: Arc<Semaphore>,
+    with_modules: Arc<Semaphore>,
+    without: Arc<Semaphore>,
 }
 
 impl Preparations {
     #[must_use]
     pub fn new(preparer: Arc<Preparer>) -> Self {
-        Self { preparer, places: Arc::new(Semaphore::new(PLACES)) }
+        let places = || Arc::new(Semaphore::new(PLACES));
+        Self { preparer, with_modules: places(), without: places() }
     }
 
     #[must_use]
@@ -56,7 +59,8 @@ impl Preparations {
         source: ModuleSource,
         done: impl FnOnce(Result<Prepared, PrepareError>) + Send + 'static,
     ) {
-        let (preparer, places) = (Arc::clone(&self.preparer), Arc::clone(&self.places));
+        let places = if module_references(&spec.program).is_empty() { &self.without } else { &self.with_modules };
+        let (preparer, places) = (Arc::clone(&self.preparer), Arc::clone(places));
         tokio::spawn(async move {
             let Ok(_place) = places.acquire_owned().await else { return };
             // In a task of its own, so that a panic is a version that does not work.

@@ -9,6 +9,7 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -340,6 +341,41 @@ async fn a_new_certificate_is_taken_up_and_a_broken_pair_keeps_the_old_one() {
     third.write(&tls);
     server.until("the third certificate", async || shows(&third).await).await;
     assert_eq!(valid().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_that_change_all_the_time_break_no_handshake() {
+    let pairs: Vec<Pair> = (0..6).map(|_| Pair::new()).collect();
+    let server = server_with(&pairs[0]).await;
+    let tls = server.folder.root().join("tls");
+    let (asked, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let post = async |pairs: &[Pair], protocol: &str| {
+        Pair::post_to_any(pairs, &server.listen, protocol, "/validate/cluster.fine", create("x")).await
+    };
+    // Each request on a connection of its own.
+    let ask = async |protocol: &str| {
+        while !is_over.load(Ordering::Relaxed) {
+            let answer = post(&pairs, protocol).await.unwrap_or_else(|error| panic!("{protocol}: {error:#}"));
+            assert_eq!(answer.message(), "fine");
+            asked.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    // At each look of the server there is another pair, every second one only half-written.
+    let rotate = async {
+        for (number, pair) in pairs.iter().enumerate().skip(1) {
+            let half = if number % 2 == 0 { pair.cert.len() / 2 } else { pair.cert.len() };
+            std::fs::write(tls.join("tls.crt"), &pair.cert[..half]).unwrap();
+            server.until("half a pair", async || server.count("proviso_tls_pair_valid", &[]).await == 0).await;
+            assert!(post(&pairs[number - 1..number], "h2").await.is_ok(), "the old one stays");
+            std::fs::write(tls.join("tls.crt"), &pair.cert).unwrap();
+            std::fs::write(tls.join("tls.key"), &pair.key).unwrap();
+            server.until("the new pair", async || post(std::slice::from_ref(pair), "h2").await.is_ok()).await;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(rotate, ask("http/1.1"), ask("h2"), ask("h2"));
+    let asked = asked.into_inner();
+    assert!(asked > 100, "only {asked} requests");
 }
 
 #[tokio::test]

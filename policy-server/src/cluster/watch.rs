@@ -8,6 +8,10 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
+/// How long one watch lasts, in seconds; the next one goes on where it ended. One that has not even ended some seconds later leads
+/// nowhere: a network that has forgotten a connection tells nobody.
+const WATCH_SECONDS: u32 = 25;
+
 /// What happened to the objects of a kind, by their names.
 #[derive(Debug)]
 pub(super) enum Change<T> {
@@ -42,7 +46,7 @@ pub(super) async fn follow<K, T>(
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let mut list = BTreeMap::new();
-    let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+    let mut events = std::pin::pin!(watcher(api, config.timeout(WATCH_SECONDS)).default_backoff());
     loop {
         match events.try_next().await {
             Ok(Some(watcher::Event::Init)) => list.clear(),

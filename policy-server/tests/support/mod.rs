@@ -8,6 +8,7 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
+pub mod modules;
 pub mod recording;
 pub mod stage;
 pub mod tap;
@@ -271,6 +272,22 @@ impl Server {
             );
             pause().await;
         }
+    }
+
+    /// Waits until the server says that it is ready.
+    pub async fn until_ready(&self) -> anyhow::Result<()> {
+        proviso_e2e::until("a ready replica", PATIENCE, async || {
+            let ready = self.get("/readyz?verbose").await;
+            anyhow::ensure!(ready.status == StatusCode::OK, "{}{:#?}", ready.text, self.stderr.all());
+            Ok(())
+        })
+        .await
+    }
+
+    /// Ends the server at once (SIGKILL).
+    pub async fn kill(&mut self) {
+        self.signal(rustix::process::Signal::KILL);
+        assert_eq!(self.exit_code().await, None, "{:#?}", self.stderr.all());
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {

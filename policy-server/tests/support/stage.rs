@@ -1,7 +1,6 @@
 //! A real control plane that knows the kinds, and replicas of the policy server `default` in it.
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,7 +9,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use proviso_crds::PolicyRevision;
-use proviso_e2e::{ControlPlane, Kubectl, until};
+use proviso_e2e::{ControlPlane, Kubectl, Options, Proxy, until};
 use serde_json::{Value, json};
 
 use super::{Answer, Folder, PATIENCE, Server, pod, policy};
@@ -26,9 +25,19 @@ pub struct Stage {
     pub leases: Api<Lease>,
 }
 
+/// A network that can be disturbed, and the kubeconfig of who uses it.
+pub struct Link {
+    pub proxy: Proxy,
+    pub kubeconfig: PathBuf,
+}
+
 impl Stage {
     pub async fn start(test: &str) -> Result<Self> {
-        let plane = ControlPlane::start(test).await?;
+        Self::start_with(test, Options::default()).await
+    }
+
+    pub async fn start_with(test: &str, options: Options) -> Result<Self> {
+        let plane = ControlPlane::start_with(test, options).await?;
         let kubectl = Kubectl::new(plane.kubeconfig())?;
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds");
         for (file, _) in proviso_crds::definitions() {
@@ -56,30 +65,41 @@ impl Stage {
 
     /// Starts the replica of a pod and waits until it is ready.
     pub async fn replica_of(&self, pod: &str, pod_uid: &str) -> Result<Server> {
-        self.replica_with(pod, pod_uid, []).await
+        Self::run(self.command(pod, pod_uid)).await
     }
 
-    /// Starts the replica of a pod with more arguments and waits until it is ready.
-    pub async fn replica_with(
-        &self,
-        pod: &str,
-        pod_uid: &str,
-        arguments: impl IntoIterator<Item = OsString>,
-    ) -> Result<Server> {
+    /// The command of the replica of a pod.
+    pub fn command(&self, pod: &str, pod_uid: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_policy-server"));
         command
             .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"])
             .args(["--policy-server", "default", "--namespace", "default", "--pod-name", pod, "--pod-uid", pod_uid])
-            .args(arguments)
             .env("KUBECONFIG", self.plane.kubeconfig());
+        command
+    }
+
+    /// Runs the command of a replica and waits until that is ready.
+    pub async fn run(command: Command) -> Result<Server> {
         let server = Server::run(command, Folder::new()).await;
-        until("a ready replica", PATIENCE, async || {
-            let ready = server.get("/readyz?verbose").await;
-            ensure!(ready.status == StatusCode::OK, "{}{:#?}", ready.text, server.stderr.all());
-            Ok(())
-        })
-        .await?;
+        server.until_ready().await?;
         Ok(server)
+    }
+
+    /// A network of its own between a replica and the API server.
+    pub async fn link(&mut self, replica: &str) -> Result<Link> {
+        let server = self.plane.api_server(0).url();
+        let proxy = Proxy::start(server.trim_start_matches("https://").parse()?).await?;
+        let direct = std::fs::read_to_string(self.plane.kubeconfig())?;
+        let kubeconfig = self.plane.folder().path().join(format!("{replica}.kubeconfig"));
+        std::fs::write(&kubeconfig, direct.replace(&server, &format!("https://{}", proxy.address())))?;
+        Ok(Link { proxy, kubeconfig })
+    }
+
+    /// Ends the lease of whoever holds it, as time would.
+    pub async fn end_lease(&self) -> Result<()> {
+        let past = json!({"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}});
+        self.leases.patch(LEASE, &PatchParams::default(), &Patch::Merge(&past)).await?;
+        Ok(())
     }
 
     pub async fn create(&self, revision: &Value) -> Result<()> {

@@ -34,8 +34,15 @@ impl Pair {
 
     /// Connects as one who trusts this certificate alone and offers this protocol.
     pub async fn connect(&self, address: &str, protocol: &str) -> anyhow::Result<TlsStream<TcpStream>> {
+        Self::connect_to_any(std::slice::from_ref(self), address, protocol).await
+    }
+
+    /// Connects as one who trusts each of these.
+    async fn connect_to_any(pairs: &[Self], address: &str, protocol: &str) -> anyhow::Result<TlsStream<TcpStream>> {
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(self.der.clone())?;
+        for pair in pairs {
+            roots.add(pair.der.clone())?;
+        }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
@@ -49,7 +56,18 @@ impl Pair {
 
     /// Asks over `http/1.1` or `h2`, whichever is named, on a connection of its own.
     pub async fn post(&self, address: &str, protocol: &str, path: &str, body: String) -> anyhow::Result<Answer> {
-        let stream = self.connect(address, protocol).await?;
+        Self::post_to_any(std::slice::from_ref(self), address, protocol, path, body).await
+    }
+
+    /// As [`Self::post`], as one who trusts each of these.
+    pub async fn post_to_any(
+        pairs: &[Self],
+        address: &str,
+        protocol: &str,
+        path: &str,
+        body: String,
+    ) -> anyhow::Result<Answer> {
+        let stream = Self::connect_to_any(pairs, address, protocol).await?;
         let agreed = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
         anyhow::ensure!(agreed.as_deref() == Some(protocol.as_bytes()), "agreed on {agreed:?}");
         let request = Request::post(format!("https://localhost{path}")).header("host", "localhost");
