@@ -91,7 +91,7 @@ impl Authority {
     pub async fn run(&self) {
         // What was known when this ran before may be old.
         self.trusted.send_replace(None);
-        let only = watcher::Config::default().fields(&format!("metadata.name={SECRET}"));
+        let only = objects::watching().fields(&format!("metadata.name={SECRET}"));
         let mut changes = Box::pin(watcher(self.secrets(), only).default_backoff());
         loop {
             let pause = self.reconcile().await.unwrap_or_else(|error| {

@@ -39,7 +39,7 @@ const LEASE: &str = "proviso-operator";
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let stop = stop()?;
     tokio::pin!(stop);
-    let client = Client::try_default().await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
+    let client = objects::client().await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
     let certificate = Arc::new(Certificate::default());
     let serving = serve(&client, &config, &certificate).await?;
     let election = Election::stand(&config.namespace, LEASE, Missing::Make, &config.identity).await?;
@@ -159,7 +159,10 @@ fn stop() -> std::io::Result<impl Future<Output = ()>> {
 /// # Errors
 /// When the filter cannot be understood.
 pub fn log(config: &Config) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&config.log).with_context(|| format!("--log {}", config.log))?;
+    let wanted = EnvFilter::try_new(&config.log).with_context(|| format!("--log {}", config.log))?;
+    // The client calls each request that fails an error, without a subject. Whoever asked says what failed, and once.
+    let is_named = config.log.contains("kube_client");
+    let filter = if is_named { wanted } else { wanted.add_directive("kube_client::client::builder=off".parse()?) };
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match config.log_format {
         LogFormat::Text => lines.init(),

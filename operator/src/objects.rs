@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Resource, ResourceExt as _};
+use kube::runtime::watcher;
+use kube::{Api, Client, Config, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
@@ -25,6 +26,24 @@ pub(crate) const RESYNC: Duration = Duration::from_mins(10);
 const NOTE: usize = 1024;
 /// How long to wait after an error.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
+
+/// How long the API server may say nothing on a connection. A watch says at least that it ends.
+const SILENCE: Duration = Duration::from_secs(30);
+/// How long a watch lasts, in seconds.
+const WATCH_SECONDS: u32 = 25;
+
+/// A client of the cluster that this program runs in, or that `KUBECONFIG` names. It closes connections on which nothing
+/// arrives: without that, who asks on one that the network has forgotten waits for as long as the kernel sends again.
+pub(crate) async fn client() -> kube::Result<Client> {
+    let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
+    config.read_timeout = Some(SILENCE);
+    Client::try_from(config)
+}
+
+/// A watch that ends, and is begun again, before its silence is that of a connection that leads nowhere.
+pub(crate) fn watching() -> watcher::Config {
+    watcher::Config::default().timeout(WATCH_SECONDS)
+}
 
 /// The labels that Kubernetes recommends.
 pub(crate) fn labels(name: &str, instance: &str) -> BTreeMap<String, String> {

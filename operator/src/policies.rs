@@ -18,7 +18,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::events::{Event, Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_core::policy_id::PolicyIdError;
 use proviso_core::rollout;
@@ -98,7 +97,7 @@ impl Error {
 /// Follows the policies of one kind until it is dropped.
 pub async fn run<K: PolicyObject>(context: Arc<Context>) {
     let client = context.client.clone();
-    let changes = watcher::Config::default();
+    let changes = objects::watching();
     let ours = changes.clone().labels(POLICY_LABEL);
     let controller = Controller::new(Api::<Guarded<K>>::all(client.clone()), changes.clone());
     let policies = controller.store();

@@ -21,7 +21,6 @@ use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_crds::{ClusterPolicy, Policy, PolicyRevision, PolicyServer};
 
@@ -125,8 +124,8 @@ fn said(error: &kube::Error) -> String {
 /// Follows the policy servers until it is dropped.
 pub(crate) async fn run(context: Arc<Context>) {
     let client = context.client.clone();
-    let changes = watcher::Config::default();
-    let ours = || watcher::Config::default().labels(SERVER_LABEL);
+    let changes = objects::watching();
+    let ours = || objects::watching().labels(SERVER_LABEL);
     let controller = Controller::new(context.servers(), changes.clone());
     let servers = controller.store();
     controller

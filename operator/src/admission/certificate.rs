@@ -16,7 +16,7 @@ use crate::authority::certificate::{self, Pair};
 use crate::authority::kept::Kept;
 use crate::authority::rotation::renew_at;
 use crate::config::Config;
-use crate::objects::{RESYNC, RETRY, until};
+use crate::objects::{RESYNC, RETRY, until, watching};
 
 /// Keeps the certificate valid until this is dropped.
 pub(crate) fn keep(
@@ -39,7 +39,7 @@ struct Keeper {
 
 impl Keeper {
     async fn run(self) {
-        let only = watcher::Config::default().fields(&format!("metadata.name={SECRET}"));
+        let only = watching().fields(&format!("metadata.name={SECRET}"));
         let mut changes = Box::pin(watcher(self.secrets.clone(), only).default_backoff());
         let mut current = None;
         loop {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::PATH;
 use crate::authority;
 use crate::config::Config;
-use crate::objects::{RESYNC, RETRY, apply, ignore_gone, labels};
+use crate::objects::{RESYNC, RETRY, apply, ignore_gone, labels, watching};
 
 const NAME: &str = "proviso-operator";
 
@@ -41,7 +41,7 @@ impl Registration {
             }
             return std::future::pending().await;
         };
-        let only = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
+        let only = watching().fields(&format!("metadata.name={NAME}"));
         let mut changes = Box::pin(watcher(self.webhooks.clone(), only).default_backoff());
         let mut authority = self.authority.clone();
         loop {

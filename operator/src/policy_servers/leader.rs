@@ -12,13 +12,12 @@ use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::events::EventType;
-use kube::runtime::watcher;
 use proviso_crds::PolicyServer;
 use serde_json::json;
 
 use super::{Context, Error, build, of_label, on_error};
 use crate::guarded::Guarded;
-use crate::objects::{RESYNC, SERVER_LABEL, condition, until};
+use crate::objects::{RESYNC, SERVER_LABEL, condition, until, watching};
 
 /// Of its part of the status: the rest is another controller's.
 const MANAGER: &str = "proviso-operator-leader";
@@ -51,8 +50,8 @@ struct LeaderContext {
 
 /// Follows the Leases of all policy servers until it is dropped.
 pub(crate) async fn run(context: Arc<Context>) {
-    let ours = watcher::Config::default().labels(SERVER_LABEL);
-    Controller::new(context.servers(), watcher::Config::default())
+    let ours = watching().labels(SERVER_LABEL);
+    Controller::new(context.servers(), watching())
         .watches(context.namespaced::<Lease>(), ours, of_label::<Lease>)
         .run(
             reconcile,
