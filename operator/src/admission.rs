@@ -16,7 +16,7 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use proviso_core::PolicyId;
-use proviso_crds::{PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedPolicy};
+use proviso_crds::{PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyServer, PolicySpec, RevisedPolicy};
 use serde_json::Value;
 
 use crate::config::Config;
@@ -65,7 +65,11 @@ async fn answer(
     let request: Result<AdmissionRequest<DynamicObject>, _> = review.try_into();
     let response = match request {
         Ok(request) => match admission.refusal(&request).await {
-            None => AdmissionResponse::from(&request),
+            None => {
+                let mut response = AdmissionResponse::from(&request);
+                response.warnings = admission.warning(&request).await.map(|warning| vec![warning]);
+                response
+            }
             Some(why) => {
                 let policy = format!("{}/{}", request.namespace.as_deref().unwrap_or_default(), request.name);
                 tracing::info!(policy, reason = why, "policy refused");
@@ -109,6 +113,18 @@ impl Admission {
             Ok(Ok(errors)) => Some(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
             Ok(Err(stopped)) => Some(format!("spec.program: the compiler stopped: {stopped}")),
             Err(_) => Some(format!("spec.program: compiling it took longer than {} s", PATIENCE.as_secs())),
+        }
+    }
+
+    /// What is taken, and will not go live as it is: the policy server may come later.
+    async fn warning(&self, request: &AdmissionRequest<DynamicObject>) -> Option<String> {
+        let name = request.object.as_ref()?.data["spec"]["policyServer"].as_str().unwrap_or("default").to_owned();
+        let servers = Api::<PolicyServer>::all(self.client.clone());
+        match tokio::time::timeout(TRIAL, servers.get_metadata_opt(&name)).await {
+            Ok(Ok(None)) => {
+                Some(format!("spec.policyServer: there is no PolicyServer {name}: the policy waits for one"))
+            }
+            _ => None,
         }
     }
 

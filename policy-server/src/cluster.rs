@@ -38,7 +38,7 @@ use watch::Change;
 /// The label of the revisions of a policy server.
 const SERVER_LABEL: &str = "proviso.dev/policy-server";
 /// How often what no revision needs any more is removed from the cache.
-const COLLECT_EVERY: Duration = Duration::from_mins(10);
+const COLLECT_EVERY: Duration = Duration::from_mins(1);
 /// How often to look for what is to be tried again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
             first_policy,
             update,
             update_that_fails_at_each_step_and_recovers,
+            cached_modules_that_nobody_needs_are_collected,
             update_while_the_cache_fails,
             update_while_a_replica_hangs,
             two_updates_in_quick_succession,

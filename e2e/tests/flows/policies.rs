@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::events::v1::Event;
@@ -105,6 +106,31 @@ pub async fn update_that_fails_at_each_step_and_recovers(stage: &Stage) -> Resul
     stage.delete("fails").await
 }
 
+pub async fn cached_modules_that_nobody_needs_are_collected(stage: &Stage) -> Result<()> {
+    stage.node.push("modules/kept", "v1", Registry::MODULE, &example("safe-defaults")?).await?;
+    let module = format!("registry://{}/modules/kept:v1", stage.node.registry_in_pods());
+    let mut spec = about("kept", &json!({"wasm": {"module": module}}));
+    spec["admission"]["mutating"] = true.into();
+    let generation = stage.write("kept", &spec).await?;
+    stage.until_live("kept", generation).await?;
+    // One that no revision has, older than any that may be on its way.
+    let unused = stage.cache.join("modules").join(format!("{}.wasm", "0".repeat(64)));
+    std::fs::write(&unused, "")?;
+    let long_ago = SystemTime::now() - Duration::from_hours(2);
+    let modules = std::fs::read_dir(stage.cache.join("modules"))?.map(|entry| Ok(entry?.path()));
+    for path in modules.collect::<Result<Vec<_>>>()? {
+        std::fs::File::options().write(true).open(path)?.set_modified(long_ago)?;
+    }
+    until("the end of the unused one", PATIENCE, async || {
+        ensure!(!unused.exists(), "it is still there");
+        Ok(())
+    })
+    .await?;
+    let used = hexadecimal(&Sha256::digest(example("safe-defaults")?));
+    ensure!(stage.cache.join("modules").join(format!("{used}.wasm")).exists(), "one that is needed went with it");
+    stage.delete("kept").await
+}
+
 pub async fn update_while_the_cache_fails(stage: &Stage) -> Result<()> {
     let first = stage.write("cache", &deny("cache", "one")).await?;
     stage.until_live("cache", first).await?;
@@ -143,8 +169,12 @@ pub async fn update_while_a_replica_hangs(stage: &Stage) -> Result<()> {
     kill_process(process, Signal::STOP)?;
     let second = stage.write("hangs", &deny("hangs", "two")).await?;
     // As long as it counts as Ready, it is waited for.
-    let why = stage.until_condition("hangs", "Ready", "False", "Loading").await?;
-    ensure!(why.starts_with(&format!("{} of {REPLICAS}", REPLICAS - 1)), "{why}");
+    until("all the others to serve it", PATIENCE, async || {
+        let why = stage.until_condition("hangs", "Ready", "False", "Loading").await?;
+        ensure!(why.starts_with(&format!("{} of {REPLICAS}", REPLICAS - 1)), "{why}");
+        Ok(())
+    })
+    .await?;
     stage.until_live("hangs", second).await?;
     let counted = stage.policies().get("hangs").await?.status.and_then(|status| status.replicas);
     ensure!(counted.is_some_and(|it| it.total < u32::try_from(REPLICAS).unwrap_or_default()), "it is still waited for");
@@ -351,6 +381,18 @@ pub async fn a_namespaced_owner_can_debug(stage: &Stage) -> Result<()> {
     secrets["admission"]["rules"][0]["resources"] = json!(["secrets"]);
     let refused = write(&secrets).await.err().context("Secrets were taken")?.to_string();
     ensure!(refused.contains("spec.admission.rules[0].resources"), "{refused}");
+
+    let mut elsewhere = deny("mine", "mine");
+    elsewhere["policyServer"] = "nowhere".into();
+    let file = stage.node.control_plane().folder().path().join("mine.json");
+    let policy = json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "Policy",
+        "metadata": {"name": "elsewhere", "namespace": "team"}, "spec": elsewhere,
+    });
+    std::fs::write(&file, policy.to_string())?;
+    let arguments = ["create", "--warnings-as-errors", "--dry-run=server", "-f", file.to_str().context("its path")?];
+    let warned = owner.run(&arguments).await.err().context("nobody warned")?.to_string();
+    ensure!(warned.contains("there is no PolicyServer nowhere"), "{warned}");
 
     let missing = json!({"wasm": {"module": format!("registry://{}/modules/none:1", stage.node.registry_in_pods())}});
     write(&about("mine", &missing)).await?;
