@@ -107,10 +107,10 @@ pub async fn update_that_fails_at_each_step_and_recovers(stage: &Stage) -> Resul
 }
 
 pub async fn cached_modules_that_nobody_needs_are_collected(stage: &Stage) -> Result<()> {
-    stage.node.push("modules/kept", "v1", Registry::MODULE, &example("safe-defaults")?).await?;
+    stage.node.push("modules/kept", "v1", Registry::MODULE, &example("trusted-registries")?).await?;
     let module = format!("registry://{}/modules/kept:v1", stage.node.registry_in_pods());
     let mut spec = about("kept", &json!({"wasm": {"module": module}}));
-    spec["admission"]["mutating"] = true.into();
+    spec["settings"] = json!({"registries": ["registry.example.com"]});
     let generation = stage.write("kept", &spec).await?;
     stage.until_live("kept", generation).await?;
     // One that no revision has, older than any that may be on its way.
@@ -126,7 +126,7 @@ pub async fn cached_modules_that_nobody_needs_are_collected(stage: &Stage) -> Re
         Ok(())
     })
     .await?;
-    let used = hexadecimal(&Sha256::digest(example("safe-defaults")?));
+    let used = hexadecimal(&Sha256::digest(example("trusted-registries")?));
     ensure!(stage.cache.join("modules").join(format!("{used}.wasm")).exists(), "one that is needed went with it");
     stage.delete("kept").await
 }
