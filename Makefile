@@ -1,6 +1,7 @@
 # `make run` to try it, `make test` before you push. All targets: `make help`.
 SHELL := bash
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Cargo's own word: its configuration may put it elsewhere.
+TARGET := $(shell cargo metadata --locked --no-deps --format-version 1 | sed -E 's/.*"target_directory":"([^"]*)".*/\1/')
 E2E := $(TARGET)/debug/proviso-e2e
 LISTEN ?= 127.0.0.1:3000
 ADMIN_LISTEN ?= 127.0.0.1:3001

@@ -11,16 +11,16 @@ use std::time::Duration;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::routing::post;
 use axum::{Json, Router};
-use kube::api::{Patch, PatchParams};
+use kube::api::PatchParams;
+use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use proviso_core::PolicyId;
-use proviso_crds::{PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyServer, PolicySpec, RevisedPolicy};
+use proviso_crds::{PolicyServer, PolicySpec};
 use serde_json::Value;
 
 use crate::config::Config;
-use crate::policies::build;
+use crate::policies::{apply, build};
 
 pub(crate) use registration::Registration;
 
@@ -91,14 +91,10 @@ impl Admission {
         if request.operation == Operation::Update && old == Some(spec) {
             return None;
         }
-        let kind = match request.kind.kind.as_str() {
-            "Policy" => PolicyKind::Policy,
-            "ClusterPolicy" => PolicyKind::ClusterPolicy,
+        let namespace = match request.kind.kind.as_str() {
+            "Policy" => Some(request.namespace.clone().unwrap_or_default()),
+            "ClusterPolicy" => None,
             other => return Some(format!("{other} is no kind of policy")),
-        };
-        let namespace = match kind {
-            PolicyKind::Policy => Some(request.namespace.clone().unwrap_or_default()),
-            PolicyKind::ClusterPolicy => None,
         };
         let name = object.metadata.name.clone().unwrap_or_default();
         let spec = match read(spec) {
@@ -109,7 +105,7 @@ impl Admission {
         let checked = spec.clone();
         let checking = tokio::task::spawn_blocking(move || check::policy(namespace.as_deref(), &name, &checked));
         match tokio::time::timeout(PATIENCE, checking).await {
-            Ok(Ok(errors)) if errors.is_empty() => self.webhook_refusal(kind, &id.ok()?, &spec).await,
+            Ok(Ok(errors)) if errors.is_empty() => self.webhook_refusal(&id.ok()?, &spec).await,
             Ok(Ok(errors)) => Some(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
             Ok(Err(stopped)) => Some(format!("spec.program: the compiler stopped: {stopped}")),
             Err(_) => Some(format!("spec.program: compiling it took longer than {} s", PATIENCE.as_secs())),
@@ -129,30 +125,12 @@ impl Admission {
     }
 
     /// Why the API server would not take the webhook of this policy: it knows best what its expressions may be.
-    async fn webhook_refusal(&self, kind: PolicyKind, id: &PolicyId, spec: &PolicySpec) -> Option<String> {
+    async fn webhook_refusal(&self, id: &PolicyId, spec: &PolicySpec) -> Option<String> {
         let admission = spec.admission.as_ref()?;
         // Of no generation that there is: only what it covers matters.
-        let revision = PolicyRevision::new(
-            "tried",
-            PolicyRevisionSpec {
-                policy_server: spec.policy_server.clone(),
-                policy_ref: RevisedPolicy {
-                    kind,
-                    namespace: id.namespace().map(ToOwned::to_owned),
-                    name: id.name().to_owned(),
-                    uid: String::new(),
-                    generation: 1,
-                },
-                enabled: spec.enabled,
-                data: spec.clone(),
-            },
-        );
-        let wanted = build::webhook(id, "", &revision, admission, (&self.namespace, ""));
-        let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", build::kind(admission));
-        let api = Api::<DynamicObject>::all_with(self.client.clone(), &ApiResource::from_gvk(&gvk));
-        let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
+        let wanted = build::webhook(id, "", 1, (spec, admission), (&self.namespace, ""));
         let only_try = PatchParams::apply("proviso-admission").force().dry_run();
-        match tokio::time::timeout(TRIAL, api.patch(name, &only_try, &Patch::Apply(&wanted))).await {
+        match tokio::time::timeout(TRIAL, apply::webhook(&wanted, &only_try, &self.client)).await {
             Ok(Err(kube::Error::Api(status))) if status.code == 422 => {
                 Some(format!("spec.admission: the API server does not take its webhook: {}", status.message))
             }
@@ -161,7 +139,7 @@ impl Admission {
                 tracing::warn!(policy = %id, %error, "its webhook cannot be tried");
                 None
             }
-            Ok(Ok(_)) | Err(_) => None,
+            Ok(Ok(())) | Err(_) => None,
         }
     }
 }

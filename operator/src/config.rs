@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
+use jiff::SignedDuration;
 
 /// Runs policy servers in a cluster and rolls policies out on them: makes a revision of every generation, waits until
 /// every replica of the policy server serves it, and then points the webhook at it.
@@ -55,10 +56,7 @@ pub struct Config {
 }
 
 fn retire_after(text: &str) -> Result<Duration, String> {
-    let signed: jiff::SignedDuration = text.parse().map_err(|_| "is no duration such as 30s or 5m".to_owned())?;
-    let (min, max) = (Duration::from_secs(5), Duration::from_hours(1));
-    let duration = Duration::try_from(signed).ok().filter(|duration| (min..=max).contains(duration));
-    duration.ok_or_else(|| format!("is not between {min:?} and {max:?}"))
+    duration(text, Duration::from_secs(5), Duration::from_hours(1))
 }
 
 /// What a pod calls its host name is its own name.
@@ -99,10 +97,14 @@ pub struct Lifetimes {
 const LONGEST: Duration = Duration::from_hours(24 * 365 * 100);
 
 fn lifetime(text: &str) -> Result<Duration, String> {
-    let signed: jiff::SignedDuration = text.parse().map_err(|_| "is no duration such as 8760h or 10m".to_owned())?;
-    let bounds = Duration::from_secs(1)..=LONGEST;
-    let lifetime = Duration::try_from(signed).ok().filter(|lifetime| bounds.contains(lifetime));
-    lifetime.ok_or_else(|| "is not between 1s and 876000h".to_owned())
+    duration(text, Duration::from_secs(1), LONGEST)
+}
+
+fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
+    let signed: SignedDuration = text.parse().map_err(|_| "is no duration such as 30s, 5m or 8760h".to_owned())?;
+    let duration = Duration::try_from(signed).ok().filter(|duration| (min..=max).contains(duration));
+    let bound = |duration| SignedDuration::try_from(duration).unwrap_or_default();
+    duration.ok_or_else(|| format!("is not between {:#} and {:#}", bound(min), bound(max)))
 }
 
 /// How log lines look.

@@ -2,7 +2,7 @@
 //! (`observe`), decide (`proviso_core::rollout`), build what there should be (`build`), apply it (`apply`), tell people
 //! (`status`).
 
-mod apply;
+pub(crate) mod apply;
 pub(crate) mod build;
 mod object;
 mod observe;

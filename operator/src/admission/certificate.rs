@@ -12,9 +12,9 @@ use kube::{Api, Client};
 use proviso_http::Certificate;
 
 use crate::authority::SECRET;
-use crate::authority::certificate::{self, Pair};
+use crate::authority::certificate::Pair;
 use crate::authority::kept::Kept;
-use crate::authority::rotation::renew_at;
+use crate::authority::leaf::Leaf;
 use crate::config::Config;
 use crate::objects::{RESYNC, RETRY, until, watching};
 
@@ -65,16 +65,12 @@ impl Keeper {
             // The one who leads is about to make it, or to mend it.
             return Ok(RETRY);
         };
-        if let Some(pair) = current
-            && let Ok(expires_at) = certificate::check_server(pair, &kept.signing.certificate, &self.names, now)
-            && now < renew_at(expires_at, self.lifetime)
-        {
-            return Ok(until(renew_at(expires_at, self.lifetime), now).min(RESYNC));
+        let leaf = Leaf::current(current.take(), &kept.signing, &self.names, self.lifetime, now)?;
+        if leaf.is_new {
+            self.shown.replace(leaf.pair.certificate.as_bytes(), leaf.pair.key.as_bytes())?;
+            tracing::info!("a certificate for admission was signed");
         }
-        let pair = certificate::server(&kept.signing, &self.names, now, self.lifetime)?;
-        self.shown.replace(pair.certificate.as_bytes(), pair.key.as_bytes())?;
-        tracing::info!("a certificate for admission was signed");
-        *current = Some(pair);
-        Ok(Duration::ZERO)
+        *current = Some(leaf.pair);
+        Ok(until(leaf.look_again, now).min(RESYNC))
     }
 }

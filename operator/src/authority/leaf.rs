@@ -1,4 +1,4 @@
-//! A certificate in a Secret: kept until it is due or has a flaw. Pure but for the random keys.
+//! A server's certificate: kept until it is due or has a flaw. Pure but for the random keys.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::objects::RESYNC;
 
 /// A server's certificate, as it should be now.
 pub(crate) struct Leaf {
-    pair: Pair,
+    pub pair: Pair,
     pub expires_at: Timestamp,
     pub look_again: Timestamp,
     /// Whether it is another than the one that was found.
@@ -24,14 +24,13 @@ pub(crate) struct Leaf {
 impl Leaf {
     /// The one that was found, unless it is due or has a flaw.
     pub fn current(
-        found: Option<&Secret>,
+        found: Option<Pair>,
         authority: &Pair,
         names: &[String],
         lifetime: Duration,
         now: Timestamp,
     ) -> Result<Self, CertificateError> {
         let authority_expires_at = certificate::expires_at(&authority.certificate)?;
-        let found = found.map(|secret| Pair { certificate: text(secret, "tls.crt"), key: text(secret, "tls.key") });
         if let Some(pair) = found {
             match certificate::check_server(&pair, &authority.certificate, names, now) {
                 // One that ends with its authority cannot be outlived by another.
@@ -47,6 +46,11 @@ impl Leaf {
         let pair = certificate::server(authority, names, now, lifetime)?;
         let expires_at = certificate::expires_at(&pair.certificate)?;
         Ok(Self { pair, expires_at, look_again: look_again(expires_at, lifetime, now), is_new: true })
+    }
+
+    /// What a Secret holds of one.
+    pub fn found(secret: &Secret) -> Pair {
+        Pair { certificate: text(secret, "tls.crt"), key: text(secret, "tls.key") }
     }
 
     /// The contents of its Secret, with the authority that signed it.
@@ -79,7 +83,7 @@ mod tests {
         let first = Kept::begin(Vec::new(), at(0), 300 * HOUR).unwrap();
         let second = Kept::begin(Vec::new(), at(0), 300 * HOUR).unwrap();
         let current = |found: Option<&Secret>, authority: &Kept, names: &[String], hour: u32| {
-            Leaf::current(found, &authority.signing, names, 30 * HOUR, at(hour)).unwrap()
+            Leaf::current(found.map(Leaf::found), &authority.signing, names, 30 * HOUR, at(hour)).unwrap()
         };
         let made = current(None, &first, &names, 0);
         assert_eq!((made.is_new, made.expires_at, made.look_again), (true, at(30), at(20)));
@@ -111,6 +115,6 @@ mod tests {
         assert_eq!((last.expires_at, last.look_again), (at(300), at(290) + RESYNC));
         let found = secret(&last.pair.certificate, &last.pair.key);
         assert!(!current(Some(&found), &first, &names, 291).is_new);
-        assert!(Leaf::current(Some(&found), &first.signing, &names, 30 * HOUR, at(300)).is_err());
+        assert!(Leaf::current(Some(Leaf::found(&found)), &first.signing, &names, 30 * HOUR, at(300)).is_err());
     }
 }

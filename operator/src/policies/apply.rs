@@ -3,7 +3,7 @@
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Resource, ResourceExt as _};
+use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_core::rollout::{Decision, Observed};
 use proviso_crds::PolicyRevision;
 use serde_json::{Value, json};
@@ -151,20 +151,22 @@ async fn switch<O: Resource>(policy: &O, seen: &Seen, live: Option<i64>, context
         // A live generation without its revision fails closed until there is another.
         return if live.is_none() { remove(seen, true, true, &id, context).await } else { Ok(()) };
     };
-    let Some(admission) = &revision.spec.data.admission else { return Err(Error::Incomplete("spec.admission")) };
-    let bundle = context.bundle().ok_or(Error::NoAuthority)?;
-    let wanted = build::webhook(&id, &uid, revision, admission, (&context.namespace, &bundle));
+    // What it says is the revision's, not the newest policy's.
+    let spec = &revision.spec.data;
+    let Some(admission) = &spec.admission else { return Err(Error::Incomplete("spec.admission")) };
+    let (generation, bundle) = (revision.spec.policy_ref.generation, context.bundle().ok_or(Error::NoAuthority)?);
+    let wanted = build::webhook(&id, &uid, generation, (spec, admission), (&context.namespace, &bundle));
     // First the new one: a request may be asked about twice, never not at all.
-    apply_webhook(&wanted, build::kind(admission), context).await?;
+    webhook(&wanted, &apply(), &context.client).await?;
     remove(seen, admission.mutating, !admission.mutating, &id, context).await
 }
 
-async fn apply_webhook(wanted: &Value, kind: &str, context: &Context) -> Result<(), Error> {
+/// Applies what [`build::webhook`] built.
+pub(crate) async fn webhook(wanted: &Value, how: &PatchParams, client: &Client) -> kube::Result<()> {
+    let kind = wanted["kind"].as_str().unwrap_or_default();
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind));
-    let api = Api::<DynamicObject>::all_with(context.client.clone(), &kind);
     let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
-    api.patch(name, &apply(), &Patch::Apply(wanted)).await?;
-    Ok(())
+    Api::<DynamicObject>::all_with(client.clone(), &kind).patch(name, how, &Patch::Apply(wanted)).await.map(drop)
 }
 
 async fn remove(

@@ -4,7 +4,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::ResourceExt as _;
 use proviso_core::{Action, Endpoint, PolicyId};
-use proviso_crds::{Admission, FailurePolicy, MatchPolicy, PolicyRevision, PolicyRevisionSpec, RevisedPolicy};
+use proviso_crds::{
+    Admission, FailurePolicy, MatchPolicy, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedPolicy,
+};
 use serde_json::{Value, json};
 
 use super::Error;
@@ -43,15 +45,15 @@ pub(super) fn revision<K: PolicyObject>(policy: &K, namespace: &str) -> Result<P
     Ok(revision)
 }
 
-/// The webhook configuration that asks this revision. What it says is the revision's, not the newest policy's.
+/// The webhook configuration that asks this generation, whose spec this is.
 pub(crate) fn webhook(
     policy: &PolicyId,
     uid: &str,
-    revision: &PolicyRevision,
-    admission: &Admission,
+    generation: i64,
+    (spec, admission): (&PolicySpec, &Admission),
     (namespace, bundle): (&str, &str),
 ) -> Value {
-    let generation = revision.spec.policy_ref.generation.try_into().ok();
+    let generation = generation.try_into().ok();
     let path = Endpoint { action: Action::Validate, policy: policy.clone(), generation }.to_string();
     let mut selector = json!(admission.namespace_selector.clone().unwrap_or_default());
     if let Some(own) = policy.namespace() {
@@ -89,7 +91,7 @@ pub(crate) fn webhook(
             "clientConfig": {
                 "service": {
                     "namespace": namespace,
-                    "name": name(&revision.spec.policy_server),
+                    "name": name(&spec.policy_server),
                     "port": 443,
                     "path": path,
                 },
@@ -99,7 +101,7 @@ pub(crate) fn webhook(
     })
 }
 
-pub(crate) fn kind(admission: &Admission) -> &'static str {
+fn kind(admission: &Admission) -> &'static str {
     if admission.mutating { "MutatingWebhookConfiguration" } else { "ValidatingWebhookConfiguration" }
 }
 

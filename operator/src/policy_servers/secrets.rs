@@ -45,7 +45,8 @@ pub(super) async fn renew(server: &PolicyServer, found: &Found, context: &Contex
     let kept = found.authority.as_ref().and_then(|secret| Kept::read(secret, now).ok());
     let Some(kept) = kept else { return Ok(renewed) };
     let names = build::certificate_names(&own, &context.place.namespace);
-    let leaf = match Leaf::current(found.tls.as_ref(), &kept.signing, &names, lifetimes.certificate, now) {
+    let known = found.tls.as_ref().map(Leaf::found);
+    let leaf = match Leaf::current(known, &kept.signing, &names, lifetimes.certificate, now) {
         Ok(leaf) => leaf,
         Err(error) => {
             renewed.certificate = Err(error.to_string());
