@@ -17,7 +17,8 @@ pub mod validation;
 pub use admission::{Admission, FailurePolicy, MatchPolicy, Mode};
 pub use definitions::{chart, definitions};
 pub use experiment::{
-    ClusterPolicyExperiment, ClusterPolicyExperimentSpec, ExperimentSpec, PolicyExperiment, PolicyRef,
+    ClusterPolicyExperiment, ClusterPolicyExperimentSpec, DivergenceCounts, DivergenceSample, ExperimentSpec,
+    ExperimentStatus, PolicyExperiment, PolicyRef, PreviewMetadata, PreviewState,
 };
 pub use policy::{
     ClusterPolicy, ClusterPolicySpec, ContextAwareResource, Policy, PolicyPhase, PolicySpec, PolicyStatus, ReplicaCount,
@@ -32,8 +33,8 @@ pub use program::{
 };
 
 pub use revision::{
-    ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, Readiness, ReplicaStatus,
-    RevisedPolicy,
+    ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, PreviewReport, Readiness,
+    ReplicaStatus, RevisedExperiment, RevisedPolicy, RevisionRole,
 };
 pub use subscription::{
     Component, ComponentKind, Delivery, Filter, Notify, NotifyExec, NotifyHttp, PolicySubscription,

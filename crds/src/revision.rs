@@ -6,6 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::{DivergenceCounts, DivergenceSample};
 use crate::policy::PolicySpec;
 
 /// One generation of a policy. Nothing but `enabled` can be changed.
@@ -33,7 +34,7 @@ use crate::policy::PolicySpec;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(
-    validation = Rule::new("self.policyRef == oldSelf.policyRef && self.policyServer == oldSelf.policyServer && self.data == oldSelf.data")
+    validation = Rule::new("self.policyRef == oldSelf.policyRef && self.role == oldSelf.role && has(self.experimentRef) == has(oldSelf.experimentRef) && (!has(self.experimentRef) || self.experimentRef == oldSelf.experimentRef) && self.policyServer == oldSelf.policyServer && self.data == oldSelf.data")
         .message("a revision is what was: only `enabled` can be changed")
 )]
 #[serde(rename_all = "camelCase")]
@@ -42,9 +43,15 @@ pub struct PolicyRevisionSpec {
     pub policy_server: String,
     /// What it is a revision of.
     pub policy_ref: RevisedPolicy,
+    /// Whether it is made to answer, or to be previewed. Default: Live.
+    #[serde(default)]
+    pub role: RevisionRole,
+    /// Of a Candidate, the experiment that it is; of a Live revision, the one that was committed to it, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experiment_ref: Option<RevisedExperiment>,
     /// Whether the policy server loads it.
     pub enabled: bool,
-    /// The policy's spec at that generation.
+    /// The spec of the policy at that generation, or the one that the experiment would make of it.
     pub data: PolicySpec,
 }
 
@@ -57,6 +64,26 @@ pub struct RevisedPolicy {
     pub namespace: Option<String>,
     pub name: String,
     /// Tells a policy from one of the same name that was deleted.
+    pub uid: String,
+    /// Its `metadata.generation`; for a Candidate, the one that it was when the candidate was made.
+    pub generation: i64,
+}
+
+/// What a revision is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+pub enum RevisionRole {
+    /// A generation of a policy, which answers requests once every replica serves it.
+    #[default]
+    Live,
+    /// An experiment, which is asked beside the live revision and decides nothing.
+    Candidate,
+}
+
+/// One generation of one experiment, in the namespace of its policy.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+pub struct RevisedExperiment {
+    pub name: String,
+    /// Tells an experiment from one of the same name that was deleted.
     pub uid: String,
     /// Its `metadata.generation`.
     pub generation: i64,
@@ -117,6 +144,18 @@ pub struct ReplicaStatus {
     pub message: String,
     /// When `ready` last changed.
     pub last_transition_time: Time,
+    /// Of a Candidate: what came of it on this replica.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<PreviewReport>,
+}
+
+/// How the verdicts of a Candidate differ from the live ones, since it was made.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct PreviewReport {
+    pub counts: DivergenceCounts,
+    /// At most 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<DivergenceSample>,
 }
 
 /// The status of a condition.

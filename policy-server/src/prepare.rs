@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_artifacts::{CacheError, Digest, DigestError, FetchError, Fetcher, ReferenceError, Volume};
-use proviso_core::PolicyId;
+use proviso_core::{PolicyId, experiment};
 use proviso_crds::{Group, PolicySpec, Program as ProgramSpec, Wasm};
 use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, group, wasm};
 use proviso_programs::{compile_cel, compile_rego};
@@ -156,11 +156,10 @@ impl Preparer {
     ) -> Result<Revision, PrepareError> {
         // A spec without this section was refused when it was read.
         let admission = spec.admission.as_ref().ok_or(PrepareError::NoAdmission)?;
-        let etag = Digest::of(format!("{}/{}", of.uid, of.generation).as_bytes()).hex();
         Ok(Revision {
             policy: of.policy.clone(),
             generation: of.generation,
-            etag: format!("\"{}\"", &etag[..16]),
+            etag: experiment::etag(of.uid, of.generation),
             matching: admission.to_match()?.confined_to(of.policy.namespace()),
             enforcement: admission.to_enforcement(),
             enabled: spec.enabled,

@@ -30,8 +30,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const RETIRE_AFTER: Duration = Duration::from_mins(5);
 /// How long to wait before the state is written again when that failed.
 const WRITE_AGAIN: Duration = Duration::from_secs(5);
-/// The most ACTIVE experiments of one policy.
-pub const MAX_EXPERIMENTS: usize = 10;
 
 /// Makes the table follow the folder.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 //! How the verdict of an experiment differs from the live one (AIP-236: the user compares them in the logs).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::verdict::{Failure, Verdict};
 
 /// How an experiment's verdict differs from the live one on the same request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Divergence {
     Same,
     /// Allowed now, denied once the experiment is live.

@@ -3,6 +3,7 @@
 
 pub mod divergence;
 pub mod endpoint;
+pub mod experiment;
 pub mod matching;
 pub mod policy_id;
 pub mod review;

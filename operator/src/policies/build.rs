@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use kube::ResourceExt as _;
 use proviso_core::{Action, Endpoint, PolicyId};
 use proviso_crds::{
-    Admission, FailurePolicy, MatchPolicy, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedPolicy,
+    Admission, FailurePolicy, MatchPolicy, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedPolicy, RevisionRole,
 };
 use serde_json::{Value, json};
 
@@ -35,6 +35,8 @@ pub(super) fn revision<K: PolicyObject>(policy: &K, namespace: &str) -> Result<P
                 uid: uid.clone(),
                 generation,
             },
+            role: RevisionRole::Live,
+            experiment_ref: None,
             enabled: spec.enabled,
             data: spec.clone(),
         },

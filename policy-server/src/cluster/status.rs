@@ -130,6 +130,7 @@ fn replica_part(slot: &Slot, replica: &Replica, time: &Time) -> Option<Value> {
             Some(old) if old.ready == ready && old.pod_uid == replica.pod_uid => old.last_transition_time.clone(),
             _ => time.clone(),
         },
+        preview: None,
     };
     (old != Some(&new)).then(|| json!({"replicas": [new]}))
 }

@@ -3,15 +3,13 @@
 
 use std::time::Duration;
 
+use proviso_core::experiment::LOG_PREFIX;
 use proviso_core::review::{GroupVersionKind, Head, Operation};
 use proviso_core::{Divergence, Failure, PolicyId, Verdict};
 use serde::Serialize;
 
 use super::Job;
 use crate::table::Experiment;
-
-/// What every preview line starts with: searching for it isolates the previews.
-pub const LOG_PREFIX: &str = "PolicyPreviewLog";
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use proviso_core::PolicyId;
+use proviso_core::experiment::MAX_EXPERIMENTS;
 
 use super::slot::Slot;
-use super::{MAX_EXPERIMENTS, Rollout, WRITE_AGAIN};
+use super::{Rollout, WRITE_AGAIN};
 use crate::manifests::{ExperimentId, ObjectId, Problem};
 use crate::state::Records;
 use crate::table::{Entry, Experiment, Origin, Table};
