@@ -6,6 +6,7 @@
 
 mod load;
 mod policies;
+mod restart;
 mod servers;
 mod stage;
 
@@ -20,9 +21,12 @@ use libtest_mimic::{Arguments, Trial};
 use proviso_e2e::Node;
 use tokio::runtime::Runtime;
 
+use restart::End;
 use stage::Stage;
 
-type Flow = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+type Flow = for<'a> fn(&'a Stage) -> Running<'a>;
+type Run = Box<dyn for<'a> Fn(&'a Stage) -> Running<'a> + Send>;
 
 macro_rules! flows {
     ($($module:ident: $($flow:ident),+;)+) => {
@@ -52,12 +56,40 @@ fn main() -> ExitCode {
             policy_server_deleted_with_policies_on_it,
             scale_up_and_down,
             leader_killed_and_frozen,
-            operator_restarted_in_the_middle,
+            updates_while_operators_are_killed,
             bootstrap_with_many_policies,
             server_version_upgrade_loses_no_request;
         load:
             a_hundred_edits_lose_no_request;
     };
+    // All that the operator has a part in.
+    let restarted = flows! {
+        policies:
+            first_policy,
+            update,
+            update_that_fails_at_each_step_and_recovers,
+            update_while_the_cache_fails,
+            update_while_a_replica_hangs,
+            two_updates_in_quick_succession,
+            rollback_to_any_kept_revision,
+            history_is_limited_and_collected,
+            disable_and_delete,
+            validating_becomes_mutating_and_back;
+        servers:
+            move_to_another_policy_server,
+            policy_server_deleted_with_policies_on_it,
+            scale_up_and_down,
+            leader_killed_and_frozen,
+            bootstrap_with_many_policies,
+            server_version_upgrade_loses_no_request;
+    };
+    let restarted = restarted.into_iter().zip((1..=6).cycle()).map(|((name, flow), changes)| {
+        let name = format!("operator_restarted_in_the_middle_of::{name}");
+        let run: Run =
+            Box::new(move |stage| Box::pin(restart::in_the_middle_of(flow(stage), changes, End::Terminated, stage)));
+        (name, run)
+    });
+    let flows = flows.into_iter().map(|(name, flow)| (name.to_owned(), Box::new(flow) as Run)).chain(restarted);
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     if !Node::is_possible() && !arguments.list {
         let reason = "skipped: a full node needs root";
@@ -70,14 +102,14 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error.into()),
     };
     if arguments.list {
-        return libtest_mimic::run(&arguments, flows.iter().map(|(name, _)| Trial::test(*name, || Ok(()))).collect())
-            .exit_code();
+        let names = flows.map(|(name, _)| Trial::test(name, || Ok(())));
+        return libtest_mimic::run(&arguments, names.collect()).exit_code();
     }
     let stage = match runtime.block_on(Stage::start()) {
         Ok(stage) => Arc::new(stage),
         Err(error) => return fail(&error),
     };
-    let trials = flows.into_iter().map(|(name, flow)| {
+    let trials = flows.map(|(name, flow)| {
         let (runtime, stage) = (Arc::clone(&runtime), Arc::clone(&stage));
         Trial::test(name, move || {
             runtime.block_on(async { flow(&stage).await }).map_err(|error| format!("{error:?}").into())

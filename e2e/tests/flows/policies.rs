@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{Api, ListParams, LogParams, Patch, PatchParams};
+use kube::api::{Api, ListParams, LogParams};
 use kube::{Resource as _, ResourceExt as _};
 use proviso_crds::{ClusterPolicy, Mode, Policy, Readiness};
 use proviso_e2e::{Registry, until};
@@ -209,9 +209,8 @@ pub async fn rollback_to_any_kept_revision(stage: &Stage) -> Result<()> {
         stage.until_live("back", generation).await?;
     }
     for (generation, message) in [(1, "one"), (2, "two")] {
-        let annotation = json!({"metadata": {"annotations": {"proviso.dev/rollback-to": generation.to_string()}}});
         let asked = std::time::Instant::now();
-        stage.policies().patch("back", &PatchParams::default(), &Patch::Merge(annotation)).await?;
+        stage.roll_back("back", generation).await?;
         stage.until_denied("back", message).await?;
         eprintln!("from the annotation to the first denial by the old spec: {:.2} s", asked.elapsed().as_secs_f64());
     }

@@ -1,6 +1,6 @@
 //! The flows of policy servers and of the operator.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
@@ -10,6 +10,7 @@ use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::load::Load;
+use crate::restart::{End, in_the_middle_of};
 use crate::stage::{PATIENCE, REPLICAS, Stage, deny};
 
 async fn make_server(stage: &Stage, name: &str) -> Result<()> {
@@ -140,31 +141,26 @@ pub async fn leader_killed_and_frozen(stage: &Stage) -> Result<()> {
     stage.delete("leader").await
 }
 
-pub async fn operator_restarted_in_the_middle(stage: &Stage) -> Result<()> {
-    let first = stage.write("restart", &deny("restart", "1")).await?;
-    stage.until_live("restart", first).await?;
-    stage.until_denied("restart", "1").await?;
+pub async fn updates_while_operators_are_killed(stage: &Stage) -> Result<()> {
+    let first = stage.write("killed", &deny("killed", "1")).await?;
+    stage.until_live("killed", first).await?;
+    stage.until_denied("killed", "1").await?;
     let mut seen = vec![(first, Instant::now())];
-    let load = Load::start(stage.asker("restart"));
-    for edit in 2_u64..=6 {
-        // Without an operator nobody looks at policies, and so none is taken.
-        let generation = until("the policy to be taken", PATIENCE, async || {
-            stage.write("restart", &deny("restart", &edit.to_string())).await
-        })
-        .await?;
-        // At different moments of what it is doing.
-        tokio::time::sleep(Duration::from_millis(37 * edit)).await;
-        let operators = ListParams::default().labels("app.kubernetes.io/name=operator");
-        let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-        stage.pods().delete_collection(&now, &operators).await?;
-        stage.until_live("restart", generation).await?;
+    let load = Load::start(stage.asker("killed"));
+    for changes in 1..=5 {
+        let update = async {
+            let message = (first + i64::try_from(changes)?).to_string();
+            let generation = stage.write("killed", &deny("killed", &message)).await?;
+            stage.until_live("killed", generation).await?;
+            Ok(generation)
+        };
+        let generation = in_the_middle_of(update, changes, End::Killed, stage).await?;
         seen.push((generation, Instant::now()));
     }
-    stage.until_denied("restart", "6").await?;
+    stage.until_denied("killed", "6").await?;
     load.finish(&seen).await?;
-    ensure!(stage.webhooks("restart").await?.len() == 1);
-    stage.until_operated().await?;
-    stage.delete("restart").await
+    ensure!(stage.webhooks("killed").await?.len() == 1);
+    stage.delete("killed").await
 }
 
 pub async fn bootstrap_with_many_policies(stage: &Stage) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -13,6 +14,7 @@ use kube::discovery::{Scope, pinned_kind};
 use kube::{Client, ResourceExt as _};
 use proviso_crds::{ClusterPolicy, PolicyRevision, PolicyServer};
 use proviso_e2e::{Helm, Image, Kubectl, Node, program, until};
+use rustix::process::Pid;
 use serde_json::{Value, json};
 
 pub const PATIENCE: Duration = Duration::from_mins(2);
@@ -20,6 +22,8 @@ pub const NAMESPACE: &str = "proviso-system";
 pub const REPLICAS: usize = 3;
 /// How long a replaced generation goes on answering here, instead of five minutes.
 pub const RETIRE_AFTER: Duration = Duration::from_secs(20);
+/// The label of the operators' pods.
+pub const OPERATORS: &str = "app.kubernetes.io/name=operator";
 /// The label of the ConfigMaps that a policy decides about.
 pub const LABEL: &str = "flow";
 
@@ -29,6 +33,8 @@ pub struct Stage {
     pub kubectl: Kubectl,
     /// The volume that the replicas share.
     pub cache: PathBuf,
+    /// Whether a policy that nobody could look at is written again until somebody does.
+    pub asks_again: AtomicBool,
 }
 
 impl Stage {
@@ -50,7 +56,7 @@ impl Stage {
         // Nobody changes the owner of such a volume for a pod.
         std::fs::set_permissions(&cache, std::fs::Permissions::from_mode(0o777))?;
         let (client, kubectl) = (node.client().await?, node.kubectl()?);
-        let stage = Self { node, client, kubectl, cache };
+        let stage = Self { node, client, kubectl, cache, asks_again: AtomicBool::new(false) };
         stage.install(&folder).await?;
         Ok(stage)
     }
@@ -141,9 +147,26 @@ impl Stage {
         let policy = json!({
             "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": name}, "spec": spec,
         });
-        let parameters = PatchParams::apply("flows").force();
-        let written = self.policies().patch(name, &parameters, &Patch::Apply(policy)).await?;
+        let written = self.patch(name, &PatchParams::apply("flows").force(), &Patch::Apply(policy)).await?;
         written.metadata.generation.context("no generation")
+    }
+
+    /// Asks for the spec of an older generation.
+    pub async fn roll_back(&self, name: &str, generation: i64) -> Result<()> {
+        let annotation = json!({"metadata": {"annotations": {"proviso.dev/rollback-to": generation.to_string()}}});
+        self.patch(name, &PatchParams::default(), &Patch::Merge(annotation)).await.map(drop)
+    }
+
+    async fn patch(&self, name: &str, how: &PatchParams, patch: &Patch<Value>) -> Result<ClusterPolicy> {
+        let write = async || match self.policies().patch(name, how, patch).await {
+            Err(kube::Error::Api(status)) if status.message.contains("failed calling webhook") => Err(status),
+            other => Ok(other),
+        };
+        if self.asks_again.load(Ordering::Relaxed) {
+            let looked_at = until("an operator that looks at it", PATIENCE, async || Ok(write().await?)).await?;
+            return Ok(looked_at?);
+        }
+        Ok(write().await??)
     }
 
     /// Waits until this generation decides; how long that took.
@@ -205,7 +228,7 @@ impl Stage {
     /// Waits until every operator is Ready.
     pub async fn until_operated(&self) -> Result<()> {
         until("Ready operators", PATIENCE, async || {
-            let operators = self.pods().list(&ListParams::default().labels("app.kubernetes.io/name=operator")).await?;
+            let operators = self.pods().list(&ListParams::default().labels(OPERATORS)).await?;
             let ready = operators.iter().filter(|pod| is_ready(pod)).count();
             ensure!(ready == 2 && operators.items.len() == 2, "{ready} of {} are Ready", operators.items.len());
             Ok(())
@@ -240,19 +263,8 @@ impl Stage {
     }
 
     /// The process of a pod's policy server.
-    pub async fn process(&self, pod: &str) -> Result<rustix::process::Pid> {
-        let uid = self.pods().get(pod).await?.uid().context("no uid")?;
-        for entry in std::fs::read_dir("/proc")? {
-            let path = entry?.path();
-            let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
-            let command = std::fs::read(path.join("cmdline")).unwrap_or_default();
-            if command.starts_with(b"/policy-server\0")
-                && command.split(|byte| *byte == 0).any(|it| it == uid.as_bytes())
-            {
-                return rustix::process::Pid::from_raw(pid).context("no process");
-            }
-        }
-        bail!("{pod} runs no policy server")
+    pub async fn process(&self, pod: &str) -> Result<Pid> {
+        process_of(&self.pods().get(pod).await?, "policy-server")
     }
 
     /// Runs `proviso` as a person would; what it wrote.
@@ -340,6 +352,21 @@ impl Asker {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The process of a pod that runs this program.
+pub fn process_of(pod: &Pod, program: &str) -> Result<Pid> {
+    let uid = pod.uid().context("no uid")?;
+    for entry in std::fs::read_dir("/proc")? {
+        let path = entry?.path();
+        let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
+        // It may end while it is looked at.
+        let read = |name| std::fs::read_to_string(path.join(name)).unwrap_or_default();
+        if read("cmdline").split('\0').next() == Some(&format!("/{program}")) && read("cgroup").contains(&uid) {
+            return Pid::from_raw(pid).context("no process");
+        }
+    }
+    bail!("{} runs no {program}", pod.name_any())
 }
 
 pub fn is_ready(pod: &Pod) -> bool {
