@@ -120,6 +120,12 @@ impl ControlPlane {
         &self.folder
     }
 
+    /// Who vouches for API servers to aggregated API servers.
+    #[must_use]
+    pub fn front_proxy(&self) -> &Authority {
+        &self.secrets.front_proxy
+    }
+
     /// Of the first API server, for an administrator.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {

@@ -35,7 +35,7 @@ const MAX_BODY: usize = 7 * 1024 * 1024;
 
 /// The names under which API servers reach the operator.
 pub(crate) fn names(config: &Config) -> Vec<String> {
-    let service = config.admission_service.as_deref().unwrap_or("proviso-operator");
+    let service = config.service.as_deref().unwrap_or("proviso-operator");
     let name = format!("{service}.{}.svc", config.namespace);
     vec![name.clone(), format!("{name}.cluster.local")]
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use clap::{Args, Parser, ValueEnum};
+use clap::{ArgAction, Args, Parser, ValueEnum};
 use jiff::SignedDuration;
 
 /// Runs policy servers in a cluster and rolls policies out on them: makes a revision of every generation, waits until
@@ -25,7 +25,7 @@ pub struct Config {
     #[arg(long, env = "PROVISO_POLICY_SERVER_IMAGE", value_name = "IMAGE")]
     pub policy_server_image: String,
 
-    /// Address at which the API server asks about policies, always with TLS
+    /// Address of the API and of the webhook for policies, always with TLS
     #[arg(long, env = "PROVISO_LISTEN", default_value = "0.0.0.0:8443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
 
@@ -33,10 +33,15 @@ pub struct Config {
     #[arg(long, env = "PROVISO_ADMIN_LISTEN", default_value = "0.0.0.0:8081", value_name = "ADDRESS")]
     pub admin_listen: SocketAddr,
 
-    /// Name of the Service in front of --listen: the API server is told to ask there before it takes a policy. Without
-    /// it, a policy that cannot work is found out by its rollout
-    #[arg(long, env = "PROVISO_ADMISSION_SERVICE", value_name = "NAME")]
-    pub admission_service: Option<String>,
+    /// Name of the Service in front of --listen: the API server is told to ask there before it takes a policy, and for
+    /// actions.proviso.dev. Without it, a policy that cannot work is found out by its rollout
+    #[arg(long, env = "PROVISO_SERVICE", value_name = "NAME")]
+    pub service: Option<String>,
+
+    /// Whether the API server is told to ask --service for actions.proviso.dev, through which `kubectl proviso` starts,
+    /// stops and commits experiments
+    #[arg(long, env = "PROVISO_AGGREGATED_API", default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
+    pub aggregated_api: bool,
 
     #[command(flatten)]
     pub lifetimes: Lifetimes,

@@ -2,12 +2,14 @@
 
 mod admin;
 mod admission;
+mod api;
 mod authority;
 pub mod config;
 mod guarded;
 mod objects;
 mod policies;
 mod policy_servers;
+mod registered;
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -25,6 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::admission::Admission;
+use crate::api::FrontProxies;
 use crate::authority::Authority;
 use crate::config::{Config, LogFormat};
 use crate::guarded::Reports;
@@ -88,13 +91,17 @@ async fn serve(
         admin = format!("http://{}", admin.local_addr()?),
         "listening"
     );
-    let tls = Arc::clone(certificate).acceptor()?;
-    let reviews = TowerToHyperService::new(Admission::new(client.clone(), config).router());
+    let tls = Arc::clone(certificate).asking_acceptor()?;
+    let proxies = Arc::new(FrontProxies::default());
+    let api = api::router(client.clone(), &config.namespace, Arc::clone(&proxies));
+    let answers = TowerToHyperService::new(Admission::new(client.clone(), config).router().merge(api));
     let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate)));
+    let client = client.clone();
     Ok(async move {
         tokio::join!(
-            proviso_http::serve(listener, Some(tls), reviews, pending(), Duration::ZERO),
+            proviso_http::serve(listener, Some(tls), answers, pending(), Duration::ZERO),
             proviso_http::serve(admin, None, probes, pending(), Duration::ZERO),
+            proxies.follow(client),
         );
     })
 }
@@ -105,6 +112,7 @@ struct Controllers {
     policies: Arc<policies::Context>,
     servers: Arc<policy_servers::Context>,
     registration: admission::Registration,
+    actions: api::registration::Registration,
 }
 
 impl Controllers {
@@ -125,6 +133,7 @@ impl Controllers {
             )),
             servers: Arc::new(policy_servers::Context::new(client.clone(), place, lifetimes, trusted(), reports)),
             registration: admission::Registration::new(client.clone(), config, trusted()),
+            actions: api::registration::Registration::new(client.clone(), config, trusted()),
             authority,
         }
     }
@@ -134,6 +143,7 @@ impl Controllers {
         tokio::join!(
             self.authority.run(),
             self.registration.run(),
+            self.actions.run(),
             policies::run::<Policy>(Arc::clone(&self.policies)),
             policies::run::<ClusterPolicy>(Arc::clone(&self.policies)),
             policy_servers::run(Arc::clone(&self.servers)),

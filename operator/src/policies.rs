@@ -27,6 +27,7 @@ use crate::authority;
 use crate::guarded::{Guarded, Reports};
 use crate::objects::{self, MANAGER, POLICY_LABEL, RESYNC, RETRY, SERVER_LABEL, note};
 use object::PolicyObject;
+pub(crate) use rollback::ANNOTATION as ROLLBACK;
 
 /// On a policy: its revisions go before it does.
 const FINALIZER: &str = "proviso.dev/revisions";

@@ -6,9 +6,12 @@ use arc_swap::ArcSwapOption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, NoClientAuth, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
+
+use crate::client::AnyClient;
 
 /// A certificate and a key that do not work.
 #[derive(Debug, thiserror::Error)]
@@ -56,10 +59,23 @@ impl Certificate {
     /// # Errors
     /// When the cryptographic library has no TLS 1.2 and 1.3.
     pub fn acceptor(self: Arc<Self>) -> Result<TlsAcceptor, rustls::Error> {
+        self.accept_from(Arc::new(NoClientAuth))
+    }
+
+    /// The same, and asks clients for certificates: see [`ClientCertificates`](crate::ClientCertificates).
+    ///
+    /// # Errors
+    /// When the cryptographic library has no TLS 1.2 and 1.3.
+    pub fn asking_acceptor(self: Arc<Self>) -> Result<TlsAcceptor, rustls::Error> {
+        let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
+        self.accept_from(Arc::new(AnyClient { algorithms }))
+    }
+
+    fn accept_from(self: Arc<Self>, clients: Arc<dyn ClientCertVerifier>) -> Result<TlsAcceptor, rustls::Error> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
+            .with_client_cert_verifier(clients)
             .with_cert_resolver(self);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(TlsAcceptor::from(Arc::new(config)))

@@ -2,7 +2,9 @@
 //! others.
 
 mod certificate;
+mod client;
 mod serve;
 
 pub use certificate::{Certificate, CertificateError};
+pub use client::ClientCertificates;
 pub use serve::{Answers, serve};

@@ -19,6 +19,8 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use watch::{Watch, Watched};
 
+use crate::client::ClientCertificates;
+
 /// How long a client may take for its TLS handshake.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a connection of HTTP/1.1 may be idle. API servers give theirs up after 90 s: they must be the first, or a
@@ -80,11 +82,15 @@ pub async fn serve(
                 Some(tls) => {
                     // A handshake that fails is the client's business, and there are many.
                     if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_DEADLINE, tls.accept(stream)).await {
-                        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                        connection(stream, is_http2, service, watcher).await;
+                        let session = stream.get_ref().1;
+                        let is_http2 = session.alpn_protocol() == Some(b"h2");
+                        let client = session
+                            .peer_certificates()
+                            .map(|chain| ClientCertificates(chain.iter().map(|it| it.clone().into_owned()).collect()));
+                        connection(stream, is_http2, client, service, watcher).await;
                     }
                 }
-                None => connection(stream, false, service, watcher).await,
+                None => connection(stream, false, None, service, watcher).await,
             }
             drop(place);
         });
@@ -118,6 +124,7 @@ async fn accept(
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     is_http2: bool,
+    client: Option<ClientCertificates>,
     service: impl Answers,
     watcher: hyper_util::server::graceful::Watcher,
 ) {
@@ -133,8 +140,11 @@ async fn connection(
     let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
     let watch = Watch::new();
     let stream = Watched { stream, watch: (!is_http2).then(|| watch.clone()) };
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: Request<Incoming>| {
         watch.begin();
+        if let Some(client) = &client {
+            request.extensions_mut().insert(client.clone());
+        }
         let answering = Answering(watch.clone());
         let response = service.call(request);
         async move {

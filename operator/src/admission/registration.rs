@@ -2,10 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use futures_util::StreamExt as _;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use kube::api::{DeleteParams, Patch};
-use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use proviso_crds::{GROUP, VERSION};
 use serde_json::{Value, json};
@@ -13,53 +10,29 @@ use serde_json::{Value, json};
 use super::PATH;
 use crate::authority;
 use crate::config::Config;
-use crate::objects::{RESYNC, RETRY, apply, ignore_gone, labels, watching};
+use crate::objects::labels;
+use crate::registered::Registered;
 
 const NAME: &str = "proviso-operator";
 
-/// The webhook of our own kinds.
+/// Of the webhook of our own kinds.
 pub(crate) struct Registration {
-    webhooks: Api<ValidatingWebhookConfiguration>,
+    registered: Registered<ValidatingWebhookConfiguration>,
     namespace: String,
     /// None where nobody is to be told.
     service: Option<String>,
-    authority: authority::Receiver,
 }
 
 impl Registration {
     pub(crate) fn new(client: Client, config: &Config, authority: authority::Receiver) -> Self {
-        let (namespace, service) = (config.namespace.clone(), config.admission_service.clone());
-        Self { webhooks: Api::all(client), namespace, service, authority }
+        let registered = Registered { api: Api::all(client), name: NAME, authority };
+        Self { registered, namespace: config.namespace.clone(), service: config.service.clone() }
     }
 
     /// Keeps it. Does not end.
     pub(crate) async fn run(&self) {
-        let Some(service) = &self.service else {
-            // An earlier operator may have had one, and nobody answers there any more.
-            if let Err(error) = ignore_gone(self.webhooks.delete(NAME, &DeleteParams::default()).await) {
-                tracing::warn!(webhook = NAME, %error, "it cannot be removed: policies may be refused until it is");
-            }
-            return std::future::pending().await;
-        };
-        let only = watching().fields(&format!("metadata.name={NAME}"));
-        let mut changes = Box::pin(watcher(self.webhooks.clone(), only).default_backoff());
-        let mut authority = self.authority.clone();
-        loop {
-            let bundle = authority.borrow_and_update().as_ref().map(|trusted| trusted.bundle.clone());
-            let mut pause = RESYNC;
-            if let Some(bundle) = bundle {
-                let wanted = configuration(&self.namespace, service, &bundle);
-                if let Err(error) = self.webhooks.patch(NAME, &apply(), &Patch::Apply(wanted)).await {
-                    tracing::warn!(%error, "the API server cannot be told to ask about policies; trying again");
-                    pause = RETRY;
-                }
-            }
-            tokio::select! {
-                _ = changes.next() => {}
-                Ok(()) = authority.changed() => {}
-                () = tokio::time::sleep(pause) => {}
-            }
-        }
+        let wanted = |service| move |bundle: &str| configuration(&self.namespace, service, bundle);
+        self.registered.keep(self.service.as_deref().map(wanted)).await;
     }
 }
 

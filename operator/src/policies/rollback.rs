@@ -12,7 +12,7 @@ use super::{Context, Error};
 use crate::guarded::Guarded;
 use crate::objects::POLICY_LABEL;
 
-const ANNOTATION: &str = "proviso.dev/rollback-to";
+pub(crate) const ANNOTATION: &str = "proviso.dev/rollback-to";
 
 /// Does what the annotation asks and removes it; whether there was one.
 pub(super) async fn wanted<K: PolicyObject>(policy: &K, context: &Context) -> Result<bool, Error> {

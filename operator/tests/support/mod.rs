@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -9,18 +10,21 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_crds::{PolicyRevision, PolicyServer, PolicyServerStatus};
-use proviso_e2e::{ControlPlane, Kubectl, until};
+use proviso_e2e::{ControlPlane, Kubectl, address_for_endpoints, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// The operator's namespace.
 pub const NAMESPACE: &str = "proviso-system";
+/// In front of the operator.
+pub const SERVICE: &str = "proviso-operator";
 /// What policy servers run that name no image.
 pub const IMAGE: &str = "registry.example.com/policy-server:1";
 
@@ -47,6 +51,8 @@ impl Drop for Operator {
 pub struct Stage {
     // Fields are dropped in this order: first who would complain about the next.
     pub operators: Vec<Operator>,
+    /// Where the last reachable one listens.
+    pub address: Option<SocketAddr>,
     pub client: Client,
     pub kubectl: Kubectl,
     pub plane: ControlPlane,
@@ -65,14 +71,48 @@ impl Stage {
         kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await?;
         kubectl.run(&["create", "namespace", NAMESPACE]).await?;
         let client = plane.client().await?;
-        Ok(Self { operators: Vec::new(), client, kubectl, plane })
+        Ok(Self { operators: Vec::new(), address: None, client, kubectl, plane })
     }
 
     pub fn start_operator(&mut self, arguments: &[&str]) -> Result<()> {
+        self.start_operator_at("127.0.0.1".parse()?, arguments)
+    }
+
+    /// An operator that API servers reach by its Service, once it is published.
+    pub async fn start_reachable_operator(&mut self, arguments: &[&str]) -> Result<()> {
+        let host = address_for_endpoints()?;
+        self.start_operator_at(host, &[&["--service", SERVICE], arguments].concat())?;
+        let port = until("where it listens", PATIENCE, async || {
+            let log = self.log()?;
+            let line = log.lines().rev().find(|line| line.contains("\"listening\"")).context("not yet")?;
+            let line: Value = serde_json::from_str(line)?;
+            let (_, port) = line["listen"].as_str().and_then(|url| url.rsplit_once(':')).context("no address")?;
+            Ok(port.parse::<u16>()?)
+        })
+        .await?;
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": SERVICE},
+            "spec": {"ports": [{"name": "https", "port": 443, "targetPort": port}]},
+        });
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": SERVICE, "labels": {"kubernetes.io/service-name": SERVICE}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [host], "conditions": {"ready": true}}],
+            "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+        });
+        let how = PatchParams::apply("stage").force();
+        self.api::<Service>().patch(SERVICE, &how, &Patch::Apply(service)).await?;
+        self.api::<EndpointSlice>().patch(SERVICE, &how, &Patch::Apply(slice)).await?;
+        self.address = Some(SocketAddr::new(host, port));
+        Ok(())
+    }
+
+    fn start_operator_at(&mut self, host: IpAddr, arguments: &[&str]) -> Result<()> {
         let log = std::fs::File::options().create(true).append(true).open(self.plane.folder().log("operator"))?;
         let operator = Command::new(env!("CARGO_BIN_EXE_operator"))
             .args(["--namespace", NAMESPACE, "--log-format", "json", "--policy-server-image", IMAGE])
-            .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+            .args(["--listen", &format!("{host}:0"), "--admin-listen", "127.0.0.1:0"])
             .args(arguments)
             .env("KUBECONFIG", self.plane.kubeconfig())
             .stdin(Stdio::null())

@@ -1,0 +1,84 @@
+//! What a caller may do: the API server says so, by the same rules as for kubectl.
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use proviso_api::kubernetes::{Access, Authorizer};
+use proviso_api::{Caller, Code, Error};
+
+use super::actions;
+
+/// Asks the API server.
+#[derive(Clone)]
+pub(crate) struct Reviews(Api<SubjectAccessReview>);
+
+impl Reviews {
+    pub(crate) fn new(client: Client) -> Self {
+        Self(Api::all(client))
+    }
+}
+
+impl Authorizer for Reviews {
+    async fn authorize(&self, caller: Option<&Caller>, access: &Access) -> Result<(), Error> {
+        let caller =
+            caller.ok_or_else(|| Error::new(Code::Unauthenticated, "UNKNOWN_CALLER", "nobody knows who calls"))?;
+        let review = SubjectAccessReview { spec: question(caller, access), ..SubjectAccessReview::default() };
+        let status = match self.0.create(&PostParams::default(), &review).await {
+            Ok(answered) => answered.status.unwrap_or_default(),
+            Err(error) => {
+                let message = format!("the API server cannot be asked what callers may do: {error}");
+                return Err(Error::new(Code::Unavailable, "API_SERVER", message));
+            }
+        };
+        if status.allowed && status.denied != Some(true) {
+            return Ok(());
+        }
+        let refusal = refusal(&caller.user, access, &status.reason.unwrap_or_default());
+        tracing::warn!(user = caller.user, refusal, "refused");
+        Err(Error::new(Code::PermissionDenied, "FORBIDDEN", refusal))
+    }
+}
+
+/// What is done to an object beside reading and changing it belongs to the group of the aggregated API.
+fn group(access: &Access) -> &'static str {
+    if access.subresource.is_some() { actions::GROUP } else { proviso_crds::GROUP }
+}
+
+fn question(caller: &Caller, access: &Access) -> SubjectAccessReviewSpec {
+    let attributes = ResourceAttributes {
+        verb: Some(access.verb.to_owned()),
+        group: Some(group(access).to_owned()),
+        resource: Some(access.resource.to_owned()),
+        subresource: access.subresource.map(ToOwned::to_owned),
+        namespace: access.namespace.clone(),
+        name: access.name.clone(),
+        ..ResourceAttributes::default()
+    };
+    SubjectAccessReviewSpec {
+        user: Some(caller.user.clone()),
+        uid: Some(caller.uid.clone()).filter(|uid| !uid.is_empty()),
+        groups: Some(caller.groups.clone()),
+        extra: Some(caller.extra.clone()),
+        resource_attributes: Some(attributes),
+        ..SubjectAccessReviewSpec::default()
+    }
+}
+
+/// In the words of the API server's own refusals.
+fn refusal(user: &str, access: &Access, why: &str) -> String {
+    let (verb, group) = (access.verb, group(access));
+    let resource = match access.subresource {
+        Some(subresource) => format!("{}/{subresource}", access.resource),
+        None => access.resource.to_owned(),
+    };
+    let name = access.name.as_ref().map(|name| format!(" {name:?}")).unwrap_or_default();
+    let scope = match &access.namespace {
+        Some(namespace) => format!("in the namespace {namespace:?}"),
+        None => "at the cluster scope".to_owned(),
+    };
+    let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+    format!(
+        "{}.{group}{name} is forbidden: User {user:?} cannot {verb} resource {resource:?} in API group {group:?} {scope}{why}",
+        access.resource
+    )
+}

@@ -1,0 +1,312 @@
+//! The aggregated API `actions.proviso.dev/v1alpha1`: what is done to experiments and policies beside changing them, as
+//! subresources that are created. Each has the caller's own permissions and stands in the API server's audit log.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use proviso_api::kubernetes::{Access, Authorizer as _};
+use proviso_api::{Caller, Code, Committing, Error, ExperimentName, PolicyStore, Preview};
+use proviso_core::PolicyId;
+use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::access::Reviews;
+use super::discovery;
+use crate::guarded::Guarded;
+use crate::objects::POLICY_LABEL;
+use crate::policies::ROLLBACK;
+
+pub(crate) const GROUP: &str = "actions.proviso.dev";
+pub(crate) const VERSION: &str = "v1alpha1";
+/// The largest body, in bytes: a few words are said.
+const MAX_BODY: usize = 64 * 1024;
+
+/// What can be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Start,
+    Stop,
+    Commit,
+    Rollback,
+}
+
+impl Action {
+    pub(crate) const ALL: [Self; 4] = [Self::Start, Self::Stop, Self::Commit, Self::Rollback];
+
+    /// The subresource.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Commit => "commit",
+            Self::Rollback => "rollback",
+        }
+    }
+
+    /// What is posted to it.
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            Self::Start => "PreviewStart",
+            Self::Stop => "PreviewStop",
+            Self::Commit => "ExperimentCommit",
+            Self::Rollback => "PolicyRollback",
+        }
+    }
+
+    /// What it is done to: of a namespace, and of the cluster.
+    pub(crate) fn resources(self) -> [&'static str; 2] {
+        match self {
+            Self::Start | Self::Stop | Self::Commit => ["policyexperiments", "clusterpolicyexperiments"],
+            Self::Rollback => ["policies", "clusterpolicies"],
+        }
+    }
+}
+
+/// What is done, and to what.
+struct Target {
+    action: Action,
+    resource: &'static str,
+    namespace: Option<String>,
+    name: String,
+}
+
+/// What answers need.
+pub(crate) struct Actions<S> {
+    pub client: Client,
+    /// Where the revisions are.
+    pub namespace: String,
+    pub reviews: Reviews,
+    pub store: Arc<S>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Commit {
+    etag: Option<String>,
+    parent_etag: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rollback {
+    generation: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl<S: PolicyStore> Actions<S> {
+    /// Answers the API server. Every request needs a [`Caller`] in its extensions.
+    pub(crate) fn router(self) -> Router {
+        let at = format!("/apis/{GROUP}/{VERSION}");
+        Router::new()
+            .route(&format!("{at}/namespaces/{{namespace}}/{{resource}}/{{name}}/{{action}}"), post(in_namespace::<S>))
+            .route(&format!("{at}/{{resource}}/{{name}}/{{action}}"), post(in_cluster::<S>))
+            .layer(DefaultBodyLimit::max(MAX_BODY))
+            .with_state(Arc::new(self))
+            .route("/apis", get(async || Json(discovery::groups())))
+            .route(&format!("/apis/{GROUP}"), get(async || Json(discovery::group())))
+            .route(&at, get(async || Json(discovery::resources())))
+            .route("/openapi/v3", get(async || Json(discovery::openapi_index())))
+            .route(discovery::OPENAPI, get(async || Json(discovery::openapi())))
+    }
+
+    async fn act(&self, caller: &Caller, target: &Target, is_dry_run: bool, body: &[u8]) -> Result<String, Error> {
+        let Target { action, resource, namespace, name } = target;
+        // Before anything is said about what there is.
+        let access = Access {
+            verb: "create",
+            resource,
+            subresource: Some(action.as_str()),
+            namespace: namespace.clone(),
+            name: Some(name.clone()),
+        };
+        self.reviews.authorize(Some(caller), &access).await?;
+        if is_dry_run {
+            return Err(Error::invalid("dryRun", "this cannot be tried: do it, or do not"));
+        }
+        let namespace = namespace.as_deref();
+        match action {
+            Action::Start | Action::Stop => {
+                let Nothing {} = read(*action, body)?;
+                let change = if *action == Action::Start { Preview::Start } else { Preview::Stop };
+                let experiment = self.experiment(namespace, name).await?;
+                self.store.preview(Some(caller), &experiment, change).await?;
+                Ok(match change {
+                    Preview::Start => format!("{name} is previewed from now on"),
+                    Preview::Stop => format!("{name} is not previewed any more"),
+                })
+            }
+            Action::Commit => {
+                let Commit { etag, parent_etag } = read(*action, body)?;
+                let etag = etag.filter(|etag| !etag.is_empty()).ok_or_else(|| {
+                    Error::invalid(
+                        "etag",
+                        "is missing: say which version of the experiment you mean, by its status.etag",
+                    )
+                })?;
+                let experiment = self.experiment(namespace, name).await?;
+                let committing = Committing { etag, parent_etag };
+                let policy = self.store.commit(Some(caller), &experiment, &committing).await?;
+                Ok(format!("{name} is what {} is now", policy.id))
+            }
+            Action::Rollback => {
+                let Rollback { generation } = read(*action, body)?;
+                match namespace {
+                    Some(namespace) => {
+                        self.roll_back(Api::<Policy>::namespaced(self.client.clone(), namespace), name, generation)
+                            .await
+                    }
+                    None => self.roll_back(Api::<ClusterPolicy>::all(self.client.clone()), name, generation).await,
+                }
+            }
+        }
+    }
+
+    /// The experiment of this name, whatever its policy is.
+    async fn experiment(&self, namespace: Option<&str>, name: &str) -> Result<ExperimentName, Error> {
+        let policy = match namespace {
+            Some(namespace) => {
+                let experiments = Api::<PolicyExperiment>::namespaced(self.client.clone(), namespace);
+                experiments.get_opt(name).await.map(|found| found.map(|it| it.spec.policy_ref.name))
+            }
+            None => {
+                let experiments = Api::<ClusterPolicyExperiment>::all(self.client.clone());
+                experiments.get_opt(name).await.map(|found| found.map(|it| it.spec.0.policy_ref.name))
+            }
+        };
+        let policy = policy.map_err(unavailable)?.ok_or_else(|| Error::not_found(&format!("experiment {name}")))?;
+        let policy =
+            PolicyId::new(namespace, &policy).map_err(|error| Error::invalid("spec.policyRef", error.to_string()))?;
+        Ok(ExperimentName { policy, name: name.to_owned() })
+    }
+
+    /// Asks for what the policy was: see `policies::rollback`.
+    async fn roll_back<K>(&self, policies: Api<K>, name: &str, generation: i64) -> Result<String, Error>
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let policy = policies.get_opt(name).await.map_err(unavailable)?;
+        let uid = policy.ok_or_else(|| Error::not_found(&format!("policy {name}")))?.uid().unwrap_or_default();
+        let revisions = Api::<Guarded<proviso_crds::PolicyRevision>>::namespaced(self.client.clone(), &self.namespace);
+        let of_policy = ListParams::default().labels(&format!("{POLICY_LABEL}={uid}"));
+        let revisions = revisions.list(&of_policy).await.map_err(unavailable)?;
+        let kept = revisions.iter().filter_map(|it| Some(it.0.as_ref().ok()?.spec.policy_ref.generation));
+        let mut kept: Vec<_> = kept.collect();
+        if !kept.contains(&generation) {
+            kept.sort_unstable();
+            return Err(Error::invalid("generation", format!("is not kept; kept are {kept:?}")));
+        }
+        let annotation = json!({"metadata": {"annotations": {ROLLBACK: generation.to_string()}}});
+        policies.patch(name, &PatchParams::default(), &Patch::Merge(annotation)).await.map_err(unavailable)?;
+        Ok(format!("{name} goes back to what generation {generation} was"))
+    }
+}
+
+async fn in_namespace<S: PolicyStore>(
+    state: State<Arc<Actions<S>>>,
+    Path((namespace, resource, name, action)): Path<(String, String, String, String)>,
+    caller: Extension<Caller>,
+    uri: Uri,
+    body: Bytes,
+) -> Response {
+    answer(state, caller, uri, (resource, Some(namespace), name, &action), &body).await
+}
+
+async fn in_cluster<S: PolicyStore>(
+    state: State<Arc<Actions<S>>>,
+    Path((resource, name, action)): Path<(String, String, String)>,
+    caller: Extension<Caller>,
+    uri: Uri,
+    body: Bytes,
+) -> Response {
+    answer(state, caller, uri, (resource, None, name, &action), &body).await
+}
+
+async fn answer<S: PolicyStore>(
+    State(actions): State<Arc<Actions<S>>>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+    (resource, namespace, name, action): (String, Option<String>, String, &str),
+    body: &[u8],
+) -> Response {
+    let known = Action::ALL.into_iter().find_map(|it| {
+        let [of_namespace, of_cluster] = it.resources();
+        let wanted = if namespace.is_some() { of_namespace } else { of_cluster };
+        (it.as_str() == action && resource == wanted).then_some((it, wanted))
+    });
+    let result = match known {
+        Some((action, resource)) => {
+            let target = Target { action, resource, namespace, name };
+            actions.act(&caller, &target, is_dry_run(&uri), body).await
+        }
+        None => Err(Error::not_found(&format!("{resource}/{action}"))),
+    };
+    let (status, words) = match &result {
+        Ok(done) => (201, done.clone()),
+        Err(error) => (error.http(), error.to_string()),
+    };
+    tracing::info!(user = caller.user, action, status, words, "asked to act");
+    respond(status, words)
+}
+
+fn is_dry_run(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|parameter| parameter.starts_with("dryRun=")))
+}
+
+/// What the Kubernetes API says about an outcome.
+pub(super) fn respond(code: u16, message: String) -> Response {
+    let reason = match code {
+        400 => Some("BadRequest"),
+        401 => Some("Unauthorized"),
+        403 => Some("Forbidden"),
+        404 => Some("NotFound"),
+        409 => Some("Conflict"),
+        429 => Some("TooManyRequests"),
+        500 => Some("InternalError"),
+        503 => Some("ServiceUnavailable"),
+        504 => Some("Timeout"),
+        _ => None,
+    };
+    let status = Status {
+        code: Some(code.into()),
+        message: Some(message),
+        reason: reason.map(ToOwned::to_owned),
+        status: Some(if code < 400 { "Success" } else { "Failure" }.to_owned()),
+        ..Status::default()
+    };
+    (StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(status)).into_response()
+}
+
+/// What was posted, beside what every object has.
+fn read<T: DeserializeOwned>(action: Action, body: &[u8]) -> Result<T, Error> {
+    let mut object: Value = serde_json::from_slice(body)
+        .map_err(|error| Error::invalid("body", format!("is no JSON: {error}: post a {}", action.kind())))?;
+    let Some(fields) = object.as_object_mut() else {
+        return Err(Error::invalid("body", format!("is no object: post a {}", action.kind())));
+    };
+    for (field, wanted) in [("apiVersion", format!("{GROUP}/{VERSION}")), ("kind", action.kind().to_owned())] {
+        let found = fields.remove(field);
+        if found.as_ref().and_then(Value::as_str) != Some(&wanted) {
+            return Err(Error::invalid(field, format!("is not {wanted}")));
+        }
+    }
+    fields.remove("metadata");
+    serde_json::from_value(object).map_err(|error| Error::invalid("body", error.to_string()))
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "what map_err calls")]
+fn unavailable(error: kube::Error) -> Error {
+    Error::new(Code::Unavailable, "API_SERVER", format!("the API server cannot: {error}"))
+}

@@ -1,0 +1,127 @@
+//! The API server in front of an aggregated API: it says who calls in headers, which count only on connections of its own.
+//! How to know these is written in a ConfigMap of every cluster ("Configure the Aggregation Layer" in Kubernetes' manual).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use axum::http::{HeaderMap, HeaderName};
+use futures_util::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client};
+use percent_encoding::percent_decode_str;
+use proviso_api::Caller;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, UnixTime};
+use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+use crate::objects::watching;
+
+/// Where the ConfigMap is.
+const NAMESPACE: &str = "kube-system";
+const NAME: &str = "extension-apiserver-authentication";
+
+/// What is known now; nothing before the ConfigMap was read, or where there is none.
+#[derive(Debug, Default)]
+pub(crate) struct FrontProxies(ArcSwapOption<FrontProxy>);
+
+/// Which connections are the API server's, and which headers say who calls.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FrontProxy {
+    authorities: Vec<CertificateDer<'static>>,
+    /// The common names that count; all if there is none.
+    allowed_names: Vec<String>,
+    user_headers: Vec<String>,
+    uid_headers: Vec<String>,
+    group_headers: Vec<String>,
+    extra_prefixes: Vec<String>,
+}
+
+impl FrontProxies {
+    pub(crate) fn current(&self) -> Option<Arc<FrontProxy>> {
+        self.0.load_full()
+    }
+
+    /// Follows the ConfigMap. Does not end.
+    pub(crate) async fn follow(&self, client: Client) {
+        let maps = Api::<ConfigMap>::namespaced(client, NAMESPACE);
+        let only = watching().fields(&format!("metadata.name={NAME}"));
+        let mut changes = Box::pin(watcher(maps, only).default_backoff());
+        while let Some(event) = changes.next().await {
+            match event {
+                Ok(watcher::Event::Apply(map) | watcher::Event::InitApply(map)) => {
+                    self.0.store(FrontProxy::read(&map).map(Arc::new));
+                }
+                Ok(watcher::Event::Delete(_)) => self.0.store(None),
+                Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
+                // What was known goes on to count: an authority that was withdrawn counts for as long as this lasts.
+                Err(error) => tracing::warn!(%error, "the API server's own authority cannot be watched"),
+            }
+        }
+    }
+}
+
+impl FrontProxy {
+    /// None where the cluster has none.
+    fn read(map: &ConfigMap) -> Option<Self> {
+        let data = map.data.as_ref()?;
+        let list = |key: &str| -> Vec<String> {
+            data.get(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+        };
+        let authorities = data.get("requestheader-client-ca-file")?;
+        let authorities = CertificateDer::pem_slice_iter(authorities.as_bytes()).collect::<Result<Vec<_>, _>>().ok()?;
+        Some(Self {
+            authorities,
+            allowed_names: list("requestheader-allowed-names"),
+            user_headers: list("requestheader-username-headers"),
+            uid_headers: list("requestheader-uid-headers"),
+            group_headers: list("requestheader-group-headers"),
+            extra_prefixes: list("requestheader-extra-headers-prefix"),
+        })
+    }
+
+    /// Whether this is a certificate of the API server's, its own first in the chain.
+    pub(crate) fn is_shown_by(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> bool {
+        let [own, between @ ..] = chain else { return false };
+        let Ok(certificate) = EndEntityCert::try_from(own) else { return false };
+        let anchors: Vec<_> = self.authorities.iter().filter_map(|it| anchor_from_trusted_cert(it).ok()).collect();
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().try_into().unwrap_or_default()));
+        let usage = KeyUsage::client_auth();
+        let verified = certificate.verify_for_usage(ALL_VERIFICATION_ALGS, &anchors, between, now, usage, None, None);
+        verified.is_ok() && (self.allowed_names.is_empty() || self.allowed_names.iter().any(|it| has_name(own, it)))
+    }
+
+    /// Who calls, in the words of the API server; none if it does not say.
+    pub(crate) fn caller(&self, headers: &HeaderMap) -> Option<Caller> {
+        let first = |names: &[String]| names.iter().find_map(|name| values(headers, name).next());
+        let user = first(&self.user_headers).filter(|user| !user.is_empty())?;
+        let uid = first(&self.uid_headers).unwrap_or_default();
+        let groups = self.group_headers.iter().flat_map(|name| values(headers, name)).collect();
+        let mut extra = BTreeMap::<String, Vec<String>>::new();
+        for name in headers.keys() {
+            let Some(key) = self.extra_prefixes.iter().find_map(|prefix| extra_key(name, prefix)) else { continue };
+            extra.entry(key).or_default().extend(values(headers, name.as_str()));
+        }
+        Some(Caller { user, uid, groups, extra })
+    }
+}
+
+fn values<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = String> + use<'a> {
+    let name = HeaderName::try_from(name).ok();
+    let values = name.map(|name| headers.get_all(name).iter().collect::<Vec<_>>()).unwrap_or_default();
+    values.into_iter().filter_map(|value| Some(value.to_str().ok()?.to_owned()))
+}
+
+/// Names of headers know no case, and write what they cannot say as `%xx`.
+fn extra_key(header: &HeaderName, prefix: &str) -> Option<String> {
+    let key = header.as_str().strip_prefix(&prefix.to_ascii_lowercase())?;
+    Some(percent_decode_str(key).decode_utf8_lossy().into_owned())
+}
+
+fn has_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    let Ok((_, certificate)) = x509_parser::parse_x509_certificate(certificate) else { return false };
+    certificate.subject().iter_common_name().any(|found| found.as_str().is_ok_and(|found| found == name))
+}
