@@ -6,7 +6,7 @@ use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
 use proviso_core::policy_id;
 use proviso_crds::validation::{self, FieldError};
-use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, ExperimentSpec, Policy, PolicyExperiment, PolicySpec};
+use proviso_crds::{ExperimentSpec, PolicySpec};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -28,6 +28,15 @@ impl Object {
             Self::Namespace(name, _) => ObjectId::Namespace(name.clone()),
         }
     }
+}
+
+/// One of our kinds, as far as it says what is wanted.
+#[derive(Deserialize)]
+struct Manifest<S> {
+    /// Read for its wrong fields.
+    #[serde(rename = "metadata")]
+    _metadata: ObjectMeta,
+    spec: S,
 }
 
 /// Something wrong with a document.
@@ -151,11 +160,7 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
         "Policy" | "ClusterPolicy" => {
             let id = PolicyId::new(namespace.as_deref(), &outline.metadata.name).map_err(|error| name(&error))?;
             let object = ObjectId::Policy(id.clone());
-            let spec = if cluster_scoped {
-                reader.ours::<ClusterPolicy, _>(&object, |policy| (policy.metadata, policy.spec.0))
-            } else {
-                reader.ours::<Policy, _>(&object, |policy| (policy.metadata, policy.spec))
-            }?;
+            let spec = reader.ours::<PolicySpec>(&object)?;
             reader.validated(&object, validation::policy(&spec))?;
             Ok(Some(Object::Policy(id, Box::new(spec))))
         }
@@ -163,12 +168,7 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
             policy_id::check_name(&outline.metadata.name).map_err(|error| name(&error))?;
             let id = ExperimentId { namespace, name: outline.metadata.name };
             let object = ObjectId::Experiment(id.clone());
-            let spec = if cluster_scoped {
-                reader
-                    .ours::<ClusterPolicyExperiment, _>(&object, |experiment| (experiment.metadata, experiment.spec.0))
-            } else {
-                reader.ours::<PolicyExperiment, _>(&object, |experiment| (experiment.metadata, experiment.spec))
-            }?;
+            let spec = reader.ours::<ExperimentSpec>(&object)?;
             reader.validated(&object, validation::experiment(&spec))?;
             Ok(Some(Object::Experiment(id, Box::new(spec))))
         }
@@ -191,20 +191,16 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Reads one of our kinds; every unknown field is a fault.
-    fn ours<T: DeserializeOwned, S>(
-        &self,
-        object: &ObjectId,
-        spec: impl FnOnce(T) -> (ObjectMeta, S),
-    ) -> Result<S, Vec<Fault>> {
+    fn ours<S: DeserializeOwned>(&self, object: &ObjectId) -> Result<S, Vec<Fault>> {
         let mut unknown = Vec::new();
-        let typed = self.deserialize::<T>(|path| unknown.push(path));
+        let typed = self.deserialize::<Manifest<S>>(|path| unknown.push(path));
         let fault = |fault: Fault| Fault { object: Some(object.clone()), ..fault };
-        let typed = typed.map_err(|error| vec![fault(error)])?;
-        // The first two were read before; the status that `kubectl get -o yaml` writes says nothing about what is
+        let Manifest { spec, .. } = typed.map_err(|error| vec![fault(error)])?;
+        // The first two were read before; the status, whatever it says, that `kubectl get -o yaml` writes says nothing about what is
         // wanted.
         unknown.retain(|path| !["apiVersion", "kind", "status"].contains(&path.as_str()));
         let faults: Vec<_> = unknown.into_iter().map(|field| fault(self.unknown(field))).collect();
-        if faults.is_empty() { Ok(spec(typed).1) } else { Err(faults) }
+        if faults.is_empty() { Ok(spec) } else { Err(faults) }
     }
 
     /// Reads a kind of Kubernetes' own, which may have fields that we do not know.
