@@ -4,6 +4,7 @@
 
 #![allow(clippy::print_stderr, reason = "what was measured is for people to read")]
 
+mod experiments;
 mod load;
 mod policies;
 mod restart;
@@ -59,6 +60,10 @@ fn main() -> ExitCode {
             updates_while_operators_are_killed,
             bootstrap_with_many_policies,
             server_version_upgrade_loses_no_request;
+        experiments:
+            preview_of_a_new_policy,
+            preview_of_an_update,
+            preview_of_a_deletion;
         load:
             a_hundred_edits_lose_no_request;
     };

@@ -205,6 +205,13 @@ impl Stage {
         Asker { maps: Api::default_namespaced(self.client.clone()), labels: json!({LABEL: name}) }
     }
 
+    /// Deletes what was made when a policy was asked.
+    pub async fn clear(&self, name: &str) -> Result<()> {
+        let made = ListParams::default().labels(&format!("{LABEL}={name}"));
+        self.asker(name).maps.delete_collection(&DeleteParams::default(), &made).await?;
+        Ok(())
+    }
+
     pub async fn until_denied(&self, name: &str, message: &str) -> Result<()> {
         until(&format!("{name} to deny with {message:?}"), PATIENCE, async || {
             let answer = self.ask(name).await?;
@@ -341,9 +348,19 @@ impl Asker {
         self
     }
 
+    /// Only tries.
     pub async fn ask(&self) -> Result<Option<String>> {
+        self.create(true).await
+    }
+
+    /// Makes one, unless it is denied.
+    pub async fn make(&self) -> Result<Option<String>> {
+        self.create(false).await
+    }
+
+    async fn create(&self, dry_run: bool) -> Result<Option<String>> {
         let map = json!({"metadata": {"generateName": "asked-", "labels": self.labels}});
-        let parameters = PostParams { dry_run: true, ..PostParams::default() };
+        let parameters = PostParams { dry_run, ..PostParams::default() };
         match self.maps.create(&parameters, &serde_json::from_value(map)?).await {
             Ok(_) => Ok(None),
             Err(kube::Error::Api(status)) if status.message.contains("denied the request: ") => {
