@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Asks a standalone policy server everything that its OpenAPI document allows, and much that it does not, and fails on
+# answers of 500 and above, on answers that the document does not have, and on bodies of another shape.
+#   api.sh POLICY_SERVER FOLDER [ARGUMENT…]
+# FOLDER keeps the tool (schemathesis, from PyPI) from one run to the next; the arguments are its own, such as
+# --max-examples 100. Needs Python 3.10 with venv.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+readonly here server=${1:?the policy server} folder=${2:?a folder}
+shift 2
+
+readonly tool=$folder/schemathesis-4.32.5
+if ! [ -x "$tool/bin/schemathesis" ]; then
+  python3 -m venv "$tool"
+  "$tool/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt"
+fi
+
+work=$(mktemp -d)
+trap 'kill "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
+cp -r "$here/../../examples/quickstart" "$work/manifests"
+# The manifests name modules beside them.
+(cd "$here/../../examples" && cp --parents policies/*/*.wasm "$work")
+"$server" --manifests "$work/manifests" --state-dir "$work/state" --log-format json \
+  --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0 2>"$work/log" >/dev/null &
+pid=$!
+for _ in $(seq 300); do
+  url=$(sed -n 's/.*"listen":"\([^"]*\)".*/\1/p' "$work/log" | head -1)
+  [ -z "$url" ] || break
+  kill -0 "$pid"
+  sleep 0.1
+done
+if ! "$tool/bin/schemathesis" run "$url/v1/openapi.json" --seed 1 --no-color "$@"; then
+  echo "the server's log, its last lines:" >&2
+  tail -20 "$work/log" >&2
+  exit 1
+fi
