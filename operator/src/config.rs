@@ -51,6 +51,10 @@ pub struct Config {
     #[arg(long, env = "PROVISO_RETIRE_AFTER", default_value = "5m", value_name = "DURATION", value_parser = retire_after)]
     pub retire_after: Duration,
 
+    /// How long to go on answering after SIGTERM, up to 5m: API servers learn of it a little later
+    #[arg(long, env = "PROVISO_SHUTDOWN_DELAY", default_value = "5s", value_name = "DURATION", value_parser = shutdown_delay)]
+    pub shutdown_delay: Duration,
+
     /// What to log: error, warn, info, debug, trace, or per module as in `info,operator=debug`
     #[arg(long, env = "PROVISO_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
@@ -62,6 +66,10 @@ pub struct Config {
 
 fn retire_after(text: &str) -> Result<Duration, String> {
     duration(text, Duration::from_secs(5), Duration::from_hours(1))
+}
+
+fn shutdown_delay(text: &str) -> Result<Duration, String> {
+    duration(text, Duration::ZERO, Duration::from_mins(5))
 }
 
 /// What a pod calls its host name is its own name.

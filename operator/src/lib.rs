@@ -22,8 +22,9 @@ use kube::Client;
 use proviso_crds::{ClusterPolicy, Policy};
 use proviso_election::{Election, Missing};
 use proviso_http::Certificate;
+use proviso_http::shutdown::{self, Phase};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
 use crate::admission::Admission;
@@ -34,17 +35,19 @@ use crate::guarded::Reports;
 
 /// The Lease of the operator that works: of several, one does.
 const LEASE: &str = "proviso-operator";
+/// How long requests may last that are under way when no more are accepted.
+const DRAIN: Duration = Duration::from_secs(10);
 
 /// Runs until SIGTERM or Ctrl-C.
 ///
 /// # Errors
 /// When there is no cluster.
 pub async fn run(config: Config) -> anyhow::Result<()> {
-    let stop = stop()?;
-    tokio::pin!(stop);
+    let mut phase = shutdown::listen(config.shutdown_delay).context("signals cannot be followed")?;
     let client = objects::client().await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
     let certificate = Arc::new(Certificate::default());
-    let serving = serve(&client, &config, &certificate).await?;
+    // It goes on while others take over.
+    let mut serving = tokio::spawn(serve(&client, &config, &certificate, phase.clone()).await?);
     let election = Election::stand(&config.namespace, LEASE, Missing::Make, &config.identity).await?;
     tracing::info!(namespace = config.namespace, identity = config.identity, "operator started");
     let names = admission::names(&config);
@@ -63,21 +66,25 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         }
     };
     tokio::select! {
-        () = &mut stop => {}
+        _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
         () = leading => {}
         () = certified => {}
-        () = serving => {}
+        _ = &mut serving => {}
     }
     election.end().await;
+    if !serving.is_finished() {
+        serving.await?;
+    }
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Answers the API server and probes, until it is dropped.
+/// Answers people, the API server and probes, until the process is to end.
 async fn serve(
     client: &Client,
     config: &Config,
     certificate: &Arc<Certificate>,
+    phase: watch::Receiver<Phase>,
 ) -> anyhow::Result<impl Future<Output = ()> + use<>> {
     let bind = async |flag: &str, address: SocketAddr| {
         TcpListener::bind(address).await.with_context(|| {
@@ -95,14 +102,15 @@ async fn serve(
     let proxies = Arc::new(FrontProxies::default());
     let api = api::router(client.clone(), &config.namespace, Arc::clone(&proxies));
     let answers = TowerToHyperService::new(Admission::new(client.clone(), config).router().merge(api));
-    let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate)));
+    let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), phase.clone()));
     let client = client.clone();
     Ok(async move {
-        tokio::join!(
-            proviso_http::serve(listener, Some(tls), answers, pending(), Duration::ZERO),
-            proviso_http::serve(admin, None, probes, pending(), Duration::ZERO),
-            proxies.follow(client),
-        );
+        let answering = proviso_http::serve(listener, Some(tls), answers, shutdown::draining(phase), DRAIN);
+        tokio::select! {
+            () = answering => {}
+            () = proviso_http::serve(admin, None, probes, pending(), Duration::ZERO) => {}
+            () = proxies.follow(client) => {}
+        }
     })
 }
 
@@ -150,18 +158,6 @@ impl Controllers {
             policy_servers::leader::run(Arc::clone(&self.servers)),
         );
     }
-}
-
-/// Waits for SIGTERM or Ctrl-C.
-fn stop() -> std::io::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
 }
 
 /// Starts logging to stderr.

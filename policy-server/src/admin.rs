@@ -8,9 +8,9 @@ use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use proviso_http::shutdown::Phase;
 
 use crate::routes::Server;
-use crate::shutdown::Phase;
 use crate::table::{Listed, Origin, Standing, Table};
 
 /// The routes of `--admin-listen`.

@@ -17,7 +17,6 @@ mod prepare;
 mod preview;
 mod rollout;
 mod routes;
-mod shutdown;
 mod state;
 mod table;
 mod tls;
@@ -34,6 +33,7 @@ use hyper_util::service::TowerToHyperService;
 use proviso_artifacts::{Cache, Fetcher, SigningKeys, Volume};
 use proviso_election::{Election, Missing};
 use proviso_engines::wasm;
+use proviso_http::shutdown;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 

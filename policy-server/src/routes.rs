@@ -11,13 +11,13 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use proviso_core::review::ReviewError;
 use proviso_core::{Action, Endpoint, Review, Verdict};
+use proviso_http::shutdown::Phase;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::after::After;
 use crate::decide::{Overloaded, decide};
 use crate::metrics::Metrics;
 use crate::preview::{Job, Previews};
-use crate::shutdown::Phase;
 use crate::table::{Entry, Origin, SharedTable, Table};
 
 /// The largest body, in bytes: an UPDATE carries two objects, and an API server takes objects of up to 3 MiB.

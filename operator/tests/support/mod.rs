@@ -112,7 +112,7 @@ impl Stage {
         let log = std::fs::File::options().create(true).append(true).open(self.plane.folder().log("operator"))?;
         let operator = Command::new(env!("CARGO_BIN_EXE_operator"))
             .args(["--namespace", NAMESPACE, "--log-format", "json", "--policy-server-image", IMAGE])
-            .args(["--listen", &format!("{host}:0"), "--admin-listen", "127.0.0.1:0"])
+            .args(["--listen", &format!("{host}:0"), "--admin-listen", "127.0.0.1:0", "--shutdown-delay", "0s"])
             .args(arguments)
             .env("KUBECONFIG", self.plane.kubeconfig())
             .stdin(Stdio::null())
