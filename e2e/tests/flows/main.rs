@@ -117,7 +117,13 @@ fn main() -> ExitCode {
     let trials = flows.map(|(name, flow)| {
         let (runtime, stage) = (Arc::clone(&runtime), Arc::clone(&stage));
         Trial::test(name, move || {
-            runtime.block_on(async { flow(&stage).await }).map_err(|error| format!("{error:?}").into())
+            runtime
+                .block_on(async {
+                    // Whatever became of the one before.
+                    stage.until_operated().await?;
+                    flow(&stage).await
+                })
+                .map_err(|error| format!("{error:?}").into())
         })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());

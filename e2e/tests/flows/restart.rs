@@ -29,7 +29,6 @@ pub async fn in_the_middle_of<T>(
     end: End,
     stage: &Stage,
 ) -> Result<T> {
-    stage.until_operated().await?;
     let mut events = changes_of(stage).await?;
     let stop = async {
         for _ in 0..changes {

@@ -232,12 +232,21 @@ impl Stage {
         .await
     }
 
-    /// Waits until every operator is Ready.
+    /// Waits until every operator is Ready, and is the one that API servers ask.
     pub async fn until_operated(&self) -> Result<()> {
         until("Ready operators", PATIENCE, async || {
             let operators = self.pods().list(&ListParams::default().labels(OPERATORS)).await?;
             let ready = operators.iter().filter(|pod| is_ready(pod)).count();
             ensure!(ready == 2 && operators.items.len() == 2, "{ready} of {} are Ready", operators.items.len());
+            // The way to one that is gone may be open for a moment still.
+            let only_try = PatchParams::apply("flows").force().dry_run();
+            let policy = json!({
+                "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "looked-at"},
+                "spec": deny("looked-at", "no"),
+            });
+            for _ in 0..20 {
+                self.policies().patch("looked-at", &only_try, &Patch::Apply(&policy)).await?;
+            }
             Ok(())
         })
         .await
