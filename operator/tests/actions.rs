@@ -1,6 +1,8 @@
 //! What people ask the operator itself: by kubectl through the aggregated API, with their own permissions, and at the REST
 //! façade with a token.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy knows only #[test] functions as tests")]
+
 mod support;
 
 use anyhow::{Context as _, Result, ensure};

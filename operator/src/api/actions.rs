@@ -176,15 +176,12 @@ impl<S: PolicyStore> Actions<S> {
 
     /// The experiment of this name, whatever its policy is.
     async fn experiment(&self, namespace: Option<&str>, name: &str) -> Result<ExperimentName, Error> {
-        let policy = match namespace {
-            Some(namespace) => {
-                let experiments = Api::<PolicyExperiment>::namespaced(self.client.clone(), namespace);
-                experiments.get_opt(name).await.map(|found| found.map(|it| it.spec.policy_ref.name))
-            }
-            None => {
-                let experiments = Api::<ClusterPolicyExperiment>::all(self.client.clone());
-                experiments.get_opt(name).await.map(|found| found.map(|it| it.spec.0.policy_ref.name))
-            }
+        let policy = if let Some(namespace) = namespace {
+            let experiments = Api::<PolicyExperiment>::namespaced(self.client.clone(), namespace);
+            experiments.get_opt(name).await.map(|found| found.map(|it| it.spec.policy_ref.name))
+        } else {
+            let experiments = Api::<ClusterPolicyExperiment>::all(self.client.clone());
+            experiments.get_opt(name).await.map(|found| found.map(|it| it.spec.0.policy_ref.name))
         };
         let policy = policy.map_err(unavailable)?.ok_or_else(|| Error::not_found(&format!("experiment {name}")))?;
         let policy =
