@@ -142,6 +142,12 @@ impl Rollout {
         if !experiment.is_some_and(|experiment| experiment.auto_start) {
             return Err(trouble.unwrap_or_else(|| "not started: spec.autoStart is false".to_owned()));
         }
-        Ok(Arc::new(Experiment { id: id.clone(), revision, metrics: self.metrics.experiment(id), trouble }))
+        Ok(Arc::new(Experiment {
+            id: id.clone(),
+            revision,
+            metrics: self.metrics.experiment(id),
+            tally: None,
+            trouble,
+        }))
     }
 }
