@@ -4,6 +4,7 @@ mod admin;
 mod admission;
 mod authority;
 pub mod config;
+mod experiments;
 mod guarded;
 mod objects;
 mod policies;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use hyper_util::service::TowerToHyperService;
 use kube::Client;
-use proviso_crds::{ClusterPolicy, Policy};
+use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
 use proviso_election::{Election, Missing};
 use proviso_http::Certificate;
 use tokio::net::TcpListener;
@@ -103,6 +104,7 @@ async fn serve(
 struct Controllers {
     authority: Authority,
     policies: Arc<policies::Context>,
+    experiments: Arc<experiments::Context>,
     servers: Arc<policy_servers::Context>,
     registration: admission::Registration,
 }
@@ -123,6 +125,12 @@ impl Controllers {
                 config.retire_after,
                 Arc::clone(&reports),
             )),
+            experiments: Arc::new(experiments::Context::new(
+                client.clone(),
+                namespace.clone(),
+                trusted(),
+                Arc::clone(&reports),
+            )),
             servers: Arc::new(policy_servers::Context::new(client.clone(), place, lifetimes, trusted(), reports)),
             registration: admission::Registration::new(client.clone(), config, trusted()),
             authority,
@@ -136,6 +144,8 @@ impl Controllers {
             self.registration.run(),
             policies::run::<Policy>(Arc::clone(&self.policies)),
             policies::run::<ClusterPolicy>(Arc::clone(&self.policies)),
+            experiments::run::<PolicyExperiment>(Arc::clone(&self.experiments)),
+            experiments::run::<ClusterPolicyExperiment>(Arc::clone(&self.experiments)),
             policy_servers::run(Arc::clone(&self.servers)),
             policy_servers::leader::run(Arc::clone(&self.servers)),
         );
