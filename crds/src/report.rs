@@ -29,6 +29,12 @@ impl DivergenceCounts {
         }
     }
 
+    /// Whether nothing was counted yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.evaluated == 0 && self.dropped == 0
+    }
+
     /// How many are of this kind.
     #[must_use]
     pub fn of(&self, divergence: Divergence) -> u64 {

@@ -211,7 +211,6 @@ async fn reconcile<K: ExperimentObject>(experiment: Arc<Guarded<K>>, context: Ar
     }
     let is_deleted = experiment.meta().deletion_timestamp.is_some();
     if is_deleted && !experiment.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
-        context.with_counted(|counted| counted.remove(&experiment.uid().unwrap_or_default()));
         return Ok(Action::await_change());
     }
     if experiment.0.is_err() && !is_deleted {
@@ -228,6 +227,10 @@ async fn reconcile<K: ExperimentObject>(experiment: Arc<Guarded<K>>, context: Ar
     let decision = rollout::decide(&observed);
     if apply::decision(&*experiment, &seen, &observed, &decision, &context).await?.is_break() {
         // The change comes back as an event.
+        return Ok(Action::await_change());
+    }
+    if decision.is_gone {
+        context.with_counted(|counted| counted.remove(&experiment.uid().unwrap_or_default()));
         return Ok(Action::await_change());
     }
     let mut look_again = decision.look_again;

@@ -354,6 +354,59 @@ async fn what_starts_by_itself_does_so_after_creation_and_after_each_update() ->
 }
 
 #[tokio::test]
+async fn an_operator_that_is_killed_at_any_step_leaves_nothing_behind() -> Result<()> {
+    let mut stage = Stage::serving("experiment-killed").await?;
+    stage.live("a", "true").await?;
+    let webhook = "proviso-preview-cluster.e";
+    // What is seen of each round before the operator is killed: less and less of what it has to do.
+    for round in 0..4 {
+        let spec = about(["pods", "services"][round % 2], &format!("{round} < 9"));
+        let generation = stage.experiment("e", "a", &spec, true).await?;
+        let candidate = format!("experiment.cluster.e-{generation}");
+        if stage.operators.is_empty() {
+            stage.start_operator(&[])?;
+        }
+        let is_started =
+            |it: &ExperimentStatus| it.preview_metadata.as_ref().is_some_and(|it| it.generation == generation);
+        stage.until_experiment("e", is_started).await?;
+        if round < 3 {
+            stage.candidate("e", generation).await?;
+        }
+        if round < 2 {
+            stage.serve(&candidate, POD).await?;
+        }
+        if round < 1 {
+            stage.until_path(webhook, &format!("/preview/cluster.a/e/{generation}")).await?;
+        }
+        stage.operators.clear();
+    }
+    // The last of these generations is what there is in the end, and nothing of the others.
+    stage.start_operator(&[])?;
+    stage.candidate("e", 4).await?;
+    stage.serve("experiment.cluster.e-4", POD).await?;
+    stage.until_path(webhook, "/preview/cluster.a/e/4").await?;
+    for generation in 1..4 {
+        stage.until_no_revision(&format!("experiment.cluster.e-{generation}")).await?;
+    }
+    // Also when it was told of the end, and came no further.
+    stage.operators.clear();
+    stage.kubectl.run(&["delete", "clusterpolicy", "a", "--wait=false"]).await?;
+    stage.kubectl.run(&["delete", "clusterpolicyexperiment", "e", "--wait=false"]).await?;
+    stage.start_operator(&[])?;
+    stage.until_no_webhook(webhook).await?;
+    stage.operators.clear();
+    stage.start_operator(&[])?;
+    until("everything to go", PATIENCE, async || {
+        let revisions = stage.api::<PolicyRevision>().list(&ListParams::default()).await?.items;
+        let policies = stage.dynamic("proviso.dev/v1alpha1", "ClusterPolicy", None);
+        ensure!(revisions.is_empty() && policies.get_opt("a").await?.is_none(), "{} revisions", revisions.len());
+        ensure!(stage.experiments().get_opt("e").await?.is_none());
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
 async fn ten_experiments_of_a_policy_are_previewed_and_the_eleventh_waits_for_room() -> Result<()> {
     let stage = Stage::serving("experiment-too-many").await?;
     stage.live("a", "true").await?;

@@ -45,7 +45,8 @@ pub(super) async fn write<K: ExperimentObject>(
     if status == known {
         return Ok(later);
     }
-    if counts(&known) != counts(&status) {
+    // That nothing was counted yet puts nothing off.
+    if counts(&known) != counts(&status) && status.divergence.as_ref().is_some_and(|it| !it.is_empty()) {
         context.with_counted(|counted| counted.insert(uid, Instant::now()));
     }
     let ours = ExperimentStatus { preview_metadata: None, ..status.clone() };

@@ -205,7 +205,9 @@ impl Slot {
             return None;
         }
         let preview = self.preview_report(now);
-        let is_news = preview != self.seen.reported.replica.as_ref().and_then(|it| it.preview.clone());
+        // That nothing was counted yet puts nothing off.
+        let is_news = preview.as_ref().is_some_and(|it| !it.counts.is_empty())
+            && preview != self.seen.reported.replica.as_ref().and_then(|it| it.preview.clone());
         let update = Update::of(self, replica, is_leader, preview, time)?;
         if is_news {
             self.preview_due = Some(now + PREVIEW_EVERY);
@@ -367,6 +369,42 @@ mod tests {
         assert_eq!(report(&mut slot).unwrap()["replica"]["replicas"][0]["reason"], "Loading", "this pod was restarted");
         let mut slot = Slot::new(seen("1", false, &item("old")));
         assert_eq!(report(&mut slot).unwrap()["replica"], json!({}), "disabled");
+    }
+
+    #[test]
+    fn what_came_of_a_preview_is_told_when_it_changed_and_every_ten_seconds_at_most() {
+        let (mut slot, now) = (Slot::new(seen("1", true, &Value::Null)), Instant::now());
+        fail(&mut slot, 1, PrepareError::Unsupported("spec.a".to_owned()), now);
+        let tally = Arc::new(Tally::new(PreviewReport::new(Time(Timestamp::UNIX_EPOCH))));
+        slot.tally = Some(Arc::clone(&tally));
+        let mut version = 1;
+        let mut told = |slot: &mut Slot, seconds: u64| {
+            let now = now + Duration::from_secs(seconds);
+            let update = slot.begin_report(&replica(), false, now, Timestamp::UNIX_EPOCH)?;
+            let status = update.replica.unwrap();
+            version += 1;
+            let answer = seen(&version.to_string(), true, &status).reported;
+            slot.take_reported("a", Ok(answer), now);
+            status["replicas"][0]["preview"]["counts"]["dropped"].as_u64()
+        };
+        assert_eq!(told(&mut slot, 0), Some(0));
+        assert_eq!(told(&mut slot, 1), None, "nothing has changed");
+        tally.drop_one();
+        assert_eq!(told(&mut slot, 2), Some(1));
+        tally.drop_one();
+        assert_eq!((told(&mut slot, 3), told(&mut slot, 11)), (None, None));
+        assert_eq!((told(&mut slot, 12), told(&mut slot, 60)), (Some(2), None));
+        // Who comes after it and has loaded nothing yet takes none of that away.
+        let mut successor = Slot::new(seen(
+            "9",
+            true,
+            &json!({"replicas": [{
+                "name": "default-0", "podUID": "pod", "serverVersion": "0", "ready": "True", "reason": "Loaded",
+                "lastTransitionTime": "2026-01-01T00:00:00Z", "preview": slot.preview_report(now),
+            }]}),
+        ));
+        let item = report(&mut successor).unwrap()["replica"]["replicas"][0].take();
+        assert_eq!((&item["reason"], &item["preview"]["counts"]["dropped"]), (&json!("Loading"), &json!(2)));
     }
 
     #[test]
