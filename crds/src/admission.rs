@@ -1,5 +1,7 @@
 //! `spec.admission`: which requests to the Kubernetes API a policy decides about, and what its verdict does.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::ParseExpressionError;
@@ -89,6 +91,18 @@ impl Admission {
         )
     }
 
+    /// Which requests it covers, to be compared with another's.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        Reach {
+            rules: self.rules.iter().map(rule).collect(),
+            namespaces: requirements(self.namespace_selector.as_ref()),
+            objects: requirements(self.object_selector.as_ref()),
+            conditions: self.match_conditions.iter().map(|condition| condition.expression.clone()).collect(),
+            exact: self.match_policy == MatchPolicy::Exact,
+        }
+    }
+
     /// What this section does to verdicts.
     #[must_use]
     pub fn to_enforcement(&self) -> Enforcement {
@@ -103,10 +117,101 @@ impl Admission {
     }
 }
 
+/// Which requests an `admission` section covers. Two that are equal cover the same ones; two that are not may do so in other
+/// words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    rules: BTreeSet<Rule>,
+    namespaces: BTreeSet<Requirement>,
+    objects: BTreeSet<Requirement>,
+    conditions: BTreeSet<String>,
+    exact: bool,
+}
+
+/// Operations, groups, versions, resources, scope.
+type Rule = ([BTreeSet<String>; 4], String);
+/// Of a label: key, operator, values.
+type Requirement = (String, String, BTreeSet<String>);
+
+fn rule(rule: &RuleWithOperations) -> Rule {
+    let lists = [&rule.operations, &rule.api_groups, &rule.api_versions, &rule.resources];
+    (lists.map(|list| list.iter().flatten().cloned().collect()), rule.scope.clone().unwrap_or_else(|| "*".to_owned()))
+}
+
+fn requirements(selector: Option<&LabelSelector>) -> BTreeSet<Requirement> {
+    let labels = selector.iter().flat_map(|it| it.match_labels.iter().flatten());
+    let labels = labels.map(|(key, value)| (key.clone(), "In".to_owned(), BTreeSet::from([value.clone()])));
+    let expressions = selector.iter().flat_map(|it| it.match_expressions.iter().flatten());
+    let expressions =
+        expressions.map(|it| (it.key.clone(), it.operator.clone(), it.values.iter().flatten().cloned().collect()));
+    labels.chain(expressions).collect()
+}
+
 fn timeout_seconds() -> u32 {
     10
 }
 
 fn background_audit() -> bool {
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn reach(section: &Value) -> Reach {
+        serde_json::from_value::<Admission>(section.clone()).unwrap().reach()
+    }
+
+    fn section() -> Value {
+        json!({
+            "rules": [
+                {"operations": ["CREATE", "UPDATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]},
+                {"operations": ["CREATE"], "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"]},
+            ],
+            "objectSelector": {"matchLabels": {"a": "b"}},
+            "matchConditions": [{"name": "one", "expression": "true"}, {"name": "two", "expression": "1 < 2"}],
+        })
+    }
+
+    #[test]
+    fn what_covers_the_same_is_the_same_in_any_order() {
+        let mut other = section();
+        other["rules"].as_array_mut().unwrap().reverse();
+        other["rules"][1]["operations"].as_array_mut().unwrap().reverse();
+        other["rules"][0]["scope"] = json!("*");
+        other["objectSelector"] = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]});
+        other["namespaceSelector"] = json!({});
+        other["matchConditions"] = json!([{"name": "x", "expression": "1 < 2"}, {"name": "y", "expression": "true"}]);
+        other["matchPolicy"] = json!("Equivalent");
+        // How it is enforced does not matter.
+        for (field, value) in
+            [("mode", json!("Monitor")), ("mutating", json!(true)), ("failurePolicy", json!("Ignore"))]
+        {
+            other[field] = value;
+        }
+        assert_eq!(reach(&section()), reach(&other));
+    }
+
+    #[test]
+    fn every_field_that_says_which_requests_makes_a_difference() {
+        for (pointer, value) in [
+            ("/rules/0/operations", json!(["CREATE"])),
+            ("/rules/0/apiGroups", json!(["*"])),
+            ("/rules/0/apiVersions", json!(["*"])),
+            ("/rules/0/resources", json!(["pods", "pods/exec"])),
+            ("/rules/0/scope", json!("Namespaced")),
+            ("/objectSelector", Value::Null),
+            ("/objectSelector", json!({"matchExpressions": [{"key": "a", "operator": "Exists"}]})),
+            ("/namespaceSelector", json!({"matchLabels": {"a": "b"}})),
+            ("/matchConditions", json!([])),
+            ("/matchPolicy", json!("Exact")),
+        ] {
+            let mut other = section();
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            other.pointer_mut(parent).unwrap()[key] = value.clone();
+            assert_ne!(reach(&section()), reach(&other), "{pointer} = {value}");
+        }
+    }
 }

@@ -10,11 +10,12 @@ mod experiment;
 mod policy;
 mod policy_server;
 mod program;
+mod report;
 mod revision;
 mod subscription;
 pub mod validation;
 
-pub use admission::{Admission, FailurePolicy, MatchPolicy, Mode};
+pub use admission::{Admission, FailurePolicy, MatchPolicy, Mode, Reach};
 pub use definitions::{chart, definitions};
 pub use experiment::{
     ClusterPolicyExperiment, ClusterPolicyExperimentSpec, DivergenceCounts, DivergenceSample, ExperimentSpec,
@@ -31,7 +32,7 @@ pub use program::{
     Cel, CelAuditAnnotation, CelMutation, CelMutationType, CelValidation, CelVariable, ConfigMapKeyRef, Group,
     GroupMember, Program, Rego, RegoDialect, SecretRef, Wasm, WasmMode,
 };
-
+pub use report::{MAX_MESSAGE, MAX_SAMPLES};
 pub use revision::{
     ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, PreviewReport, Readiness,
     ReplicaStatus, RevisedExperiment, RevisedPolicy, RevisionRole,

@@ -3,6 +3,7 @@
 
 pub(crate) mod certificate;
 mod check;
+mod experiment;
 mod registration;
 
 use std::sync::Arc;
@@ -16,7 +17,9 @@ use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use kube::{Api, Client};
 use proviso_core::PolicyId;
+use proviso_crds::validation::FieldError;
 use proviso_crds::{PolicyServer, PolicySpec};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::config::Config;
@@ -91,29 +94,39 @@ impl Admission {
         if request.operation == Operation::Update && old == Some(spec) {
             return None;
         }
-        let namespace = match request.kind.kind.as_str() {
-            "Policy" => Some(request.namespace.clone().unwrap_or_default()),
-            "ClusterPolicy" => None,
-            other => return Some(format!("{other} is no kind of policy")),
-        };
+        let namespace = request.namespace.clone().unwrap_or_default();
+        match request.kind.kind.as_str() {
+            "Policy" => self.policy_refusal(object, Some(namespace)).await,
+            "ClusterPolicy" => self.policy_refusal(object, None).await,
+            "PolicyExperiment" => self.experiment_refusal(request, Some(namespace)).await,
+            "ClusterPolicyExperiment" => self.experiment_refusal(request, None).await,
+            other => Some(format!("{other} is no kind of policy")),
+        }
+    }
+
+    async fn policy_refusal(&self, object: &DynamicObject, namespace: Option<String>) -> Option<String> {
         let name = object.metadata.name.clone().unwrap_or_default();
-        let spec = match read(spec) {
+        let spec: PolicySpec = match read(&object.data["spec"]) {
             Ok(spec) => spec,
             Err(error) => return Some(error),
         };
         let id = PolicyId::new(namespace.as_deref(), &name);
         let checked = spec.clone();
-        let checking = tokio::task::spawn_blocking(move || check::policy(namespace.as_deref(), &name, &checked));
-        match tokio::time::timeout(PATIENCE, checking).await {
-            Ok(Ok(errors)) if errors.is_empty() => self.webhook_refusal(&id.ok()?, &spec).await,
-            Ok(Ok(errors)) => Some(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
-            Ok(Err(stopped)) => Some(format!("spec.program: the compiler stopped: {stopped}")),
-            Err(_) => Some(format!("spec.program: compiling it took longer than {} s", PATIENCE.as_secs())),
+        if let Err(error) = compiled("spec", move || check::policy(namespace.as_deref(), &name, &checked)).await {
+            return Some(error);
         }
+        let (id, admission) = (id.ok()?, spec.admission.as_ref()?);
+        // Of no generation that there is: only what it covers matters.
+        let wanted = build::webhook(&id, "", 1, (&spec, admission), (&self.namespace, ""));
+        self.webhook_refusal(&id, "spec", &wanted).await
     }
 
     /// What is taken, and will not go live as it is: the policy server may come later.
     async fn warning(&self, request: &AdmissionRequest<DynamicObject>) -> Option<String> {
+        if request.kind.kind.ends_with("Experiment") {
+            // Where it is previewed is for its policy to say.
+            return self.experiment_warning(request).await;
+        }
         let name = request.object.as_ref()?.data["spec"]["policyServer"].as_str().unwrap_or("default").to_owned();
         let servers = Api::<PolicyServer>::all(self.client.clone());
         match tokio::time::timeout(TRIAL, servers.get_metadata_opt(&name)).await {
@@ -124,15 +137,13 @@ impl Admission {
         }
     }
 
-    /// Why the API server would not take the webhook of this policy: it knows best what its expressions may be.
-    async fn webhook_refusal(&self, id: &PolicyId, spec: &PolicySpec) -> Option<String> {
-        let admission = spec.admission.as_ref()?;
-        // Of no generation that there is: only what it covers matters.
-        let wanted = build::webhook(id, "", 1, (spec, admission), (&self.namespace, ""));
+    /// Why the API server would not take this webhook: it knows best what its expressions may be. `at` is where the spec of
+    /// the policy stands.
+    async fn webhook_refusal(&self, id: &PolicyId, at: &str, wanted: &Value) -> Option<String> {
         let only_try = PatchParams::apply("proviso-admission").force().dry_run();
-        match tokio::time::timeout(TRIAL, apply::webhook(&wanted, &only_try, &self.client)).await {
+        match tokio::time::timeout(TRIAL, apply::webhook(wanted, &only_try, &self.client)).await {
             Ok(Err(kube::Error::Api(status))) if status.code == 422 => {
-                Some(format!("spec.admission: the API server does not take its webhook: {}", status.message))
+                Some(format!("{at}.admission: the API server does not take its webhook: {}", status.message))
             }
             // What cannot be tried here is found out by the rollout.
             Ok(Err(error)) => {
@@ -144,6 +155,16 @@ impl Admission {
     }
 }
 
-fn read(spec: &Value) -> Result<PolicySpec, String> {
+/// Checks off the async workers, and not for ever: some sources are hard to compile.
+async fn compiled(at: &str, check: impl FnOnce() -> Vec<FieldError> + Send + 'static) -> Result<(), String> {
+    match tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(check)).await {
+        Ok(Ok(errors)) if errors.is_empty() => Ok(()),
+        Ok(Ok(errors)) => Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+        Ok(Err(stopped)) => Err(format!("{at}.program: the compiler stopped: {stopped}")),
+        Err(_) => Err(format!("{at}.program: compiling it took longer than {} s", PATIENCE.as_secs())),
+    }
+}
+
+fn read<T: DeserializeOwned>(spec: &Value) -> Result<T, String> {
     serde_path_to_error::deserialize(spec).map_err(|error| format!("spec.{}: {}", error.path(), error.inner()))
 }

@@ -5,6 +5,7 @@ mod admission;
 mod api;
 mod authority;
 pub mod config;
+mod experiments;
 mod guarded;
 mod objects;
 mod policies;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use hyper_util::service::TowerToHyperService;
 use kube::Client;
-use proviso_crds::{ClusterPolicy, Policy};
+use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
 use proviso_election::{Election, Missing};
 use proviso_http::Certificate;
 use proviso_http::shutdown::{self, Phase};
@@ -118,6 +119,7 @@ async fn serve(
 struct Controllers {
     authority: Authority,
     policies: Arc<policies::Context>,
+    experiments: Arc<experiments::Context>,
     servers: Arc<policy_servers::Context>,
     registration: admission::Registration,
     actions: api::registration::Registration,
@@ -139,6 +141,12 @@ impl Controllers {
                 config.retire_after,
                 Arc::clone(&reports),
             )),
+            experiments: Arc::new(experiments::Context::new(
+                client.clone(),
+                namespace.clone(),
+                trusted(),
+                Arc::clone(&reports),
+            )),
             servers: Arc::new(policy_servers::Context::new(client.clone(), place, lifetimes, trusted(), reports)),
             registration: admission::Registration::new(client.clone(), config, trusted()),
             actions: api::registration::Registration::new(client.clone(), config, trusted()),
@@ -154,6 +162,8 @@ impl Controllers {
             self.actions.run(),
             policies::run::<Policy>(Arc::clone(&self.policies)),
             policies::run::<ClusterPolicy>(Arc::clone(&self.policies)),
+            experiments::run::<PolicyExperiment>(Arc::clone(&self.experiments)),
+            experiments::run::<ClusterPolicyExperiment>(Arc::clone(&self.experiments)),
             policy_servers::run(Arc::clone(&self.servers)),
             policy_servers::leader::run(Arc::clone(&self.servers)),
         );

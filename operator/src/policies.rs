@@ -4,8 +4,8 @@
 
 pub(crate) mod apply;
 pub(crate) mod build;
-mod object;
-mod observe;
+pub(crate) mod object;
+pub(crate) mod observe;
 mod rollback;
 mod status;
 
@@ -21,9 +21,10 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_core::policy_id::PolicyIdError;
 use proviso_core::rollout;
-use proviso_crds::PolicyRevision;
+use proviso_crds::{PolicyRevision, RevisionRole};
 
 use crate::authority;
+use crate::experiments::ExperimentObject as _;
 use crate::guarded::{Guarded, Reports};
 use crate::objects::{self, MANAGER, POLICY_LABEL, RESYNC, RETRY, SERVER_LABEL, note};
 use object::PolicyObject;
@@ -109,6 +110,7 @@ pub async fn run<K: PolicyObject>(context: Arc<Context>) {
             changes.clone(),
             of_revision(policies.clone()),
         )
+        .watches(Api::<Guarded<K::Experiment>>::all(client.clone()), changes.clone(), of_experiment::<K>)
         .watches(
             Api::<Pod>::namespaced(client.clone(), &context.namespace),
             changes.labels(SERVER_LABEL),
@@ -122,7 +124,8 @@ pub async fn run<K: PolicyObject>(context: Arc<Context>) {
         .await;
 }
 
-/// The policy that a revision is of; by name, since it may stand in the way of another policy's.
+/// The policy that a revision is of; by name, since it may stand in the way of another policy's. What becomes of candidates
+/// is nothing to it.
 fn of_revision<K: PolicyObject>(
     policies: Store<Guarded<K>>,
 ) -> impl Fn(Guarded<PolicyRevision>) -> Option<ObjectRef<Guarded<K>>> {
@@ -132,8 +135,15 @@ fn of_revision<K: PolicyObject>(
         let policy = &known.spec.policy_ref;
         let reference = ObjectRef::new(&policy.name);
         let reference = policy.namespace.as_deref().map_or(reference.clone(), |namespace| reference.within(namespace));
-        (policy.kind == K::KIND).then_some(reference)
+        (policy.kind == K::KIND && known.spec.role == RevisionRole::Live).then_some(reference)
     }
+}
+
+/// The policy that waits for the end of an experiment.
+fn of_experiment<K: PolicyObject>(experiment: Guarded<K::Experiment>) -> Option<ObjectRef<Guarded<K>>> {
+    let going = experiment.0.ok().filter(|it| it.meta().deletion_timestamp.is_some())?;
+    let reference = ObjectRef::new(&going.spec().policy_ref.name);
+    Some(going.namespace().map_or(reference.clone(), |namespace| reference.within(&namespace)))
 }
 
 /// The policies of a pod's policy server.

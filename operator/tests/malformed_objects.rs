@@ -28,7 +28,7 @@ impl Stage {
     /// With a policy server of one Ready replica, and kinds that let anything in.
     async fn loose(name: &str) -> Result<Self> {
         let mut stage = Self::start(name).await?;
-        for kind in ["policies", "clusterpolicies", "policyservers", "policyrevisions"] {
+        for kind in ["policies", "clusterpolicies", "policyservers", "policyrevisions", "clusterpolicyexperiments"] {
             let anything = json!([{
                 "op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec",
                 "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
@@ -222,6 +222,42 @@ async fn a_malformed_revision_is_reported_and_its_policy_goes_on() -> Result<()>
     let left: Vec<_> = left.iter().map(ResourceExt::name_any).collect();
     ensure!(left == ["cluster.b-1"], "{left:?}");
     Ok(())
+}
+
+#[tokio::test]
+async fn a_malformed_experiment_is_reported_and_what_is_previewed_goes_on() -> Result<()> {
+    let stage = Stage::loose("malformed-experiment").await?;
+    let (experiments, revisions) =
+        (stage.kind("ClusterPolicyExperiment", None), stage.kind("PolicyRevision", Some(NAMESPACE)));
+    stage.live("a").await?;
+    let create = async |name: &str| -> Result<DynamicObject> {
+        let policy = stage.cluster_policies().get("a").await?.data["spec"].clone();
+        let experiment = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicyExperiment", "metadata": {"name": name},
+            "spec": {"policyRef": {"name": "a"}, "policy": policy, "autoStart": true},
+        });
+        experiments.create(&PostParams::default(), &serde_json::from_value(experiment)?).await?;
+        let candidate = format!("experiment.cluster.{name}-1");
+        until(&candidate, PATIENCE, async || Ok(revisions.get(&candidate).await?)).await
+    };
+    let candidate = create("e").await?;
+    stage.spoil(&experiments, "e", "/spec/policy/program", json!({"newer": {}})).await?;
+    stage.until_complaint("ClusterPolicyExperiment", "e", "spec.policy.program: ").await?;
+    create("other").await?;
+    ensure!(revisions.get("experiment.cluster.e-1").await?.uid() == candidate.uid(), "it was made anew");
+
+    // A candidate that nobody can read is made anew.
+    let spoilt = revisions.get("experiment.cluster.other-1").await?;
+    stage.spoil(&revisions, "experiment.cluster.other-1", "/spec/data", json!(7)).await?;
+    until("another candidate", PATIENCE, async || {
+        ensure!(revisions.get("experiment.cluster.other-1").await?.uid() != spoilt.uid());
+        Ok(())
+    })
+    .await?;
+    // It can go, with all that was made of it.
+    experiments.delete("e", &DeleteParams::default()).await?;
+    stage.until_gone(&experiments, "e").await?;
+    stage.until_gone(&revisions, "experiment.cluster.e-1").await
 }
 
 #[tokio::test]

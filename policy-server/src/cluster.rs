@@ -28,7 +28,8 @@ use crate::config::Replica;
 use crate::metrics::Metrics;
 use crate::preparations::Preparations;
 use crate::prepare::{ModuleSource, PrepareError, Prepared, Preparer, Scope};
-use crate::table::SharedTable;
+use crate::preview;
+use crate::table::{Experiment, SharedTable};
 use report::Reporter;
 use revision::Seen;
 use slot::Slot;
@@ -256,6 +257,16 @@ impl Follower {
             Err(error) => tracing::warn!(revision = name, reason = error.reason(), %error, "revision does not work"),
         }
         slot.settle(result, Instant::now());
+        if let Some(id) = wanted.experiment {
+            let metrics = self.metrics.experiment(&id);
+            slot.preview(preview::now(), |revision, tally| Experiment {
+                id,
+                revision,
+                metrics,
+                tally: Some(tally),
+                trouble: None,
+            });
+        }
         self.is_changed = true;
     }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use proviso_artifacts::{CacheError, Digest, DigestError, FetchError, Fetcher, ReferenceError, Volume};
 use proviso_core::{PolicyId, experiment};
-use proviso_crds::{Group, PolicySpec, Program as ProgramSpec, Wasm};
-use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, group, wasm};
+use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
+use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, cel, group, wasm};
 use proviso_programs::{compile_cel, compile_rego};
 use serde_json::{Map, Value};
 
@@ -161,6 +161,8 @@ impl Preparer {
             generation: of.generation,
             etag: experiment::etag(of.uid, of.generation),
             matching: admission.to_match()?.confined_to(of.policy.namespace()),
+            reach: admission.reach(),
+            conditions: conditions(admission),
             enforcement: admission.to_enforcement(),
             enabled: spec.enabled,
             timeout: self.timeout(spec),
@@ -253,6 +255,18 @@ impl Preparer {
         group::Program::new(members, &spec.expression, spec.message.clone())
             .map_err(in_field(&format!("{field}.group.expression")))
     }
+}
+
+/// The API server has compiled them before, and knows more than we do.
+fn conditions(admission: &Admission) -> Option<cel::Program> {
+    let conditions = admission.match_conditions.iter();
+    let conditions: Vec<_> = conditions
+        .map(|it| cel::Validation { expression: it.expression.clone(), ..cel::Validation::default() })
+        .collect();
+    if conditions.is_empty() {
+        return None;
+    }
+    cel::Program::compile(conditions, &Value::Object(Map::new())).ok()
 }
 
 fn in_field(field: &str) -> impl FnOnce(CompileError) -> PrepareError {

@@ -2,19 +2,24 @@
 //! bounded and never waits; the workers run at the lowest priority, so that live requests do not feel them.
 
 mod line;
+mod tally;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::io::{self, Write as _};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use proviso_core::matching::Labels;
 use proviso_core::{Divergence, Failure, Review, Verdict};
-use proviso_engines::EvaluationError;
+use proviso_engines::{Deadline, EvaluationError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::decide::{evaluate, exemption};
+use crate::decide::{Overloaded, evaluate, exemption};
 use crate::table::{Experiment, Revision};
+
+pub use tally::{Tally, now};
 
 /// The most experiments that are evaluated at the same time.
 const CONCURRENCY: u32 = 4;
@@ -24,12 +29,47 @@ const QUEUE_KIB: usize = 64 * 1024;
 /// A request that was answered, and the experiments to ask about it.
 #[derive(Debug)]
 pub struct Job {
-    pub live: Arc<Revision>,
+    pub live: Live,
     pub experiments: Arc<[Arc<Experiment>]>,
+    /// These only if their `matchConditions` leave the request out: else their own webhook is asked about it.
+    pub unsure: Vec<Arc<Experiment>>,
     pub namespaces: Arc<BTreeMap<String, Labels>>,
     pub review: Review,
-    /// As it left.
-    pub verdict: Verdict,
+}
+
+/// What the experiments are compared with.
+#[derive(Debug)]
+pub enum Live {
+    /// The verdict as it left.
+    Answered { revision: Arc<Revision>, verdict: Verdict },
+    /// What would answer, if the API server asked the policy too; none if there is nothing that would.
+    Unasked(Option<Arc<Revision>>),
+}
+
+impl Live {
+    fn revision(&self) -> Option<&Arc<Revision>> {
+        match self {
+            Self::Answered { revision, .. } => Some(revision),
+            Self::Unasked(revision) => revision.as_ref(),
+        }
+    }
+
+    /// The verdict that left, or that would have left; neither counted nor logged as a decision.
+    async fn verdict(&self, job: &Job) -> Result<Cow<'_, Verdict>, Overloaded> {
+        let revision = match self {
+            Self::Answered { verdict, .. } => return Ok(Cow::Borrowed(verdict)),
+            Self::Unasked(None) => return Ok(Cow::Owned(Verdict::allow())),
+            Self::Unasked(Some(revision)) if is_left_out(revision, &job.review).await => {
+                return Ok(Cow::Owned(Verdict::allow()));
+            }
+            Self::Unasked(Some(revision)) => revision,
+        };
+        match would_be(revision, &job.review, &job.namespaces).await {
+            Ok(verdict) => Ok(Cow::Owned(verdict)),
+            Err(EvaluationError::Overloaded) => Err(Overloaded),
+            Err(error) => Ok(Cow::Owned(Failure::from(&error).verdict().enforce(&revision.enforcement))),
+        }
+    }
 }
 
 /// The way into the preview queue.
@@ -74,7 +114,7 @@ impl Previews {
         let memory = Arc::clone(&self.memory).try_acquire_many_owned(kib);
         if !memory.is_ok_and(|memory| self.jobs.try_send((job, memory)).is_ok()) {
             for experiment in experiments.iter() {
-                experiment.metrics.dropped.inc();
+                experiment.drop_one();
             }
         }
     }
@@ -84,11 +124,16 @@ async fn work(mut receiver: mpsc::Receiver<(Job, OwnedSemaphorePermit)>, concurr
     let places = Arc::new(Semaphore::new(concurrency as usize));
     while let Some((job, _memory)) = receiver.recv().await {
         let job = Arc::new(job);
-        for experiment in job.experiments.iter() {
+        let sure = job.experiments.iter().map(|experiment| (experiment, true));
+        for (experiment, is_sure) in sure.chain(job.unsure.iter().map(|experiment| (experiment, false))) {
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
             let (job, experiment) = (Arc::clone(&job), Arc::clone(experiment));
             tokio::spawn(async move {
-                preview(&job, &experiment).await;
+                if is_sure {
+                    preview(&job, &experiment, would_be(&experiment.revision, &job.review, &job.namespaces)).await;
+                } else if is_left_out(&experiment.revision, &job.review).await {
+                    preview(&job, &experiment, ready(Ok(Verdict::allow()))).await;
+                }
                 drop(place);
             });
         }
@@ -97,21 +142,33 @@ async fn work(mut receiver: mpsc::Receiver<(Job, OwnedSemaphorePermit)>, concurr
     let _ = places.acquire_many(concurrency).await;
 }
 
-/// Evaluates one experiment on one request: one line, one count.
-async fn preview(job: &Job, experiment: &Experiment) {
+/// Compares what one experiment says about one request: one line, one count.
+async fn preview(job: &Job, experiment: &Experiment, verdict: impl Future<Output = Result<Verdict, EvaluationError>>) {
+    let Ok(live) = job.live.verdict(job).await else { return experiment.drop_one() };
     let start = Instant::now();
-    let verdict = match would_be(&experiment.revision, &job.review, &job.namespaces).await {
+    let verdict = match verdict.await {
         // Live requests took all places: that says nothing about the experiment.
-        Err(EvaluationError::Overloaded) => {
-            experiment.metrics.dropped.inc();
-            return;
-        }
+        Err(EvaluationError::Overloaded) => return experiment.drop_one(),
         verdict => verdict.map_err(|error| Failure::from(&error)),
     };
     let duration = start.elapsed();
-    let divergence = compare(job, verdict.as_ref());
-    experiment.metrics.observe(divergence);
-    write(job, experiment, verdict.as_ref(), divergence, duration);
+    let verdict = verdict.as_ref();
+    let divergence = compare(&live, verdict, &job.review);
+    experiment.observe(divergence, &job.review, message(divergence, &live, verdict));
+    write(&line::Line::new(job, &live, experiment, verdict, divergence, duration));
+}
+
+/// What the one of the two that denies says: the experiment, unless only the live policy denies.
+fn message<'a>(
+    divergence: Divergence,
+    live: &'a Verdict,
+    experiment: Result<&'a Verdict, &'a Failure>,
+) -> Option<&'a str> {
+    match (divergence, experiment) {
+        (Divergence::NewlyAllowed, _) => live.message.as_deref(),
+        (_, Ok(verdict)) => verdict.message.as_deref(),
+        (_, Err(failure)) => Some(&failure.message),
+    }
 }
 
 /// The verdict that would leave, were the experiment live.
@@ -126,23 +183,23 @@ async fn would_be(
     Ok(evaluate(revision, review).await?.enforce(&revision.enforcement))
 }
 
-fn compare(job: &Job, experiment: Result<&Verdict, &Failure>) -> Divergence {
-    let patches = job.verdict.patch.is_some() || experiment.is_ok_and(|verdict| verdict.patch.is_some());
-    let object = patches.then(|| job.review.object_json()).flatten();
-    let object = object.and_then(|json| proviso_core::review::parse(json).ok());
-    Divergence::between(&job.verdict, experiment, object.as_ref())
+/// Whether the API server would not ask the revision, for its `matchConditions`. What they come to no decision about counts
+/// as covered, as everywhere.
+async fn is_left_out(revision: &Revision, review: &Review) -> bool {
+    let Some(conditions) = &revision.conditions else { return false };
+    conditions.evaluate(review, Deadline::after(revision.timeout)).await.is_ok_and(|verdict| !verdict.allowed)
 }
 
-fn write(
-    job: &Job,
-    experiment: &Experiment,
-    verdict: Result<&Verdict, &Failure>,
-    divergence: Divergence,
-    duration: Duration,
-) {
-    let line = line::Line::new(job, experiment, verdict, divergence, duration).to_text();
+fn compare(live: &Verdict, experiment: Result<&Verdict, &Failure>, review: &Review) -> Divergence {
+    let patches = live.patch.is_some() || experiment.is_ok_and(|verdict| verdict.patch.is_some());
+    let object = patches.then(|| review.object_json()).flatten();
+    let object = object.and_then(|json| proviso_core::review::parse(json).ok());
+    Divergence::between(live, experiment, object.as_ref())
+}
+
+fn write(line: &line::Line<'_>) {
     // One write a line, so that lines of several threads do not mix. A closed stdout must not end the server.
-    if let Err(error) = io::stdout().lock().write_all(line.as_bytes()) {
+    if let Err(error) = io::stdout().lock().write_all(line.to_text().as_bytes()) {
         tracing::debug!(%error, "a preview line could not be written");
     }
 }

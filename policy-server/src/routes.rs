@@ -1,4 +1,6 @@
-//! What an API server asks: `/validate`, `/validate_raw` and `/audit`.
+//! What an API server asks: `/validate`, `/validate_raw`, `/audit` and `/preview`.
+
+mod preview;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,14 +12,14 @@ use hyper::body::{Body as _, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use proviso_core::review::ReviewError;
-use proviso_core::{Action, Endpoint, Review, Verdict};
+use proviso_core::{Action, Endpoint, Review, Target, Verdict};
 use proviso_http::shutdown::Phase;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::after::After;
 use crate::decide::{Overloaded, decide};
 use crate::metrics::Metrics;
-use crate::preview::{Job, Previews};
+use crate::preview::{Job, Live, Previews};
 use crate::table::{Entry, Origin, SharedTable, Table};
 
 /// The largest body, in bytes: an UPDATE carries two objects, and an API server takes objects of up to 3 MiB.
@@ -102,13 +104,19 @@ fn verdict_of(action: Action, verdict: &Verdict, uid: &str) -> Vec<u8> {
 
 impl Server {
     async fn respond(&self, request: Request<Incoming>) -> Result<Response<After>, Refusal> {
-        let endpoint = Endpoint::parse(request.uri().path())
+        let target = Target::parse(request.uri().path())
             .map_err(|error| Refusal::new(StatusCode::NOT_FOUND, "unknown_path", error.to_string()))?;
         if request.method() != Method::POST {
             let message = "policies are asked by POST";
             return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method", message));
         }
-        let body = request.into_body();
+        match target {
+            Target::Policy(endpoint) => self.decide(request.into_body(), endpoint).await,
+            Target::Preview(endpoint) => self.preview(request.into_body(), &endpoint).await,
+        }
+    }
+
+    async fn decide(&self, body: Incoming, endpoint: Endpoint) -> Result<Response<After>, Refusal> {
         let _memory = self.admit(&body)?;
         let body = read_body(body).await?;
         let review = match endpoint.action {
@@ -141,20 +149,24 @@ impl Server {
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
         })?;
         let body = verdict_of(endpoint.action, &verdict, review.uid());
-        let is_live = entry.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, revision));
+        // In a cluster whatever is asked is live: API servers learn of a switch at different times.
+        let is_live = matches!(table.origin, Origin::Cluster(_))
+            || entry.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, revision));
         let is_previewed = is_live && endpoint.action == Action::Validate && !review.is_dry_run();
         if !is_previewed || entry.experiments.is_empty() {
             return Ok(json(StatusCode::OK, body.into()));
         }
-        let job = Job {
-            live: Arc::clone(revision),
-            experiments: Arc::clone(&entry.experiments),
-            namespaces: Arc::clone(&table.namespaces),
-            review,
-            verdict,
-        };
+        let (revision, policy) = (Arc::clone(revision), endpoint.policy);
         let previews = self.previews.clone();
-        Ok(json(StatusCode::OK, After::new(body, move || previews.offer(job))))
+        let preview = move || {
+            let Some(entry) = table.policies.get(&policy) else { return };
+            let (experiments, unsure) = preview::riding(&table, entry, &revision, &review);
+            if !experiments.is_empty() || !unsure.is_empty() {
+                let (live, namespaces) = (Live::Answered { revision, verdict }, Arc::clone(&table.namespaces));
+                previews.offer(Job { live, experiments, unsure, namespaces, review });
+            }
+        };
+        Ok(json(StatusCode::OK, After::new(body, preview)))
     }
 
     /// Sets memory aside for a large body, as long as its answer takes.

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use proviso_core::matching::Labels;
-use proviso_core::{Enforcement, Match, PolicyId};
-use proviso_engines::Program;
+use proviso_core::{Divergence, Enforcement, Match, PolicyId, Review};
+use proviso_crds::Reach;
+use proviso_engines::{Program, cel};
 use tokio::sync::watch;
 
 use crate::manifests::ExperimentId;
 use crate::metrics::{ExperimentMetrics, PolicyMetrics};
+use crate::preview::Tally;
 
 /// The table that requests read.
 #[derive(Debug, Default)]
@@ -98,9 +100,11 @@ pub enum Standing {
 /// One policy.
 #[derive(Debug, Default)]
 pub struct Entry {
-    /// None while no generation ever worked, and in a cluster.
+    /// None while no generation ever worked; in a cluster, while the operator calls none live that is loaded here.
     pub live: Option<Arc<Revision>>,
-    /// Other generations that answer: the older ones; in a cluster, all.
+    /// In a cluster: whether another replica may serve a live generation that is not loaded here.
+    pub lacks_live: bool,
+    /// Other generations that answer: the older ones; in a cluster, also newer ones.
     pub others: Vec<Arc<Revision>>,
     pub experiments: Arc<[Arc<Experiment>]>,
     /// Whether a version is being loaded now.
@@ -123,6 +127,11 @@ pub struct Revision {
     pub etag: String,
     pub program: Program,
     pub matching: Match,
+    /// As text, to be compared with another's.
+    pub reach: Reach,
+    /// Its `matchConditions`, for requests that the API server has not asked it about; none if there are none, or if they
+    /// are about what only the API server knows.
+    pub conditions: Option<cel::Program>,
     pub enforcement: Enforcement,
     pub enabled: bool,
     /// How long one evaluation may take.
@@ -137,8 +146,35 @@ pub struct Experiment {
     pub id: ExperimentId,
     pub revision: Arc<Revision>,
     pub metrics: ExperimentMetrics,
+    /// What is reported in its status, where somebody reports it.
+    pub tally: Option<Arc<Tally>>,
     /// Why the newest version of the manifest is not the one that is previewed.
     pub trouble: Option<String>,
+}
+
+impl Experiment {
+    /// Whether every request about which it says anything comes with a call of this revision of its policy. One that takes
+    /// the policy out of every path says nothing about others.
+    #[must_use]
+    pub fn rides_with(&self, live: &Revision) -> bool {
+        !self.revision.enabled || self.revision.reach == live.reach
+    }
+
+    /// Counts an evaluation. `message` is what the one of the two that denies says.
+    pub fn observe(&self, divergence: Divergence, review: &Review, message: Option<&str>) {
+        self.metrics.observe(divergence);
+        if let Some(tally) = &self.tally {
+            tally.observe(divergence, review, message);
+        }
+    }
+
+    /// Counts a request that it was not asked about.
+    pub fn drop_one(&self) {
+        self.metrics.dropped.inc();
+        if let Some(tally) = &self.tally {
+            tally.drop_one();
+        }
+    }
 }
 
 impl Entry {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::policy_id::{PolicyId, PolicyIdError};
+use crate::policy_id::{PolicyId, PolicyIdError, check_name};
 
 /// What is asked of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +38,24 @@ pub struct Endpoint {
     pub generation: Option<u64>,
 }
 
+/// `/preview/<policy id>/<experiment>/<generation>`: where an experiment is asked whose policy is not asked about the same
+/// requests. Everything is allowed there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreviewEndpoint {
+    pub policy: PolicyId,
+    /// The experiment's `metadata.name`.
+    pub experiment: String,
+    /// The experiment's.
+    pub generation: u64,
+}
+
+/// What a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Policy(Endpoint),
+    Preview(PreviewEndpoint),
+}
+
 /// Why a path is no endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
@@ -66,6 +84,46 @@ impl Endpoint {
             return Err(EndpointError::Unknown);
         }
         Ok(Self { action, policy, generation })
+    }
+}
+
+impl PreviewEndpoint {
+    const FIRST: &str = "preview";
+
+    /// Parses the path of a request, without its query.
+    ///
+    /// # Errors
+    /// When the path has another shape, or its policy id, experiment or generation is malformed.
+    pub fn parse(path: &str) -> Result<Self, EndpointError> {
+        let segments: Vec<_> = path.strip_prefix('/').ok_or(EndpointError::Unknown)?.split('/').collect();
+        let [Self::FIRST, policy, experiment, generation] = segments[..] else {
+            return Err(EndpointError::Unknown);
+        };
+        check_name(experiment)?;
+        Ok(Self {
+            policy: policy.parse()?,
+            experiment: experiment.to_owned(),
+            generation: parse_generation(generation)?,
+        })
+    }
+}
+
+impl Target {
+    /// Parses the path of a request, without its query.
+    ///
+    /// # Errors
+    /// As those of [`Endpoint::parse`] and [`PreviewEndpoint::parse`].
+    pub fn parse(path: &str) -> Result<Self, EndpointError> {
+        if path.split('/').nth(1) == Some(PreviewEndpoint::FIRST) {
+            return PreviewEndpoint::parse(path).map(Self::Preview);
+        }
+        Endpoint::parse(path).map(Self::Policy)
+    }
+}
+
+impl fmt::Display for PreviewEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}/{}/{}/{}", Self::FIRST, self.policy, self.experiment, self.generation)
     }
 }
 
@@ -111,7 +169,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn paths_that_are_no_previews_are_refused() {
+        for path in [
+            "/preview",
+            "/preview/cluster.a",
+            "/preview/cluster.a/b",
+            "/preview/cluster.a/b/",
+            "/preview/cluster.a/b/0",
+            "/preview/cluster.a/b/1/",
+            "/preview/cluster.a//1",
+            "/preview/cluster.a/B/1",
+            "/preview/a/b/1",
+            "/preview/cluster.a/b/1/2",
+            "preview/cluster.a/b/1",
+        ] {
+            assert!(Target::parse(path).is_err(), "{path:?}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn every_preview_survives_its_path(name in "[a-z0-9]{1,30}", experiment in "[a-z0-9]{1,9}([.][a-z0-9]{1,9})?", generation in 1..=u64::MAX) {
+            let endpoint = PreviewEndpoint { policy: PolicyId::namespaced("n", &name).unwrap(), experiment, generation };
+            prop_assert_eq!(Target::parse(&endpoint.to_string()), Ok(Target::Preview(endpoint)));
+        }
+
         #[test]
         fn every_endpoint_survives_its_path(action in 0..3usize, name in "[a-z0-9]{1,30}", generation in proptest::option::of(1..=u64::MAX)) {
             let endpoint = Endpoint { action: Action::ALL[action], policy: PolicyId::cluster(&name).unwrap(), generation };

@@ -1,5 +1,7 @@
 //! What experiments are (AIP-236), whoever runs them.
 
+pub mod rollout;
+
 use sha2::{Digest as _, Sha256};
 
 /// What every line about a preview starts with: searching for it isolates the previews (AIP-236, `log_prefix`).

@@ -11,7 +11,7 @@ pub mod rollout;
 pub mod verdict;
 
 pub use divergence::Divergence;
-pub use endpoint::{Action, Endpoint};
+pub use endpoint::{Action, Endpoint, PreviewEndpoint, Target};
 pub use matching::Match;
 pub use policy_id::PolicyId;
 pub use review::Review;

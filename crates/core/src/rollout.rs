@@ -191,21 +191,26 @@ fn progress(observed: &Observed, newest: Option<&Revision>, ready: usize) -> Pro
     if ready == observed.pods.len() {
         return if observed.is_held { Progress::Held } else { Progress::Live };
     }
-    let failed = observed.pods.iter().filter_map(|pod| match result(revision, pod) {
-        Some(Err(failure)) => Some((pod.name.clone(), failure.clone())),
-        _ => None,
-    });
-    let failed: Vec<_> = failed.collect();
+    let failed = failed(&revision.replicas, &observed.pods);
     if failed.is_empty() { Progress::Loading } else { Progress::LoadingFailed(failed) }
 }
 
+/// The pods that say that they cannot serve it, and why.
+pub(crate) fn failed(replicas: &[Replica], pods: &[Pod]) -> Vec<(String, Failure)> {
+    let failed = pods.iter().filter_map(|pod| match result(replicas, pod) {
+        Some(Err(failure)) => Some((pod.name.clone(), failure.clone())),
+        _ => None,
+    });
+    failed.collect()
+}
+
 fn serves(revision: &Revision, pod: &Pod) -> bool {
-    matches!(result(revision, pod), Some(Ok(())))
+    matches!(result(&revision.replicas, pod), Some(Ok(())))
 }
 
 /// What this pod, and not one of the same name before it, says.
-fn result<'a>(revision: &'a Revision, pod: &Pod) -> Option<&'a Result<(), Failure>> {
-    revision.replicas.iter().find(|replica| replica.pod == *pod).and_then(|replica| replica.result.as_ref())
+pub(crate) fn result<'a>(replicas: &'a [Replica], pod: &Pod) -> Option<&'a Result<(), Failure>> {
+    replicas.iter().find(|replica| replica.pod == *pod).and_then(|replica| replica.result.as_ref())
 }
 
 #[cfg(test)]

@@ -4,21 +4,35 @@ use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use proviso_core::PolicyId;
 use proviso_crds::validation::{self, FieldError};
-use proviso_crds::{GROUP, PolicySpec, Program};
+use proviso_crds::{ExperimentSpec, GROUP, PolicySpec, Program};
 
 /// The label that the API server gives every namespace.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// All that can be known before anything is fetched. `namespace` is that of a Policy.
 pub(super) fn policy(namespace: Option<&str>, name: &str, spec: &PolicySpec) -> Vec<FieldError> {
+    check("spec", (namespace, name), spec, validation::policy(spec))
+}
+
+/// The same of an experiment: what it would make of its policy must be a policy. `namespace` is that of a `PolicyExperiment`.
+pub(super) fn experiment(namespace: Option<&str>, name: &str, spec: &ExperimentSpec) -> Vec<FieldError> {
+    check("spec.policy", (namespace, name), &spec.policy, validation::experiment(spec))
+}
+
+fn check(
+    at: &str,
+    (namespace, name): (Option<&str>, &str),
+    spec: &PolicySpec,
+    malformed: Vec<FieldError>,
+) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if let Err(error) = PolicyId::new(namespace, name) {
         errors.push(refuse("metadata.name", error.to_string()));
     }
-    errors.extend(validation::policy(spec));
-    files("spec.program", &spec.program, &mut errors);
+    errors.extend(malformed);
+    files(&format!("{at}.program"), &spec.program, &mut errors);
     for (index, rule) in spec.admission.iter().flat_map(|admission| &admission.rules).enumerate() {
-        reach(&format!("spec.admission.rules[{index}]"), namespace, rule, &mut errors);
+        reach(&format!("{at}.admission.rules[{index}]"), namespace, rule, &mut errors);
     }
     let selector = spec.admission.as_ref().and_then(|admission| admission.namespace_selector.as_ref());
     if let (Some(namespace), Some(selector)) = (namespace, selector)
@@ -27,11 +41,11 @@ pub(super) fn policy(namespace: Option<&str>, name: &str, spec: &PolicySpec) -> 
         let message = format!(
             "does not select {namespace}, and a Policy decides about its own namespace only: remove it, or use a ClusterPolicy"
         );
-        errors.push(refuse("spec.admission.namespaceSelector", message));
+        errors.push(refuse(format!("{at}.admission.namespaceSelector"), message));
     }
     if errors.is_empty() {
         // What is malformed need not be compiled too.
-        errors = proviso_programs::check("spec", spec);
+        errors = proviso_programs::check(at, spec);
     }
     errors
 }
@@ -115,7 +129,13 @@ mod tests {
 
     fn fields(namespace: Option<&str>, name: &str, spec: &Value) -> Vec<String> {
         let spec = serde_json::from_value(spec.clone()).unwrap();
-        policy(namespace, name, &spec).into_iter().map(|error| error.field).collect()
+        let found: Vec<_> = policy(namespace, name, &spec).into_iter().map(|error| error.field).collect();
+        // An experiment is refused for the same, a level deeper.
+        let reference = proviso_crds::PolicyRef { name: "a".to_owned() };
+        let other = ExperimentSpec { policy_ref: reference, policy: spec, auto_start: false };
+        let deeper = experiment(namespace, name, &other).into_iter().map(|error| error.field);
+        assert_eq!(deeper.map(|it| it.replace("spec.policy.", "spec.")).collect::<Vec<_>>(), found);
+        found
     }
 
     #[test]

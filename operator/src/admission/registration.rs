@@ -53,7 +53,7 @@ fn configuration(namespace: &str, service: &str, bundle: &str) -> Value {
                 "operations": ["CREATE", "UPDATE"],
                 "apiGroups": [GROUP],
                 "apiVersions": [VERSION],
-                "resources": ["policies", "clusterpolicies"],
+                "resources": ["policies", "clusterpolicies", "policyexperiments", "clusterpolicyexperiments"],
                 "scope": "*",
             }],
             "clientConfig": {

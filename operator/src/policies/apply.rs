@@ -12,6 +12,7 @@ use super::build::{self, webhook_name};
 use super::object::{self, PolicyObject};
 use super::observe::{Seen, named};
 use super::{Context, Error, FINALIZER};
+use crate::experiments::cascade;
 use crate::guarded::Guarded;
 use crate::objects::{self, POLICY_LABEL, apply, condition, ignore_gone};
 
@@ -34,7 +35,7 @@ pub(super) async fn decision<K: PolicyObject>(
     if decision.create
         && let Ok(known) = &policy.0
     {
-        let revision = build::revision(known, &context.namespace)?;
+        let revision = build::revision(known, &seen.revisions, &context.namespace)?;
         match revisions.create(&PostParams::default(), &revision).await {
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 forget_namesake(&revision, context).await?;
@@ -61,7 +62,11 @@ pub(super) async fn decision<K: PolicyObject>(
     for name in to_delete(policy, seen, decision) {
         ignore_gone(revisions.delete(&name, &DeleteParams::default()).await)?;
     }
-    if decision.is_gone {
+    // Whatever is left of it: an experiment of nothing says nothing.
+    let namespace = policy.namespace().unwrap_or_default();
+    let are_gone = observed.is_deleted
+        && cascade::delete::<K::Experiment>(&context.client, &namespace, &policy.name_any()).await?;
+    if decision.is_gone && are_gone {
         objects::remove_finalizer(&object::api::<K>(&context.client, policy), policy, FINALIZER).await?;
     }
     Ok(())

@@ -5,12 +5,14 @@ use base64::engine::general_purpose::STANDARD;
 use kube::ResourceExt as _;
 use proviso_core::{Action, Endpoint, PolicyId};
 use proviso_crds::{
-    Admission, FailurePolicy, MatchPolicy, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedPolicy, RevisionRole,
+    Admission, FailurePolicy, MatchPolicy, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedExperiment,
+    RevisedPolicy, RevisionRole,
 };
 use serde_json::{Value, json};
 
 use super::Error;
 use super::object::{self, PolicyObject};
+use crate::experiments::COMMITTED;
 use crate::objects::{POLICY_LABEL, SERVER_LABEL};
 use crate::policy_servers::build::name;
 
@@ -19,8 +21,12 @@ pub(super) fn webhook_name(policy: &PolicyId) -> String {
     format!("proviso-{policy}")
 }
 
-/// The revision of the newest generation.
-pub(super) fn revision<K: PolicyObject>(policy: &K, namespace: &str) -> Result<PolicyRevision, Error> {
+/// The revision of the newest generation, after these.
+pub(super) fn revision<K: PolicyObject>(
+    policy: &K,
+    before: &[PolicyRevision],
+    namespace: &str,
+) -> Result<PolicyRevision, Error> {
     let generation = policy.meta().generation.ok_or(Error::Incomplete("generation"))?;
     let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
     let spec = policy.spec();
@@ -36,7 +42,7 @@ pub(super) fn revision<K: PolicyObject>(policy: &K, namespace: &str) -> Result<P
                 generation,
             },
             role: RevisionRole::Live,
-            experiment_ref: None,
+            experiment_ref: committed(policy, before),
             enabled: spec.enabled,
             data: spec.clone(),
         },
@@ -44,7 +50,18 @@ pub(super) fn revision<K: PolicyObject>(policy: &K, namespace: &str) -> Result<P
     revision.metadata.namespace = Some(namespace.to_owned());
     revision.labels_mut().insert(SERVER_LABEL.to_owned(), spec.policy_server.clone());
     revision.labels_mut().insert(POLICY_LABEL.to_owned(), uid);
+    if let Some(committed) = policy.annotations().get(COMMITTED) {
+        revision.annotations_mut().insert(COMMITTED.to_owned(), committed.clone());
+    }
     Ok(revision)
+}
+
+/// The experiment whose commit made this generation. The annotation stays on the policy; what it names was committed to the
+/// first generation that has it.
+fn committed<K: PolicyObject>(policy: &K, before: &[PolicyRevision]) -> Option<RevisedExperiment> {
+    let named = policy.annotations().get(COMMITTED)?;
+    let is_known = before.iter().any(|revision| revision.annotations().get(COMMITTED) == Some(named));
+    serde_json::from_str(named).ok().filter(|_| !is_known)
 }
 
 /// The webhook configuration that asks this generation, whose spec this is.

@@ -5,16 +5,22 @@ use std::fmt::Debug;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_core::PolicyId;
 use proviso_core::policy_id::PolicyIdError;
-use proviso_crds::{ClusterPolicy, Policy, PolicyKind, PolicySpec, PolicyStatus};
+use proviso_crds::{
+    ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyKind, PolicySpec, PolicyStatus,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::experiments::ExperimentObject;
 use crate::guarded::Guarded;
 
 pub(crate) trait PolicyObject:
     Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize + Send + Sync + 'static
 {
     const KIND: PolicyKind;
+
+    /// What its experiments are.
+    type Experiment: ExperimentObject;
 
     fn spec(&self) -> &PolicySpec;
 
@@ -25,17 +31,19 @@ pub(crate) trait PolicyObject:
 }
 
 /// The id of a policy, whatever else can be read of it.
-pub(super) fn id<O: Resource>(object: &O) -> Result<PolicyId, PolicyIdError> {
+pub(crate) fn id<O: Resource>(object: &O) -> Result<PolicyId, PolicyIdError> {
     PolicyId::new(object.namespace().as_deref(), &object.name_any())
 }
 
 /// For the policies around this one.
-pub(super) fn api<K: PolicyObject>(client: &Client, object: &impl Resource) -> Api<Guarded<K>> {
+pub(crate) fn api<K: PolicyObject>(client: &Client, object: &impl Resource) -> Api<Guarded<K>> {
     K::all(client, &object.namespace().unwrap_or_default())
 }
 
 impl PolicyObject for Policy {
     const KIND: PolicyKind = PolicyKind::Policy;
+
+    type Experiment = PolicyExperiment;
 
     fn spec(&self) -> &PolicySpec {
         &self.spec
@@ -52,6 +60,8 @@ impl PolicyObject for Policy {
 
 impl PolicyObject for ClusterPolicy {
     const KIND: PolicyKind = PolicyKind::ClusterPolicy;
+
+    type Experiment = ClusterPolicyExperiment;
 
     fn spec(&self) -> &PolicySpec {
         &self.spec.0

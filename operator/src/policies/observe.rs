@@ -116,7 +116,7 @@ impl Seen {
     }
 }
 
-fn is_marked_live(revision: &PolicyRevision) -> bool {
+pub(crate) fn is_marked_live(revision: &PolicyRevision) -> bool {
     let conditions = revision.status.iter().flat_map(|status| &status.conditions);
     conditions.into_iter().any(|condition| condition.type_ == "Live" && condition.status == "True")
 }
@@ -164,7 +164,7 @@ fn malformed(policy: &impl Resource, revision: &Malformed) -> Option<Revision> {
     })
 }
 
-fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {
+pub(crate) fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {
     match condition.status.as_str() {
         "True" => Some(Ok(())),
         "False" => Some(Err(Failure { reason: condition.reason.clone(), message: condition.message.clone() })),
@@ -172,7 +172,7 @@ fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {
     }
 }
 
-fn replica(status: &ReplicaStatus) -> Replica {
+pub(crate) fn replica(status: &ReplicaStatus) -> Replica {
     let failure = || Failure { reason: status.reason.clone(), message: status.message.clone() };
     Replica {
         pod: proviso_core::rollout::Pod { name: status.name.clone(), uid: status.pod_uid.clone() },
@@ -184,12 +184,12 @@ fn replica(status: &ReplicaStatus) -> Replica {
     }
 }
 
-fn pod(pod: &Pod) -> Option<proviso_core::rollout::Pod> {
+pub(crate) fn pod(pod: &Pod) -> Option<proviso_core::rollout::Pod> {
     Some(proviso_core::rollout::Pod { name: pod.name_any(), uid: pod.uid()? })
 }
 
 /// Ready, and not on its way out.
-fn is_ready(pod: &Pod) -> bool {
+pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let is_ready = conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True");
     is_ready && pod.meta().deletion_timestamp.is_none()

@@ -7,7 +7,7 @@ use proviso_core::PolicyId;
 
 use super::Follower;
 use super::slot::{Outcome, Slot};
-use crate::table::{Entry, Listed, Origin, Standing, Table};
+use crate::table::{Entry, Experiment, Listed, Origin, Standing, Table};
 
 impl Follower {
     /// Writes the table, if it is older than what stands here.
@@ -26,11 +26,28 @@ impl Follower {
 
     pub(super) fn to_table(&self) -> Table {
         let mut policies: HashMap<PolicyId, Entry> = HashMap::new();
+        let mut experiments: HashMap<PolicyId, Vec<Arc<Experiment>>> = HashMap::new();
         for slot in self.slots.values() {
             let Ok(wanted) = &slot.seen.wanted else { continue };
+            if wanted.experiment.is_some() {
+                let of_policy = experiments.entry(wanted.policy.clone()).or_default();
+                of_policy.extend(slot.experiment().map(Arc::clone));
+                continue;
+            }
             // A policy is known also while nothing of it is loaded.
             let entry = policies.entry(wanted.policy.clone()).or_default();
+            let is_live = slot.seen.reported.is_live;
+            entry.lacks_live |= is_live && !matches!(slot.outcome(), Some(Outcome::Loaded { .. }));
             match slot.outcome() {
+                Some(Outcome::Loaded { revision, .. }) if is_live => {
+                    // While the operator moves from one to the next there may be two.
+                    let newest = entry.live.take_if(|live| live.generation < revision.generation);
+                    entry.others.extend(newest);
+                    match &entry.live {
+                        None => entry.live = Some(Arc::clone(revision)),
+                        Some(_) => entry.others.push(Arc::clone(revision)),
+                    }
+                }
                 Some(Outcome::Loaded { revision, .. }) => entry.others.push(Arc::clone(revision)),
                 Some(Outcome::Failed { reason, message, .. }) => {
                     entry.failed.push((wanted.generation, format!("{reason}: {message}")));
@@ -38,6 +55,9 @@ impl Follower {
                 None if wanted.is_enabled => entry.expected.push(wanted.generation),
                 None => {}
             }
+        }
+        for (policy, active) in experiments {
+            policies.entry(policy).or_default().experiments = active.into();
         }
         let listed = self.slots.iter().map(|(name, slot)| Listed { name: name.clone(), standing: slot.standing() });
         let untold = self.slots.iter().filter_map(|(name, slot)| Some((name, slot.report_trouble()?)));

@@ -3,11 +3,13 @@
 
 use kube::core::DynamicObject;
 use proviso_core::PolicyId;
-use proviso_crds::{PolicyKind, PolicyRevisionSpec, PolicySpec, RevisedPolicy, validation};
+use proviso_core::policy_id::check_name;
+use proviso_crds::{PolicyKind, PolicyRevisionSpec, PolicySpec, RevisedPolicy, RevisionRole, validation};
 use serde_json::Value;
 
 use super::status::Reported;
 use crate::config::Replica;
+use crate::manifests::ExperimentId;
 use crate::prepare::RevisionOf;
 
 /// A revision as it was seen last.
@@ -25,15 +27,19 @@ pub(super) struct Seen {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted {
     pub policy: PolicyId,
-    pub policy_uid: String,
+    /// Of the policy or, for a candidate, of the experiment.
+    pub origin_uid: String,
+    /// Likewise.
     pub generation: u64,
+    /// The experiment that it is a candidate of; none if it is made to answer.
+    pub experiment: Option<ExperimentId>,
     pub is_enabled: bool,
     pub spec: PolicySpec,
 }
 
 impl Wanted {
     pub(super) fn revision_of(&self) -> RevisionOf<'_> {
-        RevisionOf { policy: &self.policy, uid: &self.policy_uid, generation: self.generation }
+        RevisionOf { policy: &self.policy, uid: &self.origin_uid, generation: self.generation }
     }
 }
 
@@ -54,8 +60,17 @@ fn read(name: &str, spec: &Value, policy_server: &str) -> Result<Wanted, String>
     if revision.policy_server != policy_server {
         return Err(format!("spec.policyServer: is {:?}, the label says {policy_server:?}", revision.policy_server));
     }
-    let (policy, generation) = read_policy(&revision.policy_ref)?;
-    let wanted = format!("{policy}-{generation}");
+    let (policy, of_policy) = read_policy(&revision.policy_ref)?;
+    let (wanted, experiment, origin_uid, generation) = match (revision.role, revision.experiment_ref) {
+        (RevisionRole::Live, _) => (format!("{policy}-{of_policy}"), None, revision.policy_ref.uid, of_policy),
+        (RevisionRole::Candidate, None) => return Err("spec.experimentRef: is missing".to_owned()),
+        (RevisionRole::Candidate, Some(found)) => {
+            check_name(&found.name).map_err(|error| format!("spec.experimentRef.name: {error}"))?;
+            let generation = read_generation("spec.experimentRef", found.generation)?;
+            let id = ExperimentId { namespace: policy.namespace().map(ToOwned::to_owned), name: found.name };
+            (format!("experiment.{id}-{generation}"), Some(id), found.uid, generation)
+        }
+    };
     if name != wanted {
         // With one name for each generation no two objects can claim the same path.
         return Err(format!("metadata.name: is not {wanted}, the name of this generation's revision"));
@@ -63,8 +78,7 @@ fn read(name: &str, spec: &Value, policy_server: &str) -> Result<Wanted, String>
     if let Some(error) = validation::policy(&revision.data).first() {
         return Err(error.to_string());
     }
-    let policy_uid = revision.policy_ref.uid;
-    Ok(Wanted { policy, policy_uid, generation, is_enabled: revision.enabled, spec: revision.data })
+    Ok(Wanted { policy, origin_uid, generation, experiment, is_enabled: revision.enabled, spec: revision.data })
 }
 
 /// Fields that are not known here are refused: to ignore one would be to decide otherwise than asked.
@@ -90,8 +104,12 @@ fn read_policy(policy: &RevisedPolicy) -> Result<(PolicyId, u64), String> {
         }
     };
     let id = PolicyId::new(namespace, &policy.name).map_err(|error| format!("spec.policyRef: {error}"))?;
-    let generation = u64::try_from(policy.generation).ok().filter(|generation| *generation > 0);
-    Ok((id, generation.ok_or_else(|| format!("spec.policyRef.generation: is {}", policy.generation))?))
+    Ok((id, read_generation("spec.policyRef", policy.generation)?))
+}
+
+fn read_generation(at: &str, generation: i64) -> Result<u64, String> {
+    let read = u64::try_from(generation).ok().filter(|generation| *generation > 0);
+    read.ok_or_else(|| format!("{at}.generation: is {generation}"))
 }
 
 #[cfg(test)]
@@ -123,6 +141,39 @@ pub(super) mod tests {
     fn a_revision_is_read() {
         let wanted = read("cluster.a-1", &spec(), "default").unwrap();
         assert_eq!((wanted.policy.as_str(), wanted.generation, wanted.is_enabled), ("cluster.a", 1, true));
+    }
+
+    /// The same, as the candidate of generation 3 of the experiment `b`.
+    fn candidate() -> Value {
+        let mut spec = spec();
+        spec["role"] = json!("Candidate");
+        spec["experimentRef"] = json!({"name": "b", "uid": "e", "generation": 3});
+        spec
+    }
+
+    #[test]
+    fn a_candidate_is_one_of_its_experiment() {
+        let wanted = read("experiment.cluster.b-3", &candidate(), "default").unwrap();
+        let of = wanted.revision_of();
+        assert_eq!((of.policy.as_str(), of.uid, of.generation), ("cluster.a", "e", 3));
+        assert_eq!(wanted.experiment.map(|id| id.to_string()).as_deref(), Some("cluster.b"));
+        // What was committed is live all the same.
+        let mut committed = candidate();
+        committed["role"] = json!("Live");
+        let wanted = read("cluster.a-1", &committed, "default").unwrap();
+        assert_eq!((wanted.origin_uid.as_str(), wanted.experiment), ("u", None));
+        for (pointer, value, field) in [
+            ("/experimentRef", Value::Null, "spec.experimentRef: is missing"),
+            ("/experimentRef/name", json!("B"), "spec.experimentRef.name: "),
+            ("/experimentRef/generation", json!(0), "spec.experimentRef.generation: is 0"),
+            ("/experimentRef/generation", json!(4), "metadata.name: is not experiment.cluster.b-4"),
+        ] {
+            let mut spec = candidate();
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            spec.pointer_mut(parent).unwrap()[key] = value;
+            let error = read("experiment.cluster.b-3", &spec, "default").unwrap_err();
+            assert!(error.starts_with(field), "{pointer}: {error}");
+        }
     }
 
     #[test]

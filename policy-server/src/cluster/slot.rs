@@ -5,15 +5,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_artifacts::Digest;
+use proviso_crds::PreviewReport;
 
 use super::revision::{Seen, Wanted};
 use super::status::{Reported, Update};
 use crate::config::Replica;
 use crate::preparations::Backoff;
 use crate::prepare::PrepareError;
-use crate::table::{Revision, Standing};
+use crate::preview::Tally;
+use crate::table::{Experiment, Revision, Standing};
 
+/// How often what came of a preview is reported at most.
+const PREVIEW_EVERY: Duration = Duration::from_secs(10);
 /// Of reports that the API server did not take.
 const REPORT: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(1) };
 
@@ -25,6 +30,12 @@ pub(super) struct Slot {
     outcome: Option<Outcome>,
     /// Preparations that failed.
     attempts: u32,
+    /// Of a candidate: what is previewed, while it is loaded.
+    experiment: Option<Arc<Experiment>>,
+    /// Of a candidate: what came of it since it was made, however often it was loaded.
+    tally: Option<Arc<Tally>>,
+    /// When what came of it may be reported again.
+    preview_due: Option<Instant>,
     is_reporting: bool,
     /// Reports that failed in a row, why the last did, and when the next may start.
     unreported: Option<(u32, String, Instant)>,
@@ -48,7 +59,17 @@ pub(super) enum Outcome {
 
 impl Slot {
     pub(super) fn new(seen: Seen) -> Self {
-        Self { seen, preparing: None, outcome: None, attempts: 0, is_reporting: false, unreported: None }
+        Self {
+            seen,
+            preparing: None,
+            outcome: None,
+            attempts: 0,
+            experiment: None,
+            tally: None,
+            preview_due: None,
+            is_reporting: false,
+            unreported: None,
+        }
     }
 
     /// Takes note of what the object is now. Returns whether that makes a difference to what is served.
@@ -59,12 +80,14 @@ impl Slot {
         let old = std::mem::replace(&mut self.seen, seen);
         if !is_same_object {
             (self.is_reporting, self.unreported) = (false, None);
+            (self.tally, self.preview_due) = (None, None);
         } else if old.reported.version > self.seen.reported.version {
             // The answer to a report is ahead of the watch.
             self.seen.reported = old.reported;
         }
         if !is_same {
             (self.preparing, self.outcome, self.attempts) = (None, None, 0);
+            self.experiment = None;
         }
         !is_same || stage != self.seen.reported.stage()
     }
@@ -95,6 +118,28 @@ impl Slot {
         self.enabled().cloned()
     }
 
+    /// What was loaded for it is previewed from now on: it is the one that `make` makes. What a server before this one, in
+    /// this pod or one of its name, has counted goes on.
+    pub(super) fn preview(&mut self, time: Time, make: impl FnOnce(Arc<Revision>, Arc<Tally>) -> Experiment) {
+        let Some(Outcome::Loaded { revision, .. }) = &self.outcome else { return };
+        let before = self.seen.reported.replica.as_ref().and_then(|replica| replica.preview.clone());
+        let new = || Arc::new(Tally::new(before.unwrap_or_else(|| PreviewReport::new(time))));
+        let tally = self.tally.get_or_insert_with(new);
+        self.experiment = Some(Arc::new(make(Arc::clone(revision), Arc::clone(tally))));
+    }
+
+    pub(super) fn experiment(&self) -> Option<&Arc<Experiment>> {
+        self.experiment.as_ref()
+    }
+
+    /// What came of the preview, if that is to be told now; else what was told.
+    pub(super) fn preview_report(&self, now: Instant) -> Option<PreviewReport> {
+        match &self.tally {
+            Some(tally) if self.preview_due.is_none_or(|due| now >= due) => Some(tally.report()),
+            _ => self.seen.reported.replica.as_ref().and_then(|replica| replica.preview.clone()),
+        }
+    }
+
     pub(super) fn settle(&mut self, result: Result<(Revision, BTreeMap<String, Digest>), PrepareError>, now: Instant) {
         self.outcome = Some(match result {
             Ok((revision, modules)) => Outcome::Loaded { revision: Arc::new(revision), modules },
@@ -119,9 +164,11 @@ impl Slot {
         self.outcome.as_ref()
     }
 
-    /// Whether there is nothing to wait for: what the leader has not prepared cannot be live.
+    /// Whether there is nothing to wait for: what the leader has not prepared cannot be live, nor can an experiment.
     pub(super) fn is_tried(&self) -> bool {
-        self.enabled().is_none() || self.outcome.is_some() || !self.seen.reported.is_initialized()
+        self.enabled().is_none_or(|wanted| wanted.experiment.is_some())
+            || self.outcome.is_some()
+            || !self.seen.reported.is_initialized()
     }
 
     /// Whether requests are decided by this revision, and other replicas serve it.
@@ -157,7 +204,14 @@ impl Slot {
         if self.is_reporting || is_early {
             return None;
         }
-        let update = Update::of(self, replica, is_leader, time)?;
+        let preview = self.preview_report(now);
+        // That nothing was counted yet puts nothing off.
+        let is_news = preview.as_ref().is_some_and(|it| !it.counts.is_empty())
+            && preview != self.seen.reported.replica.as_ref().and_then(|it| it.preview.clone());
+        let update = Update::of(self, replica, is_leader, preview, time)?;
+        if is_news {
+            self.preview_due = Some(now + PREVIEW_EVERY);
+        }
         self.is_reporting = true;
         Some(update)
     }
@@ -315,6 +369,42 @@ mod tests {
         assert_eq!(report(&mut slot).unwrap()["replica"]["replicas"][0]["reason"], "Loading", "this pod was restarted");
         let mut slot = Slot::new(seen("1", false, &item("old")));
         assert_eq!(report(&mut slot).unwrap()["replica"], json!({}), "disabled");
+    }
+
+    #[test]
+    fn what_came_of_a_preview_is_told_when_it_changed_and_every_ten_seconds_at_most() {
+        let (mut slot, now) = (Slot::new(seen("1", true, &Value::Null)), Instant::now());
+        fail(&mut slot, 1, PrepareError::Unsupported("spec.a".to_owned()), now);
+        let tally = Arc::new(Tally::new(PreviewReport::new(Time(Timestamp::UNIX_EPOCH))));
+        slot.tally = Some(Arc::clone(&tally));
+        let mut version = 1;
+        let mut told = |slot: &mut Slot, seconds: u64| {
+            let now = now + Duration::from_secs(seconds);
+            let update = slot.begin_report(&replica(), false, now, Timestamp::UNIX_EPOCH)?;
+            let status = update.replica.unwrap();
+            version += 1;
+            let answer = seen(&version.to_string(), true, &status).reported;
+            slot.take_reported("a", Ok(answer), now);
+            status["replicas"][0]["preview"]["counts"]["dropped"].as_u64()
+        };
+        assert_eq!(told(&mut slot, 0), Some(0));
+        assert_eq!(told(&mut slot, 1), None, "nothing has changed");
+        tally.drop_one();
+        assert_eq!(told(&mut slot, 2), Some(1));
+        tally.drop_one();
+        assert_eq!((told(&mut slot, 3), told(&mut slot, 11)), (None, None));
+        assert_eq!((told(&mut slot, 12), told(&mut slot, 60)), (Some(2), None));
+        // Who comes after it and has loaded nothing yet takes none of that away.
+        let mut successor = Slot::new(seen(
+            "9",
+            true,
+            &json!({"replicas": [{
+                "name": "default-0", "podUID": "pod", "serverVersion": "0", "ready": "True", "reason": "Loaded",
+                "lastTransitionTime": "2026-01-01T00:00:00Z", "preview": slot.preview_report(now),
+            }]}),
+        ));
+        let item = report(&mut successor).unwrap()["replica"]["replicas"][0].take();
+        assert_eq!((&item["reason"], &item["preview"]["counts"]["dropped"]), (&json!("Loading"), &json!(2)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::core::DynamicObject;
 use proviso_artifacts::Digest;
-use proviso_crds::{ModuleStatus, Readiness, ReplicaStatus};
+use proviso_crds::{ModuleStatus, PreviewReport, Readiness, ReplicaStatus};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -82,10 +82,16 @@ pub(super) struct Update {
 
 impl Update {
     /// None where the object says everything already.
-    pub(super) fn of(slot: &Slot, replica: &Replica, is_leader: bool, time: Timestamp) -> Option<Self> {
+    pub(super) fn of(
+        slot: &Slot,
+        replica: &Replica,
+        is_leader: bool,
+        preview: Option<PreviewReport>,
+        time: Timestamp,
+    ) -> Option<Self> {
         let time = Time(Timestamp::from_second(time.as_second()).unwrap_or(time));
         let update = Self {
-            replica: replica_part(slot, replica, &time),
+            replica: replica_part(slot, replica, preview, &time),
             leader: is_leader.then(|| leader_part(slot, &time)).flatten(),
         };
         (update.replica.is_some() || update.leader.is_some()).then_some(update)
@@ -103,7 +109,7 @@ fn verdict(slot: &Slot) -> Option<(bool, &str, String)> {
     Some((works, reason, message.chars().take(MAX_MESSAGE).collect()))
 }
 
-fn replica_part(slot: &Slot, replica: &Replica, time: &Time) -> Option<Value> {
+fn replica_part(slot: &Slot, replica: &Replica, preview: Option<PreviewReport>, time: &Time) -> Option<Value> {
     let old = slot.seen.reported.replica.as_ref();
     let is_disabled = slot.seen.wanted.as_ref().is_ok_and(|wanted| !wanted.is_enabled);
     if is_disabled {
@@ -130,7 +136,7 @@ fn replica_part(slot: &Slot, replica: &Replica, time: &Time) -> Option<Value> {
             Some(old) if old.ready == ready && old.pod_uid == replica.pod_uid => old.last_transition_time.clone(),
             _ => time.clone(),
         },
-        preview: None,
+        preview,
     };
     (old != Some(&new)).then(|| json!({"replicas": [new]}))
 }

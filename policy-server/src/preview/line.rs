@@ -17,8 +17,11 @@ pub(super) struct Line<'a> {
     /// RFC 3339, UTC.
     time: String,
     policy: &'a PolicyId,
-    live_generation: u64,
-    live_etag: &'a str,
+    /// None where nothing was live.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    live_generation: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    live_etag: Option<&'a str>,
     experiment: String,
     experiment_etag: &'a str,
     request: Request<'a>,
@@ -70,20 +73,22 @@ struct Side<'a> {
 impl<'a> Line<'a> {
     pub(super) fn new(
         job: &'a Job,
+        live: &'a Verdict,
         experiment: &'a Experiment,
         verdict: Result<&'a Verdict, &'a Failure>,
         divergence: Divergence,
         duration: Duration,
     ) -> Self {
+        let revision = job.live.revision();
         Self {
             time: jiff::Timestamp::now().to_string(),
-            policy: &job.live.policy,
-            live_generation: job.live.generation,
-            live_etag: &job.live.etag,
+            policy: &experiment.revision.policy,
+            live_generation: revision.map(|live| live.generation),
+            live_etag: revision.map(|live| live.etag.as_str()),
             experiment: experiment.id.to_string(),
             experiment_etag: &experiment.revision.etag,
             request: Request { uid: job.review.uid(), identity: job.review.head().map(Identity::from) },
-            live: Side::from(&job.verdict),
+            live: Side::from(live),
             preview: verdict.map_or_else(Side::failed, Side::from),
             divergence,
             duration_us: duration.as_micros(),

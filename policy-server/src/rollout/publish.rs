@@ -145,6 +145,12 @@ impl Rollout {
             let why = if slot.preview.is_some() { "suspended" } else { "not started: spec.autoStart is false" };
             return Err(trouble.unwrap_or_else(|| why.to_owned()));
         }
-        Ok(Arc::new(Experiment { id: id.clone(), revision, metrics: self.metrics.experiment(id), trouble }))
+        Ok(Arc::new(Experiment {
+            id: id.clone(),
+            revision,
+            metrics: self.metrics.experiment(id),
+            tally: None,
+            trouble,
+        }))
     }
 }

@@ -1,0 +1,210 @@
+//! What came of previewing an experiment, counted by one replica and summed over all.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proviso_core::Divergence;
+
+use crate::{DivergenceCounts, DivergenceSample, PreviewReport};
+
+/// The most groups of samples.
+pub const MAX_SAMPLES: usize = 20;
+/// The longest text of a sample, in characters.
+pub const MAX_MESSAGE: usize = 256;
+
+impl DivergenceCounts {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new(since: Time) -> Self {
+        Self {
+            evaluated: 0,
+            same: 0,
+            newly_denied: 0,
+            newly_allowed: 0,
+            mutation_differs: 0,
+            message_differs: 0,
+            errors: 0,
+            dropped: 0,
+            since,
+        }
+    }
+
+    /// Whether nothing was counted yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.evaluated == 0 && self.dropped == 0
+    }
+
+    /// How many are of this kind.
+    #[must_use]
+    pub fn of(&self, divergence: Divergence) -> u64 {
+        match divergence {
+            Divergence::Same => self.same,
+            Divergence::NewlyDenied => self.newly_denied,
+            Divergence::NewlyAllowed => self.newly_allowed,
+            Divergence::MutationDiffers => self.mutation_differs,
+            Divergence::MessageDiffers => self.message_differs,
+            Divergence::ExperimentError => self.errors,
+        }
+    }
+
+    /// Counts one evaluation.
+    pub fn count(&mut self, divergence: Divergence) {
+        self.add(divergence, 1);
+    }
+
+    fn add(&mut self, divergence: Divergence, more: u64) {
+        let count = match divergence {
+            Divergence::Same => &mut self.same,
+            Divergence::NewlyDenied => &mut self.newly_denied,
+            Divergence::NewlyAllowed => &mut self.newly_allowed,
+            Divergence::MutationDiffers => &mut self.mutation_differs,
+            Divergence::MessageDiffers => &mut self.message_differs,
+            Divergence::ExperimentError => &mut self.errors,
+        };
+        *count = count.saturating_add(more);
+        self.evaluated = self.evaluated.saturating_add(more);
+    }
+}
+
+impl DivergenceSample {
+    fn group(&self) -> (Divergence, &str, &str, &str) {
+        (self.divergence, &self.kind, &self.namespace, &self.user)
+    }
+
+    /// Takes another one of the same group in.
+    fn merge(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.first_seen = self.first_seen.clone().min(other.first_seen);
+        if other.last_seen >= self.last_seen {
+            (self.name, self.message, self.last_seen) = (other.name, other.message, other.last_seen);
+        }
+    }
+}
+
+impl PreviewReport {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new(since: Time) -> Self {
+        Self { counts: DivergenceCounts::new(since), samples: Vec::new() }
+    }
+
+    /// Adds a sample to its group. Where there are too many groups, the smallest makes room, of these the one that was seen
+    /// last the longest ago.
+    pub fn sample(&mut self, sample: DivergenceSample) {
+        if let Some(found) = self.samples.iter_mut().find(|it| it.group() == sample.group()) {
+            return found.merge(sample);
+        }
+        if self.samples.len() >= MAX_SAMPLES {
+            let smallest = self.samples.iter().enumerate().min_by_key(|(_, it)| (it.count, it.last_seen.clone()));
+            if let Some((index, _)) = smallest {
+                self.samples.swap_remove(index);
+            }
+        }
+        self.samples.push(sample);
+    }
+
+    /// The sum of several that began at `since`, the largest groups first.
+    #[must_use]
+    pub fn sum<'a>(reports: impl IntoIterator<Item = &'a Self>, since: &Time) -> Self {
+        let mut sum = DivergenceCounts::new(since.clone());
+        let mut groups: BTreeMap<_, DivergenceSample> = BTreeMap::new();
+        for report in reports {
+            for divergence in Divergence::ALL {
+                sum.add(divergence, report.counts.of(divergence));
+            }
+            sum.dropped = sum.dropped.saturating_add(report.counts.dropped);
+            for sample in &report.samples {
+                match groups.get_mut(&sample.group()) {
+                    Some(found) => found.merge(sample.clone()),
+                    None => drop(groups.insert(sample.group(), sample.clone())),
+                }
+            }
+        }
+        let mut samples: Vec<_> = groups.into_values().collect();
+        // Stable: groups of the same size stand in the order of their names.
+        samples.sort_by_key(|sample| std::cmp::Reverse(sample.count));
+        samples.truncate(MAX_SAMPLES);
+        Self { counts: sum, samples }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Time {
+        Time(k8s_openapi::jiff::Timestamp::from_second(seconds).unwrap())
+    }
+
+    fn sample(user: &str, seconds: i64) -> DivergenceSample {
+        DivergenceSample {
+            divergence: Divergence::NewlyDenied,
+            kind: "Pod".to_owned(),
+            namespace: "team".to_owned(),
+            user: user.to_owned(),
+            count: 1,
+            name: format!("at-{seconds}"),
+            message: "no".to_owned(),
+            first_seen: at(seconds),
+            last_seen: at(seconds),
+        }
+    }
+
+    #[test]
+    fn what_is_alike_is_one_group_that_names_the_last_one() {
+        let mut report = PreviewReport::new(at(0));
+        for seconds in [5, 9, 7] {
+            report.sample(sample("ann", seconds));
+        }
+        for other in [
+            DivergenceSample { divergence: Divergence::NewlyAllowed, ..sample("ann", 1) },
+            DivergenceSample { kind: "Job.batch".to_owned(), ..sample("ann", 1) },
+            DivergenceSample { namespace: "other".to_owned(), ..sample("ann", 1) },
+            sample("bob", 1),
+        ] {
+            report.sample(other);
+        }
+        assert_eq!(report.samples.len(), 5);
+        let first = &report.samples[0];
+        assert_eq!((first.count, &first.first_seen, &first.last_seen), (3, &at(5), &at(9)));
+        assert_eq!(first.name, "at-9");
+    }
+
+    #[test]
+    fn a_flood_of_groups_keeps_the_large_ones_and_the_newest() {
+        let mut report = PreviewReport::new(at(0));
+        for _ in 0..3 {
+            report.sample(sample("often", 0));
+        }
+        for user in 0..100 {
+            report.sample(sample(&user.to_string(), user));
+        }
+        let users: Vec<_> = report.samples.iter().map(|it| it.user.as_str()).collect();
+        assert_eq!(users.len(), MAX_SAMPLES);
+        assert!(users.contains(&"often") && users.contains(&"99") && !users.contains(&"50"), "{users:?}");
+    }
+
+    #[test]
+    fn replicas_are_summed_group_by_group() {
+        let (mut first, mut second) = (PreviewReport::new(at(3)), PreviewReport::new(at(2)));
+        for divergence in Divergence::ALL {
+            first.counts.count(divergence);
+            second.counts.count(divergence);
+        }
+        first.counts.count(Divergence::Same);
+        first.counts.dropped = 2;
+        second.counts.dropped = 3;
+        first.sample(sample("ann", 5));
+        second.sample(sample("ann", 4));
+        for _ in 0..3 {
+            second.sample(sample("bob", 6));
+        }
+        let sum = PreviewReport::sum([&first, &second], &at(1));
+        assert_eq!((sum.counts.evaluated, sum.counts.same, sum.counts.errors, sum.counts.dropped), (13, 3, 2, 5));
+        assert_eq!(sum.counts.since, at(1));
+        let samples: Vec<_> = sum.samples.iter().map(|it| (it.user.as_str(), it.count, it.name.as_str())).collect();
+        assert_eq!(samples, [("bob", 3, "at-6"), ("ann", 2, "at-5")]);
+        assert_eq!(PreviewReport::sum([], &at(1)), PreviewReport::new(at(1)));
+    }
+}

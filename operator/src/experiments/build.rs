@@ -1,0 +1,95 @@
+//! What there should be: the candidate revision of an experiment, and the webhook that asks it. Pure.
+
+use kube::ResourceExt as _;
+use proviso_core::experiment::rollout::MadeFor;
+use proviso_core::{PolicyId, PreviewEndpoint};
+use proviso_crds::{
+    Admission, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedExperiment, RevisedPolicy, RevisionRole,
+};
+use serde_json::{Value, json};
+
+use super::Error;
+use super::object::{self, ExperimentObject};
+use crate::objects::{EXPERIMENT_LABEL, SERVER_LABEL};
+use crate::policies::build::webhook;
+use crate::policies::object::PolicyObject as _;
+
+/// On a candidate: the start of the preview that it was made for. Another start is another candidate.
+pub(super) const START: &str = "proviso.dev/preview-start";
+
+/// `experiment` is its id.
+pub(super) fn webhook_name(experiment: &PolicyId) -> String {
+    format!("proviso-preview-{experiment}")
+}
+
+/// The revision of the generation that is previewed. `policy_generation` is the policy's now.
+pub(super) fn candidate<K: ExperimentObject>(
+    experiment: &K,
+    made_for: &MadeFor,
+    policy_generation: i64,
+    namespace: &str,
+) -> Result<PolicyRevision, Error> {
+    let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
+    let spec = experiment.spec();
+    let mut revision = PolicyRevision::new(
+        &format!("experiment.{}-{}", object::id(experiment)?, made_for.generation),
+        PolicyRevisionSpec {
+            policy_server: made_for.policy.server.clone(),
+            policy_ref: RevisedPolicy {
+                kind: K::Policy::KIND,
+                namespace: experiment.namespace(),
+                name: spec.policy_ref.name.clone(),
+                uid: made_for.policy.uid.clone(),
+                generation: policy_generation,
+            },
+            role: RevisionRole::Candidate,
+            experiment_ref: Some(RevisedExperiment {
+                name: experiment.name_any(),
+                uid: uid.clone(),
+                generation: made_for.generation,
+            }),
+            enabled: true,
+            data: spec.policy.clone(),
+        },
+    );
+    revision.metadata.namespace = Some(namespace.to_owned());
+    revision.labels_mut().insert(SERVER_LABEL.to_owned(), made_for.policy.server.clone());
+    revision.labels_mut().insert(EXPERIMENT_LABEL.to_owned(), uid);
+    revision.annotations_mut().insert(START.to_owned(), made_for.start.clone());
+    Ok(revision)
+}
+
+/// Whom the webhook of an experiment asks.
+pub(crate) struct Asked<'a> {
+    pub policy: &'a PolicyId,
+    /// Its id.
+    pub experiment: &'a PolicyId,
+    pub uid: &'a str,
+    pub generation: i64,
+    /// The policy server that answers for the policy.
+    pub server: &'a str,
+}
+
+/// The webhook configuration that asks an experiment. It is that of a policy with this spec, but nobody waits for it and it
+/// stops nobody.
+pub(crate) fn preview_webhook(
+    asked: &Asked<'_>,
+    (spec, admission): (&PolicySpec, &Admission),
+    (namespace, bundle): (&str, &str),
+) -> Value {
+    let path = PreviewEndpoint {
+        policy: asked.policy.clone(),
+        experiment: asked.experiment.name().to_owned(),
+        generation: asked.generation.try_into().unwrap_or_default(),
+    };
+    let spec = PolicySpec { policy_server: asked.server.to_owned(), ..spec.clone() };
+    let mut wanted = webhook(asked.policy, "", asked.generation, (&spec, admission), (namespace, bundle));
+    wanted["kind"] = "ValidatingWebhookConfiguration".into();
+    wanted["metadata"] = json!({"name": webhook_name(asked.experiment), "labels": {EXPERIMENT_LABEL: asked.uid}});
+    let only = &mut wanted["webhooks"][0];
+    only["name"] = format!("{}.preview.proviso.dev", asked.experiment).into();
+    only["failurePolicy"] = "Ignore".into();
+    only["timeoutSeconds"] = 1.into();
+    only["clientConfig"]["service"]["path"] = path.to_string().into();
+    wanted
+}

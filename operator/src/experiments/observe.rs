@@ -1,0 +1,159 @@
+//! What there is in the cluster about one experiment.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Resource as _, ResourceExt};
+use proviso_core::experiment::rollout::{COMMIT_WITHIN, Candidate, MadeFor, Observed, Policy, Session};
+use proviso_crds::{PolicyRevision, PreviewState, RevisedExperiment};
+
+use super::build::{START, webhook_name};
+use super::object::{self, ExperimentObject};
+use super::{COMMITTED, Context, Error, INTENT, cascade};
+use crate::guarded::{Guarded, Malformed};
+use crate::objects::{EXPERIMENT_LABEL, POLICY_LABEL, SERVER_LABEL};
+use crate::policies::object::PolicyObject;
+use crate::policies::observe::{is_marked_live, is_ready, outcome, pod, replica};
+
+pub(super) struct Seen<K: ExperimentObject> {
+    /// None if there is none, and if it cannot be told which.
+    pub policy: Option<Guarded<K::Policy>>,
+    /// The revision of the policy that is live.
+    pub live: Option<PolicyRevision>,
+    pub candidates: Vec<PolicyRevision>,
+    /// Candidates that cannot be read.
+    malformed: Vec<Malformed>,
+    pub webhook: Option<ValidatingWebhookConfiguration>,
+    /// How many older experiments the policy has.
+    older: usize,
+    /// Of all policy servers.
+    pods: Vec<Pod>,
+}
+
+impl<K: ExperimentObject> Seen<K> {
+    pub async fn fetch(experiment: &Guarded<K>, context: &Context) -> Result<Self, Error> {
+        let client = &context.client;
+        let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
+        let of_experiment = ListParams::default().labels(&format!("{EXPERIMENT_LABEL}={uid}"));
+        let of_servers = ListParams::default().labels(SERVER_LABEL);
+        let revisions = Api::<Guarded<PolicyRevision>>::namespaced(client.clone(), &context.namespace);
+        let pods = Api::<Pod>::namespaced(client.clone(), &context.namespace);
+        let (webhooks, webhook) = (Api::all(client.clone()), webhook_name(&object::id(experiment)?));
+        let (candidates, pods, webhook) =
+            tokio::try_join!(revisions.list(&of_experiment), pods.list(&of_servers), webhooks.get_opt(&webhook),)?;
+        let (candidates, malformed) = context.reports.sort(candidates.items).await;
+        let mut seen = Self { policy: None, live: None, candidates, malformed, webhook, older: 0, pods: pods.items };
+        if let Ok(known) = &experiment.0 {
+            seen.fetch_policy(known, &revisions, context).await?;
+        }
+        Ok(seen)
+    }
+
+    async fn fetch_policy(
+        &mut self,
+        experiment: &K,
+        revisions: &Api<Guarded<PolicyRevision>>,
+        context: &Context,
+    ) -> Result<(), Error> {
+        let namespace = experiment.namespace().unwrap_or_default();
+        let name = &experiment.spec().policy_ref.name;
+        let policies = K::Policy::all(&context.client, &namespace);
+        let found = policies.get_opt(name).await?;
+        // One that is being deleted takes its experiments with it.
+        self.policy = found.filter(|policy| policy.meta().deletion_timestamp.is_none());
+        if let Some(uid) = self.policy.as_ref().and_then(ResourceExt::uid) {
+            let of_policy = ListParams::default().labels(&format!("{POLICY_LABEL}={uid}"));
+            let (of_policy, _) = context.reports.sort(revisions.list(&of_policy).await?.items).await;
+            self.live = of_policy.into_iter().find(is_marked_live);
+        }
+        let age = |it: &K| (it.creation_timestamp(), it.uid());
+        let siblings = cascade::of::<K>(&context.client, &namespace, name).await?;
+        let counted = siblings.iter().filter(|it| it.meta().deletion_timestamp.is_none());
+        self.older = counted.filter(|it| age(it) < age(experiment)).count();
+        Ok(())
+    }
+
+    /// The same, as far as it matters to a decision.
+    pub fn observed(&self, experiment: &Guarded<K>, now: Timestamp) -> Observed {
+        let known = experiment.0.as_ref().ok();
+        let preview = known.and_then(|known| known.status()?.preview_metadata.clone());
+        let policy = self.policy.as_ref().and_then(|policy| self.of_policy(policy));
+        let server = policy.as_ref().map(|policy| policy.server.clone());
+        let malformed = self.malformed.iter().map(|it| Candidate {
+            name: it.metadata.name.clone().unwrap_or_default(),
+            made_for: None,
+            initialized: None,
+            replicas: Vec::new(),
+        });
+        Observed {
+            generation: experiment.meta().generation.unwrap_or_default(),
+            is_deleted: experiment.meta().deletion_timestamp.is_some(),
+            auto_start: known.is_some_and(|known| known.spec().auto_start),
+            session: preview.map(|preview| Session {
+                is_active: preview.state == PreviewState::Active,
+                generation: preview.generation,
+                start: preview.start_time.0.to_string(),
+            }),
+            policy,
+            older: self.older,
+            is_committed: self.is_committed(experiment),
+            intent: experiment.annotations().get(INTENT).map(|since| age(since, now)),
+            rides: known.is_some_and(|known| self.rides(known)),
+            candidates: self.candidates.iter().map(candidate).chain(malformed).collect(),
+            has_webhook: self.webhook.is_some(),
+            pods: self
+                .pods
+                .iter()
+                .filter(|pod| server.is_some() && pod.labels().get(SERVER_LABEL) == server.as_ref() && is_ready(pod))
+                .filter_map(pod)
+                .collect(),
+        }
+    }
+
+    /// Who answers for the policy now, and not only once its newest generation is live.
+    fn of_policy(&self, policy: &Guarded<K::Policy>) -> Option<Policy> {
+        let live = self.live.as_ref().map(|live| &live.spec.policy_server);
+        let server = live.or(policy.0.as_ref().ok().map(|known| &known.spec().policy_server))?;
+        Some(Policy { uid: policy.uid()?, server: server.clone() })
+    }
+
+    /// Whether every request about which the experiment says anything comes with a call of what is live.
+    fn rides(&self, experiment: &K) -> bool {
+        let spec = &experiment.spec().policy;
+        let reach = |spec: &proviso_crds::PolicySpec| spec.admission.as_ref().map(proviso_crds::Admission::reach);
+        !spec.enabled || self.live.as_ref().is_some_and(|live| reach(&live.spec.data) == reach(spec))
+    }
+
+    fn is_committed(&self, experiment: &Guarded<K>) -> bool {
+        let named = self.policy.as_ref().and_then(|policy| policy.annotations().get(COMMITTED));
+        let named = named.and_then(|text| serde_json::from_str::<RevisedExperiment>(text).ok());
+        named.is_some_and(|it| {
+            Some(&it.uid) == experiment.meta().uid.as_ref() && Some(it.generation) == experiment.meta().generation
+        })
+    }
+}
+
+/// For how long somebody has been about to commit it. What is no time was said by nobody who commits.
+fn age(since: &str, now: Timestamp) -> Duration {
+    let Ok(since) = since.parse::<Timestamp>() else { return COMMIT_WITHIN };
+    now.duration_since(since).try_into().unwrap_or_default()
+}
+
+fn candidate(revision: &PolicyRevision) -> Candidate {
+    let status = revision.status.clone().unwrap_or_default();
+    let initialized = status.conditions.iter().find(|condition| condition.type_ == "Initialized");
+    let (policy, server) = (&revision.spec.policy_ref, &revision.spec.policy_server);
+    Candidate {
+        name: revision.name_any(),
+        made_for: revision.spec.experiment_ref.as_ref().map(|experiment| MadeFor {
+            generation: experiment.generation,
+            policy: Policy { uid: policy.uid.clone(), server: server.clone() },
+            start: revision.annotations().get(START).cloned().unwrap_or_default(),
+        }),
+        initialized: initialized.and_then(outcome),
+        replicas: status.replicas.iter().map(replica).collect(),
+    }
+}

@@ -1,0 +1,197 @@
+//! What the owner of an experiment is told: its status, and Events in its own namespace. `previewMetadata` is not written
+//! here: it says what was asked for, and not what came of it.
+
+use std::time::{Duration, Instant};
+
+use kube::ResourceExt as _;
+use kube::api::Patch;
+use kube::runtime::events::{Event, EventType};
+use proviso_core::experiment::rollout::{Acceptance, Decision, Progress};
+use proviso_core::experiment::{MAX_EXPERIMENTS, etag};
+use proviso_core::rollout::Failure;
+use proviso_crds::{ExperimentStatus, PreviewReport, PreviewState, ReplicaCount};
+use serde_json::json;
+
+use super::build::START;
+use super::object::{self, ExperimentObject};
+use super::observe::Seen;
+use super::{Context, Error};
+use crate::objects::{self, condition};
+
+/// How often what came of an experiment is written at most.
+const COUNTED_EVERY: Duration = Duration::from_secs(10);
+
+/// Writes the status if it says something new. When there is more to say than may be said now, how long until then.
+pub(super) async fn write<K: ExperimentObject>(
+    experiment: &K,
+    seen: &Seen<K>,
+    decision: &Decision,
+    context: &Context,
+) -> Result<Option<Duration>, Error> {
+    let known = experiment.status().cloned().unwrap_or_default();
+    let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
+    let mut status = status(experiment, &known, seen, decision)?;
+    let since = |status: &ExperimentStatus| status.divergence.as_ref().map(|counts| counts.since.clone());
+    let counts = |status: &ExperimentStatus| (status.divergence.clone(), status.samples.clone());
+    let is_counting = decision.progress != Progress::Suspended && since(&known) == since(&status);
+    let mut later = None;
+    if counts(&known) != counts(&status) && is_counting {
+        let last = context.with_counted(|counted| counted.get(&uid).copied());
+        later = last.and_then(|last| COUNTED_EVERY.checked_sub(last.elapsed())).filter(|left| !left.is_zero());
+        if later.is_some() {
+            (status.divergence, status.samples) = counts(&known);
+        }
+    }
+    if status == known {
+        return Ok(later);
+    }
+    // That nothing was counted yet puts nothing off.
+    if counts(&known) != counts(&status) && status.divergence.as_ref().is_some_and(|it| !it.is_empty()) {
+        context.with_counted(|counted| counted.insert(uid, Instant::now()));
+    }
+    let ours = ExperimentStatus { preview_metadata: None, ..status.clone() };
+    let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": K::kind(&()), "status": ours});
+    let api = object::api::<K>(&context.client, experiment);
+    api.patch_status(&experiment.name_any(), &objects::apply(), &Patch::Apply(patch)).await?;
+    for event in events(&known, &status) {
+        context.publish(experiment, event).await?;
+    }
+    Ok(later)
+}
+
+fn status<K: ExperimentObject>(
+    experiment: &K,
+    known: &ExperimentStatus,
+    seen: &Seen<K>,
+    decision: &Decision,
+) -> Result<ExperimentStatus, Error> {
+    let generation = experiment.meta().generation.ok_or(Error::Incomplete("generation"))?;
+    let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
+    let policy = object::policy_id(experiment, &experiment.spec().policy_ref.name)?.to_string();
+    let report = report(known, seen, generation);
+    let steps = steps(decision, &policy, generation, seen);
+    let conditions = ["Accepted", "Initialized", "Previewing"]
+        .iter()
+        .zip(steps)
+        .map(|(name, (status, reason, text))| condition(&known.conditions, name, status, &reason, &text, generation));
+    let is_previewed = !matches!(decision.progress, Progress::NotAccepted | Progress::NotStarted | Progress::Suspended);
+    let (ready, total) = (decision.ready, decision.total);
+    let live = seen.live.as_ref().map(|live| &live.spec.policy_ref);
+    Ok(ExperimentStatus {
+        etag: Some(etag(&uid, generation)),
+        live_etag: live.map(|live| etag(&live.uid, live.generation)),
+        preview_metadata: known.preview_metadata.clone(),
+        divergence: report.as_ref().map(|report| report.counts.clone()),
+        samples: report.map(|report| report.samples).unwrap_or_default(),
+        replicas: is_previewed.then(|| ReplicaCount {
+            ready: ready.try_into().unwrap_or(u32::MAX),
+            total: total.try_into().unwrap_or(u32::MAX),
+            summary: format!("{ready}/{total}"),
+        }),
+        conditions: conditions.collect(),
+    })
+}
+
+/// What came of the preview that was started last. It stays when that is stopped, and goes with an update.
+fn report<K: ExperimentObject>(known: &ExperimentStatus, seen: &Seen<K>, generation: i64) -> Option<PreviewReport> {
+    let session = known.preview_metadata.as_ref().filter(|session| session.generation == generation)?;
+    let start = session.start_time.0.to_string();
+    let of_session = seen.candidates.iter().find(|candidate| {
+        let of = candidate.spec.experiment_ref.as_ref().map(|it| it.generation);
+        of == Some(generation) && candidate.annotations().get(START) == Some(&start)
+    });
+    if let Some(candidate) = of_session {
+        let replicas = candidate.status.iter().flat_map(|status| &status.replicas);
+        return Some(PreviewReport::sum(replicas.filter_map(|it| it.preview.as_ref()), &session.start_time));
+    }
+    match &known.divergence {
+        Some(counts) if counts.since == session.start_time => {
+            Some(PreviewReport { counts: counts.clone(), samples: known.samples.clone() })
+        }
+        _ => (session.state == PreviewState::Active).then(|| PreviewReport::new(session.start_time.clone())),
+    }
+}
+
+type Step = (&'static str, String, String);
+
+/// Status, reason and message of `Accepted`, `Initialized` and `Previewing`.
+fn steps<K: ExperimentObject>(decision: &Decision, policy: &str, generation: i64, seen: &Seen<K>) -> [Step; 3] {
+    let yes = |reason: &str, message: &str| ("True", reason.to_owned(), message.to_owned());
+    let no = |reason: &str, message: &str| ("False", reason.to_owned(), message.to_owned());
+    let wait = |reason: &str, message: &str| ("Unknown", reason.to_owned(), message.to_owned());
+    let failed = |failure: &Failure| no(&failure.reason, &failure.message);
+    let accepted = match decision.acceptance {
+        Acceptance::Accepted => yes("Accepted", &format!("it is one of at most {MAX_EXPERIMENTS} of {policy}")),
+        Acceptance::PolicyNotFound => no("PolicyNotFound", &format!("there is no policy {policy}: it waits for one")),
+        Acceptance::TooMany => {
+            let message =
+                format!("{policy} has {MAX_EXPERIMENTS} older experiments, more are not previewed: delete one");
+            no("TooMany", &message)
+        }
+    };
+    let initialized = || yes("Prepared", "its program was compiled and accepted its settings");
+    let loaded = format!("{} of {} Ready replicas have loaded it", decision.ready, decision.total);
+    let (initialized, previewing) = match &decision.progress {
+        Progress::NotAccepted => (wait("NotAccepted", &accepted.2), no("NotAccepted", &accepted.2)),
+        Progress::NotStarted => {
+            let message = "it was not started, and spec.autoStart is false";
+            (wait("NotStarted", message), no("NotStarted", message))
+        }
+        Progress::Suspended => {
+            let message = format!("generation {generation} is not started");
+            (wait("Suspended", &message), no("Suspended", &message))
+        }
+        Progress::Initializing => (wait("Preparing", "the policy server is at work"), no("Preparing", &loaded)),
+        Progress::InitializationFailed(failure) => (failed(failure), no("NotInitialized", "it does not work")),
+        Progress::NoReplicas => (initialized(), no("NoReplicas", "no replica of the policy server is Ready")),
+        Progress::Loading => (initialized(), no("Loading", &loaded)),
+        Progress::LoadingFailed(replicas) => {
+            let causes = replicas.iter().map(|(pod, cause)| format!("{pod}: {}: {}", cause.reason, cause.message));
+            let message = format!("{loaded}; {}", causes.collect::<Vec<_>>().join("; "));
+            (initialized(), no("LoadingFailed", &message))
+        }
+        Progress::Previewing => (initialized(), yes("Previewing", how(decision, seen))),
+    };
+    [accepted, initialized, previewing]
+}
+
+/// What it is asked about.
+fn how<K: ExperimentObject>(decision: &Decision, seen: &Seen<K>) -> &'static str {
+    match (decision.webhook, &seen.live) {
+        (false, _) => "every replica asks it about the requests that the policy answers",
+        (true, Some(_)) => {
+            "it covers other requests than the policy does, and has a webhook of its own that allows all"
+        }
+        (true, None) => {
+            "the policy answers nothing now: it has a webhook of its own, and is compared with what allows all"
+        }
+    }
+}
+
+/// What people see in `kubectl describe`: changes, not states.
+fn events(old: &ExperimentStatus, new: &ExperimentStatus) -> Vec<Event> {
+    let mut events = Vec::new();
+    for condition in &new.conditions {
+        let is_new = !old.conditions.iter().any(|it| {
+            (&it.type_, &it.status, &it.reason, it.observed_generation)
+                == (&condition.type_, &condition.status, &condition.reason, condition.observed_generation)
+        });
+        let (type_, is_told) = match (condition.type_.as_str(), condition.status.as_str()) {
+            ("Previewing", "True") => (EventType::Normal, true),
+            ("Previewing", "False") => (EventType::Warning, condition.reason == "LoadingFailed"),
+            ("Accepted" | "Initialized", "False") => (EventType::Warning, true),
+            _ => (EventType::Normal, false),
+        };
+        if is_new && is_told {
+            let generation = condition.observed_generation.unwrap_or_default();
+            events.push(Event {
+                type_,
+                reason: condition.reason.clone(),
+                note: Some(format!("generation {generation}: {}", condition.message)),
+                action: "Preview".to_owned(),
+                secondary: None,
+            });
+        }
+    }
+    events
+}
