@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::after::After;
 use crate::rollout::Desk;
-use crate::shutdown::Phase;
+use proviso_http::shutdown::Phase;
 use store::Standalone;
 
 pub use token::{Token, TokenError};

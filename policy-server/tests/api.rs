@@ -127,6 +127,13 @@ async fn the_flow_of_the_aip_create_start_inspect_commit() {
     let listed = api.get(&format!("{EXPERIMENTS}{active}")).await;
     assert_eq!(listed["experiments"].as_array().unwrap().len(), 1, "{listed}");
 
+    // "If any experiment fails commit, previewing it must not stop."
+    let commit = format!("{E}:commit");
+    assert_eq!(api.refused(Method::POST, &commit, &json!({"etag": "\"0\""})).await, reason(409, "ETAG_MISMATCH"));
+    assert_eq!(api.get(E).await["previewMetadata"], *metadata);
+    assert_eq!(api.verdict("bad").await, None);
+    api.0.until_previews(2).await;
+
     // An update suspends.
     let change = json!({"policy": {"spec": forbidding("never")}});
     let updated = api.done(Method::PATCH, &format!("{E}?updateMask=policy.spec"), &change).await["response"].clone();
@@ -136,7 +143,6 @@ async fn the_flow_of_the_aip_create_start_inspect_commit() {
     assert_eq!(api.get(&format!("{EXPERIMENTS}{active}")).await["experiments"], json!([]));
     assert_eq!(api.get("/v1/policies/-/experiments?filter=name:*").await["experiments"][0]["name"], updated["name"]);
 
-    let commit = format!("{E}:commit");
     assert_eq!(api.refused(Method::POST, &commit, &json!({})).await, reason(400, "INVALID_FIELD"));
     let stale = json!({"etag": started["etag"]});
     assert_eq!(api.refused(Method::POST, &commit, &stale).await, reason(409, "ETAG_MISMATCH"));

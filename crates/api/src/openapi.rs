@@ -1,11 +1,16 @@
 //! The OpenAPI document, made of the table of methods and of the types of the messages.
 
+use proviso_core::policy_id::MAX_NAME;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::methods::{METHODS, Method};
 use crate::resources::{Policy, PolicyExperiment};
+
+/// A DNS label, and a DNS subdomain.
+const LABEL: &str = "[a-z0-9]([a-z0-9-]*[a-z0-9])?";
+const NAME: &str = "[a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*";
 
 /// The whole document (OpenAPI 3.1).
 #[must_use]
@@ -39,14 +44,13 @@ fn schema(name: &str) -> Value {
 
 fn operation(method: &Method) -> Value {
     let variables = method.path.split(['{', '}']).skip(1).step_by(2);
-    let mut parameters: Vec<Value> = variables
-        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
-        .collect();
+    let mut parameters: Vec<Value> =
+        variables.map(|name| json!({"name": name, "in": "path", "required": true, "schema": id(name)})).collect();
     parameters.extend(method.query.iter().map(|name| {
         let is_demanded = name.ends_with("Id");
         json!({
             "name": name, "in": "query", "required": is_demanded, "description": parameter(name),
-            "schema": {"type": if *name == "pageSize" { "integer" } else { "string" }},
+            "schema": id(name.trim_end_matches("Id")),
         })
     }));
     let mut responses = Map::new();
@@ -62,6 +66,16 @@ fn operation(method: &Method) -> Value {
         operation["requestBody"] = json!({"required": is_demanded, "content": schema(request)});
     }
     operation
+}
+
+/// The form of a parameter.
+fn id(name: &str) -> Value {
+    match name {
+        "policy" => json!({"type": "string", "pattern": format!("^(-|cluster\\.{NAME}|ns\\.{LABEL}\\.{NAME})$")}),
+        "experiment" => json!({"type": "string", "pattern": format!("^{NAME}$"), "maxLength": MAX_NAME}),
+        "pageSize" => json!({"type": "integer", "minimum": 0, "maximum": i32::MAX}),
+        _ => json!({"type": "string"}),
+    }
 }
 
 fn parameter(name: &str) -> &'static str {

@@ -165,8 +165,8 @@ async fn policies_and_experiments_are_objects_of_the_cluster() {
     assert_eq!(stage.call(Method::POST, "/v1/policies?policyId=ns.pay.p", json!({"spec": spec("p")})).await.0, 409);
 
     // The policy goes, and with it its experiments, and no others.
-    let stale = stage.call(Method::DELETE, "/v1/policies/ns.pay.p?etag=%22x%22", Value::Null).await;
-    assert_eq!(stale.0, 409);
+    let other = stage.call(Method::DELETE, "/v1/policies/ns.pay.p?etag=%22x%22", Value::Null).await;
+    assert_eq!(other.0, 409);
     let deleted = stage.ok(Method::DELETE, "/v1/policies/ns.pay.p", Value::Null).await;
     assert_eq!(deleted["done"], true, "{deleted}");
     let left = stage.get("/v1/policies/-/experiments").await;
@@ -181,10 +181,10 @@ async fn a_commit_happens_as_a_whole_or_not_at_all() {
 
     // A stale etag, a stale parentEtag: nothing changes.
     let (name, right) = stage.pair("stale").await;
-    let stale = Committing { etag: "\"0\"".into(), parent_etag: None };
-    assert_eq!(store.commit(None, &name, &stale).await.unwrap_err().code, Code::Aborted);
-    let stale = Committing { parent_etag: Some("\"0\"".into()), ..right.clone() };
-    assert_eq!(store.commit(None, &name, &stale).await.unwrap_err().code, Code::Aborted);
+    let wrong = Committing { etag: "\"0\"".into(), parent_etag: None };
+    assert_eq!(store.commit(None, &name, &wrong).await.unwrap_err().code, Code::Aborted);
+    let wrong = Committing { parent_etag: Some("\"0\"".into()), ..right.clone() };
+    assert_eq!(store.commit(None, &name, &wrong).await.unwrap_err().code, Code::Aborted);
     let object = stage.experiments().get("stale").await.unwrap();
     assert!(!object.annotations().contains_key(INTENT) && stage.message(&name).await == "old");
 

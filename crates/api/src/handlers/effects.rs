@@ -39,9 +39,12 @@ fn is_conflict(error: &Error) -> bool {
 }
 
 impl<S: PolicyStore> Api<S> {
-    /// The operation of an effect that has begun.
+    /// The operation of an effect that has begun, also where the caller may not see how it goes on.
     async fn begun(&self, call: &Call, awaited: Awaited) -> Result<Value> {
-        self.operation(call, &awaited).await.map(|(operation, _)| operation)
+        Ok(match self.operation(call, &awaited).await {
+            Ok((operation, _)) => operation,
+            Err(error) => awaited.operation(&Progress::Running(error.to_string()), None),
+        })
     }
 
     pub(super) async fn create_policy(&self, call: &Call) -> Result<Value> {
@@ -120,7 +123,8 @@ impl<S: PolicyStore> Api<S> {
         let name = call.experiment()?;
         let stored = self.store.delete_experiment(call.caller(), &name, call.parameter("etag")).await?;
         let awaited = awaited(Effect::Delete, &stored);
-        let progress = self.store.progress(call.caller(), &awaited).await?;
+        let progress = self.store.progress(call.caller(), &awaited).await;
+        let progress = progress.unwrap_or_else(|error| Progress::Running(error.to_string()));
         Ok(awaited.operation(&progress, Some(stored.to_json())))
     }
 
