@@ -83,6 +83,11 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", env = "PROVISO_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
+    /// Token that callers of the API (/v1) have to show, 32 characters or more; read again when it changes. Without
+    /// it the API is served on loopback only
+    #[arg(long, value_name = "FILE", env = "PROVISO_API_TOKEN_FILE", requires = "manifests")]
+    pub api_token_file: Option<PathBuf>,
+
     /// How long one evaluation may take, 10ms to 30s; a policy's timeoutEvalSeconds overrides it
     #[arg(long, value_name = "DURATION", env = "PROVISO_EVALUATION_TIMEOUT", default_value = "2s", value_parser = evaluation_timeout)]
     pub evaluation_timeout: Duration,
@@ -135,6 +140,7 @@ Endpoints of --listen:
   POST /validate/<policy id>/<generation>  … for this generation
   POST /validate_raw/<policy id>           {\"request\": <any JSON>}
   POST /audit/<policy id>                  the program's own verdict, whatever the policy's mode
+  /v1/policies, /v1/policies/*/experiments the REST API (AIP-236); /v1/openapi.json says it all; not in a cluster
 Endpoints of --admin-listen:
   GET /readyz, /readyz?verbose, /livez, /metrics
 A policy id is cluster.<name> or ns.<namespace>.<name>.";
@@ -161,6 +167,8 @@ pub struct Config {
     /// The folder of pull secrets.
     pub pull_secrets: Option<PathBuf>,
     pub tls: Option<TlsFiles>,
+    /// The token that callers of the API have.
+    pub api_token_file: Option<PathBuf>,
     pub evaluation_timeout: Duration,
     /// In bytes.
     pub memory_limit: usize,
@@ -282,6 +290,7 @@ impl TryFrom<Arguments> for Config {
             sources: arguments.sources,
             pull_secrets: arguments.pull_secrets,
             tls,
+            api_token_file: arguments.api_token_file,
             evaluation_timeout: arguments.evaluation_timeout,
             memory_limit: arguments.memory_limit as usize * 1024 * 1024,
             compile_memory: arguments.compile_memory,
@@ -364,6 +373,7 @@ mod tests {
             (vec!["--manifests", folder, "--policy-server", "a"], "cannot be used with"),
             (vec!["--policy-server", "a", "--namespace", "b", "--pod-name", "c"], "--pod-uid"),
             (vec!["--manifests", folder, "--pod-uid", "u"], "--policy-server"),
+            (vec!["--policy-server", "a", "--api-token-file", "/t"], "--manifests"),
             (vec!["--manifests", folder, "--cache-dir", "/c", "--signing-key", "/k"], "--policy-server"),
             (vec!["--manifests", folder, "--compile-memory", "1"], "64..=65536"),
             (vec!["--policy-server", "A", "--namespace", "b", "--pod-name", "c", "--pod-uid", "u"], "no name of a"),

@@ -13,7 +13,7 @@ use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
 use proviso_crds::PolicySpec;
 
-use crate::manifests::{self, Manifests, ObjectId, Place, Problem, Sourced};
+use crate::manifests::{self, Annotations, Manifests, ObjectId, Place, Problem, Sourced};
 use crate::prepare::module_references;
 use crate::state::{DigestText, ExperimentOf};
 
@@ -36,8 +36,9 @@ pub struct Wanted {
     pub spec: PolicySpec,
     /// None for a policy.
     pub experiment: Option<ExperimentOf>,
+    pub annotations: Annotations,
     pub place: Place,
-    /// Of everything above but the place, the bytes of the modules included.
+    /// Of everything above but the annotations and the place, the bytes of the modules included.
     pub fingerprint: Digest,
     /// The modules in files that could be read, by their references.
     pub modules: BTreeMap<String, DigestText>,
@@ -102,6 +103,11 @@ impl Folder {
         Self { path, seen: None, modules: ModuleFiles::new() }
     }
 
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Reads the folder if it may have changed since the last time. Blocks on the disk.
     pub fn changed(&mut self) -> Option<Scan> {
         let (glance, is_settling) = self.glance();
@@ -139,14 +145,15 @@ impl Folder {
         let mut scan = Scan { namespaces, problems, ..Scan::default() };
         let mut modules = ModuleFiles::new();
         for (id, sourced) in policies {
-            let wanted = self.wanted(id.clone(), sourced.spec, None, sourced.place, &mut modules);
+            let wanted = self.wanted(id.clone(), None, sourced, &mut modules);
             scan.wanted.insert(ObjectId::Policy(id), wanted);
         }
-        for (id, Sourced { spec, place }) in experiments {
+        for (id, Sourced { spec, annotations, place }) in experiments {
             match PolicyId::new(id.namespace.as_deref(), &spec.policy_ref.name) {
                 Ok(policy) => {
                     let experiment = ExperimentOf { policy: policy.clone(), auto_start: spec.auto_start };
-                    let wanted = self.wanted(policy, spec.policy, Some(experiment), place, &mut modules);
+                    let sourced = Sourced { spec: spec.policy, annotations, place };
+                    let wanted = self.wanted(policy, Some(experiment), sourced, &mut modules);
                     scan.wanted.insert(ObjectId::Experiment(id), wanted);
                 }
                 Err(error) => scan.problems.push(Problem {
@@ -164,9 +171,8 @@ impl Folder {
     fn wanted(
         &self,
         policy: PolicyId,
-        spec: PolicySpec,
         experiment: Option<ExperimentOf>,
-        place: Place,
+        Sourced { spec, annotations, place }: Sourced<PolicySpec>,
         seen: &mut ModuleFiles,
     ) -> Wanted {
         let folder = place.file.parent().unwrap_or(&self.path);
@@ -186,7 +192,7 @@ impl Folder {
             }
         }
         let all = serde_json::to_vec(&(&spec, &experiment, &modules, &unread)).unwrap_or_default();
-        Wanted { fingerprint: Digest::of(&all), policy, experiment, place, modules, spec }
+        Wanted { fingerprint: Digest::of(&all), policy, experiment, annotations, place, modules, spec }
     }
 
     /// The digest of a module, read only if it may have changed. The file is looked at from now on, even if it is

@@ -3,6 +3,7 @@
 
 mod admin;
 mod after;
+mod api;
 mod cluster;
 pub mod compile;
 pub mod config;
@@ -37,6 +38,7 @@ use proviso_engines::wasm;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use crate::api::{Access, Api};
 use crate::cluster::Follower;
 use crate::compile::Compilers;
 use crate::config::{Config, SharedCache, Source};
@@ -83,10 +85,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let table = Arc::<SharedTable>::default();
     let policies = config.source.to_string();
     let mut election = None;
+    let mut api = None;
     let following = match config.source {
         Source::Folder(path) => {
             let state = config.state_dir.as_deref().map(StateFile::in_folder);
-            Either::Left(Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state)?.run(path))
+            let rollout = Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state)?;
+            let access = Access::new(config.listen.ip(), config.api_token_file)?;
+            api = access.map(|access| Api::new(rollout.desk(), access));
+            Either::Left(rollout.run(path))
         }
         Source::Cluster(replica) => {
             // The error tells its sources itself.
@@ -126,8 +132,18 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let admin = tokio::spawn(admin);
     // A policy may have a longer budget than the default; 30 s is the most it can ask for.
     let drain = Duration::from_secs(30) + DRAIN;
-    let reviews = service_fn(move |request| routes::answer(Arc::clone(&server), request));
-    proviso_http::serve(listener, tls, reviews, shutdown::draining(phase), drain).await;
+    let answers = service_fn(move |request| {
+        // A review is the usual case: it must not pay for the API.
+        let api = api.as_ref().filter(|_| Api::has(request.uri().path())).cloned();
+        let server = Arc::clone(&server);
+        async move {
+            match api {
+                Some(api) => Ok(api.answer(request, &server.phase).await),
+                None => routes::answer(server, request).await,
+            }
+        }
+    });
+    proviso_http::serve(listener, tls, answers, shutdown::draining(phase), drain).await;
     following.abort();
     if let Some(election) = election {
         election.end().await;

@@ -2,6 +2,7 @@
 //! stops nothing else. What the objects mean together is for [`crate::rollout`].
 
 mod document;
+pub mod edit;
 mod nodes;
 #[cfg(test)]
 mod tests;
@@ -48,8 +49,12 @@ impl fmt::Display for ExperimentId {
 #[derive(Clone, Debug)]
 pub struct Sourced<T> {
     pub spec: T,
+    pub annotations: Annotations,
     pub place: Place,
 }
+
+/// `metadata.annotations`.
+pub type Annotations = BTreeMap<String, String>;
 
 /// A document in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,14 +180,14 @@ impl Manifests {
             return;
         }
         match object {
-            Object::Policy(id, spec) => {
-                self.policies.insert(id, Sourced { spec: *spec, place });
+            Object::Policy(id, spec, annotations) => {
+                self.policies.insert(id, Sourced { spec: *spec, annotations, place });
             }
-            Object::Experiment(id, spec) => {
-                self.experiments.insert(id, Sourced { spec: *spec, place });
+            Object::Experiment(id, spec, annotations) => {
+                self.experiments.insert(id, Sourced { spec: *spec, annotations, place });
             }
             Object::Namespace(name, labels) => {
-                self.namespaces.insert(name, Sourced { spec: labels, place });
+                self.namespaces.insert(name, Sourced { spec: labels, annotations: Annotations::new(), place });
             }
         }
     }

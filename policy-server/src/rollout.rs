@@ -1,6 +1,8 @@
 //! The lifecycle of policies and experiments without a cluster: what the folder wants is prepared beside what
 //! serves, goes live as a new generation when it works, and is reported when it does not.
 
+mod commit;
+mod desk;
 mod publish;
 mod slot;
 
@@ -22,7 +24,10 @@ use crate::preparations::Preparations;
 use crate::prepare::{self, ModuleSource, PrepareError, Preparer, RevisionOf, Scope};
 use crate::state::{DigestText, Record, StateError, StateFile};
 use crate::table::{Revision, SharedTable};
+use desk::Order;
 use slot::{Next, Slot};
+
+pub use desk::Desk;
 
 /// How often the folder is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -43,6 +48,9 @@ pub struct Rollout {
     problems: Vec<Problem>,
     sender: mpsc::UnboundedSender<Prepared>,
     receiver: mpsc::UnboundedReceiver<Prepared>,
+    /// Held so that the other end never closes.
+    desk: Desk,
+    orders: mpsc::Receiver<Order>,
     /// Whether everything in the folder was tried at least once.
     is_complete: bool,
     /// Whether the table is older than what stands here.
@@ -74,7 +82,10 @@ impl Rollout {
     ) -> Result<Self, StateError> {
         let records = state.as_ref().map(StateFile::read).transpose()?.unwrap_or_default();
         let (sender, receiver) = mpsc::unbounded_channel();
+        let (desk, orders) = Desk::new();
         Ok(Self {
+            desk,
+            orders,
             slots: records
                 .into_iter()
                 .filter_map(|(key, record)| Some((object_id(&key, &record)?, Slot::from(record))))
@@ -94,12 +105,20 @@ impl Rollout {
         })
     }
 
+    /// Where the API asks for changes.
+    #[must_use]
+    pub fn desk(&self) -> Desk {
+        self.desk.clone()
+    }
+
     /// Follows the folder until the task is dropped.
     pub async fn run(mut self, path: PathBuf) {
+        commit::recover(&path);
         let mut folder = Folder::new(path.clone());
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            let mut answer = None;
             tokio::select! {
                 _ = look.tick() => {
                     let looked = tokio::task::spawn_blocking(move || {
@@ -130,8 +149,15 @@ impl Rollout {
                         self.take_prepared(prepared);
                     }
                 }
+                // One at a time, and never beside a look: a version that is compared is still there when it is swapped.
+                Some(order) = self.orders.recv() => {
+                    answer = Some(tokio::task::block_in_place(|| order(&mut self, &mut folder)));
+                }
             }
             self.publish().await;
+            if let Some(answer) = answer {
+                answer();
+            }
         }
     }
 

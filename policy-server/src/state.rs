@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_artifacts::{Digest, write_atomically};
 use proviso_core::PolicyId;
-use proviso_crds::PolicySpec;
+use proviso_crds::{PolicySpec, PreviewMetadata};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// One accepted generation.
@@ -27,6 +28,14 @@ pub struct Record {
     pub experiment: Option<ExperimentOf>,
     /// The modules by their references.
     pub modules: BTreeMap<String, DigestText>,
+    /// When the object was first seen, and when this generation was accepted.
+    #[serde(default)]
+    pub created: Option<Time>,
+    #[serde(default)]
+    pub updated: Option<Time>,
+    /// Of an experiment: how it was started and stopped last.
+    #[serde(default)]
+    pub preview: Option<PreviewMetadata>,
 }
 
 /// What an experiment has beside a spec.

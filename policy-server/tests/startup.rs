@@ -20,7 +20,8 @@ use support::{Ended, Folder, Server, forbid, pod, policy, run_to_end, wasm, with
 /// Any free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
 /// Every flag that has a variable of its own.
-const FLAGS: [&str; 21] = [
+const FLAGS: [&str; 22] = [
+    "api-token-file",
     "manifests",
     "policy-server",
     "namespace",

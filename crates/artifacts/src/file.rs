@@ -1,8 +1,11 @@
 //! Files that are either the old ones or the new ones, never something between.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+
+use tempfile::NamedTempFile;
 
 /// How the names of files that are not finished begin.
 pub(crate) const TEMPORARY: &str = ".tmp";
@@ -19,4 +22,49 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     File::open(folder)?.sync_all()
+}
+
+/// The same for a file that is not ours alone: it keeps its permissions.
+///
+/// # Errors
+/// As [`write_atomically`], and where the file is not there.
+pub fn rewrite_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
+    let permissions = std::fs::metadata(path)?.permissions();
+    let file = shared(path, content)?;
+    file.as_file().set_permissions(permissions)?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    sync_folder(path)
+}
+
+/// The same for a file that is not there yet, with the permissions that the process gives to new files.
+///
+/// # Errors
+/// As [`write_atomically`], and where there is such a file.
+pub fn create_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
+    let file = shared(path, content)?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path).map_err(|error| error.error)?;
+    sync_folder(path)
+}
+
+/// Removes a file for good: not even a crash right after brings it back.
+///
+/// # Errors
+/// When the file cannot be removed.
+pub fn remove_for_good(path: &Path) -> io::Result<()> {
+    std::fs::remove_file(path)?;
+    sync_folder(path)
+}
+
+fn shared(path: &Path, content: &[u8]) -> io::Result<NamedTempFile> {
+    let folder = path.parent().ok_or_else(|| io::Error::other("the path has no folder"))?;
+    let permissions = Permissions::from_mode(0o666);
+    let mut file = tempfile::Builder::new().prefix(TEMPORARY).permissions(permissions).tempfile_in(folder)?;
+    file.write_all(content)?;
+    Ok(file)
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }

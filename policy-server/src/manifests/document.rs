@@ -11,20 +11,20 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::nodes::Nodes;
-use super::{ExperimentId, ObjectId};
+use super::{Annotations, ExperimentId, ObjectId};
 
 /// What a document says.
 pub(super) enum Object {
-    Policy(PolicyId, Box<PolicySpec>),
-    Experiment(ExperimentId, Box<ExperimentSpec>),
+    Policy(PolicyId, Box<PolicySpec>, Annotations),
+    Experiment(ExperimentId, Box<ExperimentSpec>, Annotations),
     Namespace(String, Labels),
 }
 
 impl Object {
     pub(super) fn id(&self) -> ObjectId {
         match self {
-            Self::Policy(id, _) => ObjectId::Policy(id.clone()),
-            Self::Experiment(id, _) => ObjectId::Experiment(id.clone()),
+            Self::Policy(id, ..) => ObjectId::Policy(id.clone()),
+            Self::Experiment(id, ..) => ObjectId::Experiment(id.clone()),
             Self::Namespace(name, _) => ObjectId::Namespace(name.clone()),
         }
     }
@@ -61,7 +61,7 @@ pub(super) fn split(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// Whether a line says nothing: empty, a comment, a separator alone, a directive.
-fn is_filler(line: &str) -> bool {
+pub(super) fn is_filler(line: &str) -> bool {
     let line = line.strip_prefix("---").unwrap_or(line).trim();
     line.is_empty() || line.starts_with('#') || line.starts_with('%')
 }
@@ -151,26 +151,26 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
         "Policy" | "ClusterPolicy" => {
             let id = PolicyId::new(namespace.as_deref(), &outline.metadata.name).map_err(|error| name(&error))?;
             let object = ObjectId::Policy(id.clone());
-            let spec = if cluster_scoped {
+            let (annotations, spec) = if cluster_scoped {
                 reader.ours::<ClusterPolicy, _>(&object, |policy| (policy.metadata, policy.spec.0))
             } else {
                 reader.ours::<Policy, _>(&object, |policy| (policy.metadata, policy.spec))
             }?;
             reader.validated(&object, validation::policy(&spec))?;
-            Ok(Some(Object::Policy(id, Box::new(spec))))
+            Ok(Some(Object::Policy(id, Box::new(spec), annotations)))
         }
         "PolicyExperiment" | "ClusterPolicyExperiment" => {
             policy_id::check_name(&outline.metadata.name).map_err(|error| name(&error))?;
             let id = ExperimentId { namespace, name: outline.metadata.name };
             let object = ObjectId::Experiment(id.clone());
-            let spec = if cluster_scoped {
+            let (annotations, spec) = if cluster_scoped {
                 reader
                     .ours::<ClusterPolicyExperiment, _>(&object, |experiment| (experiment.metadata, experiment.spec.0))
             } else {
                 reader.ours::<PolicyExperiment, _>(&object, |experiment| (experiment.metadata, experiment.spec))
             }?;
             reader.validated(&object, validation::experiment(&spec))?;
-            Ok(Some(Object::Experiment(id, Box::new(spec))))
+            Ok(Some(Object::Experiment(id, Box::new(spec), annotations)))
         }
         kind => {
             let message = format!(
@@ -195,16 +195,20 @@ impl Reader<'_> {
         &self,
         object: &ObjectId,
         spec: impl FnOnce(T) -> (ObjectMeta, S),
-    ) -> Result<S, Vec<Fault>> {
+    ) -> Result<(Annotations, S), Vec<Fault>> {
         let mut unknown = Vec::new();
         let typed = self.deserialize::<T>(|path| unknown.push(path));
         let fault = |fault: Fault| Fault { object: Some(object.clone()), ..fault };
         let typed = typed.map_err(|error| vec![fault(error)])?;
         // The first two were read before; the status that `kubectl get -o yaml` writes says nothing about what is
         // wanted.
-        unknown.retain(|path| !["apiVersion", "kind", "status"].contains(&path.as_str()));
+        unknown.retain(|path| !["apiVersion", "kind", "status"].contains(&path.split('.').next().unwrap_or_default()));
         let faults: Vec<_> = unknown.into_iter().map(|field| fault(self.unknown(field))).collect();
-        if faults.is_empty() { Ok(spec(typed).1) } else { Err(faults) }
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let (metadata, spec) = spec(typed);
+        Ok((metadata.annotations.unwrap_or_default(), spec))
     }
 
     /// Reads a kind of Kubernetes' own, which may have fields that we do not know.

@@ -10,7 +10,7 @@ use proviso_core::experiment::MAX_EXPERIMENTS;
 use super::slot::Slot;
 use super::{Rollout, WRITE_AGAIN};
 use crate::manifests::{ExperimentId, ObjectId, Problem};
-use crate::state::Records;
+use crate::state::{Record, Records};
 use crate::table::{Entry, Experiment, Origin, Table};
 
 impl Rollout {
@@ -47,7 +47,10 @@ impl Rollout {
     }
 
     fn records(&self) -> Records {
-        let recorded = self.slots.iter().filter_map(|(id, slot)| Some((id.to_string(), slot.record.clone()?)));
+        let recorded = self.slots.iter().filter_map(|(id, slot)| {
+            let record = slot.record.clone()?;
+            Some((id.to_string(), Record { preview: slot.preview.clone(), ..record }))
+        });
         recorded.collect()
     }
 
@@ -138,9 +141,9 @@ impl Rollout {
         let Some(revision) = slot.live.clone() else {
             return Err(trouble.unwrap_or_else(|| "being prepared".to_owned()));
         };
-        let experiment = slot.record.as_ref().and_then(|record| record.experiment.as_ref());
-        if !experiment.is_some_and(|experiment| experiment.auto_start) {
-            return Err(trouble.unwrap_or_else(|| "not started: spec.autoStart is false".to_owned()));
+        if !slot.is_active(revision.generation) {
+            let why = if slot.preview.is_some() { "suspended" } else { "not started: spec.autoStart is false" };
+            return Err(trouble.unwrap_or_else(|| why.to_owned()));
         }
         Ok(Arc::new(Experiment { id: id.clone(), revision, metrics: self.metrics.experiment(id), trouble }))
     }

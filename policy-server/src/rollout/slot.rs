@@ -5,15 +5,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use proviso_artifacts::Digest;
+use proviso_crds::{PreviewMetadata, PreviewState};
 
 use crate::folder::Wanted;
 use crate::preparations::Backoff;
 use crate::state::{DigestText, Record};
 use crate::table::{Entry, Revision};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Slot {
+    /// Made when the object is first seen.
+    pub uid: String,
+    pub created: Time,
+    /// Of an experiment: how it was started and stopped last.
+    pub preview: Option<PreviewMetadata>,
     /// The generation that was accepted last.
     pub record: Option<Record>,
     /// That generation, loaded.
@@ -57,9 +65,34 @@ pub(super) enum Next {
     Settled { changed: bool },
 }
 
+impl Default for Slot {
+    fn default() -> Self {
+        Self {
+            uid: uuid::Uuid::new_v4().to_string(),
+            created: Time(Timestamp::now()),
+            preview: None,
+            record: None,
+            live: None,
+            retired: Vec::new(),
+            wanted: None,
+            preparing: None,
+            is_restoring: false,
+            failed: None,
+            lost: None,
+        }
+    }
+}
+
 impl From<Record> for Slot {
     fn from(record: Record) -> Self {
-        Self { record: Some(record), ..Self::default() }
+        let slot = Self::default();
+        Self {
+            uid: record.uid.clone(),
+            created: record.created.clone().unwrap_or_else(|| slot.created.clone()),
+            preview: record.preview.clone(),
+            record: Some(record),
+            ..slot
+        }
     }
 }
 
@@ -67,6 +100,9 @@ impl Slot {
     /// Takes note of what the manifest has now.
     pub(super) fn want(&mut self, wanted: Wanted, now: Instant) -> Next {
         let fingerprint = wanted.fingerprint;
+        if self.fingerprint().is_some_and(|before| before != fingerprint) {
+            self.suspend(&wanted);
+        }
         self.wanted = Some(wanted);
         if self.preparing == Some(fingerprint) {
             Next::Settled { changed: false }
@@ -97,14 +133,13 @@ impl Slot {
     /// What would be recorded, were this version accepted: the same generation after a restart, else the next one. Its
     /// modules are those that it turns out to have.
     pub(super) fn next_record(&self, wanted: &Wanted) -> Record {
-        let (uid, generation) = match &self.record {
-            Some(record) if record.fingerprint == wanted.fingerprint => (record.uid.clone(), record.generation),
-            Some(record) => (record.uid.clone(), record.generation + 1),
-            None => (uuid::Uuid::new_v4().to_string(), 1),
-        };
+        let same = self.record.as_ref().filter(|record| record.fingerprint == wanted.fingerprint);
         Record {
-            uid,
-            generation,
+            uid: self.uid.clone(),
+            generation: self.generation(wanted.fingerprint),
+            created: Some(self.created.clone()),
+            updated: same.and_then(|record| record.updated.clone()).or_else(|| Some(Time(Timestamp::now()))),
+            preview: None,
             fingerprint: wanted.fingerprint,
             file: wanted.place.file.clone(),
             spec: wanted.spec.clone(),
@@ -113,8 +148,50 @@ impl Slot {
         }
     }
 
+    /// The generation that this version has, or has once it is accepted.
+    pub(super) fn generation(&self, fingerprint: Digest) -> u64 {
+        match &self.record {
+            Some(record) if record.fingerprint == fingerprint => record.generation,
+            Some(record) => record.generation + 1,
+            None => 1,
+        }
+    }
+
+    /// The newest version that could be read.
+    pub(super) fn fingerprint(&self) -> Option<Digest> {
+        let wanted = self.wanted.as_ref().map(|wanted| wanted.fingerprint);
+        wanted.or(self.record.as_ref().map(|record| record.fingerprint))
+    }
+
+    /// An update suspends (AIP-236). Where previewing starts by itself, the last good version is previewed until the new
+    /// one works, as it goes on serving with a policy.
+    fn suspend(&mut self, wanted: &Wanted) {
+        let accepted = self.record.as_ref().map_or(0, |record| record.generation);
+        let starts_itself = wanted.experiment.as_ref().is_some_and(|experiment| experiment.auto_start);
+        let preview = self.preview.take();
+        self.preview = preview.map(|preview| {
+            let is_pending = u64::try_from(preview.generation).is_ok_and(|generation| generation > accepted);
+            if preview.state == PreviewState::Active && (is_pending || !starts_itself) {
+                preview.stop(Time(Timestamp::now()))
+            } else {
+                preview
+            }
+        });
+    }
+
+    /// Whether this generation is previewed.
+    pub(super) fn is_active(&self, generation: u64) -> bool {
+        let generation = i64::try_from(generation).unwrap_or(i64::MAX);
+        self.preview.as_ref().is_some_and(|preview| preview.state(generation) == PreviewState::Active)
+    }
+
     /// Makes a generation the live one; the one before it keeps answering.
     pub(super) fn accept(&mut self, record: Record, revision: Arc<Revision>, now: Instant) {
+        let generation = i64::try_from(record.generation).unwrap_or(i64::MAX);
+        let starts_itself = record.experiment.as_ref().is_some_and(|experiment| experiment.auto_start);
+        if starts_itself && self.preview.as_ref().is_none_or(|preview| preview.generation != generation) {
+            self.preview = Some(PreviewMetadata::start(self.preview.as_ref(), generation, Time(Timestamp::now())));
+        }
         let old = self.live.replace(revision);
         let old_record = self.record.replace(record);
         if let Some(revision) = old {
@@ -199,6 +276,7 @@ mod tests {
             policy: proviso_core::PolicyId::cluster("a").unwrap(),
             spec: serde_json::from_value(spec).unwrap(),
             experiment: None,
+            annotations: BTreeMap::new(),
             place,
             fingerprint: Digest::of(version.as_bytes()),
             modules: BTreeMap::new(),

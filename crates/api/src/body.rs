@@ -1,0 +1,103 @@
+//! What clients send, read strictly: a field that is not known is refused by its path.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::error::{Error, FieldViolation};
+
+/// A name of proto-JSON: `preview_metadata` is `previewMetadata`, and the latter itself.
+#[must_use]
+pub(crate) fn camel(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    let mut is_start = false;
+    for letter in name.chars() {
+        if letter == '_' && !text.is_empty() {
+            is_start = true;
+        } else if std::mem::take(&mut is_start) {
+            text.extend(letter.to_uppercase());
+        } else {
+            text.push(letter);
+        }
+    }
+    text
+}
+
+/// The JSON object of a body; an empty body is an empty object.
+pub(crate) fn object(body: &[u8]) -> Result<Map<String, Value>, Error> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Map::new());
+    }
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(Error::invalid("body", "is no JSON object")),
+        Err(error) => Err(Error::invalid("body", format!("is no JSON: {error}"))),
+    }
+}
+
+/// The same object with the fields of a message under their names in camel case. What is not among `known` is refused,
+/// and so is a field under both of its names.
+pub(crate) fn message(at: &str, object: Map<String, Value>, known: &[&str]) -> Result<Map<String, Value>, Error> {
+    let mut message = Map::new();
+    let mut violations = Vec::new();
+    for (key, value) in object {
+        let field = camel(&key);
+        let path = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+        let mut refuse = |description: &str| {
+            violations.push(FieldViolation { field: path.clone(), description: description.to_owned() });
+        };
+        if !known.contains(&field.as_str()) {
+            refuse("is no known field: check its spelling and its place");
+        } else if message.insert(field, value).is_some() {
+            refuse("stands here twice, under both of its names");
+        }
+    }
+    if violations.is_empty() { Ok(message) } else { Err(Error::violations(violations)) }
+}
+
+/// A value of a type, every unknown field refused by its path, which starts with `at`.
+pub(crate) fn typed<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, Error> {
+    let field = |path: &str| match path {
+        "" | "." => at.to_owned(),
+        path => format!("{at}.{path}"),
+    };
+    let mut unknown = Vec::new();
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
+    let result = serde_ignored::deserialize(tracked, |path| unknown.push(path.to_string().replace(".?", "")));
+    let typed = result
+        .map_err(|error: serde_json::Error| Error::invalid(field(&track.path().to_string()), error.to_string()))?;
+    let violations: Vec<_> = unknown
+        .iter()
+        .map(|path| FieldViolation {
+            field: field(path),
+            description: "is no known field: check its spelling and its place".to_owned(),
+        })
+        .collect();
+    if violations.is_empty() { Ok(typed) } else { Err(Error::violations(violations)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proviso_crds::PolicySpec;
+    use serde_json::json;
+
+    #[test]
+    fn both_forms_of_a_name_are_one_field() {
+        for (name, wanted) in [("preview_metadata", "previewMetadata"), ("autoStart", "autoStart"), ("_a", "_a")] {
+            assert_eq!(camel(name), wanted);
+        }
+        let both = object(br#"{"auto_start": true, "autoStart": false}"#).unwrap();
+        assert!(message("", both, &["autoStart"]).unwrap_err().message.contains("twice"));
+    }
+
+    #[test]
+    fn a_field_that_is_not_known_is_refused_by_its_path() {
+        let spec = json!({"program": {"cel": {"validations": [], "rules": 1}}, "setings": {}});
+        let error = typed::<PolicySpec>("policy.spec", spec).unwrap_err();
+        let fields: Vec<_> = error.violations.iter().map(|violation| violation.field.as_str()).collect();
+        assert_eq!(fields, ["policy.spec.program.cel.rules", "policy.spec.setings"]);
+        let wrong = typed::<PolicySpec>("spec", json!({"program": {"cel": {"validations": [{}]}}})).unwrap_err();
+        assert_eq!(wrong.violations[0].field, "spec.program.cel.validations[0]");
+    }
+}

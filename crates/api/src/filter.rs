@@ -1,0 +1,199 @@
+//! Filters of lists, the part of AIP-160 that is of use here: fields compared by `=`, `!=` and `:`, joined by AND, OR
+//! (which binds closer, as there) and NOT.
+
+mod parser;
+
+use serde_json::Value;
+
+use crate::error::Error;
+
+/// The longest filter, in bytes.
+const MAX: usize = 4096;
+
+/// A field that a list can be filtered by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Field {
+    /// In camel case, with dots.
+    pub path: &'static str,
+    pub kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Text,
+    Flag,
+    /// One of these.
+    Enum(&'static [&'static str]),
+    /// Texts by keys: the field's path goes on with the key.
+    Map,
+}
+
+/// A filter that was understood.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Filter {
+    And(Vec<Filter>),
+    Or(Vec<Filter>),
+    Not(Box<Filter>),
+    Test(Vec<String>, Pattern),
+}
+
+/// What a value is compared with. A `*` at its start or end stands for any text; alone, for any value at all.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pattern(String);
+
+impl Filter {
+    /// None where everything is asked for.
+    pub(crate) fn parse(text: &str, fields: &[Field]) -> Result<Option<Self>, Error> {
+        let refused = |parser::Fault { at, message }| {
+            Error::invalid("filter", format!("at character {}: {message}", text[..at].chars().count() + 1))
+                .with("position", &(text[..at].chars().count() + 1).to_string())
+        };
+        if text.len() > MAX {
+            return Err(Error::invalid("filter", format!("is longer than {MAX} bytes")));
+        }
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        parser::parse(text, fields).map(Some).map_err(refused)
+    }
+
+    /// Whether the filter lets this resource through, in its JSON form.
+    pub(crate) fn matches(&self, resource: &Value) -> bool {
+        match self {
+            Self::And(all) => all.iter().all(|one| one.matches(resource)),
+            Self::Or(any) => any.iter().any(|one| one.matches(resource)),
+            Self::Not(one) => !one.matches(resource),
+            Self::Test(path, pattern) => {
+                let value = path.iter().try_fold(resource, |value, key| value.get(key));
+                value.is_some_and(|value| pattern.matches(value))
+            }
+        }
+    }
+}
+
+impl Pattern {
+    fn matches(&self, value: &Value) -> bool {
+        let text = match value {
+            Value::Null => return false,
+            Value::Bool(flag) => flag.to_string(),
+            Value::String(text) => text.clone(),
+            // Of a message or a map no more can be asked than whether it is there.
+            _ => return self.0 == "*",
+        };
+        match (self.0.strip_prefix('*'), self.0.strip_suffix('*')) {
+            (Some(_), Some(_)) if self.0.len() == 1 => true,
+            (Some(_), Some(_)) => text.contains(self.0.trim_start_matches('*').trim_end_matches('*')),
+            (Some(end), None) => text.ends_with(end),
+            (None, Some(start)) => text.starts_with(start),
+            (None, None) => text == self.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    const FIELDS: &[Field] = &[
+        Field { path: "name", kind: Kind::Text },
+        Field { path: "etag", kind: Kind::Text },
+        Field { path: "autoStart", kind: Kind::Flag },
+        Field { path: "annotations", kind: Kind::Map },
+        Field { path: "previewMetadata.state", kind: Kind::Enum(&["ACTIVE", "SUSPENDED"]) },
+    ];
+
+    fn matches(filter: &str) -> bool {
+        let resource = json!({
+            "name": "policies/cluster.a/experiments/tight", "etag": "\"4f\"", "autoStart": true,
+            "annotations": {"owner": "team a", "example.com/ticket": "7"}, "previewMetadata": {"state": "ACTIVE"},
+        });
+        Filter::parse(filter, FIELDS).unwrap().is_none_or(|filter| filter.matches(&resource))
+    }
+
+    #[test]
+    fn what_aip_236_and_aip_160_show_is_understood() {
+        for (filter, wanted) in [
+            ("", true),
+            ("preview_metadata.state = ACTIVE", true),
+            ("previewMetadata.state=ACTIVE", true),
+            ("preview_metadata.state = SUSPENDED", false),
+            ("preview_metadata.state != ACTIVE", false),
+            ("preview_metadata:*", true),
+            ("NOT preview_metadata.state = SUSPENDED", true),
+            ("-preview_metadata.state = ACTIVE", false),
+            ("name = \"policies/cluster.a/experiments/tight\"", true),
+            ("name = \"*/tight\"", true),
+            ("name = 'policies/*'", true),
+            ("name = *experiments*", true),
+            ("name = tight", false),
+            ("annotations.owner = \"team a\"", true),
+            ("annotations.owner = \"team b\"", false),
+            ("annotations:owner", true),
+            ("annotations:\"example.com/ticket\"", true),
+            ("annotations.example.com/ticket = 7", true),
+            ("annotations.\"example.com/ticket\":7", true),
+            ("annotations:nobody", false),
+            ("annotations.nobody != x", true),
+            ("etag = \"\\\"4f\\\"\"", true),
+            ("auto_start = true", true),
+            ("autoStart:false", false),
+            ("name:* AND preview_metadata.state = ACTIVE", true),
+            ("name = x OR preview_metadata.state = ACTIVE", true),
+            ("name = x preview_metadata.state = ACTIVE", false),
+            // OR binds closer than AND.
+            ("name = x AND name = x OR name:*", false),
+            ("(name = x AND name = x) OR name:*", true),
+            ("NOT (name = x OR etag = y)", true),
+        ] {
+            assert_eq!(matches(filter), wanted, "{filter}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_with_its_position() {
+        for (filter, wanted) in [
+            ("name", "at character 5: a comparison"),
+            ("name =", "at character 7: a value is missing"),
+            ("name > x", "at character 6: only =, != and :"),
+            ("size = 3", "at character 1: there is no field"),
+            ("preview_metadata.state = ON", "at character 26: is none of ACTIVE, SUSPENDED"),
+            ("auto_start = yes", "at character 14: is neither true nor false"),
+            ("(name = x", "at character 10: a closing parenthesis"),
+            ("name = x)", "at character 9: nothing is open"),
+            ("name = \"x", "at character 8: the quotes are not closed"),
+            ("name = x AND", "at character 13: a field"),
+            ("äö = x", "at character 1: there is no field"),
+            ("annotations = x", "at character 1: names a map"),
+        ] {
+            let error = Filter::parse(filter, FIELDS).unwrap_err();
+            assert_eq!(error.http(), 400);
+            assert!(error.message.contains(wanted), "{filter}: {error}");
+        }
+        for bomb in ["(".repeat(2000), "NOT ".repeat(1000), "-".repeat(4000)] {
+            assert!(Filter::parse(&bomb, FIELDS).unwrap_err().message.contains("too deep"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_filter_is_a_panic(filter in ".{0,60}", words in "(name|annotations|AND|OR|NOT|-|=|!=|:|\\*|\"|'|\\(|\\)|\\\\|\\.| |ä){0,20}") {
+            for filter in [filter, words] {
+                if let Ok(Some(filter)) = Filter::parse(&filter, FIELDS) {
+                    filter.matches(&json!({"name": "a", "annotations": {"b": "c"}}));
+                }
+            }
+        }
+
+        #[test]
+        fn every_text_in_quotes_finds_itself(text in "[^*]{0,20}") {
+            let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+            let filter = Filter::parse(&format!("name = \"{quoted}\""), FIELDS).unwrap().unwrap();
+            let same = json!({"name": text});
+            prop_assert!(filter.matches(&same));
+            let other = json!({"name": format!("{text}x")});
+            prop_assert!(!filter.matches(&other));
+        }
+    }
+}

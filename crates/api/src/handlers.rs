@@ -1,0 +1,235 @@
+//! What each method does: reads what the client wants, asks the store, and says what came of it.
+
+mod effects;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proviso_core::PolicyId;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use crate::body;
+use crate::error::{Code, Error};
+use crate::filter::{Field, Filter};
+use crate::methods::{Method, Rpc};
+use crate::operation::{Awaited, Effect};
+use crate::page::Page;
+use crate::resources::{EXPERIMENT_FILTERS, OPERATION_FILTERS, POLICY_FILTERS};
+use crate::store::{Caller, ExperimentName, PolicyStore, Progress, State, StoredPolicy};
+
+/// How long `:wait` waits that says nothing else, and at most.
+const WAIT: Duration = Duration::from_secs(30);
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+/// How often an awaited operation is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// Answers calls from a store.
+#[derive(Debug)]
+pub(crate) struct Api<S> {
+    pub store: Arc<S>,
+}
+
+impl<S> Clone for Api<S> {
+    fn clone(&self) -> Self {
+        Self { store: Arc::clone(&self.store) }
+    }
+}
+
+/// One call.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub method: &'static Method,
+    pub variables: Vec<String>,
+    /// Without those that are not known.
+    pub query: Map<String, Value>,
+    pub body: Vec<u8>,
+    pub caller: Option<Caller>,
+}
+
+impl Call {
+    fn parameter(&self, name: &str) -> Option<&str> {
+        self.query.get(name)?.as_str().filter(|value| !value.is_empty())
+    }
+
+    fn demanded(&self, name: &str) -> Result<&str> {
+        self.parameter(name).ok_or_else(|| Error::invalid(name, "is missing from the query"))
+    }
+
+    fn policy(&self) -> Result<PolicyId> {
+        let id = self.variables.first().map(String::as_str).unwrap_or_default();
+        id.parse().map_err(|error: proviso_core::policy_id::PolicyIdError| Error::invalid("name", error.to_string()))
+    }
+
+    fn experiment(&self) -> Result<ExperimentName> {
+        let name = self.variables.get(1).cloned().unwrap_or_default();
+        experiment_id("name", &name)?;
+        Ok(ExperimentName { policy: self.policy()?, name })
+    }
+
+    fn object(&self) -> Result<Map<String, Value>> {
+        body::object(&self.body)
+    }
+
+    fn caller(&self) -> Option<&Caller> {
+        self.caller.as_ref()
+    }
+}
+
+fn experiment_id(field: &str, name: &str) -> Result<()> {
+    proviso_core::policy_id::check_name(name).map_err(|error| Error::invalid(field, error.to_string()))
+}
+
+/// A duration of proto-JSON, such as `3.5s`.
+fn duration(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.strip_suffix('s')?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// The page of the resources that the filter lets through.
+fn list(call: &Call, collection: &str, parent: &str, fields: &[Field], resources: Vec<Value>) -> Result<Value> {
+    if call.parameter("orderBy").is_some() {
+        return Err(Error::invalid("orderBy", "is not supported: lists are ordered by name"));
+    }
+    let text = call.parameter("filter").unwrap_or_default();
+    let filter = Filter::parse(text, fields)?;
+    let page = Page::new(call.parameter("pageSize"), call.parameter("pageToken"), &[collection, parent, text])?;
+    let resources =
+        resources.into_iter().filter(|resource| filter.as_ref().is_none_or(|filter| filter.matches(resource)));
+    Ok(page.cut(collection, resources.collect()))
+}
+
+impl<S: PolicyStore> Api<S> {
+    pub(crate) async fn call(&self, call: &Call) -> Result<Value> {
+        match call.method.rpc {
+            Rpc::ListPolicies => self.list_policies(call).await,
+            Rpc::GetPolicy => Ok(self.store.policy(call.caller(), &call.policy()?).await?.to_json()),
+            Rpc::CreatePolicy => self.create_policy(call).await,
+            Rpc::UpdatePolicy => self.update_policy(call).await,
+            Rpc::DeletePolicy => self.delete_policy(call).await,
+            Rpc::ListExperiments => self.list_experiments(call).await,
+            Rpc::GetExperiment => Ok(self.store.experiment(call.caller(), &call.experiment()?).await?.to_json()),
+            Rpc::CreateExperiment => self.create_experiment(call).await,
+            Rpc::UpdateExperiment => self.update_experiment(call).await,
+            Rpc::DeleteExperiment => self.delete_experiment(call).await,
+            Rpc::StartPreview | Rpc::StopPreview => self.preview(call).await,
+            Rpc::Commit => self.commit(call).await,
+            Rpc::ListOperations => self.list_operations(call).await,
+            Rpc::GetOperation => self.operation(call, &call.operation()?).await.map(|(operation, _)| operation),
+            Rpc::WaitOperation => self.wait(call).await,
+            Rpc::Document => Ok(crate::openapi::document()),
+        }
+    }
+
+    async fn list_policies(&self, call: &Call) -> Result<Value> {
+        let policies = self.store.policies(call.caller()).await?;
+        list(call, "policies", "", POLICY_FILTERS, policies.iter().map(StoredPolicy::to_json).collect())
+    }
+
+    /// Of the policy `-`: of all of them (AIP-159).
+    async fn list_experiments(&self, call: &Call) -> Result<Value> {
+        let parent = call.variables.first().map(String::as_str).unwrap_or_default();
+        let policy = if parent == "-" { None } else { Some(call.policy()?) };
+        if let Some(policy) = &policy {
+            self.store.policy(call.caller(), policy).await?;
+        }
+        let experiments = self.store.experiments(call.caller(), policy.as_ref()).await?;
+        let experiments = experiments.iter().map(crate::store::StoredExperiment::to_json).collect();
+        list(call, "experiments", parent, EXPERIMENT_FILTERS, experiments)
+    }
+
+    /// Nothing is kept of operations: what can be told of all is how far the newest version of each policy has come.
+    async fn list_operations(&self, call: &Call) -> Result<Value> {
+        let operation = |policy: &StoredPolicy| {
+            let progress = match policy.state {
+                State::Pending | State::Updating => Progress::Running(policy.message.clone()),
+                State::Active | State::Disabled => Progress::Done,
+                State::Failed => {
+                    Progress::Failed(Error::new(Code::FailedPrecondition, "ROLLOUT_FAILED", policy.message.clone()))
+                }
+            };
+            awaited_policy(Effect::Update, policy).operation(&progress, Some(policy.to_json()))
+        };
+        let policies = self.store.policies(call.caller()).await?;
+        list(call, "operations", "", OPERATION_FILTERS, policies.iter().map(operation).collect())
+    }
+
+    /// The operation as it stands, and whether it has ended.
+    async fn operation(&self, call: &Call, awaited: &Awaited) -> Result<(Value, bool)> {
+        let mut progress = self.store.progress(call.caller(), awaited).await?;
+        let is_of_something = !matches!(awaited.effect, Effect::Delete | Effect::Commit);
+        let resource = if progress == Progress::Done && is_of_something {
+            let resource = match awaited.experiment() {
+                None => self.store.policy(call.caller(), &awaited.policy).await.map(|policy| policy.to_json()),
+                Some(name) => self.store.experiment(call.caller(), &name).await.map(|experiment| experiment.to_json()),
+            };
+            match resource {
+                Ok(resource) => Some(resource),
+                // It went since it was done.
+                Err(error) if error.code == Code::NotFound => {
+                    progress = Progress::Failed(error);
+                    None
+                }
+                Err(error) => return Err(error),
+            }
+        } else {
+            None
+        };
+        let is_done = !matches!(progress, Progress::Running(_));
+        Ok((awaited.operation(&progress, resource), is_done))
+    }
+
+    async fn wait(&self, call: &Call) -> Result<Value> {
+        let message = body::message("", call.object()?, &["name", "timeout"])?;
+        let patience = match message.get("timeout") {
+            None | Some(Value::Null) => WAIT,
+            Some(timeout) => timeout
+                .as_str()
+                .and_then(duration)
+                .ok_or_else(|| Error::invalid("timeout", "is no duration such as \"10s\""))?,
+        };
+        let until = Instant::now() + patience.min(LONGEST_WAIT);
+        let awaited = call.operation()?;
+        loop {
+            let (operation, is_done) = self.operation(call, &awaited).await?;
+            if is_done || Instant::now() >= until {
+                return Ok(operation);
+            }
+            tokio::time::sleep_until(until.min(Instant::now() + LOOK_EVERY)).await;
+        }
+    }
+}
+
+impl Call {
+    fn operation(&self) -> Result<Awaited> {
+        self.variables.first().map(String::as_str).unwrap_or_default().parse()
+    }
+}
+
+fn awaited_policy(effect: Effect, policy: &StoredPolicy) -> Awaited {
+    let (uid, version) = (policy.meta.uid.clone(), policy.meta.version.clone());
+    Awaited { effect, policy: policy.id.clone(), experiment: None, uid, version }
+}
+
+/// The name in a body, where there is one, must be that of the path.
+fn same_name(given: Option<&str>, name: &str) -> Result<()> {
+    match given {
+        Some(given) if given != name => Err(Error::invalid("name", format!("is {given:?}, and the path has {name:?}"))),
+        _ => Ok(()),
+    }
+}
+
+/// The body of a custom method: no more than its name and these.
+fn custom(call: &Call, name: &str, fields: &[&str]) -> Result<Map<String, Value>> {
+    let known: Vec<&str> = fields.iter().copied().chain(["name"]).collect();
+    let message = body::message("", call.object()?, &known)?;
+    for (field, value) in &message {
+        if !value.is_string() && !value.is_null() {
+            return Err(Error::invalid(field, "is no text"));
+        }
+    }
+    same_name(message.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()), name)?;
+    Ok(message)
+}

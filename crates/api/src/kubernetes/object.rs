@@ -1,0 +1,163 @@
+//! Objects of the cluster and what they are to the API. The namespaced kinds and those of the cluster are one here.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use kube::core::ApiResource;
+use proviso_core::{PolicyId, experiment::etag};
+use proviso_crds::{
+    ClusterPolicy, ClusterPolicyExperiment, ExperimentSpec, ExperimentStatus, Policy, PolicyExperiment, PolicyPhase,
+    PolicySpec, PolicyStatus, PreviewState,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::error::{Code, Error};
+use crate::resources::is_reserved;
+use crate::store::{Change, ExperimentName, Meta, State, StoredExperiment, StoredPolicy};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Policy,
+    Experiment,
+}
+
+impl Kind {
+    pub(super) fn resource(self, is_namespaced: bool) -> ApiResource {
+        match (self, is_namespaced) {
+            (Self::Policy, true) => ApiResource::erase::<Policy>(&()),
+            (Self::Policy, false) => ApiResource::erase::<ClusterPolicy>(&()),
+            (Self::Experiment, true) => ApiResource::erase::<PolicyExperiment>(&()),
+            (Self::Experiment, false) => ApiResource::erase::<ClusterPolicyExperiment>(&()),
+        }
+    }
+
+    pub(super) fn plural(self, is_namespaced: bool) -> &'static str {
+        match (self, is_namespaced) {
+            (Self::Policy, true) => "policies",
+            (Self::Policy, false) => "clusterpolicies",
+            (Self::Experiment, true) => "policyexperiments",
+            (Self::Experiment, false) => "clusterpolicyexperiments",
+        }
+    }
+}
+
+fn part<T: DeserializeOwned>(object: &DynamicObject, name: &str) -> Result<T, Error> {
+    serde_json::from_value(object.data[name].clone()).map_err(|error| {
+        let message = format!("the object {} cannot be read: {name}: {error}", object.name_any());
+        Error::new(Code::FailedPrecondition, "MALFORMED", message)
+    })
+}
+
+fn status<T: DeserializeOwned + Default>(object: &DynamicObject) -> Result<T, Error> {
+    if object.data["status"].is_null() { Ok(T::default()) } else { part(object, "status") }
+}
+
+fn generation(object: &DynamicObject) -> i64 {
+    object.metadata.generation.unwrap_or_default()
+}
+
+pub(super) fn etag_of(object: &DynamicObject) -> String {
+    etag(&object.uid().unwrap_or_default(), generation(object))
+}
+
+fn meta(object: &DynamicObject) -> Meta {
+    let fields = object.metadata.managed_fields.iter().flatten();
+    // The status changes on its own.
+    let written = fields.filter(|field| field.subresource.is_none()).filter_map(|field| field.time.clone());
+    Meta {
+        etag: etag_of(object),
+        uid: object.uid().unwrap_or_default(),
+        revision: object.resource_version().unwrap_or_default(),
+        version: generation(object).to_string(),
+        annotations: object.annotations().clone(),
+        create_time: object.creation_timestamp(),
+        update_time: written.max(),
+    }
+}
+
+pub(super) fn policy(object: &DynamicObject) -> Result<StoredPolicy, Error> {
+    let id = PolicyId::new(object.namespace().as_deref(), &object.name_any())
+        .map_err(|error| Error::new(Code::FailedPrecondition, "MALFORMED", error.to_string()))?;
+    let status: PolicyStatus = status(object)?;
+    let (state, message) = state(&status, generation(object));
+    Ok(StoredPolicy { id, meta: meta(object), spec: part::<PolicySpec>(object, "spec")?, state, message })
+}
+
+fn state(status: &PolicyStatus, generation: i64) -> (State, String) {
+    let seen = status.conditions.iter().any(|condition| condition.observed_generation == Some(generation));
+    let state = match status.phase.filter(|_| seen) {
+        Some(PolicyPhase::Active) => State::Active,
+        Some(PolicyPhase::Failed) => State::Failed,
+        Some(PolicyPhase::Disabled) => State::Disabled,
+        _ if status.live_generation.is_some() => State::Updating,
+        _ => State::Pending,
+    };
+    if state == State::Active || !seen {
+        return (state, String::new());
+    }
+    let wrong = status.conditions.iter().find(|condition| condition.status != "True");
+    (state, wrong.map(|condition| format!("{}: {}", condition.reason, condition.message)).unwrap_or_default())
+}
+
+/// The name of the policy that this is an experiment of.
+pub(super) fn policy_of(object: &DynamicObject) -> Option<&str> {
+    object.data["spec"]["policyRef"]["name"].as_str()
+}
+
+pub(super) fn experiment(object: &DynamicObject) -> Result<StoredExperiment, Error> {
+    let spec: ExperimentSpec = part(object, "spec")?;
+    let policy = PolicyId::new(object.namespace().as_deref(), &spec.policy_ref.name)
+        .map_err(|error| Error::new(Code::FailedPrecondition, "MALFORMED", error.to_string()))?;
+    let status: ExperimentStatus = status(object)?;
+    let failed = status.conditions.iter().find(|condition| {
+        condition.status == "False"
+            && condition.type_ != "Previewing"
+            && condition.observed_generation == Some(generation(object))
+    });
+    let preview = status.preview_metadata.map(|mut preview| {
+        if preview.state(generation(object)) == PreviewState::Suspended {
+            // An update suspends, also before the operator has written so.
+            preview.state = PreviewState::Suspended;
+        }
+        preview
+    });
+    Ok(StoredExperiment {
+        name: ExperimentName { policy, name: object.name_any() },
+        meta: meta(object),
+        spec: spec.policy,
+        auto_start: spec.auto_start,
+        preview,
+        divergence: status.divergence,
+        samples: status.samples,
+        message: failed.map(|failed| format!("{}: {}", failed.reason, failed.message)).unwrap_or_default(),
+    })
+}
+
+/// Puts these annotations in place of those that clients may write.
+pub(super) fn annotate(object: &mut DynamicObject, annotations: BTreeMap<String, String>) {
+    let mut all = std::mem::take(object.annotations_mut());
+    all.retain(|key, _| is_reserved(key));
+    all.extend(annotations);
+    *object.annotations_mut() = all;
+}
+
+fn new(kind: Kind, policy: &PolicyId, name: &str, content: &Change, spec: &Value) -> DynamicObject {
+    let resource = kind.resource(policy.namespace().is_some());
+    let mut object = DynamicObject::new(name, &resource).data(json!({"spec": spec}));
+    object.metadata.namespace = policy.namespace().map(ToOwned::to_owned);
+    annotate(&mut object, content.annotations.clone());
+    object
+}
+
+pub(super) fn new_policy(id: &PolicyId, content: &Change) -> DynamicObject {
+    new(Kind::Policy, id, id.name(), content, &json!(content.spec))
+}
+
+pub(super) fn new_experiment(name: &ExperimentName, content: &Change) -> DynamicObject {
+    let spec = json!({
+        "policyRef": {"name": name.policy.name()}, "policy": content.spec, "autoStart": content.auto_start,
+    });
+    new(Kind::Experiment, &name.policy, &name.name, content, &spec)
+}

@@ -1,0 +1,164 @@
+//! Where an effect stands, by the status that the operator writes. Pure.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use proviso_crds::PreviewState;
+
+use super::object;
+use crate::error::{Code, Error};
+use crate::operation::{Awaited, Effect};
+use crate::store::{Progress, State, StoredExperiment};
+
+/// `object` is the one that has the effect now, under that name; none: there is none.
+pub(super) fn of(awaited: &Awaited, object: Option<&DynamicObject>) -> Result<Progress, Error> {
+    let object = object.filter(|object| object.uid().as_deref() == Some(&awaited.uid));
+    let object = match (object, awaited.effect) {
+        (None, Effect::Delete) => return Ok(Progress::Done),
+        (None, _) => return Ok(Progress::Failed(Error::not_found(&awaited.target()))),
+        (Some(_), Effect::Delete) => return Ok(Progress::Running("it to be gone".to_owned())),
+        (Some(object), _) => object,
+    };
+    let generation: i64 = awaited.version.parse().unwrap_or_default();
+    if awaited.experiment.is_none() || awaited.effect == Effect::Commit {
+        policy(object, generation)
+    } else {
+        experiment(awaited.effect, object, generation)
+    }
+}
+
+fn policy(object: &DynamicObject, generation: i64) -> Result<Progress, Error> {
+    let live = object.data["status"]["liveGeneration"].as_i64();
+    let stored = object::policy(object)?;
+    Ok(match stored.state {
+        _ if live.is_some_and(|live| live >= generation) => Progress::Done,
+        State::Active | State::Disabled => Progress::Done,
+        State::Failed => {
+            let (reason, message) = stored.message.split_once(": ").unwrap_or(("Failed", &stored.message));
+            Progress::Failed(Error::new(Code::FailedPrecondition, reason, message))
+        }
+        State::Pending | State::Updating => {
+            Progress::Running(if stored.message.is_empty() { "the operator".to_owned() } else { stored.message })
+        }
+    })
+}
+
+fn experiment(effect: Effect, object: &DynamicObject, generation: i64) -> Result<Progress, Error> {
+    let StoredExperiment { preview, auto_start, message, .. } = object::experiment(object)?;
+    let is_same = object.metadata.generation == Some(generation);
+    let waits = match effect {
+        Effect::StartPreview => true,
+        Effect::Create | Effect::Update => auto_start && is_same,
+        Effect::StopPreview | Effect::Delete | Effect::Commit => false,
+    };
+    if is_same && !message.is_empty() && effect != Effect::StopPreview {
+        let (reason, message) = message.split_once(": ").unwrap_or(("Failed", &message));
+        return Ok(Progress::Failed(Error::new(Code::FailedPrecondition, reason, message)));
+    }
+    let is_active = preview.is_some_and(|preview| preview.state == PreviewState::Active);
+    if effect == Effect::StartPreview && !(is_same && is_active) {
+        let message = "the preview was suspended before it had begun everywhere";
+        return Ok(Progress::Failed(Error::new(Code::Aborted, "SUSPENDED", message)));
+    }
+    let conditions: Vec<Condition> =
+        serde_json::from_value(object.data["status"]["conditions"].clone()).unwrap_or_default();
+    let is_everywhere = conditions.iter().any(|condition| {
+        condition.type_ == "Previewing"
+            && condition.status == "True"
+            && condition.observed_generation == Some(generation)
+    });
+    if waits && !(is_active && is_everywhere) {
+        return Ok(Progress::Running("every replica of the policy server to load it".to_owned()));
+    }
+    Ok(Progress::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn look(effect: Effect, kind: &str, auto_start: bool, status: &Value) -> Progress {
+        let spec = json!({"program": {"cel": {"validations": []}}});
+        let is_experiment = kind.ends_with("Experiment");
+        let object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": kind,
+            "metadata": {"name": "x", "uid": "u", "generation": 2},
+            "spec": if is_experiment { json!({"policyRef": {"name": "p"}, "policy": spec, "autoStart": auto_start}) } else { spec },
+            "status": status,
+        }))
+        .unwrap();
+        let awaited = Awaited {
+            effect,
+            policy: "cluster.p".parse().unwrap(),
+            experiment: is_experiment.then(|| "x".to_owned()),
+            uid: "u".into(),
+            version: "2".into(),
+        };
+        of(&awaited, Some(&object)).unwrap()
+    }
+
+    fn condition(name: &str, status: &str, generation: i64) -> Value {
+        json!({"type": name, "status": status, "reason": "CompileError", "message": "no", "observedGeneration": generation,
+            "lastTransitionTime": "2026-11-20T09:14:07Z"})
+    }
+
+    #[test]
+    fn a_policy_is_awaited_until_it_is_live_or_has_failed() {
+        let failed =
+            json!({"phase": "Failed", "liveGeneration": 1, "conditions": [condition("Initialized", "False", 2)]});
+        for (status, wanted) in [
+            (json!(null), "running"),
+            (json!({"phase": "Active", "liveGeneration": 1, "conditions": [condition("Live", "True", 1)]}), "running"),
+            (json!({"phase": "Active", "liveGeneration": 2, "conditions": [condition("Live", "True", 2)]}), "done"),
+            (json!({"phase": "Disabled", "conditions": [condition("Live", "False", 2)]}), "done"),
+            (failed, "COMPILE_ERROR"),
+        ] {
+            let found = match look(Effect::Update, "ClusterPolicy", false, &status) {
+                Progress::Running(_) => "running".to_owned(),
+                Progress::Done => "done".to_owned(),
+                Progress::Failed(error) => error.reason().to_owned(),
+            };
+            assert_eq!(found, wanted, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_start_is_awaited_until_every_replica_previews_and_a_stop_not_at_all() {
+        let preview = |state: &str, generation: i64| json!({"state": state, "logPrefix": "PolicyPreviewLog", "startTime": "2026-11-20T09:14:07Z", "generation": generation});
+        let everywhere = json!([condition("Previewing", "True", 2)]);
+        for (effect, auto_start, status, wanted) in [
+            (Effect::StartPreview, false, json!({"previewMetadata": preview("ACTIVE", 2)}), "running"),
+            (
+                Effect::StartPreview,
+                false,
+                json!({"previewMetadata": preview("ACTIVE", 2), "conditions": everywhere}),
+                "done",
+            ),
+            (
+                Effect::StartPreview,
+                false,
+                json!({"previewMetadata": preview("SUSPENDED", 2), "conditions": everywhere}),
+                "SUSPENDED",
+            ),
+            (Effect::StartPreview, false, json!({"previewMetadata": preview("ACTIVE", 1)}), "SUSPENDED"),
+            (
+                Effect::StartPreview,
+                false,
+                json!({"previewMetadata": preview("ACTIVE", 2), "conditions": [condition("Initialized", "False", 2)]}),
+                "COMPILE_ERROR",
+            ),
+            (Effect::StopPreview, false, json!({"previewMetadata": preview("SUSPENDED", 2)}), "done"),
+            (Effect::Create, false, json!(null), "done"),
+            (Effect::Create, true, json!(null), "running"),
+            (Effect::Create, false, json!({"conditions": [condition("Accepted", "False", 2)]}), "COMPILE_ERROR"),
+        ] {
+            let found = match look(effect, "ClusterPolicyExperiment", auto_start, &status) {
+                Progress::Running(_) => "running".to_owned(),
+                Progress::Done => "done".to_owned(),
+                Progress::Failed(error) => error.reason().to_owned(),
+            };
+            assert_eq!(found, wanted, "{effect:?} {status}");
+        }
+    }
+}

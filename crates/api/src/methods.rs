@@ -1,0 +1,149 @@
+//! The methods of the API: one table, of which both the routes and the OpenAPI document are made. No route can be left
+//! out of the document.
+
+use axum::http::Method as Http;
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rpc {
+    CreatePolicy,
+    ListPolicies,
+    GetPolicy,
+    UpdatePolicy,
+    DeletePolicy,
+    CreateExperiment,
+    ListExperiments,
+    GetExperiment,
+    UpdateExperiment,
+    DeleteExperiment,
+    StartPreview,
+    StopPreview,
+    Commit,
+    ListOperations,
+    GetOperation,
+    WaitOperation,
+    Document,
+}
+
+#[derive(Debug)]
+pub(crate) struct Method {
+    pub rpc: Rpc,
+    /// As in the documents of proto: `ListPolicies`.
+    pub id: &'static str,
+    pub http: Http,
+    /// Variables in braces; a custom method after a colon.
+    pub path: &'static str,
+    pub query: &'static [&'static str],
+    /// The schemas of the body and of the answer.
+    pub request: Option<&'static str>,
+    pub response: &'static str,
+    pub summary: &'static str,
+}
+
+const LIST: &[&str] = &["pageSize", "pageToken", "filter", "orderBy"];
+
+macro_rules! method {
+    ($http:ident $path:literal, $rpc:ident, $id:literal, $query:expr, $request:expr, $response:literal, $summary:literal) => {
+        Method {
+            rpc: Rpc::$rpc,
+            id: $id,
+            http: Http::$http,
+            path: $path,
+            query: $query,
+            request: $request,
+            response: $response,
+            summary: $summary,
+        }
+    };
+}
+
+/// All of them.
+pub(crate) static METHODS: &[Method] = &[
+    method!(GET "/v1/policies", ListPolicies, "ListPolicies", LIST, None, "ListPoliciesResponse", "The policies, by name"),
+    method!(POST "/v1/policies", CreatePolicy, "CreatePolicy", &["policyId"], Some("Policy"), "Operation", "Creates a policy"),
+    method!(GET "/v1/policies/{policy}", GetPolicy, "GetPolicy", &[], None, "Policy", "A policy"),
+    method!(PATCH "/v1/policies/{policy}", UpdatePolicy, "UpdatePolicy", &["updateMask"], Some("Policy"), "Operation", "Changes a policy"),
+    method!(DELETE "/v1/policies/{policy}", DeletePolicy, "DeletePolicy", &["etag"], None, "Operation", "Deletes a policy and its experiments"),
+    method!(GET "/v1/policies/{policy}/experiments", ListExperiments, "ListPolicyExperiments", LIST, None, "ListPolicyExperimentsResponse", "The experiments of a policy, or with `-` of all policies"),
+    method!(POST "/v1/policies/{policy}/experiments", CreateExperiment, "CreatePolicyExperiment", &["experimentId"], Some("PolicyExperiment"), "Operation", "Creates an experiment; a policy has at most 10"),
+    method!(GET "/v1/policies/{policy}/experiments/{experiment}", GetExperiment, "GetPolicyExperiment", &[], None, "PolicyExperiment", "An experiment"),
+    method!(PATCH "/v1/policies/{policy}/experiments/{experiment}", UpdateExperiment, "UpdatePolicyExperiment", &["updateMask"], Some("PolicyExperiment"), "Operation", "Changes an experiment, which suspends its preview"),
+    method!(DELETE "/v1/policies/{policy}/experiments/{experiment}", DeleteExperiment, "DeletePolicyExperiment", &["etag"], None, "Operation", "Deletes an experiment"),
+    method!(POST "/v1/policies/{policy}/experiments/{experiment}:startPreview", StartPreview, "StartPreviewPolicyExperiment", &[], Some("PreviewRequest"), "Operation", "Starts previewing an experiment"),
+    method!(POST "/v1/policies/{policy}/experiments/{experiment}:stopPreview", StopPreview, "StopPreviewPolicyExperiment", &[], Some("PreviewRequest"), "Operation", "Stops previewing an experiment"),
+    method!(POST "/v1/policies/{policy}/experiments/{experiment}:commit", Commit, "CommitPolicyExperiment", &[], Some("CommitRequest"), "Operation", "Makes the experiment the live policy, and deletes it"),
+    method!(GET "/v1/operations", ListOperations, "ListOperations", LIST, None, "ListOperationsResponse", "How far the newest version of each policy has come"),
+    method!(GET "/v1/operations/{operation}", GetOperation, "GetOperation", &[], None, "Operation", "Where an operation stands"),
+    method!(POST "/v1/operations/{operation}:wait", WaitOperation, "WaitOperation", &[], Some("WaitRequest"), "Operation", "Waits for an operation, at most as long as is asked for"),
+    method!(GET "/v1/openapi.json", Document, "GetOpenApi", &[], None, "OpenApi", "This document"),
+];
+
+/// What is to be called, or the methods of HTTP that the path has.
+pub(crate) fn find(http: &Http, path: &str) -> Result<(&'static Method, Vec<String>), Vec<&'static Http>> {
+    let found: Vec<_> = METHODS.iter().filter_map(|method| Some((method, variables(method.path, path)?))).collect();
+    let allowed = found.iter().map(|(method, _)| &method.http).collect();
+    found.into_iter().find(|(method, _)| method.http == *http).ok_or(allowed)
+}
+
+/// The values of the variables where the path is of this form.
+fn variables(form: &str, path: &str) -> Option<Vec<String>> {
+    let (form, custom) = form.split_once(':').map_or((form, None), |(form, custom)| (form, Some(custom)));
+    let parts: Vec<&str> = path.split('/').collect();
+    let forms: Vec<&str> = form.split('/').collect();
+    if parts.len() != forms.len() {
+        return None;
+    }
+    let mut values = Vec::new();
+    for (index, (form, part)) in forms.iter().zip(&parts).enumerate() {
+        let part = percent_encoding::percent_decode_str(part).decode_utf8().ok()?;
+        let (part, called) = match part.rsplit_once(':') {
+            Some((part, called)) if index + 1 == parts.len() => (part, Some(called)),
+            _ => (part.as_ref(), None),
+        };
+        if index + 1 == parts.len() && called != custom {
+            return None;
+        }
+        if form.starts_with('{') {
+            values.push(part.to_owned());
+        } else if *form != part {
+            return None;
+        }
+    }
+    Some(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn paths_lead_to_their_methods() {
+        for (http, path, wanted) in [
+            (Http::GET, "/v1/policies", Ok((Rpc::ListPolicies, vec![]))),
+            (Http::GET, "/v1/policies/cluster.a", Ok((Rpc::GetPolicy, vec!["cluster.a"]))),
+            (Http::POST, "/v1/policies/-/experiments/e:commit", Ok((Rpc::Commit, vec!["-", "e"]))),
+            (Http::POST, "/v1/policies/a/experiments/e%3AstopPreview", Ok((Rpc::StopPreview, vec!["a", "e"]))),
+            (Http::POST, "/v1/operations/x:wait", Ok((Rpc::WaitOperation, vec!["x"]))),
+            (Http::GET, "/v1/policies/a/experiments/e:commit", Err(1)),
+            (Http::PUT, "/v1/policies", Err(2)),
+            (Http::GET, "/v1/policies/", Ok((Rpc::GetPolicy, vec![""]))),
+            (Http::POST, "/v1/policies:commit", Err(0)),
+            (Http::GET, "/v1/policies/a:b", Err(0)),
+            (Http::GET, "/v1/else", Err(0)),
+            (Http::GET, "/v1/policies/%ff", Err(0)),
+        ] {
+            let found = find(&http, path).map(|(method, values)| (method.rpc, values)).map_err(|allowed| allowed.len());
+            let wanted = wanted.map(|(rpc, values)| (rpc, values.into_iter().map(ToOwned::to_owned).collect()));
+            assert_eq!(found, wanted, "{http} {path}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_path_is_a_panic(path in ".{0,60}") {
+            let _ = find(&Http::GET, &path);
+            let _ = find(&Http::POST, &format!("/v1/policies/{path}"));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! From HTTP to calls and back. Every answer that is no success has the shape of AIP-193, also that of a panic.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method as Http, Response, StatusCode, header};
+use axum::routing::any;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::{Map, Value};
+
+use crate::body::camel;
+use crate::error::{Code, Error};
+use crate::handlers::{Api, Call};
+use crate::methods::{self, Method, Rpc};
+use crate::store::{Caller, PolicyStore};
+
+/// The largest body, in bytes: what an API server takes of an object.
+pub const MAX_BODY: usize = 3 * 1024 * 1024;
+/// How long a client may take to send its body.
+const BODY_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a call may take. One that changes something goes on all the same: half of it would be worse.
+const CALL_DEADLINE: Duration = Duration::from_secs(30);
+/// The same with `:wait`, which has bounds of its own.
+const WAIT_DEADLINE: Duration = Duration::from_secs(90);
+
+/// The API over a store, below `/v1`. Whoever knows the caller puts a [`Caller`] into the request's extensions, in a
+/// layer before this.
+pub fn router<S: PolicyStore>(store: Arc<S>) -> Router {
+    let api = Api { store };
+    let routes = any(move |request: Request| {
+        let api = api.clone();
+        async move { answer(api, request).await }
+    });
+    Router::new().route("/v1", routes.clone()).route("/v1/", routes.clone()).route("/v1/{*path}", routes)
+}
+
+/// The answer for an error, also for layers around the router.
+#[must_use]
+pub fn refuse(error: &Error) -> Response<Body> {
+    let status = StatusCode::from_u16(error.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json(status, &error.to_body());
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+fn json(status: StatusCode, value: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(format!("{value}\n")));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+async fn answer<S: PolicyStore>(api: Api<S>, request: Request) -> Response<Body> {
+    let found = methods::find(request.method(), request.uri().path());
+    let (method, variables) = match found {
+        Ok(found) => found,
+        Err(allowed) => return no_method(&allowed, &request),
+    };
+    let call = match read(method, variables, request).await {
+        Ok(call) => call,
+        Err(error) => return refuse(&error),
+    };
+    let deadline = if method.rpc == Rpc::WaitOperation { WAIT_DEADLINE } else { CALL_DEADLINE };
+    // In a task of its own: a client that goes away does not leave half of an effect behind.
+    let calling = tokio::spawn(async move { api.call(&call).await });
+    let result = match tokio::time::timeout(deadline, calling).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => {
+            tracing::error!(method = method.id, %panic, "a call of the API broke off");
+            Err(Error::new(Code::Internal, "INTERNAL", "the call broke off: see the server's log"))
+        }
+        Err(_) => {
+            let message = format!("this takes longer than {} s, and goes on", deadline.as_secs());
+            Err(Error::new(Code::DeadlineExceeded, "DEADLINE", message))
+        }
+    };
+    match result {
+        Ok(value) => json(StatusCode::OK, &value),
+        Err(error) => {
+            if error.code == Code::Internal {
+                tracing::error!(method = method.id, reason = error.reason(), %error, "a call of the API failed");
+            }
+            refuse(&error)
+        }
+    }
+}
+
+fn no_method(allowed: &[&'static Http], request: &Request) -> Response<Body> {
+    let (http, path) = (request.method(), request.uri().path());
+    if allowed.is_empty() {
+        let path: String = path.chars().take(300).collect();
+        return refuse(&Error::new(Code::NotFound, "PATH_NOT_FOUND", format!("there is no path {path}")));
+    }
+    let allowed = allowed.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", ");
+    let message = format!("this path answers {allowed}, not {http}");
+    let mut response = refuse(&Error::new(Code::Unimplemented, "METHOD_NOT_ALLOWED", message).with_status(405));
+    if let Ok(allowed) = HeaderValue::from_str(&allowed) {
+        response.headers_mut().insert(header::ALLOW, allowed);
+    }
+    response
+}
+
+async fn read(method: &'static Method, variables: Vec<String>, request: Request) -> Result<Call, Error> {
+    let query = query(method, request.uri().query().unwrap_or_default())?;
+    let caller = request.extensions().get::<Caller>().cloned();
+    let body = if method.request.is_some() { read_body(request).await? } else { Vec::new() };
+    Ok(Call { method, variables, query, body, caller })
+}
+
+/// The parameters under their names in camel case.
+fn query(method: &Method, query: &str) -> Result<Map<String, Value>, Error> {
+    let mut parameters = Map::new();
+    for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        let name = camel(&key);
+        if !method.query.contains(&name.as_str()) {
+            let key: String = key.chars().take(100).collect();
+            return Err(Error::invalid(key, format!("is no parameter of {}", method.id)));
+        }
+        if parameters.insert(name, value.into_owned().into()).is_some() {
+            return Err(Error::invalid(key, "is given twice"));
+        }
+    }
+    Ok(parameters)
+}
+
+async fn read_body(request: Request) -> Result<Vec<u8>, Error> {
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    let is_json = kind.is_none_or(|kind| {
+        let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+        kind.eq_ignore_ascii_case("application/json")
+    });
+    if !is_json {
+        let message = "the body is to be JSON: send Content-Type: application/json";
+        return Err(Error::new(Code::InvalidArgument, "CONTENT_TYPE", message).with_status(415));
+    }
+    let reading = Limited::new(request.into_body(), MAX_BODY).collect();
+    match tokio::time::timeout(BODY_DEADLINE, reading).await {
+        Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            let message = format!("the body is larger than {MAX_BODY} bytes (3 MiB)");
+            Err(Error::new(Code::InvalidArgument, "BODY_TOO_LARGE", message).with_status(413))
+        }
+        Ok(Err(error)) => Err(Error::invalid("body", format!("cannot be read: {error}"))),
+        Err(_) => {
+            let message = format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs());
+            Err(Error::new(Code::DeadlineExceeded, "BODY_TIMEOUT", message).with_status(408))
+        }
+    }
+}

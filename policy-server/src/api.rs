@@ -1,0 +1,149 @@
+//! The REST API of a policy server over a folder: the store is the folder, and who may ask is settled here. What the
+//! methods mean is for `proviso_api`.
+
+mod store;
+mod token;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::body::Body;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::service::Service as _;
+use hyper::{Request, Response, Uri, Version};
+use hyper_util::service::TowerToHyperService;
+use proviso_api::{Caller, Code, Error};
+use tokio::sync::watch;
+
+use crate::after::After;
+use crate::rollout::Desk;
+use crate::shutdown::Phase;
+use store::Standalone;
+
+pub use token::{Token, TokenError};
+
+/// Who may ask.
+#[derive(Debug)]
+pub enum Access {
+    /// Whoever reaches the loopback address, but no web page.
+    Loopback,
+    /// Who has the token.
+    Token(Arc<Token>),
+}
+
+impl Access {
+    /// None where the API is not served: the address can be reached from other machines, and there is no token.
+    ///
+    /// # Errors
+    /// When the token cannot be read.
+    pub fn new(listen: IpAddr, token: Option<PathBuf>) -> Result<Option<Self>, TokenError> {
+        match token {
+            Some(path) => Ok(Some(Self::Token(Token::follow(path)?))),
+            None => Ok(listen.is_loopback().then_some(Self::Loopback)),
+        }
+    }
+
+    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<Caller>, Error> {
+        match self {
+            Self::Token(token) => {
+                let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+                let given = given.and_then(|value| value.split_once(' '));
+                let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+                if given.is_some_and(|(_, given)| token.is(given.trim())) {
+                    return Ok(Some(Caller { user: "token".to_owned(), ..Caller::default() }));
+                }
+                let message = "give the token of --api-token-file: Authorization: Bearer …";
+                Err(Error::new(Code::Unauthenticated, "TOKEN", message))
+            }
+            Self::Loopback => {
+                let host = uri
+                    .authority()
+                    .map(|authority| authority.as_str().to_owned())
+                    .or_else(|| headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(ToOwned::to_owned));
+                // A page whose name leads to loopback would be let in by its browser.
+                if host.is_some_and(|host| !is_loopback(&host)) || headers.contains_key(header::ORIGIN) {
+                    let message = "without --api-token-file the API is for programs on this machine, not for web pages";
+                    return Err(Error::new(Code::PermissionDenied, "WEB_PAGE", message));
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let port = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|digit| digit.is_ascii_digit()));
+    let host = port.map_or(host, |(host, _)| host).trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The API, served beside the reviews.
+#[derive(Clone, Debug)]
+pub struct Api {
+    router: TowerToHyperService<axum::Router>,
+    access: Arc<Access>,
+}
+
+impl Api {
+    #[must_use]
+    pub fn new(desk: Desk, access: Access) -> Self {
+        let router = proviso_api::router(Arc::new(Standalone::new(desk)));
+        Self { router: TowerToHyperService::new(router), access: Arc::new(access) }
+    }
+
+    /// Whether this path is the API's.
+    #[must_use]
+    pub fn has(path: &str) -> bool {
+        path == "/v1" || path.starts_with("/v1/")
+    }
+
+    pub async fn answer(&self, request: Request<Incoming>, phase: &watch::Receiver<Phase>) -> Response<After> {
+        let is_http1 = request.version() <= Version::HTTP_11;
+        let response = match self.access.admit(request.uri(), request.headers()) {
+            Ok(caller) => {
+                let mut request = request.map(Body::new);
+                if let Some(caller) = caller {
+                    request.extensions_mut().insert(caller);
+                }
+                let Ok(response) = self.router.call(request).await;
+                response
+            }
+            Err(error) => proviso_api::refuse(&error),
+        };
+        let (head, body) = response.into_parts();
+        // Answers are made as a whole: their bodies do not fail.
+        let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let mut response = Response::from_parts(head, body.into());
+        if is_http1 && *phase.borrow() != Phase::Serving {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_web_page_is_not_let_in_without_a_token() {
+        let admit = |host: &str, origin: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, host.parse().unwrap());
+            if let Some(origin) = origin {
+                headers.insert(header::ORIGIN, origin.parse().unwrap());
+            }
+            Access::Loopback.admit(&"/v1/policies".parse().unwrap(), &headers).is_ok()
+        };
+        for host in ["127.0.0.1:3000", "localhost:3000", "[::1]:3000", "127.0.0.1"] {
+            assert!(admit(host, None), "{host}");
+        }
+        for host in ["evil.example.com:3000", "127.0.0.1.evil.example.com", "10.0.0.1:3000", ""] {
+            assert!(!admit(host, None), "{host}");
+        }
+        assert!(!admit("127.0.0.1:3000", Some("http://127.0.0.1:3000")));
+    }
+}

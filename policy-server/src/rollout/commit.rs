@@ -1,0 +1,292 @@
+//! Committing an experiment in a folder: two documents. In one file they change together; in two, what is about to happen
+//! is written down before, and the policy's own manifest tells afterwards whether it has: a crash at any moment is either
+//! finished or forgotten at the next start.
+
+use std::path::{Path, PathBuf};
+
+use proviso_api::kubernetes::commit::COMMITTED;
+use proviso_api::{Error, StoredExperiment, StoredPolicy};
+use proviso_artifacts::{Digest, remove_for_good, write_atomically};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::desk::experiment_object;
+use crate::manifests::edit::{Content, Draft, EditError, moved};
+use crate::manifests::{ExperimentId, ObjectId};
+
+/// Where the intent stands, below the folder of manifests; hidden, so that it is no manifest.
+const INTENT: &str = ".proviso-commit.json";
+
+/// What is about to happen, and how to tell whether it has.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Intent {
+    policy: String,
+    policy_file: PathBuf,
+    /// What the policy's manifest says of where it comes from, once it is committed.
+    committed: String,
+    namespace: Option<String>,
+    experiment: String,
+    experiment_file: PathBuf,
+    /// Of its document: another one of the same name is left alone.
+    digest: String,
+}
+
+impl Intent {
+    fn policy(&self) -> Option<ObjectId> {
+        self.policy.parse().ok().map(ObjectId::Policy)
+    }
+
+    fn experiment(&self) -> ObjectId {
+        ObjectId::Experiment(ExperimentId { namespace: self.namespace.clone(), name: self.experiment.clone() })
+    }
+}
+
+/// Commits, or leaves everything as it was.
+pub(super) fn run(
+    folder: &Path,
+    policy: &StoredPolicy,
+    experiment: &StoredExperiment,
+    (mut policy_draft, mut experiment_draft): (Draft, Draft),
+) -> Result<(), Error> {
+    let from = experiment_draft.path().parent().unwrap_or(folder).to_owned();
+    let is_elsewhere = policy_draft.path().parent() != Some(&from);
+    let spec = if is_elsewhere { moved(experiment.spec.clone(), &from) } else { experiment.spec.clone() };
+    let generation = experiment.meta.version.split('-').next().and_then(|number| number.parse::<u64>().ok());
+    let committed = json!({
+        "name": experiment.name.name, "uid": experiment.meta.uid, "generation": generation, "etag": experiment.meta.etag,
+    })
+    .to_string();
+    let mut annotations = policy.meta.annotations.clone();
+    annotations.insert(COMMITTED.to_owned(), committed.clone());
+    let (policy_object, experiment_object) = (ObjectId::Policy(policy.id.clone()), experiment_object(&experiment.name));
+    let content = Content { spec: json!(spec), annotations };
+    if policy_draft.path() == experiment_draft.path() {
+        policy_draft.replace(&policy_object, &content)?;
+        policy_draft.remove(&experiment_object)?;
+        return Ok(policy_draft.write()?);
+    }
+    let before = policy_draft.clone();
+    policy_draft.replace(&policy_object, &content)?;
+    let intent = Intent {
+        policy: policy.id.to_string(),
+        policy_file: policy_draft.path().to_owned(),
+        committed,
+        namespace: policy.id.namespace().map(ToOwned::to_owned),
+        experiment: experiment.name.name.clone(),
+        experiment_file: experiment_draft.path().to_owned(),
+        digest: Digest::of(experiment_draft.document(&experiment_object)?.as_bytes()).to_string(),
+    };
+    experiment_draft.remove(&experiment_object)?;
+    record(folder, &intent)?;
+    let result = policy_draft.write().and_then(|()| {
+        experiment_draft.write().inspect_err(|_| {
+            // Nothing is to have changed. If this fails too, the intent stays, and the next start finishes.
+            if before.write().is_err() {
+                tracing::error!(experiment = %experiment.name, "a commit is half done: it is finished at the next start");
+            }
+        })
+    });
+    if !is_half_done(&intent) {
+        forget(folder);
+    }
+    Ok(result?)
+}
+
+fn record(folder: &Path, intent: &Intent) -> Result<(), EditError> {
+    let path = folder.join(INTENT);
+    let json = serde_json::to_vec(intent).unwrap_or_default();
+    write_atomically(&path, &json).map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => EditError::ReadOnly(path),
+        _ => EditError::Io { path, error },
+    })
+}
+
+fn forget(folder: &Path) {
+    if let Err(error) = remove_for_good(&folder.join(INTENT)) {
+        tracing::warn!(%error, "the record of a commit that has ended could not be removed");
+    }
+}
+
+/// Whether the policy is committed and the experiment still there.
+fn is_half_done(intent: &Intent) -> bool {
+    let Some(policy) = intent.policy() else { return false };
+    let is_committed = Draft::open(&intent.policy_file).is_ok_and(|draft| {
+        draft.document(&policy).is_ok_and(|text| {
+            let object: Option<serde_json::Value> = serde_yaml::from_str(text.trim_start_matches("---")).ok();
+            object.is_some_and(|object| object["metadata"]["annotations"][COMMITTED] == intent.committed.as_str())
+        })
+    });
+    let is_there = Draft::open(&intent.experiment_file).is_ok_and(|draft| {
+        let document = draft.document(&intent.experiment());
+        document.is_ok_and(|text| Digest::of(text.as_bytes()).to_string() == intent.digest)
+    });
+    is_committed && is_there
+}
+
+/// Finishes a commit that a crash has left half done, and forgets one that had not begun.
+pub(super) fn recover(folder: &Path) {
+    let Ok(json) = std::fs::read(folder.join(INTENT)) else { return };
+    let Ok(intent) = serde_json::from_slice::<Intent>(&json) else {
+        tracing::error!(file = %folder.join(INTENT).display(), "the record of a commit cannot be read: it is left alone");
+        return;
+    };
+    if is_half_done(&intent) {
+        let removed = Draft::open(&intent.experiment_file).and_then(|mut draft| {
+            draft.remove(&intent.experiment())?;
+            draft.write()
+        });
+        if let Err(error) = removed {
+            tracing::error!(%error, experiment = intent.experiment, "a committed experiment could not be removed");
+            return;
+        }
+        tracing::warn!(experiment = intent.experiment, "a commit that broke off was finished");
+    }
+    forget(folder);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proviso_api::{ExperimentName, Meta, State};
+    use std::collections::BTreeMap;
+
+    fn spec(message: &str) -> serde_json::Value {
+        json!({
+            "program": {"cel": {"validations": [{"expression": "false", "message": message}]}},
+            "admission": {"rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}]},
+        })
+    }
+
+    fn manifest(kind: &str, name: &str, spec: &serde_json::Value) -> String {
+        json!({"apiVersion": "proviso.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec})
+            .to_string()
+    }
+
+    fn meta(uid: &str) -> Meta {
+        Meta {
+            uid: uid.into(),
+            etag: "\"1\"".into(),
+            revision: String::new(),
+            version: "3-sha256:0".into(),
+            annotations: BTreeMap::new(),
+            create_time: None,
+            update_time: None,
+        }
+    }
+
+    struct Stage {
+        folder: tempfile::TempDir,
+        policy: StoredPolicy,
+        experiment: StoredExperiment,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("p.json"), manifest("ClusterPolicy", "p", &spec("old"))).unwrap();
+            let experiment = json!({"policyRef": {"name": "p"}, "policy": spec("new")});
+            std::fs::write(folder.path().join("e.json"), manifest("ClusterPolicyExperiment", "e", &experiment))
+                .unwrap();
+            let id: proviso_core::PolicyId = "cluster.p".parse().unwrap();
+            Self {
+                folder,
+                policy: StoredPolicy {
+                    id: id.clone(),
+                    meta: meta("p"),
+                    spec: serde_json::from_value(spec("old")).unwrap(),
+                    state: State::Active,
+                    message: String::new(),
+                },
+                experiment: StoredExperiment {
+                    name: ExperimentName { policy: id, name: "e".into() },
+                    meta: meta("e"),
+                    spec: serde_json::from_value(spec("new")).unwrap(),
+                    auto_start: false,
+                    preview: None,
+                    divergence: None,
+                    samples: Vec::new(),
+                    message: String::new(),
+                },
+            }
+        }
+
+        fn path(&self, file: &str) -> PathBuf {
+            self.folder.path().join(file)
+        }
+
+        fn text(&self, file: &str) -> Option<String> {
+            std::fs::read_to_string(self.path(file)).ok()
+        }
+
+        fn commit(&self) -> Result<(), Error> {
+            let drafts = (Draft::open(&self.path("p.json")).unwrap(), Draft::open(&self.path("e.json")).unwrap());
+            run(self.folder.path(), &self.policy, &self.experiment, drafts)
+        }
+    }
+
+    #[test]
+    fn a_commit_changes_the_policy_removes_the_experiment_and_leaves_nothing_behind() {
+        let stage = Stage::new();
+        stage.commit().unwrap();
+        let text = stage.text("p.json").unwrap();
+        assert!(text.contains("new") && text.contains(COMMITTED) && text.contains("\\\"generation\\\":3"), "{text}");
+        assert_eq!((stage.text("e.json"), stage.text(INTENT)), (None, None));
+    }
+
+    #[test]
+    fn a_crash_before_the_policy_was_written_leaves_both_as_they_were() {
+        let stage = Stage::new();
+        let before = (stage.text("p.json"), stage.text("e.json"));
+        stage.commit().unwrap();
+        let committed = stage.text("p.json").unwrap();
+        let digest = Digest::of(before.1.clone().unwrap().as_bytes()).to_string();
+        // As it was after the intent had been written.
+        std::fs::write(stage.path("p.json"), before.0.clone().unwrap()).unwrap();
+        std::fs::write(stage.path("e.json"), before.1.clone().unwrap()).unwrap();
+        let recorded: serde_json::Value = serde_json::from_str(&committed).unwrap();
+        let intent = Intent {
+            policy: "cluster.p".into(),
+            policy_file: stage.path("p.json"),
+            committed: recorded["metadata"]["annotations"][COMMITTED].as_str().unwrap().to_owned(),
+            namespace: None,
+            experiment: "e".into(),
+            experiment_file: stage.path("e.json"),
+            digest,
+        };
+        record(stage.folder.path(), &intent).unwrap();
+        recover(stage.folder.path());
+        assert_eq!(
+            (stage.text("p.json"), stage.text("e.json"), stage.text(INTENT)),
+            (before.0, before.1.clone(), None)
+        );
+
+        // As it was after the policy had been written: it is finished.
+        std::fs::write(stage.path("p.json"), &committed).unwrap();
+        record(stage.folder.path(), &intent).unwrap();
+        recover(stage.folder.path());
+        assert_eq!(
+            (stage.text("p.json"), stage.text("e.json"), stage.text(INTENT)),
+            (Some(committed.clone()), None, None)
+        );
+
+        // And one that was made anew since is left alone.
+        let other = before.1.unwrap().replace("new", "newer");
+        std::fs::write(stage.path("e.json"), &other).unwrap();
+        record(stage.folder.path(), &intent).unwrap();
+        recover(stage.folder.path());
+        assert_eq!((stage.text("e.json"), stage.text(INTENT)), (Some(other), None));
+    }
+
+    #[test]
+    fn a_commit_that_fails_changes_nothing() {
+        let stage = Stage::new();
+        let before = stage.text("p.json");
+        let drafts = (Draft::open(&stage.path("p.json")).unwrap(), Draft::open(&stage.path("e.json")).unwrap());
+        // The experiment's file turns into something that cannot be removed.
+        std::fs::remove_file(stage.path("e.json")).unwrap();
+        std::fs::create_dir(stage.path("e.json")).unwrap();
+        assert!(run(stage.folder.path(), &stage.policy, &stage.experiment, drafts).is_err());
+        assert_eq!((stage.text("p.json"), stage.text(INTENT)), (before, None));
+    }
+}

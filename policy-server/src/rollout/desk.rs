@@ -1,0 +1,442 @@
+//! Where the API asks for policies, experiments and changes of them. Orders are carried out by the rollout's own task, one
+//! at a time: what they see is what is served, and nobody changes it meanwhile but editors of the files.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use proviso_api::{
+    Awaited, Change, Code, Committing, Effect, Error, ExperimentName, Meta, Preview, Progress, State, StoredExperiment,
+    StoredPolicy, is_reserved,
+};
+use proviso_core::{PolicyId, experiment::etag};
+use proviso_crds::{ExperimentSpec, PolicyRef, PolicySpec, PreviewMetadata};
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot};
+
+use super::slot::Slot;
+use super::{Rollout, commit};
+use crate::folder::Folder;
+use crate::manifests::edit::{self, Content, Draft, EditError};
+use crate::manifests::{Annotations, ExperimentId, ObjectId};
+use crate::state::ExperimentOf;
+
+/// Orders that wait for their turn.
+const QUEUE: usize = 64;
+
+/// An order, and its answer, which is given when what was ordered has been written down.
+pub(super) type Order = Box<dyn FnOnce(&mut Rollout, &mut Folder) -> Box<dyn FnOnce() + Send> + Send>;
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// Takes orders.
+#[derive(Clone)]
+pub struct Desk(mpsc::Sender<Order>);
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Desk")
+    }
+}
+
+impl Desk {
+    pub(super) fn new() -> (Self, mpsc::Receiver<Order>) {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        (Self(sender), receiver)
+    }
+
+    /// Lets this be done by the rollout, over the folder as it is now.
+    ///
+    /// # Errors
+    /// Those of the order, and when the server ends.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        order: impl FnOnce(&mut Rollout, &mut Folder) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (sender, receiver) = oneshot::channel();
+        let order: Order = Box::new(move |rollout, folder| {
+            rollout.look(folder);
+            let result = order(rollout, folder);
+            // Nobody listens when the client has gone.
+            Box::new(move || drop(sender.send(result)))
+        });
+        let ending = || Error::new(Code::Unavailable, "SHUTTING_DOWN", "the server is ending");
+        self.0.send(order).await.map_err(|_| ending())?;
+        receiver.await.map_err(|_| ending())?
+    }
+}
+
+impl From<EditError> for Error {
+    fn from(error: EditError) -> Self {
+        let (code, reason) = match &error {
+            EditError::ReadOnly(_) => (Code::FailedPrecondition, "READ_ONLY"),
+            EditError::Unread { .. } => (Code::FailedPrecondition, "MANIFEST_REFUSED"),
+            EditError::Io { .. } => (Code::Unavailable, "MANIFESTS"),
+            EditError::Unwritable { .. } => (Code::Internal, "MANIFEST"),
+        };
+        Self::new(code, reason, error.to_string())
+    }
+}
+
+fn policy_object(id: &PolicyId) -> ObjectId {
+    ObjectId::Policy(id.clone())
+}
+
+pub(super) fn experiment_object(name: &ExperimentName) -> ObjectId {
+    let namespace = name.policy.namespace().map(ToOwned::to_owned);
+    ObjectId::Experiment(ExperimentId { namespace, name: name.name.clone() })
+}
+
+/// An object as its manifest has it, or had it when it could be read last.
+pub(super) struct Seen<'a> {
+    pub slot: &'a Slot,
+    pub spec: &'a PolicySpec,
+    experiment: Option<&'a ExperimentOf>,
+    annotations: Annotations,
+    generation: u64,
+    /// Whether it is the generation that was accepted last.
+    pub is_accepted: bool,
+    fingerprint: String,
+}
+
+impl<'a> Seen<'a> {
+    fn new(slot: &'a Slot) -> Option<Self> {
+        let fingerprint = slot.fingerprint()?;
+        let (spec, experiment, annotations) = match (&slot.wanted, &slot.record) {
+            (Some(wanted), _) => (&wanted.spec, wanted.experiment.as_ref(), wanted.annotations.clone()),
+            (None, Some(record)) => (&record.spec, record.experiment.as_ref(), Annotations::new()),
+            (None, None) => return None,
+        };
+        Some(Self {
+            slot,
+            spec,
+            experiment,
+            annotations,
+            generation: slot.generation(fingerprint),
+            is_accepted: slot.record.as_ref().is_some_and(|record| record.fingerprint == fingerprint),
+            fingerprint: fingerprint.to_string(),
+        })
+    }
+
+    pub(super) fn meta(&self) -> Meta {
+        let Self { slot, generation, fingerprint, annotations, .. } = self;
+        Meta {
+            uid: slot.uid.clone(),
+            // A version that is not accepted may share its generation with another that never will be.
+            etag: if self.is_accepted { etag(&slot.uid, generation) } else { etag(&slot.uid, fingerprint) },
+            revision: json!([fingerprint, annotations]).to_string(),
+            version: format!("{generation}-{fingerprint}"),
+            annotations: annotations.clone(),
+            create_time: Some(slot.created.clone()),
+            update_time: slot.record.as_ref().and_then(|record| record.updated.clone()),
+        }
+    }
+}
+
+impl Rollout {
+    /// Takes in what has changed in the folder.
+    pub(super) fn look(&mut self, folder: &mut Folder) {
+        if let Some(scan) = folder.changed() {
+            self.take_scan(scan);
+        }
+    }
+
+    pub(super) fn seen(&self, object: &ObjectId) -> Option<Seen<'_>> {
+        self.slots.get(object).and_then(Seen::new)
+    }
+
+    /// Why the newest version does not work.
+    fn trouble(&self, object: &ObjectId, slot: &Slot) -> Option<String> {
+        let refusal = self.problems.iter().find(|problem| problem.object.as_ref() == Some(object));
+        refusal.map(ToString::to_string).or_else(|| slot.trouble().map(ToOwned::to_owned))
+    }
+
+    pub(crate) fn stored_policy(&self, id: &PolicyId) -> Result<StoredPolicy> {
+        let object = policy_object(id);
+        let seen = self.seen(&object).ok_or_else(|| Error::not_found(&format!("policies/{id}")))?;
+        let trouble = self.trouble(&object, seen.slot);
+        let (state, message) = match trouble {
+            Some(trouble) => (State::Failed, trouble),
+            None if seen.is_accepted && seen.slot.live.is_some() => {
+                (if seen.spec.enabled { State::Active } else { State::Disabled }, String::new())
+            }
+            None if seen.slot.live.is_some() => (State::Updating, String::new()),
+            None => (State::Pending, String::new()),
+        };
+        Ok(StoredPolicy { id: id.clone(), meta: seen.meta(), spec: seen.spec.clone(), state, message })
+    }
+
+    pub(crate) fn stored_policies(&self) -> Vec<StoredPolicy> {
+        let ids = self.slots.keys().filter_map(|id| if let ObjectId::Policy(id) = id { Some(id) } else { None });
+        ids.filter_map(|id| self.stored_policy(id).ok()).collect()
+    }
+
+    pub(crate) fn stored_experiment(&self, name: &ExperimentName) -> Result<StoredExperiment> {
+        let object = experiment_object(name);
+        let seen = self.seen(&object).filter(|seen| seen.experiment.is_some_and(|of| of.policy == name.policy));
+        let seen = seen.ok_or_else(|| Error::not_found(&name.to_string()))?;
+        let generation = i64::try_from(seen.generation).unwrap_or(i64::MAX);
+        let preview = seen.slot.preview.clone();
+        Ok(StoredExperiment {
+            name: name.clone(),
+            meta: seen.meta(),
+            spec: seen.spec.clone(),
+            auto_start: seen.experiment.is_some_and(|of| of.auto_start),
+            preview: preview.map(|preview| PreviewMetadata { state: preview.state(generation), ..preview }),
+            divergence: None,
+            samples: Vec::new(),
+            message: self.trouble(&object, seen.slot).unwrap_or_default(),
+        })
+    }
+
+    pub(crate) fn stored_experiments(&self, policy: Option<&PolicyId>) -> Vec<StoredExperiment> {
+        let names = self.slots.iter().filter_map(|(id, slot)| {
+            let (ObjectId::Experiment(id), Some(seen)) = (id, Seen::new(slot)) else { return None };
+            let of = &seen.experiment?.policy;
+            let is_asked = policy.is_none_or(|policy| policy == of);
+            is_asked.then(|| ExperimentName { policy: of.clone(), name: id.name.clone() })
+        });
+        names.filter_map(|name| self.stored_experiment(&name).ok()).collect()
+    }
+
+    /// A document that is there and cannot be read must not be passed by.
+    fn refuse_broken(&self, object: &ObjectId) -> Result<()> {
+        match self.problems.iter().find(|problem| problem.object.as_ref() == Some(object)) {
+            None => Ok(()),
+            Some(problem) => {
+                let message = format!("its manifest is refused; repair it first: {problem}");
+                Err(Error::new(Code::FailedPrecondition, "MANIFEST_REFUSED", message))
+            }
+        }
+    }
+
+    /// The file that the object stands in.
+    pub(super) fn draft(&self, object: &ObjectId) -> Result<Draft> {
+        self.refuse_broken(object)?;
+        let gone = || Error::new(Code::FailedPrecondition, "MANIFEST_REFUSED", format!("{object} is in no file now"));
+        let file = self.slots.get(object).and_then(Slot::file).ok_or_else(gone)?;
+        Ok(Draft::open(file)?)
+    }
+
+    fn create(&mut self, folder: &mut Folder, object: &ObjectId, name: &str, content: &Content) -> Result<()> {
+        self.refuse_broken(object)?;
+        // Also one of another policy: in one namespace experiments have names of their own.
+        if self.slots.contains_key(object) {
+            return Err(Error::exists(name));
+        }
+        let path = edit::create(folder.path(), object, content)?;
+        tracing::info!(%object, file = %path.display(), "created by the API");
+        self.look(folder);
+        Ok(())
+    }
+
+    fn rewrite(&mut self, folder: &mut Folder, object: &ObjectId, content: &Content) -> Result<()> {
+        let mut draft = self.draft(object)?;
+        draft.replace(object, content)?;
+        draft.write()?;
+        tracing::info!(%object, file = %draft.path().display(), "changed by the API");
+        self.look(folder);
+        Ok(())
+    }
+
+    fn remove(&mut self, folder: &mut Folder, object: &ObjectId) -> Result<()> {
+        let mut draft = self.draft(object)?;
+        draft.remove(object)?;
+        draft.write()?;
+        tracing::info!(%object, file = %draft.path().display(), "deleted by the API");
+        self.look(folder);
+        Ok(())
+    }
+
+    pub(crate) fn create_policy(&mut self, folder: &mut Folder, id: &PolicyId, change: Change) -> Result<StoredPolicy> {
+        let content = Content { spec: json!(change.spec), annotations: change.annotations };
+        self.create(folder, &policy_object(id), &format!("policies/{id}"), &content)?;
+        self.stored_policy(id)
+    }
+
+    pub(crate) fn update_policy(
+        &mut self,
+        folder: &mut Folder,
+        id: &PolicyId,
+        revision: &str,
+        change: Change,
+    ) -> Result<StoredPolicy> {
+        let before = self.stored_policy(id)?.meta;
+        if before.revision != revision {
+            return Err(Error::busy(&format!("policies/{id}")));
+        }
+        let content = Content { spec: json!(change.spec), annotations: kept(before.annotations, change.annotations) };
+        self.rewrite(folder, &policy_object(id), &content)?;
+        self.stored_policy(id)
+    }
+
+    /// The experiments first: there is no moment at which one has no policy.
+    pub(crate) fn delete_policy(
+        &mut self,
+        folder: &mut Folder,
+        id: &PolicyId,
+        etag: Option<&str>,
+    ) -> Result<StoredPolicy> {
+        let stored = self.stored_policy(id)?;
+        same_etag(etag, &stored.meta, &format!("policies/{id}"))?;
+        self.draft(&policy_object(id))?;
+        for experiment in self.stored_experiments(Some(id)) {
+            self.remove(folder, &experiment_object(&experiment.name))?;
+        }
+        self.remove(folder, &policy_object(id))?;
+        Ok(stored)
+    }
+
+    pub(crate) fn create_experiment(
+        &mut self,
+        folder: &mut Folder,
+        name: &ExperimentName,
+        change: Change,
+    ) -> Result<StoredExperiment> {
+        self.stored_policy(&name.policy)?;
+        self.create(folder, &experiment_object(name), &name.to_string(), &experiment_content(name, change))?;
+        self.stored_experiment(name)
+    }
+
+    pub(crate) fn update_experiment(
+        &mut self,
+        folder: &mut Folder,
+        name: &ExperimentName,
+        revision: &str,
+        change: Change,
+    ) -> Result<StoredExperiment> {
+        let before = self.stored_experiment(name)?.meta;
+        if before.revision != revision {
+            return Err(Error::busy(&name.to_string()));
+        }
+        let annotations = kept(before.annotations, change.annotations.clone());
+        let content = experiment_content(name, Change { annotations, ..change });
+        self.rewrite(folder, &experiment_object(name), &content)?;
+        self.stored_experiment(name)
+    }
+
+    pub(crate) fn delete_experiment(
+        &mut self,
+        folder: &mut Folder,
+        name: &ExperimentName,
+        etag: Option<&str>,
+    ) -> Result<StoredExperiment> {
+        let stored = self.stored_experiment(name)?;
+        same_etag(etag, &stored.meta, &name.to_string())?;
+        self.remove(folder, &experiment_object(name))?;
+        Ok(stored)
+    }
+
+    /// Starts or stops the newest version; one that is still being prepared is previewed as soon as it works.
+    pub(crate) fn preview(&mut self, name: &ExperimentName, change: Preview) -> Result<StoredExperiment> {
+        self.stored_experiment(name)?;
+        let object = experiment_object(name);
+        self.refuse_broken(&object)?;
+        let Some(slot) = self.slots.get_mut(&object) else { return Err(Error::not_found(&name.to_string())) };
+        let generation = slot.fingerprint().map_or(1, |fingerprint| slot.generation(fingerprint));
+        let now = Time(Timestamp::now());
+        slot.preview = match (change, slot.preview.take()) {
+            (Preview::Start, before) => {
+                if let Some(trouble) = slot.trouble().filter(|_| slot.is_idle()) {
+                    let error = Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", trouble);
+                    slot.preview = before;
+                    return Err(error);
+                }
+                let generation = i64::try_from(generation).unwrap_or(i64::MAX);
+                Some(PreviewMetadata::start(before.as_ref(), generation, now))
+            }
+            (Preview::Stop, Some(before)) => Some(before.stop(now)),
+            (Preview::Stop, None) => {
+                let message = format!("{name} was never started: there is nothing to stop");
+                return Err(Error::new(Code::FailedPrecondition, "NOT_STARTED", message));
+            }
+        };
+        self.is_changed = true;
+        self.unsaved.get_or_insert_with(std::time::Instant::now);
+        self.stored_experiment(name)
+    }
+
+    pub(crate) fn commit(
+        &mut self,
+        folder: &mut Folder,
+        name: &ExperimentName,
+        committing: &Committing,
+    ) -> Result<StoredPolicy> {
+        let experiment = self.stored_experiment(name)?;
+        same_etag(Some(&committing.etag), &experiment.meta, &name.to_string())?;
+        let policy = self.stored_policy(&name.policy)?;
+        same_etag(committing.parent_etag.as_deref(), &policy.meta, &format!("policies/{}", name.policy))?;
+        if !self.seen(&experiment_object(name)).is_some_and(|seen| seen.is_accepted) {
+            let why = if experiment.message.is_empty() { "is still being prepared" } else { &experiment.message };
+            return Err(Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", format!("{name}: {why}")));
+        }
+        let drafts = (self.draft(&policy_object(&name.policy))?, self.draft(&experiment_object(name))?);
+        commit::run(folder.path(), &policy, &experiment, drafts)?;
+        tracing::info!(experiment = %name, etag = experiment.meta.etag, "committed by the API");
+        self.look(folder);
+        self.stored_policy(&name.policy)
+    }
+
+    pub(crate) fn progress(&self, awaited: &Awaited) -> Progress {
+        let object = match (awaited.effect, awaited.experiment()) {
+            (Effect::Commit, _) | (_, None) => policy_object(&awaited.policy),
+            (_, Some(name)) => experiment_object(&name),
+        };
+        let seen = self.seen(&object).filter(|seen| seen.slot.uid == awaited.uid);
+        let failed = |code, reason: &str, message: &str| Progress::Failed(Error::new(code, reason, message));
+        let seen = match (seen, awaited.effect) {
+            (None, Effect::Delete) | (Some(_), Effect::StopPreview) => return Progress::Done,
+            (None, _) => return Progress::Failed(Error::not_found(&awaited.target())),
+            (Some(_), Effect::Delete) => return Progress::Running("it to be gone".to_owned()),
+            (Some(seen), _) => seen,
+        };
+        let (generation, fingerprint) = awaited.version.split_once('-').unwrap_or_default();
+        let generation: u64 = generation.parse().unwrap_or_default();
+        let accepted = seen.slot.record.as_ref();
+        let accepted_generation = accepted.map_or(0, |record| record.generation);
+        let is_same = accepted.is_some_and(|record| record.fingerprint.to_string() == fingerprint);
+        let suspended = "the preview was suspended before it had begun";
+        match accepted_generation.cmp(&generation) {
+            std::cmp::Ordering::Equal if is_same => match (&seen.slot.live, awaited.effect) {
+                (Some(_), Effect::StartPreview) if !seen.slot.is_active(generation) => {
+                    failed(Code::Aborted, "SUSPENDED", suspended)
+                }
+                (Some(_), _) => Progress::Done,
+                (None, _) => Progress::Running("it to be loaded".to_owned()),
+            },
+            std::cmp::Ordering::Greater if awaited.effect == Effect::StartPreview => {
+                failed(Code::Aborted, "SUSPENDED", suspended)
+            }
+            // A newer one serves: this one did, or would have.
+            std::cmp::Ordering::Greater => Progress::Done,
+            std::cmp::Ordering::Less if seen.fingerprint == fingerprint => {
+                match self.trouble(&object, seen.slot).filter(|_| seen.slot.is_idle()) {
+                    Some(trouble) => {
+                        let reason = trouble.split(':').next().filter(|reason| reason.ends_with("Error"));
+                        failed(Code::FailedPrecondition, reason.unwrap_or("DoesNotWork"), &trouble)
+                    }
+                    None => Progress::Running("its program to be prepared".to_owned()),
+                }
+            }
+            _ => failed(Code::Aborted, "SUPERSEDED", "another version took its place before it served"),
+        }
+    }
+}
+
+fn same_etag(given: Option<&str>, meta: &Meta, name: &str) -> Result<()> {
+    match given {
+        Some(given) if given != meta.etag => Err(Error::stale(name, given)),
+        _ => Ok(()),
+    }
+}
+
+/// What clients write, and beside it what is not theirs.
+fn kept(before: Annotations, new: Annotations) -> Annotations {
+    before.into_iter().filter(|(key, _)| is_reserved(key)).chain(new).collect()
+}
+
+fn experiment_content(name: &ExperimentName, change: Change) -> Content {
+    let policy_ref = PolicyRef { name: name.policy.name().to_owned() };
+    let spec = ExperimentSpec { policy_ref, policy: change.spec, auto_start: change.auto_start };
+    Content { spec: json!(spec), annotations: change.annotations }
+}
