@@ -1,14 +1,18 @@
 //! The arguments. Nothing else reads the environment, but the client for KUBECONFIG and the terminal for its colours.
 
+mod experiment;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub use experiment::{Commit, Create, Experiment, Start, Status as ExperimentStatus};
+
 use crate::policy_ref::PolicyRef;
 
-/// Where policies stand, what they were, and the way back.
+/// Where policies stand, what they were, the way back, and what they may become.
 ///
 /// Talks to the cluster of KUBECONFIG, as kubectl does.
 #[derive(Debug, Parser)]
@@ -50,6 +54,9 @@ pub enum Command {
     #[command(subcommand, visible_alias = "revision")]
     Revisions(Revisions),
     Rollback(Rollback),
+    /// Preview the next version of a policy on live traffic, and make it the policy
+    #[command(subcommand, visible_alias = "exp", alias = "experiments")]
+    Experiment(Experiment),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -171,12 +178,17 @@ pub fn command(program: &'static str) -> clap::Command {
   {program} status policy/required-labels --namespace team
   {program} revisions diff policy/required-labels
   {program} rollback clusterpolicy/trusted-registries --dry-run
+  {program} experiment create stricter --from policy/required-labels -f changed.yaml --start
+  {program} experiment status stricter --watch
+  {program} experiment commit stricter
 
 Names of a policy:
   policy/NAME, pvp/NAME          a Policy of the namespace
   clusterpolicy/NAME, pvcp/NAME  a ClusterPolicy
   cluster.NAME, ns.NS.NAME       the policy's id, as this program prints it
-  NAME                           if only one kind has it"
+  NAME                           if only one kind has it
+Names of an experiment:
+  policyexperiment/NAME, pvx/NAME, clusterpolicyexperiment/NAME, pvcx/NAME, cluster.NAME, ns.NS.NAME, NAME"
     ))
 }
 
@@ -224,6 +236,15 @@ mod tests {
             (vec!["revisions", "show", "a", "0"], "is no generation"),
             (vec!["rollback", "a", "--to", "-1"], "unexpected argument"),
             (vec!["rollback", "a", "--timeout", "soon"], "90s or 5m"),
+            (vec!["experiment", "create", "a"], "--from <POLICY>"),
+            (vec!["exp", "create", "A", "--from", "b"], "is no policy name"),
+            (vec!["exp", "create", "a", "--from", "pvx/b"], "policy/NAME"),
+            (vec!["exp", "create", "a", "--from", "b", "-f", "c", "--no-op"], "cannot be used with"),
+            (vec!["exp", "create", "a", "--from", "b", "--start", "--dry-run"], "cannot be used with"),
+            (vec!["exp", "start", "policy/a"], "policyexperiment/NAME"),
+            (vec!["exp", "start", "a", "--timeout", "1m"], "--wait"),
+            (vec!["exp", "status", "a", "-A"], "cannot be used with"),
+            (vec!["exp", "commit"], "<EXPERIMENT>"),
         ] {
             let error = parse(&arguments).unwrap_err();
             assert!(error.contains(wanted), "{arguments:?}: {error}");

@@ -1,6 +1,9 @@
 //! The cluster: everything that is asked of the API server, with errors that name what was asked.
 
 mod connect;
+mod experiments;
+mod kinds;
+mod watch;
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -8,16 +11,18 @@ use kube::client::AuthError;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt as _};
 use proviso_core::PolicyId;
-use proviso_crds::{ClusterPolicy, Policy, PolicyRevision};
+use proviso_crds::PolicyRevision;
 use serde_json::json;
 
 use crate::error::{Access, Error, Missing, root_cause};
 use crate::objects::{ObjectError, PolicyObject, ROLLBACK_TO, RevisionObject};
 use crate::policy_ref::PolicyRef;
-use crate::report::{self, Unseen};
+use crate::report::Unseen;
 
-const POLICIES: &str = "policies.proviso.dev";
-const CLUSTER_POLICIES: &str = "clusterpolicies.proviso.dev";
+pub use experiments::Action;
+pub use kinds::Pair;
+pub use watch::{Scope, Watched};
+
 const REVISIONS: &str = "policyrevisions.proviso.dev";
 /// On a revision: the uid of its policy.
 const POLICY_LABEL: &str = "proviso.dev/policy-uid";
@@ -30,6 +35,8 @@ const LIKENESS: f32 = 0.6;
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
+    /// Sends nothing twice: what is asked for may have been done though the answer says that it was not.
+    once: Client,
     /// Its address, for messages.
     server: String,
     namespace: String,
@@ -56,48 +63,54 @@ impl Cluster {
         &self.proviso_namespace
     }
 
-    /// The policy that a person means.
+    /// The policy or the experiment that a person means.
     ///
     /// # Errors
     /// When there is none, or there are two.
-    pub async fn find(&self, reference: &PolicyRef) -> Result<PolicyObject, Error> {
-        if let PolicyRef::Id(id) = reference
-            && let Some(namespace) = id.namespace().filter(|it| self.is_namespace_given && *it != self.namespace)
-        {
-            let given = &self.namespace;
-            return Err(Error::Usage(format!("{id} is of the namespace {namespace}, and --namespace says {given}")));
+    pub async fn find<T: Pair>(&self, reference: &PolicyRef) -> Result<T, Error> {
+        if let PolicyRef::Id(id) = reference {
+            self.check_namespace(id)?;
         }
         let candidates =
             reference.candidates(&self.namespace).map_err(|error| Error::Usage(format!("--namespace: {error}")))?;
         let (mut found, mut refused) = (Vec::new(), Vec::new());
         for id in &candidates {
             match self.get(id).await {
-                Ok(policy) => found.extend(policy),
+                Ok(item) => found.extend(item),
                 Err(error @ Error::Forbidden { .. }) => refused.push(error),
                 Err(error) => return Err(error),
             }
         }
         if found.len() > 1 {
-            return Err(Error::Ambiguous { name: reference.name().to_owned(), ids: candidates });
+            return Err(Error::Ambiguous { what: T::PLURAL, name: reference.name().to_owned(), ids: candidates });
         }
         match found.pop() {
-            Some(policy) => Ok(policy),
+            Some(item) => Ok(item),
             None if refused.len() == candidates.len() => Err(refused.swap_remove(0)),
-            None => Err(self.missing(reference.name(), candidates).await?),
+            None => Err(self.missing::<T>(reference.name(), candidates).await?),
         }
     }
 
-    /// Says that there is no such policy, and which there are.
-    async fn missing(&self, name: &str, candidates: Vec<PolicyId>) -> Result<Error, Error> {
+    /// Whether an id is of the namespace that the person named, if they named one.
+    fn check_namespace(&self, id: &PolicyId) -> Result<(), Error> {
+        let given = &self.namespace;
+        match id.namespace().filter(|it| self.is_namespace_given && it != given) {
+            None => Ok(()),
+            Some(namespace) => {
+                Err(Error::Usage(format!("{id} is of the namespace {namespace}, and --namespace says {given}")))
+            }
+        }
+    }
+
+    /// Says that there is no such object, and which there are.
+    async fn missing<T: Pair>(&self, name: &str, candidates: Vec<PolicyId>) -> Result<Error, Error> {
         // Most often it is the namespace that was forgotten.
         let mut unseen = Vec::new();
         let mut ids = Vec::new();
-        for kind in [CLUSTER_POLICIES, POLICIES] {
-            let everywhere = self.list_policies(kind, None).await;
+        for is_namespaced in [false, true] {
+            let everywhere = self.list::<T>(is_namespaced, None).await;
             let found = match everywhere {
-                Err(Error::Forbidden { .. }) if kind == POLICIES => {
-                    self.list_policies(kind, Some(&self.namespace)).await
-                }
+                Err(Error::Forbidden { .. }) if is_namespaced => self.list::<T>(true, Some(&self.namespace)).await,
                 found => found,
             };
             match found {
@@ -109,32 +122,32 @@ impl Cluster {
         let names: Vec<_> = ids.iter().map(PolicyId::name).collect();
         let close = similar::get_close_matches(name, &names, 3, LIKENESS);
         let near = ids.iter().filter(|id| close.contains(&id.name())).take(3).cloned().collect();
-        Ok(Error::NoPolicy(Missing { candidates, near, unseen }))
+        Ok(Error::Missing(Missing { kinds: T::KINDS, show: T::SHOW, candidates, near, unseen }))
     }
 
-    /// A policy, if there is one of this id.
+    /// A policy or an experiment, if there is one of this id.
     ///
     /// # Errors
     /// When the API server does not say.
-    pub async fn get(&self, id: &PolicyId) -> Result<Option<PolicyObject>, Error> {
-        let access = Access::of_policy("get", id);
-        let object = self.api_of(id).get_opt(id.name()).await.map_err(|error| self.error(error, access))?;
-        let object = object.map(|object| PolicyObject::read(&object)).transpose();
+    pub async fn get<T: Pair>(&self, id: &PolicyId) -> Result<Option<T>, Error> {
+        let access = T::access("get", id);
+        let object = self.api_of::<T>(id).get_opt(id.name()).await.map_err(|error| self.error(error, access))?;
+        let object = object.map(|object| T::read(&object)).transpose();
         object.map_err(|error| Error::Malformed { what: id.to_string(), error })
     }
 
-    /// All of `ClusterPolicy`, and the Policies of the namespace or of all.
+    /// All of the kind without namespaces, and those of the other in the namespace or in all.
     ///
     /// # Errors
     /// When the API server does not answer, or one may see neither kind.
-    pub async fn policies(&self, of_all_namespaces: bool) -> Result<Found<PolicyObject>, Error> {
+    pub async fn all<T: Pair>(&self, of_all_namespaces: bool) -> Result<Found<T>, Error> {
         let namespace = (!of_all_namespaces).then_some(self.namespace.as_str());
         let mut found = Found { items: Vec::new(), unseen: Vec::new() };
         let mut refused = Vec::new();
-        let kinds = [(report::CLUSTER_POLICIES, CLUSTER_POLICIES, None), (report::POLICIES, POLICIES, namespace)];
-        for (what, kind, namespace) in kinds {
-            match self.list_policies(kind, namespace).await {
-                Ok(objects) => found.read(&objects, PolicyObject::read),
+        let [namespaced, cluster] = T::KINDS_PLURAL;
+        for (what, is_namespaced) in [(cluster, false), (namespaced, true)] {
+            match self.list::<T>(is_namespaced, namespace).await {
+                Ok(objects) => found.read(&objects, T::read),
                 Err(error @ Error::Forbidden { .. }) => {
                     found.unseen.push(Unseen::forbidden(what, &error));
                     refused.push(error);
@@ -143,16 +156,23 @@ impl Cluster {
             }
         }
         // Who sees neither kind has not been told anything.
-        if refused.len() == kinds.len() { Err(refused.swap_remove(1)) } else { Ok(found) }
+        if refused.len() == 2 { Err(refused.swap_remove(1)) } else { Ok(found) }
     }
 
-    async fn list_policies(&self, kind: &'static str, namespace: Option<&str>) -> Result<Vec<DynamicObject>, Error> {
-        let access = Access { verb: "list", resource: kind, namespace: namespace.map(str::to_owned) };
-        let api = match namespace {
-            _ if kind == CLUSTER_POLICIES => self.all::<ClusterPolicy>(),
-            None => self.all::<Policy>(),
-            Some(namespace) => self.within::<Policy>(namespace),
-        };
+    /// All in the namespace of this one, or all of the cluster.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or one may not see them.
+    pub async fn beside<T: Pair>(&self, id: &PolicyId) -> Result<Found<T>, Error> {
+        let mut found = Found { items: Vec::new(), unseen: Vec::new() };
+        found.read(&self.list::<T>(id.namespace().is_some(), id.namespace()).await?, T::read);
+        Ok(found)
+    }
+
+    /// `namespace`: none for all.
+    async fn list<T: Pair>(&self, is_namespaced: bool, namespace: Option<&str>) -> Result<Vec<DynamicObject>, Error> {
+        let access = T::access_to_many("list", is_namespaced, namespace);
+        let api = self.api::<T>(is_namespaced, namespace);
         Ok(api.list(&ListParams::default()).await.map_err(|error| self.error(error, access))?.items)
     }
 
@@ -162,9 +182,10 @@ impl Cluster {
     /// When the API server does not answer, or one may not see them.
     pub async fn revisions(&self, policy: &PolicyObject) -> Result<Found<RevisionObject>, Error> {
         let namespace = Some(self.proviso_namespace.clone());
-        let access = Access { verb: "list", resource: REVISIONS, namespace };
+        let access = Access { verb: "list", resource: REVISIONS, subresource: None, namespace };
         let of_policy = ListParams::default().labels(&format!("{POLICY_LABEL}={}", policy.uid));
-        let api = self.within::<PolicyRevision>(&self.proviso_namespace);
+        let revision = ApiResource::erase::<PolicyRevision>(&());
+        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.proviso_namespace, &revision);
         let objects = api.list(&of_policy).await.map_err(|error| self.error(error, access))?.items;
         let mut found = Found { items: Vec::new(), unseen: Vec::new() };
         found.read(&objects, RevisionObject::read);
@@ -180,7 +201,8 @@ impl Cluster {
     /// When the API server does not answer, or one may not see them.
     pub async fn events(&self, policy: &PolicyObject) -> Result<Vec<Event>, Error> {
         let namespace = policy.id.namespace().unwrap_or(EVENTS_OF_CLUSTER);
-        let access = Access { verb: "list", resource: "events", namespace: Some(namespace.to_owned()) };
+        let namespace_of_events = Some(namespace.to_owned());
+        let access = Access { verb: "list", resource: "events", subresource: None, namespace: namespace_of_events };
         let of_policy = ListParams::default().fields(&format!("involvedObject.uid={}", policy.uid));
         let api = Api::<Event>::namespaced(self.client.clone(), namespace);
         Ok(api.list(&of_policy).await.map_err(|error| self.error(error, access))?.items)
@@ -191,27 +213,26 @@ impl Cluster {
     /// # Errors
     /// When the API server does not take it.
     pub async fn ask_for_rollback(&self, policy: &PolicyObject, generation: i64) -> Result<(), Error> {
-        let access = Access::of_policy("patch", &policy.id);
+        let access = PolicyObject::access("patch", &policy.id);
         // With its uid: another policy of the same name is not meant.
         let annotation = json!({ROLLBACK_TO: generation.to_string()});
         let patch = Patch::Merge(json!({"metadata": {"uid": policy.uid, "annotations": annotation}}));
-        let patched = self.api_of(&policy.id).patch(policy.id.name(), &PatchParams::default(), &patch).await;
+        let patched =
+            self.api_of::<PolicyObject>(&policy.id).patch(policy.id.name(), &PatchParams::default(), &patch).await;
         patched.map(drop).map_err(|error| self.error(error, access))
     }
 
-    fn api_of(&self, id: &PolicyId) -> Api<DynamicObject> {
-        match id.namespace() {
-            Some(namespace) => self.within::<Policy>(namespace),
-            None => self.all::<ClusterPolicy>(),
+    fn api_of<T: Pair>(&self, id: &PolicyId) -> Api<DynamicObject> {
+        self.api::<T>(id.namespace().is_some(), id.namespace())
+    }
+
+    /// `namespace`: none for all.
+    fn api<T: Pair>(&self, is_namespaced: bool, namespace: Option<&str>) -> Api<DynamicObject> {
+        let (client, resource) = (self.client.clone(), T::resource(is_namespaced));
+        match namespace.filter(|_| is_namespaced) {
+            Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+            None => Api::all_with(client, &resource),
         }
-    }
-
-    fn all<K: kube::Resource<DynamicType = ()>>(&self) -> Api<DynamicObject> {
-        Api::all_with(self.client.clone(), &ApiResource::erase::<K>(&()))
-    }
-
-    fn within<K: kube::Resource<DynamicType = ()>>(&self, namespace: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), namespace, &ApiResource::erase::<K>(&()))
     }
 
     fn error(&self, error: kube::Error, access: Access) -> Error {
@@ -236,20 +257,17 @@ impl Cluster {
 }
 
 impl<T> Found<T> {
-    fn read(&mut self, objects: &[DynamicObject], read: impl Fn(&DynamicObject) -> Result<T, ObjectError>) {
+    fn read<'a>(
+        &mut self,
+        objects: impl IntoIterator<Item = &'a DynamicObject>,
+        read: impl Fn(&DynamicObject) -> Result<T, ObjectError>,
+    ) {
         for object in objects {
             match read(object) {
                 Ok(item) => self.items.push(item),
                 Err(error) => self.unseen.push(Unseen::malformed(&name(object), &error)),
             }
         }
-    }
-}
-
-impl Access {
-    fn of_policy(verb: &'static str, id: &PolicyId) -> Self {
-        let resource = if id.namespace().is_some() { POLICIES } else { CLUSTER_POLICIES };
-        Self { verb, resource, namespace: id.namespace().map(str::to_owned) }
     }
 }
 

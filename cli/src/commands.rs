@@ -1,7 +1,11 @@
 //! The commands: each reads from the cluster, makes a report, and prints it.
 
+mod ask;
+pub mod experiment;
+mod follow;
 pub mod revisions;
 pub mod rollback;
+mod screen;
 pub mod status;
 
 use std::io::{IsTerminal as _, Write as _};

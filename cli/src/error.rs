@@ -12,12 +12,17 @@ pub struct Access {
     pub verb: &'static str,
     /// Such as `policies.proviso.dev`.
     pub resource: &'static str,
+    /// Such as `start`.
+    pub subresource: Option<&'static str>,
     pub namespace: Option<String>,
 }
 
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
+        if let Some(subresource) = self.subresource {
+            write!(f, "/{subresource}")?;
+        }
         match &self.namespace {
             Some(namespace) => write!(f, " in the namespace {namespace}"),
             None => Ok(()),
@@ -30,7 +35,8 @@ impl Access {
     #[must_use]
     pub fn can_i(&self) -> String {
         let place = self.namespace.as_ref().map_or_else(|| " -A".to_owned(), |namespace| format!(" -n {namespace}"));
-        format!("kubectl auth can-i {} {}{place}", self.verb, self.resource)
+        let part = self.subresource.map_or_else(String::new, |it| format!(" --subresource={it}"));
+        format!("kubectl auth can-i {} {}{part}{place}", self.verb, self.resource)
     }
 }
 
@@ -54,15 +60,19 @@ pub enum Error {
     #[error("the API server could not {access}: {cause}")]
     Refused { access: Access, cause: String },
     #[error("there is no {0}")]
-    NoPolicy(Missing),
-    #[error("{name} is the name of two policies")]
-    Ambiguous { name: String, ids: Vec<PolicyId> },
+    Missing(Missing),
+    #[error("{name} is the name of two {what}")]
+    Ambiguous { what: &'static str, name: String, ids: Vec<PolicyId> },
     #[error("{what} cannot be understood: {error}")]
     Malformed { what: String, error: crate::objects::ObjectError },
     #[error("{policy} has no revision of generation {generation}")]
     NoRevision { policy: PolicyId, generation: i64, kept: Vec<i64> },
     #[error("{0}")]
     Rollback(#[from] crate::rollback::PlanError),
+    #[error("{0}")]
+    Manifest(#[from] crate::manifest::ManifestError),
+    #[error("{0}")]
+    Experiment(#[from] crate::experiment::ExperimentError),
     #[error("{0}")]
     Usage(String),
     #[error("the output cannot be written: {0}")]
@@ -73,12 +83,16 @@ pub enum Error {
     Yaml(#[from] serde_yaml::Error),
 }
 
-/// A policy that was not found.
+/// A policy or an experiment that was not found.
 #[derive(Debug)]
 pub struct Missing {
+    /// The kinds with and without a namespace.
+    pub kinds: [&'static str; 2],
+    /// What shows all of them.
+    pub show: &'static str,
     /// Where it was looked for.
     pub candidates: Vec<PolicyId>,
-    /// Policies with a similar name.
+    /// Those with a similar name.
     pub near: Vec<PolicyId>,
     /// What could not be looked through.
     pub unseen: Vec<Access>,
@@ -87,8 +101,8 @@ pub struct Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places = self.candidates.iter().map(|id| match id.namespace() {
-            Some(namespace) => format!("Policy {} in the namespace {namespace}", id.name()),
-            None => format!("ClusterPolicy {}", id.name()),
+            Some(namespace) => format!("{} {} in the namespace {namespace}", self.kinds[0], id.name()),
+            None => format!("{} {}", self.kinds[1], id.name()),
         });
         f.write_str(&places.collect::<Vec<_>>().join(", and no "))
     }
@@ -114,13 +128,14 @@ impl Error {
                 format!("The API server says: {cause}. Ask for that right; `{}` tells whether you have it.", access.can_i())
             }
             Self::NotInstalled(_) => "Install Proviso, or choose the right cluster with --context.".to_owned(),
-            Self::NoPolicy(missing) => missing.remedy(program),
+            Self::Missing(missing) => missing.remedy(program),
             Self::Ambiguous { ids, .. } => format!("Say which: {}.", list(ids)),
             Self::Malformed { .. } => "Is this program older than the cluster's Proviso? See --version.".to_owned(),
             Self::NoRevision { kept, .. } if kept.is_empty() => "None is kept.".to_owned(),
             Self::NoRevision { kept, .. } => format!("Kept: {}.", list(kept)),
             Self::Rollback(error) => error.remedy(program)?,
-            Self::Refused { .. } | Self::Usage(_) | Self::Output(_) | Self::Json(_) | Self::Yaml(_) => return None,
+            Self::Experiment(error) => error.remedy(program)?,
+            Self::Refused { .. } | Self::Manifest(_) | Self::Usage(_) | Self::Output(_) | Self::Json(_) | Self::Yaml(_) => return None,
         })
     }
 
@@ -148,7 +163,7 @@ impl Missing {
         if !self.unseen.is_empty() {
             remedies.push(format!("Not looked through, because you may not: {}.", list(&self.unseen)));
         }
-        remedies.push(format!("`{program} status -A` shows all."));
+        remedies.push(format!("`{program} {} -A` shows all.", self.show));
         remedies.join(" ")
     }
 }
@@ -175,8 +190,15 @@ mod tests {
     fn what_is_missing_says_where_it_was_looked_for_and_what_is_near() {
         let (own, cluster) = (PolicyId::namespaced("team", "lables").unwrap(), PolicyId::cluster("lables").unwrap());
         let near = vec![PolicyId::namespaced("team", "labels").unwrap()];
-        let unseen = vec![Access { verb: "list", resource: "clusterpolicies.proviso.dev", namespace: None }];
-        let error = Error::NoPolicy(Missing { candidates: vec![own, cluster], near, unseen });
+        let unseen =
+            vec![Access { verb: "list", resource: "clusterpolicies.proviso.dev", subresource: None, namespace: None }];
+        let error = Error::Missing(Missing {
+            kinds: ["Policy", "ClusterPolicy"],
+            show: "status",
+            candidates: vec![own, cluster],
+            near,
+            unseen,
+        });
         assert_eq!(error.to_string(), "there is no Policy lables in the namespace team, and no ClusterPolicy lables");
         let remedy = error.remedy("proviso").unwrap();
         assert_eq!(
@@ -189,11 +211,21 @@ mod tests {
     #[test]
     fn a_missing_right_is_named_with_the_command_that_checks_it() {
         let namespace = Some("proviso-system".to_owned());
-        let access = Access { verb: "list", resource: "policyrevisions.proviso.dev", namespace };
+        let access = Access { verb: "list", resource: "policyrevisions.proviso.dev", subresource: None, namespace };
         let error = Error::Forbidden { access, cause: "User \"u\" cannot".to_owned() };
         assert_eq!(error.to_string(), "you may not list policyrevisions.proviso.dev in the namespace proviso-system");
         let remedy = error.remedy("proviso").unwrap();
         assert!(remedy.starts_with("The API server says: User \"u\" cannot."), "{remedy}");
         assert!(remedy.contains("kubectl auth can-i list policyrevisions.proviso.dev -n proviso-system"), "{remedy}");
+    }
+
+    #[test]
+    fn the_right_to_a_subresource_is_checked_as_kubectl_wants_it() {
+        let namespace = Some("team".to_owned());
+        let resource = "policyexperiments.actions.proviso.dev";
+        let access = Access { verb: "create", resource, subresource: Some("commit"), namespace };
+        assert_eq!(access.to_string(), "create policyexperiments.actions.proviso.dev/commit in the namespace team");
+        let command = "kubectl auth can-i create policyexperiments.actions.proviso.dev --subresource=commit -n team";
+        assert_eq!(access.can_i(), command);
     }
 }

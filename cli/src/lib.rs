@@ -1,4 +1,4 @@
-//! `proviso`, also as `kubectl proviso`: where policies stand, what they were, and the way back.
+//! `proviso`, also as `kubectl proviso`: where policies stand, what they were, the way back, and what they may become.
 //!
 //! `commands` read from the `cluster`, make a `report` (pure), and print it in words by `render` (pure), or as it is.
 
@@ -7,6 +7,8 @@ mod changes;
 mod cluster;
 mod commands;
 mod error;
+mod experiment;
+mod manifest;
 mod objects;
 mod policy_ref;
 mod render;
@@ -48,6 +50,7 @@ fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> 
             Command::Status(arguments) => commands::status::run(&session, arguments).await,
             Command::Revisions(command) => commands::revisions::run(&session, command).await,
             Command::Rollback(arguments) => commands::rollback::run(&session, arguments).await,
+            Command::Experiment(command) => commands::experiment::run(&session, command).await,
             Command::Completions { .. } => Ok(ExitCode::SUCCESS),
         }
     })
@@ -59,6 +62,13 @@ fn completions(shell: clap_complete::Shell, program: &'static str) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut arguments::command(program), installed, &mut script);
     script
+}
+
+/// Says that something is not as a person may think.
+fn warn(text: &str) {
+    let columns = terminal_size_of(std::io::stderr()).map(|(Width(width), _)| width.into());
+    // If that cannot be said, nothing can.
+    let _ = anstream::stderr().write_all(render::warning(text, columns).as_bytes());
 }
 
 /// Says what went wrong and what to do.
@@ -82,7 +92,10 @@ mod tests {
         for shell in Shell::value_variants() {
             for (program, installed) in [("proviso", "proviso"), ("kubectl proviso", "kubectl-proviso")] {
                 let script = String::from_utf8(super::completions(*shell, program)).unwrap();
-                assert!(script.contains(installed) && script.contains("rollback"), "{shell}: {script}");
+                assert!(
+                    script.contains(installed) && script.contains("rollback") && script.contains("commit"),
+                    "{shell}: {script}"
+                );
             }
         }
     }

@@ -2,6 +2,8 @@
 //! such as one of another version of Proviso, must not keep the others from being shown. Specs stay as they are, so that
 //! nothing of them is lost in a comparison.
 
+mod experiment;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
@@ -11,6 +13,8 @@ use proviso_core::policy_id::PolicyIdError;
 use proviso_crds::{PolicyKind, PolicyRevisionStatus, PolicyStatus, RevisedPolicy};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+pub use experiment::ExperimentObject;
 
 /// On a policy: the operator makes it what it was at this generation.
 pub const ROLLBACK_TO: &str = "proviso.dev/rollback-to";
@@ -159,6 +163,8 @@ pub mod tests {
     use super::*;
     use proviso_crds::Readiness;
     use serde_json::json;
+
+    pub use super::experiment::tests::{experiment, previewing};
 
     pub const NOW: &str = "2026-11-21T10:00:00Z";
 

@@ -1,4 +1,4 @@
-//! How a person names a policy.
+//! How a person names a policy or an experiment.
 
 use std::str::FromStr;
 
@@ -11,36 +11,94 @@ pub enum PolicyRef {
     /// `cluster.x`, `ns.team.x` or `clusterpolicy/x`: says everything.
     Id(PolicyId),
     /// `policy/x`: in the namespace that is worked in.
-    Policy(String),
+    Namespaced(String),
     /// `x`: of either kind.
     Name(String),
 }
 
-/// Why a text names no policy.
+/// What a person calls an experiment: ids, and the kinds `policyexperiment` and `clusterpolicyexperiment`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExperimentRef(pub PolicyRef);
+
+/// What experiments a person asks about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExperimentsRef {
+    One(ExperimentRef),
+    /// All of one policy.
+    Of(PolicyRef),
+}
+
+/// Why a text names no policy and no experiment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyRefError {
-    #[error("{0:?} is no kind of policy: write policy/NAME or clusterpolicy/NAME")]
-    Kind(String),
+    #[error("{kind:?} is no kind of {}: write {}/NAME or {}/NAME", words.0, words.1, words.2)]
+    Kind { kind: String, words: (&'static str, &'static str, &'static str) },
     #[error(transparent)]
     Name(#[from] PolicyIdError),
+}
+
+/// The kinds by their names, as kubectl takes them.
+struct Kinds {
+    /// What they are, with and without a namespace.
+    words: (&'static str, &'static str, &'static str),
+    namespaced: [&'static str; 3],
+    cluster: [&'static str; 3],
+}
+
+const POLICIES: Kinds = Kinds {
+    words: ("policy", "policy", "clusterpolicy"),
+    namespaced: ["policy", "policies", "pvp"],
+    cluster: ["clusterpolicy", "clusterpolicies", "pvcp"],
+};
+const EXPERIMENTS: Kinds = Kinds {
+    words: ("experiment", "policyexperiment", "clusterpolicyexperiment"),
+    namespaced: ["policyexperiment", "policyexperiments", "pvx"],
+    cluster: ["clusterpolicyexperiment", "clusterpolicyexperiments", "pvcx"],
+};
+
+impl Kinds {
+    fn read(&self, text: &str) -> Result<PolicyRef, PolicyRefError> {
+        let Some((kind, name)) = text.split_once('/') else {
+            // A policy may be called `cluster.x`: then its kind must be said.
+            return match text.parse() {
+                Ok(id) => Ok(PolicyRef::Id(id)),
+                Err(_) => Ok(check_name(text).map(|()| PolicyRef::Name(text.to_owned()))?),
+            };
+        };
+        let lower = kind.to_ascii_lowercase();
+        match lower.strip_suffix(".proviso.dev").unwrap_or(&lower) {
+            kind if self.namespaced.contains(&kind) => {
+                Ok(check_name(name).map(|()| PolicyRef::Namespaced(name.to_owned()))?)
+            }
+            kind if self.cluster.contains(&kind) => Ok(PolicyRef::Id(PolicyId::cluster(name)?)),
+            _ => Err(PolicyRefError::Kind { kind: kind.to_owned(), words: self.words }),
+        }
+    }
 }
 
 impl FromStr for PolicyRef {
     type Err = PolicyRefError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let Some((kind, name)) = text.split_once('/') else {
-            // A policy may be called `cluster.x`: then its kind must be said.
-            return match text.parse() {
-                Ok(id) => Ok(Self::Id(id)),
-                Err(_) => Ok(check_name(text).map(|()| Self::Name(text.to_owned()))?),
-            };
-        };
-        let lower = kind.to_ascii_lowercase();
-        match lower.strip_suffix(".proviso.dev").unwrap_or(&lower) {
-            "policy" | "policies" | "pvp" => Ok(check_name(name).map(|()| Self::Policy(name.to_owned()))?),
-            "clusterpolicy" | "clusterpolicies" | "pvcp" => Ok(Self::Id(PolicyId::cluster(name)?)),
-            _ => Err(PolicyRefError::Kind(kind.to_owned())),
+        POLICIES.read(text)
+    }
+}
+
+impl FromStr for ExperimentRef {
+    type Err = PolicyRefError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        EXPERIMENTS.read(text).map(Self)
+    }
+}
+
+impl FromStr for ExperimentsRef {
+    type Err = PolicyRefError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match POLICIES.read(text) {
+            Ok(policy) if text.contains('/') => Ok(Self::Of(policy)),
+            _ => text.parse().map(Self::One),
         }
     }
 }
@@ -53,7 +111,7 @@ impl PolicyRef {
     pub fn candidates(&self, namespace: &str) -> Result<Vec<PolicyId>, PolicyIdError> {
         Ok(match self {
             Self::Id(id) => vec![id.clone()],
-            Self::Policy(name) => vec![PolicyId::namespaced(namespace, name)?],
+            Self::Namespaced(name) => vec![PolicyId::namespaced(namespace, name)?],
             Self::Name(name) => vec![PolicyId::namespaced(namespace, name)?, PolicyId::cluster(name)?],
         })
     }
@@ -63,7 +121,7 @@ impl PolicyRef {
     pub fn name(&self) -> &str {
         match self {
             Self::Id(id) => id.name(),
-            Self::Policy(name) | Self::Name(name) => name,
+            Self::Namespaced(name) | Self::Name(name) => name,
         }
     }
 }
@@ -96,5 +154,33 @@ mod tests {
         for text in ["", "pod/a", "policy/", "policy/A", "policy/a/b", "a b", "-a"] {
             assert!(text.parse::<PolicyRef>().is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn an_experiment_has_as_many() {
+        for (text, wanted) in [
+            ("policyexperiment/a", vec!["ns.team.a"]),
+            ("pvx/a", vec!["ns.team.a"]),
+            ("clusterpolicyexperiments.proviso.dev/a", vec!["cluster.a"]),
+            ("pvcx/a", vec!["cluster.a"]),
+            ("ns.other.a", vec!["ns.other.a"]),
+            ("a", vec!["ns.team.a", "cluster.a"]),
+        ] {
+            let ExperimentRef(reference) = text.parse().unwrap();
+            let candidates = reference.candidates("team").unwrap();
+            assert_eq!(candidates.iter().map(PolicyId::as_str).collect::<Vec<_>>(), wanted, "{text}");
+        }
+        let error = "policy/a".parse::<ExperimentRef>().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "\"policy\" is no kind of experiment: write policyexperiment/NAME or clusterpolicyexperiment/NAME"
+        );
+    }
+
+    #[test]
+    fn experiments_are_named_one_by_one_or_by_their_policy() {
+        let of = |text: &str| matches!(text.parse().unwrap(), ExperimentsRef::Of(_));
+        assert!(of("policy/a") && of("pvcp/a") && !of("pvx/a") && !of("a") && !of("cluster.a"));
+        assert!("pod/a".parse::<ExperimentsRef>().is_err());
     }
 }

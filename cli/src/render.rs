@@ -3,6 +3,9 @@
 
 mod detail;
 mod diff;
+mod experiment;
+mod experiments;
+mod frame;
 mod overview;
 mod revisions;
 mod table;
@@ -13,13 +16,16 @@ use jiff::Timestamp;
 
 pub use detail::detail;
 pub use diff::coloured;
+pub use experiment::{before_commit, experiment, live_experiment};
+pub use experiments::experiments;
+pub use frame::frame;
 pub use overview::overview;
 pub use revisions::{list, show};
 pub use text::printable;
 
-use crate::report::Unseen;
+use crate::report::{NextStep, Unseen};
 use table::{Cell, Table};
-use text::{age, paragraph};
+use text::{age, paragraph, width};
 
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
@@ -83,6 +89,28 @@ fn facts(page: &mut String, view: &View, facts: &[(&str, String)]) {
         page.push_str(&paint(DIM, &name));
         page.push_str(&paragraph(fact, view.width, name.len(), &" ".repeat(name.len()), PLAIN));
     }
+}
+
+fn next_step(page: &mut String, step: &NextStep, view: &View) {
+    let Some(command) = &step.command else {
+        page.push_str("- ");
+        return page.push_str(&paragraph(&format!("{}.", step.what), view.width, 2, "  ", PLAIN));
+    };
+    let line = format!("- {}: {command}", step.what);
+    if view.width.is_none_or(|columns| width(&line) <= columns) {
+        return page.push_str(&paint(PLAIN, &(line + "\n")));
+    }
+    page.push_str("- ");
+    page.push_str(&paragraph(&format!("{}:", step.what), view.width, 2, "  ", PLAIN));
+    // On a line of its own and whole, to be copied.
+    page.push_str(&paint(PLAIN, &format!("  {command}\n")));
+}
+
+/// Something that is not as a person may think.
+#[must_use]
+pub fn warning(text: &str, columns: Option<usize>) -> String {
+    let text = paragraph(text, columns, "warning: ".len(), "  ", PLAIN);
+    format!("{} {text}", paint(WAITING, "warning:"))
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 //! docs/guide/cli.md.
 
 mod advice;
+mod divergence;
 mod event;
+mod experiment;
 mod revision;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -10,7 +12,9 @@ use proviso_core::PolicyId;
 use proviso_crds::{Mode, PolicyKind, PolicyPhase, ReplicaCount};
 use serde::Serialize;
 
+pub use divergence::{Verdicts, coverage, percent, verdicts};
 pub use event::EventReport;
+pub use experiment::{ExperimentDetail, ExperimentOverview, ExperimentReport};
 pub use revision::{RevisionReport, RevisionState, ShownRevision, list};
 
 use crate::cluster::Found;
@@ -68,6 +72,8 @@ pub struct Unseen {
 /// What an overview is of, as [`Unseen::what`] names it.
 pub const CLUSTER_POLICIES: &str = "ClusterPolicies";
 pub const POLICIES: &str = "Policies";
+pub const CLUSTER_EXPERIMENTS: &str = "ClusterPolicyExperiments";
+pub const EXPERIMENTS: &str = "PolicyExperiments";
 
 /// Where many policies stand.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -1,4 +1,4 @@
-//! Going back: what to, and how far it is. Pure; the operator does the work.
+//! Going back: what to, and how far a new generation is. Pure; the operator does the work.
 
 use proviso_core::PolicyId;
 use proviso_crds::PolicyPhase;
@@ -87,14 +87,14 @@ pub fn newest_spec<'a>(policy: &'a PolicyObject, revisions: &'a [RevisionObject]
     revision.map_or(&policy.spec, |revision| &revision.data)
 }
 
-/// A request to the operator, and what came of it so far.
+/// A request for a new generation, and what came of it so far.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The policy as it was when the operator was asked.
+    /// The policy as it was when that was asked for.
     pub uid: String,
     pub before: i64,
-    /// The generation to go back to, and its spec if one may know it.
-    pub to: i64,
+    /// What the policy is to be, such as `generation 2`, and its spec if one may know it.
+    pub origin: String,
     pub wanted: Option<Value>,
     /// The new generation.
     pub new: Option<i64>,
@@ -178,13 +178,13 @@ impl Request {
 impl Step {
     /// For people.
     #[must_use]
-    pub fn in_words(&self, to: i64) -> String {
+    pub fn in_words(&self, origin: &str) -> String {
         match self {
-            Self::Asked => format!("asked the operator for generation {to}"),
+            Self::Asked => format!("asked the operator for {origin}"),
             Self::Answered => "the operator has taken it up, and made no new generation".to_owned(),
             Self::RollingOut { summary, replicas: Some(replicas), .. } => format!("{summary} ({replicas} replicas)"),
             Self::RollingOut { summary, replicas: None, .. } => summary.clone(),
-            Self::Done(outcome) => outcome.in_words(to),
+            Self::Done(outcome) => outcome.in_words(origin),
         }
     }
 }
@@ -195,11 +195,11 @@ impl Outcome {
         matches!(self, Self::Live { .. } | Self::Disabled { .. } | Self::Unchanged)
     }
 
-    fn in_words(&self, to: i64) -> String {
+    fn in_words(&self, origin: &str) -> String {
         match self {
-            Self::Live { generation } => format!("generation {generation} answers requests: what generation {to} was"),
+            Self::Live { generation } => format!("generation {generation} answers requests: what {origin} was"),
             Self::Disabled { generation } => {
-                format!("generation {generation} is what generation {to} was: disabled, it decides about no request")
+                format!("generation {generation} is what {origin} was: disabled, it decides about no request")
             }
             Self::Failed { generation, live, problem } => {
                 let answering = live.map_or_else(
@@ -210,9 +210,9 @@ impl Outcome {
                 format!("generation {generation} does not work; {answering}: {reason}: {message}")
             }
             Self::Refused(message) => format!("the operator refused: {message}"),
-            Self::Unchanged => format!("nothing to do: it is what generation {to} was"),
+            Self::Unchanged => format!("nothing to do: it is what {origin} was"),
             Self::Overtaken { generation } => {
-                format!("somebody else changed the policy: generation {generation} is not what generation {to} was")
+                format!("somebody else changed the policy: generation {generation} is not what {origin} was")
             }
             Self::Gone => "the policy was deleted".to_owned(),
         }
@@ -262,7 +262,13 @@ mod tests {
     }
 
     fn request() -> Request {
-        Request { uid: "u".to_owned(), before: 5, to: 4, wanted: Some(spec("owner")), new: None }
+        Request {
+            uid: "u".to_owned(),
+            before: 5,
+            origin: "generation 4".to_owned(),
+            wanted: Some(spec("owner")),
+            new: None,
+        }
     }
 
     fn event(reason: &str) -> EventReport {
@@ -288,7 +294,10 @@ mod tests {
         };
         assert_eq!(request.look(Some(&policy(6, &active(6))), &[]), Step::Done(Outcome::Live { generation: 6 }));
         let failure = request.look(Some(&policy(6, &failed(6, 4, "CacheError", "full"))), &[]);
-        assert_eq!(failure.in_words(4), "generation 6 does not work; generation 4 goes on answering: CacheError: full");
+        assert_eq!(
+            failure.in_words("generation 4"),
+            "generation 6 does not work; generation 4 goes on answering: CacheError: full"
+        );
         assert_eq!(request.look(Some(&policy(7, &active(6))), &[]), Step::Done(Outcome::Overtaken { generation: 7 }));
         assert_eq!(request.look(None, &[]), Step::Done(Outcome::Gone));
     }

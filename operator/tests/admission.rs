@@ -192,7 +192,7 @@ async fn the_eleventh_experiment_of_a_policy_and_edits_during_a_commit_are_refus
 
     // The API server is told to ask about them.
     stage.operators.clear();
-    stage.start_operator(&["--admission-service", "proviso-operator"])?;
+    stage.start_operator(&["--service", "proviso-operator", "--aggregated-api", "false"])?;
     let webhooks = Api::<ValidatingWebhookConfiguration>::all(stage.client.clone());
     until("the registration", PATIENCE, async || {
         let webhook = webhooks.get("proviso-operator").await?.webhooks.context("webhooks")?.remove(0);

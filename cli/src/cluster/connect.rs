@@ -27,10 +27,15 @@ impl Cluster {
         let server = config.cluster_url.to_string();
         let server = server.trim_end_matches('/').to_owned();
         let namespace = connection.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config)
-            .map_err(|error| Error::Client { server: server.clone(), cause: root_cause(&error) })?;
+        let mut once = config.clone();
+        once.default_retry = false;
+        let client = |config| {
+            Client::try_from(config)
+                .map_err(|error| Error::Client { server: server.clone(), cause: root_cause(&error) })
+        };
         Ok(Self {
-            client,
+            client: client(config)?,
+            once: client(once)?,
             server,
             namespace,
             is_namespace_given: connection.namespace.is_some(),

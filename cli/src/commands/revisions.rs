@@ -54,7 +54,7 @@ pub async fn run(session: &Session, command: &Revisions) -> Result<ExitCode, Err
 }
 
 async fn fetch(session: &Session, policy: &PolicyRef) -> Result<(PolicyObject, Found<RevisionObject>), Error> {
-    let policy = session.cluster.find(policy).await?;
+    let policy: PolicyObject = session.cluster.find(policy).await?;
     let revisions = session.cluster.revisions(&policy).await?;
     Ok((policy, revisions))
 }

@@ -81,14 +81,14 @@ fn text(session: &Session, arguments: &Status, report: &Report) -> Result<String
 
 async fn look(session: &Session, arguments: &Status) -> Result<Report, Error> {
     Ok(match &arguments.policy {
-        None => Report::Overview(Overview::new(session.cluster.policies(arguments.all_namespaces).await?)),
+        None => Report::Overview(Overview::new(session.cluster.all(arguments.all_namespaces).await?)),
         Some(policy) => Report::Detail(Box::new(detail(session, policy).await?)),
     })
 }
 
 /// Everything about a policy that one may see.
 async fn detail(session: &Session, reference: &PolicyRef) -> Result<Detail, Error> {
-    let policy = session.cluster.find(reference).await?;
+    let policy: PolicyObject = session.cluster.find(reference).await?;
     let (revisions, events) = tokio::join!(session.cluster.revisions(&policy), session.cluster.events(&policy));
     let mut unseen = Vec::new();
     let revisions = match revisions {

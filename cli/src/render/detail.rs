@@ -4,9 +4,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use proviso_crds::{PolicyPhase, Readiness, ReplicaStatus};
 
 use super::overview::phase_style;
-use super::text::{paragraph, width};
-use super::{BAD, BOLD, Cell, DIM, GOOD, PLAIN, Table, View, WAITING, facts, heading, paint};
-use crate::report::{Detail, EventReport, NextStep, PolicyReport, RevisionReport};
+use super::text::paragraph;
+use super::{BAD, BOLD, Cell, DIM, GOOD, PLAIN, Table, View, WAITING, facts, heading, next_step, paint};
+use crate::report::{Detail, EventReport, PolicyReport, RevisionReport};
 
 /// How many Events are shown where there is no room for all.
 const EVENTS: usize = 8;
@@ -127,21 +127,6 @@ fn replicas(page: &mut String, policy: &PolicyReport, revision: &RevisionReport,
     heading(page, &format!("Replicas of generation {generation} ({})", names.join(", ")));
     let told = policy.problem.as_ref().map(|problem| problem.message.as_str());
     page.push_str(&replica_table(&revision.replicas, told, view));
-}
-
-fn next_step(page: &mut String, step: &NextStep, view: &View) {
-    let Some(command) = &step.command else {
-        page.push_str("- ");
-        return page.push_str(&paragraph(&format!("{}.", step.what), view.width, 2, "  ", PLAIN));
-    };
-    let line = format!("- {}: {command}", step.what);
-    if view.width.is_none_or(|columns| width(&line) <= columns) {
-        return page.push_str(&paint(PLAIN, &(line + "\n")));
-    }
-    page.push_str("- ");
-    page.push_str(&paragraph(&format!("{}:", step.what), view.width, 2, "  ", PLAIN));
-    // On a line of its own and whole, to be copied.
-    page.push_str(&paint(PLAIN, &format!("  {command}\n")));
 }
 
 /// `told`: a message that stands elsewhere on the page.

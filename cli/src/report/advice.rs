@@ -67,7 +67,7 @@ fn command(what: &str, command: String) -> NextStep {
 }
 
 /// What the reason of a replica, or of the leader, asks for.
-fn for_reason(reason: &str) -> Option<NextStep> {
+pub(super) fn for_reason(reason: &str) -> Option<NextStep> {
     let step = match reason {
         "PullError" => {
             "Check that the module's reference is right and that the policy server may fetch it: program.wasm.module and \

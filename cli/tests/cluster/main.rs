@@ -8,6 +8,8 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
+mod actions;
+mod experiments;
 mod stage;
 
 use std::path::Path;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
-use proviso_crds::{Policy, PolicyRevision};
+use proviso_crds::{Policy, PolicyExperiment, PolicyRevision};
 use proviso_e2e::{ControlPlane, Kubectl, until};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -171,6 +171,44 @@ impl Stage {
         Ok(policy)
     }
 
+    pub fn experiments(&self) -> Api<PolicyExperiment> {
+        Api::namespaced(self.client.clone(), TEAM)
+    }
+
+    /// Writes a file, and says where it is.
+    pub fn file(&self, name: &str, content: &Value) -> Result<String> {
+        let file = self.plane.folder().path().join(name);
+        std::fs::write(&file, content.to_string())?;
+        Ok(file.to_str().context("UTF-8")?.to_owned())
+    }
+
+    /// Makes an experiment another one: a new generation.
+    pub async fn change_experiment(&self, name: &str, label: &str) -> Result<()> {
+        let patch = Patch::Merge(json!({"spec": {"policy": {"settings": {"label": label}}}}));
+        self.experiments().patch(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// The experiment at generation 1 while every replica previews it, which has decided this many requests: 10 of them
+    /// otherwise, if there are that many.
+    pub async fn preview(&self, name: &str, evaluated: u64) -> Result<PolicyExperiment> {
+        self.experiment_status(name, previewing(evaluated)).await
+    }
+
+    /// The same while one replica has not loaded it.
+    pub async fn loading(&self, name: &str) -> Result<()> {
+        let mut status = previewing(0);
+        status["replicas"] = json!({"ready": 1, "total": 2, "summary": "1/2"});
+        let message = "1 of 2 Ready replicas have loaded it";
+        status["conditions"][2] = condition("Previewing", "False", "Loading", message, 1);
+        self.experiment_status(name, status).await.map(drop)
+    }
+
+    async fn experiment_status(&self, name: &str, status: Value) -> Result<PolicyExperiment> {
+        let patch = Patch::Merge(json!({"status": status}));
+        Ok(self.experiments().patch_status(name, &PatchParams::default(), &patch).await?)
+    }
+
     /// Waits until the operator is asked for a generation, and takes the request away.
     pub async fn until_asked(&self, name: &str) -> Result<String> {
         let asked = until("a request to go back", PATIENCE, async || {
@@ -203,7 +241,7 @@ pub async fn run(program: &str, kubeconfig: &Path, arguments: &[&str]) -> Result
     Ok(Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) })
 }
 
-fn spec(label: &str) -> Value {
+pub fn spec(label: &str) -> Value {
     json!({
         "program": {"cel": {"validations": [{"expression": "params.label in object.metadata.labels"}]}},
         "settings": {"label": label},
@@ -240,6 +278,28 @@ pub fn failed(generation: i64, live: i64) -> Value {
             condition("Initialized", "False", "CompileError", MESSAGE, generation),
             condition("Ready", "False", "NotInitialized", "0 of 1 Ready replicas serve it", generation),
             condition("Live", "False", "NotInitialized", "not yet; generation 1 goes on answering", generation),
+        ],
+    })
+}
+
+pub fn previewing(evaluated: u64) -> Value {
+    let start = "2026-11-20T09:14:07Z";
+    let denied = if evaluated < 10 { 0 } else { 10 };
+    json!({
+        "previewMetadata": {"state": "ACTIVE", "logPrefix": "PolicyPreviewLog", "startTime": start, "generation": 1},
+        "divergence": {
+            "evaluated": evaluated, "same": evaluated - denied, "newlyDenied": denied, "newlyAllowed": 0,
+            "mutationDiffers": 0, "messageDiffers": 0, "errors": 0, "dropped": 1, "since": start,
+        },
+        "samples": [{
+            "divergence": "NewlyDenied", "kind": "Pod", "namespace": "team", "user": "alice", "count": 10, "name": "web",
+            "message": "the label team is missing", "firstSeen": start, "lastSeen": start,
+        }],
+        "replicas": {"ready": 2, "total": 2, "summary": "2/2"},
+        "conditions": [
+            condition("Accepted", "True", "Accepted", "", 1),
+            condition("Initialized", "True", "Prepared", "", 1),
+            condition("Previewing", "True", "Previewing", "", 1),
         ],
     })
 }

@@ -1,0 +1,115 @@
+//! `proviso experiment create`.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use proviso_core::PolicyId;
+use serde_json::{Value, json};
+
+use super::super::{Session, in_form, print};
+use super::{difference, preview, say};
+use crate::arguments::{Create, Form};
+use crate::changes::is_same;
+use crate::cluster::Pair as _;
+use crate::error::Error;
+use crate::manifest::{self, ManifestError};
+use crate::objects::{ExperimentObject, PolicyObject};
+
+pub async fn run(session: &Session, arguments: &Create) -> Result<ExitCode, Error> {
+    let is_printed = matches!(arguments.output.output, Form::Json | Form::Yaml);
+    if is_printed && arguments.start {
+        return Err(Error::Usage("--start needs the experiment to be created, and -o only prints it".to_owned()));
+    }
+    let policy: PolicyObject = session.cluster.find(&arguments.from).await?;
+    let id = PolicyId::new(policy.id.namespace(), &arguments.name).map_err(|error| Error::Usage(error.to_string()))?;
+    let spec = match &arguments.file {
+        Some(file) => from_file(file, &policy)?,
+        None if arguments.no_op => manifest::no_op(&policy.spec),
+        None => policy.spec.clone(),
+    };
+    let manifest = experiment(&id, &policy, &spec, arguments.auto_start);
+    if is_same(&policy.spec, &spec) {
+        let (policy, kind) = (&policy.id, manifest["kind"].as_str().unwrap_or_default().to_ascii_lowercase());
+        let place = policy.namespace().map_or_else(String::new, |namespace| format!(" -n {namespace}"));
+        let edit = match &arguments.file {
+            _ if is_printed => "edit what is printed".to_owned(),
+            Some(file) => format!("change {}", file.display()),
+            None => format!("edit it: kubectl edit {kind} {}{place}", id.name()),
+        };
+        crate::warn(&format!("{id} does not differ from {policy}, so that a preview shows nothing; {edit}"));
+    }
+    if is_printed {
+        print(&in_form(&manifest, arguments.output.output, String::new)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let object = session.cluster.create(&id, manifest, arguments.dry_run).await?;
+    if arguments.dry_run {
+        print(&difference(&object, &policy)?)?;
+        say(&object, "the API server would take it. Nothing was created.")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.start {
+        say(&object, &format!("created, an experiment of {}", policy.id))?;
+        preview::start_now(session, &object).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let next = if arguments.auto_start {
+        format!("it starts by itself. Follow it: {} experiment status {id} --watch", session.program)
+    } else {
+        format!("it is not previewed before its start: {} experiment start {id} --wait", session.program)
+    };
+    say(&object, &format!("created, an experiment of {}; {next}", policy.id))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The manifest of an experiment.
+fn experiment(id: &PolicyId, policy: &PolicyObject, spec: &Value, is_started_by_itself: bool) -> Value {
+    let [namespaced, cluster] = ExperimentObject::KINDS;
+    let mut manifest = json!({
+        "apiVersion": format!("{}/{}", proviso_crds::GROUP, proviso_crds::VERSION),
+        "kind": if id.namespace().is_some() { namespaced } else { cluster },
+        "metadata": {"name": id.name()},
+        "spec": {"policyRef": {"name": policy.id.name()}, "policy": spec},
+    });
+    if let Some(namespace) = id.namespace() {
+        manifest["metadata"]["namespace"] = namespace.into();
+    }
+    if is_started_by_itself {
+        manifest["spec"]["autoStart"] = true.into();
+    }
+    manifest
+}
+
+fn from_file(file: &Path, policy: &PolicyObject) -> Result<Value, Error> {
+    let (name, text) = if file == Path::new("-") {
+        let mut text = String::new();
+        ("standard input".to_owned(), std::io::stdin().read_to_string(&mut text).map(|_| text))
+    } else {
+        (file.display().to_string(), std::fs::read_to_string(file))
+    };
+    let text = text.map_err(|error| ManifestError::Read { file: name.clone(), error })?;
+    Ok(manifest::read(&name, &text, policy)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::tests::{active, policy, spec};
+
+    #[test]
+    fn an_experiment_is_of_its_policy_and_in_its_namespace() {
+        let policy = policy(2, &active(2));
+        let id = PolicyId::namespaced("team", "stricter").unwrap();
+        let manifest = experiment(&id, &policy, &spec("team"), true);
+        let wanted = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyExperiment",
+            "metadata": {"name": "stricter", "namespace": "team"},
+            "spec": {"policyRef": {"name": "labels"}, "policy": spec("team"), "autoStart": true},
+        });
+        assert_eq!(manifest, wanted);
+        let of_cluster = experiment(&PolicyId::cluster("stricter").unwrap(), &policy, &spec("team"), false);
+        assert_eq!(of_cluster["kind"], "ClusterPolicyExperiment");
+        assert_eq!((of_cluster["metadata"].get("namespace"), of_cluster["spec"].get("autoStart")), (None, None));
+    }
+}

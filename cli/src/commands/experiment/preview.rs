@@ -1,0 +1,88 @@
+//! `proviso experiment start` and `stop`.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use super::super::Session;
+use super::super::follow::PAUSE;
+use super::{find, say};
+use crate::arguments::Start;
+use crate::cluster::Action;
+use crate::error::Error;
+use crate::experiment::{Progress, progress};
+use crate::objects::ExperimentObject;
+use crate::policy_ref::ExperimentRef;
+use crate::report::ExperimentReport;
+
+/// How long a preview may be stuck before the wait ends: a replica that is busy, or a registry that is away for a moment,
+/// is tried again.
+const STUCK: Duration = Duration::from_secs(10);
+
+pub async fn start(session: &Session, arguments: &Start) -> Result<ExitCode, Error> {
+    let experiment = find(session, &arguments.experiment).await?;
+    start_now(session, &experiment).await?;
+    if !arguments.wait {
+        return Ok(ExitCode::SUCCESS);
+    }
+    wait(session, &experiment, arguments.timeout).await
+}
+
+/// Starts an experiment, and says where it stands.
+pub(super) async fn start_now(session: &Session, experiment: &ExperimentObject) -> Result<(), Error> {
+    session.cluster.act(experiment, &Action::Start).await?;
+    tell(session, experiment, "started").await
+}
+
+pub async fn stop(session: &Session, reference: &ExperimentRef) -> Result<ExitCode, Error> {
+    let experiment = find(session, reference).await?;
+    session.cluster.act(&experiment, &Action::Stop).await?;
+    tell(session, &experiment, "stopped").await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was done, and where the experiment stands now.
+async fn tell(session: &Session, experiment: &ExperimentObject, done: &str) -> Result<(), Error> {
+    let Some(now) = session.cluster.get::<ExperimentObject>(&experiment.id).await? else {
+        return say(experiment, &format!("{done}, and deleted meanwhile"));
+    };
+    let report = ExperimentReport::new(&now);
+    say(&now, &format!("{done}: {}; {}", report.state_in_words(), report.summary))
+}
+
+async fn wait(session: &Session, started: &ExperimentObject, patience: Duration) -> Result<ExitCode, Error> {
+    let begin = Instant::now();
+    let (mut last, mut stuck) = (None, None);
+    loop {
+        let now = match session.cluster.get::<ExperimentObject>(&started.id).await {
+            Ok(now) => Some(progress(&started.uid, started.generation, now.as_ref())),
+            Err(error @ (Error::Unauthorized { .. } | Error::Malformed { .. })) => return Err(error),
+            // It was started: the API server may be back before the patience is over.
+            Err(_) => None,
+        };
+        if let Some(now) = now.filter(|now| last.as_ref() != Some(now)) {
+            say(started, &now.in_words())?;
+            if !matches!(now, Progress::Stuck(_)) {
+                stuck = None;
+            }
+            last = Some(now);
+        }
+        match &last {
+            Some(Progress::Previewing) => return Ok(ExitCode::SUCCESS),
+            Some(Progress::Stopped | Progress::Gone) => return Ok(ExitCode::FAILURE),
+            Some(Progress::Stuck(_)) if stuck.get_or_insert_with(Instant::now).elapsed() > STUCK.min(patience) => {
+                more(session, started)?;
+                return Ok(ExitCode::FAILURE);
+            }
+            _ if begin.elapsed() > patience => {
+                more(session, started)?;
+                return Ok(ExitCode::FAILURE);
+            }
+            _ => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+fn more(session: &Session, experiment: &ExperimentObject) -> Result<(), Error> {
+    let id = &experiment.id;
+    say(experiment, &format!("not previewed by every replica yet; more: {} experiment status {id}", session.program))
+}

@@ -1,0 +1,155 @@
+//! Experiments as the API server has them.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt as _;
+use kube::core::DynamicObject;
+use proviso_core::PolicyId;
+use proviso_core::experiment::etag;
+use proviso_crds::{ExperimentStatus, PolicyRef, PreviewState};
+use serde_json::Value;
+
+use super::{ObjectError, PolicyObject, created, field};
+
+/// A `PolicyExperiment` or a `ClusterPolicyExperiment`.
+#[derive(Clone, Debug)]
+pub struct ExperimentObject {
+    /// In the form of a policy's: `cluster.NAME`, `ns.NAMESPACE.NAME`.
+    pub id: PolicyId,
+    pub uid: String,
+    pub generation: i64,
+    pub created: Option<Timestamp>,
+    pub is_being_deleted: bool,
+    /// Of which it is an experiment.
+    pub policy: PolicyId,
+    /// What the policy's spec would become.
+    pub spec: Value,
+    pub auto_start: bool,
+    pub status: ExperimentStatus,
+}
+
+impl ExperimentObject {
+    /// # Errors
+    /// When its name, its reference to a policy or its status makes no sense.
+    pub fn read(object: &DynamicObject) -> Result<Self, ObjectError> {
+        let (namespace, spec) = (object.namespace(), &object.data["spec"]);
+        let policy = serde_json::from_value::<PolicyRef>(spec["policyRef"].clone());
+        let policy = policy.map_err(|error| ObjectError::Field { field: "spec.policyRef", error })?;
+        Ok(Self {
+            id: PolicyId::new(namespace.as_deref(), &object.name_any())?,
+            uid: object.uid().unwrap_or_default(),
+            generation: object.metadata.generation.unwrap_or_default(),
+            created: created(object),
+            is_being_deleted: object.metadata.deletion_timestamp.is_some(),
+            policy: PolicyId::new(namespace.as_deref(), &policy.name)?,
+            spec: spec["policy"].clone(),
+            auto_start: spec["autoStart"].as_bool().unwrap_or_default(),
+            status: field(&object.data["status"], "status")?,
+        })
+    }
+
+    /// Of this version. `commit` wants it.
+    #[must_use]
+    pub fn etag(&self) -> String {
+        etag(&self.uid, self.generation)
+    }
+
+    /// None before the first start. An update suspends, also before anybody has written so.
+    #[must_use]
+    pub fn state(&self) -> Option<PreviewState> {
+        self.status.preview_metadata.as_ref().map(|preview| preview.state(self.generation))
+    }
+
+    /// A condition of this version.
+    #[must_use]
+    pub fn condition(&self, name: &str) -> Option<&Condition> {
+        let is_of_this = |it: &&Condition| it.type_ == name && it.observed_generation == Some(self.generation);
+        self.status.conditions.iter().find(is_of_this)
+    }
+
+    /// Whether the status is about the preview that was started last: what stands there may be of the one before.
+    #[must_use]
+    pub fn is_observed(&self) -> bool {
+        let counted_since = self.status.divergence.as_ref().map(|counts| &counts.since);
+        self.status.preview_metadata.as_ref().map(|preview| &preview.start_time) == counted_since
+    }
+}
+
+impl PolicyObject {
+    /// Of the newest version: what a commit replaces.
+    #[must_use]
+    pub fn etag(&self) -> String {
+        etag(&self.uid, self.generation)
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    //! Experiments for the tests of this crate.
+
+    use super::*;
+    use crate::objects::tests::{condition, spec};
+    use serde_json::json;
+
+    const START: &str = "2026-11-21T09:48:00Z";
+
+    /// The `PolicyExperiment` `stricter` of the policy `labels`, at this generation: it demands another label.
+    pub fn experiment(generation: i64, status: &Value) -> ExperimentObject {
+        let object = json!({
+            "metadata": {
+                "name": "stricter", "namespace": "team", "uid": "x", "generation": generation,
+                "creationTimestamp": "2026-11-21T07:00:00Z",
+            },
+            "spec": {"policyRef": {"name": "labels"}, "policy": spec("team")},
+            "status": status,
+        });
+        ExperimentObject::read(&serde_json::from_value(object).unwrap()).unwrap()
+    }
+
+    /// The status while every replica previews it.
+    pub fn previewing(generation: i64) -> Value {
+        json!({
+            "etag": etag("x", generation), "liveEtag": etag("u", 2),
+            "previewMetadata": {
+                "state": "ACTIVE", "logPrefix": "PolicyPreviewLog", "startTime": START, "generation": generation,
+            },
+            "divergence": {
+                "evaluated": 1200, "same": 1187, "newlyDenied": 10, "newlyAllowed": 0, "mutationDiffers": 0,
+                "messageDiffers": 2, "errors": 1, "dropped": 6, "since": START,
+            },
+            "samples": [sample("NewlyDenied", 10, "Pod", "lacks the label team, which every Pod of a team must have"), sample("ExperimentError", 1, "Job.batch", "")],
+            "replicas": {"ready": 2, "total": 2, "summary": "2/2"},
+            "conditions": [
+                condition("Accepted", "True", "Accepted", "it is one of at most 10 of ns.team.labels", generation),
+                condition("Initialized", "True", "Prepared", "its program was compiled and accepted its settings", generation),
+                condition("Previewing", "True", "Previewing", "every replica asks it about the requests that the policy answers", generation),
+            ],
+        })
+    }
+
+    fn sample(divergence: &str, count: u64, kind: &str, message: &str) -> Value {
+        json!({
+            "divergence": divergence, "kind": kind, "namespace": "team", "user": "alice", "count": count, "name": "web-1",
+            "message": message, "firstSeen": "2026-11-21T09:49:00Z", "lastSeen": "2026-11-21T09:59:00Z",
+        })
+    }
+
+    #[test]
+    fn an_update_suspends_before_anybody_says_so() {
+        let states = [(1, Some(PreviewState::Active)), (2, Some(PreviewState::Suspended))];
+        for (generation, wanted) in states {
+            assert_eq!(experiment(generation, &previewing(1)).state(), wanted);
+        }
+        assert_eq!(experiment(1, &Value::Null).state(), None);
+        assert!(experiment(2, &previewing(1)).condition("Previewing").is_none(), "it is of the version before");
+    }
+
+    #[test]
+    fn counts_of_the_preview_before_are_told_from_those_of_this_one() {
+        let mut status = previewing(1);
+        assert!(experiment(1, &status).is_observed());
+        status["previewMetadata"]["startTime"] = json!("2026-11-21T09:59:00Z");
+        assert!(!experiment(1, &status).is_observed());
+        assert!(experiment(1, &Value::Null).is_observed(), "nothing was started, and nothing is counted");
+    }
+}

@@ -1,0 +1,270 @@
+//! Everything about one experiment.
+
+use anstyle::Style;
+use proviso_crds::{DivergenceCounts, DivergenceSample, PreviewState};
+
+use super::text::paragraph;
+use super::{BAD, BOLD, Cell, DIM, GOOD, PLAIN, Table, View, WAITING, facts, heading, next_step, paint};
+use crate::report::{ExperimentDetail, ExperimentReport, coverage, percent, verdicts};
+
+pub(super) fn verdict_style(name: &str, count: u64) -> Style {
+    match name {
+        _ if count == 0 => DIM,
+        "Same" => PLAIN,
+        "NewlyDenied" | "ExperimentError" => BAD,
+        _ => WAITING,
+    }
+}
+
+pub(super) fn state_style(state: Option<PreviewState>) -> Style {
+    match state {
+        Some(PreviewState::Active) => GOOD,
+        Some(PreviewState::Suspended) => WAITING,
+        None => DIM,
+    }
+}
+
+/// What moves while one watches, where room is short; and what needs somebody.
+#[must_use]
+pub fn live_experiment(detail: &ExperimentDetail, view: &View) -> String {
+    let experiment = &detail.experiment;
+    let mut page = counted(experiment, view);
+    if experiment.problem.is_some() {
+        heading(&mut page, "Conditions");
+        page.push_str(&conditions(experiment, view));
+    }
+    page
+}
+
+#[must_use]
+pub fn experiment(detail: &ExperimentDetail, view: &View) -> String {
+    let experiment = &detail.experiment;
+    let mut page = counted(experiment, view);
+    if !experiment.conditions.is_empty() {
+        heading(&mut page, "Conditions");
+        page.push_str(&conditions(experiment, view));
+    }
+    if !detail.next_steps.is_empty() {
+        heading(&mut page, "What to do");
+        for step in &detail.next_steps {
+            next_step(&mut page, step, view);
+        }
+    }
+    page
+}
+
+/// Where it stands, and how it diverges.
+fn counted(experiment: &ExperimentReport, view: &View) -> String {
+    let mut page = head(experiment, view);
+    if let Some(counts) = &experiment.divergence {
+        page.push_str(&divergence(experiment, counts, view));
+    }
+    if !experiment.samples.is_empty() {
+        heading(&mut page, "Where they differ");
+        page.push_str(&samples(&experiment.samples, view));
+    }
+    page
+}
+
+fn head(experiment: &ExperimentReport, view: &View) -> String {
+    let mut page = format!("{}  ", paint(BOLD, experiment.experiment.as_str()));
+    page.push_str(&paint(state_style(experiment.state), experiment.state_in_words()));
+    page.push('\n');
+    page.push_str(&paragraph(&experiment.summary, view.width, 0, "", PLAIN));
+    if let Some(problem) = &experiment.problem {
+        page.push_str(&paragraph(&format!("{}: {}", problem.reason, problem.message), view.width, 0, "", BAD));
+    }
+    page.push('\n');
+    let place = experiment.namespace.as_ref().map_or_else(String::new, |it| format!(" in the namespace {it}"));
+    let age = view.age(experiment.created.as_ref().map(|time| time.0));
+    let live = experiment.live_etag.as_ref().map_or_else(String::new, |etag| format!(", etag of what is live: {etag}"));
+    let mut about = vec![
+        ("Experiment", format!("{}{place}, {age} old", experiment.reference())),
+        ("Policy", format!("{}{live}", experiment.policy)),
+        ("Etag", experiment.etag.clone()),
+    ];
+    if let Some(preview) = &experiment.preview_metadata {
+        let time = |time: jiff::Timestamp| format!("{time} ({} ago)", view.age(Some(time)));
+        about.push(("Started", time(preview.start_time.0)));
+        let is_active = experiment.state == Some(PreviewState::Active);
+        about.extend(preview.stop_time.as_ref().filter(|_| !is_active).map(|it| ("Stopped", time(it.0))));
+        if view.is_wide {
+            about.push(("Log prefix", preview.log_prefix.clone()));
+        }
+    }
+    if let Some(replicas) = &experiment.replicas {
+        about.push(("Replicas", format!("{} of {} have loaded it", replicas.ready, replicas.total)));
+    }
+    facts(&mut page, view, &about);
+    page
+}
+
+/// The counts, each with its part of what was evaluated.
+fn divergence(experiment: &ExperimentReport, counts: &DivergenceCounts, view: &View) -> String {
+    let mut page = String::new();
+    let since = view.age(Some(counts.since.0));
+    heading(&mut page, &format!("Verdicts beside those of {}, since {since} ago", experiment.policy));
+    let mut table = Table::new(&["VERDICT", "REQUESTS", "SHARE", "WHAT"]);
+    for verdicts in verdicts(counts) {
+        let share = percent(verdicts.count, counts.evaluated).unwrap_or_else(|| "-".to_owned());
+        let style = verdict_style(verdicts.name, verdicts.count);
+        table.row(vec![
+            Cell::new(verdicts.name, style),
+            Cell::new(verdicts.count.to_string(), style),
+            Cell::new(share, style),
+            verdicts.meaning.into(),
+        ]);
+    }
+    page.push_str(&table.render(view.width));
+    let (evaluated, all) = (counts.evaluated, counts.evaluated.saturating_add(counts.dropped));
+    let others = if counts.dropped == 0 { "" } else { "; the others were too many at once" };
+    let line = match coverage(counts) {
+        None => "Nothing was evaluated yet.".to_owned(),
+        Some(coverage) => format!("Evaluated: {evaluated} of {all} requests (coverage {coverage}){others}."),
+    };
+    let style = if counts.dropped == 0 { PLAIN } else { WAITING };
+    page.push_str(&paragraph(&line, view.width, 0, "", style));
+    page
+}
+
+fn samples(samples: &[DivergenceSample], view: &View) -> String {
+    let mut table = Table::new(&["DIVERGENCE", "KIND", "NAMESPACE", "USER", "COUNT", "SEEN", "OBJECT: MESSAGE"]);
+    for sample in samples {
+        let divergence = sample.divergence.as_str();
+        table.row(vec![
+            Cell::new(divergence, verdict_style(divergence, sample.count)),
+            sample.kind.as_str().into(),
+            sample.namespace.as_str().into(),
+            sample.user.as_str().into(),
+            sample.count.to_string().into(),
+            view.age(Some(sample.last_seen.0)).into(),
+            match (sample.name.as_str(), sample.message.as_str()) {
+                (name, "") => name.to_owned(),
+                ("", message) => message.to_owned(),
+                (name, message) => format!("{name}: {message}"),
+            }
+            .into(),
+        ]);
+    }
+    table.render(view.width)
+}
+
+fn conditions(experiment: &ExperimentReport, view: &View) -> String {
+    let told = experiment.problem.as_ref().map(|problem| problem.message.as_str());
+    let mut table = Table::new(&["CONDITION", "STATUS", "FOR", "REASON", "MESSAGE"]);
+    for condition in &experiment.conditions {
+        let style = match condition.status.as_str() {
+            "True" => GOOD,
+            "False" if experiment.problem.as_ref().is_some_and(|problem| problem.reason == condition.reason) => BAD,
+            _ => WAITING,
+        };
+        let is_old = condition.observed_generation != Some(experiment.generation);
+        let of = if is_old { " (of the version before)" } else { "" };
+        // The head of the page says it in full.
+        let message = if told == Some(&condition.message) { "" } else { &condition.message };
+        table.row(vec![
+            condition.type_.as_str().into(),
+            Cell::new(condition.status.as_str(), if is_old { DIM } else { style }),
+            view.age(Some(condition.last_transition_time.0)).into(),
+            condition.reason.as_str().into(),
+            format!("{message}{of}").trim_start().into(),
+        ]);
+    }
+    table.render(view.width)
+}
+
+/// What a person sees before a commit: where the experiment stands, and how it diverges.
+#[must_use]
+pub fn before_commit(experiment: &ExperimentReport, view: &View) -> String {
+    let mut page = format!("{}  ", paint(BOLD, experiment.experiment.as_str()));
+    page.push_str(&paint(state_style(experiment.state), experiment.state_in_words()));
+    page.push('\n');
+    page.push_str(&paragraph(&experiment.summary, view.width, 0, "", PLAIN));
+    if let Some(problem) = &experiment.problem {
+        page.push_str(&paragraph(&format!("{}: {}", problem.reason, problem.message), view.width, 0, "", BAD));
+    }
+    match &experiment.divergence {
+        Some(counts) => page.push_str(&divergence(experiment, counts, view)),
+        None => page.push_str(&paint(WAITING, "Nothing is known of what it changes: it was not previewed.\n")),
+    }
+    page.push('\n');
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{plain, view};
+    use super::*;
+    use crate::objects::ExperimentObject;
+    use crate::objects::tests::{experiment as object, previewing};
+    use serde_json::{Value, json};
+
+    fn page(object: &ExperimentObject, width: usize) -> String {
+        plain(&experiment(&ExperimentDetail::new(object, "proviso"), &view(width)))
+    }
+
+    #[test]
+    fn a_preview_is_told_in_80_columns() {
+        let wanted = "\
+ns.team.stricter  ACTIVE
+it decided 13 of 1200 requests otherwise
+
+Experiment  policyexperiment/stricter in the namespace team, 3h old
+Policy      ns.team.labels, etag of what is live: \"bfcf0795c990c98d\"
+Etag        \"6e342990302ac2ec\"
+Started     2026-11-21T09:48:00Z (12m ago)
+Replicas    2 of 2 have loaded it
+
+Verdicts beside those of ns.team.labels, since 12m ago
+VERDICT          REQUESTS  SHARE  WHAT
+Same             1187      98.9%  nothing changes
+NewlyDenied      10        0.8%   allowed now, would be denied
+NewlyAllowed     0         0.0%   denied now, would be allowed
+MutationDiffers  0         0.0%   both allow; the objects differ
+MessageDiffers   2         0.1%   both deny, in other words
+ExperimentError  1         <0.1%  the experiment came to no decision
+Evaluated: 1200 of 1206 requests (coverage 99.5%); the others were too many at
+once.
+
+Where they differ
+DIVERGENCE       KIND       NAMESPACE  USER   COUNT  SEEN
+NewlyDenied      Pod        team       alice  10     60s
+    web-1: lacks the label team, which every Pod of a team must have
+ExperimentError  Job.batch  team       alice  1      60s
+    web-1
+
+Conditions
+CONDITION    STATUS  FOR  REASON      MESSAGE
+Accepted     True    40m  Accepted    it is one of at most 10 of ns.team.labels
+Initialized  True    40m  Prepared    its program was compiled and accepted its
+                                      settings
+Previewing   True    40m  Previewing  every replica asks it about the requests
+                                      that the policy answers
+
+What to do
+- Follow it: proviso experiment status ns.team.stricter --watch
+- See what a commit would change: proviso experiment diff ns.team.stricter
+- Make it the policy: proviso experiment commit ns.team.stricter
+- Stop it: proviso experiment stop ns.team.stricter
+";
+        assert_eq!(page(&object(1, &previewing(1)), 80), wanted);
+    }
+
+    #[test]
+    fn what_was_not_previewed_is_no_reason_to_commit() {
+        let page = |status: &Value| {
+            plain(&before_commit(&crate::report::ExperimentReport::new(&object(1, status)), &view(140)))
+        };
+        assert!(page(&Value::Null).contains("Nothing is known of what it changes"));
+        assert!(page(&previewing(1)).contains("\nNewlyDenied      10        0.8% "), "{}", page(&previewing(1)));
+    }
+
+    #[test]
+    fn conditions_of_the_version_before_are_marked() {
+        let page = page(&object(2, &previewing(1)), 200);
+        assert!(page.contains("ns.team.stricter  SUSPENDED\n") && page.contains("(of the version before)\n"), "{page}");
+        let mut none = previewing(1);
+        none["samples"] = json!([]);
+        assert!(!super::tests::page(&object(1, &none), 80).contains("Where they differ"));
+    }
+}

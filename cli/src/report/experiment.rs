@@ -1,0 +1,337 @@
+//! Where experiments stand, and what they would change.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use proviso_core::PolicyId;
+use proviso_crds::{DivergenceCounts, DivergenceSample, PreviewMetadata, PreviewState, ReplicaCount};
+use serde::Serialize;
+
+use super::divergence::{coverage, ratio, told};
+use super::{NextStep, Problem, Unseen};
+use crate::cluster::Found;
+use crate::objects::ExperimentObject;
+
+/// Why a preview does not get on by itself; other reasons of this condition are steps on its way.
+const STUCK: [&str; 2] = ["NoReplicas", "LoadingFailed"];
+
+/// Where one experiment stands.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExperimentReport {
+    /// Its id.
+    pub experiment: PolicyId,
+    pub kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    pub name: String,
+    /// The id of its policy.
+    pub policy: PolicyId,
+    /// None before the first start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<PreviewState>,
+    /// Since when it is in that state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Where it stands, in a sentence.
+    pub summary: String,
+    pub generation: i64,
+    /// Of this version: what a commit names.
+    pub etag: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_etag: Option<String>,
+    pub auto_start: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preview_metadata: Option<PreviewMetadata>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<ReplicaCount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub divergence: Option<DivergenceCounts>,
+    /// The part of the requests that the experiment was asked about, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coverage: Option<f64>,
+    pub samples: Vec<DivergenceSample>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+    pub conditions: Vec<Condition>,
+}
+
+/// Where many experiments stand.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExperimentOverview {
+    pub experiments: Vec<ExperimentReport>,
+    pub unseen: Vec<Unseen>,
+}
+
+/// One experiment, and what a person may do next.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExperimentDetail {
+    #[serde(flatten)]
+    pub experiment: ExperimentReport,
+    pub next_steps: Vec<NextStep>,
+}
+
+impl ExperimentReport {
+    #[must_use]
+    pub fn new(experiment: &ExperimentObject) -> Self {
+        let status = &experiment.status;
+        let (state, problem) = (experiment.state(), problem(experiment));
+        let [namespaced, cluster] = <ExperimentObject as crate::cluster::Pair>::KINDS;
+        Self {
+            experiment: experiment.id.clone(),
+            kind: if experiment.id.namespace().is_some() { namespaced } else { cluster },
+            namespace: experiment.id.namespace().map(str::to_owned),
+            name: experiment.id.name().to_owned(),
+            policy: experiment.policy.clone(),
+            state,
+            since: since(experiment),
+            summary: summary(experiment, problem.as_ref()),
+            generation: experiment.generation,
+            etag: experiment.etag(),
+            live_etag: status.live_etag.clone(),
+            auto_start: experiment.auto_start,
+            preview_metadata: status.preview_metadata.clone(),
+            replicas: status.replicas.clone().filter(|_| state == Some(PreviewState::Active)),
+            divergence: status.divergence.clone(),
+            coverage: status.divergence.as_ref().and_then(ratio),
+            samples: status.samples.clone(),
+            created: experiment.created.map(Time),
+            problem,
+            conditions: status.conditions.clone(),
+        }
+    }
+
+    /// `policyexperiment/NAME` or `clusterpolicyexperiment/NAME`.
+    #[must_use]
+    pub fn reference(&self) -> String {
+        format!("{}/{}", self.kind.to_ascii_lowercase(), self.name)
+    }
+
+    /// As AIP-236 writes it.
+    #[must_use]
+    pub fn state_in_words(&self) -> &'static str {
+        match self.state {
+            None => "not started",
+            Some(PreviewState::Active) => "ACTIVE",
+            Some(PreviewState::Suspended) => "SUSPENDED",
+        }
+    }
+}
+
+/// An update suspends at a moment that nobody knows before it was written.
+fn since(experiment: &ExperimentObject) -> Option<Time> {
+    let preview = experiment.status.preview_metadata.as_ref()?;
+    match (experiment.state()?, preview.state) {
+        (PreviewState::Active, _) => Some(preview.start_time.clone()),
+        (PreviewState::Suspended, PreviewState::Suspended) => preview.stop_time.clone(),
+        (PreviewState::Suspended, PreviewState::Active) => None,
+    }
+}
+
+fn problem(experiment: &ExperimentObject) -> Option<Problem> {
+    let refused = experiment.condition("Accepted");
+    let broken = experiment.condition("Initialized").filter(|_| experiment.state() == Some(PreviewState::Active));
+    let stuck = experiment.condition("Previewing").filter(|it| STUCK.contains(&it.reason.as_str()));
+    let failed = [refused, broken, stuck].into_iter().flatten().find(|condition| condition.status == "False")?;
+    Some(Problem { reason: failed.reason.clone(), message: failed.message.clone() })
+}
+
+fn summary(experiment: &ExperimentObject, problem: Option<&Problem>) -> String {
+    if experiment.is_being_deleted {
+        return "it is being deleted".to_owned();
+    }
+    let generation = experiment.generation;
+    let started = experiment.status.preview_metadata.as_ref().map(|preview| preview.generation);
+    match (experiment.state(), started) {
+        (None | Some(PreviewState::Suspended), _) if experiment.auto_start && problem.is_none() => {
+            "the operator has not started it yet".to_owned()
+        }
+        (None, _) => "nothing is previewed before it is started".to_owned(),
+        (Some(PreviewState::Suspended), Some(started)) if started != generation => {
+            format!("it was changed after its start: generation {generation} is not previewed")
+        }
+        (Some(PreviewState::Suspended), _) => "nothing is previewed since it was stopped".to_owned(),
+        (Some(PreviewState::Active), _) if problem.is_some() => "it is not previewed as it should be".to_owned(),
+        (Some(PreviewState::Active), _) if !experiment.is_observed() => {
+            "it was started; the operator has not taken it up yet".to_owned()
+        }
+        (Some(PreviewState::Active), _) => {
+            let is_everywhere = experiment.condition("Previewing").is_some_and(|it| it.status == "True");
+            let on_its_way = if is_everywhere { "" } else { "it is on its way to the replicas; " };
+            format!("{on_its_way}{}", told(experiment.status.divergence.as_ref()))
+        }
+    }
+}
+
+impl ExperimentOverview {
+    /// The experiments by namespace and name; `of`: only those of this policy.
+    #[must_use]
+    pub fn new(found: &Found<ExperimentObject>, of: Option<&PolicyId>) -> Self {
+        let items = found.items.iter().filter(|experiment| of.is_none_or(|of| experiment.policy == *of));
+        let mut experiments: Vec<_> = items.map(ExperimentReport::new).collect();
+        experiments.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        Self { experiments, unseen: found.unseen.clone() }
+    }
+}
+
+impl ExperimentDetail {
+    /// `program` is the name by which a person calls this one.
+    #[must_use]
+    pub fn new(experiment: &ExperimentObject, program: &str) -> Self {
+        let report = ExperimentReport::new(experiment);
+        let next_steps = if experiment.is_being_deleted { Vec::new() } else { next_steps(&report, program) };
+        Self { experiment: report, next_steps }
+    }
+}
+
+fn next_steps(report: &ExperimentReport, program: &str) -> Vec<NextStep> {
+    let id = &report.experiment;
+    let command = |what: &str, command: String| NextStep { what: what.to_owned(), command: Some(command) };
+    let mut steps = Vec::new();
+    match report.problem.as_ref().map(|problem| problem.reason.as_str()) {
+        Some("PolicyNotFound") => {
+            steps.push(NextStep { what: format!("Create the policy {}", report.policy), command: None });
+        }
+        Some("TooMany") => {
+            let policy = match report.namespace {
+                Some(_) => format!("policy/{} -n {}", report.policy.name(), report.namespace.as_deref().unwrap_or("")),
+                None => format!("clusterpolicy/{}", report.policy.name()),
+            };
+            steps.push(command("Delete one that is not needed", format!("{program} experiment status {policy}")));
+        }
+        Some(reason) => steps.extend(super::advice::for_reason(reason)),
+        None => {}
+    }
+    match report.state {
+        Some(PreviewState::Active) => {
+            if report.problem.is_none() {
+                steps.push(command("Follow it", format!("{program} experiment status {id} --watch")));
+            }
+            steps.push(command("See what a commit would change", format!("{program} experiment diff {id}")));
+            if report.problem.is_none() {
+                steps.push(command("Make it the policy", format!("{program} experiment commit {id}")));
+            }
+            steps.push(command("Stop it", format!("{program} experiment stop {id}")));
+        }
+        _ if report.problem.is_none() => {
+            steps.push(command("See what it would change", format!("{program} experiment diff {id}")));
+            steps.push(command("Preview it", format!("{program} experiment start {id} --wait")));
+        }
+        _ => {}
+    }
+    steps
+}
+
+impl ExperimentReport {
+    /// One line for a log: what there is to know without a terminal.
+    #[must_use]
+    pub fn line(&self, now: Timestamp) -> String {
+        let state = self.state.map_or("NOT_STARTED", |_| self.state_in_words());
+        let mut words = vec![format!("{now:.0}"), self.experiment.to_string(), state.to_owned()];
+        if let Some(counts) = &self.divergence {
+            let of = [
+                ("evaluated", counts.evaluated),
+                ("same", counts.same),
+                ("newlyDenied", counts.newly_denied),
+                ("newlyAllowed", counts.newly_allowed),
+                ("mutationDiffers", counts.mutation_differs),
+                ("messageDiffers", counts.message_differs),
+                ("errors", counts.errors),
+                ("dropped", counts.dropped),
+            ];
+            words.extend(of.iter().map(|(name, count)| format!("{name}={count}")));
+            words.push(format!("coverage={}", coverage(counts).as_deref().unwrap_or("-")));
+        }
+        words.extend(self.replicas.as_ref().map(|replicas| format!("replicas={}", replicas.summary)));
+        words.extend(self.problem.as_ref().map(|problem| format!("problem={}", problem.reason)));
+        words.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::tests::{NOW, condition, experiment, previewing};
+    use serde_json::{Value, json};
+
+    fn summary_of(generation: i64, status: &Value) -> String {
+        ExperimentReport::new(&experiment(generation, status)).summary
+    }
+
+    #[test]
+    fn an_experiment_is_summed_up_in_a_sentence() {
+        let mut stopped = previewing(1);
+        stopped["previewMetadata"]["state"] = json!("SUSPENDED");
+        let mut unobserved = previewing(1);
+        unobserved["previewMetadata"]["startTime"] = json!("2026-11-21T09:59:00Z");
+        let mut loading = previewing(1);
+        loading["conditions"][2] = condition("Previewing", "False", "Loading", "", 1);
+        loading["divergence"]["evaluated"] = json!(0);
+        let mut same = previewing(1);
+        for count in ["newlyDenied", "messageDiffers", "errors"] {
+            same["divergence"][count] = json!(0);
+        }
+        let mut failed = previewing(1);
+        failed["conditions"][1] = condition("Initialized", "False", "CompileError", "no", 1);
+        for (generation, status, wanted) in [
+            (1, Value::Null, "nothing is previewed before it is started"),
+            (1, previewing(1), "it decided 13 of 1200 requests otherwise"),
+            (1, same, "it decided all 1200 requests as the policy did"),
+            (1, loading, "it is on its way to the replicas; no request was evaluated yet"),
+            (1, unobserved, "it was started; the operator has not taken it up yet"),
+            (1, failed, "it is not previewed as it should be"),
+            (1, stopped, "nothing is previewed since it was stopped"),
+            (2, previewing(1), "it was changed after its start: generation 2 is not previewed"),
+        ] {
+            assert_eq!(summary_of(generation, &status), wanted);
+        }
+    }
+
+    #[test]
+    fn only_what_needs_somebody_is_a_problem() {
+        let with = |index: usize, condition: Value| {
+            let mut status = previewing(1);
+            status["conditions"][index] = condition;
+            ExperimentReport::new(&experiment(1, &status)).problem.map(|problem| problem.reason)
+        };
+        for (index, name, status, reason, is_problem) in [
+            (0, "Accepted", "False", "TooMany", true),
+            (1, "Initialized", "False", "CompileError", true),
+            (1, "Initialized", "Unknown", "Preparing", false),
+            (2, "Previewing", "False", "Loading", false),
+            (2, "Previewing", "False", "NoReplicas", true),
+        ] {
+            let wanted = is_problem.then(|| reason.to_owned());
+            assert_eq!(with(index, condition(name, status, reason, "", 1)), wanted, "{name} {reason}");
+            assert_eq!(with(index, condition(name, status, reason, "", 0)), None, "of the version before");
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_there_is_to_know() {
+        let now = NOW.parse().unwrap();
+        let line = ExperimentReport::new(&experiment(1, &previewing(1))).line(now);
+        assert_eq!(
+            line,
+            "2026-11-21T10:00:00Z ns.team.stricter ACTIVE evaluated=1200 same=1187 newlyDenied=10 newlyAllowed=0 \
+             mutationDiffers=0 messageDiffers=2 errors=1 dropped=6 coverage=99.5% replicas=2/2"
+        );
+        let line = ExperimentReport::new(&experiment(1, &Value::Null)).line(now);
+        assert_eq!(line, "2026-11-21T10:00:00Z ns.team.stricter NOT_STARTED");
+    }
+
+    #[test]
+    fn the_next_step_depends_on_the_state() {
+        let steps = |status: &Value| {
+            let detail = ExperimentDetail::new(&experiment(1, status), "proviso");
+            detail.next_steps.into_iter().filter_map(|step| step.command).collect::<Vec<_>>().join("\n")
+        };
+        assert!(steps(&previewing(1)).contains("proviso experiment commit ns.team.stricter\n"));
+        assert!(steps(&Value::Null).ends_with("proviso experiment start ns.team.stricter --wait"));
+        let mut many = previewing(1);
+        many["conditions"][0] = condition("Accepted", "False", "TooMany", "", 1);
+        assert!(steps(&many).contains("proviso experiment status policy/labels -n team"));
+    }
+}
