@@ -8,7 +8,7 @@ ADMIN_LISTEN ?= 127.0.0.1:3001
 GUESTS := --manifest-path examples/policies/Cargo.toml --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test e2e kubernetes cluster cluster-down lint deny crds openapi recordings bench fuzz tools harness control-plane node-tools
+.PHONY: help run demo test e2e kubernetes cluster cluster-down lint deny crds openapi recordings bench fuzz fuzz-api tools harness control-plane node-tools
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -73,6 +73,10 @@ bench: ## Measure the engines, and the server beside a bare one
 fuzz: ## Fuzz the review envelope for a minute (SECONDS_TO_FUZZ=60)
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
 	cd crates/core && mkdir -p fuzz/corpus/review && RUSTC_BOOTSTRAP=1 cargo fuzz run review fuzz/corpus/review ../../examples/reviews -- -max_total_time=$(or $(SECONDS_TO_FUZZ),60)
+
+fuzz-api: ## Ask the REST API everything that its OpenAPI document allows, and more (needs Python; EXAMPLES=50)
+	cargo build --locked --workspace --bins
+	e2e/fuzz/api.sh $(TARGET)/debug/policy-server $(TARGET)/tmp --max-examples $(or $(EXAMPLES),50)
 
 # What the tests need beside Rust and a C compiler.
 tools:

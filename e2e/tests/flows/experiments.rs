@@ -96,8 +96,8 @@ async fn previewed(
 ) -> Result<(DivergenceCounts, Vec<DivergenceSample>)> {
     until("it to be previewed", PATIENCE, async || {
         let status = experiments(stage).get(experiment).await?.status.context("no status")?;
-        let state = status.preview_metadata.as_ref().map(|preview| preview.state);
-        ensure!(state == Some(PreviewState::Active), "{status:#?}");
+        let is_active = status.preview_metadata.as_ref().is_some_and(|preview| preview.state == PreviewState::Active);
+        ensure!(is_active, "{status:#?}");
         ensure!(status.conditions.iter().any(|it| it.type_ == "Previewing" && it.status == "True"), "{status:#?}");
         Ok(())
     })
