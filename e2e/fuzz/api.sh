@@ -29,7 +29,10 @@ for _ in $(seq 300); do
   kill -0 "$pid"
   sleep 0.1
 done
-if ! "$tool/bin/schemathesis" run "$url/v1/openapi.json" --seed 1 --no-color "$@"; then
+# That a request of the right shape is refused all the same is what names, etags and programs are for.
+checks=not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance
+checks+=,response_schema_conformance,negative_data_rejection,unsupported_method,use_after_free
+if ! "$tool/bin/schemathesis" run "$url/v1/openapi.json" --checks "$checks" --seed 1 --no-color "$@"; then
   echo "the server's log, its last lines:" >&2
   tail -20 "$work/log" >&2
   exit 1
