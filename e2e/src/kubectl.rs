@@ -38,6 +38,12 @@ impl Kubectl {
         Self { user: arguments, ..self.clone() }
     }
 
+    /// The file that is run.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Runs it with these arguments; what it wrote to stdout.
     ///
     /// # Errors

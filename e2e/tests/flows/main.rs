@@ -5,6 +5,7 @@
 #![allow(clippy::print_stderr, reason = "what was measured is for people to read")]
 
 mod experiments;
+mod guide;
 mod load;
 mod policies;
 mod restart;
@@ -64,6 +65,8 @@ fn main() -> ExitCode {
             preview_of_a_new_policy,
             preview_of_an_update,
             preview_of_a_deletion;
+        guide:
+            the_guide_of_experiments_as_written;
         load:
             a_hundred_edits_lose_no_request;
     };
