@@ -122,6 +122,13 @@ async fn the_flow_of_the_aip_create_start_inspect_commit() {
     let line = api.0.until_previews(1).await.remove(0);
     assert_eq!((&line["divergence"], &line["experimentEtag"]), (&json!("NewlyDenied"), &started["etag"]));
     assert_eq!(line["liveEtag"], api.get(LIVE).await["etag"]);
+    let found = api.get(E).await;
+    let counts = &found["divergence"];
+    assert_eq!((&counts["evaluated"], &counts["newlyDenied"]), (&json!(1), &json!(1)), "{found}");
+    assert_eq!(
+        (&found["samples"][0]["divergence"], &found["samples"][0]["message"]),
+        (&json!("NewlyDenied"), &json!("no"))
+    );
 
     let active = "?filter=preview_metadata.state%20%3D%20ACTIVE";
     let listed = api.get(&format!("{EXPERIMENTS}{active}")).await;
@@ -140,6 +147,7 @@ async fn the_flow_of_the_aip_create_start_inspect_commit() {
     assert_eq!(updated["previewMetadata"]["state"], "SUSPENDED");
     assert!(updated["previewMetadata"]["stopTime"].is_string(), "{updated}");
     assert_ne!(updated["etag"], started["etag"]);
+    assert_eq!(updated.get("divergence"), None, "what the version before came to says nothing about this one");
     assert_eq!(api.get(&format!("{EXPERIMENTS}{active}")).await["experiments"], json!([]));
     assert_eq!(api.get("/v1/policies/-/experiments?filter=name:*").await["experiments"][0]["name"], updated["name"]);
 

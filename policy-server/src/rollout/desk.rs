@@ -177,14 +177,18 @@ impl Rollout {
         let seen = seen.ok_or_else(|| Error::not_found(&name.to_string()))?;
         let generation = i64::try_from(seen.generation).unwrap_or(i64::MAX);
         let preview = seen.slot.preview.clone();
+        // What another version came to says nothing about this one.
+        let session = seen.slot.tally.as_ref().filter(|session| session.generation == seen.generation);
+        let report = session.map(|session| session.tally.report());
+        let (divergence, samples) = report.map(|report| (report.counts, report.samples)).unzip();
         Ok(StoredExperiment {
             name: name.clone(),
             meta: seen.meta(),
             spec: seen.spec.clone(),
             auto_start: seen.experiment.is_some_and(|of| of.auto_start),
             preview: preview.map(|preview| PreviewMetadata { state: preview.state(generation), ..preview }),
-            divergence: None,
-            samples: Vec::new(),
+            divergence,
+            samples: samples.unwrap_or_default(),
             message: self.trouble(&object, seen.slot).unwrap_or_default(),
         })
     }

@@ -22,6 +22,9 @@ impl Rollout {
         }
         if std::mem::take(&mut self.is_changed) {
             self.is_complete |= self.slots.values().all(Slot::is_idle);
+            for slot in self.slots.values_mut() {
+                slot.follow_preview();
+            }
             self.table.store(self.to_table());
             self.count();
             self.forget_modules();
@@ -149,7 +152,7 @@ impl Rollout {
             id: id.clone(),
             revision,
             metrics: self.metrics.experiment(id),
-            tally: None,
+            tally: slot.tally.as_ref().map(|session| Arc::clone(&session.tally)),
             trouble,
         }))
     }

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use proviso_artifacts::Digest;
-use proviso_crds::{PreviewMetadata, PreviewState};
+use proviso_crds::{PreviewMetadata, PreviewReport, PreviewState};
 
 use crate::folder::Wanted;
 use crate::preparations::Backoff;
+use crate::preview::{self, Tally};
 use crate::state::{DigestText, Record};
 use crate::table::{Entry, Revision};
 
@@ -22,6 +23,8 @@ pub(super) struct Slot {
     pub created: Time,
     /// Of an experiment: how it was started and stopped last.
     pub preview: Option<PreviewMetadata>,
+    /// What came of it since then.
+    pub tally: Option<Session>,
     /// The generation that was accepted last.
     pub record: Option<Record>,
     /// That generation, loaded.
@@ -36,6 +39,14 @@ pub(super) struct Slot {
     pub failed: Option<Failed>,
     /// Why the generation that was accepted last cannot be loaded again.
     pub lost: Option<String>,
+}
+
+/// A preview from its start to its stop.
+#[derive(Debug)]
+pub(super) struct Session {
+    started: Time,
+    pub generation: u64,
+    pub tally: Arc<Tally>,
 }
 
 /// The version that did not work last.
@@ -71,6 +82,7 @@ impl Default for Slot {
             uid: uuid::Uuid::new_v4().to_string(),
             created: Time(Timestamp::now()),
             preview: None,
+            tally: None,
             record: None,
             live: None,
             retired: Vec::new(),
@@ -183,6 +195,20 @@ impl Slot {
     pub(super) fn is_active(&self, generation: u64) -> bool {
         let generation = i64::try_from(generation).unwrap_or(i64::MAX);
         self.preview.as_ref().is_some_and(|preview| preview.state(generation) == PreviewState::Active)
+    }
+
+    /// Counts anew what is previewed anew. What has stopped keeps its counts until then.
+    pub(super) fn follow_preview(&mut self) {
+        let (Some(preview), Some(live)) = (&self.preview, &self.live) else { return };
+        let is_counted =
+            |session: &Session| (&session.started, session.generation) == (&preview.start_time, live.generation);
+        if self.is_active(live.generation) && !self.tally.as_ref().is_some_and(is_counted) {
+            self.tally = Some(Session {
+                started: preview.start_time.clone(),
+                generation: live.generation,
+                tally: Arc::new(Tally::new(PreviewReport::new(preview::now()))),
+            });
+        }
     }
 
     /// Makes a generation the live one; the one before it keeps answering.
