@@ -16,7 +16,7 @@ use kube::{Client, Config};
 use proviso_e2e::pki::Authority;
 use proviso_e2e::{Folder, program};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ struct Server {
     admin: String,
     folder: Folder,
     /// Ends with it.
-    _process: Child,
+    process: Child,
     _log: Lines<BufReader<ChildStderr>>,
 }
 
@@ -52,9 +52,13 @@ impl Server {
         std::fs::write(manifests.join("live.json"), policy("ClusterPolicy", &json!({"name": "live"}), "true"))?;
         let metadata = json!({"name": "live", "namespace": "team"});
         std::fs::write(manifests.join("team.json"), policy("Policy", &metadata, "true"))?;
+        Self::run(folder, "127.0.0.1:0", arguments).await
+    }
+
+    async fn run(folder: Folder, listen: &str, arguments: &[&str]) -> Result<Self> {
         let mut process = Command::new(program::program("policy-server")?)
-            .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json", "--manifests"])
-            .arg(&manifests)
+            .args(["--listen", listen, "--admin-listen", "127.0.0.1:0", "--log-format", "json", "--manifests"])
+            .arg(folder.path().join("manifests"))
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -72,7 +76,14 @@ impl Server {
         };
         let started = tokio::time::timeout(PATIENCE, started).await??;
         let address = |name: &str| started[name].as_str().unwrap().to_owned();
-        Ok(Self { url: address("listen"), admin: address("admin"), folder, _process: process, _log: log })
+        Ok(Self { url: address("listen"), admin: address("admin"), folder, process, _log: log })
+    }
+
+    /// Ends it as a crash would; what comes back is at the same address.
+    async fn kill(mut self) -> Result<(Folder, String)> {
+        self.process.kill().await?;
+        let listen = self.url.trim_start_matches("http://").to_owned();
+        Ok((self.folder, listen))
     }
 
     fn file(&self, name: &str, content: &str) -> Result<String> {
@@ -133,12 +144,13 @@ async fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Said> {
 /// A watch, and its lines.
 fn watch(server: &Server, arguments: &[&str]) -> Result<(Child, Lines<BufReader<ChildStdout>>)> {
     let arguments = [&["experiment", "status"], arguments, &["--watch"]].concat();
-    let mut watch = command(&arguments, &[("PROVISO_SERVER", &server.url)]).stdout(Stdio::piped()).spawn()?;
+    let mut watch = command(&arguments, &[("PROVISO_SERVER", &server.url)]);
+    let mut watch = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let lines = BufReader::new(watch.stdout.take().context("stdout")?).lines();
     Ok((watch, lines))
 }
 
-async fn next(lines: &mut Lines<BufReader<ChildStdout>>) -> Result<String> {
+async fn next<R: AsyncRead + Unpin>(lines: &mut Lines<BufReader<R>>) -> Result<String> {
     tokio::time::timeout(PATIENCE, lines.next_line()).await??.context("the end")
 }
 
@@ -229,6 +241,25 @@ async fn a_policy_of_a_namespace_has_experiments_too() -> Result<()> {
     let said = server.experiment(&["commit", "broken", "--yes"]).await?;
     ensure!(said.code == Some(1) && said.err.contains("cluster.broken was not committed: "), "{said:?}");
     ensure!(server.is_allowed().await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_when_the_server_is_back() -> Result<()> {
+    let server = Server::start("cli-server-watch").await?;
+    let said = server.experiment(&["create", "e", "--from", "cluster.live", "--no-op"]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let (mut watching, mut lines) = watch(&server, &["clusterpolicy/live", "-o", "json"])?;
+    let mut complaints = BufReader::new(watching.stderr.take().context("stderr")?).lines();
+    let named = async |lines: &mut Lines<BufReader<ChildStdout>>| -> Result<Value> {
+        let report: Value = serde_json::from_str(&next(lines).await?)?;
+        Ok(report["experiments"][0]["name"].clone())
+    };
+    ensure!(named(&mut lines).await? == "e");
+    let (folder, listen) = server.kill().await?;
+    ensure!(next(&mut complaints).await?.contains(&format!("http://{listen} does not answer: ")));
+    let _server = Server::run(folder, &listen, &[]).await?;
+    ensure!(named(&mut lines).await? == "e");
     Ok(())
 }
 
