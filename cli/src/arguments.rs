@@ -1,14 +1,17 @@
 //! The arguments. Nothing else reads the environment, but the client for KUBECONFIG and the terminal for its colours.
 
 mod experiment;
+mod server;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub use experiment::{Commit, Create, Experiment, Start, Status as ExperimentStatus};
+pub use experiment::{Commit, Create, Experiment, Experiments, Start, Status as ExperimentStatus};
+pub use server::Server;
 
 use crate::policy_ref::PolicyRef;
 
@@ -23,6 +26,24 @@ pub struct Arguments {
 
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Arguments {
+    /// How a person calls this program, so that it works with the same server again: what was said of it on the command
+    /// line comes first, as variables. The matches are those of these arguments.
+    #[must_use]
+    pub fn called(&self, matches: &ArgMatches, program: &'static str) -> &'static str {
+        let (Command::Experiment(Experiments { server, .. }), Some((_, matches))) =
+            (&self.command, matches.subcommand())
+        else {
+            return program;
+        };
+        let all = Server::ALL.into_iter().zip(server.values());
+        let said = all.filter(|((id, _), _)| matches.value_source(id) == Some(ValueSource::CommandLine));
+        let said: Vec<_> = said.filter_map(|((_, variable), value)| Some((variable, value?))).collect();
+        // It lives as long as the program.
+        if said.is_empty() { program } else { server::with_variables(&said, program).leak() }
+    }
 }
 
 /// Which cluster, as whom, and where in it.
@@ -55,8 +76,10 @@ pub enum Command {
     Revisions(Revisions),
     Rollback(Rollback),
     /// Preview the next version of a policy on live traffic, and make it the policy
-    #[command(subcommand, visible_alias = "exp", alias = "experiments")]
-    Experiment(Experiment),
+    ///
+    /// In the cluster, or with --server at a policy server over a folder.
+    #[command(visible_alias = "exp", alias = "experiments", arg_required_else_help = true)]
+    Experiment(Experiments),
     /// Print completions for a shell
     Completions {
         /// The shell

@@ -68,11 +68,7 @@ impl Cluster {
     /// # Errors
     /// When there is none, or there are two.
     pub async fn find<T: Pair>(&self, reference: &PolicyRef) -> Result<T, Error> {
-        if let PolicyRef::Id(id) = reference {
-            self.check_namespace(id)?;
-        }
-        let candidates =
-            reference.candidates(&self.namespace).map_err(|error| Error::Usage(format!("--namespace: {error}")))?;
+        let candidates = candidates(reference, &self.namespace, self.is_namespace_given)?;
         let (mut found, mut refused) = (Vec::new(), Vec::new());
         for id in &candidates {
             match self.get(id).await {
@@ -88,17 +84,6 @@ impl Cluster {
             Some(item) => Ok(item),
             None if refused.len() == candidates.len() => Err(refused.swap_remove(0)),
             None => Err(self.missing::<T>(reference.name(), candidates).await?),
-        }
-    }
-
-    /// Whether an id is of the namespace that the person named, if they named one.
-    fn check_namespace(&self, id: &PolicyId) -> Result<(), Error> {
-        let given = &self.namespace;
-        match id.namespace().filter(|it| self.is_namespace_given && it != given) {
-            None => Ok(()),
-            Some(namespace) => {
-                Err(Error::Usage(format!("{id} is of the namespace {namespace}, and --namespace says {given}")))
-            }
         }
     }
 
@@ -119,10 +104,8 @@ impl Cluster {
                 Err(error) => return Err(error),
             }
         }
-        let names: Vec<_> = ids.iter().map(PolicyId::name).collect();
-        let close = similar::get_close_matches(name, &names, 3, LIKENESS);
-        let near = ids.iter().filter(|id| close.contains(&id.name())).take(3).cloned().collect();
-        Ok(Error::Missing(Missing { kinds: T::KINDS, show: T::SHOW, candidates, near, unseen }))
+        let near = near(name, &ids);
+        Ok(Error::Missing(Missing { kinds: T::KINDS, show: Some(T::SHOW), candidates, near, unseen }))
     }
 
     /// A policy or an experiment, if there is one of this id.
@@ -269,6 +252,27 @@ impl<T> Found<T> {
             }
         }
     }
+}
+
+/// What a person may mean, seen from a namespace; `is_given`: the person has named that, and not only the kubeconfig.
+///
+/// # Errors
+/// When the namespace is none, or another than an id's.
+pub fn candidates(reference: &PolicyRef, namespace: &str, is_given: bool) -> Result<Vec<PolicyId>, Error> {
+    if let PolicyRef::Id(id) = reference
+        && let Some(of) = id.namespace().filter(|it| is_given && *it != namespace)
+    {
+        return Err(Error::Usage(format!("{id} is of the namespace {of}, and --namespace says {namespace}")));
+    }
+    reference.candidates(namespace).map_err(|error| Error::Usage(format!("--namespace: {error}")))
+}
+
+/// Those with a name like this.
+#[must_use]
+pub fn near(name: &str, ids: &[PolicyId]) -> Vec<PolicyId> {
+    let names: Vec<_> = ids.iter().map(PolicyId::name).collect();
+    let close = similar::get_close_matches(name, &names, 3, LIKENESS);
+    ids.iter().filter(|id| close.contains(&id.name())).take(3).cloned().collect()
 }
 
 fn id(object: &DynamicObject) -> Option<PolicyId> {

@@ -21,21 +21,24 @@ use crate::render::View;
 use crate::report::Place;
 
 /// What every command has.
-pub struct Session {
-    pub cluster: Cluster,
+pub struct Session<H = Cluster> {
+    /// Where it works.
+    pub at: H,
     /// The name by which a person calls this program.
     pub program: &'static str,
 }
 
-impl Session {
+impl<H> Session<H> {
     fn view(&self, form: Form) -> View {
         let width = terminal_size_of(std::io::stdout()).map(|(Width(width), _)| width.into());
         let is_wide = form == Form::Wide;
         View { width, now: Timestamp::now(), is_wide, program: self.program }
     }
+}
 
+impl Session {
     fn place(&self) -> Place {
-        Place { program: self.program, proviso_namespace: self.cluster.proviso_namespace().to_owned() }
+        Place { program: self.program, proviso_namespace: self.at.proviso_namespace().to_owned() }
     }
 }
 

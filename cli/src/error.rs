@@ -74,6 +74,8 @@ pub enum Error {
     #[error("{0}")]
     Experiment(#[from] crate::experiment::ExperimentError),
     #[error("{0}")]
+    Server(#[from] crate::server::ServerError),
+    #[error("{0}")]
     Usage(String),
     #[error("the output cannot be written: {0}")]
     Output(#[from] std::io::Error),
@@ -88,8 +90,8 @@ pub enum Error {
 pub struct Missing {
     /// The kinds with and without a namespace.
     pub kinds: [&'static str; 2],
-    /// What shows all of them.
-    pub show: &'static str,
+    /// What shows all of them, if anything does.
+    pub show: Option<&'static str>,
     /// Where it was looked for.
     pub candidates: Vec<PolicyId>,
     /// Those with a similar name.
@@ -128,15 +130,22 @@ impl Error {
                 format!("The API server says: {cause}. Ask for that right; `{}` tells whether you have it.", access.can_i())
             }
             Self::NotInstalled(_) => "Install Proviso, or choose the right cluster with --context.".to_owned(),
-            Self::Missing(missing) => missing.remedy(program),
+            Self::Missing(missing) => missing.remedy(program)?,
             Self::Ambiguous { ids, .. } => format!("Say which: {}.", list(ids)),
-            Self::Malformed { .. } => "Is this program older than the cluster's Proviso? See --version.".to_owned(),
+            Self::Malformed { .. } => "Is this program older than the Proviso that it talks to? See --version.".to_owned(),
             Self::NoRevision { kept, .. } if kept.is_empty() => "None is kept.".to_owned(),
             Self::NoRevision { kept, .. } => format!("Kept: {}.", list(kept)),
             Self::Rollback(error) => error.remedy(program)?,
             Self::Experiment(error) => error.remedy(program)?,
+            Self::Server(error) => error.remedy()?.to_owned(),
             Self::Refused { .. } | Self::Manifest(_) | Self::Usage(_) | Self::Output(_) | Self::Json(_) | Self::Yaml(_) => return None,
         })
+    }
+
+    /// Whether nobody knows what became of the request.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Server(crate::server::ServerError::Unreachable { .. }))
     }
 
     /// What the program ends with.
@@ -152,7 +161,7 @@ impl Error {
 }
 
 impl Missing {
-    fn remedy(&self, program: &str) -> String {
+    fn remedy(&self, program: &str) -> Option<String> {
         let mut remedies = Vec::new();
         if !self.near.is_empty() {
             remedies.push(format!(
@@ -163,8 +172,8 @@ impl Missing {
         if !self.unseen.is_empty() {
             remedies.push(format!("Not looked through, because you may not: {}.", list(&self.unseen)));
         }
-        remedies.push(format!("`{program} {} -A` shows all.", self.show));
-        remedies.join(" ")
+        remedies.extend(self.show.map(|show| format!("`{program} {show} -A` shows all.")));
+        (!remedies.is_empty()).then(|| remedies.join(" "))
     }
 }
 
@@ -194,7 +203,7 @@ mod tests {
             vec![Access { verb: "list", resource: "clusterpolicies.proviso.dev", subresource: None, namespace: None }];
         let error = Error::Missing(Missing {
             kinds: ["Policy", "ClusterPolicy"],
-            show: "status",
+            show: Some("status"),
             candidates: vec![own, cluster],
             near,
             unseen,

@@ -27,6 +27,7 @@ fn done(action: &str) -> &'static str {
     match action {
         "start" => "started",
         "stop" => "stopped",
+        "delete" => "deleted",
         _ => "committed",
     }
 }
@@ -102,7 +103,7 @@ pub fn plan_commit(
             return Err(ExperimentError::Deleted { object: object.clone() });
         }
     }
-    let plan = CommitPlan { etag: experiment.etag(), parent_etag: policy.etag() };
+    let plan = CommitPlan { etag: experiment.etag.clone(), parent_etag: policy.etag.clone() };
     for (what, is, wanted) in [(&experiment.id, &plan.etag, etag), (&policy.id, &plan.parent_etag, parent_etag)] {
         if let Some(wanted) = wanted.filter(|wanted| !is_same_etag(is, wanted)) {
             let (experiment, is) = (experiment.id.clone(), is.clone());
@@ -177,7 +178,7 @@ mod tests {
     fn a_commit_names_the_versions_that_were_read() {
         let (experiment, policy) = (experiment(3, &Value::Null), policy(2, &active(2)));
         let plan = plan_commit(&experiment, &policy, None, None).unwrap();
-        assert_eq!((&plan.etag, &plan.parent_etag), (&experiment.etag(), &policy.etag()));
+        assert_eq!((&plan.etag, &plan.parent_etag), (&experiment.etag, &policy.etag));
         let bare = plan.etag.trim_matches('"');
         assert_eq!(plan_commit(&experiment, &policy, Some(bare), Some(&plan.parent_etag)), Ok(plan.clone()));
         let error = plan_commit(&experiment, &policy, Some("\"old\""), None).unwrap_err();

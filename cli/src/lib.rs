@@ -1,6 +1,7 @@
 //! `proviso`, also as `kubectl proviso`: where policies stand, what they were, the way back, and what they may become.
 //!
-//! `commands` read from the `cluster`, make a `report` (pure), and print it in words by `render` (pure), or as it is.
+//! `commands` read from the `cluster`, make a `report` (pure), and print it in words by `render` (pure), or as it is. Those
+//! about experiments read from their `home`, which may also be a `server` with the REST API.
 
 mod arguments;
 mod changes;
@@ -8,12 +9,14 @@ mod cluster;
 mod commands;
 mod error;
 mod experiment;
+mod home;
 mod manifest;
 mod objects;
 mod policy_ref;
 mod render;
 mod report;
 mod rollback;
+mod server;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -21,17 +24,19 @@ use std::process::ExitCode;
 use clap::FromArgMatches as _;
 use terminal_size::{Width, terminal_size_of};
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, Experiments};
 use cluster::Cluster;
 use commands::Session;
 use error::Error;
+use home::Home;
 
 /// The whole program, under the name by which a person calls it.
 #[must_use]
 pub fn main(program: &'static str) -> ExitCode {
     let matches = arguments::command(program).get_matches();
-    let result = Arguments::from_arg_matches(&matches).map_err(|error| error.exit()).and_then(|it| run(&it, program));
-    result.unwrap_or_else(|error| {
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let program = arguments.called(&matches, program);
+    run(&arguments, program).unwrap_or_else(|error| {
         complain(&error, program);
         error.exit_code()
     })
@@ -43,14 +48,16 @@ fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> 
         return Ok(ExitCode::SUCCESS);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let cluster = async || Ok::<_, Error>(Session { at: Cluster::connect(&arguments.connection).await?, program });
     runtime.block_on(async {
-        let cluster = Cluster::connect(&arguments.connection).await?;
-        let session = Session { cluster, program };
         match &arguments.command {
-            Command::Status(arguments) => commands::status::run(&session, arguments).await,
-            Command::Revisions(command) => commands::revisions::run(&session, command).await,
-            Command::Rollback(arguments) => commands::rollback::run(&session, arguments).await,
-            Command::Experiment(command) => commands::experiment::run(&session, command).await,
+            Command::Status(arguments) => commands::status::run(&cluster().await?, arguments).await,
+            Command::Revisions(command) => commands::revisions::run(&cluster().await?, command).await,
+            Command::Rollback(arguments) => commands::rollback::run(&cluster().await?, arguments).await,
+            Command::Experiment(Experiments { server, command }) => {
+                let session = Session { at: Home::connect(&arguments.connection, server).await?, program };
+                commands::experiment::run(&session, command).await
+            }
             Command::Completions { .. } => Ok(ExitCode::SUCCESS),
         }
     })

@@ -3,12 +3,14 @@
 //! nothing of them is lost in a comparison.
 
 mod experiment;
+mod served;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use proviso_core::PolicyId;
+use proviso_core::experiment::etag;
 use proviso_core::policy_id::PolicyIdError;
 use proviso_crds::{PolicyKind, PolicyRevisionStatus, PolicyStatus, RevisedPolicy};
 use serde::de::DeserializeOwned;
@@ -24,6 +26,9 @@ pub const ROLLBACK_TO: &str = "proviso.dev/rollback-to";
 pub struct PolicyObject {
     pub id: PolicyId,
     pub uid: String,
+    /// Of the newest version: what a commit replaces.
+    pub etag: String,
+    /// 0 where it is not told.
     pub generation: i64,
     pub created: Option<Timestamp>,
     pub is_being_deleted: bool,
@@ -60,10 +65,12 @@ impl PolicyObject {
     /// # Errors
     /// When its name or its status makes no sense.
     pub fn read(object: &DynamicObject) -> Result<Self, ObjectError> {
+        let (uid, generation) = (object.uid().unwrap_or_default(), object.metadata.generation.unwrap_or_default());
         Ok(Self {
             id: PolicyId::new(object.namespace().as_deref(), &object.name_any())?,
-            uid: object.uid().unwrap_or_default(),
-            generation: object.metadata.generation.unwrap_or_default(),
+            etag: etag(&uid, generation),
+            uid,
+            generation,
             created: created(object),
             is_being_deleted: object.metadata.deletion_timestamp.is_some(),
             rollback_to: object.annotations().get(ROLLBACK_TO).cloned(),
@@ -90,6 +97,9 @@ impl PolicyObject {
     /// A generation, and what it is to this policy.
     #[must_use]
     pub fn name_of(&self, generation: i64) -> String {
+        if generation == 0 {
+            return self.id.to_string();
+        }
         let mut names = Vec::new();
         if self.status.live_generation == Some(generation) {
             names.push("live");

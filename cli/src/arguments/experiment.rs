@@ -5,8 +5,18 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{Output, duration};
+use super::{Output, Server, duration};
 use crate::policy_ref::{ExperimentRef, ExperimentsRef, PolicyRef};
+
+/// What to do to experiments, and where.
+#[derive(Args, Debug)]
+pub struct Experiments {
+    #[command(flatten)]
+    pub server: Server,
+
+    #[command(subcommand)]
+    pub command: Experiment,
+}
 
 /// Preview the next version of a policy on live traffic.
 #[derive(Debug, Subcommand)]
@@ -67,7 +77,7 @@ pub struct Create {
     #[arg(long)]
     pub auto_start: bool,
 
-    /// Ask the API server whether it would take it, show what would change, and create nothing
+    /// Ask the API server of the cluster whether it would take it, show what would change, and create nothing
     #[arg(long)]
     pub dry_run: bool,
 

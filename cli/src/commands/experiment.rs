@@ -8,15 +8,19 @@ mod watch;
 
 use std::process::ExitCode;
 
-use super::{Session, ask, print};
+use super::{Session as SessionAt, ask, print};
 use crate::arguments::Experiment;
 use crate::changes::diff;
 use crate::error::Error;
 use crate::experiment::ExperimentError;
+use crate::home::Home;
 use crate::objects::{ExperimentObject, PolicyObject};
 use crate::policy_ref::ExperimentRef;
 use crate::render;
 use crate::report::ExperimentReport;
+
+/// These commands work in a cluster, and with a server.
+type Session = SessionAt<Home>;
 
 pub async fn run(session: &Session, command: &Experiment) -> Result<ExitCode, Error> {
     match command {
@@ -35,12 +39,12 @@ pub async fn run(session: &Session, command: &Experiment) -> Result<ExitCode, Er
 }
 
 async fn find(session: &Session, ExperimentRef(reference): &ExperimentRef) -> Result<ExperimentObject, Error> {
-    session.cluster.find(reference).await
+    session.at.find_experiment(reference).await
 }
 
 async fn with_policy(session: &Session, reference: &ExperimentRef) -> Result<(ExperimentObject, PolicyObject), Error> {
     let experiment = find(session, reference).await?;
-    let policy = session.cluster.get(&experiment.policy).await?;
+    let policy = session.at.policy_of(&experiment).await?;
     let policy = policy.ok_or_else(|| ExperimentError::NoPolicy {
         experiment: experiment.id.clone(),
         policy: experiment.policy.clone(),
@@ -71,7 +75,7 @@ async fn delete(session: &Session, reference: &ExperimentRef, is_confirmed: bool
             return Ok(ExitCode::FAILURE);
         }
     }
-    session.cluster.delete(&experiment).await?;
+    session.at.delete(&experiment).await?;
     say(&experiment, &format!("deleted; {} stays as it is", experiment.policy))?;
     Ok(ExitCode::SUCCESS)
 }

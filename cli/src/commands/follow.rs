@@ -60,7 +60,7 @@ async fn look(
     request: &mut Request,
     known: Option<&[EventReport]>,
 ) -> Result<Option<Step>, Error> {
-    let found = match session.cluster.get(&policy.id).await {
+    let found = match session.at.get(&policy.id).await {
         Ok(found) => found,
         Err(error @ (Error::Unauthorized { .. } | Error::Malformed { .. })) => return Err(error),
         Err(_) => return Ok(None),
@@ -68,7 +68,7 @@ async fn look(
     let step = request.look(found.as_ref(), &[]);
     // Who may not see Events, and so cannot tell new ones from old ones, has to do without.
     let Some(known) = known.filter(|_| step == Step::Answered) else { return Ok(Some(step)) };
-    let events = EventReport::list(&session.cluster.events(policy).await.unwrap_or_default());
+    let events = EventReport::list(&session.at.events(policy).await.unwrap_or_default());
     let is_new = |event: &EventReport| known.iter().all(|known| known.version != event.version);
     let new: Vec<_> = events.into_iter().filter(is_new).collect();
     Ok(Some(request.look(found.as_ref(), &new)))
@@ -92,7 +92,7 @@ fn too_late(session: &Session, policy: &PolicyObject, step: &Step) -> String {
             format!(
                 "the operator has not taken it up. Look at it: kubectl get pods -n {}. It will do it when it is back, unless \
                  you take the request back: kubectl annotate {object} {ROLLBACK_TO}-",
-                session.cluster.proviso_namespace()
+                session.at.proviso_namespace()
             )
         }
         _ => format!("not live yet; it goes on by itself: {} status {id} --watch", session.program),

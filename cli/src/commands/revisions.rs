@@ -54,8 +54,8 @@ pub async fn run(session: &Session, command: &Revisions) -> Result<ExitCode, Err
 }
 
 async fn fetch(session: &Session, policy: &PolicyRef) -> Result<(PolicyObject, Found<RevisionObject>), Error> {
-    let policy: PolicyObject = session.cluster.find(policy).await?;
-    let revisions = session.cluster.revisions(&policy).await?;
+    let policy: PolicyObject = session.at.find(policy).await?;
+    let revisions = session.at.revisions(&policy).await?;
     Ok((policy, revisions))
 }
 

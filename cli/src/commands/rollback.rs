@@ -14,7 +14,7 @@ use crate::report::EventReport;
 use crate::rollback::{Outcome, PlanError, Request, Step, newest_spec, plan, under_way};
 
 pub async fn run(session: &Session, arguments: &Rollback) -> Result<ExitCode, Error> {
-    let cluster = &session.cluster;
+    let cluster = &session.at;
     let policy: PolicyObject = cluster.find(&arguments.policy).await?;
     let (to, wanted) = match cluster.revisions(&policy).await {
         Ok(found) => {

@@ -73,7 +73,7 @@ fn text(session: &Session, arguments: &Status, report: &Report) -> Result<String
     let view = session.view(form);
     in_form(report, form, || match report {
         Report::Overview(overview) => {
-            render::overview(overview, arguments.all_namespaces, session.cluster.namespace(), &view)
+            render::overview(overview, arguments.all_namespaces, session.at.namespace(), &view)
         }
         Report::Detail(detail) => render::detail(detail, &view),
     })
@@ -81,15 +81,15 @@ fn text(session: &Session, arguments: &Status, report: &Report) -> Result<String
 
 async fn look(session: &Session, arguments: &Status) -> Result<Report, Error> {
     Ok(match &arguments.policy {
-        None => Report::Overview(Overview::new(session.cluster.all(arguments.all_namespaces).await?)),
+        None => Report::Overview(Overview::new(session.at.all(arguments.all_namespaces).await?)),
         Some(policy) => Report::Detail(Box::new(detail(session, policy).await?)),
     })
 }
 
 /// Everything about a policy that one may see.
 async fn detail(session: &Session, reference: &PolicyRef) -> Result<Detail, Error> {
-    let policy: PolicyObject = session.cluster.find(reference).await?;
-    let (revisions, events) = tokio::join!(session.cluster.revisions(&policy), session.cluster.events(&policy));
+    let policy: PolicyObject = session.at.find(reference).await?;
+    let (revisions, events) = tokio::join!(session.at.revisions(&policy), session.at.events(&policy));
     let mut unseen = Vec::new();
     let revisions = match revisions {
         Ok(found) => {

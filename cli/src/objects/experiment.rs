@@ -9,7 +9,7 @@ use proviso_core::experiment::etag;
 use proviso_crds::{ExperimentStatus, PolicyRef, PreviewState};
 use serde_json::Value;
 
-use super::{ObjectError, PolicyObject, created, field};
+use super::{ObjectError, created, field};
 
 /// A `PolicyExperiment` or a `ClusterPolicyExperiment`.
 #[derive(Clone, Debug)]
@@ -17,6 +17,9 @@ pub struct ExperimentObject {
     /// In the form of a policy's: `cluster.NAME`, `ns.NAMESPACE.NAME`.
     pub id: PolicyId,
     pub uid: String,
+    /// Of this version. `commit` wants it.
+    pub etag: String,
+    /// 0 where it is not told.
     pub generation: i64,
     pub created: Option<Timestamp>,
     pub is_being_deleted: bool,
@@ -26,6 +29,8 @@ pub struct ExperimentObject {
     pub spec: Value,
     pub auto_start: bool,
     pub status: ExperimentStatus,
+    /// Where it was read by the REST API, which has no conditions: why this version does not work, or nothing.
+    pub state_message: Option<String>,
 }
 
 impl ExperimentObject {
@@ -35,23 +40,20 @@ impl ExperimentObject {
         let (namespace, spec) = (object.namespace(), &object.data["spec"]);
         let policy = serde_json::from_value::<PolicyRef>(spec["policyRef"].clone());
         let policy = policy.map_err(|error| ObjectError::Field { field: "spec.policyRef", error })?;
+        let (uid, generation) = (object.uid().unwrap_or_default(), object.metadata.generation.unwrap_or_default());
         Ok(Self {
             id: PolicyId::new(namespace.as_deref(), &object.name_any())?,
-            uid: object.uid().unwrap_or_default(),
-            generation: object.metadata.generation.unwrap_or_default(),
+            etag: etag(&uid, generation),
+            uid,
+            generation,
             created: created(object),
             is_being_deleted: object.metadata.deletion_timestamp.is_some(),
             policy: PolicyId::new(namespace.as_deref(), &policy.name)?,
             spec: spec["policy"].clone(),
             auto_start: spec["autoStart"].as_bool().unwrap_or_default(),
             status: field(&object.data["status"], "status")?,
+            state_message: None,
         })
-    }
-
-    /// Of this version. `commit` wants it.
-    #[must_use]
-    pub fn etag(&self) -> String {
-        etag(&self.uid, self.generation)
     }
 
     /// None before the first start. An update suspends, also before anybody has written so.
@@ -72,14 +74,6 @@ impl ExperimentObject {
     pub fn is_observed(&self) -> bool {
         let counted_since = self.status.divergence.as_ref().map(|counts| &counts.since);
         self.status.preview_metadata.as_ref().map(|preview| &preview.start_time) == counted_since
-    }
-}
-
-impl PolicyObject {
-    /// Of the newest version: what a commit replaces.
-    #[must_use]
-    pub fn etag(&self) -> String {
-        etag(&self.uid, self.generation)
     }
 }
 

@@ -158,7 +158,7 @@ fn conditions(experiment: &ExperimentReport, view: &View) -> String {
             "False" if experiment.problem.as_ref().is_some_and(|problem| problem.reason == condition.reason) => BAD,
             _ => WAITING,
         };
-        let is_old = condition.observed_generation != Some(experiment.generation);
+        let is_old = condition.observed_generation != experiment.generation;
         let of = if is_old { " (of the version before)" } else { "" };
         // The head of the page says it in full.
         let message = if told == Some(&condition.message) { "" } else { &condition.message };
@@ -185,6 +185,9 @@ pub fn before_commit(experiment: &ExperimentReport, view: &View) -> String {
     }
     match &experiment.divergence {
         Some(counts) => page.push_str(&divergence(experiment, counts, view)),
+        None if experiment.preview_metadata.is_some() => {
+            page.push_str(&paint(WAITING, "No counts are known of what it changes.\n"));
+        }
         None => page.push_str(&paint(WAITING, "Nothing is known of what it changes: it was not previewed.\n")),
     }
     page.push('\n');

@@ -34,14 +34,15 @@ pub struct ExperimentReport {
     pub since: Option<Time>,
     /// Where it stands, in a sentence.
     pub summary: String,
-    pub generation: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
     /// Of this version: what a commit names.
     pub etag: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_etag: Option<String>,
     pub auto_start: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub preview_metadata: Option<PreviewMetadata>,
+    pub preview_metadata: Option<PreviewReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<ReplicaCount>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,6 +56,31 @@ pub struct ExperimentReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
     pub conditions: Vec<Condition>,
+}
+
+/// The preview that was started last.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PreviewReport {
+    pub state: PreviewState,
+    pub log_prefix: String,
+    pub start_time: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_time: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+}
+
+impl PreviewReport {
+    fn new(preview: PreviewMetadata) -> Self {
+        let PreviewMetadata { state, log_prefix, start_time, stop_time, generation } = preview;
+        Self { state, log_prefix, start_time, stop_time, generation: known(generation) }
+    }
+}
+
+/// Not where it was not told.
+fn known(generation: i64) -> Option<i64> {
+    Some(generation).filter(|generation| *generation > 0)
 }
 
 /// Where many experiments stand.
@@ -88,11 +114,11 @@ impl ExperimentReport {
             state,
             since: since(experiment),
             summary: summary(experiment, problem.as_ref()),
-            generation: experiment.generation,
-            etag: experiment.etag(),
+            generation: known(experiment.generation),
+            etag: experiment.etag.clone(),
             live_etag: status.live_etag.clone(),
             auto_start: experiment.auto_start,
-            preview_metadata: status.preview_metadata.clone(),
+            preview_metadata: status.preview_metadata.clone().map(PreviewReport::new),
             replicas: status.replicas.clone().filter(|_| state == Some(PreviewState::Active)),
             divergence: status.divergence.clone(),
             coverage: status.divergence.as_ref().and_then(ratio),
@@ -131,6 +157,12 @@ fn since(experiment: &ExperimentObject) -> Option<Time> {
 }
 
 fn problem(experiment: &ExperimentObject) -> Option<Problem> {
+    if let Some(message) = &experiment.state_message {
+        // A sentence may have a colon, too.
+        let reason = message.split_once(": ").filter(|(reason, _)| reason.chars().all(char::is_alphanumeric));
+        let (reason, message) = reason.unwrap_or(("DoesNotWork", message));
+        return (!message.is_empty()).then(|| Problem { reason: reason.to_owned(), message: message.to_owned() });
+    }
     let refused = experiment.condition("Accepted");
     let broken = experiment.condition("Initialized").filter(|_| experiment.state() == Some(PreviewState::Active));
     let stuck = experiment.condition("Previewing").filter(|it| STUCK.contains(&it.reason.as_str()));
@@ -142,18 +174,23 @@ fn summary(experiment: &ExperimentObject, problem: Option<&Problem>) -> String {
     if experiment.is_being_deleted {
         return "it is being deleted".to_owned();
     }
-    let generation = experiment.generation;
+    let (generation, is_in_cluster) = (experiment.generation, experiment.state_message.is_none());
     let started = experiment.status.preview_metadata.as_ref().map(|preview| preview.generation);
     match (experiment.state(), started) {
-        (None | Some(PreviewState::Suspended), _) if experiment.auto_start && problem.is_none() => {
+        (None | Some(PreviewState::Suspended), _) if experiment.auto_start && problem.is_none() && is_in_cluster => {
             "the operator has not started it yet".to_owned()
         }
         (None, _) => "nothing is previewed before it is started".to_owned(),
         (Some(PreviewState::Suspended), Some(started)) if started != generation => {
             format!("it was changed after its start: generation {generation} is not previewed")
         }
+        (Some(PreviewState::Suspended), _) if !is_in_cluster => "nothing is previewed".to_owned(),
         (Some(PreviewState::Suspended), _) => "nothing is previewed since it was stopped".to_owned(),
         (Some(PreviewState::Active), _) if problem.is_some() => "it is not previewed as it should be".to_owned(),
+        (Some(PreviewState::Active), _) if !is_in_cluster => match &experiment.status.divergence {
+            None => "it is previewed; this server tells no counts, but its log has a line of each verdict".to_owned(),
+            counts => told(counts.as_ref()),
+        },
         (Some(PreviewState::Active), _) if !experiment.is_observed() => {
             "it was started; the operator has not taken it up yet".to_owned()
         }

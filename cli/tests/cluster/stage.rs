@@ -233,6 +233,7 @@ pub async fn run(program: &str, kubeconfig: &Path, arguments: &[&str]) -> Result
         .arg(kubeconfig)
         .args(arguments)
         .env_remove("PROVISO_NAMESPACE")
+        .env_remove("PROVISO_SERVER")
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output()

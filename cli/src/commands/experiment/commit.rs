@@ -3,16 +3,18 @@
 use std::process::ExitCode;
 
 use super::super::follow;
-use super::super::{Session, ask, print};
-use super::{difference, say, with_policy};
+use super::super::{Session as SessionAt, ask, print};
+use super::{Session, difference, say, with_policy};
 use crate::arguments::{Commit, Form};
 use crate::cluster::Action;
 use crate::error::Error;
 use crate::experiment::{CommitPlan, plan_commit};
+use crate::home::Begun;
 use crate::objects::{ExperimentObject, PolicyObject};
 use crate::render;
 use crate::report::ExperimentReport;
 use crate::rollback::Request;
+use crate::server::Ended;
 
 pub async fn run(session: &Session, arguments: &Commit) -> Result<ExitCode, Error> {
     ask::check(arguments.yes)?;
@@ -27,27 +29,56 @@ pub async fn run(session: &Session, arguments: &Commit) -> Result<ExitCode, Erro
         return Ok(ExitCode::FAILURE);
     }
     let action = Action::Commit { etag, parent_etag };
-    if let Err(error) = session.cluster.act(&experiment, &action).await {
-        if matches!(error, Error::Unreachable { .. }) {
-            say(&experiment, "whether it was committed is not known: it was, if there is no such experiment any more")?;
+    let begun = match session.at.act(&experiment, &action).await {
+        Ok(begun) => begun,
+        Err(error) => {
+            if error.is_unanswered() {
+                let message = "whether it was committed is not known: it was, if there is no such experiment any more";
+                say(&experiment, message)?;
+            }
+            return Err(error);
         }
-        return Err(error);
-    }
+    };
     say(&experiment, &format!("committed: {} is what it was", policy.id))?;
-    let back = way_back(&policy, session.program);
+    match begun {
+        Begun::InCluster(cluster) => {
+            let session = SessionAt { at: *cluster, program: session.program };
+            follow(&session, arguments, &experiment, &policy).await
+        }
+        Begun::Operation(operation) if arguments.wait => {
+            let (what, code) = match operation.wait(arguments.timeout).await? {
+                Ended::Done => ("it is live".to_owned(), ExitCode::SUCCESS),
+                Ended::Failed(why) => (format!("it is not live: {why}"), ExitCode::FAILURE),
+                Ended::Running(what) => (format!("not live yet: it waits for {what}"), ExitCode::FAILURE),
+            };
+            follow::say(&policy, &what)?;
+            Ok(code)
+        }
+        Begun::Operation(_) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Follows the policy's new generation in a cluster.
+async fn follow(
+    session: &SessionAt,
+    arguments: &Commit,
+    experiment: &ExperimentObject,
+    policy: &PolicyObject,
+) -> Result<ExitCode, Error> {
+    let back = way_back(policy, session.program);
     // Without a change there is no new generation.
     if policy.spec == experiment.spec {
-        follow::say(&policy, &format!("nothing changes: generation {} was that already", policy.generation))?;
+        follow::say(policy, &format!("nothing changes: generation {} was that already", policy.generation))?;
         return Ok(ExitCode::SUCCESS);
     }
     if !arguments.wait {
-        follow::say(&policy, &format!("follow it: {} status {} --watch", session.program, policy.id))?;
-        follow::say(&policy, &back)?;
+        follow::say(policy, &format!("follow it: {} status {} --watch", session.program, policy.id))?;
+        follow::say(policy, &back)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let request = request(&experiment, &policy);
-    let outcome = follow::new_generation(session, &policy, request, None, arguments.timeout).await?;
-    follow::say(&policy, &back)?;
+    let request = request(experiment, policy);
+    let outcome = follow::new_generation(session, policy, request, None, arguments.timeout).await?;
+    follow::say(policy, &back)?;
     Ok(if outcome.is_some_and(|it| it.is_success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

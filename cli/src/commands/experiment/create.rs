@@ -7,21 +7,22 @@ use std::process::ExitCode;
 use proviso_core::PolicyId;
 use serde_json::{Value, json};
 
-use super::super::{Session, in_form, print};
-use super::{difference, preview, say};
+use super::super::{in_form, print};
+use super::{Session, difference, preview, say};
 use crate::arguments::{Create, Form};
 use crate::changes::is_same;
 use crate::cluster::Pair as _;
 use crate::error::Error;
 use crate::manifest::{self, ManifestError};
 use crate::objects::{ExperimentObject, PolicyObject};
+use crate::report::ExperimentReport;
 
 pub async fn run(session: &Session, arguments: &Create) -> Result<ExitCode, Error> {
     let is_printed = matches!(arguments.output.output, Form::Json | Form::Yaml);
     if is_printed && arguments.start {
         return Err(Error::Usage("--start needs the experiment to be created, and -o only prints it".to_owned()));
     }
-    let policy: PolicyObject = session.cluster.find(&arguments.from).await?;
+    let policy = session.at.find_policy(&arguments.from).await?;
     let id = PolicyId::new(policy.id.namespace(), &arguments.name).map_err(|error| Error::Usage(error.to_string()))?;
     let spec = match &arguments.file {
         Some(file) => from_file(file, &policy)?,
@@ -35,6 +36,7 @@ pub async fn run(session: &Session, arguments: &Create) -> Result<ExitCode, Erro
         let edit = match &arguments.file {
             _ if is_printed => "edit what is printed".to_owned(),
             Some(file) => format!("change {}", file.display()),
+            None if !session.at.is_cluster() => "create it from a changed file: -f FILE".to_owned(),
             None => format!("edit it: kubectl edit {kind} {}{place}", id.name()),
         };
         crate::warn(&format!("{id} does not differ from {policy}, so that a preview shows nothing; {edit}"));
@@ -43,11 +45,16 @@ pub async fn run(session: &Session, arguments: &Create) -> Result<ExitCode, Erro
         print(&in_form(&manifest, arguments.output.output, String::new)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let object = session.cluster.create(&id, manifest, arguments.dry_run).await?;
+    let object = session.at.create(&id, manifest, arguments.dry_run).await?;
     if arguments.dry_run {
         print(&difference(&object, &policy)?)?;
         say(&object, "the API server would take it. Nothing was created.")?;
         return Ok(ExitCode::SUCCESS);
+    }
+    // A server says at once whether it works.
+    if let Some(problem) = ExperimentReport::new(&object).problem {
+        say(&object, &format!("created, and it does not work: {}: {}", problem.reason, problem.message))?;
+        return Ok(ExitCode::FAILURE);
     }
     if arguments.start {
         say(&object, &format!("created, an experiment of {}", policy.id))?;

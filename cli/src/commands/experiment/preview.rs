@@ -3,16 +3,17 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::super::Session;
 use super::super::follow::PAUSE;
-use super::{find, say};
+use super::{Session, find, say};
 use crate::arguments::Start;
 use crate::cluster::Action;
 use crate::error::Error;
 use crate::experiment::{Progress, progress};
+use crate::home::Begun;
 use crate::objects::ExperimentObject;
 use crate::policy_ref::ExperimentRef;
 use crate::report::ExperimentReport;
+use crate::server::Ended;
 
 /// How long a preview may be stuck before the wait ends: a replica that is busy, or a registry that is away for a moment,
 /// is tried again.
@@ -20,29 +21,41 @@ const STUCK: Duration = Duration::from_secs(10);
 
 pub async fn start(session: &Session, arguments: &Start) -> Result<ExitCode, Error> {
     let experiment = find(session, &arguments.experiment).await?;
-    start_now(session, &experiment).await?;
+    let begun = start_now(session, &experiment).await?;
     if !arguments.wait {
         return Ok(ExitCode::SUCCESS);
     }
-    wait(session, &experiment, arguments.timeout).await
+    match begun {
+        Begun::InCluster(_) => wait(session, &experiment, arguments.timeout).await,
+        Begun::Operation(operation) => {
+            let (what, code) = match operation.wait(arguments.timeout).await? {
+                Ended::Done => ("it is previewed".to_owned(), ExitCode::SUCCESS),
+                Ended::Failed(why) => (why, ExitCode::FAILURE),
+                Ended::Running(what) => (format!("not previewed yet: it waits for {what}"), ExitCode::FAILURE),
+            };
+            say(&experiment, &what)?;
+            Ok(code)
+        }
+    }
 }
 
 /// Starts an experiment, and says where it stands.
-pub(super) async fn start_now(session: &Session, experiment: &ExperimentObject) -> Result<(), Error> {
-    session.cluster.act(experiment, &Action::Start).await?;
-    tell(session, experiment, "started").await
+pub(super) async fn start_now(session: &Session, experiment: &ExperimentObject) -> Result<Begun, Error> {
+    let begun = session.at.act(experiment, &Action::Start).await?;
+    tell(session, experiment, "started").await?;
+    Ok(begun)
 }
 
 pub async fn stop(session: &Session, reference: &ExperimentRef) -> Result<ExitCode, Error> {
     let experiment = find(session, reference).await?;
-    session.cluster.act(&experiment, &Action::Stop).await?;
+    session.at.act(&experiment, &Action::Stop).await?;
     tell(session, &experiment, "stopped").await?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What was done, and where the experiment stands now.
 async fn tell(session: &Session, experiment: &ExperimentObject, done: &str) -> Result<(), Error> {
-    let Some(now) = session.cluster.get::<ExperimentObject>(&experiment.id).await? else {
+    let Some(now) = session.at.again(experiment).await? else {
         return say(experiment, &format!("{done}, and deleted meanwhile"));
     };
     let report = ExperimentReport::new(&now);
@@ -53,7 +66,7 @@ async fn wait(session: &Session, started: &ExperimentObject, patience: Duration)
     let begin = Instant::now();
     let (mut last, mut stuck) = (None, None);
     loop {
-        let now = match session.cluster.get::<ExperimentObject>(&started.id).await {
+        let now = match session.at.again(started).await {
             Ok(now) => Some(progress(&started.uid, started.generation, now.as_ref())),
             Err(error @ (Error::Unauthorized { .. } | Error::Malformed { .. })) => return Err(error),
             // It was started: the API server may be back before the patience is over.

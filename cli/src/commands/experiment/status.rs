@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use proviso_core::PolicyId;
 use serde::Serialize;
 
-use super::super::{Session, in_form, print};
-use super::{find, watch};
+use super::super::{in_form, print};
+use super::{Session, find, watch};
 use crate::arguments::{ExperimentStatus, Form};
 use crate::cluster::{Found, Scope};
 use crate::error::Error;
-use crate::objects::{ExperimentObject, PolicyObject};
+use crate::objects::ExperimentObject;
 use crate::policy_ref::ExperimentsRef;
 use crate::render;
 use crate::report::{ExperimentDetail, ExperimentOverview};
@@ -37,20 +37,22 @@ pub async fn run(session: &Session, arguments: &ExperimentStatus) -> Result<Exit
     let (subject, found) = match &arguments.of {
         Some(ExperimentsRef::One(experiment)) => {
             let experiment = find(session, experiment).await?;
-            let subject = Subject { scope: Scope::One(experiment.id.clone()), of: None, place: None };
+            let of = Some(experiment.policy.clone());
+            let subject = Subject { scope: Scope::One(experiment.id.clone()), of, place: None };
             (subject, Found { items: vec![experiment], unseen: Vec::new() })
         }
         Some(ExperimentsRef::Of(policy)) => {
-            let policy: PolicyObject = session.cluster.find(policy).await?;
-            let found = session.cluster.beside(&policy.id).await?;
-            let place = Some(policy.id.to_string());
-            (Subject { scope: Scope::Beside(policy.id.clone()), of: Some(policy.id), place }, found)
+            let policy = session.at.find_policy(policy).await?;
+            let (scope, place) = (Scope::Beside(policy.id.clone()), Some(policy.id.to_string()));
+            let found = session.at.look(&scope, Some(&policy.id)).await?;
+            (Subject { scope, of: Some(policy.id), place }, found)
         }
         None => {
             let of_all_namespaces = arguments.all_namespaces;
-            let found = session.cluster.all(of_all_namespaces).await?;
-            let place = (!of_all_namespaces).then(|| format!("the namespace {}", session.cluster.namespace()));
-            (Subject { scope: Scope::All { of_all_namespaces }, of: None, place }, found)
+            let scope = Scope::All { of_all_namespaces };
+            let found = session.at.look(&scope, None).await?;
+            let place = (!of_all_namespaces).then(|| format!("the namespace {}", session.at.namespace()));
+            (Subject { scope, of: None, place }, found)
         }
     };
     if arguments.watch {

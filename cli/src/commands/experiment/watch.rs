@@ -1,7 +1,6 @@
 //! `proviso experiment status --watch`: a table that is redrawn on a terminal, and elsewhere a line for each change.
 
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -11,11 +10,12 @@ use proviso_core::PolicyId;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
+use super::super::print;
 use super::super::screen::Screen;
-use super::super::{Session, print};
+use super::Session;
 use super::status::{Report, Subject};
 use crate::arguments::Form;
-use crate::cluster::{Found, Scope, Watched};
+use crate::cluster::{Found, Scope};
 use crate::error::Error;
 use crate::objects::ExperimentObject;
 use crate::render;
@@ -34,9 +34,8 @@ pub async fn run(
     found: &Found<ExperimentObject>,
     form: Form,
 ) -> Result<ExitCode, Error> {
-    let mut watched = Watched::new::<ExperimentObject>(&subject.scope, &found.unseen);
     let mut output = Output::new(session, subject, form);
-    let mut changes = pin!(session.cluster.watch::<ExperimentObject>(&subject.scope, &watched));
+    let mut changes = session.at.follow(&subject.scope, subject.of.as_ref(), &found.unseen);
     let (mut resized, mut interrupted) = (signal(SignalKind::window_change())?, signal(SignalKind::interrupt())?);
     let mut terminated = signal(SignalKind::terminate())?;
     let mut tick = tokio::time::interval(TICK);
@@ -46,15 +45,12 @@ pub async fn run(
         tokio::select! {
             change = changes.next() => match change {
                 None => return Ok(ExitCode::SUCCESS),
-                Some(Ok(news)) => {
-                    if watched.take(news) {
-                        let found = watched.found();
-                        let is_gone = found.items.is_empty() && found.unseen.is_empty();
-                        if let (Scope::One(id), true) = (&subject.scope, is_gone) {
-                            return output.gone(id, &found);
-                        }
-                        output.show(&found)?;
+                Some(Ok(found)) => {
+                    let is_gone = found.items.is_empty() && found.unseen.is_empty();
+                    if let (Scope::One(id), true) = (&subject.scope, is_gone) {
+                        return output.gone(id, &found);
                     }
+                    output.show(&found)?;
                 }
                 // An API server that has only just started, and so was away, knows no rights yet.
                 Some(Err(error @ Error::Forbidden { .. })) if output.trouble.is_none() => {

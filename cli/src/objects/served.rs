@@ -1,0 +1,161 @@
+//! Policies and experiments as the REST API has them. It tells no generations and no conditions.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proviso_core::PolicyId;
+use proviso_crds::{DivergenceCounts, DivergenceSample, ExperimentStatus, PolicyStatus, PreviewMetadata, PreviewState};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{ExperimentObject, ObjectError, PolicyObject};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ServedPolicy {
+    name: String,
+    uid: String,
+    etag: String,
+    spec: Value,
+    create_time: Option<Time>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ServedExperiment {
+    name: String,
+    uid: String,
+    etag: String,
+    policy: Within,
+    preview_metadata: Option<ServedPreview>,
+    #[serde(default)]
+    auto_start: bool,
+    divergence: Option<DivergenceCounts>,
+    #[serde(default)]
+    samples: Vec<DivergenceSample>,
+    create_time: Option<Time>,
+    #[serde(default)]
+    state_message: String,
+}
+
+#[derive(Deserialize)]
+struct Within {
+    spec: Value,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ServedPreview {
+    state: PreviewState,
+    log_prefix: String,
+    start_time: Time,
+    stop_time: Option<Time>,
+}
+
+fn read<T: for<'de> Deserialize<'de>>(value: &Value, field: &'static str) -> Result<T, ObjectError> {
+    T::deserialize(value).map_err(|error| ObjectError::Field { field, error })
+}
+
+fn wrong_name(name: &str) -> ObjectError {
+    let error = serde::de::Error::custom(format!("{name:?} is no name of it"));
+    ObjectError::Field { field: "name", error }
+}
+
+impl PolicyObject {
+    /// # Errors
+    /// When it makes no sense.
+    pub fn served(value: &Value) -> Result<Self, ObjectError> {
+        let policy: ServedPolicy = read(value, "the policy")?;
+        let id = policy.name.strip_prefix("policies/").ok_or_else(|| wrong_name(&policy.name))?;
+        Ok(Self {
+            id: id.parse()?,
+            uid: policy.uid,
+            etag: policy.etag,
+            generation: 0,
+            created: policy.create_time.map(|time| time.0),
+            is_being_deleted: false,
+            rollback_to: None,
+            spec: policy.spec,
+            status: PolicyStatus::default(),
+        })
+    }
+}
+
+impl ExperimentObject {
+    /// # Errors
+    /// When it makes no sense.
+    pub fn served(value: &Value) -> Result<Self, ObjectError> {
+        let experiment: ServedExperiment = read(value, "the experiment")?;
+        let name = experiment.name.strip_prefix("policies/").and_then(|name| name.split_once("/experiments/"));
+        let (policy, name) = name.ok_or_else(|| wrong_name(&experiment.name))?;
+        let policy: PolicyId = policy.parse()?;
+        let preview = experiment.preview_metadata.map(|preview| PreviewMetadata {
+            state: preview.state,
+            log_prefix: preview.log_prefix,
+            start_time: preview.start_time,
+            stop_time: preview.stop_time,
+            // The state is that of this version.
+            generation: 0,
+        });
+        Ok(Self {
+            id: PolicyId::new(policy.namespace(), name)?,
+            uid: experiment.uid,
+            etag: experiment.etag,
+            generation: 0,
+            created: experiment.create_time.map(|time| time.0),
+            is_being_deleted: false,
+            policy,
+            spec: experiment.policy.spec,
+            auto_start: experiment.auto_start,
+            status: ExperimentStatus {
+                preview_metadata: preview,
+                divergence: experiment.divergence,
+                samples: experiment.samples,
+                ..ExperimentStatus::default()
+            },
+            state_message: Some(experiment.state_message),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::ExperimentReport;
+    use serde_json::json;
+
+    fn experiment() -> Value {
+        json!({
+            "name": "policies/ns.team.labels/experiments/stricter", "uid": "x", "etag": "\"1\"", "autoStart": false,
+            "policy": {"name": "policies/ns.team.labels", "spec": {"settings": {"label": "team"}}},
+            "previewMetadata": {
+                "state": "ACTIVE", "logPrefix": "PolicyPreviewLog", "startTime": "2026-11-21T09:48:00Z",
+            },
+        })
+    }
+
+    #[test]
+    fn what_a_server_tells_is_read_and_nothing_is_made_up() {
+        let object = ExperimentObject::served(&experiment()).unwrap();
+        assert_eq!((object.id.as_str(), object.policy.as_str()), ("ns.team.stricter", "ns.team.labels"));
+        let report = serde_json::to_value(ExperimentReport::new(&object)).unwrap();
+        assert_eq!((&report["state"], &report["etag"]), (&json!("ACTIVE"), &json!("\"1\"")));
+        for absent in ["generation", "liveEtag", "replicas", "divergence", "problem", "created"] {
+            assert_eq!(report.get(absent), None, "{absent}");
+        }
+        assert!(report["previewMetadata"].get("generation").is_none(), "{report}");
+        let policy = json!({"name": "policies/cluster.a", "uid": "u", "etag": "\"2\"", "spec": {}});
+        let policy = PolicyObject::served(&policy).unwrap();
+        assert_eq!((policy.id.as_str(), policy.etag.as_str()), ("cluster.a", "\"2\""));
+        assert_eq!(policy.name_of(policy.generation), "cluster.a");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told() {
+        for (pointer, value) in
+            [("/name", json!("experiments/e")), ("/name", json!("policies/x/experiments/e")), ("/etag", Value::Null)]
+        {
+            let mut experiment = experiment();
+            *experiment.pointer_mut(pointer).unwrap() = value;
+            assert!(ExperimentObject::served(&experiment).is_err(), "{experiment}");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! A server with the REST API (docs/guide/api.md): a policy server over a folder, or an operator.
+
+mod answer;
+mod connect;
+mod error;
+mod operation;
+
+use std::time::Duration;
+
+use futures_util::stream;
+use http::{Method, Request};
+use kube::Client;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use proviso_core::PolicyId;
+use serde_json::{Value, json};
+
+use crate::cluster::{Action, Found, Pair as _, Scope, candidates, near};
+use crate::error::{Error, Missing, root_cause};
+use crate::experiment::ExperimentError;
+use crate::home::Changes;
+use crate::objects::{ExperimentObject, ObjectError, PolicyObject};
+use crate::policy_ref::PolicyRef;
+use crate::report::Unseen;
+
+pub use error::ServerError;
+pub use operation::{Ended, Operation};
+
+/// How often a watch looks again, and how seldom after errors.
+const EVERY: Duration = Duration::from_secs(2);
+const SLOWEST: Duration = Duration::from_secs(30);
+/// How long a new experiment's program is waited for: a commit names the etag that it has then. Deleting is as fast.
+const PREPARATION: Duration = Duration::from_secs(30);
+/// The most that a page of a list may have.
+const PAGE: usize = 1000;
+
+type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Clone)]
+pub struct Server {
+    client: Client,
+    /// Its address, for messages.
+    url: String,
+    namespace: String,
+    /// Whether the person named the namespace.
+    is_namespace_given: bool,
+}
+
+impl Server {
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    pub async fn find_policy(&self, reference: &PolicyRef) -> Result<PolicyObject> {
+        let candidates = self.candidates(reference)?;
+        let mut found = Vec::new();
+        for id in &candidates {
+            found.extend(self.policy(id).await?);
+        }
+        if found.len() > 1 {
+            return Err(Error::Ambiguous {
+                what: PolicyObject::PLURAL,
+                name: reference.name().to_owned(),
+                ids: candidates,
+            });
+        }
+        if let Some(policy) = found.pop() {
+            return Ok(policy);
+        }
+        let all = self.list("policies").await?;
+        let ids: Vec<_> = all.iter().filter_map(|it| PolicyObject::served(it).ok()).map(|it| it.id).collect();
+        let near = near(reference.name(), &ids);
+        let kinds = PolicyObject::KINDS;
+        Err(Error::Missing(Missing { kinds, show: None, near, candidates, unseen: Vec::new() }))
+    }
+
+    /// Looks through all: an experiment's name does not say whose it is.
+    pub async fn find_experiment(&self, reference: &PolicyRef) -> Result<ExperimentObject> {
+        let candidates = self.candidates(reference)?;
+        let all = self.read(self.list("policies/-/experiments").await?);
+        let ids: Vec<_> = all.items.iter().map(|experiment| experiment.id.clone()).collect();
+        let mut found: Vec<_> = all.items.into_iter().filter(|it| candidates.contains(&it.id)).collect();
+        if found.len() > 1 {
+            return Err(Error::Ambiguous {
+                what: ExperimentObject::PLURAL,
+                name: reference.name().to_owned(),
+                ids: candidates,
+            });
+        }
+        found.pop().ok_or_else(|| {
+            let (kinds, show) = (ExperimentObject::KINDS, Some(ExperimentObject::SHOW));
+            let near = near(reference.name(), &ids);
+            Error::Missing(Missing { kinds, show, near, candidates, unseen: Vec::new() })
+        })
+    }
+
+    fn candidates(&self, reference: &PolicyRef) -> Result<Vec<PolicyId>> {
+        candidates(reference, &self.namespace, self.is_namespace_given)
+    }
+
+    pub async fn policy(&self, id: &PolicyId) -> Result<Option<PolicyObject>> {
+        let found = self.get(&format!("policies/{id}")).await?;
+        found.map(|it| PolicyObject::served(&it)).transpose().map_err(|error| malformed(id, error))
+    }
+
+    pub async fn experiment(&self, policy: &PolicyId, name: &str) -> Result<Option<ExperimentObject>> {
+        let found = self.get(&format!("policies/{policy}/experiments/{name}")).await?;
+        found.map(|it| ExperimentObject::served(&it)).transpose().map_err(|error| malformed(&name, error))
+    }
+
+    /// `policy`: whose experiments, if they are of one.
+    pub async fn look(&self, scope: &Scope, policy: Option<&PolicyId>) -> Result<Found<ExperimentObject>> {
+        let parent = policy.map_or("-", PolicyId::as_str);
+        let mut found = match self.list(&format!("policies/{parent}/experiments")).await {
+            Ok(items) => self.read(items),
+            // They went with their policy.
+            Err(error) if policy.is_some() && is_not_found(&error) => self.read(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        found.items.retain(|experiment| match scope {
+            Scope::One(id) => experiment.id == *id,
+            Scope::All { of_all_namespaces: false } => {
+                experiment.id.namespace().is_none_or(|namespace| namespace == self.namespace)
+            }
+            Scope::Beside(_) | Scope::All { of_all_namespaces: true } => true,
+        });
+        Ok(found)
+    }
+
+    /// The API has no watch.
+    pub fn follow(&self, scope: &Scope, policy: Option<&PolicyId>) -> Changes {
+        let subject = (self.clone(), scope.clone(), policy.cloned());
+        Box::pin(stream::unfold((subject, EVERY), async |(subject, pause)| {
+            tokio::time::sleep(pause).await;
+            let (server, scope, policy) = &subject;
+            let found = server.look(scope, policy.as_ref()).await;
+            let pause = next_pause(pause, found.is_ok());
+            Some((found, (subject, pause)))
+        }))
+    }
+
+    /// Also waits until it is known whether the experiment works, for a while.
+    pub async fn create(&self, id: &PolicyId, manifest: &Value) -> Result<ExperimentObject> {
+        let spec = &manifest["spec"];
+        let name = spec["policyRef"]["name"].as_str().unwrap_or_default();
+        let policy = PolicyId::new(id.namespace(), name).map_err(|error| Error::Usage(error.to_string()))?;
+        let body = json!({"policy": {"spec": spec["policy"]}, "autoStart": spec["autoStart"]});
+        let path = format!("policies/{policy}/experiments?experimentId={}", id.name());
+        self.operation(Method::POST, &path, Some(&body)).await?.wait(PREPARATION).await?;
+        let created = self.experiment(&policy, id.name()).await?;
+        created.ok_or_else(|| Error::Usage(format!("{id} was created, and deleted meanwhile")))
+    }
+
+    pub async fn delete(&self, experiment: &ExperimentObject) -> Result<()> {
+        let path = format!("{}?etag={}", path(experiment), encoded(&experiment.etag));
+        let begun = self.operation(Method::DELETE, &path, None).await;
+        begun.map_err(|error| refused(error, experiment, "delete"))?.wait(PREPARATION).await.map(drop)
+    }
+
+    pub async fn act(&self, experiment: &ExperimentObject, action: &Action) -> Result<Operation> {
+        let (method, body) = match action {
+            Action::Start => ("startPreview", json!({})),
+            Action::Stop => ("stopPreview", json!({})),
+            Action::Commit { etag, parent_etag } => ("commit", json!({"etag": etag, "parentEtag": parent_etag})),
+        };
+        let path = format!("{}:{method}", path(experiment));
+        let begun = self.operation(Method::POST, &path, Some(&body)).await;
+        begun.map_err(|error| refused(error, experiment, action.name()))
+    }
+
+    async fn operation(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Operation> {
+        let answer = self.call(method, path, body).await?;
+        Ok(Operation::new(self.clone(), answer))
+    }
+
+    /// None if it is not there.
+    async fn get(&self, path: &str) -> Result<Option<Value>> {
+        match self.call(Method::GET, path, None).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All pages of a collection.
+    async fn list(&self, path: &str) -> Result<Vec<Value>> {
+        let collection = path.rsplit('/').next().unwrap_or(path);
+        let (mut items, mut token) = (Vec::new(), String::new());
+        loop {
+            let page = format!("{path}?pageSize={PAGE}&pageToken={}", encoded(&token));
+            let mut answer = self.call(Method::GET, &page, None).await?;
+            if let Value::Array(found) = answer[collection].take() {
+                items.extend(found);
+            }
+            match answer["nextPageToken"].as_str() {
+                Some(next) if !next.is_empty() => next.clone_into(&mut token),
+                _ => return Ok(items),
+            }
+        }
+    }
+
+    fn read(&self, items: Vec<Value>) -> Found<ExperimentObject> {
+        let mut found = Found { items: Vec::new(), unseen: Vec::new() };
+        for item in items {
+            match ExperimentObject::served(&item) {
+                Ok(experiment) => found.items.push(experiment),
+                Err(error) => {
+                    let name = item["name"].as_str().unwrap_or(&self.url);
+                    found.unseen.push(Unseen::malformed(name, &error));
+                }
+            }
+        }
+        found
+    }
+
+    /// One call; what was answered.
+    async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
+        let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
+        let request = Request::builder().method(method).uri(format!("/v1/{path}"));
+        let request = request.header("content-type", "application/json").body(body.into());
+        let request = request.map_err(|error| Error::Usage(format!("{path}: {error}")))?;
+        let response = self.client.send(request).await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        let body = response.into_body().collect_bytes().await.map_err(|error| self.unreachable(&error))?;
+        Ok(answer::read(&self.url, status, &body)?)
+    }
+
+    fn unreachable(&self, error: &kube::Error) -> ServerError {
+        let (server, cause) = (self.url.clone(), root_cause(error));
+        match error {
+            kube::Error::Auth(_) => ServerError::Unauthorized { server, cause },
+            _ => ServerError::Unreachable { server, cause },
+        }
+    }
+}
+
+fn path(experiment: &ExperimentObject) -> String {
+    format!("policies/{}/experiments/{}", experiment.policy, experiment.id.name())
+}
+
+fn encoded(value: &str) -> String {
+    utf8_percent_encode(value, NON_ALPHANUMERIC).to_string()
+}
+
+fn malformed(what: &impl ToString, error: ObjectError) -> Error {
+    Error::Malformed { what: what.to_string(), error }
+}
+
+fn is_not_found(error: &Error) -> bool {
+    matches!(error, Error::Server(ServerError::Refused(refusal)) if refusal.status == 404)
+}
+
+/// What the server says, as why the experiment was not started, stopped, committed or deleted.
+fn refused(error: Error, experiment: &ExperimentObject, action: &'static str) -> Error {
+    let Error::Server(ServerError::Refused(refusal)) = error else { return error };
+    let (experiment, cause) = (experiment.id.clone(), refusal.to_string());
+    Error::Experiment(if refusal.status == 409 {
+        ExperimentError::Changed { experiment, action, cause }
+    } else {
+        ExperimentError::Refused { experiment, action, cause }
+    })
+}
+
+/// How long a watch rests.
+fn next_pause(pause: Duration, is_answered: bool) -> Duration {
+    if is_answered { EVERY } else { (pause * 2).min(SLOWEST) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_looks_more_seldom_while_nobody_answers() {
+        let mut pause = EVERY;
+        let mut pauses = Vec::new();
+        for is_answered in [false, false, false, false, false, true] {
+            pause = next_pause(pause, is_answered);
+            pauses.push(pause.as_secs());
+        }
+        assert_eq!(pauses, [4, 8, 16, 30, 30, 2]);
+    }
+}

@@ -1,0 +1,75 @@
+//! Answers of the REST API: pure. What is no success has the form of AIP-193.
+
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::ServerError;
+use super::error::Refusal;
+
+#[derive(Deserialize)]
+struct Failure {
+    error: Status,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    message: String,
+    #[serde(default)]
+    details: Vec<Value>,
+}
+
+/// What was asked for, or why it is not there.
+pub(super) fn read(server: &str, status: StatusCode, body: &[u8]) -> Result<Value, ServerError> {
+    let no_api = || ServerError::NoApi { server: server.to_owned(), status };
+    if status.is_success() {
+        return serde_json::from_slice(body).map_err(|_| no_api());
+    }
+    let Failure { error } = serde_json::from_slice(body).map_err(|_| no_api())?;
+    if status == StatusCode::UNAUTHORIZED {
+        return Err(ServerError::Unauthorized { server: server.to_owned(), cause: error.message });
+    }
+    let violations = error.details.iter().filter_map(|detail| detail["fieldViolations"].as_array()).flatten();
+    let violation = |it: &Value| Some((it["field"].as_str()?.to_owned(), it["description"].as_str()?.to_owned()));
+    Err(ServerError::Refused(Box::new(Refusal {
+        status: status.as_u16(),
+        violations: violations.filter_map(violation).collect(),
+        message: error.message,
+    })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn told(status: u16, body: &Value) -> String {
+        let status = StatusCode::from_u16(status).unwrap();
+        read("http://127.0.0.1:1", status, body.to_string().as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_refusal_is_its_message_and_the_fields_that_it_does_not_name() {
+        let violations = json!([{"field": "policy.spec", "description": "is too large"}, {"field": "etag", "description": "is missing"}]);
+        let error = |message: &str| {
+            json!({"error": {"code": 400, "message": message, "status": "INVALID_ARGUMENT", "details": [
+                {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "INVALID_FIELD"},
+                {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations},
+            ]}})
+        };
+        assert_eq!(told(400, &error("no")), "no; policy.spec: is too large; etag: is missing");
+        assert_eq!(told(400, &error("policy.spec: is too large")), "policy.spec: is too large; etag: is missing");
+    }
+
+    #[test]
+    fn who_is_not_known_is_told_from_who_asks_something_else() {
+        let error = json!({"error": {"code": 401, "message": "give the token"}});
+        assert_eq!(told(401, &error), "http://127.0.0.1:1 does not know you: give the token");
+        for (status, body) in [(404, json!("not found")), (200, Value::Null), (502, json!({"kind": "Status"}))] {
+            let text = if body.is_null() { String::new() } else { body.to_string() };
+            let status = StatusCode::from_u16(status).unwrap();
+            let error = read("s", status, text.as_bytes()).unwrap_err();
+            assert!(error.to_string().starts_with("s does not serve the REST API"), "{error}");
+        }
+    }
+}
