@@ -62,6 +62,14 @@ impl Context {
         Recorder::new(self.client.clone(), reporter).publish(&event, &experiment.object_ref(&())).await
     }
 
+    /// The same, where something is to be done that must not wait for it.
+    async fn tell<K: ExperimentObject>(&self, experiment: &K, event: Event) {
+        let reason = event.reason.clone();
+        if let Err(error) = self.publish(experiment, event).await {
+            tracing::warn!(experiment = experiment.name_any(), reason, %error, "an Event cannot be written");
+        }
+    }
+
     /// Who vouches for the policy servers, in PEM; nothing before that is known.
     fn bundle(&self) -> Option<String> {
         self.authority.borrow().as_ref().map(|trusted| trusted.bundle.clone())

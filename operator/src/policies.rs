@@ -62,6 +62,14 @@ impl Context {
         Recorder::new(self.client.clone(), reporter).publish(&event, &policy.object_ref(&())).await
     }
 
+    /// The same, where something is to be done that must not wait for it: a namespace that ends takes no Events.
+    async fn tell<K: PolicyObject>(&self, policy: &K, event: Event) {
+        let reason = event.reason.clone();
+        if let Err(error) = self.publish(policy, event).await {
+            tracing::warn!(policy = policy.name_any(), reason, %error, "an Event cannot be written");
+        }
+    }
+
     /// Who vouches for the policy servers, in PEM; nothing before that is known.
     fn bundle(&self) -> Option<String> {
         self.authority.borrow().as_ref().map(|trusted| trusted.bundle.clone())

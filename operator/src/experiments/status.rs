@@ -49,13 +49,14 @@ pub(super) async fn write<K: ExperimentObject>(
     if counts(&known) != counts(&status) && status.divergence.as_ref().is_some_and(|it| !it.is_empty()) {
         context.with_counted(|counted| counted.insert(uid, Instant::now()));
     }
+    // Before the status that they follow from: see `policies::status`.
+    for event in events(&known, &status) {
+        context.tell(experiment, event).await;
+    }
     let ours = ExperimentStatus { preview_metadata: None, ..status.clone() };
     let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": K::kind(&()), "status": ours});
     let api = object::api::<K>(&context.client, experiment);
     api.patch_status(&experiment.name_any(), &objects::apply(), &Patch::Apply(patch)).await?;
-    for event in events(&known, &status) {
-        context.publish(experiment, event).await?;
-    }
     Ok(later)
 }
 

@@ -31,13 +31,14 @@ pub(super) async fn write<K: PolicyObject>(
     if status == known {
         return Ok(());
     }
+    // Before the status that they follow from: an operator that ends in between tells them again rather than not at all.
+    for event in events(&known, &status) {
+        context.tell(policy, event).await;
+    }
     let kind = format!("{:?}", K::KIND);
     let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": kind, "status": status});
     let policies = object::api::<K>(&context.client, policy);
     policies.patch_status(&policy.name_any(), &objects::apply(), &Patch::Apply(patch)).await?;
-    for event in events(&known, &status) {
-        context.publish(policy, event).await?;
-    }
     Ok(())
 }
 
