@@ -12,10 +12,11 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt as _};
 use proviso_core::PolicyId;
 use proviso_crds::PolicyRevision;
+use proviso_crds::names::{POLICY_LABEL, ROLLBACK_TO};
 use serde_json::json;
 
 use crate::error::{Access, Error, Missing, root_cause};
-use crate::objects::{ObjectError, PolicyObject, ROLLBACK_TO, RevisionObject};
+use crate::objects::{ObjectError, PolicyObject, RevisionObject};
 use crate::policy_ref::PolicyRef;
 use crate::report::Unseen;
 
@@ -24,8 +25,6 @@ pub use kinds::Pair;
 pub use watch::{Scope, Watched};
 
 const REVISIONS: &str = "policyrevisions.proviso.dev";
-/// On a revision: the uid of its policy.
-const POLICY_LABEL: &str = "proviso.dev/policy-uid";
 /// Where Events of objects without a namespace are.
 const EVENTS_OF_CLUSTER: &str = "default";
 /// How alike a name must be to be suggested, from 0 to 1.

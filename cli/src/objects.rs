@@ -12,14 +12,12 @@ use kube::core::DynamicObject;
 use proviso_core::PolicyId;
 use proviso_core::experiment::etag;
 use proviso_core::policy_id::PolicyIdError;
+use proviso_crds::names::ROLLBACK_TO;
 use proviso_crds::{PolicyKind, PolicyRevisionStatus, PolicyStatus, RevisedPolicy};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use experiment::ExperimentObject;
-
-/// On a policy: the operator makes it what it was at this generation.
-pub const ROLLBACK_TO: &str = "proviso.dev/rollback-to";
 
 /// A Policy or a `ClusterPolicy`.
 #[derive(Clone, Debug)]

@@ -7,6 +7,7 @@
 mod admission;
 mod definitions;
 mod experiment;
+pub mod names;
 mod policy;
 mod policy_server;
 mod program;

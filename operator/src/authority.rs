@@ -21,8 +21,9 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 
 use crate::config::Lifetimes;
-use crate::objects::{self, OURS, POLICY_LABEL, RESYNC, RETRY};
+use crate::objects::{self, OURS, RESYNC, RETRY};
 use kept::{Kept, Surroundings};
+use proviso_crds::names::POLICY_LABEL;
 use rotation::{Step, Times};
 
 /// In the operator's namespace.

@@ -27,17 +27,14 @@ use proviso_crds::PolicyRevision;
 
 use crate::authority;
 use crate::guarded::{Guarded, Reports};
-use crate::objects::{self, EXPERIMENT_LABEL, MANAGER, RESYNC, RETRY, SERVER_LABEL, note};
+use crate::objects::{self, MANAGER, RESYNC, RETRY, note};
 use crate::policies::object::PolicyObject;
+use proviso_crds::names::{EXPERIMENT_LABEL, SERVER_LABEL};
 
 pub(crate) use object::ExperimentObject;
 
 /// On an experiment: its candidate and its webhook go before it does.
 const FINALIZER: &str = "proviso.dev/preview";
-/// On a policy: the experiment that was committed to it last, as JSON.
-pub(crate) const COMMITTED: &str = "proviso.dev/committed-experiment";
-/// On an experiment: since when somebody is about to commit it.
-pub(crate) const INTENT: &str = "proviso.dev/commit-intent";
 
 /// What every reconcile needs.
 pub struct Context {

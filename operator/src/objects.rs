@@ -14,12 +14,6 @@ use serde_json::json;
 
 /// Who writes what the operator writes.
 pub(crate) const MANAGER: &str = "proviso-operator";
-/// Which `PolicyServer` an object belongs to.
-pub(crate) const SERVER_LABEL: &str = "proviso.dev/policy-server";
-/// Which policy, by uid, a revision or a webhook belongs to.
-pub(crate) const POLICY_LABEL: &str = "proviso.dev/policy-uid";
-/// Which experiment, by uid, a candidate revision or a preview's webhook belongs to.
-pub(crate) const EXPERIMENT_LABEL: &str = "proviso.dev/experiment-uid";
 /// What selects all that is a part of Proviso, by a label that Kubernetes recommends.
 pub(crate) const OURS: &str = "app.kubernetes.io/part-of=proviso";
 /// How often an object is looked at when nothing is known to have happened.

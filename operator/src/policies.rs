@@ -26,9 +26,9 @@ use proviso_crds::{PolicyRevision, RevisionRole};
 use crate::authority;
 use crate::experiments::ExperimentObject as _;
 use crate::guarded::{Guarded, Reports};
-use crate::objects::{self, MANAGER, POLICY_LABEL, RESYNC, RETRY, SERVER_LABEL, note};
+use crate::objects::{self, MANAGER, RESYNC, RETRY, note};
 use object::PolicyObject;
-pub(crate) use rollback::ANNOTATION as ROLLBACK;
+use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL};
 
 /// On a policy: its revisions go before it does.
 const FINALIZER: &str = "proviso.dev/revisions";

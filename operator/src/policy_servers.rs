@@ -27,7 +27,8 @@ use proviso_crds::{ClusterPolicy, Policy, PolicyRevision, PolicyServer};
 use crate::authority;
 use crate::config::Lifetimes;
 use crate::guarded::{Guarded, Reports};
-use crate::objects::{self, MANAGER, RESYNC, RETRY, SERVER_LABEL};
+use crate::objects::{self, MANAGER, RESYNC, RETRY};
+use proviso_crds::names::SERVER_LABEL;
 
 /// On a policy server: it goes after the policies that name it.
 const FINALIZER: &str = "proviso.dev/policies";

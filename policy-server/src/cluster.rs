@@ -21,6 +21,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Config};
 use proviso_core::matching::Labels;
 use proviso_crds::PolicyRevision;
+use proviso_crds::names::SERVER_LABEL;
 use proviso_election::Leadership;
 use tokio::sync::mpsc;
 
@@ -36,8 +37,6 @@ use slot::Slot;
 use status::Reported;
 use watch::Change;
 
-/// The label of the revisions of a policy server.
-const SERVER_LABEL: &str = "proviso.dev/policy-server";
 /// How often what no revision needs any more is removed from the cache.
 const COLLECT_EVERY: Duration = Duration::from_mins(1);
 /// How often to look for what is to be tried again.

@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::{Session, print};
 use crate::error::Error;
-use crate::objects::{PolicyObject, ROLLBACK_TO};
+use crate::objects::PolicyObject;
 use crate::render;
 use crate::report::EventReport;
 use crate::rollback::{Outcome, Request, Step};
+use proviso_crds::names::ROLLBACK_TO;
 
 /// Between two looks. Looking again needs no more rights than looking once, which watching would.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);

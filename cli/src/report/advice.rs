@@ -1,5 +1,6 @@
 //! What a person does next, in the words of somebody who has seen it before. Commands are whole, to be copied.
 
+use proviso_crds::names::SERVER_LABEL;
 use proviso_crds::{PolicyPhase, Readiness};
 
 use super::{NextStep, Place, PolicyReport, RevisionReport, is_up_to_date};
@@ -27,7 +28,7 @@ pub(super) fn next_steps(
                 let server = &report.policy_server;
                 steps.push(command(
                     &format!("Look why the policy server {server} has no Ready pod"),
-                    format!("kubectl get pods -n {namespace} -l proviso.dev/policy-server={server}"),
+                    format!("kubectl get pods -n {namespace} -l {SERVER_LABEL}={server}"),
                 ));
             }
             "LoadingFailed" => of_replicas(&mut steps, report, revisions, place),

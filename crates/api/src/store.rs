@@ -9,6 +9,7 @@ use proviso_core::PolicyId;
 use proviso_crds::{DivergenceCounts, DivergenceSample, PolicySpec, PreviewMetadata};
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::error::Error;
 use crate::operation::Awaited;
@@ -43,7 +44,7 @@ pub struct Meta {
     pub etag: String,
     /// Anything that changes with every change, also of annotations: what a change is compared and swapped by.
     pub revision: String,
-    /// What an operation that waits for this version is told by.
+    /// What an operation that waits for this version is told by: the generation, and what else tells it, after a `-`.
     pub version: String,
     pub annotations: BTreeMap<String, String>,
     pub create_time: Option<Time>,
@@ -88,6 +89,16 @@ pub struct StoredExperiment {
     pub samples: Vec<DivergenceSample>,
     /// Why the newest version does not work.
     pub message: String,
+}
+
+impl StoredExperiment {
+    /// What [`COMMITTED_EXPERIMENT`](proviso_crds::names::COMMITTED_EXPERIMENT) says of it.
+    #[must_use]
+    pub fn committed(&self) -> String {
+        let generation = self.meta.version.split('-').next().and_then(|number| number.parse::<i64>().ok());
+        let (name, Meta { uid, etag, .. }) = (&self.name.name, &self.meta);
+        json!({"name": name, "uid": uid, "generation": generation, "etag": etag}).to_string()
+    }
 }
 
 /// What a policy or an experiment is to become.

@@ -20,9 +20,10 @@ use hyper_util::service::TowerToHyperService;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
-use proviso_api::kubernetes::commit::{COMMITTED, Commit, INTENT};
+use proviso_api::kubernetes::commit::Commit;
 use proviso_api::kubernetes::{Access, Authorizer, Everyone, Kubernetes};
 use proviso_api::{Caller, Code, Committing, Error, ExperimentName, PolicyStore, router};
+use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment};
 use proviso_e2e::{ControlPlane, Kubectl, until};
 use serde_json::{Value, json};
@@ -186,7 +187,7 @@ async fn a_commit_happens_as_a_whole_or_not_at_all() {
     let wrong = Committing { parent_etag: Some("\"0\"".into()), ..right.clone() };
     assert_eq!(store.commit(None, &name, &wrong).await.unwrap_err().code, Code::Aborted);
     let object = stage.experiments().get("stale").await.unwrap();
-    assert!(!object.annotations().contains_key(INTENT) && stage.message(&name).await == "old");
+    assert!(!object.annotations().contains_key(COMMIT_INTENT) && stage.message(&name).await == "old");
 
     // The right ones: the policy says where it comes from. A second call is 404.
     let parent = stage.get("/v1/policies/cluster.stale").await["etag"].as_str().unwrap().to_owned();
@@ -194,7 +195,7 @@ async fn a_commit_happens_as_a_whole_or_not_at_all() {
     store.commit(None, &name, &right).await.unwrap();
     assert_eq!(stage.message(&name).await, "new");
     let policy = stage.policies().get("stale").await.unwrap();
-    let committed: Value = serde_json::from_str(&policy.annotations()[COMMITTED]).unwrap();
+    let committed: Value = serde_json::from_str(&policy.annotations()[COMMITTED_EXPERIMENT]).unwrap();
     assert_eq!(committed, json!({"name": "stale", "uid": object.uid(), "generation": 1, "etag": right.etag}),);
     assert!(stage.experiments().get_opt("stale").await.unwrap().is_none());
     assert_eq!(store.commit(None, &name, &right).await.unwrap_err().code, Code::NotFound);
@@ -253,7 +254,7 @@ async fn a_commit_that_breaks_off_after_any_step_can_be_finished() {
     assert_eq!(stage.get(&format!("/v1/{name}")).await["etag"], right.etag, "a mark is no new version");
     assert_eq!(store.commit(None, &name, &right).await.unwrap_err().reason(), "COMMIT_UNDER_WAY");
     let long_ago = (Timestamp::now() - SignedDuration::from_mins(1)).to_string();
-    let patch = json!({"metadata": {"annotations": {INTENT: long_ago}}});
+    let patch = json!({"metadata": {"annotations": {COMMIT_INTENT: long_ago}}});
     stage.experiments().patch("marked", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     store.commit(None, &name, &right).await.unwrap();
     assert_eq!(stage.message(&name).await, "new");
@@ -283,7 +284,7 @@ async fn a_commit_that_breaks_off_after_any_step_can_be_finished() {
     let (name, right) = stage.pair("refused").await;
     stage.policies().delete("refused", &kube::api::DeleteParams::default()).await.unwrap();
     assert_eq!(store.commit(None, &name, &right).await.unwrap_err().code, Code::NotFound);
-    assert!(!stage.experiments().get("refused").await.unwrap().annotations().contains_key(INTENT));
+    assert!(!stage.experiments().get("refused").await.unwrap().annotations().contains_key(COMMIT_INTENT));
 }
 
 /// Lets everything pass but one access.
@@ -314,7 +315,7 @@ async fn a_commit_needs_each_of_its_rights_before_anything_is_done() {
         assert_eq!(store.commit(Some(&ann), &name, &right).await.unwrap_err().code, Code::PermissionDenied);
     }
     let object = stage.experiments().get("a").await.unwrap();
-    assert!(!object.annotations().contains_key(INTENT) && stage.message(&name).await == "old");
+    assert!(!object.annotations().contains_key(COMMIT_INTENT) && stage.message(&name).await == "old");
     let store = Kubernetes::new(stage.client.clone(), But("delete", "clusterpolicyexperiments", None));
     let denied = store.delete_policy(Some(&ann), &name.policy, None).await.unwrap_err();
     assert_eq!(denied.code, Code::PermissionDenied);

@@ -203,12 +203,15 @@ pub async fn server_version_upgrade_loses_no_request(stage: &Stage) -> Result<()
     stage.until_denied("upgrade", "1").await?;
     let begin = Instant::now();
     let load = Load::start(stage.asker("upgrade"));
-    change(stage, "default", json!({"image": "docker.io/proviso/policy-server:next"})).await?;
+    // The second time it is the way back.
+    let before = stage.servers().get("default").await?.spec.image.unwrap_or_default();
+    let tag = if before.ends_with(":next") { ":0.1.0" } else { ":next" };
+    change(stage, "default", json!({"image": format!("docker.io/proviso/policy-server{tag}")})).await?;
     until("every replica of the next version", PATIENCE, async || {
         let pods = stage.replicas_of("default").await?;
         for pod in &pods {
             let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.clone()).unwrap_or_default();
-            ensure!(image.ends_with(":next"), "{} has {image}", pod.name_any());
+            ensure!(image.ends_with(tag), "{} has {image}", pod.name_any());
         }
         Ok(())
     })

@@ -5,11 +5,12 @@ use kube::core::admission::{AdmissionRequest, Operation};
 use kube::{Client, ResourceExt};
 use proviso_core::PolicyId;
 use proviso_core::experiment::MAX_EXPERIMENTS;
+use proviso_crds::names::COMMIT_INTENT;
 use proviso_crds::{ClusterPolicyExperiment, ExperimentSpec, PolicyExperiment};
 
 use super::{Admission, TRIAL, check, compiled, read};
 use crate::experiments::build::{Asked, preview_webhook};
-use crate::experiments::{ExperimentObject, INTENT, cascade};
+use crate::experiments::{ExperimentObject, cascade};
 use crate::policies::object::PolicyObject as _;
 
 impl Admission {
@@ -21,7 +22,7 @@ impl Admission {
     ) -> Option<String> {
         let object = request.object.as_ref()?;
         let old = request.old_object.as_ref();
-        if old.is_some_and(|old| old.annotations().contains_key(INTENT)) {
+        if old.is_some_and(|old| old.annotations().contains_key(COMMIT_INTENT)) {
             return Some("it is being committed, and cannot be changed meanwhile: try again in a moment".to_owned());
         }
         let spec: ExperimentSpec = match read(&object.data["spec"]) {

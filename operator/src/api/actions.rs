@@ -1,6 +1,7 @@
 //! The aggregated API `actions.proviso.dev/v1alpha1`: what is done to experiments and policies beside changing them, as
 //! subresources that are created. Each has the caller's own permissions and stands in the API server's audit log.
 
+use proviso_crds::names::{POLICY_LABEL, ROLLBACK_TO};
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -23,8 +24,6 @@ use serde_json::{Value, json};
 use super::access::Reviews;
 use super::discovery;
 use crate::guarded::Guarded;
-use crate::objects::POLICY_LABEL;
-use crate::policies::ROLLBACK;
 
 pub(crate) const GROUP: &str = "actions.proviso.dev";
 pub(crate) const VERSION: &str = "v1alpha1";
@@ -205,7 +204,7 @@ impl<S: PolicyStore> Actions<S> {
             kept.sort_unstable();
             return Err(Error::invalid("generation", format!("is not kept; kept are {kept:?}")));
         }
-        let annotation = json!({"metadata": {"annotations": {ROLLBACK: generation.to_string()}}});
+        let annotation = json!({"metadata": {"annotations": {ROLLBACK_TO: generation.to_string()}}});
         policies.patch(name, &PatchParams::default(), &Patch::Merge(annotation)).await.map_err(unavailable)?;
         Ok(format!("{name} goes back to what generation {generation} was"))
     }

@@ -1,5 +1,6 @@
 //! Makes the cluster what was decided. The order is what makes it safe to stop anywhere.
 
+use proviso_crds::names::{COMMIT_INTENT, EXPERIMENT_LABEL};
 use std::ops::ControlFlow::{self, Break, Continue};
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
@@ -13,7 +14,7 @@ use serde_json::json;
 
 use super::object::{self, ExperimentObject};
 use super::observe::Seen;
-use super::{Context, Error, FINALIZER, INTENT, build};
+use super::{Context, Error, FINALIZER, build};
 use crate::guarded::Guarded;
 use crate::objects::{self, apply, ignore_gone};
 use crate::policies::apply::webhook;
@@ -38,7 +39,7 @@ pub(super) async fn decision<K: ExperimentObject>(
         }
         if decision.forget_intent {
             let patch = json!({"metadata": {
-                "annotations": {INTENT: null}, "resourceVersion": experiment.resource_version(),
+                "annotations": {COMMIT_INTENT: null}, "resourceVersion": experiment.resource_version(),
             }});
             api.patch(&experiment.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
             return Ok(Break(()));
@@ -78,7 +79,7 @@ pub(super) async fn decision<K: ExperimentObject>(
 /// is an event, and then there is room.
 async fn forget_namesake(candidate: &PolicyRevision, revisions: &Api<PolicyRevision>) -> Result<(), Error> {
     let Some(found) = revisions.get_metadata_opt(&candidate.name_any()).await? else { return Ok(()) };
-    let label = crate::objects::EXPERIMENT_LABEL;
+    let label = EXPERIMENT_LABEL;
     if found.labels().get(label) != candidate.labels().get(label) {
         ignore_gone(revisions.delete(&found.name_any(), &DeleteParams::default()).await)?;
     }

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::Error;
 use super::object::{self, ExperimentObject};
-use crate::objects::{EXPERIMENT_LABEL, SERVER_LABEL};
 use crate::policies::build::webhook;
 use crate::policies::object::PolicyObject as _;
+use proviso_crds::names::{EXPERIMENT_LABEL, SERVER_LABEL};
 
 /// On a candidate: the start of the preview that it was made for. Another start is another candidate.
 pub(super) const START: &str = "proviso.dev/preview-start";

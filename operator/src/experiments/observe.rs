@@ -1,5 +1,6 @@
 //! What there is in the cluster about one experiment.
 
+use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT, EXPERIMENT_LABEL, POLICY_LABEL, SERVER_LABEL};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,9 +13,8 @@ use proviso_crds::{PolicyRevision, PreviewState, RevisedExperiment};
 
 use super::build::{START, webhook_name};
 use super::object::{self, ExperimentObject};
-use super::{COMMITTED, Context, Error, INTENT, cascade};
+use super::{Context, Error, cascade};
 use crate::guarded::{Guarded, Malformed};
-use crate::objects::{EXPERIMENT_LABEL, POLICY_LABEL, SERVER_LABEL};
 use crate::policies::object::PolicyObject;
 use crate::policies::observe::{is_marked_live, is_ready, outcome, pod, replica};
 
@@ -100,7 +100,7 @@ impl<K: ExperimentObject> Seen<K> {
             policy,
             older: self.older,
             is_committed: self.is_committed(experiment),
-            intent: experiment.annotations().get(INTENT).map(|since| age(since, now)),
+            intent: experiment.annotations().get(COMMIT_INTENT).map(|since| age(since, now)),
             rides: known.is_some_and(|known| self.rides(known)),
             candidates: self.candidates.iter().map(candidate).chain(malformed).collect(),
             has_webhook: self.webhook.is_some(),
@@ -128,7 +128,7 @@ impl<K: ExperimentObject> Seen<K> {
     }
 
     fn is_committed(&self, experiment: &Guarded<K>) -> bool {
-        let named = self.policy.as_ref().and_then(|policy| policy.annotations().get(COMMITTED));
+        let named = self.policy.as_ref().and_then(|policy| policy.annotations().get(COMMITTED_EXPERIMENT));
         let named = named.and_then(|text| serde_json::from_str::<RevisedExperiment>(text).ok());
         named.is_some_and(|it| {
             Some(&it.uid) == experiment.meta().uid.as_ref() && Some(it.generation) == experiment.meta().generation

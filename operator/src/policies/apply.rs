@@ -14,7 +14,8 @@ use super::observe::{Seen, named};
 use super::{Context, Error, FINALIZER};
 use crate::experiments::cascade;
 use crate::guarded::Guarded;
-use crate::objects::{self, POLICY_LABEL, apply, condition, ignore_gone};
+use crate::objects::{self, apply, condition, ignore_gone};
+use proviso_crds::names::POLICY_LABEL;
 
 /// Goes on with what answers, whatever the policy may say now.
 pub(super) async fn keep<O: Resource>(policy: &O, seen: &Seen, context: &Context) -> Result<(), Error> {

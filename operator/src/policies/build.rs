@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::ResourceExt as _;
 use proviso_core::{Action, Endpoint, PolicyId};
+use proviso_crds::names::{COMMITTED_EXPERIMENT, POLICY_LABEL, SERVER_LABEL};
 use proviso_crds::{
     Admission, FailurePolicy, MatchPolicy, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedExperiment,
     RevisedPolicy, RevisionRole,
@@ -12,8 +13,6 @@ use serde_json::{Value, json};
 
 use super::Error;
 use super::object::{self, PolicyObject};
-use crate::experiments::COMMITTED;
-use crate::objects::{POLICY_LABEL, SERVER_LABEL};
 use crate::policy_servers::build::name;
 
 /// Of both kinds of webhook configurations.
@@ -50,8 +49,8 @@ pub(super) fn revision<K: PolicyObject>(
     revision.metadata.namespace = Some(namespace.to_owned());
     revision.labels_mut().insert(SERVER_LABEL.to_owned(), spec.policy_server.clone());
     revision.labels_mut().insert(POLICY_LABEL.to_owned(), uid);
-    if let Some(committed) = policy.annotations().get(COMMITTED) {
-        revision.annotations_mut().insert(COMMITTED.to_owned(), committed.clone());
+    if let Some(committed) = policy.annotations().get(COMMITTED_EXPERIMENT) {
+        revision.annotations_mut().insert(COMMITTED_EXPERIMENT.to_owned(), committed.clone());
     }
     Ok(revision)
 }
@@ -59,8 +58,8 @@ pub(super) fn revision<K: PolicyObject>(
 /// The experiment whose commit made this generation. The annotation stays on the policy; what it names was committed to the
 /// first generation that has it.
 fn committed<K: PolicyObject>(policy: &K, before: &[PolicyRevision]) -> Option<RevisedExperiment> {
-    let named = policy.annotations().get(COMMITTED)?;
-    let is_known = before.iter().any(|revision| revision.annotations().get(COMMITTED) == Some(named));
+    let named = policy.annotations().get(COMMITTED_EXPERIMENT)?;
+    let is_known = before.iter().any(|revision| revision.annotations().get(COMMITTED_EXPERIMENT) == Some(named));
     serde_json::from_str(named).ok().filter(|_| !is_known)
 }
 

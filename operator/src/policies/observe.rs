@@ -18,7 +18,7 @@ use super::build::webhook_name;
 use super::object::{self, PolicyObject};
 use super::{Context, Error};
 use crate::guarded::{Guarded, Malformed};
-use crate::objects::{POLICY_LABEL, SERVER_LABEL};
+use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL};
 
 /// On a webhook configuration: who puts it there does with it what an emergency needs.
 pub(super) const BREAK_GLASS: &str = "proviso.dev/break-glass";

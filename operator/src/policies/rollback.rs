@@ -5,18 +5,16 @@ use kube::ResourceExt as _;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType};
 use proviso_crds::PolicyRevision;
+use proviso_crds::names::{POLICY_LABEL, ROLLBACK_TO};
 use serde_json::json;
 
 use super::object::{self, PolicyObject};
 use super::{Context, Error};
 use crate::guarded::Guarded;
-use crate::objects::POLICY_LABEL;
-
-pub(crate) const ANNOTATION: &str = "proviso.dev/rollback-to";
 
 /// Does what the annotation asks and removes it; whether there was one.
 pub(super) async fn wanted<K: PolicyObject>(policy: &K, context: &Context) -> Result<bool, Error> {
-    let Some(wanted) = policy.annotations().get(ANNOTATION) else { return Ok(false) };
+    let Some(wanted) = policy.annotations().get(ROLLBACK_TO) else { return Ok(false) };
     let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
     let revisions = Api::<Guarded<PolicyRevision>>::namespaced(context.client.clone(), &context.namespace);
     let revisions = revisions.list(&ListParams::default().labels(&format!("{POLICY_LABEL}={uid}"))).await?.items;

@@ -6,7 +6,8 @@ use kube::{Resource as _, ResourceExt as _};
 use proviso_crds::PolicyServer;
 use serde_json::{Map, Value, json};
 
-use crate::objects::{SERVER_LABEL, labels};
+use crate::objects::labels;
+use proviso_crds::names::SERVER_LABEL;
 
 /// `proviso.dev/v1alpha1`'s permissions that are not of one namespace; the chart makes it.
 const CLUSTER_ROLE: &str = "proviso-policy-server";

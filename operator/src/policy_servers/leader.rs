@@ -17,7 +17,8 @@ use serde_json::json;
 
 use super::{Context, Error, build, of_label, on_error};
 use crate::guarded::Guarded;
-use crate::objects::{RESYNC, SERVER_LABEL, condition, until, watching};
+use crate::objects::{RESYNC, condition, until, watching};
+use proviso_crds::names::SERVER_LABEL;
 
 /// Of its part of the status: the rest is another controller's.
 const MANAGER: &str = "proviso-operator-leader";

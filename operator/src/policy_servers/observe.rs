@@ -10,7 +10,7 @@ use super::secrets::Found;
 use super::{Context, Error, build};
 use crate::authority;
 use crate::guarded::Guarded;
-use crate::objects::SERVER_LABEL;
+use proviso_crds::names::SERVER_LABEL;
 
 pub(super) struct Seen {
     pub secrets: Found,

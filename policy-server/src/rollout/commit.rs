@@ -2,9 +2,9 @@
 //! is written down before, and the policy's own manifest tells afterwards whether it has: a crash at any moment is either
 //! finished or forgotten at the next start.
 
+use proviso_crds::names::COMMITTED_EXPERIMENT;
 use std::path::{Path, PathBuf};
 
-use proviso_api::kubernetes::commit::COMMITTED;
 use proviso_api::{Error, StoredExperiment, StoredPolicy};
 use proviso_artifacts::{Digest, remove_for_good, write_atomically};
 use serde::{Deserialize, Serialize};
@@ -52,13 +52,9 @@ pub(super) fn run(
     let from = experiment_draft.path().parent().unwrap_or(folder).to_owned();
     let is_elsewhere = policy_draft.path().parent() != Some(&from);
     let spec = if is_elsewhere { moved(experiment.spec.clone(), &from) } else { experiment.spec.clone() };
-    let generation = experiment.meta.version.split('-').next().and_then(|number| number.parse::<u64>().ok());
-    let committed = json!({
-        "name": experiment.name.name, "uid": experiment.meta.uid, "generation": generation, "etag": experiment.meta.etag,
-    })
-    .to_string();
+    let committed = experiment.committed();
     let mut annotations = policy.meta.annotations.clone();
-    annotations.insert(COMMITTED.to_owned(), committed.clone());
+    annotations.insert(COMMITTED_EXPERIMENT.to_owned(), committed.clone());
     let (policy_object, experiment_object) = (ObjectId::Policy(policy.id.clone()), experiment_object(&experiment.name));
     let content = Content { spec: json!(spec), annotations };
     if policy_draft.path() == experiment_draft.path() {
@@ -114,7 +110,9 @@ fn is_half_done(intent: &Intent) -> bool {
     let is_committed = Draft::open(&intent.policy_file).is_ok_and(|draft| {
         draft.document(&policy).is_ok_and(|text| {
             let object: Option<serde_json::Value> = serde_yaml::from_str(text.trim_start_matches("---")).ok();
-            object.is_some_and(|object| object["metadata"]["annotations"][COMMITTED] == intent.committed.as_str())
+            object.is_some_and(|object| {
+                object["metadata"]["annotations"][COMMITTED_EXPERIMENT] == intent.committed.as_str()
+            })
         })
     });
     let is_there = Draft::open(&intent.experiment_file).is_ok_and(|draft| {
@@ -230,7 +228,10 @@ mod tests {
         let stage = Stage::new();
         stage.commit().unwrap();
         let text = stage.text("p.json").unwrap();
-        assert!(text.contains("new") && text.contains(COMMITTED) && text.contains("\\\"generation\\\":3"), "{text}");
+        assert!(
+            text.contains("new") && text.contains(COMMITTED_EXPERIMENT) && text.contains("\\\"generation\\\":3"),
+            "{text}"
+        );
         assert_eq!((stage.text("e.json"), stage.text(INTENT)), (None, None));
     }
 
@@ -248,7 +249,7 @@ mod tests {
         let intent = Intent {
             policy: "cluster.p".into(),
             policy_file: stage.path("p.json"),
-            committed: recorded["metadata"]["annotations"][COMMITTED].as_str().unwrap().to_owned(),
+            committed: recorded["metadata"]["annotations"][COMMITTED_EXPERIMENT].as_str().unwrap().to_owned(),
             namespace: None,
             experiment: "e".into(),
             experiment_file: stage.path("e.json"),

@@ -5,6 +5,7 @@
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
+use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT};
 use serde_json::{Value, json};
 
 use super::object::{self, Kind};
@@ -12,10 +13,6 @@ use super::{ATTEMPTS, Authorizer, Kubernetes, Result};
 use crate::error::{Code, Error};
 use crate::store::{Committing, ExperimentName, StoredExperiment, StoredPolicy};
 
-/// On an experiment: since when it is being committed, as a time of RFC 3339.
-pub const INTENT: &str = "proviso.dev/commit-intent";
-/// On a policy: which experiment its spec comes from, as JSON.
-pub const COMMITTED: &str = "proviso.dev/committed-experiment";
 /// How long a commit may take before another one does not wait for it.
 const INTENT_LASTS: SignedDuration = SignedDuration::from_secs(30);
 
@@ -73,13 +70,13 @@ impl<'a, A: Authorizer> Commit<'a, A> {
             }
             self.check_parent(&policy)?;
             let now = Timestamp::now();
-            let other = object.annotations().get(INTENT).and_then(|intent| intent.parse::<Timestamp>().ok());
+            let other = object.annotations().get(COMMIT_INTENT).and_then(|intent| intent.parse::<Timestamp>().ok());
             if other.is_some_and(|since| now.duration_since(since) < INTENT_LASTS) {
                 let message = format!("{} is being committed by another call", self.name);
                 return Err(Error::new(Code::Aborted, "COMMIT_UNDER_WAY", message));
             }
             let intent = now.to_string();
-            object.annotations_mut().insert(INTENT.to_owned(), intent.clone());
+            object.annotations_mut().insert(COMMIT_INTENT.to_owned(), intent.clone());
             match self.replace_experiment(&object).await {
                 Ok(object) => return Ok(Marked { object, stored, intent }),
                 Err(error) if error.code == Code::Aborted => {}
@@ -93,15 +90,12 @@ impl<'a, A: Authorizer> Commit<'a, A> {
     pub async fn copy(&self, marked: &Marked) -> Result<StoredPolicy> {
         let (policy, stored) = (&self.name.policy, &marked.stored);
         let name = format!("policies/{policy}");
-        let committed = json!({
-            "name": self.name.name, "uid": stored.meta.uid, "generation": marked.object.metadata.generation,
-            "etag": stored.meta.etag,
-        });
+        let committed = stored.committed();
         for _ in 0..ATTEMPTS {
             let mut object = self.store.get_policy(policy).await?;
             self.check_parent(&object)?;
             object.data["spec"] = json!(stored.spec);
-            object.annotations_mut().insert(COMMITTED.to_owned(), committed.to_string());
+            object.annotations_mut().insert(COMMITTED_EXPERIMENT.to_owned(), committed.clone());
             match self.store.replace(Kind::Policy, policy.namespace(), &object, &name).await {
                 Ok(object) => return object::policy(&object),
                 Err(error) if error.code == Code::Aborted => {}
@@ -136,10 +130,10 @@ impl<'a, A: Authorizer> Commit<'a, A> {
     async fn unmark(&self, marked: &Marked) {
         let mut object = marked.object.clone();
         for _ in 0..ATTEMPTS {
-            if object.annotations().get(INTENT) != Some(&marked.intent) {
+            if object.annotations().get(COMMIT_INTENT) != Some(&marked.intent) {
                 return;
             }
-            object.annotations_mut().remove(INTENT);
+            object.annotations_mut().remove(COMMIT_INTENT);
             match self.replace_experiment(&object).await {
                 Err(error) if error.code == Code::Aborted => match self.store.get_experiment(self.name).await {
                     Ok(found) => object = found,
@@ -167,7 +161,7 @@ impl<'a, A: Authorizer> Commit<'a, A> {
 
 /// Whether this very experiment was committed into the policy.
 fn is_committed(policy: &DynamicObject, experiment: &DynamicObject) -> bool {
-    let recorded = policy.annotations().get(COMMITTED);
+    let recorded = policy.annotations().get(COMMITTED_EXPERIMENT);
     let recorded: Option<Value> = recorded.and_then(|json| serde_json::from_str(json).ok());
     recorded
         .is_some_and(|recorded| recorded["uid"].as_str() == experiment.uid().as_deref() && experiment.uid().is_some())

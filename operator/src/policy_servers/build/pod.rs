@@ -6,7 +6,7 @@ use proviso_crds::{Cache, EmptyDir, PolicyServer, PolicyServerSpec};
 use serde_json::{Value, json};
 
 use super::{Place, cache_name, name, signing_name, sources_name, text, tls_name};
-use crate::objects::SERVER_LABEL;
+use proviso_crds::names::SERVER_LABEL;
 
 /// Distroless images call this user `nonroot`.
 const USER: u32 = 65_532;
