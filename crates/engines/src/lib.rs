@@ -4,6 +4,7 @@
 pub mod cel;
 pub mod error;
 pub mod group;
+pub mod host;
 mod isolation;
 pub mod rego;
 #[cfg(feature = "wasm")]
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use proviso_core::{Review, Verdict};
 
 pub use error::{CompileError, EvaluationError, SettingsError};
+pub use host::{Host, HostCall, NoHost};
 
 /// When an evaluation must have ended.
 #[derive(Clone, Copy, Debug)]
