@@ -10,25 +10,22 @@ mod object;
 mod observe;
 mod status;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::{Action, Controller};
-use kube::runtime::events::{Event, Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Api, Client, Resource, ResourceExt as _};
+use kube::{Api, Resource, ResourceExt as _};
 use proviso_core::experiment::rollout;
-use proviso_core::policy_id::PolicyIdError;
 use proviso_crds::PolicyRevision;
 
 use crate::authority;
-use crate::guarded::{Guarded, Reports};
-use crate::objects::{self, MANAGER, RESYNC, RETRY, note};
-use crate::policies::object::PolicyObject;
+use crate::context::{Context, Error};
+use crate::guarded::Guarded;
+use crate::objects::{self, RESYNC, RETRY};
+use crate::policies::object::{PolicyObject, id as id_of};
 use proviso_crds::names::{EXPERIMENT_LABEL, SERVER_LABEL};
 
 pub(crate) use object::ExperimentObject;
@@ -36,75 +33,8 @@ pub(crate) use object::ExperimentObject;
 /// On an experiment: its candidate and its webhook go before it does.
 const FINALIZER: &str = "proviso.dev/preview";
 
-/// What every reconcile needs.
-pub struct Context {
-    client: Client,
-    namespace: String,
-    authority: authority::Receiver,
-    reports: Arc<Reports>,
-    /// When what came of an experiment was written last, by its uid.
-    counted: Mutex<HashMap<String, Instant>>,
-}
-
-impl Context {
-    pub fn new(client: Client, namespace: String, authority: authority::Receiver, reports: Arc<Reports>) -> Self {
-        Self { client, namespace, authority, reports, counted: Mutex::default() }
-    }
-
-    /// Tells the owner of an experiment.
-    async fn publish<K: ExperimentObject>(&self, experiment: &K, event: Event) -> kube::Result<()> {
-        let event = Event { note: event.note.as_deref().map(note), ..event };
-        let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
-        // Each says something else: see `policies::Context::publish`.
-        Recorder::new(self.client.clone(), reporter).publish(&event, &experiment.object_ref(&())).await
-    }
-
-    /// The same, where something is to be done that must not wait for it.
-    async fn tell<K: ExperimentObject>(&self, experiment: &K, event: Event) {
-        let reason = event.reason.clone();
-        if let Err(error) = self.publish(experiment, event).await {
-            tracing::warn!(experiment = experiment.name_any(), reason, %error, "an Event cannot be written");
-        }
-    }
-
-    /// Who vouches for the policy servers, in PEM; nothing before that is known.
-    fn bundle(&self) -> Option<String> {
-        self.authority.borrow().as_ref().map(|trusted| trusted.bundle.clone())
-    }
-
-    fn with_counted<T>(&self, change: impl FnOnce(&mut HashMap<String, Instant>) -> T) -> T {
-        // What is in it is whole even if somebody panicked.
-        change(&mut self.counted.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Why a reconcile did not come to its end.
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error(transparent)]
-    Kubernetes(#[from] kube::Error),
-    #[error(transparent)]
-    Name(#[from] PolicyIdError),
-    #[error("an object of the API server's has no {0}")]
-    Incomplete(&'static str),
-    #[error("there is no authority yet that vouches for policy servers")]
-    NoAuthority,
-}
-
-impl Error {
-    /// Stable name: log field.
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::Kubernetes(_) => "KubernetesError",
-            Self::Name(_) => "InvalidName",
-            Self::Incomplete(_) => "IncompleteObject",
-            Self::NoAuthority => "NoAuthority",
-        }
-    }
-}
-
 /// Follows the experiments of one kind until it is dropped.
-pub async fn run<K: ExperimentObject>(context: Arc<Context>) {
+pub(crate) async fn run<K: ExperimentObject>(context: Arc<Context>) {
     let client = context.client.clone();
     let changes = objects::watching();
     let ours = changes.clone().labels(EXPERIMENT_LABEL);
@@ -251,7 +181,7 @@ async fn reconcile<K: ExperimentObject>(experiment: Arc<Guarded<K>>, context: Ar
 
 #[allow(clippy::needless_pass_by_value, reason = "what a controller calls")]
 fn on_error<K: ExperimentObject>(experiment: Arc<Guarded<K>>, error: &Error, _: Arc<Context>) -> Action {
-    let experiment = object::id(&*experiment).map_or_else(|_| experiment.name_any(), |id| id.to_string());
+    let experiment = id_of(&*experiment).map_or_else(|_| experiment.name_any(), |id| id.to_string());
     tracing::warn!(experiment, reason = error.reason(), %error, "reconcile failed; trying again");
     Action::requeue(RETRY)
 }

@@ -5,6 +5,7 @@ mod admission;
 mod api;
 mod authority;
 pub mod config;
+mod context;
 mod experiments;
 mod guarded;
 mod objects;
@@ -32,6 +33,7 @@ use crate::admission::Admission;
 use crate::api::FrontProxies;
 use crate::authority::Authority;
 use crate::config::{Config, LogFormat};
+use crate::context::Context;
 use crate::guarded::Reports;
 
 /// The Lease of the operator that works: of several, one does.
@@ -118,8 +120,8 @@ async fn serve(
 /// What only one operator does.
 struct Controllers {
     authority: Authority,
-    policies: Arc<policies::Context>,
-    experiments: Arc<experiments::Context>,
+    /// Of policies and experiments.
+    context: Arc<Context>,
     servers: Arc<policy_servers::Context>,
     registration: admission::Registration,
     actions: api::registration::Registration,
@@ -134,17 +136,11 @@ impl Controllers {
         let place =
             policy_servers::build::Place { namespace: namespace.clone(), image: config.policy_server_image.clone() };
         Self {
-            policies: Arc::new(policies::Context::new(
+            context: Arc::new(Context::new(
                 client.clone(),
                 namespace.clone(),
                 trusted(),
                 config.retire_after,
-                Arc::clone(&reports),
-            )),
-            experiments: Arc::new(experiments::Context::new(
-                client.clone(),
-                namespace.clone(),
-                trusted(),
                 Arc::clone(&reports),
             )),
             servers: Arc::new(policy_servers::Context::new(client.clone(), place, lifetimes, trusted(), reports)),
@@ -160,10 +156,10 @@ impl Controllers {
             self.authority.run(),
             self.registration.run(),
             self.actions.run(),
-            policies::run::<Policy>(Arc::clone(&self.policies)),
-            policies::run::<ClusterPolicy>(Arc::clone(&self.policies)),
-            experiments::run::<PolicyExperiment>(Arc::clone(&self.experiments)),
-            experiments::run::<ClusterPolicyExperiment>(Arc::clone(&self.experiments)),
+            policies::run::<Policy>(Arc::clone(&self.context)),
+            policies::run::<ClusterPolicy>(Arc::clone(&self.context)),
+            experiments::run::<PolicyExperiment>(Arc::clone(&self.context)),
+            experiments::run::<ClusterPolicyExperiment>(Arc::clone(&self.context)),
             policy_servers::run(Arc::clone(&self.servers)),
             policy_servers::leader::run(Arc::clone(&self.servers)),
         );

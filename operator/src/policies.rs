@@ -10,102 +10,29 @@ mod rollback;
 mod status;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::{Action, Controller};
-use kube::runtime::events::{Event, Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Api, Client, Resource, ResourceExt as _};
-use proviso_core::policy_id::PolicyIdError;
+use kube::{Api, Resource, ResourceExt as _};
 use proviso_core::rollout;
 use proviso_crds::{PolicyRevision, RevisionRole};
 
 use crate::authority;
+use crate::context::{Context, Error};
 use crate::experiments::ExperimentObject as _;
-use crate::guarded::{Guarded, Reports};
-use crate::objects::{self, MANAGER, RESYNC, RETRY, note};
+use crate::guarded::Guarded;
+use crate::objects::{self, RESYNC, RETRY};
 use object::PolicyObject;
 use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL};
 
 /// On a policy: its revisions go before it does.
 const FINALIZER: &str = "proviso.dev/revisions";
 
-/// What every reconcile needs.
-pub struct Context {
-    client: Client,
-    namespace: String,
-    authority: authority::Receiver,
-    retire_after: Duration,
-    reports: Arc<Reports>,
-}
-
-impl Context {
-    pub fn new(
-        client: Client,
-        namespace: String,
-        authority: authority::Receiver,
-        retire_after: Duration,
-        reports: Arc<Reports>,
-    ) -> Self {
-        Self { client, namespace, authority, retire_after, reports }
-    }
-
-    /// Tells the owner of a policy.
-    async fn publish<K: PolicyObject>(&self, policy: &K, event: Event) -> kube::Result<()> {
-        let event = Event { note: event.note.as_deref().map(note), ..event };
-        let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
-        // A recorder counts what has the same reason as one Event, with the words of the first. Each of ours is about
-        // another generation, or says something new about it.
-        Recorder::new(self.client.clone(), reporter).publish(&event, &policy.object_ref(&())).await
-    }
-
-    /// The same, where something is to be done that must not wait for it: a namespace that ends takes no Events.
-    async fn tell<K: PolicyObject>(&self, policy: &K, event: Event) {
-        let reason = event.reason.clone();
-        if let Err(error) = self.publish(policy, event).await {
-            tracing::warn!(policy = policy.name_any(), reason, %error, "an Event cannot be written");
-        }
-    }
-
-    /// Who vouches for the policy servers, in PEM; nothing before that is known.
-    fn bundle(&self) -> Option<String> {
-        self.authority.borrow().as_ref().map(|trusted| trusted.bundle.clone())
-    }
-}
-
-/// Why a reconcile did not come to its end.
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error(transparent)]
-    Kubernetes(#[from] kube::Error),
-    #[error(transparent)]
-    Name(#[from] PolicyIdError),
-    #[error("an object of the API server's has no {0}")]
-    Incomplete(&'static str),
-    #[error("an object cannot be written as JSON: {0}")]
-    Json(#[from] serde_json::Error),
-    #[error("there is no authority yet that vouches for policy servers")]
-    NoAuthority,
-}
-
-impl Error {
-    /// Stable name: log field.
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::Kubernetes(_) => "KubernetesError",
-            Self::Name(_) => "InvalidName",
-            Self::Incomplete(_) => "IncompleteObject",
-            Self::Json(_) => "InvalidObject",
-            Self::NoAuthority => "NoAuthority",
-        }
-    }
-}
-
 /// Follows the policies of one kind until it is dropped.
-pub async fn run<K: PolicyObject>(context: Arc<Context>) {
+pub(crate) async fn run<K: PolicyObject>(context: Arc<Context>) {
     let client = context.client.clone();
     let changes = objects::watching();
     let ours = changes.clone().labels(POLICY_LABEL);

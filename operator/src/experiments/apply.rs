@@ -14,10 +14,12 @@ use serde_json::json;
 
 use super::object::{self, ExperimentObject};
 use super::observe::Seen;
-use super::{Context, Error, FINALIZER, build};
+use super::{FINALIZER, build};
+use crate::context::{Context, Error};
 use crate::guarded::Guarded;
 use crate::objects::{self, apply, ignore_gone};
 use crate::policies::apply::webhook;
+use crate::policies::object::id as id_of;
 
 /// Breaks off where the rest is to be decided anew.
 pub(super) async fn decision<K: ExperimentObject>(
@@ -125,7 +127,7 @@ async fn switch<K: ExperimentObject>(
     decision: &Decision,
     context: &Context,
 ) -> Result<(), Error> {
-    let id = object::id(experiment)?;
+    let id = id_of(experiment)?;
     if !decision.webhook {
         if seen.webhook.is_some() {
             let webhooks = Api::<ValidatingWebhookConfiguration>::all(context.client.clone());

@@ -8,10 +8,10 @@ use proviso_crds::{
 };
 use serde_json::{Value, json};
 
-use super::Error;
-use super::object::{self, ExperimentObject};
+use super::object::ExperimentObject;
+use crate::context::Error;
 use crate::policies::build::webhook;
-use crate::policies::object::PolicyObject as _;
+use crate::policies::object::{PolicyObject as _, id as id_of};
 use proviso_crds::names::{EXPERIMENT_LABEL, SERVER_LABEL};
 
 /// On a candidate: the start of the preview that it was made for. Another start is another candidate.
@@ -32,7 +32,7 @@ pub(super) fn candidate<K: ExperimentObject>(
     let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
     let spec = experiment.spec();
     let mut revision = PolicyRevision::new(
-        &format!("experiment.{}-{}", object::id(experiment)?, made_for.generation),
+        &format!("experiment.{}-{}", id_of(experiment)?, made_for.generation),
         PolicyRevisionSpec {
             policy_server: made_for.policy.server.clone(),
             policy_ref: RevisedPolicy {

@@ -28,11 +28,6 @@ pub(crate) trait ExperimentObject:
     fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>>;
 }
 
-/// The id of an experiment: its scope and its name, as of a policy.
-pub(super) fn id<O: Resource>(object: &O) -> Result<PolicyId, PolicyIdError> {
-    PolicyId::new(object.namespace().as_deref(), &object.name_any())
-}
-
 /// The id of the policy with this name in the scope of an object.
 pub(super) fn policy_id<O: Resource>(object: &O, policy: &str) -> Result<PolicyId, PolicyIdError> {
     PolicyId::new(object.namespace().as_deref(), policy)

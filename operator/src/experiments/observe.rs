@@ -12,11 +12,12 @@ use proviso_core::experiment::rollout::{COMMIT_WITHIN, Candidate, MadeFor, Obser
 use proviso_crds::{PolicyRevision, PreviewState, RevisedExperiment};
 
 use super::build::{START, webhook_name};
-use super::object::{self, ExperimentObject};
-use super::{Context, Error, cascade};
+use super::cascade;
+use super::object::ExperimentObject;
+use crate::context::{Context, Error};
 use crate::guarded::{Guarded, Malformed};
-use crate::policies::object::PolicyObject;
-use crate::policies::observe::{is_marked_live, is_ready, outcome, pod, replica};
+use crate::policies::object::{PolicyObject, id as id_of};
+use crate::policies::observe::{is_marked_live, outcome, ready_pods, replica};
 
 pub(super) struct Seen<K: ExperimentObject> {
     /// None if there is none, and if it cannot be told which.
@@ -41,7 +42,7 @@ impl<K: ExperimentObject> Seen<K> {
         let of_servers = ListParams::default().labels(SERVER_LABEL);
         let revisions = Api::<Guarded<PolicyRevision>>::namespaced(client.clone(), &context.namespace);
         let pods = Api::<Pod>::namespaced(client.clone(), &context.namespace);
-        let (webhooks, webhook) = (Api::all(client.clone()), webhook_name(&object::id(experiment)?));
+        let (webhooks, webhook) = (Api::all(client.clone()), webhook_name(&id_of(experiment)?));
         let (candidates, pods, webhook) =
             tokio::try_join!(revisions.list(&of_experiment), pods.list(&of_servers), webhooks.get_opt(&webhook),)?;
         let (candidates, malformed) = context.reports.sort(candidates.items).await;
@@ -104,12 +105,7 @@ impl<K: ExperimentObject> Seen<K> {
             rides: known.is_some_and(|known| self.rides(known)),
             candidates: self.candidates.iter().map(candidate).chain(malformed).collect(),
             has_webhook: self.webhook.is_some(),
-            pods: self
-                .pods
-                .iter()
-                .filter(|pod| server.is_some() && pod.labels().get(SERVER_LABEL) == server.as_ref() && is_ready(pod))
-                .filter_map(pod)
-                .collect(),
+            pods: server.map(|server| ready_pods(&self.pods, &server)).unwrap_or_default(),
         }
     }
 

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::build::START;
 use super::object::{self, ExperimentObject};
 use super::observe::Seen;
-use super::{Context, Error};
+use crate::context::{Context, Error};
 use crate::objects::{self, condition};
 
 /// How often what came of an experiment is written at most.

@@ -8,10 +8,11 @@ use proviso_core::rollout::{Decision, Observed};
 use proviso_crds::PolicyRevision;
 use serde_json::{Value, json};
 
+use super::FINALIZER;
 use super::build::{self, webhook_name};
 use super::object::{self, PolicyObject};
 use super::observe::{Seen, named};
-use super::{Context, Error, FINALIZER};
+use crate::context::{Context, Error};
 use crate::experiments::cascade;
 use crate::guarded::Guarded;
 use crate::objects::{self, apply, condition, ignore_gone};

@@ -11,8 +11,8 @@ use proviso_crds::{
 };
 use serde_json::{Value, json};
 
-use super::Error;
 use super::object::{self, PolicyObject};
+use crate::context::Error;
 use crate::policy_servers::build::name;
 
 /// Of both kinds of webhook configurations.

@@ -30,7 +30,7 @@ pub(crate) trait PolicyObject:
     fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>>;
 }
 
-/// The id of a policy, whatever else can be read of it.
+/// The id of a policy, or of an experiment: its scope and its name, whatever else can be read of it.
 pub(crate) fn id<O: Resource>(object: &O) -> Result<PolicyId, PolicyIdError> {
     PolicyId::new(object.namespace().as_deref(), &object.name_any())
 }

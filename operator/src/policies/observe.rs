@@ -16,7 +16,7 @@ use proviso_crds::{PolicyRevision, Readiness, ReplicaStatus};
 
 use super::build::webhook_name;
 use super::object::{self, PolicyObject};
-use super::{Context, Error};
+use crate::context::{Context, Error};
 use crate::guarded::{Guarded, Malformed};
 use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL};
 
@@ -76,12 +76,7 @@ impl Seen {
             live,
             is_held: self.break_glass().is_some(),
             revisions: known.chain(unknown).collect(),
-            pods: self
-                .pods
-                .iter()
-                .filter(|pod| server.is_some() && pod.labels().get(SERVER_LABEL) == server && is_ready(pod))
-                .filter_map(pod)
-                .collect(),
+            pods: server.map(|server| ready_pods(&self.pods, server)).unwrap_or_default(),
             history_limit: spec.map_or(usize::MAX, |spec| spec.revision_history_limit.try_into().unwrap_or(usize::MAX)),
             retire_after,
         }
@@ -184,12 +179,17 @@ pub(crate) fn replica(status: &ReplicaStatus) -> Replica {
     }
 }
 
-pub(crate) fn pod(pod: &Pod) -> Option<proviso_core::rollout::Pod> {
-    Some(proviso_core::rollout::Pod { name: pod.name_any(), uid: pod.uid()? })
+/// The Ready pods of this policy server.
+pub(crate) fn ready_pods(pods: &[Pod], server: &str) -> Vec<proviso_core::rollout::Pod> {
+    let of_server = |pod: &&Pod| pod.labels().get(SERVER_LABEL).is_some_and(|label| label == server) && is_ready(pod);
+    pods.iter()
+        .filter(of_server)
+        .filter_map(|pod| Some(proviso_core::rollout::Pod { name: pod.name_any(), uid: pod.uid()? }))
+        .collect()
 }
 
 /// Ready, and not on its way out.
-pub(crate) fn is_ready(pod: &Pod) -> bool {
+fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let is_ready = conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True");
     is_ready && pod.meta().deletion_timestamp.is_none()

@@ -9,7 +9,7 @@ use proviso_crds::names::{POLICY_LABEL, ROLLBACK_TO};
 use serde_json::json;
 
 use super::object::{self, PolicyObject};
-use super::{Context, Error};
+use crate::context::{Context, Error};
 use crate::guarded::Guarded;
 
 /// Does what the annotation asks and removes it; whether there was one.

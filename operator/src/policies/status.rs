@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::object::{self, PolicyObject};
 use super::observe::{BREAK_GLASS, BreakGlass, Seen};
-use super::{Context, Error};
+use crate::context::{Context, Error};
 use crate::objects::{self, condition};
 
 /// Of the condition `Live` while somebody holds the webhook.
