@@ -16,9 +16,7 @@ fn repository() -> PathBuf {
 async fn start(name: &str) -> Result<(ControlPlane, Kubectl)> {
     let plane = ControlPlane::start(name).await?;
     let kubectl = Kubectl::new(plane.kubeconfig())?;
-    for (file, _) in proviso_crds::definitions() {
-        kubectl.run(&["apply", "-f", repository().join("crds").join(file).to_str().unwrap()]).await?;
-    }
+    kubectl.run(&["apply", "-f", env!("CARGO_MANIFEST_DIR")]).await?;
     kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).await?;
     Ok((plane, kubectl))
 }

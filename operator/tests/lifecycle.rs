@@ -8,7 +8,6 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -48,13 +47,7 @@ impl Stage {
         let plane = ControlPlane::start(name).await?;
         plane.ensure_controllers()?;
         let kubectl = Kubectl::new(plane.kubeconfig())?;
-        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds");
-        for entry in std::fs::read_dir(crds)? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "yaml") {
-                kubectl.run(&["create", "-f", path.to_str().unwrap()]).await?;
-            }
-        }
+        kubectl.run(&["create", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../crds")]).await?;
         kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await?;
         for namespace in [NAMESPACE, TEAM] {
             kubectl.run(&["create", "namespace", namespace]).await?;

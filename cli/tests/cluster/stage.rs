@@ -55,13 +55,7 @@ impl Stage {
 
     pub async fn with_kinds(name: &str) -> Result<Self> {
         let stage = Self::start(name).await?;
-        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds");
-        for entry in std::fs::read_dir(crds)? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "yaml") {
-                stage.kubectl.run(&["create", "-f", path.to_str().unwrap()]).await?;
-            }
-        }
+        stage.kubectl.run(&["create", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../crds")]).await?;
         stage.kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await?;
         Ok(stage)
     }

@@ -8,7 +8,6 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,10 +46,7 @@ impl Stage {
     async fn start(name: &str) -> Self {
         let plane = ControlPlane::start(name).await.unwrap();
         let kubectl = Kubectl::new(plane.kubeconfig()).unwrap();
-        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
-        for (file, _) in proviso_crds::definitions() {
-            kubectl.run(&["create", "-f", crds.join(file).to_str().unwrap()]).await.unwrap();
-        }
+        kubectl.run(&["create", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../../crds")]).await.unwrap();
         kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await.unwrap();
         let client = plane.client().await.unwrap();
         // Established is not yet stored.

@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -64,10 +63,7 @@ impl Stage {
         let plane = ControlPlane::start(name).await?;
         plane.ensure_controllers()?;
         let kubectl = Kubectl::new(plane.kubeconfig())?;
-        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds");
-        for (file, _) in proviso_crds::definitions() {
-            kubectl.run(&["create", "-f", crds.join(file).to_str().unwrap()]).await?;
-        }
+        kubectl.run(&["create", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../crds")]).await?;
         kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await?;
         kubectl.run(&["create", "namespace", NAMESPACE]).await?;
         let client = plane.client().await?;

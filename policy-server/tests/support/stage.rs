@@ -1,6 +1,6 @@
 //! A real control plane that knows the kinds, and replicas of the policy server `default` in it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -39,10 +39,7 @@ impl Stage {
     pub async fn start_with(test: &str, options: Options) -> Result<Self> {
         let plane = ControlPlane::start_with(test, options).await?;
         let kubectl = Kubectl::new(plane.kubeconfig())?;
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds");
-        for (file, _) in proviso_crds::definitions() {
-            kubectl.run(&["apply", "-f", folder.join(file).to_str().unwrap()]).await?;
-        }
+        kubectl.run(&["create", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../crds")]).await?;
         kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).await?;
         let client = plane.client().await?;
         let revisions = Api::default_namespaced_with(client.clone(), &ApiResource::erase::<PolicyRevision>(&()));
