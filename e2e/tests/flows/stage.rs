@@ -234,6 +234,8 @@ impl Stage {
 
     /// Waits until every operator is Ready, and is the one that API servers ask.
     pub async fn until_operated(&self) -> Result<()> {
+        // In a row, but not all within one look: a busy machine takes its time.
+        let mut answered = 0;
         until("Ready operators", PATIENCE, async || {
             let operators = self.pods().list(&ListParams::default().labels(OPERATORS)).await?;
             let ready = operators.iter().filter(|pod| is_ready(pod)).count();
@@ -244,8 +246,10 @@ impl Stage {
                 "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "looked-at"},
                 "spec": deny("looked-at", "no"),
             });
-            for _ in 0..20 {
-                self.policies().patch("looked-at", &only_try, &Patch::Apply(&policy)).await?;
+            while answered < 20 {
+                let answer = self.policies().patch("looked-at", &only_try, &Patch::Apply(&policy)).await;
+                answered = if answer.is_ok() { answered + 1 } else { 0 };
+                answer?;
             }
             Ok(())
         })
