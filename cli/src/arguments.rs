@@ -1,6 +1,9 @@
 //! The arguments. Nothing else reads the environment, but the client for KUBECONFIG and the terminal for its colours.
 
 mod experiment;
+mod modules;
+mod new;
+mod policies;
 mod server;
 
 use std::path::PathBuf;
@@ -11,6 +14,9 @@ use clap::{ArgMatches, Args, CommandFactory as _, Parser, Subcommand, ValueEnum}
 use clap_complete::Shell;
 
 pub use experiment::{Commit, Create, Experiment, Experiments, Start, Status as ExperimentStatus};
+pub use modules::{Annotate, DigestOf, Inspect, Pull, Push, Verify};
+pub use new::{Language, New};
+pub use policies::{Import, Registries, Run, Test, TestForm};
 pub use server::Server;
 
 use crate::policy_ref::PolicyRef;
@@ -80,6 +86,21 @@ pub enum Command {
     /// In the cluster, or with --server at a policy server over a folder.
     #[command(visible_alias = "exp", alias = "experiments", arg_required_else_help = true)]
     Experiment(Experiments),
+    Test(Test),
+    Run(Run),
+    Import(Import),
+    Inspect(Inspect),
+    Digest(DigestOf),
+    Verify(Verify),
+    Pull(Pull),
+    Push(Push),
+    Annotate(Annotate),
+    New(New),
+    /// Write a manual page for each command into a folder
+    Man {
+        /// The folder
+        folder: PathBuf,
+    },
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -204,6 +225,8 @@ pub fn command(program: &'static str) -> clap::Command {
   {program} experiment create stricter --from policy/required-labels -f changed.yaml --start
   {program} experiment status stricter --watch
   {program} experiment commit stricter
+  {program} test policies/
+  {program} run policy.yaml pod.yaml
 
 Names of a policy:
   policy/NAME, pvp/NAME          a Policy of the namespace

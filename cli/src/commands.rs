@@ -1,12 +1,18 @@
-//! The commands: each reads from the cluster, makes a report, and prints it.
+//! The commands: each reads from the cluster, or from files, makes a report, and prints it.
 
 mod ask;
 pub mod experiment;
 mod follow;
+pub mod import;
+pub mod man;
+pub mod modules;
+pub mod new;
 pub mod revisions;
 pub mod rollback;
+pub mod run;
 mod screen;
 pub mod status;
+pub mod test;
 
 use std::io::{IsTerminal as _, Write as _};
 

@@ -76,6 +76,30 @@ pub enum Error {
     #[error("{0}")]
     Server(#[from] crate::server::ServerError),
     #[error("{0}")]
+    Document(#[from] crate::documents::DocumentError),
+    #[error("{0}")]
+    Field(proviso_crds::validation::FieldError),
+    #[error("{0}")]
+    Prepare(#[from] crate::evaluate::PrepareError),
+    #[error("{0}")]
+    Suite(#[from] crate::suite::SuiteError),
+    #[error("{0}")]
+    Filter(#[from] crate::suite::FilterError),
+    #[error("{0}")]
+    Import(#[from] crate::import::ImportErrors),
+    #[error("{0}")]
+    Module(#[from] crate::module::ModuleError),
+    #[error("{0}")]
+    Reference(#[from] proviso_artifacts::ReferenceError),
+    #[error("{0}")]
+    Fetch(Box<proviso_artifacts::FetchError>),
+    #[error("{0}")]
+    Push(Box<proviso_artifacts::PushError>),
+    #[error("{name} has the digest {actual}, not {wanted}")]
+    OtherModule { name: String, actual: proviso_artifacts::Digest, wanted: proviso_artifacts::Digest },
+    #[error("{}: {error}", file.display())]
+    File { file: std::path::PathBuf, error: std::io::Error },
+    #[error("{0}")]
     Usage(String),
     #[error("the output cannot be written: {0}")]
     Output(#[from] std::io::Error),
@@ -138,8 +162,15 @@ impl Error {
             Self::Rollback(error) => error.remedy(program)?,
             Self::Experiment(error) => error.remedy(program)?,
             Self::Server(error) => error.remedy()?.to_owned(),
-            Self::Refused { .. } | Self::Manifest(_) | Self::Usage(_) | Self::Output(_) | Self::Json(_) | Self::Yaml(_) => return None,
+            // They say it themselves.
+            _ => return None,
         })
+    }
+
+    /// About a file that cannot be written.
+    #[must_use]
+    pub fn file(file: &std::path::Path, error: std::io::Error) -> Self {
+        Self::File { file: file.to_owned(), error }
     }
 
     /// Whether nobody knows what became of the request.
@@ -152,7 +183,19 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Usage(_) => ExitCode::from(2),
+            // 1 is for what a test, a policy or a comparison says.
+            Self::Usage(_)
+            | Self::Document(_)
+            | Self::Field(_)
+            | Self::Prepare(_)
+            | Self::Suite(_)
+            | Self::Filter(_)
+            | Self::Import(_)
+            | Self::File { .. }
+            | Self::Module(_)
+            | Self::Reference(_)
+            | Self::Fetch(_)
+            | Self::Push(_) => ExitCode::from(2),
             // Whoever reads the output has read enough.
             Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             _ => ExitCode::FAILURE,
@@ -179,6 +222,18 @@ impl Missing {
 
 fn list<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl From<proviso_artifacts::FetchError> for Error {
+    fn from(error: proviso_artifacts::FetchError) -> Self {
+        Self::Fetch(Box::new(error))
+    }
+}
+
+impl From<proviso_artifacts::PushError> for Error {
+    fn from(error: proviso_artifacts::PushError) -> Self {
+        Self::Push(Box::new(error))
+    }
 }
 
 /// The innermost cause: what went wrong, without who noticed.

@@ -7,16 +7,26 @@ mod arguments;
 mod changes;
 mod cluster;
 mod commands;
+mod documents;
 mod error;
+mod evaluate;
 mod experiment;
+mod gatekeeper;
 mod home;
+mod import;
 mod manifest;
+mod module;
 mod objects;
+mod policy_file;
 mod policy_ref;
 mod render;
 mod report;
+mod resources;
+mod review;
 mod rollback;
+mod scaffold;
 mod server;
+mod suite;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -47,7 +57,11 @@ fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> 
         std::io::stdout().write_all(&completions(shell, program))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = match &arguments.command {
+        // Tests use all processors.
+        Command::Test(_) => tokio::runtime::Builder::new_multi_thread().enable_all().build()?,
+        _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+    };
     let cluster = async || Ok::<_, Error>(Session { at: Cluster::connect(&arguments.connection).await?, program });
     runtime.block_on(async {
         match &arguments.command {
@@ -58,6 +72,20 @@ fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> 
                 let session = Session { at: Home::connect(&arguments.connection, server).await?, program };
                 commands::experiment::run(&session, command).await
             }
+            Command::Test(arguments) => commands::test::run(arguments).await,
+            Command::Run(command) => {
+                let session = Session { at: (), program };
+                commands::run::run(&session, command, arguments.connection.namespace.as_deref()).await
+            }
+            Command::Inspect(arguments) => commands::modules::inspect(&Session { at: (), program }, arguments).await,
+            Command::Digest(arguments) => commands::modules::digest(arguments).await,
+            Command::Verify(arguments) => commands::modules::verify(arguments).await,
+            Command::Pull(arguments) => commands::modules::pull(arguments).await,
+            Command::Push(arguments) => commands::modules::push(arguments).await,
+            Command::Annotate(arguments) => commands::modules::annotate(arguments),
+            Command::New(arguments) => commands::new::run(arguments, program),
+            Command::Man { folder } => commands::man::run(folder, program),
+            Command::Import(arguments) => commands::import::run(arguments),
             Command::Completions { .. } => Ok(ExitCode::SUCCESS),
         }
     })
@@ -100,7 +128,8 @@ mod tests {
             for (program, installed) in [("proviso", "proviso"), ("kubectl proviso", "kubectl-proviso")] {
                 let script = String::from_utf8(super::completions(*shell, program)).unwrap();
                 assert!(
-                    script.contains(installed) && script.contains("rollback") && script.contains("commit"),
+                    script.contains(installed)
+                        && ["rollback", "commit", "import", "annotate"].iter().all(|it| script.contains(it)),
                     "{shell}: {script}"
                 );
             }

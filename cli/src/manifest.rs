@@ -84,6 +84,14 @@ fn check_whose(manifest: &Map<String, Value>, policy: &PolicyObject) -> Result<(
 /// Field, without `spec`, and message of what is wrong: the API server would drop what it does not know, and say so to
 /// nobody.
 fn check(spec: &Value) -> Result<(), (String, String)> {
+    self::spec(spec).map(drop)
+}
+
+/// A spec, read and validated.
+///
+/// # Errors
+/// Field, without `spec`, and message of what is wrong.
+pub fn spec(spec: &Value) -> Result<PolicySpec, (String, String)> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(spec, &mut track);
@@ -96,7 +104,7 @@ fn check(spec: &Value) -> Result<(), (String, String)> {
         return Err((field, "is no field of a policy in this version of Proviso".to_owned()));
     }
     match validation::policy(&read).into_iter().next() {
-        None => Ok(()),
+        None => Ok(read),
         Some(error) => Err((error.field.trim_start_matches("spec").trim_start_matches('.').to_owned(), error.message)),
     }
 }

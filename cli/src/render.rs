@@ -6,10 +6,13 @@ mod diff;
 mod experiment;
 mod experiments;
 mod frame;
+mod module;
 mod overview;
 mod revisions;
+mod suite;
 mod table;
 mod text;
+mod verdict;
 
 use anstyle::{AnsiColor, Style};
 use jiff::Timestamp;
@@ -19,9 +22,12 @@ pub use diff::coloured;
 pub use experiment::{before_commit, experiment, live_experiment};
 pub use experiments::experiments;
 pub use frame::frame;
+pub use module::module;
 pub use overview::overview;
 pub use revisions::{list, show};
+pub use suite::{junit, suite, summary as suite_summary, tap};
 pub use text::printable;
+pub use verdict::verdict;
 
 use crate::report::{NextStep, Unseen};
 use table::{Cell, Table};

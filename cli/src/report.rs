@@ -5,7 +5,9 @@ mod advice;
 mod divergence;
 mod event;
 mod experiment;
+pub mod module;
 mod revision;
+pub mod verdict;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use proviso_core::PolicyId;

@@ -208,3 +208,22 @@ async fn plain_http_is_for_insecure_sources_only() -> Result<()> {
     ensure!(error.to_string().contains("TLS does not come about"), "{error}");
     Ok(())
 }
+
+#[tokio::test]
+async fn what_is_pushed_can_be_fetched() -> Result<()> {
+    let stage = Stage::start("registry-push", Access { password: true, ..Access::default() }).await?;
+    let module = Module::new(Digest::of(MODULE), MODULE.into());
+    let artifact = |rest: &str| format!("{}/{rest}", stage.registry.address()).parse().unwrap();
+    let error = stage.fetcher(None).push(&artifact("team/pushed:v1"), &module).await.unwrap_err();
+    ensure!(error.to_string().contains("401"), "nobody may write without credentials: {error}");
+
+    stage.write_secret("mine", Registry::PASSWORD)?;
+    let manifest = stage.fetcher(None).push(&artifact("team/pushed:v1"), &module).await?;
+    for rest in ["team/pushed:v1".to_owned(), format!("team/pushed@{manifest}")] {
+        ensure!(stage.fetch(&rest, Wanted::default()).await?.bytes == MODULE, "{rest}");
+    }
+    ensure!(stage.fetcher(None).push(&artifact("team/pushed:v1"), &module).await? == manifest, "again");
+    let error = stage.fetcher(None).push(&artifact(&format!("team/pushed@{manifest}")), &module).await.unwrap_err();
+    ensure!(error.to_string().contains("names a digest"), "{error}");
+    Ok(())
+}

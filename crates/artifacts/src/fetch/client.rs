@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, LOCATION, USER_AGENT};
-use hyper::{HeaderMap, Request, StatusCode};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, LOCATION, USER_AGENT};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde::Deserialize;
 use url::Url;
 
@@ -71,6 +71,40 @@ impl<'a> Client<'a> {
             Some(authorization) => self.follow(url.clone(), accept, Some(authorization)).await,
             None => Ok(answer),
         }
+    }
+
+    /// Sends this, and once more with credentials if the server wants some. Redirects are answers: what is written goes
+    /// to nobody else.
+    pub(super) async fn write(
+        &mut self,
+        method: &Method,
+        url: &Url,
+        content: (&'static str, Bytes),
+    ) -> Result<Answer, FetchError> {
+        let answer = self.write_once(method, url, content.clone()).await?;
+        if answer.status != StatusCode::UNAUTHORIZED {
+            return Ok(answer);
+        }
+        // Also with an authorization: it may be one that is for reading only, or has ended.
+        let Some(challenge) = Challenge::read(&answer.headers) else { return Ok(answer) };
+        self.authorization = self.authorize(answer.host.clone(), challenge).await?;
+        match self.authorization {
+            Some(_) => self.write_once(method, url, content).await,
+            None => Ok(answer),
+        }
+    }
+
+    async fn write_once(
+        &mut self,
+        method: &Method,
+        url: &Url,
+        (kind, content): (&'static str, Bytes),
+    ) -> Result<Answer, FetchError> {
+        let mut request = Request::new(Full::new(content));
+        *request.method_mut() = method.clone();
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        let authorization = self.authorization.clone();
+        self.transmit(&mut url.clone(), request, authorization.as_ref()).await
     }
 
     /// What to show a server that asks for this; none without credentials.
@@ -146,13 +180,23 @@ impl<'a> Client<'a> {
         accept: &'static str,
         authorization: Option<&HeaderValue>,
     ) -> Result<Answer, FetchError> {
+        let mut request = Request::new(Full::<Bytes>::default());
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+        self.transmit(url, request, authorization).await
+    }
+
+    async fn transmit(
+        &mut self,
+        url: &mut Url,
+        mut request: Request<Full<Bytes>>,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Answer, FetchError> {
         let Some(host) = Host::of(url) else {
             return Err(FetchError::NoModule { reference: url.to_string(), why: "the URL has no host".to_owned() });
         };
         let connect = |error| FetchError::Connect { host: host.clone(), error };
         let mut sender = self.open(url, &host).await?;
         let target = &url[url::Position::BeforePath..url::Position::AfterQuery];
-        let mut request = Request::new(Empty::<Bytes>::new());
         // A path of a URL is one of a URI.
         *request.uri_mut() = target.parse().map_err(|_| FetchError::NoModule {
             reference: url.to_string(),
@@ -162,7 +206,6 @@ impl<'a> Client<'a> {
         if let Ok(name) = HeaderValue::from_str(&host.to_string()) {
             headers.insert(HOST, name);
         }
-        headers.insert(ACCEPT, HeaderValue::from_static(accept));
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("proviso/", env!("CARGO_PKG_VERSION"))));
         if let Some(authorization) = authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
@@ -194,6 +237,11 @@ impl<'a> Client<'a> {
 }
 
 impl Answer {
+    /// Where the server says that it goes on, from the URL that was asked.
+    pub(super) fn location(&self, url: &Url) -> Option<Url> {
+        self.headers.get(LOCATION)?.to_str().ok().and_then(|location| url.join(location).ok())
+    }
+
     /// The body, which is a module.
     pub(super) async fn read_module(self, rooms: &Rooms) -> Result<Module, FetchError> {
         // One that does not say how long it is may be as long as any.

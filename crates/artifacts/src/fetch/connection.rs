@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Empty;
+use http_body_util::Full;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -73,7 +73,7 @@ impl fmt::Debug for Trust {
     }
 }
 
-pub(super) type Sender = SendRequest<Empty<Bytes>>;
+pub(super) type Sender = SendRequest<Full<Bytes>>;
 
 /// Opens a connection for requests to this URL.
 pub(super) async fn open(url: &Url, host: &Host, trust: &Trust) -> Result<Sender, ConnectError> {

@@ -17,7 +17,7 @@ use crate::reference::{Artifact, Version};
 const MANIFESTS: &str =
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
 /// Of layers with a module: Kubewarden's, and that of the CNCF's guidance for wasm artifacts.
-const LAYERS: [&str; 2] = ["application/vnd.wasm.content.layer.v1+wasm", "application/wasm"];
+pub(super) const LAYERS: [&str; 2] = ["application/vnd.wasm.content.layer.v1+wasm", "application/wasm"];
 /// The largest manifest that registries have to take, in bytes.
 const MAX_MANIFEST: u64 = 4 * 1024 * 1024;
 
@@ -107,7 +107,7 @@ async fn manifest(client: &mut Client<'_>, artifact: &Artifact) -> Result<Bytes,
     }
 }
 
-fn address(artifact: &Artifact, kind: &str, name: &str) -> Result<Url, FetchError> {
+pub(super) fn address(artifact: &Artifact, kind: &str, name: &str) -> Result<Url, FetchError> {
     let (host, repository) = (artifact.endpoint(), artifact.repository());
     Url::parse(&format!("https://{host}/v2/{repository}/{kind}/{name}"))
         .map_err(|error| FetchError::NoModule { reference: artifact.to_string(), why: error.to_string() })

@@ -1,0 +1,39 @@
+//! `proviso import`: other systems' policies as ours, on the output or in a folder.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::print;
+use crate::arguments::Import;
+use crate::documents;
+use crate::error::Error;
+use crate::import::{Imported, import};
+
+pub fn run(arguments: &Import) -> Result<ExitCode, Error> {
+    let mut all = Vec::new();
+    for file in &arguments.files {
+        all.extend(documents::read(file)?);
+    }
+    let imported = import(all, &arguments.resources.iter().cloned().collect())?;
+    if let Some(folder) = &arguments.output_dir {
+        write_all(folder, &imported)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let texts = imported.iter().map(Imported::to_yaml).collect::<Result<Vec<_>, _>>()?;
+    print(&texts.join("---\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A file for each policy. What is there already stays: somebody may have changed it.
+fn write_all(folder: &Path, imported: &[Imported]) -> Result<(), Error> {
+    std::fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
+    for policy in imported {
+        let file = folder.join(policy.file_name());
+        let text = policy.to_yaml()?;
+        let written = std::fs::File::create_new(&file).and_then(|mut open| open.write_all(text.as_bytes()));
+        written.map_err(|error| Error::file(&file, error))?;
+        print(&format!("{}\n", file.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! `proviso inspect`, `digest`, `verify`, `pull`, `push` and `annotate`: modules, without any policy.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use proviso_artifacts::{Fetcher, Module, ModuleReference, Wanted, create_atomically, rewrite_atomically};
+
+use super::{Session, in_form, print};
+use crate::arguments::{Annotate, DigestOf, Inspect, Pull, Push, Registries, Verify};
+use crate::documents;
+use crate::error::Error;
+use crate::module::{self, Contents};
+use crate::render;
+use crate::report::module::ModuleReport;
+
+pub async fn inspect(session: &Session<()>, arguments: &Inspect) -> Result<ExitCode, Error> {
+    let module = fetch(&arguments.module, &arguments.registries).await?;
+    let contents = Contents::read(&module.bytes)?;
+    let report = ModuleReport::new(arguments.module.clone(), module.digest.to_string(), module.bytes.len(), contents);
+    let form = arguments.output.output;
+    print(&in_form(&report, form, || render::module(&report, &session.view(form)))?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn digest(arguments: &DigestOf) -> Result<ExitCode, Error> {
+    let module = fetch(&arguments.module, &arguments.registries).await?;
+    print(&format!("{}\n", module.digest))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn verify(arguments: &Verify) -> Result<ExitCode, Error> {
+    let module = fetch(&arguments.module, &arguments.registries).await?;
+    if module.digest != arguments.digest {
+        let name = arguments.module.clone();
+        return Err(Error::OtherModule { name, actual: module.digest, wanted: arguments.digest });
+    }
+    print(&format!("{} has the digest {}\n", arguments.module, module.digest))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn pull(arguments: &Pull) -> Result<ExitCode, Error> {
+    let file = arguments.file.clone().unwrap_or_else(|| default_file(&arguments.module));
+    if file.exists() {
+        return Err(Error::file(&file, std::io::ErrorKind::AlreadyExists.into()));
+    }
+    let module = fetch(&arguments.module, &arguments.registries).await?;
+    let created = std::path::absolute(&file).and_then(|path| create_atomically(&path, &module.bytes));
+    created.map_err(|error| Error::file(&file, error))?;
+    print(&format!("{}: {}\n", file.display(), module.digest))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn push(arguments: &Push) -> Result<ExitCode, Error> {
+    let module = Module::read(&arguments.file)?;
+    // What is no module is found now, not when somebody fetches it.
+    Contents::read(&module.bytes)?;
+    let manifest = fetcher(&arguments.registries).push(&arguments.artifact, &module).await?;
+    let artifact = &arguments.artifact;
+    print(&format!("registry://{artifact}\nmanifest: {manifest}\nmodule: {}\n", module.digest))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn annotate(arguments: &Annotate) -> Result<ExitCode, Error> {
+    let module = Module::read(&arguments.file)?;
+    let metadata = documents::only(&arguments.metadata)?.value;
+    let annotated = module::annotate(&module.bytes, &metadata)?;
+    let file = arguments.to.as_ref().unwrap_or(&arguments.file);
+    let written = std::path::absolute(file).and_then(|path| {
+        if path.exists() { rewrite_atomically(&path, &annotated) } else { create_atomically(&path, &annotated) }
+    });
+    written.map_err(|error| Error::file(file, error))?;
+    print(&format!("{}: {}\n", file.display(), proviso_artifacts::Digest::of(&annotated)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn fetcher(registries: &Registries) -> Fetcher {
+    Fetcher::new(registries.sources.clone(), registries.pull_secrets.clone(), None)
+}
+
+/// A module in a file, or where its reference says.
+async fn fetch(module: &str, registries: &Registries) -> Result<Module, Error> {
+    if !module.contains("://") {
+        return Ok(Module::read(Path::new(module))?);
+    }
+    let reference = ModuleReference::parse(module, Path::new(""))?;
+    Ok(fetcher(registries).fetch(&reference, Wanted::default()).await?)
+}
+
+/// The last part of a module's name.
+fn default_file(module: &str) -> PathBuf {
+    let last = module.rsplit('/').next().unwrap_or_default();
+    let name = last.split(['@', ':', '?', '#']).next().unwrap_or_default().trim_end_matches(".wasm");
+    format!("{name}.wasm").into()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_module_is_written_to_a_file_of_its_name() {
+        for (module, wanted) in [
+            ("registry://ghcr.io/team/owners:v1", "owners.wasm"),
+            ("registry://ghcr.io/team/owners@sha256:00", "owners.wasm"),
+            ("https://example.com/a/owners.wasm?v=1", "owners.wasm"),
+        ] {
+            assert_eq!(super::default_file(module), std::path::Path::new(wanted));
+        }
+    }
+}

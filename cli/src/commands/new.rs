@@ -1,0 +1,22 @@
+//! `proviso new`: the beginning of a policy, in a folder.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::print;
+use crate::arguments::New;
+use crate::error::Error;
+use crate::scaffold;
+
+pub fn run(arguments: &New, program: &str) -> Result<ExitCode, Error> {
+    let folder = arguments.folder.clone().unwrap_or_else(|| PathBuf::from(&arguments.name));
+    // One that is there may hold somebody's work.
+    std::fs::create_dir(&folder).map_err(|error| Error::file(&folder, error))?;
+    for (name, text) in scaffold::files(arguments.language, &arguments.name) {
+        let file = folder.join(name);
+        std::fs::write(&file, text).map_err(|error| Error::file(&file, error))?;
+    }
+    let next = scaffold::next_step(arguments.language);
+    print(&format!("{0}: see {0}/README.md; {next}{program} test {0}\n", folder.display()))?;
+    Ok(ExitCode::SUCCESS)
+}

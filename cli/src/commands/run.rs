@@ -1,0 +1,162 @@
+//! `proviso run`: one policy, one request, no cluster.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use proviso_core::{PolicyId, Review};
+use proviso_crds::{PolicySpec, RegoDialect, WasmMode};
+use serde_json::{Map, Value, json};
+
+use super::{Session, in_form, print};
+use crate::arguments::Run;
+use crate::changes;
+use crate::documents::{self, DocumentError};
+use crate::error::Error;
+use crate::evaluate::Evaluator;
+use crate::policy_file::{self, Answer, PolicyFile};
+use crate::render;
+use crate::report::verdict::VerdictReport;
+use crate::review::{self, Request};
+use crate::suite::patched;
+
+/// Makes a policy of a program alone: about everything, and free to change it.
+const EVERYTHING: &str = r#"{"mutating": true, "rules": [
+    {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*", "*/*"]}]}"#;
+
+pub async fn run(session: &Session<()>, arguments: &Run, namespace: Option<&str>) -> Result<ExitCode, Error> {
+    let policy = policy(arguments)?;
+    let (value, review) = request(arguments, namespace)?;
+    let mut cluster = Vec::new();
+    for file in &arguments.cluster {
+        cluster.extend(documents::read(file)?.into_iter().map(|it| it.value));
+    }
+    let name = name(&policy);
+    let registries = &arguments.registries;
+    let evaluator = Evaluator::new(registries.sources.clone(), registries.pull_secrets.clone());
+    let ready = policy.prepare(&evaluator).await?;
+    let answer = ready.ask(&review, &policy_file::namespaces(&cluster)).await?;
+    let report = VerdictReport::new(name, &answer);
+    let difference = difference(&answer, &value["request"]["object"])?;
+    let form = arguments.output.output;
+    print(&in_form(&report, form, || render::verdict(&report, &difference, &session.view(form)))?)?;
+    Ok(match (&answer.failure, answer.verdict.allowed) {
+        (Some(_), _) => ExitCode::from(2),
+        (None, true) => ExitCode::SUCCESS,
+        (None, false) => ExitCode::FAILURE,
+    })
+}
+
+/// The policy that the arguments name.
+fn policy(arguments: &Run) -> Result<PolicyFile, Error> {
+    let path = Path::new(&arguments.policy);
+    let extension = path.extension().and_then(|it| it.to_str()).unwrap_or_default();
+    let is_reference = arguments.policy.contains("://");
+    let is_wasm = is_reference || extension == "wasm";
+    if arguments.mode.is_some() && !is_wasm {
+        return Err(Error::Usage("--mode is for modules: a manifest says it in spec.program.wasm.mode".to_owned()));
+    }
+    if (arguments.dialect.is_some() || arguments.entrypoint.is_some()) && (is_wasm || extension != "rego") {
+        return Err(Error::Usage("--dialect and --entrypoint are for .rego files".to_owned()));
+    }
+    let program = match extension {
+        _ if is_reference => module(&arguments.policy, arguments),
+        "wasm" => {
+            let absolute =
+                std::path::absolute(path).map_err(|error| DocumentError::Read { file: path.into(), error })?;
+            module(&format!("file://{}", absolute.display()), arguments)
+        }
+        "rego" => rego(&documents::text(path)?, arguments),
+        _ => {
+            let policy = PolicyFile::read(path, arguments.name.as_deref())?;
+            return match settings(arguments)? {
+                Some(settings) => policy.with_settings(settings).map_err(Error::Field),
+                None => Ok(policy),
+            };
+        }
+    };
+    let admission: Value = serde_json::from_str(EVERYTHING)?;
+    let spec =
+        json!({"program": program, "settings": settings(arguments)?.unwrap_or_default(), "admission": admission});
+    let spec: PolicySpec = documents::typed("spec", &spec).map_err(Error::Field)?;
+    Ok(PolicyFile { name: arguments.policy.clone(), namespace: None, spec, file: PathBuf::new() })
+}
+
+fn module(reference: &str, arguments: &Run) -> Value {
+    let mode = arguments.mode.map(WasmMode::from);
+    json!({"wasm": {"module": reference, "mode": mode}})
+}
+
+fn rego(source: &str, arguments: &Run) -> Value {
+    let is_violation = |line: &str| line.strip_prefix("violation").is_some_and(|rest| rest.starts_with(['[', ' ']));
+    let guessed = if source.lines().any(is_violation) { RegoDialect::Gatekeeper } else { RegoDialect::Admission };
+    let dialect = arguments.dialect.map_or(guessed, RegoDialect::from);
+    json!({"rego": {"source": source, "dialect": dialect, "entrypoint": arguments.entrypoint}})
+}
+
+fn settings(arguments: &Run) -> Result<Option<Map<String, Value>>, Error> {
+    let Some(file) = &arguments.settings else { return Ok(None) };
+    let document = documents::only(file)?;
+    match document.value {
+        Value::Object(settings) => Ok(Some(settings)),
+        _ => Err(Error::Usage(format!("--settings: {} holds no object", document.place))),
+    }
+}
+
+/// How the policy is called: its id, or the file that its program is in.
+fn name(policy: &PolicyFile) -> String {
+    if policy.file.as_os_str().is_empty() {
+        return policy.name.clone();
+    }
+    let id = match &policy.namespace {
+        Some(namespace) => PolicyId::namespaced(namespace, &policy.name),
+        None => PolicyId::cluster(&policy.name),
+    };
+    id.map_or_else(|_| policy.name.clone(), |id| id.to_string())
+}
+
+/// The review, as JSON and as policies get it.
+fn request(arguments: &Run, namespace: Option<&str>) -> Result<(Value, Review), Error> {
+    let document = documents::only(&arguments.request)?;
+    let old_object = arguments.old_object.as_deref().map(documents::only).transpose()?.map(|it| it.value);
+    let place = document.place.clone();
+    let wrong = |error| Error::Document(DocumentError::Field { place: place.clone(), error });
+    let mut user = Map::new();
+    if let Some(name) = &arguments.user {
+        user.insert("username".to_owned(), name.as_str().into());
+    }
+    if !arguments.groups.is_empty() {
+        user.insert("groups".to_owned(), arguments.groups.clone().into());
+    }
+    let value = if review::is_review(&document.value) {
+        if arguments.operation.is_some() || old_object.is_some() || !user.is_empty() || namespace.is_some() {
+            let message = "an AdmissionReview says itself what is done, by whom and where: leave out --operation, \
+                           --old-object, --user, --group and --namespace";
+            return Err(Error::Usage(message.to_owned()));
+        }
+        review::completed(&document.value)
+    } else {
+        let request = Request {
+            operation: arguments.operation.map(Into::into),
+            object: Some(document.value),
+            old_object,
+            namespace: namespace.map(ToOwned::to_owned),
+            name: None,
+            sub_resource: arguments.sub_resource.clone(),
+            user,
+            is_dry_run: false,
+        };
+        request.to_review()
+    };
+    let value = value.map_err(wrong)?;
+    let review = review::admission(&value).map_err(wrong)?;
+    Ok((value, review))
+}
+
+/// What the policy changes, as a difference; empty if nothing.
+fn difference(answer: &Answer, object: &Value) -> Result<String, Error> {
+    if answer.verdict.patch.is_none() {
+        return Ok(String::new());
+    }
+    let patched = patched(answer, object).map_err(Error::Usage)?;
+    Ok(changes::diff(("the request", object), ("what the policy makes of it", &patched))?)
+}

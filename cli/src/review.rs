@@ -1,0 +1,214 @@
+//! From an object, or an `AdmissionReview` in a file, to the review that a policy is asked about. Pure.
+
+use bytes::Bytes;
+use proviso_core::Review;
+use proviso_core::review::Operation;
+use proviso_crds::validation::FieldError;
+use serde_json::{Map, Value, json};
+
+use crate::documents;
+use crate::resources;
+
+/// What stands in `uid` where nobody says one.
+const UID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// The members of an `AdmissionRequest` (`admission.k8s.io/v1`).
+const MEMBERS: [&str; 15] = [
+    "uid",
+    "kind",
+    "resource",
+    "subResource",
+    "requestKind",
+    "requestResource",
+    "requestSubResource",
+    "name",
+    "namespace",
+    "operation",
+    "userInfo",
+    "object",
+    "oldObject",
+    "dryRun",
+    "options",
+];
+
+/// A request that is made of objects.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Default: DELETE with only an old object, UPDATE with both, else CREATE.
+    pub operation: Option<Operation>,
+    pub object: Option<Value>,
+    pub old_object: Option<Value>,
+    /// Default: the object's.
+    pub namespace: Option<String>,
+    /// Default: the object's.
+    pub name: Option<String>,
+    pub sub_resource: Option<String>,
+    /// `userInfo`, such as `{"username": "ann", "groups": ["dev"]}`.
+    pub user: Map<String, Value>,
+    pub is_dry_run: bool,
+}
+
+fn wrong(field: &str, message: impl Into<String>) -> FieldError {
+    FieldError { field: field.to_owned(), message: message.into() }
+}
+
+/// Whether this is an `AdmissionReview` rather than an object.
+#[must_use]
+pub fn is_review(value: &Value) -> bool {
+    value["kind"] == "AdmissionReview" && documents::group(value) == "admission.k8s.io"
+}
+
+impl Request {
+    /// The `AdmissionReview` of this request.
+    ///
+    /// # Errors
+    /// When there is no object of a kind, or the operation does not go with the objects.
+    pub fn to_review(&self) -> Result<Value, FieldError> {
+        let (object, old) = (self.object.as_ref(), self.old_object.as_ref());
+        let operation = self.operation.unwrap_or(match (object, old) {
+            (None, Some(_)) => Operation::Delete,
+            (Some(_), Some(_)) => Operation::Update,
+            _ => Operation::Create,
+        });
+        let (object, old) = match (operation, object, old) {
+            // What is deleted is given as the object by who thinks of nothing else.
+            (Operation::Delete, Some(object), None) => (None, Some(object)),
+            (Operation::Delete, Some(_), Some(_)) => return Err(wrong("object", "a DELETE has only an oldObject")),
+            (Operation::Update, Some(_), None) => {
+                return Err(wrong("oldObject", "is missing: an UPDATE has the object as it was before"));
+            }
+            (Operation::Update, None, _) => return Err(wrong("object", "is missing: an UPDATE has one")),
+            (Operation::Create, _, Some(_)) => return Err(wrong("oldObject", "a CREATE has none")),
+            objects => (objects.1, objects.2),
+        };
+        let Some(subject) = object.or(old) else { return Err(wrong("object", "is missing")) };
+        let (group, version, kind) = kind_of(subject)?;
+        let text = |pointer: &str| subject.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let is_namespace = group.is_empty() && kind == "Namespace";
+        let name = self.name.clone().unwrap_or_else(|| text("/metadata/name"));
+        let namespace = self.namespace.clone().unwrap_or_else(|| {
+            // As the API server does.
+            if is_namespace { name.clone() } else { text("/metadata/namespace") }
+        });
+        let gvk = json!({"group": group, "version": version, "kind": kind});
+        let resource = json!({"group": group, "version": version, "resource": resources::plural(&kind)});
+        let mut request = json!({
+            "uid": UID, "kind": gvk, "resource": resource, "requestKind": gvk, "requestResource": resource,
+            "name": name, "operation": operation.as_str(), "userInfo": self.user, "dryRun": self.is_dry_run,
+            "object": object, "oldObject": old,
+        });
+        if !namespace.is_empty() {
+            request["namespace"] = namespace.into();
+        }
+        if let Some(sub_resource) = &self.sub_resource {
+            request["subResource"] = sub_resource.as_str().into();
+            request["requestSubResource"] = sub_resource.as_str().into();
+        }
+        Ok(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}))
+    }
+}
+
+/// The group, version and kind of an object.
+fn kind_of(object: &Value) -> Result<(String, String, String), FieldError> {
+    let (Some(version), Some(kind)) = (object["apiVersion"].as_str(), object["kind"].as_str()) else {
+        return Err(wrong("object", "has no apiVersion or no kind"));
+    };
+    let (group, version) = version.split_once('/').unwrap_or(("", version));
+    Ok((group.to_owned(), version.to_owned(), kind.to_owned()))
+}
+
+/// An `AdmissionReview` as it stands in a file, with what an API server always says and people leave out.
+///
+/// # Errors
+/// When it has a member that Kubernetes does not know, or nothing to decide about.
+pub fn completed(review: &Value) -> Result<Value, FieldError> {
+    let Some(request) = review["request"].as_object() else {
+        return Err(wrong("request", "is missing, or no object"));
+    };
+    if let Some(unknown) = request.keys().find(|key| !MEMBERS.contains(&key.as_str())) {
+        return Err(wrong(&format!("request.{unknown}"), "is no member of an AdmissionRequest"));
+    }
+    let is_there = |field: &str| request.get(field).is_some_and(|value| !value.is_null());
+    if !is_there("object") && !is_there("oldObject") {
+        return Err(wrong("request.object", "there is neither this nor an oldObject to decide about"));
+    }
+    if request.get("operation").is_some_and(|it| it == "DELETE") && !is_there("oldObject") {
+        return Err(wrong("request.oldObject", "is missing: a DELETE has what is deleted"));
+    }
+    let mut review = review.clone();
+    let uid = &mut review["request"]["uid"];
+    if uid.as_str().is_none_or(str::is_empty) {
+        *uid = UID.into();
+    }
+    review["apiVersion"] = "admission.k8s.io/v1".into();
+    Ok(review)
+}
+
+/// The review that this text of an `AdmissionReview` is.
+///
+/// # Errors
+/// When it is none.
+pub fn admission(review: &Value) -> Result<Review, FieldError> {
+    Review::admission(Bytes::from(review.to_string())).map_err(|error| wrong("request", error.message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod() -> Value {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "team"}})
+    }
+
+    #[test]
+    fn an_object_becomes_the_request_that_creates_it() {
+        let review = Request { object: Some(pod()), ..Request::default() }.to_review().unwrap();
+        let review = admission(&review).unwrap();
+        let head = review.head().unwrap();
+        assert_eq!(
+            (head.operation, head.name.as_str(), head.namespace.as_str()),
+            (Some(Operation::Create), "a", "team")
+        );
+        assert_eq!((head.kind.kind.as_str(), head.resource.resource.as_str()), ("Pod", "pods"));
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+        let review = Request { object: Some(namespace), ..Request::default() }.to_review().unwrap();
+        assert_eq!(review["request"]["namespace"], "team", "as the API server says it");
+    }
+
+    #[test]
+    fn the_operation_goes_with_the_objects() {
+        let request = |operation, object: bool, old: bool| {
+            let it = |is_there: bool| is_there.then(pod);
+            Request { operation, object: it(object), old_object: it(old), ..Request::default() }.to_review()
+        };
+        for (object, old, wanted) in [(true, false, "CREATE"), (true, true, "UPDATE"), (false, true, "DELETE")] {
+            assert_eq!(request(None, object, old).unwrap()["request"]["operation"], wanted);
+        }
+        let deleted = request(Some(Operation::Delete), true, false).unwrap();
+        assert_eq!((&deleted["request"]["object"], &deleted["request"]["oldObject"]), (&Value::Null, &pod()));
+        for (operation, object, old, field) in [
+            (Operation::Update, true, false, "oldObject"),
+            (Operation::Create, true, true, "oldObject"),
+            (Operation::Delete, true, true, "object"),
+            (Operation::Create, false, false, "object"),
+        ] {
+            assert_eq!(request(Some(operation), object, old).unwrap_err().field, field, "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn a_review_in_a_file_is_completed_and_its_mistakes_are_named() {
+        let review = |request: Value| json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+        let completed = |request: Value| super::completed(&review(request));
+        assert!(is_review(&review(json!({}))) && !is_review(&pod()));
+        assert_eq!(admission(&completed(json!({"object": pod()})).unwrap()).unwrap().uid(), UID);
+        for (request, field) in [
+            (json!({"uid": "u"}), "request.object"),
+            (json!({"object": pod(), "opertion": "CREATE"}), "request.opertion"),
+            (json!({"object": pod(), "operation": "DELETE"}), "request.oldObject"),
+            (Value::Null, "request"),
+        ] {
+            assert_eq!(completed(request).unwrap_err().field, field);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The files that a new policy begins with. Pure. Tests of this crate run what they hold.
+
+use crate::arguments::Language;
+
+/// What stands in place of the policy's name.
+const NAME: &str = "NAME-OF-THE-POLICY";
+
+const REGO: &[(&str, &str)] = &[
+    ("README.md", include_str!("scaffold/rego/README.md")),
+    ("policy.yaml", include_str!("scaffold/rego/policy.yaml")),
+    ("suite.yaml", include_str!("scaffold/rego/suite.yaml")),
+];
+
+const CEL: &[(&str, &str)] = &[
+    ("README.md", include_str!("scaffold/cel/README.md")),
+    ("policy.yaml", include_str!("scaffold/cel/policy.yaml")),
+    ("suite.yaml", include_str!("scaffold/cel/suite.yaml")),
+];
+
+const GO: &[(&str, &str)] = &[
+    ("README.md", include_str!("scaffold/go/README.md")),
+    ("Makefile", include_str!("scaffold/go/Makefile")),
+    ("go.mod", include_str!("scaffold/go/go.mod.txt")),
+    ("main.go", include_str!("scaffold/go/main.go.txt")),
+    ("policy.go", include_str!("scaffold/go/policy.go.txt")),
+    ("metadata.yaml", include_str!("scaffold/go/metadata.txt")),
+    ("policy.yaml", include_str!("scaffold/go/policy.yaml")),
+    ("suite.yaml", include_str!("scaffold/go/suite.yaml")),
+];
+
+/// The files of a policy with this name.
+pub fn files(language: Language, name: &str) -> impl Iterator<Item = (&'static str, String)> {
+    let files = match language {
+        Language::Rego => REGO,
+        Language::Cel => CEL,
+        Language::Go => GO,
+    };
+    files.iter().map(move |(file, text)| (*file, text.replace(NAME, name)))
+}
+
+/// What comes before its tests.
+#[must_use]
+pub fn next_step(language: Language) -> &'static str {
+    match language {
+        Language::Rego | Language::Cel => "then: ",
+        Language::Go => "then: make, and ",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_a_policy_has_its_name_and_no_placeholder() {
+        for language in [Language::Rego, Language::Cel, Language::Go] {
+            let files: Vec<_> = files(language, "owners").collect();
+            assert!(files.iter().all(|(_, text)| !text.contains(NAME)), "{language:?}");
+            let manifest = files.iter().find(|(file, _)| *file == "policy.yaml").unwrap();
+            assert!(manifest.1.contains("name: owners"), "{language:?}");
+        }
+    }
+}

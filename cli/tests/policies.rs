@@ -1,0 +1,314 @@
+//! What `proviso` does with policies and modules, without a cluster: `test`, `run`, `import`, `new`, and modules with a real
+//! registry.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows only #[test] functions as tests"
+)]
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use proviso_e2e::{Access, Registry};
+use serde_json::Value;
+
+const TEMPLATE: &str = include_str!("../../examples/suites/gatekeeper/template.yaml");
+const CONSTRAINT: &str = include_str!("../../examples/suites/gatekeeper/constraint.yaml");
+
+/// What the program said and how it ended.
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples")
+}
+
+fn proviso_in(folder: &Path, arguments: &[&str], input: &str) -> Result<Said> {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_proviso"))
+        .args(arguments)
+        .current_dir(folder)
+        .env("KUBECONFIG", "/nowhere")
+        .env_remove("PROVISO_SOURCES")
+        .env_remove("PROVISO_PULL_SECRETS")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    // One that reads nothing may be gone already.
+    let _ = process.stdin.take().context("stdin")?.write_all(input.as_bytes());
+    let output = process.wait_with_output()?;
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    Ok(Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) })
+}
+
+fn proviso(arguments: &[&str]) -> Result<Said> {
+    proviso_in(&examples(), arguments, "")
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<String> {
+    let file = folder.join(name);
+    std::fs::write(&file, text)?;
+    Ok(file.to_str().context("UTF-8")?.to_owned())
+}
+
+#[test]
+fn the_suites_of_the_examples_pass() -> Result<()> {
+    let said = proviso(&["test", "suites"])?;
+    ensure!(said.code == Some(0) && said.err.is_empty(), "{said:?}");
+    ensure!(said.out.starts_with("ok     suites/gatekeeper/suite.yaml  4 cases, "), "{}", said.out);
+    ensure!(said.out.contains("\nok     suites/quickstart.yaml  17 cases, "), "{}", said.out);
+    ensure!(said.out.contains("\n\n21 passed  2 suites, "), "{}", said.out);
+
+    let said = proviso(&["test", "suites", "--run", "replica", "--verbose"])?;
+    ensure!(said.code == Some(0) && said.out.contains("  ok     replica-limit / a few are not\n"), "{said:?}");
+    ensure!(said.out.contains("  skip   trusted-registries\n"), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn every_form_of_output_says_the_same() -> Result<()> {
+    let said = proviso(&["test", "suites/gatekeeper", "-o", "json"])?;
+    let report: Value = serde_json::from_str(&said.out)?;
+    ensure!(report["counts"]["passed"] == 4 && report["counts"]["failed"] == 0, "{report:#}");
+    ensure!(report["suites"][0]["tests"][0]["cases"][1]["outcome"] == "passed", "{report:#}");
+    let said = proviso(&["test", "suites/gatekeeper", "-o", "tap"])?;
+    ensure!(said.out.starts_with("TAP version 14\n1..4\nok 1 - suites/gatekeeper/suite.yaml: "), "{said:?}");
+    let said = proviso(&["test", "suites/gatekeeper", "-o", "junit"])?;
+    ensure!(said.out.contains("<testsuites tests=\"4\" failures=\"0\" errors=\"0\" skipped=\"0\""), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn a_test_that_fails_and_one_that_cannot_run_end_differently() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let place = folder.path();
+    write(place, "template.yaml", TEMPLATE)?;
+    write(place, "constraint.yaml", CONSTRAINT)?;
+    let object = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: 40}\n";
+    write(place, "object.yaml", object)?;
+    let suite = |template: &str, wanted: &str| {
+        format!(
+            "apiVersion: test.gatekeeper.sh/v1alpha1\nkind: Suite\ntests:\n- name: t\n  template: {template}\n  \
+             constraint: constraint.yaml\n  cases:\n  - name: c\n    object: object.yaml\n    assertions: [{wanted}]\n"
+        )
+    };
+    write(place, "suite.yaml", &suite("template.yaml", "{violations: no}"))?;
+    let said = proviso_in(place, &["test"], "")?;
+    ensure!(said.code == Some(1), "{said:?}");
+    let wanted =
+        "  FAIL   t / c\n         violations: expected none, found 1\n         - web has 40 replicas, not 1 to 10\n";
+    ensure!(said.out.contains(wanted), "{}", said.out);
+
+    write(place, "suite.yaml", &suite("nowhere.yaml", "{violations: no}"))?;
+    let said = proviso_in(place, &["test"], "")?;
+    ensure!(said.code == Some(2) && said.out.contains("nowhere.yaml cannot be read"), "{said:?}");
+
+    // A template that this version does not run is an error, and not a suite without violations.
+    write(place, "broken.yaml", &TEMPLATE.replace("count <=", "no_such_builtin(count) <="))?;
+    write(place, "suite.yaml", &suite("broken.yaml", "{violations: no}"))?;
+    let said = proviso_in(place, &["test"], "")?;
+    ensure!(said.code == Some(2) && said.out.contains("no_such_builtin"), "{said:?}");
+
+    let said = proviso_in(place, &["test", "--run", "nothing"], "")?;
+    ensure!(said.code == Some(2) && said.err.contains("no case is chosen"), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn a_policy_is_asked_about_a_review_or_an_object() -> Result<()> {
+    let labels = "quickstart/required-labels.yaml";
+    let said = proviso(&["run", labels, "reviews/deployment-create.json"])?;
+    ensure!(said.code == Some(0) && said.out == "cluster.required-labels  allowed\n", "{said:?}");
+    let said = proviso(&["run", labels, "reviews/deployment-create-unlabelled.json"])?;
+    ensure!(
+        said.code == Some(1) && said.out.starts_with("cluster.required-labels  denied\nDeployment lacks"),
+        "{said:?}"
+    );
+
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {team: x}}";
+    let folder = tempfile::tempdir()?;
+    let settings = write(folder.path(), "settings.yaml", "labels: [team]")?;
+    let said = proviso_in(&examples(), &["run", labels, "--settings", &settings, "-o", "json"], pod)?;
+    let report: Value = serde_json::from_str(&said.out)?;
+    ensure!(
+        said.code == Some(0) && report["allowed"] == true && report["policy"] == "cluster.required-labels",
+        "{said:?}"
+    );
+    let said = proviso_in(&examples(), &["run", labels, "-n", "kube-system"], pod)?;
+    ensure!(said.code == Some(0) && said.out.contains("not asked: spec.admission.namespaceSelector"), "{said:?}");
+    let said = proviso_in(&examples(), &["run", labels, "--operation", "delete"], pod)?;
+    ensure!(said.out.contains("not asked: spec.admission.rules"), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn a_change_is_shown_as_a_difference() -> Result<()> {
+    let said = proviso(&["run", "quickstart/safe-defaults.yaml", "reviews/pod-create.json"])?;
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(said.out.contains("\n--- the request\n+++ what the policy makes of it\n"), "{}", said.out);
+    ensure!(said.out.contains("\n+    proviso.dev/safe-defaults: v1\n"), "{}", said.out);
+    Ok(())
+}
+
+#[test]
+fn a_program_is_asked_without_any_manifest() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let place = folder.path();
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}";
+    write(
+        place,
+        "gatekeeper.rego",
+        "package a\nviolation[{\"msg\": \"never\"}] { input.review.kind.kind == \"Pod\" }",
+    )?;
+    let said = proviso_in(place, &["run", "gatekeeper.rego"], pod)?;
+    ensure!(said.code == Some(1) && said.out == "gatekeeper.rego  denied\nnever\n", "{said:?}");
+    write(
+        place,
+        "opa.rego",
+        "package a\nimport rego.v1\nwarn contains \"careful\" if input.request.name == \"a\"\ndeny contains \"no\" if false",
+    )?;
+    let said = proviso_in(place, &["run", "opa.rego"], pod)?;
+    ensure!(said.code == Some(0) && said.out == "opa.rego  allowed\n\nWarnings\n- careful\n", "{said:?}");
+    write(place, "broken.rego", "package a\nviolation[{\"msg\": 1}] { true }")?;
+    let said = proviso_in(place, &["run", "broken.rego"], pod)?;
+    ensure!(said.code == Some(2), "a policy that fails is no denial: {said:?}");
+
+    let module = examples().join("policies/trusted-registries/trusted-registries.wasm");
+    let settings = write(place, "settings.json", r#"{"registries": ["registry.example.com"], "allowLatest": false}"#)?;
+    let arguments = ["run", module.to_str().unwrap(), "--settings", &settings];
+    let of = |image: &str| format!("{pod}\nspec: {{containers: [{{name: a, image: '{image}'}}]}}");
+    let said = proviso_in(place, &arguments, &of("registry.example.com/a:1"))?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let said = proviso_in(place, &arguments, &of("docker.io/somebody/a:1"))?;
+    ensure!(said.code == Some(1) && said.out.contains("denied"), "{said:?}");
+    let wrong = write(place, "wrong.json", r#"{"registries": 1}"#)?;
+    let said = proviso_in(place, &["run", module.to_str().unwrap(), "--settings", &wrong], pod)?;
+    ensure!(said.code == Some(2) && said.err.contains("settings"), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn an_imported_policy_decides_as_the_one_that_it_comes_from() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let place = folder.path();
+    let files = ["gatekeeper/template.yaml", "gatekeeper/constraint.yaml"].map(|it| examples().join("suites").join(it));
+    let [template, constraint] = files.map(|it| it.to_str().unwrap().to_owned());
+    let said = proviso_in(place, &["import", &constraint, &template, "--output-dir", "out"], "")?;
+    ensure!(said.code == Some(0) && said.out == "out/ten-at-most.yaml\n", "{said:?}");
+    for (object, code) in [("few.yaml", 0), ("many.yaml", 1), ("update.yaml", 1)] {
+        let object = examples().join("suites/gatekeeper").join(object);
+        let said = proviso_in(place, &["run", "out/ten-at-most.yaml", object.to_str().unwrap()], "")?;
+        ensure!(said.code == Some(code), "{}: {said:?}", object.display());
+    }
+    let said = proviso_in(place, &["import", &constraint, &template, "--output-dir", "out"], "")?;
+    ensure!(said.code == Some(2) && said.err.contains("ten-at-most.yaml"), "what is there stays: {said:?}");
+    let said = proviso_in(place, &["import", &template], "")?;
+    ensure!(said.code == Some(2) && said.err.contains("template.yaml: spec.crd.spec.names.kind"), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn a_new_policy_passes_its_own_tests() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for language in ["rego", "cel", "go"] {
+        let name = format!("owners-{language}");
+        let said = proviso_in(folder.path(), &["new", language, &name], "")?;
+        ensure!(said.code == Some(0) && said.out.contains(&format!("proviso test {name}")), "{said:?}");
+        let place = folder.path().join(&name);
+        if language == "go" {
+            build(&place)?;
+        }
+        let said = proviso_in(folder.path(), &["test", &name], "")?;
+        ensure!(said.code == Some(0) && said.out.contains("3 passed"), "{said:?}");
+        let said = proviso_in(folder.path(), &["new", language, &name], "")?;
+        ensure!(said.code == Some(2) && said.err.contains(&name), "what is there stays: {said:?}");
+    }
+    Ok(())
+}
+
+/// Runs the Makefile of a policy in Go, with this program.
+fn build(place: &Path) -> Result<()> {
+    let program = Path::new(env!("CARGO_BIN_EXE_proviso")).parent().context("a folder")?;
+    let path = std::env::var("PATH")?;
+    let output = Command::new("make")
+        .current_dir(place)
+        .env("PATH", format!("{}:{path}", program.display()))
+        .output()
+        .context("running make")?;
+    ensure!(output.status.success(), "make: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_module_goes_to_a_registry_and_comes_back() -> Result<()> {
+    let registry = Registry::start("cli-modules", Access { password: true, ..Access::default() }).await?;
+    let folder = tempfile::tempdir()?;
+    let place = folder.path();
+    let module = examples().join("policies/trusted-registries/trusted-registries.wasm");
+    let module = module.to_str().unwrap();
+    let sources = write(place, "sources.yaml", &format!("insecureSources: ['{}']", registry.address()))?;
+    let secret = place.join("secrets/registry");
+    std::fs::create_dir_all(&secret)?;
+    let (user, password) = (Registry::USER, Registry::PASSWORD);
+    let auths = serde_json::json!({"auths": {registry.address(): {"username": user, "password": password}}});
+    std::fs::write(secret.join(".dockerconfigjson"), auths.to_string())?;
+    let with = |arguments: &[&str]| {
+        let known = ["--sources", &sources, "--pull-secrets", "secrets"];
+        proviso_in(place, &[arguments, &known].concat(), "")
+    };
+
+    let digest = proviso(&["digest", module])?.out.trim().to_owned();
+    ensure!(digest.starts_with("sha256:"), "{digest}");
+    let reference = format!("registry://{}/team/registries:v1", registry.address());
+    let said = with(&["push", module, &reference])?;
+    ensure!(said.code == Some(0) && said.out.contains(&format!("module: {digest}\n")), "{said:?}");
+    ensure!(with(&["push", module, &reference])?.code == Some(0), "what is there already is no error");
+    let manifest = said.out.lines().find_map(|line| line.strip_prefix("manifest: ")).context("a manifest")?;
+    let by_manifest = format!("registry://{}/team/registries@{manifest}", registry.address());
+    for reference in [&reference, &by_manifest] {
+        let said = with(&["verify", reference, "--digest", &digest])?;
+        ensure!(said.code == Some(0), "{said:?}");
+    }
+    let said = with(&["verify", &reference, "--digest", &format!("sha256:{}", "0".repeat(64))])?;
+    ensure!(said.code == Some(1) && said.err.contains(&format!("has the digest {digest}, not")), "{said:?}");
+
+    let said = with(&["pull", &reference])?;
+    ensure!(said.code == Some(0) && said.out == format!("registries.wasm: {digest}\n"), "{said:?}");
+    ensure!(std::fs::read(place.join("registries.wasm"))? == std::fs::read(module)?);
+    ensure!(with(&["pull", &reference])?.err.contains("registries.wasm"), "what is there stays");
+    let said = with(&["inspect", &reference, "-o", "json"])?;
+    let report: Value = serde_json::from_str(&said.out)?;
+    ensure!(report["digest"] == digest.as_str() && report["mode"] == "kubewarden-wapc", "{report:#}");
+    ensure!(report["exports"].as_array().unwrap().contains(&"__guest_call".into()), "{report:#}");
+
+    let anonymous = proviso_in(place, &["push", module, &reference, "--sources", &sources], "")?;
+    ensure!(anonymous.code == Some(2) && anonymous.err.contains("401"), "{anonymous:?}");
+    let text = write(place, "text.wasm", "no module")?;
+    let said = with(&["push", &text, &reference])?;
+    ensure!(said.code == Some(2) && said.err.contains("no WebAssembly module"), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn a_module_says_what_it_was_annotated_with() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let place = folder.path();
+    std::fs::copy(examples().join("policies/safe-defaults/safe-defaults.wasm"), place.join("a.wasm"))?;
+    write(place, "metadata.yaml", "mutating: true\nannotations: {io.kubewarden.policy.title: Defaults}\n")?;
+    let said = proviso_in(place, &["annotate", "a.wasm", "-m", "metadata.yaml"], "")?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let said = proviso_in(place, &["inspect", "a.wasm"], "")?;
+    ensure!(said.out.contains("\nMetadata\nannotations:\n  io.kubewarden.policy.title: Defaults\n"), "{}", said.out);
+    write(place, "metadata.yaml", "mutating: maybe\n")?;
+    let said = proviso_in(place, &["annotate", "a.wasm", "-m", "metadata.yaml"], "")?;
+    ensure!(said.code == Some(2) && said.err.contains("io.kubewarden.metadata"), "{said:?}");
+    Ok(())
+}
