@@ -70,9 +70,10 @@ recordings: ## Record examples/reviews anew from a real API server
 bench: ## Measure the engines, and the server beside a bare one
 	cargo bench --locked --workspace
 
-fuzz: ## Fuzz the review envelope for a minute (SECONDS_TO_FUZZ=60)
+fuzz: ## Fuzz the review envelope, then what guests ask of their host, for a minute each (SECONDS_TO_FUZZ=60)
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
 	cd crates/core && mkdir -p fuzz/corpus/review && RUSTC_BOOTSTRAP=1 cargo fuzz run review fuzz/corpus/review ../../examples/reviews -- -max_total_time=$(or $(SECONDS_TO_FUZZ),60)
+	cd crates/engines && mkdir -p fuzz/corpus/wasm && RUSTC_BOOTSTRAP=1 cargo fuzz run wasm fuzz/corpus/wasm -- -max_total_time=$(or $(SECONDS_TO_FUZZ),60)
 
 fuzz-api: ## Ask the REST API everything that its OpenAPI document allows, and more (needs Python; EXAMPLES=50)
 	cargo build --locked --workspace --bins

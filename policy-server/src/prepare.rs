@@ -225,8 +225,9 @@ impl Preparer {
     ) -> Result<wasm::Program, PrepareError> {
         let (digest, module) = self.module(field, spec, source).await?;
         modules.insert(spec.module.clone(), digest);
+        let mode = Self::mode(field, spec, &module)?;
         let settings = serde_json::to_vec(settings).unwrap_or_default();
-        Ok(wasm::Program::new(module, settings))
+        Ok(wasm::Program::new(module, settings).in_mode(mode))
     }
 
     /// Compiles a source off the async workers: some take long.

@@ -17,7 +17,7 @@ use hyper::StatusCode;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::tls::{Pair, replace};
-use support::{Folder, Server, forbid, manifest, pod, policy, rego, wapc, wasm, with};
+use support::{Folder, Server, example, forbid, manifest, pod, policy, rego, wapc, wasm, with};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -160,6 +160,44 @@ async fn raw_requests_reach_policies_without_kubernetes_around_them() {
     let patch = patch_of(&ask("change", request.clone()).await["response"]);
     json_patch::patch(&mut request, &patch).unwrap();
     assert_eq!(request, mutated);
+}
+
+#[tokio::test]
+async fn modules_of_every_mode_are_served() {
+    let folder = Folder::new();
+    for name in ["service-types", "required-probes", "approved-regions"] {
+        folder.write(&format!("{name}.wasm"), std::fs::read(example(&format!("policies/{name}/{name}.wasm"))).unwrap());
+        let manifest = std::fs::read_to_string(example(&format!("programs/{name}.yaml"))).unwrap();
+        folder.write(&format!("{name}.yaml"), manifest.replace(&format!("file://../policies/{name}/"), "file://./"));
+    }
+    let server = Server::start(folder, &[]).await;
+    let service = |r#type: &str| {
+        let mut review = pod("u", "shop");
+        let request = &mut review["request"];
+        request["kind"]["kind"] = json!("Service");
+        request["resource"]["resource"] = json!("services");
+        request["object"] = json!({"kind": "Service", "metadata": {"name": "shop"}, "spec": {"type": r#type}});
+        review.to_string()
+    };
+    let path = "/validate/cluster.service-types";
+    assert_eq!(server.post(path, service("NodePort")).await.response(), json!({"uid": "u", "allowed": true}));
+    let message = "a Service of type LoadBalancer is not allowed here, only ClusterIP, NodePort";
+    assert_eq!(server.post(path, service("LoadBalancer")).await.message(), message);
+
+    let deployment = std::fs::read_to_string(example("reviews/deployment-create.json")).unwrap();
+    let denial = server.post("/validate/cluster.required-probes", deployment).await;
+    assert!(denial.message().contains("has no livenessProbe"), "{}", denial.text);
+
+    let ask = async |region: &str| {
+        let request = json!({"request": {"uid": "7", "environment": "production", "region": region}});
+        server.post("/validate_raw/cluster.approved-regions", request.to_string()).await.response()
+    };
+    assert_eq!(ask("eu-1").await, json!({"uid": "7", "allowed": true}));
+    assert_eq!(ask("us-1").await["status"]["message"], "production runs in eu-1, not in us-1");
+
+    let wrong = json!({"program": {"wasm": {"module": "file://./service-types.wasm", "mode": "wapc"}}});
+    server.folder.write("wrong.json", policy("wrong", &wrong));
+    server.until_details("spec.program.wasm.mode: `mode` says kubewarden-wapc, which is for a waPC module").await;
 }
 
 #[tokio::test]

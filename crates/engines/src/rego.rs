@@ -6,14 +6,14 @@
 
 mod answer;
 mod bounds;
-mod builtins;
+pub(crate) mod builtins;
 mod contract;
 mod graph;
 mod inspect;
 mod parse;
-mod response;
+pub(crate) mod response;
 mod syntax;
-mod value;
+pub(crate) mod value;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,14 +1,19 @@
-//! WebAssembly modules with the waPC calling convention of Kubewarden policies, directly on wasmtime.
-//! A module is compiled once, loaded into every server and instantiated afresh for each evaluation.
+//! WebAssembly modules with the calling conventions of Kubewarden policies (waPC, compiled Rego, WASI commands), directly
+//! on wasmtime. A module is compiled once, loaded into every server and instantiated afresh for each evaluation.
 
+mod abi;
 mod answer;
 mod call;
 mod config;
+mod documents;
 mod engine;
+mod facts;
 mod guest_memory;
+mod host_call;
 mod log;
 mod metadata;
 mod module;
+mod opa;
 mod payload;
 mod program;
 mod snapshot;

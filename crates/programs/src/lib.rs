@@ -2,7 +2,7 @@
 //! and the expressions of groups. Who admits a policy compiles what who serves it compiles. Modules are for the latter.
 
 use proviso_crds::validation::FieldError;
-use proviso_crds::{Cel, ContextAwareResource, PolicySpec, Program, Rego, RegoDialect, Wasm, WasmMode};
+use proviso_crds::{Cel, ContextAwareResource, PolicySpec, Program, Rego, RegoDialect};
 use proviso_engines::{CompileError, cel, group, rego};
 use serde_json::{Map, Value};
 
@@ -94,9 +94,6 @@ impl Errors {
 
     fn unsupported_program(&mut self, at: &str, program: &Program) {
         match program {
-            Program::Wasm(Wasm { mode: Some(mode), .. }) if *mode != WasmMode::Wapc => {
-                self.unsupported(format!("{at}.wasm.mode"));
-            }
             Program::Group(group) => {
                 for (name, member) in &group.members {
                     let at = format!("{at}.group.members.{name}");
@@ -152,7 +149,7 @@ mod tests {
             (rego(good), vec![]),
             (rego("package a\nviolation["), vec!["spec.program.rego.source"]),
             (json!({"wasm": {"module": "registry://a/b"}}), vec![]),
-            (json!({"wasm": {"module": "registry://a/b", "mode": "opa"}}), vec!["spec.program.wasm.mode"]),
+            (json!({"wasm": {"module": "registry://a/b", "mode": "opa"}}), vec![]),
             (group(&cel("true"), "a()"), vec![]),
             (group(&cel("true"), "b()"), vec!["spec.program.group.expression"]),
             (group(&cel("("), "a()"), vec!["spec.program.group.members.a.program.cel"]),

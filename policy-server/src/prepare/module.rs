@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use proviso_artifacts::{Digest, FetchError, Module, ModuleReference, Wanted};
-use proviso_crds::{Program as ProgramSpec, Wasm};
+use proviso_crds::{Program as ProgramSpec, Wasm, WasmMode};
 use proviso_engines::wasm;
 
 use super::{PrepareError, Preparer, in_field};
@@ -80,11 +80,19 @@ impl Preparer {
             let wanted = Wanted { digest, pin, pull_secrets: &names };
             self.fetcher.fetch(&reference, wanted).await.map_err(|error| fetch_error(field, error))?
         };
-        if let Some(metadata) = wasm::Metadata::read(&module.bytes).map_err(in_field(field))? {
-            metadata.check_runnable().map_err(in_field(field))?;
-        }
         let loaded = self.modules.get(&module).await;
         Ok((module.digest, loaded.map_err(|error| PrepareError::Compile { field: field.to_owned(), error })?))
+    }
+
+    /// How a module is to be asked, by its own word or the spec's.
+    pub(super) fn mode(field: &str, spec: &Wasm, module: &wasm::Module) -> Result<wasm::ExecutionMode, PrepareError> {
+        let declared = spec.mode.map(|mode| match mode {
+            WasmMode::Wapc => wasm::ExecutionMode::KubewardenWapc,
+            WasmMode::Opa => wasm::ExecutionMode::Opa,
+            WasmMode::Gatekeeper => wasm::ExecutionMode::Gatekeeper,
+            WasmMode::Wasi => wasm::ExecutionMode::Wasi,
+        });
+        module.mode(declared).map_err(in_field(&format!("{field}.mode")))
     }
 
     /// A module in a file, as its policy means it.

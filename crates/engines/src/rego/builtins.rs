@@ -60,7 +60,25 @@ pub(super) fn install(engine: &mut Engine) -> Result<(), CompileError> {
     Ok(())
 }
 
-type Function = dyn Fn(&[Value]) -> Result<Value, String> + Send + Sync;
+pub(crate) type Function = dyn Fn(&[Value]) -> Result<Value, String> + Send + Sync;
+
+/// One builtin with its guard and the number of its arguments, for modules that leave it to their host.
+#[cfg(feature = "wasm")]
+pub(crate) fn named(name: &str) -> Option<(usize, std::sync::Arc<Function>)> {
+    let arity = arity(name)?;
+    if let Some((.., function)) = FUNCTIONS.iter().find(|(own, ..)| *own == name) {
+        return Some((arity, std::sync::Arc::new(function)));
+    }
+    let guard = GUARDED.iter().find(|(guarded, _)| *guarded == name).map(|(_, guard)| *guard);
+    let name = name.to_owned();
+    let function = move |values: &[Value]| {
+        if let Some(guard) = guard {
+            guard(values)?;
+        }
+        call(&name, values)
+    };
+    Some((arity, std::sync::Arc::new(function)))
+}
 
 /// Calls one of regorus' builtins as its interpreter does: errors are undefined, but those of limits stay.
 pub(super) fn call(name: &str, values: &[Value]) -> Result<Value, String> {

@@ -53,7 +53,12 @@ fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserial
 /// Reads an answer. The error continues a sentence that begins with the rule's name.
 pub(super) fn read(value: &Value, review: &Review) -> Result<Verdict, String> {
     let not_valid = |error: serde_json::Error| format!("is not valid: {error}");
-    let json = serde_json::to_value(value).map_err(not_valid)?;
+    read_json(serde_json::to_value(value).map_err(not_valid)?, review)
+}
+
+/// Reads an answer that is JSON.
+pub(crate) fn read_json(json: serde_json::Value, review: &Review) -> Result<Verdict, String> {
+    let not_valid = |error: serde_json::Error| format!("is not valid: {error}");
     let response = if json.get("response").is_some() {
         serde_json::from_value::<AdmissionReview>(json).map_err(not_valid)?.response
     } else {

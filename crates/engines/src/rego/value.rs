@@ -13,7 +13,7 @@ pub(super) fn read(json: &str) -> serde_json::Result<Value> {
 }
 
 /// A value in which every object is an object.
-pub(super) struct Plain(pub Value);
+pub(crate) struct Plain(pub Value);
 
 impl<'de> Deserialize<'de> for Plain {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

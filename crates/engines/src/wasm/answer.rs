@@ -1,5 +1,7 @@
 //! What guests answer, as JSON, and what it means.
 
+pub(super) mod rego;
+
 use std::collections::BTreeMap;
 
 use proviso_core::review;

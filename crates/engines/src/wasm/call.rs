@@ -1,4 +1,6 @@
-//! One call of a guest: a fresh instance, its initialisation, the operation, and what came of it.
+//! One call of a guest: a fresh instance, the question, and what came of it.
+
+use std::sync::Arc;
 
 use wasmtime::{
     Instance, ModuleExport, Store, Trap, TypedFunc, UpdateDeadline, WasmBacktrace, WasmParams, WasmResults,
@@ -7,13 +9,18 @@ use wasmtime::{
 use super::module::Module;
 use super::payload::Payload;
 use super::state::{DeadlinePassed, Exit, State};
-use crate::{Deadline, EvaluationError};
+use crate::{Deadline, EvaluationError, Host};
 
 /// Bytes of a failure's text that are kept.
 const REASON_LIMIT: usize = 1024;
 
 /// Has a fresh instance of the module answer the payload.
-pub(super) async fn call(module: &Module, payload: Payload, deadline: Deadline) -> Result<Vec<u8>, EvaluationError> {
+pub(super) async fn call(
+    module: &Module,
+    payload: Payload,
+    host: Arc<dyn Host>,
+    deadline: Deadline,
+) -> Result<Vec<u8>, EvaluationError> {
     if deadline.is_over() {
         return Err(EvaluationError::DeadlineExceeded);
     }
@@ -23,16 +30,17 @@ pub(super) async fn call(module: &Module, payload: Payload, deadline: Deadline) 
     if deadline.is_over() {
         return Err(EvaluationError::Overloaded);
     }
-    let mut store = new_store(module, payload, deadline);
-    match run(module, &mut store).await {
-        Ok(succeeded) => answer(store.into_data(), succeeded),
+    let mut store = new_store(module, payload, host, deadline);
+    match module.loaded().exports.call(&mut store).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(reason)) => Err(EvaluationError::Failed(bounded(reason))),
         Err(error) => Err(failure(&error, store.data())),
     }
 }
 
-pub(super) fn new_store(module: &Module, payload: Payload, deadline: Deadline) -> Store<State> {
+pub(super) fn new_store(module: &Module, payload: Payload, host: Arc<dyn Host>, deadline: Deadline) -> Store<State> {
     let loaded = module.loaded();
-    let mut store = Store::new(loaded.engine.wasmtime(), State::new(loaded.clone(), payload, deadline));
+    let mut store = Store::new(loaded.engine.wasmtime(), State::new(loaded.clone(), payload, host, deadline));
     store.limiter(|state| &mut state.limits);
     store.set_epoch_deadline(1);
     store.epoch_deadline_callback(|context| {
@@ -45,27 +53,7 @@ pub(super) fn new_store(module: &Module, payload: Payload, deadline: Deadline) -
     store
 }
 
-/// Makes an instance and has it initialise itself.
-pub(super) async fn set_up(module: &Module, store: &mut Store<State>) -> wasmtime::Result<Instance> {
-    let loaded = module.loaded();
-    let instance = loaded.instance.instantiate_async(&mut *store).await?;
-    for initialiser in &loaded.initialisers {
-        let function = function::<(), ()>(store, instance, *initialiser)?;
-        exited_well(function.call_async(&mut *store, ()).await)?;
-    }
-    Ok(instance)
-}
-
-/// Calls an instance. Says whether the guest reported success.
-async fn run(module: &Module, store: &mut Store<State>) -> wasmtime::Result<bool> {
-    let instance = set_up(module, store).await?;
-    let payload = &store.data().payload;
-    let lengths = (i32::try_from(payload.operation().len())?, i32::try_from(payload.message_len())?);
-    let guest_call = function::<(i32, i32), i32>(store, instance, module.loaded().guest_call)?;
-    Ok(guest_call.call_async(&mut *store, lengths).await? != 0)
-}
-
-fn function<P: WasmParams, R: WasmResults>(
+pub(super) fn function<P: WasmParams, R: WasmResults>(
     store: &mut Store<State>,
     instance: Instance,
     export: ModuleExport,
@@ -74,22 +62,12 @@ fn function<P: WasmParams, R: WasmResults>(
     function.ok_or_else(|| wasmtime::Error::msg("an export is no function"))?.typed(&*store)
 }
 
-/// Command modules end their initialisation by exiting; what they set up stays.
-fn exited_well(result: wasmtime::Result<()>) -> wasmtime::Result<()> {
+/// Commands end by exiting; what they did stays.
+pub(super) fn exited_well(result: wasmtime::Result<()>) -> wasmtime::Result<()> {
     match result {
         Err(error) if matches!(error.downcast_ref(), Some(Exit(0))) => Ok(()),
         result => result,
     }
-}
-
-fn answer(state: State, succeeded: bool) -> Result<Vec<u8>, EvaluationError> {
-    let reason = match (succeeded, state.response, state.error) {
-        (true, Some(response), _) => return Ok(response),
-        (_, _, Some(error)) => error,
-        (true, None, None) => "the policy gave no answer".into(),
-        (false, _, None) => "the policy failed and gave no reason".into(),
-    };
-    Err(EvaluationError::Failed(bounded(reason)))
 }
 
 fn failure(error: &wasmtime::Error, state: &State) -> EvaluationError {
@@ -106,6 +84,10 @@ fn failure(error: &wasmtime::Error, state: &State) -> EvaluationError {
     }
     if let Some(error) = &state.error {
         reason = format!("{reason}: {error}");
+    }
+    let said = String::from_utf8_lossy(&state.process.stderr);
+    if !said.trim().is_empty() {
+        reason = format!("{reason}: {}", said.trim());
     }
     EvaluationError::Failed(bounded(reason))
 }

@@ -16,6 +16,8 @@ const TABLES: u32 = 4;
 /// Bytes of an instance's memory that are reset in place, rather than given back to the kernel and faulted in
 /// again by the next instance.
 const KEEP_RESIDENT: usize = 512 << 10;
+/// Stacks of one evaluation: its own, and one for what a builtin calls in the guest that called it.
+const STACKS: u32 = 2;
 /// A wasm page.
 const PAGE: usize = 64 << 10;
 
@@ -88,7 +90,7 @@ impl Config {
         pool.total_core_instances(self.concurrency)
             .total_memories(self.concurrency)
             .total_tables(self.concurrency.saturating_mul(TABLES))
-            .total_stacks(self.concurrency)
+            .total_stacks(self.concurrency.saturating_mul(STACKS))
             .max_memory_size(self.memory_bytes())
             .max_memories_per_module(1)
             .max_tables_per_module(TABLES)

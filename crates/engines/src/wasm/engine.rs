@@ -8,17 +8,20 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use wasmtime::Linker;
 
+use super::abi::Abi;
 use super::config::{Config, EngineError};
+use super::facts::Facts;
+use super::metadata::Metadata;
 use super::module::Module;
 use super::state::State;
 use super::ticker::Ticker;
-use super::{snapshot, wapc, wasi};
+use super::{opa, snapshot};
 use crate::{CompileError, Deadline, EvaluationError};
 
 /// The largest module that is compiled, in bytes. Go policies have 3 to 20 MiB.
 const MODULE_LIMIT: usize = 64 << 20;
 /// Part of [`Engine::key`]: raise it when [`Engine::precompile`] makes something else of the same module.
-const FORMAT: &str = "proviso-wasm-1";
+const FORMAT: &str = "proviso-wasm-2";
 
 /// Compiles and runs modules under common limits. Clones share everything.
 #[derive(Clone)]
@@ -28,7 +31,8 @@ pub struct Engine {
 
 struct Shared {
     wasmtime: wasmtime::Engine,
-    imports: Linker<State>,
+    /// In the order of [`Abi::ALL`].
+    imports: [Linker<State>; Abi::ALL.len()],
     places: Semaphore,
     config: Config,
     key: String,
@@ -57,9 +61,10 @@ impl Engine {
         let setup = |error: wasmtime::Error| EngineError::Configuration(format!("{error:#}"));
         let wasmtime = wasmtime::Engine::new(&config.wasmtime()?)
             .map_err(|error| EngineError::Pool { concurrency: config.concurrency, cause: format!("{error:#}") })?;
-        let mut imports = Linker::new(&wasmtime);
-        wapc::define(&mut imports).map_err(setup)?;
-        wasi::define(&mut imports).map_err(setup)?;
+        let mut imports = Abi::ALL.map(|_| Linker::new(&wasmtime));
+        for (abi, imports) in Abi::ALL.into_iter().zip(&mut imports) {
+            abi.define(imports).map_err(setup)?;
+        }
         let ticker = Ticker::start(&wasmtime)?;
         let key = key(&wasmtime);
         let places = Semaphore::new(config.concurrency as usize);
@@ -80,15 +85,28 @@ impl Engine {
     /// When the bytes are no module, or one that this engine does not run.
     pub fn precompile(&self, wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
         check_preamble(wasm)?;
-        let module = match snapshot::take(self, wasm) {
-            Some(module) => module,
-            None => wasmtime::Module::from_binary(self.wasmtime(), wasm)
-                .map_err(|error| CompileError::Invalid(format!("the module does not compile: {error:#}")))?,
+        let mut facts = Facts::of(Abi::of(wasm));
+        let module = match facts.abi {
+            Abi::Wapc => snapshot::take(self, wasm).map_or_else(|| self.compile(wasm), Ok)?,
+            Abi::Opa => {
+                let module = self.compile(&opa::with_own_memory(wasm)?)?;
+                facts.builtins = opa::inspect(self, &module)?;
+                module
+            }
+            Abi::Wasi => self.compile(wasm)?,
         };
-        Module::link(self, &module)?;
-        module
+        facts.mode = Metadata::read(wasm)?.map(|metadata| metadata.execution_mode);
+        Module::link(self, &module, facts.clone())?;
+        let mut code = module
             .serialize()
-            .map_err(|error| CompileError::Invalid(format!("the compiled module cannot be written: {error:#}")))
+            .map_err(|error| CompileError::Invalid(format!("the compiled module cannot be written: {error:#}")))?;
+        facts.append(&mut code)?;
+        Ok(code)
+    }
+
+    fn compile(&self, wasm: &[u8]) -> Result<wasmtime::Module, CompileError> {
+        wasmtime::Module::from_binary(self.wasmtime(), wasm)
+            .map_err(|error| CompileError::Invalid(format!("the module does not compile: {error:#}")))
     }
 
     /// Loads what [`Self::precompile`] made.
@@ -96,22 +114,29 @@ impl Engine {
     /// # Errors
     /// When the code comes from an engine with another [`Self::key`], or is damaged in an obvious way.
     pub fn load(&self, code: &VerifiedCode) -> Result<Module, CompileError> {
+        let damaged = || CompileError::Invalid("the compiled module cannot be loaded: it is not whole".into());
+        let (code, facts) = Facts::split(&code.0).ok_or_else(damaged)?;
         // SAFETY: deserializing trusts the bytes to be the output of a wasmtime compiler. `VerifiedCode` exists
         // only where someone vouched for that (see `VerifiedCode::assume_verified`); it owns the bytes, so that they
         // are the ones that were checked.
         #[allow(unsafe_code)]
-        let module = unsafe { wasmtime::Module::deserialize(self.wasmtime(), &code.0) };
+        let module = unsafe { wasmtime::Module::deserialize(self.wasmtime(), code) };
         let module = module
             .map_err(|error| CompileError::Invalid(format!("the compiled module cannot be loaded: {error:#}")))?;
-        Module::link(self, &module)
+        Module::link(self, &module, facts)
     }
 
     pub(super) fn wasmtime(&self) -> &wasmtime::Engine {
         &self.shared.wasmtime
     }
 
-    pub(super) fn imports(&self) -> &Linker<State> {
-        &self.shared.imports
+    pub(super) fn imports(&self, abi: Abi) -> &Linker<State> {
+        let [wapc, opa, wasi] = &self.shared.imports;
+        match abi {
+            Abi::Wapc => wapc,
+            Abi::Opa => opa,
+            Abi::Wasi => wasi,
+        }
     }
 
     pub(super) fn memory_limit(&self) -> usize {

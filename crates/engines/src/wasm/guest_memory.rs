@@ -1,6 +1,6 @@
 //! Access to the memory of a guest. Every address and length comes from the guest and is checked here.
 
-use wasmtime::{Caller, Extern};
+use wasmtime::{Caller, Extern, Memory, StoreContextMut};
 
 use super::state::State;
 
@@ -29,8 +29,17 @@ pub(super) fn of<'a>(
     let Some(Extern::Memory(memory)) = caller.get_module_export(&export) else {
         return Err(wasmtime::Error::msg("the policy has no memory"));
     };
-    let (bytes, state) = memory.data_and_store_mut(caller);
-    Ok((GuestMemory { function, bytes }, state))
+    Ok(at(memory, caller, function))
+}
+
+/// Borrows a memory together with the state of its store. `function` is what the guest is called for.
+pub(super) fn at<'a>(
+    memory: Memory,
+    store: impl Into<StoreContextMut<'a, State>>,
+    function: &'static str,
+) -> (GuestMemory<'a>, &'a mut State) {
+    let (bytes, state) = memory.data_and_store_mut(store);
+    (GuestMemory { function, bytes }, state)
 }
 
 impl GuestMemory<'_> {
@@ -52,6 +61,13 @@ impl GuestMemory<'_> {
             text.push('…');
         }
         Ok(text)
+    }
+
+    /// What is at the address, up to a zero.
+    pub(super) fn c_string(&self, address: u32, limit: usize) -> wasmtime::Result<&[u8]> {
+        let rest = self.bytes.get(address as usize..).unwrap_or_default();
+        let end = rest.iter().take(limit.saturating_add(1)).position(|byte| *byte == 0);
+        end.map(|end| &rest[..end]).ok_or_else(|| self.bad(address, rest.len().min(limit), "no text ends there"))
     }
 
     pub(super) fn write(&mut self, address: u32, bytes: &[u8]) -> wasmtime::Result<()> {

@@ -1,8 +1,9 @@
 //! What a Kubewarden policy says about itself, in a custom section of its module.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use wasmparser::{Parser, Payload};
 
 use crate::CompileError;
@@ -43,14 +44,29 @@ pub struct Metadata {
 }
 
 /// How a module is called.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExecutionMode {
+    /// By waPC, with the request and the settings.
     #[default]
     KubewardenWapc,
+    /// Compiled Rego with the request as `input.request` and the settings as `data`; answers with an `AdmissionReview`.
     Opa,
+    /// Compiled Rego with `input.review` and `input.parameters`; answers with violations.
     Gatekeeper,
+    /// As a command with the request and the settings on its standard input.
     Wasi,
+}
+
+impl fmt::Display for ExecutionMode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::KubewardenWapc => "kubewarden-wapc",
+            Self::Opa => "opa",
+            Self::Gatekeeper => "gatekeeper",
+            Self::Wasi => "wasi",
+        })
+    }
 }
 
 /// What a policy judges.
@@ -101,22 +117,6 @@ impl Metadata {
             }
         }
         Ok(None)
-    }
-
-    /// Whether the module is of a kind that this version runs. Without metadata it is.
-    ///
-    /// # Errors
-    /// When its execution mode is another one than `kubewarden-wapc`.
-    pub fn check_runnable(&self) -> Result<(), CompileError> {
-        let mode = match self.execution_mode {
-            ExecutionMode::KubewardenWapc => return Ok(()),
-            ExecutionMode::Opa => "opa",
-            ExecutionMode::Gatekeeper => "gatekeeper",
-            ExecutionMode::Wasi => "wasi",
-        };
-        Err(CompileError::Unsupported(format!(
-            "the module's execution mode is {mode}: only kubewarden-wapc is supported yet"
-        )))
     }
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use wasmtime::{ExternType, FuncType, InstancePre, ModuleExport, UnknownImportError, ValType};
 
+use super::abi::{Abi, Exports};
 use super::engine::Engine;
+use super::facts::Facts;
+use super::metadata::ExecutionMode;
 use super::state::State;
+use super::{opa, wapc, wasi};
 use crate::CompileError;
-
-/// Functions that set a module up, in the order in which they are called: WASI reactors', WASI commands' and waPC's.
-pub(super) const INITIALISERS: [&str; 3] = ["_initialize", "_start", "wapc_init"];
 
 /// A module that is ready to be instantiated. Clones share everything.
 #[derive(Clone)]
@@ -23,24 +24,65 @@ pub(super) struct Loaded {
     pub(super) engine: Engine,
     pub(super) instance: InstancePre<State>,
     pub(super) memory: ModuleExport,
-    pub(super) guest_call: ModuleExport,
-    pub(super) initialisers: Vec<ModuleExport>,
+    pub(super) exports: Exports,
+    facts: Facts,
 }
 
 impl Module {
     /// Resolves imports and exports.
-    pub(super) fn link(engine: &Engine, module: &wasmtime::Module) -> Result<Self, CompileError> {
-        let instance = engine.imports().instantiate_pre(module).map_err(|error| refused_import(&error))?;
+    pub(super) fn link(engine: &Engine, module: &wasmtime::Module, facts: Facts) -> Result<Self, CompileError> {
+        let abi = facts.abi;
+        let instance = engine.imports(abi).instantiate_pre(module).map_err(|error| refused_import(abi, &error))?;
         let memory = export(module, "memory", |kind| matches!(kind, ExternType::Memory(_)))?;
-        let guest_call = export(module, "__guest_call", |kind| is_function(kind, 2, 1))?;
-        let mut initialisers = Vec::new();
-        for name in INITIALISERS {
-            if module.get_export_index(name).is_some() {
-                initialisers.push(export(module, name, |kind| is_function(kind, 0, 0))?);
-            }
-        }
-        let loaded = Loaded { engine: engine.clone(), instance, memory, guest_call, initialisers };
+        let exports = match abi {
+            Abi::Wapc => Exports::Wapc(wapc::Exports::of(module)?),
+            Abi::Opa => Exports::Opa(opa::Exports::of(module, &facts.builtins)?),
+            Abi::Wasi => Exports::Wasi(wasi::Exports::of(module)?),
+        };
+        let loaded = Loaded { engine: engine.clone(), instance, memory, exports, facts };
         Ok(Self { loaded: Arc::new(loaded) })
+    }
+
+    /// How the module is to be asked: as its metadata say, or else as `declared`, or else as the only way that there is.
+    ///
+    /// # Errors
+    /// When these contradict each other or the module itself, or when nobody says which of two ways it is.
+    pub fn mode(&self, declared: Option<ExecutionMode>) -> Result<ExecutionMode, CompileError> {
+        let Facts { abi, mode: told, .. } = self.loaded.facts;
+        if let (Some(told), Some(declared)) = (told, declared)
+            && told != declared
+        {
+            return Err(CompileError::Invalid(format!(
+                "the module says of itself that its execution mode is {told}, not {declared}: remove `mode`"
+            )));
+        }
+        let Some(mode) = told.or(declared).or(self.only_mode()) else {
+            return Err(CompileError::Invalid(
+                "the module is compiled Rego and does not say how it is to be asked: set `mode` to opa, if it answers \
+                 with an AdmissionReview, or to gatekeeper, if with violations"
+                    .into(),
+            ));
+        };
+        let wanted = match mode {
+            ExecutionMode::KubewardenWapc => Abi::Wapc,
+            ExecutionMode::Opa | ExecutionMode::Gatekeeper => Abi::Opa,
+            ExecutionMode::Wasi => Abi::Wasi,
+        };
+        if wanted == abi {
+            return Ok(mode);
+        }
+        let source = if told.is_some() { "the module's metadata say" } else { "`mode` says" };
+        let (wanted, is) = (wanted.noun(), abi.noun());
+        Err(CompileError::Invalid(format!("{source} {mode}, which is for {wanted}, but the module is {is}")))
+    }
+
+    /// The mode of a module of which there is but one.
+    pub(super) fn only_mode(&self) -> Option<ExecutionMode> {
+        match self.loaded.facts.abi {
+            Abi::Wapc => Some(ExecutionMode::KubewardenWapc),
+            Abi::Wasi => Some(ExecutionMode::Wasi),
+            Abi::Opa => None,
+        }
     }
 
     pub(super) fn loaded(&self) -> &Arc<Loaded> {
@@ -54,7 +96,7 @@ impl fmt::Debug for Module {
     }
 }
 
-fn export(
+pub(super) fn export(
     module: &wasmtime::Module,
     name: &str,
     is_right: impl Fn(&ExternType) -> bool,
@@ -63,32 +105,24 @@ fn export(
         (Some(index), Some(kind)) if is_right(&kind) => Ok(index),
         (Some(_), _) => Err(CompileError::Invalid(format!("the module's export `{name}` is of the wrong type"))),
         (None, _) => Err(CompileError::Invalid(format!(
-            "the module does not export `{name}`: it is no Kubewarden policy, which has `memory` and `__guest_call`"
+            "the module does not export `{name}`: it is no policy, which has `memory` and `__guest_call` (waPC), \
+             `_start` (WASI) or what `opa build -t wasm` makes"
         ))),
     }
 }
 
-fn is_function(kind: &ExternType, parameters: usize, results: usize) -> bool {
+pub(super) fn is_function(kind: &ExternType, parameters: usize, results: usize) -> bool {
     let ExternType::Func(function) = kind else { return false };
     let all_i32 =
         |function: &FuncType| function.params().chain(function.results()).all(|value| matches!(value, ValType::I32));
     function.params().len() == parameters && function.results().len() == results && all_i32(function)
 }
 
-fn refused_import(error: &wasmtime::Error) -> CompileError {
+fn refused_import(abi: Abi, error: &wasmtime::Error) -> CompileError {
     let Some(unknown) = error.downcast_ref::<UnknownImportError>() else {
         return CompileError::Unsupported(format!("an import of the module does not fit: {error:#}"));
     };
     let (module, name) = (unknown.module(), unknown.name());
-    CompileError::Unsupported(match (module, name) {
-        ("env", name) if name == "memory" || name.starts_with("opa_") => format!(
-            "this is an OPA module (it imports env.{name}): the execution modes opa and gatekeeper are not supported yet"
-        ),
-        ("host" | "kubewarden:javy/host", "call") => {
-            format!("the module imports {module}.{name}: the execution mode wasi is not supported yet")
-        }
-        _ => format!(
-            "the module imports {module}.{name}, which is not provided: only wapc and wasi_snapshot_preview1 are"
-        ),
-    })
+    let (is, provides) = (abi.noun(), abi.provides());
+    CompileError::Unsupported(format!("the module imports {module}.{name}, which is not provided to {is}: {provides}"))
 }

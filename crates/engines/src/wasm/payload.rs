@@ -9,6 +9,11 @@ pub(super) enum Payload {
         request: Box<[u8]>,
         settings: Arc<[u8]>,
     },
+    /// What compiled Rego evaluates: two documents.
+    Rego {
+        input: Box<[u8]>,
+        data: Arc<[u8]>,
+    },
     /// An operation with the message that it takes.
     Other {
         operation: &'static str,
@@ -20,9 +25,17 @@ impl Payload {
     pub(super) fn validate(review: &Review, settings: Arc<[u8]>) -> Self {
         // The store of an instance borrows nothing, so the request is copied: 0.1 µs for 5 KB, and the only copy
         // besides the one in the guest.
-        let mut request = Vec::with_capacity(review.request_pieces().map(<[u8]>::len).sum());
-        review.request_pieces().for_each(|piece| request.extend_from_slice(piece));
-        Self::Validate { request: request.into_boxed_slice(), settings }
+        Self::Validate { request: copy([], review, []), settings }
+    }
+
+    /// For Rego as OPA's admission policies are written.
+    pub(super) fn opa(review: &Review, data: Arc<[u8]>) -> Self {
+        Self::Rego { input: copy([b"{\"request\":"], review, [b"}"]), data }
+    }
+
+    /// For Rego as Gatekeeper's policies are written.
+    pub(super) fn gatekeeper(review: &Review, settings: &[u8], data: Arc<[u8]>) -> Self {
+        Self::Rego { input: copy([b"{\"parameters\":", settings, b",\"review\":"], review, [b"}"]), data }
     }
 
     pub(super) fn validate_settings(settings: Arc<[u8]>) -> Self {
@@ -35,7 +48,7 @@ impl Payload {
 
     pub(super) fn operation(&self) -> &'static [u8] {
         match self {
-            Self::Validate { .. } => b"validate",
+            Self::Validate { .. } | Self::Rego { .. } => b"validate",
             Self::Other { operation, .. } => operation.as_bytes(),
         }
     }
@@ -44,6 +57,7 @@ impl Payload {
     pub(super) fn pieces(&self) -> [&[u8]; 5] {
         match self {
             Self::Validate { request, settings } => [b"{\"request\":", request, b",\"settings\":", settings, b"}"],
+            Self::Rego { input, .. } => [input, b"", b"", b"", b""],
             Self::Other { message, .. } => [message, b"", b"", b"", b""],
         }
     }
@@ -51,4 +65,12 @@ impl Payload {
     pub(super) fn message_len(&self) -> usize {
         self.pieces().iter().map(|piece| piece.len()).sum()
     }
+}
+
+/// The request between what goes before it and after it.
+fn copy<const N: usize, const M: usize>(before: [&[u8]; N], review: &Review, after: [&[u8]; M]) -> Box<[u8]> {
+    let pieces = || before.into_iter().chain(review.request_pieces()).chain(after);
+    let mut copy = Vec::with_capacity(pieces().map(<[u8]>::len).sum());
+    pieces().for_each(|piece| copy.extend_from_slice(piece));
+    copy.into_boxed_slice()
 }

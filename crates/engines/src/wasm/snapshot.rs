@@ -7,18 +7,22 @@
 
 mod data;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use wasmparser::{Parser, Payload as Section};
 use wasmtime::{Extern, Instance, Store, Val};
 use wasmtime_wizer::{InstanceState, SnapshotVal, ValType, Wizer};
 
+use super::abi::{Abi, Exports};
 use super::call;
 use super::engine::Engine;
-use super::module::{INITIALISERS, Module};
+use super::facts::Facts;
+use super::module::Module;
 use super::payload::Payload;
 use super::state::State;
-use crate::{Deadline, EvaluationError};
+use super::wapc::{self, INITIALISERS};
+use crate::{Deadline, EvaluationError, NoHost};
 
 /// How long initialisation, and then the trial, may take.
 const BUDGET: Duration = Duration::from_secs(2);
@@ -65,8 +69,11 @@ fn record(engine: &Engine, wasm: &[u8], initialisers: &[&str]) -> wasmtime::Resu
     let snapshot = runtime.block_on(async {
         let deadline = Deadline::after(BUDGET);
         let _place = engine.place(deadline).await?;
-        let mut store = call::new_store(&original, Payload::protocol_version(), deadline);
-        let instance = call::set_up(&original, &mut store).await?;
+        let mut store = call::new_store(&original, Payload::protocol_version(), Arc::new(NoHost), deadline);
+        let Exports::Wapc(exports) = &original.loaded().exports else {
+            return Err(wasmtime::Error::msg("it is no waPC module"));
+        };
+        let instance = wapc::set_up(&mut store, exports).await?;
         if store.data().called_host {
             return Err(wasmtime::Error::msg("it called its host"));
         }
@@ -87,17 +94,17 @@ fn record(engine: &Engine, wasm: &[u8], initialisers: &[&str]) -> wasmtime::Resu
 }
 
 fn link(engine: &Engine, module: &wasmtime::Module) -> wasmtime::Result<Module> {
-    Ok(Module::link(engine, module)?)
+    Ok(Module::link(engine, module, Facts::of(Abi::Wapc))?)
 }
 
 /// Asks both the questions that every policy answers.
 async fn agree(original: &Module, recorded: &Module) -> bool {
     for question in [Payload::protocol_version, || Payload::validate_settings(b"{}".as_slice().into())] {
-        let answer = call::call(original, question(), Deadline::after(BUDGET)).await;
+        let answer = call::call(original, question(), Arc::new(NoHost), Deadline::after(BUDGET)).await;
         if matches!(answer, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)) {
             return false;
         }
-        if answer != call::call(recorded, question(), Deadline::after(BUDGET)).await {
+        if answer != call::call(recorded, question(), Arc::new(NoHost), Deadline::after(BUDGET)).await {
             return false;
         }
     }

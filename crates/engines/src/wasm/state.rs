@@ -6,37 +6,50 @@ use wasmtime::ResourceLimiter;
 
 use super::config::TABLE_ELEMENTS;
 use super::module::Loaded;
+use super::opa::Evaluation;
 use super::payload::Payload;
-use crate::Deadline;
+use super::wasi::Process;
+use crate::{Deadline, Host};
 
 pub(super) struct State {
     pub(super) module: Arc<Loaded>,
     pub(super) payload: Payload,
+    pub(super) host: Arc<dyn Host>,
     pub(super) deadline: Deadline,
     /// What the guest gave to `__guest_response`.
     pub(super) response: Option<Vec<u8>>,
     /// What the guest gave to `__guest_error`.
     pub(super) error: Option<String>,
+    /// What came of the last `__host_call`.
+    pub(super) host_response: Vec<u8>,
     /// Why the last `__host_call` failed.
     pub(super) host_error: String,
     /// Whether the guest called the host at all.
     pub(super) called_host: bool,
+    /// What WASI shows to the guest and gets from it.
+    pub(super) process: Process,
+    /// What builtins of compiled Rego remember for the length of one evaluation.
+    pub(super) evaluation: Evaluation,
     /// Lines that the guest may still log.
     pub(super) lines_left: u32,
     pub(super) limits: Limits,
 }
 
 impl State {
-    pub(super) fn new(module: Arc<Loaded>, payload: Payload, deadline: Deadline) -> Self {
+    pub(super) fn new(module: Arc<Loaded>, payload: Payload, host: Arc<dyn Host>, deadline: Deadline) -> Self {
         let limits = Limits { memory: module.engine.memory_limit(), memory_refused: false };
         Self {
             module,
             payload,
+            host,
             deadline,
             response: None,
             error: None,
+            host_response: Vec::new(),
             host_error: String::new(),
             called_host: false,
+            process: Process::default(),
+            evaluation: Evaluation::default(),
             lines_left: super::log::LINES,
             limits,
         }

@@ -1,26 +1,77 @@
-//! The functions that waPC hosts give to their guests (module `wapc`).
+//! waPC: the functions that its hosts give to their guests (module `wapc`), and how a guest is called.
 
-use wasmtime::{Caller, Linker};
+use wasmtime::{Caller, Instance, Linker, ModuleExport, Store};
 
+use super::abi::Outcome;
+use super::call::{exited_well, function};
+use super::host_call::{self, Ranges};
+use super::module::{export, is_function};
 use super::state::State;
 use super::{guest_memory, log};
+use crate::CompileError;
 
+pub(super) const GUEST_CALL: &str = "__guest_call";
+/// Functions that set a module up, in the order in which they are called: WASI reactors', WASI commands' and waPC's.
+pub(super) const INITIALISERS: [&str; 3] = ["_initialize", "_start", "wapc_init"];
 /// The longest answer of a guest, in bytes. A mutated object is at most as large as etcd stores, 1.5 MiB by default.
 const RESPONSE_LIMIT: usize = 16 << 20;
 /// Bytes of a guest's error text that are kept.
 const ERROR_LIMIT: usize = 4 << 10;
-/// Bytes of the name of a host function that are kept.
-const NAME_LIMIT: usize = 128;
+
+pub(super) struct Exports {
+    guest_call: ModuleExport,
+    initialisers: Vec<ModuleExport>,
+}
+
+impl Exports {
+    pub(super) fn of(module: &wasmtime::Module) -> Result<Self, CompileError> {
+        let guest_call = export(module, GUEST_CALL, |kind| is_function(kind, 2, 1))?;
+        let mut initialisers = Vec::new();
+        for name in INITIALISERS {
+            if module.get_export_index(name).is_some() {
+                initialisers.push(export(module, name, |kind| is_function(kind, 0, 0))?);
+            }
+        }
+        Ok(Self { guest_call, initialisers })
+    }
+}
+
+/// Makes an instance and has it initialise itself.
+pub(super) async fn set_up(store: &mut Store<State>, exports: &Exports) -> wasmtime::Result<Instance> {
+    let module = store.data().module.clone();
+    let instance = module.instance.instantiate_async(&mut *store).await?;
+    for initialiser in &exports.initialisers {
+        let function = function::<(), ()>(store, instance, *initialiser)?;
+        exited_well(function.call_async(&mut *store, ()).await)?;
+    }
+    Ok(instance)
+}
+
+pub(super) async fn call(store: &mut Store<State>, exports: &Exports) -> Outcome {
+    let instance = set_up(store, exports).await?;
+    let payload = &store.data().payload;
+    let lengths = (i32::try_from(payload.operation().len())?, i32::try_from(payload.message_len())?);
+    let guest_call = function::<(i32, i32), i32>(store, instance, exports.guest_call)?;
+    let succeeded = guest_call.call_async(&mut *store, lengths).await? != 0;
+    let state = store.data_mut();
+    Ok(match (succeeded, state.response.take(), state.error.take()) {
+        (true, Some(response), _) => Ok(response),
+        (_, _, Some(error)) => Err(error),
+        (true, None, None) => Err("the policy gave no answer".into()),
+        (false, _, None) => Err("the policy failed and gave no reason".into()),
+    })
+}
 
 pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     const WAPC: &str = "wapc";
     linker.func_wrap(WAPC, "__guest_request", guest_request)?;
     linker.func_wrap(WAPC, "__guest_response", guest_response)?;
     linker.func_wrap(WAPC, "__guest_error", guest_error)?;
-    linker.func_wrap(WAPC, "__host_call", host_call)?;
-    // No host call has an answer yet: `tracing/log` succeeds with an empty one.
-    linker.func_wrap(WAPC, "__host_response", |_: u32| {})?;
-    linker.func_wrap(WAPC, "__host_response_len", || 0_u32)?;
+    linker.func_wrap_async(WAPC, "__host_call", |caller, ranges: Ranges| Box::new(host_call(caller, ranges)))?;
+    linker.func_wrap(WAPC, "__host_response", host_response)?;
+    linker.func_wrap(WAPC, "__host_response_len", |caller: Caller<'_, State>| {
+        as_length(caller.data().host_response.len())
+    })?;
     linker.func_wrap(WAPC, "__host_error", host_error)?;
     linker
         .func_wrap(WAPC, "__host_error_len", |caller: Caller<'_, State>| as_length(caller.data().host_error.len()))?;
@@ -46,35 +97,21 @@ fn guest_error(mut caller: Caller<'_, State>, address: u32, length: u32) -> wasm
     Ok(())
 }
 
-/// The host capabilities. All but the log are refused, in words that tell the policy's author why.
-#[allow(clippy::too_many_arguments, reason = "waPC defines them")]
-fn host_call(
-    mut caller: Caller<'_, State>,
-    binding: u32,
-    binding_len: u32,
-    namespace: u32,
-    namespace_len: u32,
-    operation: u32,
-    operation_len: u32,
-    message: u32,
-    message_len: u32,
-) -> wasmtime::Result<u32> {
-    let (memory, state) = guest_memory::of(&mut caller, "__host_call")?;
-    let binding = memory.text(binding, binding_len, NAME_LIMIT)?;
-    let namespace = memory.text(namespace, namespace_len, NAME_LIMIT)?;
-    let operation = memory.text(operation, operation_len, NAME_LIMIT)?;
-    let message = memory.read(message, message_len, RESPONSE_LIMIT)?;
-    state.called_host = true;
-    state.host_error.clear();
-    if binding == "kubewarden" && namespace == "tracing" && operation == "log" {
-        if log::is_wanted(state) {
-            log::event(state, &String::from_utf8_lossy(&message[..message.len().min(log::LINE)]));
-        }
-        return Ok(1);
-    }
-    state.host_error =
-        format!("{binding}/{namespace}/{operation} is not available: host capabilities are not supported yet");
-    Ok(0)
+/// 1 with an answer, 0 with an error; the guest fetches either.
+async fn host_call(mut caller: Caller<'_, State>, ranges: Ranges) -> wasmtime::Result<u32> {
+    let answer = host_call::ask(&mut caller, "__host_call", ranges).await?;
+    let state = caller.data_mut();
+    let succeeded = answer.is_ok();
+    (state.host_response, state.host_error) = match answer {
+        Ok(response) => (response, String::new()),
+        Err(error) => (Vec::new(), error),
+    };
+    Ok(succeeded.into())
+}
+
+fn host_response(mut caller: Caller<'_, State>, address: u32) -> wasmtime::Result<()> {
+    let (mut memory, state) = guest_memory::of(&mut caller, "__host_response")?;
+    memory.write(address, &state.host_response)
 }
 
 fn host_error(mut caller: Caller<'_, State>, address: u32) -> wasmtime::Result<()> {
@@ -91,7 +128,7 @@ fn console_log(mut caller: Caller<'_, State>, address: u32, length: u32) -> wasm
     Ok(())
 }
 
-/// The host's own texts are short.
+/// What is longer does not fit into a guest, and fails when it is written.
 fn as_length(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }

@@ -1,6 +1,7 @@
-//! WASI preview 1 for guests that own nothing: clocks, random numbers and a log, but no arguments, no
-//! environment, no files and no network (docs/adr/0003-wasi-preview1-subset.md).
+//! WASI preview 1 for guests that own nothing: clocks, random numbers and a log, but no environment, no files and no
+//! network (docs/adr/0003-wasi-preview1-subset.md). Commands have arguments, standard input and output besides.
 
+mod command;
 mod denied;
 mod poll;
 mod stdio;
@@ -12,6 +13,8 @@ use wasmtime::{Caller, Linker};
 
 use super::guest_memory;
 use super::state::{Exit, State};
+
+pub(super) use command::{Exports, Process, START, call, define_host};
 
 const WASI: &str = "wasi_snapshot_preview1";
 /// The most random bytes that one call gives: filling all of a guest's memory would hold the thread.
@@ -31,14 +34,10 @@ mod errno {
 }
 
 pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    linker.func_wrap(WASI, "args_get", |_: u32, _: u32| errno::SUCCESS)?;
-    linker.func_wrap(WASI, "args_sizes_get", |caller: Caller<'_, State>, count: u32, size: u32| {
-        write_zeros(caller, "args_sizes_get", count, size)
-    })?;
+    linker.func_wrap(WASI, "args_get", args_get)?;
+    linker.func_wrap(WASI, "args_sizes_get", args_sizes_get)?;
     linker.func_wrap(WASI, "environ_get", |_: u32, _: u32| errno::SUCCESS)?;
-    linker.func_wrap(WASI, "environ_sizes_get", |caller: Caller<'_, State>, count: u32, size: u32| {
-        write_zeros(caller, "environ_sizes_get", count, size)
-    })?;
+    linker.func_wrap(WASI, "environ_sizes_get", environ_sizes_get)?;
     linker.func_wrap(WASI, "clock_res_get", clock_res_get)?;
     linker.func_wrap(WASI, "clock_time_get", clock_time_get)?;
     linker.func_wrap(WASI, "random_get", random_get)?;
@@ -50,14 +49,38 @@ pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     denied::define(linker)
 }
 
-/// The counts of arguments or environment variables, and of their bytes.
-fn write_zeros(
-    mut caller: Caller<'_, State>,
-    function: &'static str,
-    count: u32,
-    size: u32,
-) -> wasmtime::Result<Errno> {
-    let (mut memory, _) = guest_memory::of(&mut caller, function)?;
+/// The addresses of the arguments, and at another place the arguments, each with a zero behind it.
+fn args_get(mut caller: Caller<'_, State>, addresses: u32, mut place: u32) -> wasmtime::Result<Errno> {
+    let (mut memory, state) = guest_memory::of(&mut caller, "args_get")?;
+    let mut pointers = Vec::new();
+    for argument in &state.process.arguments {
+        pointers.extend_from_slice(&place.to_le_bytes());
+        memory.write_pieces(place, &[argument.as_bytes(), &[0]])?;
+        place = place.saturating_add(length_with_zero(argument));
+    }
+    memory.write(addresses, &pointers)?;
+    Ok(errno::SUCCESS)
+}
+
+/// How many arguments there are, and how many bytes.
+fn args_sizes_get(mut caller: Caller<'_, State>, count: u32, size: u32) -> wasmtime::Result<Errno> {
+    let (mut memory, state) = guest_memory::of(&mut caller, "args_sizes_get")?;
+    let arguments = &state.process.arguments;
+    let number = u32::try_from(arguments.len()).unwrap_or(u32::MAX);
+    let bytes: u32 = arguments.iter().map(|argument| length_with_zero(argument)).sum();
+    memory.write(count, &number.to_le_bytes())?;
+    memory.write(size, &bytes.to_le_bytes())?;
+    Ok(errno::SUCCESS)
+}
+
+/// Arguments are short.
+fn length_with_zero(argument: &str) -> u32 {
+    u32::try_from(argument.len() + 1).unwrap_or(u32::MAX)
+}
+
+/// No variables, of no bytes.
+fn environ_sizes_get(mut caller: Caller<'_, State>, count: u32, size: u32) -> wasmtime::Result<Errno> {
+    let (mut memory, _) = guest_memory::of(&mut caller, "environ_sizes_get")?;
     memory.write(count, &0_u32.to_le_bytes())?;
     memory.write(size, &0_u32.to_le_bytes())?;
     Ok(errno::SUCCESS)

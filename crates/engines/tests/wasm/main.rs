@@ -2,11 +2,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod answers;
+mod boundary;
+mod command;
+mod commands;
+mod compiled_rego;
+mod examples;
+mod faults;
 mod guest;
 mod host_calls;
 mod isolation;
 mod limits;
 mod modules;
 mod pointers;
+mod rego;
 mod snapshot;
 mod wasi;
+mod world;

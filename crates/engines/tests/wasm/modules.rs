@@ -1,9 +1,12 @@
 //! Which bytes become a module.
 
-use proviso_engines::CompileError;
-use proviso_engines::wasm::{ExecutionMode, Metadata, PolicyType, VerifiedCode};
+use proviso_engines::wasm::ExecutionMode::{self, Gatekeeper, KubewardenWapc, Opa, Wasi};
+use proviso_engines::wasm::{Metadata, PolicyType, Program, VerifiedCode};
+use proviso_engines::{CompileError, EvaluationError};
 
-use crate::guest::{ENGINE, Guest, engine};
+use crate::command::Command;
+use crate::guest::{ENGINE, Guest, create, engine, load, soon};
+use crate::rego::Rego;
 
 fn refusal(wasm: &[u8]) -> CompileError {
     ENGINE.precompile(wasm).unwrap_err()
@@ -63,8 +66,8 @@ fn a_module_without_the_exports_of_a_policy_is_refused() {
 #[test]
 fn imports_that_are_not_provided_are_named() {
     for (import, words) in [
-        (r#"(import "env" "opa_abort" (func (param i32)))"#, "OPA module (it imports env.opa_abort)"),
-        (r#"(import "host" "call" (func))"#, "the execution mode wasi"),
+        (r#"(import "env" "opa_abort" (func (param i32)))"#, "env.opa_abort, which is not provided to a waPC module"),
+        (r#"(import "host" "call" (func))"#, "host.call, which is not provided to a waPC module"),
         (r#"(import "js" "alert" (func))"#, "js.alert, which is not provided"),
         (r#"(import "wapc" "__guest_response" (func))"#, "__guest_response"),
         (r#"(import "wasi_snapshot_preview1" "fd_write" (func))"#, "fd_write"),
@@ -121,7 +124,6 @@ fn metadata_says_what_a_policy_is() {
     assert_eq!(metadata.rules[0].resources, ["pods"]);
     assert_eq!(metadata.context_aware_resources[0].kind, "Namespace");
     assert_eq!(metadata.host_capabilities, ["oci/*"]);
-    assert_eq!(metadata.check_runnable(), Ok(()));
 }
 
 #[test]
@@ -135,13 +137,81 @@ fn metadata_has_defaults() {
     );
 }
 
+/// A module with metadata that name an execution mode.
+fn saying(mode: &str, mut wasm: Vec<u8>) -> Vec<u8> {
+    let (name, json) = ("io.kubewarden.metadata", format!(r#"{{"executionMode":"{mode}"}}"#));
+    let length = |length: usize| u8::try_from(length).unwrap();
+    wasm.extend([0, length(1 + name.len() + json.len()), length(name.len())]);
+    wasm.extend(name.bytes().chain(json.bytes()));
+    wasm
+}
+
 #[test]
-fn other_execution_modes_are_refused_by_name() {
-    for mode in ["opa", "gatekeeper", "wasi"] {
-        let metadata = Metadata::read(&annotated(&format!(r#"{{"executionMode":"{mode}"}}"#))).unwrap().unwrap();
-        let error = metadata.check_runnable().unwrap_err();
-        assert!(matches!(&error, CompileError::Unsupported(text) if text.contains(mode)), "{error}");
+fn the_mode_is_the_metadatas_or_the_specs_or_the_only_one() {
+    let wapc = || Guest::answering("{}").wasm();
+    let rego = || Rego::answering("[]").wasm();
+    let wasi = || Command::doing("").wasm();
+    for (wasm, declared, mode) in [
+        (wapc(), None, KubewardenWapc),
+        (wapc(), Some(KubewardenWapc), KubewardenWapc),
+        (wasi(), None, Wasi),
+        (rego(), Some(Opa), Opa),
+        (rego(), Some(Gatekeeper), Gatekeeper),
+        (saying("gatekeeper", rego()), None, Gatekeeper),
+        (saying("opa", rego()), Some(Opa), Opa),
+        (saying("wasi", wasi()), None, Wasi),
+        (saying("kubewarden-wapc", wapc()), None, KubewardenWapc),
+    ] {
+        assert_eq!(load(&ENGINE, &wasm).unwrap().mode(declared), Ok(mode), "{declared:?} {mode}");
     }
+    for (wasm, declared, words) in [
+        (rego(), None, "set `mode` to opa, if it answers with an AdmissionReview, or to gatekeeper"),
+        (saying("gatekeeper", rego()), Some(Opa), "its execution mode is gatekeeper, not opa: remove `mode`"),
+        (wapc(), Some(Opa), "`mode` says opa, which is for compiled Rego, but the module is a waPC module"),
+        (rego(), Some(Wasi), "`mode` says wasi, which is for a WASI command, but the module is compiled Rego"),
+        (saying("opa", wasi()), None, "the module's metadata say opa"),
+        (saying("wasi", wapc()), None, "the module's metadata say wasi"),
+    ] {
+        let error = load(&ENGINE, &wasm).unwrap().mode(declared).unwrap_err();
+        assert!(matches!(&error, CompileError::Invalid(text) if text.contains(words)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn compiled_rego_of_which_nobody_knows_the_mode_decides_nothing() {
+    let program = Program::new(Rego::answering("[]").load().unwrap(), *b"{}");
+    let error = program.evaluate(&create(), soon()).await.unwrap_err();
+    assert_eq!(error, EvaluationError::Failed("compiled Rego needs a mode: opa or gatekeeper".into()));
+}
+
+#[test]
+fn malformed_metadata_refuse_the_module() {
+    let error = ENGINE.precompile(&saying("webassembly", Guest::answering("{}").wasm())).unwrap_err();
+    assert!(error.to_string().contains("io.kubewarden.metadata"), "{error}");
+}
+
+#[test]
+fn modules_of_other_conventions_lack_nothing_unnoticed() {
+    let rego = |from: &str, to: &str| {
+        let text = Rego::answering("[]").text_of_module().replace(from, to);
+        unsupported_or_invalid(&text)
+    };
+    assert!(rego(r#"(export "opa_malloc")"#, "").contains("`opa_malloc`"));
+    assert!(rego(r#"(export "eval") (param i32)"#, r#"(export "eval")"#).contains("`eval`"));
+    assert!(rego(r#""opa_println""#, r#""opa_surprise""#).contains("env.opa_surprise"));
+    assert!(rego(r#""opa_println" (func $println (param i32))"#, r#""x" (global $x i32)"#).contains("env.x"));
+    let two = "(memory 1) (global $heap";
+    assert!(rego("(global $heap", two).contains("a memory besides"));
+    let command = |import: &str| {
+        let text = format!(r#"(module {import} (memory (export "memory") 1) (func (export "_start")))"#);
+        unsupported_or_invalid(&text)
+    };
+    assert!(command(r#"(import "wapc" "__guest_error" (func (param i32 i32)))"#).contains("wapc.__guest_error"));
+    assert!(unsupported_or_invalid(r#"(module (func (export "_start")))"#).contains("`memory`"));
+}
+
+fn unsupported_or_invalid(wat: &str) -> String {
+    refusal(&text(wat)).to_string()
 }
 
 #[test]

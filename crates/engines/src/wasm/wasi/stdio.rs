@@ -1,10 +1,13 @@
-//! File descriptors 0, 1 and 2, the only ones: nothing to read, and a log to write to.
+//! File descriptors 0, 1 and 2, the only ones: what the host has to say, and a log to write to; the answer of a command
+//! is what it writes to the second.
 
 use wasmtime::{Caller, Linker};
 
+use super::command::{ERROR_LIMIT, PIPE_LIMIT};
 use super::{Errno, WASI, errno};
+use crate::wasm::guest_memory::{self, GuestMemory};
+use crate::wasm::log;
 use crate::wasm::state::State;
-use crate::wasm::{guest_memory, log};
 
 /// The most buffers that one write may gather, as Linux has it (`IOV_MAX`).
 const BUFFERS: u32 = 1024;
@@ -38,29 +41,63 @@ fn fd_write(mut caller: Caller<'_, State>, fd: u32, buffers: u32, count: u32, wr
     }
     let (mut memory, state) = guest_memory::of(&mut caller, "fd_write")?;
     let is_wanted = log::is_wanted(state);
+    let process = &mut state.process;
+    let is_command = process.stdout.is_some();
     let (mut total, mut line) = (0_u32, Vec::new());
-    for buffer in memory.read(buffers, count * 8, usize::MAX)?.as_chunks::<4>().0.as_chunks::<2>().0 {
-        let [address, length] = buffer.map(u32::from_le_bytes);
+    for [address, length] in buffers_of(&memory, buffers, count)? {
         let text = memory.read(address, length, usize::MAX)?;
         total = total.saturating_add(length);
+        match (&mut process.stdout, fd) {
+            (Some(stdout), 1) => {
+                if stdout.len() + text.len() > PIPE_LIMIT {
+                    return Err(wasmtime::Error::msg("the policy's answer is too long"));
+                }
+                stdout.extend_from_slice(text);
+            }
+            (Some(_), _) => {
+                let left = ERROR_LIMIT.saturating_sub(process.stderr.len());
+                process.stderr.extend_from_slice(&text[..text.len().min(left)]);
+            }
+            (None, _) => {}
+        }
         if is_wanted {
             line.extend_from_slice(&text[..text.len().min(log::LINE - line.len())]);
         }
     }
-    if !line.is_empty() {
+    // The answer of a command is none of the log's business.
+    let is_answer = is_command && fd == 1;
+    if !line.is_empty() && !is_answer {
         log::line(state, if fd == 1 { "stdout" } else { "stderr" }, &String::from_utf8_lossy(&line));
     }
     memory.write(written, &total.to_le_bytes())?;
     Ok(errno::SUCCESS)
 }
 
-fn fd_read(mut caller: Caller<'_, State>, fd: u32, _buffers: u32, _count: u32, read: u32) -> wasmtime::Result<Errno> {
+fn fd_read(mut caller: Caller<'_, State>, fd: u32, buffers: u32, count: u32, read: u32) -> wasmtime::Result<Errno> {
     if fd != 0 {
         return Ok(errno::BADF);
     }
-    let (mut memory, _) = guest_memory::of(&mut caller, "fd_read")?;
-    memory.write(read, &0_u32.to_le_bytes())?;
+    if count > BUFFERS {
+        return Ok(errno::INVAL);
+    }
+    let (mut memory, state) = guest_memory::of(&mut caller, "fd_read")?;
+    let process = &mut state.process;
+    let mut total = 0_u32;
+    for [address, length] in buffers_of(&memory, buffers, count)? {
+        let rest = &process.stdin[process.read..];
+        let part = &rest[..rest.len().min(length as usize)];
+        memory.write(address, part)?;
+        process.read += part.len();
+        total = total.saturating_add(u32::try_from(part.len()).unwrap_or(u32::MAX));
+    }
+    memory.write(read, &total.to_le_bytes())?;
     Ok(errno::SUCCESS)
+}
+
+/// Addresses and lengths of the buffers that a call gathers from or scatters to.
+fn buffers_of(memory: &GuestMemory<'_>, buffers: u32, count: u32) -> wasmtime::Result<Vec<[u32; 2]>> {
+    let raw = memory.read(buffers, count * 8, usize::MAX)?;
+    Ok(raw.as_chunks::<4>().0.as_chunks::<2>().0.iter().map(|pair| pair.map(u32::from_le_bytes)).collect())
 }
 
 fn fd_fdstat_get(mut caller: Caller<'_, State>, fd: u32, result: u32) -> wasmtime::Result<Errno> {

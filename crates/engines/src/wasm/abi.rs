@@ -1,0 +1,104 @@
+//! The calling conventions that modules have, and how each of them is told, linked and called.
+
+use serde::{Deserialize, Serialize};
+use wasmparser::{Parser, Payload as Section};
+use wasmtime::{Linker, Store};
+
+use super::state::State;
+use super::{opa, wapc, wasi};
+
+/// What a call came to: the guest's answer, or its own reason for having none. A trap is an error.
+pub(super) type Outcome = wasmtime::Result<Result<Vec<u8>, String>>;
+
+/// How host and guest talk to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) enum Abi {
+    /// The host calls `__guest_call`; messages are fetched and answered by calls of the guest's.
+    Wapc,
+    /// Compiled Rego: values are made in the guest's heap, and evaluated by its `eval`.
+    Opa,
+    /// A command: arguments, standard input, standard output, exit code.
+    Wasi,
+}
+
+impl Abi {
+    pub(super) const ALL: [Self; 3] = [Self::Wapc, Self::Opa, Self::Wasi];
+
+    /// Tells a module by what it imports and exports. What is nothing of all is waPC, whose errors then say what is
+    /// missing; what is damaged, the compiler refuses.
+    pub(super) fn of(wasm: &[u8]) -> Self {
+        let (mut is_rego, mut is_wapc, mut is_command) = (false, false, false);
+        for section in Parser::new(0).parse_all(wasm).map_while(Result::ok) {
+            match section {
+                Section::ImportSection(imports) => {
+                    is_rego |= imports.into_imports().flatten().any(|import| {
+                        import.module == opa::IMPORTS && (import.name == "memory" || import.name.starts_with("opa_"))
+                    });
+                }
+                Section::ExportSection(exports) => {
+                    for export in exports.into_iter().flatten() {
+                        is_wapc |= export.name == wapc::GUEST_CALL;
+                        is_command |= export.name == wasi::START;
+                    }
+                }
+                _ => {}
+            }
+        }
+        match (is_wapc, is_rego, is_command) {
+            (true, ..) | (false, false, false) => Self::Wapc,
+            (false, true, _) => Self::Opa,
+            (false, false, true) => Self::Wasi,
+        }
+    }
+
+    /// Gives the linker what modules of this convention may import.
+    pub(super) fn define(self, linker: &mut Linker<State>) -> wasmtime::Result<()> {
+        match self {
+            Self::Wapc => {
+                wapc::define(linker)?;
+                wasi::define(linker)
+            }
+            Self::Opa => opa::define(linker),
+            Self::Wasi => {
+                wasi::define(linker)?;
+                wasi::define_host(linker)
+            }
+        }
+    }
+
+    /// What modules of this convention are, for messages.
+    pub(super) fn noun(self) -> &'static str {
+        match self {
+            Self::Wapc => "a waPC module",
+            Self::Opa => "compiled Rego",
+            Self::Wasi => "a WASI command",
+        }
+    }
+
+    /// What they may import, for messages.
+    pub(super) fn provides(self) -> &'static str {
+        match self {
+            Self::Wapc => "only wapc and wasi_snapshot_preview1 are",
+            Self::Opa => "only the memory and the functions of OPA are",
+            Self::Wasi => "only wasi_snapshot_preview1 and host.call are",
+        }
+    }
+}
+
+/// The exports of a module that its caller uses.
+pub(super) enum Exports {
+    Wapc(wapc::Exports),
+    Opa(opa::Exports),
+    Wasi(wasi::Exports),
+}
+
+impl Exports {
+    /// Has a fresh instance answer the payload of its store.
+    pub(super) async fn call(&self, store: &mut Store<State>) -> Outcome {
+        match self {
+            Self::Wapc(exports) => wapc::call(store, exports).await,
+            Self::Opa(exports) => opa::call(store, exports).await,
+            Self::Wasi(exports) => wasi::call(store, exports).await,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! An instance of compiled Rego, called from outside.
+
+use wasmtime::{Extern, Instance, Memory, ModuleExport, Store, WasmParams, WasmResults};
+
+use super::Exports;
+use crate::wasm::call::function;
+use crate::wasm::guest_memory;
+use crate::wasm::payload::Payload;
+use crate::wasm::state::State;
+
+/// The longest result, in bytes.
+const RESULT_LIMIT: usize = 16 << 20;
+
+#[derive(Clone, Copy)]
+pub(super) enum Document {
+    Data,
+    Input,
+}
+
+pub(super) struct Guest<'a> {
+    pub(super) store: &'a mut Store<State>,
+    pub(super) instance: Instance,
+    memory: Memory,
+    exports: &'a Exports,
+}
+
+impl<'a> Guest<'a> {
+    /// A fresh instance. Compiled Rego sets itself up as it is instantiated.
+    pub(super) async fn new(store: &'a mut Store<State>, exports: &'a Exports) -> wasmtime::Result<Self> {
+        let module = store.data().module.clone();
+        let instance = module.instance.instantiate_async(&mut *store).await?;
+        let Some(Extern::Memory(memory)) = instance.get_module_export(&mut *store, &module.memory) else {
+            return Err(wasmtime::Error::msg("the policy has no memory"));
+        };
+        Ok(Self { store, instance, memory, exports })
+    }
+
+    pub(super) async fn call<P, R>(&mut self, export: ModuleExport, parameters: P) -> wasmtime::Result<R>
+    where
+        P: WasmParams + Sync,
+        R: WasmResults + Sync,
+    {
+        function::<P, R>(self.store, self.instance, export)?.call_async(&mut *self.store, parameters).await
+    }
+
+    /// Has the guest make a value of a document, and tells where that is.
+    pub(super) async fn read_document(&mut self, document: Document) -> wasmtime::Result<u32> {
+        let length = u32::try_from(of(&self.store.data().payload, document).len())?;
+        let address = self.call(self.exports.malloc, length).await?;
+        let (mut memory, state) = guest_memory::at(self.memory, &mut *self.store, "opa_json_parse");
+        memory.write(address, of(&state.payload, document))?;
+        match self.call(self.exports.json_parse, (address, length)).await? {
+            0 => Err(wasmtime::Error::msg(match document {
+                Document::Data => "the policy cannot read its data",
+                Document::Input => "the policy cannot read its input",
+            })),
+            value => Ok(value),
+        }
+    }
+
+    /// A value of the guest as JSON.
+    pub(super) async fn dump(&mut self, value: u32) -> wasmtime::Result<Vec<u8>> {
+        let address: u32 = self.call(self.exports.json_dump, value).await?;
+        let (memory, _) = guest_memory::at(self.memory, &mut *self.store, "opa_json_dump");
+        memory.c_string(address, RESULT_LIMIT).map(<[u8]>::to_vec)
+    }
+}
+
+fn of(payload: &Payload, document: Document) -> &[u8] {
+    match (payload, document) {
+        (Payload::Rego { input, .. }, Document::Input) => input,
+        (Payload::Rego { data, .. }, Document::Data) => data,
+        // Nobody asks compiled Rego anything else.
+        (Payload::Validate { .. } | Payload::Other { .. }, _) => b"{}",
+    }
+}

@@ -1,0 +1,83 @@
+//! Policies that are commands: the operation is an argument, the message comes on standard input, the answer goes to
+//! standard output, and an exit code other than zero is a failure.
+
+use wasmtime::{Caller, Linker, ModuleExport, Store};
+
+use crate::CompileError;
+use crate::wasm::abi::Outcome;
+use crate::wasm::call::{exited_well, function};
+use crate::wasm::host_call::{self, Ranges};
+use crate::wasm::module::{export, is_function};
+use crate::wasm::state::State;
+
+pub(in crate::wasm) const START: &str = "_start";
+/// The longest answer, and the most of what was not read yet, in bytes.
+pub(super) const PIPE_LIMIT: usize = 16 << 20;
+/// Bytes of standard error that a failure quotes.
+pub(super) const ERROR_LIMIT: usize = 512;
+
+pub(in crate::wasm) struct Exports {
+    start: ModuleExport,
+}
+
+/// What a guest sees of its process. waPC guests have no arguments, read nothing and write to the log.
+#[derive(Default)]
+pub(in crate::wasm) struct Process {
+    pub(super) arguments: Vec<&'static str>,
+    pub(super) stdin: Vec<u8>,
+    /// How much of it was read.
+    pub(super) read: usize,
+    /// What a command wrote; none where standard output is but a log.
+    pub(super) stdout: Option<Vec<u8>>,
+    /// The beginning of what a command complained about.
+    pub(in crate::wasm) stderr: Vec<u8>,
+}
+
+impl Exports {
+    pub(in crate::wasm) fn of(module: &wasmtime::Module) -> Result<Self, CompileError> {
+        Ok(Self { start: export(module, START, |kind| is_function(kind, 0, 0))? })
+    }
+}
+
+/// Runs the command from beginning to end.
+pub(in crate::wasm) async fn call(store: &mut Store<State>, exports: &Exports) -> Outcome {
+    let state = store.data_mut();
+    let operation = match state.payload.operation() {
+        b"validate_settings" => "validate-settings",
+        _ => "validate",
+    };
+    state.process = Process {
+        arguments: vec!["policy.wasm", operation],
+        stdin: state.payload.pieces().concat(),
+        stdout: Some(Vec::new()),
+        ..Process::default()
+    };
+    let module = state.module.clone();
+    let instance = module.instance.instantiate_async(&mut *store).await?;
+    let start = function::<(), ()>(store, instance, exports.start)?;
+    exited_well(start.call_async(&mut *store, ()).await)?;
+    let answer = store.data_mut().process.stdout.take().unwrap_or_default();
+    Ok(if answer.is_empty() { Err("the policy gave no answer".into()) } else { Ok(answer) })
+}
+
+/// The functions by which commands call their host; those of JavaScript know it by another name.
+pub(in crate::wasm) fn define_host(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    for module in ["host", "kubewarden:javy/host"] {
+        linker.func_wrap_async(module, "call", |caller, ranges: Ranges| Box::new(host_call(caller, ranges)))?;
+    }
+    Ok(())
+}
+
+/// 0 with an answer, 1 with an error; either is appended to standard input.
+async fn host_call(mut caller: Caller<'_, State>, ranges: Ranges) -> wasmtime::Result<u32> {
+    let answer = host_call::ask(&mut caller, "host.call", ranges).await?;
+    let process = &mut caller.data_mut().process;
+    let failed = answer.is_err();
+    process.stdin.drain(..std::mem::take(&mut process.read));
+    let reply = answer.unwrap_or_else(String::into_bytes);
+    if process.stdin.len() + reply.len() > PIPE_LIMIT {
+        return Err(wasmtime::Error::msg("the policy does not read what its host answers"));
+    }
+    process.stdin.extend_from_slice(&reply);
+    Ok(failed.into())
+}
