@@ -34,6 +34,7 @@ use hyper_util::service::TowerToHyperService;
 use proviso_artifacts::{Cache, Fetcher, SigningKeys, Volume};
 use proviso_election::{Election, Missing};
 use proviso_engines::wasm;
+use proviso_host::{Cluster, FolderObjects, Images, Limits, World};
 use proviso_http::shutdown;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -75,13 +76,18 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let engine =
         wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
     let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory));
-    let preparer = Arc::new(Preparer {
-        modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
-        fetcher: Fetcher::new(config.sources, config.pull_secrets, cache.clone()),
-        compilers,
-        cache,
-        evaluation_timeout: config.evaluation_timeout,
-    });
+    let fetcher = Arc::new(Fetcher::new(config.sources, config.pull_secrets, cache.clone()));
+    let prepare_over = |world: World| {
+        Arc::new(Preparer {
+            modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
+            fetcher: Arc::clone(&fetcher),
+            world: Arc::new(world),
+            compilers,
+            cache,
+            evaluation_timeout: config.evaluation_timeout,
+        })
+    };
+    let images = Images::new(Arc::clone(&fetcher));
     let table = Arc::<SharedTable>::default();
     let policies = config.source.to_string();
     let mut election = None;
@@ -89,7 +95,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let following = match config.source {
         Source::Folder(path) => {
             let state = config.state_dir.as_deref().map(StateFile::in_folder);
-            let rollout = Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state)?;
+            let objects = Arc::<FolderObjects>::default();
+            let preparer = prepare_over(World::folder(Arc::clone(&objects), images));
+            let rollout = Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state, objects)?;
             let access = Access::new(config.listen.ip(), config.api_token_file)?;
             api = access.map(|access| Api::new(rollout.desk(), access));
             Either::Left(rollout.run(path))
@@ -101,6 +109,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                     "--policy-server needs a cluster: run in a pod, or name a kubeconfig file in KUBECONFIG: {error}"
                 )
             })?;
+            let objects = Cluster::new(client.clone(), Limits::of(config.context_memory));
+            let preparer = prepare_over(World::cluster(objects, images));
             let lease = format!("policy-server-{}", replica.policy_server);
             let identity = replica.identity();
             let stood = Election::stand(&replica.namespace, &lease, Missing::Wait, &identity).await?;

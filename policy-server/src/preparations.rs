@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proviso_core::PolicyId;
 use proviso_crds::PolicySpec;
 use tokio::sync::Semaphore;
 
@@ -54,6 +55,7 @@ impl Preparations {
     /// Prepares in the background; `done` gets the result.
     pub fn start(
         &self,
+        policy: PolicyId,
         spec: PolicySpec,
         scope: Scope,
         source: ModuleSource,
@@ -64,7 +66,7 @@ impl Preparations {
         tokio::spawn(async move {
             let Ok(_place) = places.acquire_owned().await else { return };
             // In a task of its own, so that a panic is a version that does not work.
-            let preparing = tokio::spawn(async move { preparer.prepare(&spec, scope, &source).await });
+            let preparing = tokio::spawn(async move { preparer.prepare(&policy, &spec, scope, &source).await });
             done(preparing.await.unwrap_or_else(|panic| Err(PrepareError::Stopped(panic.to_string()))));
         });
     }

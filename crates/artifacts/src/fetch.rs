@@ -7,6 +7,7 @@ mod client;
 mod connection;
 mod credentials;
 mod error;
+mod image;
 mod registry;
 mod room;
 mod sources;
@@ -19,6 +20,7 @@ use url::Url;
 
 pub use credentials::{PullSecretError, PullSecrets};
 pub use error::{ConnectError, FetchError};
+pub use image::Manifest;
 pub(crate) use room::Room;
 pub use sources::{Sources, SourcesError};
 

@@ -11,7 +11,7 @@ mod volume;
 
 pub use cache::{Cache, CacheError};
 pub use digest::{Digest, DigestError};
-pub use fetch::{ConnectError, FetchError, Fetcher, PullSecretError, SourcesError, Wanted};
+pub use fetch::{ConnectError, FetchError, Fetcher, Manifest, PullSecretError, SourcesError, Wanted};
 pub use file::{create_atomically, remove_for_good, rewrite_atomically, write_atomically};
 pub use module::{MAX_MODULE, Module};
 pub use reference::{Artifact, ArtifactError, Host, HostError, ModuleReference, ReferenceError, Version};

@@ -1,10 +1,11 @@
 //! A server that answers as a test says, over HTTPS with a certificate of an authority of its own or over plain HTTP.
 
 #![allow(
+    dead_code,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
+    reason = "each test uses its own part; clippy knows only #[test] functions as tests"
 )]
 
 use std::convert::Infallible;
