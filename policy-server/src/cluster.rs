@@ -236,7 +236,8 @@ impl Follower {
             self.tickets += 1;
             self.is_changed = true;
             let source = ModuleSource::Network(slot.seen.reported.modules.clone());
-            self.preparations.start(policy, spec, Scope::POLICY, source, move |result| {
+            let is_known = slot.seen.reported.is_initialized();
+            self.preparations.start(policy, spec, Scope::POLICY, source, is_known, move |result| {
                 // Nobody listens only when the server ends.
                 let _ = sender.send(Event::Prepared { name, ticket, result });
             });

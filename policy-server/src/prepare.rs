@@ -11,7 +11,7 @@ use std::time::Duration;
 use proviso_artifacts::{CacheError, Digest, DigestError, FetchError, Fetcher, ReferenceError, Volume};
 use proviso_core::{PolicyId, experiment};
 use proviso_crds::validation::FieldError;
-use proviso_crds::{Admission, ContextAwareResource, Group, PolicySpec, Program as ProgramSpec, Wasm};
+use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
 use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, cel, group, wasm};
 use proviso_host::{AskError, ProgramHost, World};
 use proviso_programs::{compile_cel, compile_rego};
@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::table::Revision;
 
-use context::Gates;
+use context::{Gates, Parts};
 pub use module::{ModuleSource, module_references};
 
 /// Why a spec cannot be made to decide.
@@ -136,29 +136,6 @@ pub struct Prepared {
     pub modules: BTreeMap<String, Digest>,
 }
 
-/// What one spec is made of, and what came together so far.
-struct Parts<'a> {
-    gates: Gates,
-    source: &'a ModuleSource,
-    modules: BTreeMap<String, Digest>,
-    hosts: Vec<Arc<ProgramHost>>,
-}
-
-impl Parts<'_> {
-    /// What the program of a member, or of the whole policy, may ask. `at` is where its `contextAwareResources` stand.
-    fn host(
-        &mut self,
-        world: &Arc<World>,
-        at: &str,
-        resources: &[ContextAwareResource],
-        program: &ProgramSpec,
-    ) -> Arc<ProgramHost> {
-        let host = world.host(self.gates.rights(at, resources, program));
-        self.hosts.push(Arc::clone(&host));
-        host
-    }
-}
-
 /// Makes specs ready. Shared by all rollouts.
 #[derive(Debug)]
 pub struct Preparer {
@@ -208,7 +185,7 @@ impl Preparer {
     }
 
     /// Makes the spec's program, and asks it whether it accepts its settings. What the program may read of the cluster is there
-    /// then.
+    /// then, unless the spec `is_known` to have worked before.
     ///
     /// # Errors
     /// When any of the steps fails. Nothing that serves is touched.
@@ -218,14 +195,15 @@ impl Preparer {
         spec: &PolicySpec,
         Scope(at): Scope,
         source: &ModuleSource,
+        is_known: bool,
     ) -> Result<Prepared, PrepareError> {
         refuse_unsupported(at, spec, source)?;
         let gates = Gates::read(at, policy.namespace(), spec)?;
-        let mut parts = Parts { gates, source, modules: BTreeMap::new(), hosts: Vec::new() };
+        let mut parts = Parts::new(gates, source);
         let host = parts.host(&self.world, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
         let program = self.program(&field, &spec.program, &spec.settings, host, &mut parts).await?;
-        context::ready(&parts.hosts).await?;
+        parts.ready(is_known).await?;
         program.validate_settings(Deadline::after(self.timeout(spec))).await?;
         Ok(Prepared { program, modules: parts.modules })
     }

@@ -283,7 +283,9 @@ impl Rollout {
     ) {
         let sender = self.sender.clone();
         let is_restored = matches!(source, ModuleSource::Pinned(_));
-        self.preparations.start(policy, spec, Scope::of(&id), source, move |result| {
+        // Whatever they name of a folder is there.
+        let is_known = true;
+        self.preparations.start(policy, spec, Scope::of(&id), source, is_known, move |result| {
             // Nobody listens only when the server ends.
             let _ = sender.send(Prepared { id, fingerprint, is_restored, result });
         });

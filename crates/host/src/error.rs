@@ -40,6 +40,8 @@ pub enum AskError {
     Name { name: String, why: String },
     #[error("{0}")]
     Certificate(String),
+    #[error("asking stopped: {0}")]
+    Stopped(String),
     #[error("{call}: no answer within {} ms", after.as_millis())]
     Deadline { call: String, after: Duration },
 }
@@ -70,7 +72,7 @@ impl AskError {
             Self::Request { .. } | Self::Selector { .. } => "InvalidRequest",
             Self::Trouble { trouble, .. } => trouble.reason(),
             Self::NotFound { .. } => "NotFound",
-            Self::ApiServer(_) | Self::Image { .. } | Self::Name { .. } => "Unanswered",
+            Self::ApiServer(_) | Self::Stopped(_) | Self::Image { .. } | Self::Name { .. } => "Unanswered",
             Self::NoCluster { .. } => "NoCluster",
             Self::Certificate(_) => "InvalidCertificate",
             Self::Deadline { .. } => "DeadlineExceeded",

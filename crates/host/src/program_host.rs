@@ -1,6 +1,6 @@
 //! The world as one program sees it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use proviso_core::capabilities::KNOWN;
@@ -17,6 +17,8 @@ use crate::{certificate, images};
 /// What one program may ask, and who answers. While it lives, the kinds that it may read are followed.
 #[derive(Debug)]
 pub struct ProgramHost {
+    /// Itself: what is asked elsewhere goes on there.
+    me: Weak<Self>,
     world: Arc<World>,
     rights: Rights,
     /// Those of `rights.resources`.
@@ -26,9 +28,9 @@ pub struct ProgramHost {
 }
 
 impl ProgramHost {
-    pub(crate) fn new(world: Arc<World>, rights: Rights) -> Self {
+    pub(crate) fn new(world: Arc<World>, rights: Rights) -> Arc<Self> {
         let readings = rights.resources.iter().map(|kind| world.read(kind, rights.namespace.as_deref())).collect();
-        Self { world, rights, readings, given: Mutex::default() }
+        Arc::new_cyclic(|me| Self { me: me.clone(), world, rights, readings, given: Mutex::default() })
     }
 
     pub(crate) fn world(&self) -> &World {
@@ -74,17 +76,31 @@ impl ProgramHost {
         }
         self.rights.check_call(namespace, operation)?;
         let (after, deadline) = shorter(deadline);
-        let answer = async {
-            match namespace {
-                "kubernetes" => kubernetes::answer(self, operation, payload, deadline).await,
-                "net" => self.world.names().answer(&name, payload).await,
-                "crypto" => certificate::answer(&name, payload).await,
-                "oci" => images::answer(self.world.images(), &self.rights, operation, payload).await,
-                _ => Err(AskError::Unknown(name.clone())),
-            }
-        };
+        let (me, namespace, operation) = (self.me.clone(), namespace.to_owned(), operation.to_owned());
+        let payload = payload.to_vec();
+        let answer = self.world.run(async move {
+            let host = me.upgrade().ok_or_else(|| AskError::Stopped("the policy is gone".to_owned()))?;
+            host.dispatch(&namespace, &operation, &payload, deadline).await
+        });
         let answer = tokio::time::timeout_at(deadline.instant().into(), answer).await;
         answer.unwrap_or(Err(AskError::Deadline { call: name, after }))
+    }
+
+    async fn dispatch(
+        &self,
+        namespace: &str,
+        operation: &str,
+        payload: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, AskError> {
+        let call = format!("{namespace}/{operation}");
+        match namespace {
+            "kubernetes" => kubernetes::answer(self, operation, payload, deadline).await,
+            "net" => self.world.names().answer(&call, payload).await,
+            "crypto" => certificate::answer(&call, payload).await,
+            "oci" => images::answer(self.world.images(), &self.rights, operation, payload).await,
+            _ => Err(AskError::Unknown(call)),
+        }
     }
 
     async fn give(&self, deadline: Deadline) -> Result<Arc<Objects>, AskError> {
@@ -107,14 +123,15 @@ impl ProgramHost {
         Ok(objects)
     }
 
-    fn given(&self) -> std::sync::MutexGuard<'_, Option<(Vec<u64>, Arc<Objects>)>> {
+    fn given(&self) -> MutexGuard<'_, Option<(Vec<u64>, Arc<Objects>)>> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn find_namespace(&self, name: &str, deadline: Deadline) -> Result<Option<Arc<Value>>, AskError> {
         self.rights.check_namespace(name)?;
         let (_, deadline) = shorter(deadline);
-        let asked = self.world.namespace(name, deadline);
+        let (world, name) = (Arc::clone(&self.world), name.to_owned());
+        let asked = self.world.run(async move { world.namespace(&name, deadline).await });
         let asked = tokio::time::timeout_at(deadline.instant().into(), asked).await;
         asked.unwrap_or_else(|_| Err(AskError::ApiServer("it does not answer in time".to_owned())))
     }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use proviso_engines::Deadline;
 use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 use crate::cluster::Cluster;
 use crate::error::AskError;
@@ -18,6 +20,9 @@ use crate::rights::{Kind, Rights};
 /// The world, before the gates.
 #[derive(Debug)]
 pub struct World {
+    /// Where questions are asked, whoever asks: connections belong to the runtime that opened them, and a preview's runs at the
+    /// lowest priority and knows no network.
+    runtime: Handle,
     objects: Source,
     images: Images,
     names: Names,
@@ -30,23 +35,41 @@ enum Source {
 }
 
 impl World {
-    /// With the objects of a cluster.
+    /// With the objects of a cluster. Questions are asked on the runtime that this is called on.
     #[must_use]
     pub fn cluster(cluster: Cluster, images: Images) -> Self {
-        Self { objects: Source::Cluster(Arc::new(cluster)), images, names: Names::default() }
+        Self::new(Source::Cluster(Arc::new(cluster)), images)
     }
 
-    /// With the objects of a folder.
+    /// With the objects of a folder, likewise.
     #[must_use]
     pub fn folder(folder: Arc<FolderObjects>, images: Images) -> Self {
-        Self { objects: Source::Folder(folder), images, names: Names::default() }
+        Self::new(Source::Folder(folder), images)
+    }
+
+    fn new(objects: Source, images: Images) -> Self {
+        Self { runtime: Handle::current(), objects, images, names: Names::default() }
     }
 
     /// The world as a program with these rights sees it. The kinds that it may read are followed from now on, for as long as the
     /// host lives.
     #[must_use]
     pub fn host(self: &Arc<Self>, rights: Rights) -> Arc<ProgramHost> {
-        Arc::new(ProgramHost::new(Arc::clone(self), rights))
+        ProgramHost::new(Arc::clone(self), rights)
+    }
+
+    /// Asks on the runtime for that. Who does not wait any more ends it.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        asking: impl Future<Output = Result<T, AskError>> + Send + 'static,
+    ) -> Result<T, AskError> {
+        let mut running = JoinSet::new();
+        running.spawn_on(asking, &self.runtime);
+        match running.join_next().await {
+            Some(Ok(answer)) => answer,
+            Some(Err(stopped)) => Err(AskError::Stopped(stopped.to_string())),
+            None => Err(AskError::Stopped("nobody asked".to_owned())),
+        }
     }
 
     pub(crate) fn images(&self) -> &Images {

@@ -11,10 +11,12 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use kube::{Client, Config};
+use proviso_engines::{Deadline, Host as _};
 use proviso_host::Limits;
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{MIB, ask, cluster, reading};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -45,16 +47,41 @@ async fn api_server(answer: String) -> (Client, Arc<AtomicUsize>) {
     (Client::try_from(config).unwrap(), asked)
 }
 
+fn allowed() -> String {
+    let status = json!({"allowed": true});
+    let (api_version, kind) = ("authorization.k8s.io/v1", "SubjectAccessReview");
+    json!({"apiVersion": api_version, "kind": kind, "metadata": {}, "spec": {}, "status": status}).to_string()
+}
+
+fn review(user: &str, fresh: bool) -> Value {
+    let attributes = json!({"verb": "get", "resource": "pods"});
+    json!({"subject_access_review": {"user": user, "resource_attributes": attributes}, "disable_cache": fresh})
+}
+
+/// Previews are evaluated on a thread of low priority, whose runtime knows no network.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_needs_no_network_itself() {
+    let (client, asked) = api_server(allowed()).await;
+    let host = reading(&cluster(client, Limits::of(MIB)), &[], None);
+    let asking = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            assert!(ask(&host, "kubernetes/can_i", review("ann", false)).await.is_ok());
+            assert!(ask(&host, "net/v1/dns_lookup_host", json!("localhost")).await.is_ok());
+            let image = ask(&host, "oci/v1/manifest_digest", json!("127.0.0.1:1/app")).await.unwrap_err();
+            assert!(image.contains("cannot be reached"), "{image}");
+            // The server knows no kinds.
+            assert!(host.namespace("a", Deadline::after(Duration::from_secs(1))).await.is_err());
+        });
+    });
+    asking.await.unwrap();
+    assert!(asked.load(Ordering::Relaxed) > 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_of_many_is_asked_once() {
-    let status = json!({"allowed": true});
-    let answer = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": {}, "status": status});
-    let (client, asked) = api_server(answer.to_string()).await;
+    let (client, asked) = api_server(allowed()).await;
     let host = reading(&cluster(client, Limits::of(MIB)), &[], None);
-    let review = |user: &str, fresh: bool| {
-        let attributes = json!({"verb": "get", "resource": "pods"});
-        json!({"subject_access_review": {"user": user, "resource_attributes": attributes}, "disable_cache": fresh})
-    };
     let many = (0..100).map(|_| {
         let host = Arc::clone(&host);
         tokio::spawn(async move { ask(&host, "kubernetes/can_i", review("ann", false)).await.unwrap() })

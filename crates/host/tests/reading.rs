@@ -234,13 +234,21 @@ async fn what_may_not_be_read_says_who_can_change_that() -> Result<()> {
     let (_, error) = missing.ready(Deadline::after(PATIENCE)).await.unwrap_err();
     ensure!(error.reason() == "ContextNotServed", "{error}");
 
-    // The permission comes, and is enough without anything being started again.
-    let role = ["create", "clusterrole", "reads", "--verb=get,list,watch", "--resource=configmaps"];
-    stage.kubectl.run(&role).await?;
-    stage.kubectl.run(&["create", "clusterrolebinding", "reads", "--clusterrole=reads", "--user=server"]).await?;
+    // The commands of the message are enough, without anything being started again.
+    stage.plane.ensure_controllers()?;
+    let sum = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "sum"}, "rules": [],
+        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"proviso.dev/aggregate-to-policy-server": "true"}}]},
+    });
+    let _sum = Cluster::of(&stage.plane).await?.apply(serde_json::from_value(sum)?).await?;
+    stage.kubectl.run(&["create", "clusterrolebinding", "sum", "--clusterrole=sum", "--user=server"]).await?;
+    for command in command.split(" && ") {
+        let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+        stage.kubectl.run(&words).await?;
+    }
     until_listed(&host, "a", &["one"]).await?;
-    // It goes: what may not be read any more is not told either.
-    stage.kubectl.run(&["delete", "clusterrolebinding", "reads"]).await?;
+    // What may not be read any more is not told either.
+    stage.kubectl.run(&["delete", "clusterrole", "proviso-reads-configmaps"]).await?;
     until("the objects to be forgotten", PATIENCE, async || {
         let error = ask(&host, ALL, maps(&json!({}))).await.err().context("still told")?;
         ensure!(error.contains("may not read configmaps"), "{error}");
