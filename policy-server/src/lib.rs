@@ -24,6 +24,7 @@ mod tls;
 
 use std::future::pending;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,11 +69,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let tls = config.tls.map(|files| tls::acceptor(files, Arc::clone(&metrics))).transpose()?;
 
     let _lock = config.state_dir.as_deref().map(state::lock).transpose().context("--state-dir")?;
-    let cache = match &config.cache {
-        Some(shared) => Some(open_shared(shared)?),
-        None => config.state_dir.as_deref().map(Cache::open).transpose().context("--state-dir")?,
-    };
-    let cache = cache.map(Volume::new);
+    let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref())?;
     let engine =
         wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
     let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory));
@@ -166,6 +163,15 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Where modules are kept, if anywhere: the replicas' own, or in the state folder.
+fn open_cache(shared: Option<&SharedCache>, state: Option<&Path>) -> anyhow::Result<Option<Volume>> {
+    let cache = match shared {
+        Some(shared) => Some(open_shared(shared)?),
+        None => state.map(Cache::open).transpose().context("--state-dir")?,
+    };
+    Ok(cache.map(Volume::new))
 }
 
 /// The cache of all replicas. Keys that cannot be read are a mistake of whoever started this; a folder that cannot be

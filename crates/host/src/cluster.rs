@@ -41,11 +41,14 @@ impl Limits {
     }
 }
 
+/// A kind, in one namespace or all.
+type Key = (Kind, Option<String>);
+
 /// A cluster as policies may see it.
 pub struct Cluster {
     client: Client,
     budget: Budget,
-    followed: Mutex<HashMap<(Kind, Option<String>), Weak<Followed>>>,
+    followed: Mutex<HashMap<Key, Weak<Followed>>>,
     namespaces: OnceLock<Arc<Followed>>,
     direct: Direct,
 }

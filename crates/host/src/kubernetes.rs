@@ -98,15 +98,12 @@ struct ListOut<'a, T> {
 
 fn to_list(api_version: &str, kind: &str, objects: &[Arc<Value>], mask: Option<&Mask>) -> Vec<u8> {
     let (kind, metadata) = (format!("{kind}List"), Value::Object(serde_json::Map::new()));
-    let written = match mask {
-        Some(mask) => {
-            let items = objects.iter().map(|object| mask.apply(object)).collect();
-            serde_json::to_vec(&ListOut::<Value> { api_version, kind, metadata, items })
-        }
-        None => {
-            let items = objects.iter().map(|object| &**object).collect();
-            serde_json::to_vec(&ListOut::<&Value> { api_version, kind, metadata, items })
-        }
+    let written = if let Some(mask) = mask {
+        let items = objects.iter().map(|object| mask.apply(object)).collect();
+        serde_json::to_vec(&ListOut::<Value> { api_version, kind, metadata, items })
+    } else {
+        let items = objects.iter().map(|object| &**object).collect();
+        serde_json::to_vec(&ListOut::<&Value> { api_version, kind, metadata, items })
     };
     // What was JSON can be JSON again.
     written.unwrap_or_default()

@@ -71,16 +71,18 @@ impl ProgramHost {
             // What is logged, the engine logs; nobody needs permission.
             return Ok(Vec::new());
         }
-        if !KNOWN.contains(&name.as_str()) {
+        if namespace.contains('/') || !KNOWN.contains(&name.as_str()) {
             return Err(AskError::Unknown(name));
         }
         self.rights.check_call(namespace, operation)?;
         let (after, deadline) = shorter(deadline);
         let (me, namespace, operation) = (self.me.clone(), namespace.to_owned(), operation.to_owned());
         let payload = payload.to_vec();
+        // Who waits for objects can say why they are not there, a little before all is over.
+        let (_, earlier) = shorter(deadline);
         let answer = self.world.run(async move {
             let host = me.upgrade().ok_or_else(|| AskError::Stopped("the policy is gone".to_owned()))?;
-            host.dispatch(&namespace, &operation, &payload, deadline).await
+            host.dispatch(&namespace, &operation, &payload, earlier).await
         });
         let answer = tokio::time::timeout_at(deadline.instant().into(), answer).await;
         answer.unwrap_or(Err(AskError::Deadline { call: name, after }))

@@ -109,7 +109,7 @@ async fn programs_read_what_is_in_the_cluster() -> Result<()> {
     let pods = of(("v1", "Pod"), &json!({"field_selector": "spec.nodeName=n,status.phase!=Running"}));
     ensure!(names(&ask(&host, ALL, pods).await.unwrap()).is_empty());
     let wrong = ask(&host, ALL, maps(&json!({"field_selector": "data.key=value"}))).await.unwrap_err();
-    ensure!(wrong.contains("field label not supported"), "{wrong}");
+    ensure!(wrong.contains("is not a known field selector"), "{wrong}");
     let masks = json!({"namespace": "a", "label_selector": "app=x", "field_masks": ["metadata.name", "data"]});
     let masked = ask(&host, LIST, maps(&masks)).await.unwrap();
     let item = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}, "data": {"key": "value"}});
@@ -187,7 +187,7 @@ async fn what_was_seen_last_stays_true_while_the_api_server_is_away() -> Result<
     proxy.set(Fault::Hang);
     ensure!(own(&ask(&host, LIST, list.clone()).await.unwrap()) == ["one"]);
     for (call, request) in [(GET, &fresh), (CAN_I, &review)] {
-        let (budget, begun) = (Duration::from_millis(1000), Instant::now());
+        let (budget, begun) = (Duration::from_secs(1), Instant::now());
         let error = ask_within(budget, &host, call, request.clone()).await.unwrap_err();
         ensure!(error.contains("no answer within"), "{call}: {error}");
         ensure!(begun.elapsed() < budget, "{call}: {:?}", begun.elapsed());

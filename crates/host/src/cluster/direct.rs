@@ -73,7 +73,7 @@ impl Direct {
         name: &str,
     ) -> Result<Option<Arc<Value>>, AskError> {
         let api: Api<DynamicObject> = described.api(&self.client, namespace);
-        let object = api.get_opt(name).await.map_err(|error| refused(described, error))?;
+        let object = api.get_opt(name).await.map_err(|error| refused(described, &error))?;
         Ok(object.map(|object| Arc::new(to_value(described, object))))
     }
 
@@ -101,7 +101,7 @@ impl Direct {
         let mut page = ListParams::default().fields(fields).limit(PAGE);
         let (mut objects, mut taken) = (Vec::new(), 0);
         loop {
-            let list = api.list(&page).await.map_err(|error| refused(described, error))?;
+            let list = api.list(&page).await.map_err(|error| refused(described, &error))?;
             for object in list.items {
                 let object = to_value(described, object);
                 taken += weight(&object);
@@ -111,8 +111,8 @@ impl Direct {
                 let trouble = Trouble::TooLarge { limit };
                 return Err(AskError::Trouble { kind: described.kind.clone(), trouble });
             }
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
+            match list.metadata.continue_.filter(|rest| !rest.is_empty()) {
+                Some(rest) => page = page.continue_token(&rest),
                 None => return Ok(Arc::new(objects)),
             }
         }
@@ -134,13 +134,13 @@ impl Direct {
     }
 }
 
-fn refused(described: &Described, error: kube::Error) -> AskError {
-    if let kube::Error::Api(status) = &error
+fn refused(described: &Described, error: &kube::Error) -> AskError {
+    if let kube::Error::Api(status) = error
         && let Some(trouble) = described.trouble(status)
     {
         return AskError::Trouble { kind: described.kind.clone(), trouble };
     }
-    AskError::ApiServer(said(&error))
+    AskError::ApiServer(said(error))
 }
 
 fn said(error: &kube::Error) -> String {

@@ -10,6 +10,9 @@ use serde_json::Value;
 use crate::error::Trouble;
 use crate::rights::Kind;
 
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
+
 /// A kind, found.
 #[derive(Clone, Debug)]
 pub(crate) struct Described {
@@ -27,7 +30,8 @@ impl Described {
                 Ok(Self { kind: kind.clone(), api, is_namespaced })
             }
             Err(kube::Error::Discovery(_)) => Err(Trouble::NoSuchKind),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Err(Trouble::NoSuchKind),
+            // Of a group that is not there it says so in plain text: there is no reason to look at.
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Err(Trouble::NoSuchKind),
             Err(error) => Err(Trouble::NotYet(error.to_string())),
         }
     }
@@ -45,10 +49,10 @@ impl Described {
 
     /// What a refusal means that will not pass by itself soon; none for others.
     pub(super) fn trouble(&self, status: &Status) -> Option<Trouble> {
-        if status.is_not_found() {
+        if status.code == NOT_FOUND {
             return Some(Trouble::NoSuchKind);
         }
-        if !status.is_forbidden() {
+        if status.code != FORBIDDEN {
             return None;
         }
         let (plural, group) = (&self.api.plural, &self.api.group);
