@@ -5,6 +5,7 @@
 #![allow(clippy::duplicated_attributes, reason = "many printed columns have one type")]
 
 mod admission;
+pub mod context;
 mod definitions;
 mod experiment;
 pub mod names;

@@ -12,3 +12,5 @@ pub const ROLLBACK_TO: &str = "proviso.dev/rollback-to";
 pub const COMMITTED_EXPERIMENT: &str = "proviso.dev/committed-experiment";
 /// Annotation of an experiment: since when somebody is about to commit it, as a time of RFC 3339.
 pub const COMMIT_INTENT: &str = "proviso.dev/commit-intent";
+/// Label of a `ClusterRole`: what it grants, all policy servers are granted.
+pub const AGGREGATE_LABEL: &str = "proviso.dev/aggregate-to-policy-server";

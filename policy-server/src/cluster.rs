@@ -228,13 +228,16 @@ impl Follower {
     fn prepare(&mut self) {
         let (now, is_leader) = (Instant::now(), self.leadership.is_leader());
         for (name, slot) in &mut self.slots {
-            let begun = slot.begin(self.tickets, is_leader, now).map(|wanted| wanted.spec.clone());
-            let Some(spec) = begun else { continue };
+            let begun = slot.begin(self.tickets, is_leader, now);
+            let Some((policy, spec)) = begun.map(|wanted| (wanted.policy.clone(), wanted.spec.clone())) else {
+                continue;
+            };
             let (sender, name, ticket) = (self.sender.clone(), name.clone(), self.tickets);
             self.tickets += 1;
             self.is_changed = true;
             let source = ModuleSource::Network(slot.seen.reported.modules.clone());
-            self.preparations.start(spec, Scope::POLICY, source, move |result| {
+            let is_known = slot.seen.reported.is_initialized();
+            self.preparations.start(policy, spec, Scope::POLICY, source, is_known, move |result| {
                 // Nobody listens only when the server ends.
                 let _ = sender.send(Event::Prepared { name, ticket, result });
             });

@@ -12,8 +12,8 @@ use proviso_artifacts::{Proxies, ProxyError};
 /// Serves admission policies: decides, previews their next versions on live traffic, and reloads without losing
 /// a request.
 ///
-/// Alone, it reads policies, experiments and namespaces from a folder of manifests (--manifests), answers
-/// AdmissionReviews over HTTP, and follows every change of the folder. A manifest that is wrong stops nothing: the
+/// Alone, it reads policies, experiments, namespaces and other objects that policies may read from a folder of manifests
+/// (--manifests), answers AdmissionReviews over HTTP, and follows every change of the folder. A manifest that is wrong stops nothing: the
 /// last good generation of its policy keeps serving.
 ///
 /// In a cluster, it is a replica of a PolicyServer (--policy-server) and serves the revisions of that server's
@@ -24,7 +24,8 @@ use proviso_artifacts::{Proxies, ProxyError};
 #[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
 pub struct Arguments {
     /// Folder of manifests (*.yaml, *.yml, *.json at any depth): kinds ClusterPolicy, Policy,
-    /// ClusterPolicyExperiment, PolicyExperiment and Namespace
+    /// ClusterPolicyExperiment, PolicyExperiment and Namespace; objects of other kinds are for policies that name their
+    /// kind in contextAwareResources
     #[arg(long, value_name = "DIR", env = "PROVISO_MANIFESTS")]
     pub manifests: Option<PathBuf>,
 
@@ -123,6 +124,11 @@ pub struct Arguments {
     #[arg(long, value_name = "MIB", env = "PROVISO_COMPILE_MEMORY", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=65536))]
     pub compile_memory: u32,
 
+    /// Memory that the objects of a cluster may take that policies read (contextAwareResources), in MiB; those of one kind
+    /// may take half of it. What goes beyond is not kept, and reading it is an error
+    #[arg(long, value_name = "MIB", env = "PROVISO_CONTEXT_MEMORY", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub context_memory: u32,
+
     /// Wasm evaluations at the same time; more wait for a place
     #[arg(long, value_name = "COUNT", env = "PROVISO_CONCURRENCY", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub concurrency: u32,
@@ -203,6 +209,8 @@ pub struct Config {
     pub memory_limit: usize,
     /// In MiB.
     pub compile_memory: u32,
+    /// In bytes.
+    pub context_memory: usize,
     pub concurrency: u32,
     pub preview_queue: usize,
     pub shutdown_delay: Duration,
@@ -332,6 +340,7 @@ impl TryFrom<Arguments> for Config {
             evaluation_timeout: arguments.evaluation_timeout,
             memory_limit: arguments.memory_limit as usize * 1024 * 1024,
             compile_memory: arguments.compile_memory,
+            context_memory: arguments.context_memory as usize * 1024 * 1024,
             concurrency: arguments.concurrency,
             preview_queue: arguments.preview_queue as usize,
             shutdown_delay: arguments.shutdown_delay,

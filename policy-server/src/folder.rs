@@ -12,6 +12,7 @@ use proviso_artifacts::{Digest, Module, ModuleReference};
 use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
 use proviso_crds::PolicySpec;
+use serde_json::Value;
 
 use crate::manifests::{self, Annotations, Manifests, ObjectId, Place, Problem, Sourced};
 use crate::prepare::module_references;
@@ -25,6 +26,8 @@ const SETTLING: Duration = Duration::from_secs(2);
 pub struct Scan {
     pub wanted: BTreeMap<ObjectId, Wanted>,
     pub namespaces: BTreeMap<String, Sourced<Labels>>,
+    /// What programs may be allowed to read, Namespaces among them.
+    pub objects: Vec<Sourced<Value>>,
     pub problems: Vec<Problem>,
 }
 
@@ -141,8 +144,8 @@ impl Folder {
     }
 
     fn read(&mut self) -> Scan {
-        let Manifests { policies, experiments, namespaces, problems } = Manifests::read(&self.path);
-        let mut scan = Scan { namespaces, problems, ..Scan::default() };
+        let Manifests { policies, experiments, namespaces, objects, problems } = Manifests::read(&self.path);
+        let mut scan = Scan { namespaces, objects, problems, ..Scan::default() };
         let mut modules = ModuleFiles::new();
         for (id, sourced) in policies {
             let wanted = self.wanted(id.clone(), None, sourced, &mut modules);

@@ -24,6 +24,7 @@ mod tls;
 
 use std::future::pending;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ use hyper_util::service::TowerToHyperService;
 use proviso_artifacts::{Cache, Fetcher, SigningKeys, Volume};
 use proviso_election::{Election, Missing};
 use proviso_engines::wasm;
+use proviso_host::{Cluster, FolderObjects, Images, Limits, World};
 use proviso_http::shutdown;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -67,23 +69,25 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let tls = config.tls.map(|files| tls::acceptor(files, Arc::clone(&metrics))).transpose()?;
 
     let _lock = config.state_dir.as_deref().map(state::lock).transpose().context("--state-dir")?;
-    let cache = match &config.cache {
-        Some(shared) => Some(open_shared(shared)?),
-        None => config.state_dir.as_deref().map(Cache::open).transpose().context("--state-dir")?,
-    };
-    let cache = cache.map(Volume::new);
+    let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref())?;
     let engine =
         wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
     let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory));
-    let preparer = Arc::new(Preparer {
-        modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
-        fetcher: Fetcher::new(config.sources, config.pull_secrets, cache.clone())
-            .verifying(config.verification, config.trusted_root)
-            .through(config.proxies),
-        compilers,
-        cache,
-        evaluation_timeout: config.evaluation_timeout,
-    });
+    let fetcher = Fetcher::new(config.sources, config.pull_secrets, cache.clone())
+        .verifying(config.verification, config.trusted_root)
+        .through(config.proxies);
+    let fetcher = Arc::new(fetcher);
+    let prepare_over = |world: World| {
+        Arc::new(Preparer {
+            modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
+            fetcher: Arc::clone(&fetcher),
+            world: Arc::new(world),
+            compilers,
+            cache,
+            evaluation_timeout: config.evaluation_timeout,
+        })
+    };
+    let images = Images::new(Arc::clone(&fetcher));
     let table = Arc::<SharedTable>::default();
     let policies = config.source.to_string();
     let mut election = None;
@@ -91,7 +95,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let following = match config.source {
         Source::Folder(path) => {
             let state = config.state_dir.as_deref().map(StateFile::in_folder);
-            let rollout = Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state)?;
+            let objects = Arc::<FolderObjects>::default();
+            let preparer = prepare_over(World::folder(Arc::clone(&objects), images));
+            let rollout = Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state, objects)?;
             let access = Access::new(config.listen.ip(), config.api_token_file)?;
             api = access.map(|access| Api::new(rollout.desk(), access));
             Either::Left(rollout.run(path))
@@ -103,6 +109,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                     "--policy-server needs a cluster: run in a pod, or name a kubeconfig file in KUBECONFIG: {error}"
                 )
             })?;
+            let objects = Cluster::new(client.clone(), Limits::of(config.context_memory));
+            let preparer = prepare_over(World::cluster(objects, images));
             let lease = format!("policy-server-{}", replica.policy_server);
             let identity = replica.identity();
             let stood = Election::stand(&replica.namespace, &lease, Missing::Wait, &identity).await?;
@@ -158,6 +166,15 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Where modules are kept, if anywhere: the replicas' own, or in the state folder.
+fn open_cache(shared: Option<&SharedCache>, state: Option<&Path>) -> anyhow::Result<Option<Volume>> {
+    let cache = match shared {
+        Some(shared) => Some(open_shared(shared)?),
+        None => state.map(Cache::open).transpose().context("--state-dir")?,
+    };
+    Ok(cache.map(Volume::new))
 }
 
 /// The cache of all replicas. Keys that cannot be read are a mistake of whoever started this; a folder that cannot be

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
 use proviso_crds::{ExperimentSpec, PolicySpec};
+use serde_json::Value;
 
 /// The largest file, in bytes. A manifest is bounded by etcd's 1.5 MiB anyway; a file may hold several.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
@@ -25,6 +26,9 @@ pub struct Manifests {
     pub experiments: BTreeMap<ExperimentId, Sourced<ExperimentSpec>>,
     /// Labels of namespaces.
     pub namespaces: BTreeMap<String, Sourced<Labels>>,
+    /// Objects of kinds that are not ours, Namespaces among them, as they stand there: programs may be allowed to read them. The
+    /// first counts of two of one name.
+    pub objects: Vec<Sourced<Value>>,
     pub problems: Vec<Problem>,
 }
 
@@ -168,7 +172,12 @@ impl Manifests {
 
     fn add(&mut self, place: Place, object: document::Object) {
         use document::Object;
-        let id = object.id();
+        let Some(id) = object.id() else {
+            if let Object::Other(object) = object {
+                self.objects.push(Sourced { spec: *object, annotations: Annotations::new(), place });
+            }
+            return;
+        };
         let taken = match &id {
             ObjectId::Policy(id) => self.policies.get(id).map(|policy| &policy.place),
             ObjectId::Experiment(id) => self.experiments.get(id).map(|experiment| &experiment.place),
@@ -186,9 +195,12 @@ impl Manifests {
             Object::Experiment(id, spec, annotations) => {
                 self.experiments.insert(id, Sourced { spec: *spec, annotations, place });
             }
-            Object::Namespace(name, labels) => {
+            Object::Namespace(name, labels, object) => {
+                let whole = Sourced { spec: *object, annotations: Annotations::new(), place: place.clone() };
+                self.objects.push(whole);
                 self.namespaces.insert(name, Sourced { spec: labels, annotations: Annotations::new(), place });
             }
+            Object::Other(_) => {}
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proviso_core::PolicyId;
 use proviso_crds::PolicySpec;
 use tokio::sync::Semaphore;
 
@@ -51,12 +52,14 @@ impl Preparations {
         &self.preparer
     }
 
-    /// Prepares in the background; `done` gets the result.
+    /// Prepares in the background; `done` gets the result. See [`Preparer::prepare`].
     pub fn start(
         &self,
+        policy: PolicyId,
         spec: PolicySpec,
         scope: Scope,
         source: ModuleSource,
+        is_known: bool,
         done: impl FnOnce(Result<Prepared, PrepareError>) + Send + 'static,
     ) {
         let places = if module_references(&spec.program).is_empty() { &self.without } else { &self.with_modules };
@@ -64,7 +67,8 @@ impl Preparations {
         tokio::spawn(async move {
             let Ok(_place) = places.acquire_owned().await else { return };
             // In a task of its own, so that a panic is a version that does not work.
-            let preparing = tokio::spawn(async move { preparer.prepare(&spec, scope, &source).await });
+            let preparing =
+                tokio::spawn(async move { preparer.prepare(&policy, &spec, scope, &source, is_known).await });
             done(preparing.await.unwrap_or_else(|panic| Err(PrepareError::Stopped(panic.to_string()))));
         });
     }

@@ -1,6 +1,7 @@
 //! From a spec to something that can decide: fetch, verify, compile, validate the settings. No step touches what
 //! serves now.
 
+mod context;
 mod module;
 
 use std::collections::BTreeMap;
@@ -9,8 +10,10 @@ use std::time::Duration;
 
 use proviso_artifacts::{CacheError, Digest, DigestError, FetchError, Fetcher, ReferenceError, Volume};
 use proviso_core::{PolicyId, experiment};
+use proviso_crds::validation::FieldError;
 use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
 use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, cel, group, wasm};
+use proviso_host::{AskError, ProgramHost, World};
 use proviso_programs::{compile_cel, compile_rego};
 use serde_json::{Map, Value};
 
@@ -20,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::table::Revision;
 
+use context::{Gates, Parts};
 pub use module::{ModuleSource, module_references};
 
 /// Why a spec cannot be made to decide.
@@ -47,6 +51,10 @@ pub enum PrepareError {
     NoAdmission,
     #[error("{0}: a file:// module is for a policy server over a folder: name one that every replica can fetch")]
     File(String),
+    #[error("{0}")]
+    Field(FieldError),
+    #[error("{field}: {error}")]
+    Context { field: String, error: Box<AskError> },
     #[error(transparent)]
     Settings(#[from] SettingsError),
     #[error("spec.admission: {0}")]
@@ -68,7 +76,9 @@ impl PrepareError {
             Self::Compile { error, .. } => error.reason(),
             Self::Unsupported(_) => "Unsupported",
             Self::Settings(error) => error.reason(),
-            Self::Match(_)
+            Self::Context { error, .. } => error.reason(),
+            Self::Field(_)
+            | Self::Match(_)
             | Self::Immutable { .. }
             | Self::Digest { .. }
             | Self::Record(_)
@@ -89,6 +99,7 @@ impl PrepareError {
             Self::Settings(SettingsError::Unanswered(error)) => {
                 matches!(error, EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)
             }
+            Self::Context { error, .. } => context::is_passing(error),
             Self::Cache(_) | Self::Stopped(_) => true,
             _ => false,
         }
@@ -129,7 +140,9 @@ pub struct Prepared {
 #[derive(Debug)]
 pub struct Preparer {
     pub modules: Modules,
-    pub fetcher: Fetcher,
+    pub fetcher: Arc<Fetcher>,
+    /// What programs may ask about.
+    pub world: Arc<World>,
     pub compilers: Arc<Compilers>,
     pub cache: Option<Volume>,
     /// For policies without a `timeoutEvalSeconds`.
@@ -171,22 +184,28 @@ impl Preparer {
         })
     }
 
-    /// Makes the spec's program, and asks it whether it accepts its settings.
+    /// Makes the spec's program, and asks it whether it accepts its settings. What the program may read of the cluster is there
+    /// then, unless the spec `is_known` to have worked before.
     ///
     /// # Errors
     /// When any of the steps fails. Nothing that serves is touched.
     pub async fn prepare(
         &self,
+        policy: &PolicyId,
         spec: &PolicySpec,
         Scope(at): Scope,
         source: &ModuleSource,
+        is_known: bool,
     ) -> Result<Prepared, PrepareError> {
         refuse_unsupported(at, spec, source)?;
-        let mut modules = BTreeMap::new();
+        let gates = Gates::read(at, policy.namespace(), spec)?;
+        let mut parts = Parts::new(gates, source);
+        let host = parts.host(&self.world, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
-        let program = self.program(&field, &spec.program, &spec.settings, source, &mut modules).await?;
+        let program = self.program(&field, &spec.program, &spec.settings, host, &mut parts).await?;
+        parts.ready(is_known).await?;
         program.validate_settings(Deadline::after(self.timeout(spec))).await?;
-        Ok(Prepared { program, modules })
+        Ok(Prepared { program, modules: parts.modules })
     }
 
     async fn program(
@@ -194,12 +213,12 @@ impl Preparer {
         field: &str,
         spec: &ProgramSpec,
         settings: &Map<String, Value>,
-        source: &ModuleSource,
-        modules: &mut BTreeMap<String, Digest>,
+        host: Arc<ProgramHost>,
+        parts: &mut Parts<'_>,
     ) -> Result<Program, PrepareError> {
-        match spec {
+        let program = match spec {
             ProgramSpec::Wasm(spec) => {
-                self.wasm(&format!("{field}.wasm"), spec, settings, source, modules).await.map(Program::Wasm)
+                self.wasm(&format!("{field}.wasm"), spec, settings, parts).await.map(Program::Wasm)
             }
             ProgramSpec::Rego(spec) => {
                 let (spec, settings) = (spec.clone(), settings.clone());
@@ -211,8 +230,9 @@ impl Preparer {
                 let (spec, settings) = (spec.clone(), settings.clone());
                 self.source(format!("{field}.cel"), move || compile_cel(&spec, &settings)).await.map(Program::Cel)
             }
-            ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, source, modules)).await.map(Program::Group),
-        }
+            ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, parts)).await.map(Program::Group),
+        };
+        Ok(context::with_host(program?, host))
     }
 
     async fn wasm(
@@ -220,11 +240,10 @@ impl Preparer {
         field: &str,
         spec: &Wasm,
         settings: &Map<String, Value>,
-        source: &ModuleSource,
-        modules: &mut BTreeMap<String, Digest>,
+        parts: &mut Parts<'_>,
     ) -> Result<wasm::Program, PrepareError> {
-        let (digest, module) = self.module(field, spec, source).await?;
-        modules.insert(spec.module.clone(), digest);
+        let (digest, module) = self.module(field, spec, parts.source).await?;
+        parts.modules.insert(spec.module.clone(), digest);
         let mode = Self::mode(field, spec, &module)?;
         let settings = serde_json::to_vec(settings).unwrap_or_default();
         Ok(wasm::Program::new(module, settings).in_mode(mode))
@@ -239,18 +258,13 @@ impl Preparer {
         self.compilers.source(compile).await.map_err(|error| PrepareError::Compile { field, error })
     }
 
-    async fn group(
-        &self,
-        field: &str,
-        spec: &Group,
-        source: &ModuleSource,
-        modules: &mut BTreeMap<String, Digest>,
-    ) -> Result<group::Program, PrepareError> {
+    async fn group(&self, field: &str, spec: &Group, parts: &mut Parts<'_>) -> Result<group::Program, PrepareError> {
         let mut members = BTreeMap::new();
         for (name, member) in &spec.members {
             let at = format!("{field}.group.members.{name}");
             let field = format!("{at}.program");
-            let program = self.program(&field, &member.program, &member.settings, source, modules).await?;
+            let host = parts.host(&self.world, &at, &member.context_aware_resources, &member.program);
+            let program = self.program(&field, &member.program, &member.settings, host, parts).await?;
             members.insert(name.clone(), Arc::new(program));
         }
         group::Program::new(members, &spec.expression, spec.message.clone())

@@ -6,7 +6,7 @@ mod desk;
 mod publish;
 mod slot;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use proviso_artifacts::Digest;
 use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
 use proviso_engines::Program;
+use proviso_host::FolderObjects;
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::folder::{Folder, Scan, Wanted};
@@ -45,6 +47,9 @@ pub struct Rollout {
     state: Option<StateFile>,
     slots: BTreeMap<ObjectId, Slot>,
     namespaces: BTreeMap<String, Sourced<Labels>>,
+    objects: Vec<Sourced<Value>>,
+    /// What programs may read of them.
+    readable: Arc<FolderObjects>,
     problems: Vec<Problem>,
     sender: mpsc::UnboundedSender<Prepared>,
     receiver: mpsc::UnboundedReceiver<Prepared>,
@@ -79,6 +84,7 @@ impl Rollout {
         table: Arc<SharedTable>,
         metrics: Arc<Metrics>,
         state: Option<StateFile>,
+        readable: Arc<FolderObjects>,
     ) -> Result<Self, StateError> {
         let records = state.as_ref().map(StateFile::read).transpose()?.unwrap_or_default();
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -95,6 +101,8 @@ impl Rollout {
             metrics,
             state,
             namespaces: BTreeMap::new(),
+            objects: Vec::new(),
+            readable,
             problems: Vec::new(),
             sender,
             receiver,
@@ -163,6 +171,8 @@ impl Rollout {
 
     fn take_scan(&mut self, mut scan: Scan) {
         self.report(&scan.problems);
+        // Before the policies that read them.
+        self.take_objects(&mut scan);
         let gone: Vec<ObjectId> = self
             .slots
             .iter()
@@ -200,6 +210,25 @@ impl Rollout {
         self.is_changed = true;
     }
 
+    /// Lets programs read the objects of the folder. Those of a document that cannot be read now stay as they were.
+    fn take_objects(&mut self, scan: &mut Scan) {
+        let is_broken = |object: &Sourced<Value>| {
+            let mut whole = scan.problems.iter().filter(|problem| problem.object.is_none());
+            whole.any(|problem| object.place.file.starts_with(&problem.place.file))
+        };
+        let id = |object: &Sourced<Value>| {
+            let object = &object.spec;
+            let metadata = &object["metadata"];
+            [&object["apiVersion"], &object["kind"], &metadata["namespace"], &metadata["name"]].map(Value::to_string)
+        };
+        let mut objects = std::mem::take(&mut scan.objects);
+        let known: BTreeSet<_> = objects.iter().map(id).collect();
+        let kept = self.objects.drain(..).filter(|old| is_broken(old) && !known.contains(&id(old)));
+        objects.extend(kept);
+        self.readable.replace(objects.iter().map(|object| object.spec.clone()));
+        self.objects = objects;
+    }
+
     /// Starts preparing what the manifest has now, if that is new.
     fn want(&mut self, id: &ObjectId, wanted: Wanted) {
         let slot = self.slots.entry(id.clone()).or_default();
@@ -226,21 +255,37 @@ impl Rollout {
         let mut digests = accepted.map(|record| record.modules.clone()).unwrap_or_default();
         digests.extend(wanted.modules);
         let source = ModuleSource::Manifest { folder, digests };
-        self.prepare(id, wanted.fingerprint, wanted.spec, source);
+        self.prepare(id, wanted.policy, wanted.fingerprint, wanted.spec, source);
     }
 
     /// Prepares the generation that was accepted last, from the modules that were kept with it.
     fn restore(&mut self, id: &ObjectId) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         let Some(record) = slot.record.clone() else { return };
+        let policy = match policy_of(id, &record) {
+            Ok(policy) => policy.clone(),
+            Err(error) => {
+                slot.lost = Some(format!("{}: {error}", error.reason()));
+                return;
+            }
+        };
         slot.is_restoring = true;
-        self.prepare(id.clone(), record.fingerprint, record.spec, ModuleSource::Pinned(record.modules));
+        self.prepare(id.clone(), policy, record.fingerprint, record.spec, ModuleSource::Pinned(record.modules));
     }
 
-    fn prepare(&self, id: ObjectId, fingerprint: Digest, spec: proviso_crds::PolicySpec, source: ModuleSource) {
+    fn prepare(
+        &self,
+        id: ObjectId,
+        policy: PolicyId,
+        fingerprint: Digest,
+        spec: proviso_crds::PolicySpec,
+        source: ModuleSource,
+    ) {
         let sender = self.sender.clone();
         let is_restored = matches!(source, ModuleSource::Pinned(_));
-        self.preparations.start(spec, Scope::of(&id), source, move |result| {
+        // Whatever they name of a folder is there.
+        let is_known = true;
+        self.preparations.start(policy, spec, Scope::of(&id), source, is_known, move |result| {
             // Nobody listens only when the server ends.
             let _ = sender.send(Prepared { id, fingerprint, is_restored, result });
         });
@@ -354,13 +399,18 @@ fn revision(
     record: &Record,
     program: Program,
 ) -> Result<Revision, PrepareError> {
-    let policy = match (id, &record.experiment) {
-        (ObjectId::Policy(policy), _) => policy,
-        (_, Some(experiment)) => &experiment.policy,
-        _ => return Err(PrepareError::Record(id.clone())),
-    };
+    let policy = policy_of(id, record)?;
     let of = RevisionOf { policy, uid: &record.uid, generation: record.generation };
     preparations.preparer().revision(of, &record.spec, program, metrics)
+}
+
+/// The policy that a record is of, or an experiment of which it is of.
+fn policy_of<'a>(id: &'a ObjectId, record: &'a Record) -> Result<&'a PolicyId, PrepareError> {
+    match (id, &record.experiment) {
+        (ObjectId::Policy(policy), _) => Ok(policy),
+        (_, Some(experiment)) => Ok(&experiment.policy),
+        _ => Err(PrepareError::Record(id.clone())),
+    }
 }
 
 /// Which object a record is of.

@@ -79,7 +79,7 @@ async fn a_revision_that_does_not_work_says_why_and_the_others_go_on() -> Result
     for (name, spec, reason, message) in [
         ("typo", cel("object.metadata.(", "no"), "CompileError", "spec.program.cel"),
         ("remote", wasm("https://127.0.0.1:1/a.wasm"), "PullError", "127.0.0.1:1"),
-        ("capable", with(cel("true", ""), &json!({"hostCapabilities": ["*"]})), "Unsupported", "spec.hostCapabilities"),
+        ("capable", with(cel("true", ""), &json!({"hostCapabilities": ["a"]})), "Invalid", "spec.hostCapabilities[0]"),
     ] {
         stage.create(&revision(name, 1, &spec)).await?;
         let status = stage.until_reported(&format!("cluster.{name}-1"), "pod-1", "False", reason).await?;

@@ -46,8 +46,8 @@ async fn a_bad_manifest_leaves_the_last_good_generation_serving_and_says_so() {
             "PullError: spec.program.wasm.module: 127.0.0.1:1 cannot be reached",
         ),
         (
-            policy("a", &json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod"}]})),
-            "spec.contextAwareResources: is not served",
+            policy("a", &json!({"hostCapabilities": ["oci/*", "a"]})),
+            "spec.hostCapabilities[1]: \"a\" names no host capability",
         ),
     ] {
         server.folder.write("a.json", &content);

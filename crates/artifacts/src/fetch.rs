@@ -7,6 +7,7 @@ mod client;
 mod connection;
 mod credentials;
 mod error;
+mod image;
 mod proxy;
 mod push;
 mod registry;
@@ -24,6 +25,7 @@ use url::Url;
 
 pub use credentials::{PullSecretError, PullSecrets};
 pub use error::{ConnectError, FetchError};
+pub use image::Manifest;
 pub use proxy::{Proxies, ProxyError};
 pub use push::PushError;
 pub(crate) use room::Room;

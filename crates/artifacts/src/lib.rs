@@ -13,7 +13,7 @@ mod volume;
 pub use cache::{Cache, CacheError, Verified};
 pub use digest::{Digest, DigestError};
 pub use fetch::{
-    ConnectError, FetchError, Fetcher, Proxies, ProxyError, PullSecretError, PushError, SourcesError, Wanted,
+    ConnectError, FetchError, Fetcher, Manifest, Proxies, ProxyError, PullSecretError, PushError, SourcesError, Wanted,
 };
 pub use file::{create_atomically, remove_for_good, rewrite_atomically, write_atomically};
 pub use module::{MAX_MODULE, Module};

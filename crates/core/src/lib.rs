@@ -1,6 +1,7 @@
 //! What Proviso means, without doing anything: policy ids and endpoint paths, admission reviews and the
 //! verdicts on them, matching, and how two verdicts differ. No I/O, no clock, no Kubernetes client.
 
+pub mod capabilities;
 pub mod divergence;
 pub mod endpoint;
 pub mod experiment;
@@ -10,6 +11,7 @@ pub mod review;
 pub mod rollout;
 pub mod verdict;
 
+pub use capabilities::Capabilities;
 pub use divergence::Divergence;
 pub use endpoint::{Action, Endpoint, PreviewEndpoint, Target};
 pub use matching::Match;

@@ -2,7 +2,7 @@
 //! and the expressions of groups. Who admits a policy compiles what who serves it compiles. Modules are for the latter.
 
 use proviso_crds::validation::FieldError;
-use proviso_crds::{Cel, ContextAwareResource, PolicySpec, Program, Rego, RegoDialect};
+use proviso_crds::{Cel, PolicySpec, Program, Rego, RegoDialect};
 use proviso_engines::{CompileError, cel, group, rego};
 use serde_json::{Map, Value};
 
@@ -56,10 +56,6 @@ pub fn compile_cel(spec: &Cel, settings: &Map<String, Value>) -> Result<cel::Pro
 #[must_use]
 pub fn unsupported(at: &str, spec: &PolicySpec) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    errors.reads(at, &spec.context_aware_resources);
-    if !spec.host_capabilities.is_empty() {
-        errors.unsupported(format!("{at}.hostCapabilities"));
-    }
     errors.unsupported_program(&format!("{at}.program"), &spec.program);
     errors.0
 }
@@ -86,19 +82,11 @@ impl Errors {
         self.add(field, "is not served by this version: remove it");
     }
 
-    fn reads(&mut self, at: &str, resources: &[ContextAwareResource]) {
-        if !resources.is_empty() {
-            self.unsupported(format!("{at}.contextAwareResources"));
-        }
-    }
-
     fn unsupported_program(&mut self, at: &str, program: &Program) {
         match program {
             Program::Group(group) => {
                 for (name, member) in &group.members {
-                    let at = format!("{at}.group.members.{name}");
-                    self.reads(&at, &member.context_aware_resources);
-                    self.unsupported_program(&format!("{at}.program"), &member.program);
+                    self.unsupported_program(&format!("{at}.group.members.{name}.program"), &member.program);
                 }
             }
             Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) => {}
@@ -160,10 +148,9 @@ mod tests {
 
     #[test]
     fn what_is_not_served_is_named() {
-        let mut spec = spec(&json!({"cel": {"validations": []}}));
-        spec.host_capabilities = vec!["*".to_owned()];
-        spec.context_aware_resources = vec![ContextAwareResource { api_version: "v1".into(), kind: "Pod".into() }];
-        let fields: Vec<_> = unsupported("spec", &spec).into_iter().map(|error| error.field).collect();
-        assert_eq!(fields, ["spec.contextAwareResources", "spec.hostCapabilities"]);
+        let wasm = json!({"wasm": {"module": "registry://a/b", "mode": "wasi"}});
+        let group = json!({"group": {"members": {"a": {"program": wasm}}, "expression": "a()", "message": "no"}});
+        let fields: Vec<_> = unsupported("spec", &spec(&group)).into_iter().map(|error| error.field).collect();
+        assert_eq!(fields, ["spec.program.group.members.a.program.wasm.mode"]);
     }
 }

@@ -31,6 +31,7 @@ fn check(
     }
     errors.extend(malformed);
     files(&format!("{at}.program"), &spec.program, &mut errors);
+    errors.extend(proviso_crds::context::check(at, namespace, spec));
     for (index, rule) in spec.admission.iter().flat_map(|admission| &admission.rules).enumerate() {
         reach(&format!("{at}.admission.rules[{index}]"), namespace, rule, &mut errors);
     }

@@ -9,6 +9,7 @@ use proviso_crds::validation::{self, FieldError};
 use proviso_crds::{ExperimentSpec, PolicySpec};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::nodes::Nodes;
 use super::{Annotations, ExperimentId, ObjectId};
@@ -17,15 +18,19 @@ use super::{Annotations, ExperimentId, ObjectId};
 pub(super) enum Object {
     Policy(PolicyId, Box<PolicySpec>, Annotations),
     Experiment(ExperimentId, Box<ExperimentSpec>, Annotations),
-    Namespace(String, Labels),
+    Namespace(String, Labels, Box<Value>),
+    /// One of another kind.
+    Other(Box<Value>),
 }
 
 impl Object {
-    pub(super) fn id(&self) -> ObjectId {
+    /// None for kinds that mean nothing by themselves.
+    pub(super) fn id(&self) -> Option<ObjectId> {
         match self {
-            Self::Policy(id, ..) => ObjectId::Policy(id.clone()),
-            Self::Experiment(id, ..) => ObjectId::Experiment(id.clone()),
-            Self::Namespace(name, _) => ObjectId::Namespace(name.clone()),
+            Self::Policy(id, ..) => Some(ObjectId::Policy(id.clone())),
+            Self::Experiment(id, ..) => Some(ObjectId::Experiment(id.clone())),
+            Self::Namespace(name, ..) => Some(ObjectId::Namespace(name.clone())),
+            Self::Other(_) => None,
         }
     }
 }
@@ -112,7 +117,7 @@ fn nests_too_deep(text: &str) -> bool {
     brackets || text.lines().any(|line| indicators(line) > MAX_NESTING)
 }
 
-/// Reads a document. None for kinds that are not ours to serve.
+/// Reads a document. None for what is no object that anybody could ask for.
 pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
     let whole = |field: &str, line: usize, message: String| {
         vec![Fault { object: None, field: field.to_owned(), line, message }]
@@ -136,10 +141,13 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
         }
         let object = Some(ObjectId::Namespace(name.clone()));
         let namespace: Namespace = reader.typed().map_err(|fault| vec![Fault { object, ..fault }])?;
-        return Ok(Some(Object::Namespace(name, namespace.metadata.labels.unwrap_or_default())));
+        let whole = serde_yaml::from_str(text).unwrap_or_default();
+        return Ok(Some(Object::Namespace(name, namespace.metadata.labels.unwrap_or_default(), whole)));
     }
     let Some(version) = outline.api_version.strip_prefix("proviso.dev/") else {
-        return Ok(None);
+        // What has no name, or is nothing that JSON can say, is no object.
+        let object = serde_yaml::from_str(text).ok().filter(|_| !outline.metadata.name.is_empty());
+        return Ok(object.map(Object::Other));
     };
     if version != proviso_crds::VERSION {
         let message = format!("is {:?}: this version serves {ours}", outline.api_version);

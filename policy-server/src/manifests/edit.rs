@@ -78,7 +78,7 @@ impl Draft {
         let (start, end) = self.find(object)?;
         let new = rewritten(&self.text[start..end], content)
             .map_err(|error| EditError::Unwritable { object: object.clone(), error: error.to_string() })?;
-        if !document::read(&new).is_ok_and(|read| read.is_some_and(|read| read.id() == *object)) {
+        if !document::read(&new).is_ok_and(|read| read.is_some_and(|read| read.id().as_ref() == Some(object))) {
             return Err(EditError::Unwritable {
                 object: object.clone(),
                 error: "it would not be read again".to_owned(),
@@ -114,7 +114,9 @@ impl Draft {
     fn find(&self, object: &ObjectId) -> Result<(usize, usize), EditError> {
         let mut documents = document::split(&self.text).into_iter().map(|(_, text)| text);
         let found = documents
-            .find(|text| document::read(text).is_ok_and(|read| read.is_some_and(|read| read.id() == *object)))
+            .find(|text| {
+                document::read(text).is_ok_and(|read| read.is_some_and(|read| read.id().as_ref() == Some(object)))
+            })
             .ok_or_else(|| EditError::Unread { path: self.path.clone(), object: object.clone() })?;
         let start = found.as_ptr() as usize - self.text.as_ptr() as usize;
         Ok((start, start + found.len()))

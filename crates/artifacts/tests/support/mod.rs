@@ -2,10 +2,11 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(
+    dead_code,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
+    reason = "each test uses its own part; clippy knows only #[test] functions as tests"
 )]
 
 use std::convert::Infallible;

@@ -1,0 +1,229 @@
+//! One kind of objects, followed: listed once, then every change. What was seen last stays true while the API server is away.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use kube::Client;
+use kube::core::DynamicObject;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use proviso_engines::Deadline;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::resource::{Described, to_value};
+use super::store::Store;
+use crate::error::{AskError, Trouble};
+use crate::rights::Kind;
+
+/// How long one watch lasts, in seconds; the next one goes on where it ended. One that has not even ended some seconds later
+/// leads nowhere: a network that has forgotten a connection tells nobody.
+const WATCH_SECONDS: u32 = 25;
+/// How many objects a list brings at a time: each may be a megabyte.
+const PAGE: u32 = 100;
+/// How long to wait before what does not work is tried again: at first, and at most. Each failure doubles it.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// The same for what was too large: to list it again and again is a burden for the API server.
+const RETRY_LARGE: Duration = Duration::from_mins(5);
+
+/// A kind that is followed for as long as this lives.
+pub(crate) struct Followed {
+    kind: Kind,
+    namespace: Option<String>,
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+struct Shared {
+    store: Mutex<Store>,
+    phase: watch::Sender<Phase>,
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    /// Nothing was listed yet, for this reason if it is known.
+    Waiting(Option<String>),
+    Synced(Arc<Described>),
+    Failed(Trouble),
+}
+
+impl fmt::Debug for Followed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phase = self.shared.phase.borrow().clone();
+        f.debug_struct("Followed").field("kind", &self.kind).field("phase", &phase).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Followed {
+    pub(super) fn start(client: Client, kind: Kind, namespace: Option<String>, store: Store) -> Self {
+        let shared = Arc::new(Shared { store: Mutex::new(store), phase: watch::Sender::new(Phase::Waiting(None)) });
+        let follower =
+            Follower { client, kind: kind.clone(), namespace: namespace.clone(), shared: Arc::clone(&shared) };
+        let task = tokio::spawn(follower.run()).abort_handle();
+        Self { kind, namespace, shared, task }
+    }
+
+    pub(super) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    /// Waits until its objects are known.
+    pub(crate) async fn ready(&self, deadline: Deadline) -> Result<Arc<Described>, AskError> {
+        let mut phase = self.shared.phase.subscribe();
+        let known = phase.wait_for(|phase| !matches!(phase, Phase::Waiting(_)));
+        let known = tokio::time::timeout_at(deadline.instant().into(), known).await;
+        let phase = match known {
+            Ok(Ok(phase)) => phase.clone(),
+            _ => self.shared.phase.borrow().clone(),
+        };
+        let trouble = match phase {
+            Phase::Synced(described) => return Ok(described),
+            Phase::Failed(trouble) => trouble,
+            Phase::Waiting(why) => {
+                Trouble::NotYet(why.unwrap_or_else(|| "the API server is still listing them".to_owned()))
+            }
+        };
+        Err(AskError::Trouble { kind: self.kind.clone(), trouble })
+    }
+
+    pub(super) fn get(&self, namespace: Option<&str>, name: &str) -> Option<Arc<Value>> {
+        self.shared.store().get(namespace.unwrap_or_default(), name)
+    }
+
+    pub(crate) fn list(&self, namespace: Option<&str>) -> Arc<Vec<Arc<Value>>> {
+        match namespace {
+            Some(namespace) => Arc::new(self.shared.store().in_namespace(namespace)),
+            None => self.all().1,
+        }
+    }
+
+    /// All objects, and a number that is another one after each change.
+    pub(crate) fn all(&self) -> (u64, Arc<Vec<Arc<Value>>>) {
+        self.shared.store().all()
+    }
+}
+
+impl Shared {
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Follower {
+    client: Client,
+    kind: Kind,
+    namespace: Option<String>,
+    shared: Arc<Shared>,
+}
+
+impl Follower {
+    async fn run(self) {
+        let (mut delay, longest) = RETRY;
+        loop {
+            let trouble = match Described::find(&self.client, &self.kind).await {
+                Ok(described) => self.follow(Arc::new(described)).await,
+                Err(trouble) => trouble,
+            };
+            let was_synced = matches!(*self.shared.phase.borrow(), Phase::Synced(_));
+            tracing::warn!(
+                kind = %self.kind, namespace = self.namespace, reason = trouble.reason(), error = %trouble,
+                "the objects of a kind cannot be followed; trying again"
+            );
+            let is_large = matches!(trouble, Trouble::TooLarge { .. });
+            self.fail(trouble);
+            delay = if was_synced { RETRY.0 } else { delay };
+            tokio::time::sleep(if is_large { RETRY_LARGE } else { delay }).await;
+            delay = (delay * 2).min(longest);
+        }
+    }
+
+    /// What does not work is not read either: its objects would be old for ever, or are nothing that may be read any more.
+    fn fail(&self, trouble: Trouble) {
+        if let Trouble::NotYet(why) = trouble {
+            self.say_waiting(why);
+            return;
+        }
+        self.shared.store().clear();
+        self.shared.phase.send_replace(Phase::Failed(trouble));
+    }
+
+    /// Takes note why nothing has come yet, if nothing has.
+    fn say_waiting(&self, why: String) {
+        self.shared.phase.send_if_modified(|phase| {
+            let is_waiting = matches!(phase, Phase::Waiting(_));
+            if is_waiting {
+                *phase = Phase::Waiting(Some(why));
+            }
+            is_waiting
+        });
+    }
+
+    /// Follows until that leads nowhere.
+    async fn follow(&self, described: Arc<Described>) -> Trouble {
+        if let Some(own) = self.namespace.as_ref().filter(|_| !described.is_namespaced) {
+            return Trouble::ClusterScoped(own.clone());
+        }
+        let api = described.api::<DynamicObject>(&self.client, self.namespace.as_deref());
+        let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
+        let mut events = pin!(watcher(api, config).default_backoff());
+        loop {
+            match events.try_next().await {
+                Ok(Some(event)) => {
+                    if let Err(trouble) = self.take(&described, event) {
+                        return trouble;
+                    }
+                }
+                Ok(None) => return Trouble::NotYet("the watch ended".to_owned()),
+                Err(error) => {
+                    if let Some(trouble) = status(&error).and_then(|status| described.trouble(status)) {
+                        return trouble;
+                    }
+                    tracing::warn!(kind = %self.kind, %error, "watch interrupted; what was seen last stays true");
+                    self.say_waiting(error.to_string());
+                }
+            }
+        }
+    }
+
+    fn take(&self, described: &Arc<Described>, event: watcher::Event<DynamicObject>) -> Result<(), Trouble> {
+        use watcher::Event;
+        match event {
+            Event::Init => self.shared.store().begin(),
+            Event::InitApply(object) => {
+                let object = to_value(described, object);
+                self.shared.store().add(object)?;
+            }
+            Event::InitDone => {
+                self.shared.store().end()?;
+                self.shared.phase.send_replace(Phase::Synced(Arc::clone(described)));
+            }
+            Event::Apply(object) => {
+                let object = to_value(described, object);
+                self.shared.store().apply(object)?;
+            }
+            Event::Delete(object) => self.shared.store().remove(&to_value(described, object)),
+        }
+        Ok(())
+    }
+}
+
+/// What the API server answered, if it did.
+fn status(error: &watcher::Error) -> Option<&kube::core::response::Status> {
+    use watcher::Error;
+    match error {
+        Error::InitialListFailed(kube::Error::Api(status))
+        | Error::WatchStartFailed(kube::Error::Api(status))
+        | Error::WatchFailed(kube::Error::Api(status))
+        | Error::WatchError(status) => Some(status),
+        _ => None,
+    }
+}

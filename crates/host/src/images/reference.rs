@@ -1,0 +1,36 @@
+//! Images as pods name them: `nginx`, `team/app:v1`, `registry.example.com/app@sha256:…`.
+
+use proviso_artifacts::{Artifact, ArtifactError};
+
+/// Reads the name of an image. One without a registry is of Docker Hub.
+pub(super) fn parse(text: &str) -> Result<Artifact, ArtifactError> {
+    let text = text.strip_prefix("registry://").unwrap_or(text);
+    match text.split_once('/') {
+        // What looks like a host is one, as for container runtimes.
+        Some((first, _)) if first == "localhost" || first.contains(['.', ':']) => text.parse(),
+        _ => format!("docker.io/{text}").parse(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_named_as_in_pods() {
+        for (text, wanted) in [
+            ("nginx", "docker.io/library/nginx:latest"),
+            ("nginx:1", "docker.io/library/nginx:1"),
+            ("team/app:v1", "docker.io/team/app:v1"),
+            ("docker.io/nginx", "docker.io/library/nginx:latest"),
+            ("localhost/app", "localhost/app:latest"),
+            ("127.0.0.1:5000/app:v1", "127.0.0.1:5000/app:v1"),
+            ("registry://ghcr.io/a/b:v1", "ghcr.io/a/b:v1"),
+        ] {
+            assert_eq!(parse(text).unwrap().to_string(), wanted);
+        }
+        for text in ["", "a b", "NGINX", "https://ghcr.io/a", "ghcr.io/../a"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Selectors as texts, as `kubectl -l` and `--field-selector` take them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::core::{Expression, Selector, SelectorExt as _};
+use serde_json::Value;
+
+use crate::error::AskError;
+
+/// Which objects are wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    labels: Selector,
+    /// `metadata.name` and `metadata.namespace`, which every kind can be selected by.
+    names: Vec<(Field, bool, String)>,
+    /// A selector by other fields: only the API server knows which a kind has, and what they mean.
+    pub others: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Name,
+    Namespace,
+}
+
+impl Wanted {
+    pub(crate) fn read(labels: Option<&str>, fields: Option<&str>) -> Result<Self, AskError> {
+        let labels = labels.unwrap_or_default();
+        let failed = |why| AskError::Selector { selector: "label_selector", text: labels.to_owned(), why };
+        let labels = expressions(labels).map_err(failed)?.into_iter().collect();
+        let fields = fields.unwrap_or_default();
+        let failed = |why| AskError::Selector { selector: "field_selector", text: fields.to_owned(), why };
+        let mut wanted = Self { labels, ..Self::default() };
+        for term in fields.split(',').map(str::trim).filter(|term| !term.is_empty()) {
+            let (path, is_equal, value) = comparison(term).ok_or_else(|| failed(format!("{term:?} has no `=`")))?;
+            match path {
+                "metadata.name" => wanted.names.push((Field::Name, is_equal, value.to_owned())),
+                "metadata.namespace" => wanted.names.push((Field::Namespace, is_equal, value.to_owned())),
+                _ => wanted.others = Some(fields.to_owned()),
+            }
+        }
+        Ok(wanted)
+    }
+
+    pub(crate) fn matches(&self, object: &Value) -> bool {
+        let metadata = &object["metadata"];
+        let is_named = self.names.iter().all(|(field, is_equal, value)| {
+            let name = if *field == Field::Name { "name" } else { "namespace" };
+            (metadata[name].as_str().unwrap_or_default() == value) == *is_equal
+        });
+        is_named && (self.labels.selects_all() || self.labels.matches(&labels(metadata)))
+    }
+}
+
+fn labels(metadata: &Value) -> BTreeMap<String, String> {
+    let labels = metadata["labels"].as_object().into_iter().flatten();
+    labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+/// `a=b`, `a==b` and `a!=b`.
+fn comparison(term: &str) -> Option<(&str, bool, &str)> {
+    let (path, value) = term.split_once('=')?;
+    let (path, is_equal) = path.strip_suffix('!').map_or((path, true), |path| (path, false));
+    Some((path.trim(), is_equal, value.strip_prefix('=').unwrap_or(value).trim()))
+}
+
+fn expressions(text: &str) -> Result<Vec<Expression>, String> {
+    terms(text)?.into_iter().filter(|term| !term.is_empty()).map(expression).collect()
+}
+
+/// Cuts at the commas outside of parentheses.
+fn terms(text: &str) -> Result<Vec<&str>, String> {
+    let (mut terms, mut start, mut depth) = (Vec::new(), 0, 0_i32);
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                terms.push(text[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+        if !(0..=1).contains(&depth) {
+            return Err("its parentheses do not fit".to_owned());
+        }
+    }
+    if depth != 0 {
+        return Err("a parenthesis is not closed".to_owned());
+    }
+    terms.push(text[start..].trim());
+    Ok(terms)
+}
+
+fn expression(term: &str) -> Result<Expression, String> {
+    if let Some((head, values)) = term.split_once('(') {
+        let values = values.strip_suffix(')').ok_or_else(|| format!("{term:?} goes on after its parenthesis"))?;
+        let values: BTreeSet<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
+        let mut words = head.split_whitespace();
+        return match (words.next(), words.next(), words.next()) {
+            (Some(name), Some("in"), None) => Ok(Expression::In(key(name)?, values)),
+            (Some(name), Some("notin"), None) => Ok(Expression::NotIn(key(name)?, values)),
+            _ => Err(format!("{term:?} is neither `key in (…)` nor `key notin (…)`")),
+        };
+    }
+    if let Some((name, is_equal, value)) = comparison(term) {
+        let (name, value) = (key(name)?, value.to_owned());
+        return Ok(if is_equal { Expression::Equal(name, value) } else { Expression::NotEqual(name, value) });
+    }
+    match term.strip_prefix('!') {
+        Some(name) => key(name.trim()).map(Expression::DoesNotExist),
+        None => key(term).map(Expression::Exists),
+    }
+}
+
+fn key(text: &str) -> Result<String, String> {
+    let is_odd = |c: char| !c.is_ascii_alphanumeric() && !"-_./".contains(c);
+    if text.is_empty() || text.contains(is_odd) {
+        return Err(format!("{text:?} is no label"));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn objects_are_selected_as_kubectl_selects_them() {
+        let object = json!({"metadata": {"name": "n", "namespace": "s", "labels": {"a": "b", "x.y/z": "1"}}});
+        for (labels, fields, wanted) in [
+            ("", "", true),
+            ("a=b", "", true),
+            ("a==b,x.y/z = 1", "", true),
+            ("a!=b", "", false),
+            ("missing!=b", "", true),
+            ("a in (b, c)", "", true),
+            ("a in (c)", "", false),
+            ("a notin (c),a", "", true),
+            ("missing notin (c)", "", true),
+            ("!a", "", false),
+            ("! missing", "", true),
+            ("a,missing", "", false),
+            ("", "metadata.name=n,metadata.namespace!=t", true),
+            ("", "metadata.name==m", false),
+            ("a=b", "metadata.name!=n", false),
+        ] {
+            let read = Wanted::read(Some(labels), Some(fields)).unwrap();
+            assert_eq!((read.matches(&object), read.others.is_none()), (wanted, true), "{labels:?} {fields:?}");
+        }
+        let other = Wanted::read(None, Some("status.phase=Running,metadata.name=n")).unwrap();
+        assert_eq!(other.others.as_deref(), Some("status.phase=Running,metadata.name=n"));
+    }
+
+    #[test]
+    fn what_is_no_selector_is_refused() {
+        for text in ["a in b", "a in (b", "a (b)", "a in (b)c", "in (b)", "a b", "=b", "!", "a)(", "a in ((b))", "ä=b"]
+        {
+            let error = Wanted::read(Some(text), None).unwrap_err().to_string();
+            assert!(error.starts_with("the label_selector "), "{text}: {error}");
+        }
+        assert!(Wanted::read(None, Some("metadata.name")).is_err());
+    }
+}
