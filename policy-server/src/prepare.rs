@@ -291,9 +291,6 @@ fn in_field(field: &str) -> impl FnOnce(CompileError) -> PrepareError {
 
 /// What the kinds have and this version does not serve. To ignore it would be to decide otherwise than asked.
 fn refuse_unsupported(at: &str, spec: &PolicySpec, source: &ModuleSource) -> Result<(), PrepareError> {
-    if let Some(error) = proviso_programs::unsupported(at, spec).into_iter().next() {
-        return Err(PrepareError::Unsupported(error.field));
-    }
     // In a cluster the API server has looked at them before it asks.
     let is_alone = !matches!(source, ModuleSource::Network(_));
     if is_alone && spec.admission.as_ref().is_some_and(|admission| !admission.match_conditions.is_empty()) {

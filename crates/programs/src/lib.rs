@@ -2,7 +2,7 @@
 //! and the expressions of groups. Who admits a policy compiles what who serves it compiles. Modules are for the latter.
 
 use proviso_crds::validation::FieldError;
-use proviso_crds::{Cel, PolicySpec, Program, Rego, RegoDialect};
+use proviso_crds::{Cel, CelMutationType, PolicySpec, Program, Rego, RegoDialect};
 use proviso_engines::{CompileError, cel, group, rego};
 use serde_json::{Map, Value};
 
@@ -28,36 +28,37 @@ pub fn compile_rego(spec: &Rego, settings: &Map<String, Value>) -> Result<rego::
 /// # Errors
 /// When it does not compile, or has what this version does not run.
 pub fn compile_cel(spec: &Cel, settings: &Map<String, Value>) -> Result<cel::Program, CompileError> {
-    let later = [
-        ("variables", spec.variables.is_empty()),
-        ("auditAnnotations", spec.audit_annotations.is_empty()),
-        ("mutations", spec.mutations.is_empty()),
-        ("validations[].messageExpression", spec.validations.iter().all(|v| v.message_expression.is_none())),
-    ];
-    if let Some((field, _)) = later.into_iter().find(|(_, absent)| !absent) {
-        return Err(CompileError::Unsupported(format!("`{field}` is not served by this version: remove it")));
-    }
-    let validations = spec
-        .validations
-        .iter()
-        .map(|validation| cel::Validation {
-            expression: validation.expression.clone(),
-            message: validation.message.clone(),
-            reason: validation.reason.clone(),
-        })
-        .collect();
-    cel::Program::compile(validations, &Value::Object(settings.clone()))
+    cel::Program::compile(cel_source(spec), &Value::Object(settings.clone()))
 }
 
-/// The fields of a policy that the kinds have and this version does not serve. To ignore one would be to decide otherwise
-/// than asked.
-///
-/// `at` is where the spec stands in its object.
-#[must_use]
-pub fn unsupported(at: &str, spec: &PolicySpec) -> Vec<FieldError> {
-    let mut errors = Errors::default();
-    errors.unsupported_program(&format!("{at}.program"), &spec.program);
-    errors.0
+fn cel_source(spec: &Cel) -> cel::Source {
+    let variables = spec
+        .variables
+        .iter()
+        .map(|variable| cel::Variable { name: variable.name.clone(), expression: variable.expression.clone() });
+    let validations = spec.validations.iter().map(|validation| cel::Validation {
+        expression: validation.expression.clone(),
+        message: validation.message.clone(),
+        message_expression: validation.message_expression.clone(),
+        reason: validation.reason.clone(),
+    });
+    let audit_annotations = spec.audit_annotations.iter().map(|annotation| cel::AuditAnnotation {
+        key: annotation.key.clone(),
+        value_expression: annotation.value_expression.clone(),
+    });
+    let mutations = spec.mutations.iter().map(|mutation| cel::Mutation {
+        patch_type: match mutation.patch_type {
+            CelMutationType::ApplyConfiguration => cel::PatchType::ApplyConfiguration,
+            CelMutationType::JsonPatch => cel::PatchType::JsonPatch,
+        },
+        expression: mutation.expression.clone(),
+    });
+    cel::Source {
+        variables: variables.collect(),
+        validations: validations.collect(),
+        audit_annotations: audit_annotations.collect(),
+        mutations: mutations.collect(),
+    }
 }
 
 /// What is wrong with the programs of a policy, as far as their sources tell. Compiling can take seconds.
@@ -65,7 +66,7 @@ pub fn unsupported(at: &str, spec: &PolicySpec) -> Vec<FieldError> {
 /// `at` is where the spec stands in its object.
 #[must_use]
 pub fn check(at: &str, spec: &PolicySpec) -> Vec<FieldError> {
-    let mut errors = Errors(unsupported(at, spec));
+    let mut errors = Errors::default();
     errors.program(&format!("{at}.program"), &spec.program, &spec.settings);
     errors.0
 }
@@ -76,21 +77,6 @@ struct Errors(Vec<FieldError>);
 impl Errors {
     fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.0.push(FieldError { field: field.into(), message: message.into() });
-    }
-
-    fn unsupported(&mut self, field: impl Into<String>) {
-        self.add(field, "is not served by this version: remove it");
-    }
-
-    fn unsupported_program(&mut self, at: &str, program: &Program) {
-        match program {
-            Program::Group(group) => {
-                for (name, member) in &group.members {
-                    self.unsupported_program(&format!("{at}.group.members.{name}.program"), &member.program);
-                }
-            }
-            Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) => {}
-        }
     }
 
     fn program(&mut self, at: &str, program: &Program, settings: &Map<String, Value>) {
@@ -147,10 +133,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_named() {
-        let wasm = json!({"wasm": {"module": "registry://a/b", "mode": "wasi"}});
-        let group = json!({"group": {"members": {"a": {"program": wasm}}, "expression": "a()", "message": "no"}});
-        let fields: Vec<_> = unsupported("spec", &spec(&group)).into_iter().map(|error| error.field).collect();
-        assert_eq!(fields, ["spec.program.group.members.a.program.wasm.mode"]);
+    fn all_fields_of_cel_are_compiled() {
+        let object = "Object{metadata: Object.metadata{labels: {'a': variables.a}}}";
+        let cel = |variable: &str, message: &str, annotation: &str, mutation: &str| {
+            json!({"cel": {
+                "variables": [{"name": "a", "expression": variable}],
+                "validations": [{"expression": "variables.a == 'b'", "messageExpression": message}],
+                "auditAnnotations": [{"key": "a", "valueExpression": annotation}],
+                "mutations": [{"patchType": "ApplyConfiguration", "expression": mutation}],
+            }})
+        };
+        assert!(fields(&cel("'b'", "'b'", "'b'", object)).is_empty());
+        for wrong in [cel("(", "''", "''", object), cel("''", "(", "''", object), cel("''", "''", "(", object)] {
+            assert_eq!(fields(&wrong), ["spec.program.cel"], "{wrong}");
+        }
+        assert_eq!(fields(&cel("''", "''", "''", "(")), ["spec.program.cel"]);
     }
 }

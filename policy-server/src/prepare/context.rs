@@ -94,9 +94,14 @@ impl<'a> Parts<'a> {
 }
 
 /// Gives a program its host: the one place where that is done.
-#[allow(clippy::needless_pass_by_value, reason = "programs keep it")]
-pub(super) fn with_host(program: Program, _host: Arc<ProgramHost>) -> Program {
-    program
+pub(super) fn with_host(program: Program, host: Arc<ProgramHost>) -> Program {
+    match program {
+        Program::Wasm(it) => Program::Wasm(it.with_host(host)),
+        Program::Rego(it) => Program::Rego(it.with_host(host)),
+        Program::Cel(it) => Program::Cel(it.with_host(host)),
+        // Its members have had theirs.
+        group @ Program::Group(_) => group,
+    }
 }
 
 /// Whether the same may be readable later: permissions and kinds come and go without the policy.
