@@ -8,7 +8,7 @@ ADMIN_LISTEN ?= 127.0.0.1:3001
 GUESTS := --manifest-path examples/policies/Cargo.toml --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test e2e kubernetes cluster cluster-down lint deny crds openapi recordings bench fuzz fuzz-api tools harness control-plane node-tools
+.PHONY: help run demo test e2e kubernetes cluster cluster-down lint deny crds openapi ledger recordings bench fuzz fuzz-api tools harness control-plane node-tools
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ crds: ## Generate crds/*.yaml from the types
 
 openapi: ## Generate docs/openapi.json from the code
 	cargo run --locked -q -p proviso-api --bin openapi -- docs/openapi.json
+
+ledger: ## Write docs/guide/rego-ledger.md from its cases
+	PROVISO_RECORD=1 cargo test --locked --workspace --test ledger
 
 recordings: ## Record examples/reviews anew from a real API server
 	PROVISO_E2E_RECORD=1 cargo test --locked --workspace --test quickstart_in_a_cluster

@@ -103,7 +103,9 @@ pub struct SecretRef {
     validation = Rule::new("has(self.source) != has(self.configMapRef)")
         .message("needs exactly one of `source` and `configMapRef`"),
     validation = Rule::new("!has(self.entrypoint) || self.dialect == 'Admission'")
-        .message("`entrypoint` is for the dialect Admission: Gatekeeper's is always `violation`")
+        .message("`entrypoint` is for the dialect Admission: Gatekeeper's is always `violation`"),
+    validation = Rule::new("!has(self.libs) || self.dialect == 'Gatekeeper'")
+        .message("`libs` is for the dialect Gatekeeper")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Rego {
@@ -111,6 +113,11 @@ pub struct Rego {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 262_144))]
     pub source: Option<String>,
+    /// Modules of packages below `lib` that the module imports, each at most 256 KiB; for the dialect `Gatekeeper`, as in
+    /// its ConstraintTemplates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub libs: Vec<String>,
     /// The ConfigMap that holds the module.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<ConfigMapKeyRef>,

@@ -103,6 +103,9 @@ impl Errors {
         if rego.entrypoint.is_some() && rego.dialect == crate::RegoDialect::Gatekeeper {
             self.add(format!("{at}.entrypoint"), "is for the dialect Admission: Gatekeeper's is always `violation`");
         }
+        if !rego.libs.is_empty() && rego.dialect != crate::RegoDialect::Gatekeeper {
+            self.add(format!("{at}.libs"), "is for the dialect Gatekeeper");
+        }
     }
 
     fn group(&mut self, at: &str, group: &Group) {

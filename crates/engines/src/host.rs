@@ -75,3 +75,27 @@ impl Host for NoHost {
         Box::pin(std::future::ready(Err(why)))
     }
 }
+
+/// The world of a program that may ask for objects that are known beforehand, and nothing else: for tests of policies.
+#[derive(Clone, Debug, Default)]
+pub struct Fixed(pub Arc<Objects>);
+
+impl Host for Fixed {
+    fn call<'a>(&'a self, call: HostCall<'a>, _: Deadline) -> Asked<'a, Vec<u8>> {
+        let HostCall { binding, namespace, operation, .. } = call;
+        let why = format!("{binding}/{namespace}/{operation}: there is no host to call");
+        Box::pin(std::future::ready(Err(why)))
+    }
+
+    fn objects(&self, _: Deadline) -> Asked<'_, Arc<Objects>> {
+        Box::pin(std::future::ready(Ok(Arc::clone(&self.0))))
+    }
+
+    /// Found among the objects.
+    fn namespace<'a>(&'a self, name: &'a str, _: Deadline) -> Asked<'a, Option<Arc<Value>>> {
+        let namespaces = self.0.resources.iter().filter(|of| of.api_version == "v1" && of.kind == "Namespace");
+        let mut objects = namespaces.flat_map(|of| &of.objects);
+        let found = objects.find(|object| object["metadata"]["name"] == name).cloned();
+        Box::pin(std::future::ready(Ok(found)))
+    }
+}

@@ -10,7 +10,12 @@ pub(crate) mod builtins;
 mod contract;
 mod graph;
 mod inspect;
+mod inventory;
+mod layout;
+mod names;
+mod negation;
 mod parse;
+mod query;
 pub(crate) mod response;
 mod syntax;
 pub(crate) mod value;
@@ -23,12 +28,18 @@ use std::time::Duration;
 
 use proviso_core::review::Operation;
 use proviso_core::{Review, Verdict};
+use regorus::unstable::{Module, Ref};
 use regorus::utils::limits::ExecutionTimerConfig;
 use regorus::{Engine, LimitError, Value};
 
 use crate::isolation::Isolation;
-use crate::{CompileError, Deadline, EvaluationError};
+use crate::{CompileError, Deadline, EvaluationError, Host, NoHost};
 use contract::Contract;
+use inspect::Documents;
+use inventory::Inventory;
+use parse::Text;
+
+pub use query::Query;
 
 /// How many steps the interpreter takes between two looks at the clock.
 const STEPS_BETWEEN_CHECKS: NonZeroU32 = NonZeroU32::new(64).unwrap();
@@ -48,6 +59,7 @@ pub enum Dialect {
 pub struct Program {
     prepared: Arc<Prepared>,
     isolation: Isolation,
+    host: Arc<dyn Host>,
 }
 
 struct Prepared {
@@ -55,6 +67,8 @@ struct Prepared {
     engine: Engine,
     contract: Contract,
     settings: Value,
+    /// For policies that look at other objects.
+    inventory: Option<Inventory>,
 }
 
 impl fmt::Debug for Prepared {
@@ -72,24 +86,44 @@ const TRIAL_REQUEST: &str = r#"{"request": {
     "userInfo": {"username": "trial", "groups": []}, "object": {"metadata": {}}, "oldObject": null, "options": null}}"#;
 
 impl Program {
-    /// Makes a policy ready. `source` is one module of at most 256 KiB, in Rego v0 or v1. `entrypoint` names
-    /// the rule that decides, as `data.a.b` or `a/b`; without one it is `violation` for Gatekeeper, and
-    /// `main`, `response`, or `deny` and `warn`, whichever the package has, for admission policies.
+    /// Makes a policy of one module ready: see [`Program::compile_with`].
     ///
     /// # Errors
-    /// When the source does not parse, has no rule that could deny, or uses what this version does not run:
-    /// builtins that are missing, data outside of its package, recursion, nesting that is too deep.
+    /// As there.
     pub fn compile(
         source: &str,
         dialect: Dialect,
         entrypoint: Option<&str>,
         settings: &serde_json::Value,
     ) -> Result<Self, CompileError> {
-        let mut engine = parse::parse(source)?;
-        let contract = {
-            let module = parse::module(&mut engine)?;
-            let package = inspect::inspect(module)?;
-            Contract::new(dialect, entrypoint, &package)?
+        Self::compile_with(source, &[], dialect, entrypoint, settings)
+    }
+
+    /// Makes a policy ready. `source` is its module, `libraries` are modules of packages below `lib` that it may import; each
+    /// is at most 256 KiB, in Rego v0 or v1. `entrypoint` names the rule that decides, as `data.a.b` or `a/b`; without one it
+    /// is `violation` for Gatekeeper, and `main`, `response`, or `deny` and `warn`, whichever the package has, for admission
+    /// policies.
+    ///
+    /// # Errors
+    /// When a module does not parse, has no rule that could deny, or uses what this version does not run: builtins that are
+    /// missing, data outside of its modules, recursion, nesting that is too deep.
+    pub fn compile_with(
+        source: &str,
+        libraries: &[String],
+        dialect: Dialect,
+        entrypoint: Option<&str>,
+        settings: &serde_json::Value,
+    ) -> Result<Self, CompileError> {
+        let main = Text { name: syntax::MAIN.to_owned(), text: source };
+        let named = |(index, text)| Text { name: format!("libs[{index}]"), text };
+        let libraries = libraries.iter().map(String::as_str).enumerate().map(named);
+        let documents = if dialect == Dialect::Gatekeeper { Documents::Inventory } else { Documents::None };
+        let mut engine = parse::parse(&std::iter::once(main).chain(libraries).collect::<Vec<_>>(), documents)?;
+        let (contract, uses_inventory) = {
+            let modules = engine.get_modules();
+            check_libraries(modules)?;
+            let package = inspect::inspect(modules, documents)?;
+            (Contract::new(dialect, entrypoint, &package)?, package.uses_inventory)
         };
         let settings = value::read(&settings.to_string())
             .map_err(|error| CompileError::Invalid(format!("the settings are not valid: {error}")))?;
@@ -97,15 +131,32 @@ impl Program {
         engine.set_strict_builtin_errors(false);
         // What a policy prints goes nowhere: a server's standard error is not a policy's to write to.
         engine.set_gather_prints(true);
+        if uses_inventory {
+            engine.add_data(inventory::empty()).map_err(|error| CompileError::Invalid(error.to_string()))?;
+        }
         for ask in contract.asks() {
             // Also prepares the engine, so that no evaluation has to.
             engine
                 .compile_with_entrypoint(&ask.rule().into())
                 .map_err(|error| CompileError::Invalid(error.to_string().trim().to_owned()))?;
         }
-        let prepared = Prepared { engine, contract, settings };
+        let inventory = uses_inventory.then(Inventory::default);
+        let prepared = Prepared { engine, contract, settings, inventory };
         prepared.try_out()?;
-        Ok(Self { prepared: Arc::new(prepared), isolation: Isolation::new() })
+        Ok(Self { prepared: Arc::new(prepared), isolation: Isolation::new(), host: Arc::new(NoHost) })
+    }
+
+    /// Lets the policy see the objects that the host has, as `data.inventory`. They are asked for only if it looks at them.
+    #[must_use]
+    pub fn with_host(mut self, host: Arc<dyn Host>) -> Self {
+        self.host = host;
+        self
+    }
+
+    /// Whether the policy looks at other objects than the one under review.
+    #[must_use]
+    pub fn uses_inventory(&self) -> bool {
+        self.prepared.inventory.is_some()
     }
 
     /// Decides on a review.
@@ -113,10 +164,33 @@ impl Program {
     /// # Errors
     /// When the policy raises an error, does not end in time, or gives an answer its dialect does not know.
     pub async fn evaluate(&self, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
+        let objects = match &self.prepared.inventory {
+            Some(_) => Some(self.host.objects(deadline).await.map_err(EvaluationError::Failed)?),
+            None => None,
+        };
         let prepared = Arc::clone(&self.prepared);
         let review = review.clone();
-        self.isolation.run(deadline, move || prepared.evaluate(&review, deadline)).await
+        let evaluate = move || match (&prepared.inventory, objects) {
+            (Some(inventory), Some(objects)) => {
+                let engine = inventory.engine(&prepared.engine, prepared.contract.asks(), objects)?;
+                prepared.evaluate(engine, &review, deadline)
+            }
+            _ => prepared.evaluate(prepared.engine.clone(), &review, deadline),
+        };
+        self.isolation.run(deadline, evaluate).await
     }
+}
+
+/// Gatekeeper's rule: what is not below `lib` could be taken for the policy itself.
+fn check_libraries(modules: &[Ref<Module>]) -> Result<(), CompileError> {
+    for library in modules.iter().skip(1) {
+        let package = syntax::path(&library.package.refr);
+        if package.first() != Some(&"lib") {
+            let message = format!("is of package {}: libraries are packages below `lib`", package.join("."));
+            return Err(CompileError::Invalid(syntax::at(&library.package.span, &message)));
+        }
+    }
+    Ok(())
 }
 
 impl Prepared {
@@ -125,7 +199,7 @@ impl Prepared {
     fn try_out(&self) -> Result<(), CompileError> {
         let trial =
             Review::admission(TRIAL_REQUEST.into()).map_err(|error| CompileError::Invalid(error.to_string()))?;
-        match self.evaluate(&trial, Deadline::after(TRIAL_TIME)) {
+        match self.evaluate(self.engine.clone(), &trial, Deadline::after(TRIAL_TIME)) {
             // An answer that makes no sense for such a request is no fault.
             Ok(_) | Err(EvaluationError::InvalidAnswer(_) | EvaluationError::Overloaded) => Ok(()),
             Err(EvaluationError::Failed(why)) => Err(CompileError::Invalid(why)),
@@ -135,8 +209,7 @@ impl Prepared {
         }
     }
 
-    fn evaluate(&self, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
-        let mut engine = self.engine.clone();
+    fn evaluate(&self, mut engine: Engine, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
         engine.set_input(self.input(review)?);
         let mut verdict = Verdict::allow();
         for ask in self.contract.asks() {
@@ -144,13 +217,9 @@ impl Prepared {
                 limit: deadline.instant().saturating_duration_since(std::time::Instant::now()),
                 check_interval: STEPS_BETWEEN_CHECKS,
             });
-            let value = engine.eval_rule(ask.rule().to_owned()).map_err(|error| {
-                if deadline.is_over() || matches!(error.downcast_ref(), Some(LimitError::TimeLimitExceeded { .. })) {
-                    EvaluationError::DeadlineExceeded
-                } else {
-                    EvaluationError::Failed(error.to_string().trim().to_owned())
-                }
-            })?;
+            let value = engine
+                .eval_rule(ask.rule().to_owned())
+                .map_err(|error| failed(&error.to_string(), error.downcast_ref(), deadline))?;
             ask.answer(&value, review, &mut verdict)?;
         }
         // The interpreter looks at the clock between steps, and one builtin may be the last step.
@@ -178,6 +247,15 @@ impl Prepared {
             }
         }
         Ok(members.into())
+    }
+}
+
+/// An error of the interpreter's, and the limit that it tells of, if it does.
+fn failed(error: &str, limit: Option<&LimitError>, deadline: Deadline) -> EvaluationError {
+    if deadline.is_over() || matches!(limit, Some(LimitError::TimeLimitExceeded { .. })) {
+        EvaluationError::DeadlineExceeded
+    } else {
+        EvaluationError::Failed(error.trim().to_owned())
     }
 }
 

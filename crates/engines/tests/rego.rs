@@ -2,6 +2,9 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that fails says so")]
 
+#[path = "rego/inventory.rs"]
+mod inventory;
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;

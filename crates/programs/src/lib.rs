@@ -20,7 +20,8 @@ pub fn compile_rego(spec: &Rego, settings: &Map<String, Value>) -> Result<rego::
         RegoDialect::Gatekeeper => rego::Dialect::Gatekeeper,
         RegoDialect::Admission => rego::Dialect::Admission,
     };
-    rego::Program::compile(source, dialect, spec.entrypoint.as_deref(), &Value::Object(settings.clone()))
+    let settings = Value::Object(settings.clone());
+    rego::Program::compile_with(source, &spec.libs, dialect, spec.entrypoint.as_deref(), &settings)
 }
 
 /// Compiles CEL.

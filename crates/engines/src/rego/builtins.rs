@@ -1,9 +1,14 @@
 //! The builtins that a policy may call: regorus' own, some of them behind a guard, and ours. What a guard
 //! refuses is an error, and so a denial, not undefined: undefined would lose the violation.
 
+mod cidr;
+mod digest;
 mod functions;
 pub(super) mod guards;
+mod pattern;
+mod replacing;
 mod sprintf;
+mod token;
 
 use std::io;
 use std::sync::LazyLock;
@@ -27,13 +32,23 @@ static NOWHERE: LazyLock<Option<Span>> = LazyLock::new(|| {
     Some(Span { source, line: 1, col: 1, start: 0, end: 0 })
 });
 
+/// All builtins of our own.
+fn own() -> impl Iterator<Item = &'static (&'static str, u8, functions::Function)> {
+    FUNCTIONS.iter().chain(cidr::FUNCTIONS).chain(digest::FUNCTIONS).chain(token::FUNCTIONS)
+}
+
 /// How many arguments a builtin takes. None when there is none of this name.
 pub(super) fn arity(name: &str) -> Option<usize> {
     if REFUSED.contains(&name) {
         return None;
     }
-    let own = FUNCTIONS.iter().find(|(own, ..)| *own == name).map(|(_, arguments, _)| *arguments);
+    let own = own().find(|(own, ..)| *own == name).map(|(_, arguments, _)| *arguments);
     own.or_else(|| BUILTINS.get(name).map(|(_, arguments)| *arguments)).map(usize::from)
+}
+
+/// How many arguments a builtin takes that regorus does not know at all.
+pub(super) fn addition(name: &str) -> Option<usize> {
+    arity(name).filter(|_| !BUILTINS.contains_key(name))
 }
 
 /// Puts our functions, and the guards with what they guard, in front of regorus' builtins.
@@ -46,8 +61,7 @@ pub(super) fn install(engine: &mut Engine) -> Result<(), CompileError> {
         };
         Some((*name, *arguments, Box::new(function) as Box<Function>))
     });
-    let own =
-        FUNCTIONS.iter().map(|(name, arguments, function)| (*name, *arguments, Box::new(function) as Box<Function>));
+    let own = own().map(|(name, arguments, function)| (*name, *arguments, Box::new(function) as Box<Function>));
     for (name, arguments, function) in guarded.chain(own) {
         let function: std::sync::Arc<Function> = function.into();
         let extension = move |values: Vec<Value>| {

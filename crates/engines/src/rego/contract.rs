@@ -1,7 +1,8 @@
 //! What a dialect asks of a policy: which rules are evaluated, and what they mean.
 
 use super::Dialect;
-use super::inspect::{Package, RuleKind};
+use super::inspect::Package;
+use super::names::RuleKind;
 use crate::CompileError;
 
 /// The rules that decide, in the order in which they are evaluated.

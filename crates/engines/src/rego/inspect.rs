@@ -1,13 +1,13 @@
-//! What a module's rules are, and whether all that they use is there. regorus finds missing functions only
-//! when it calls them, and takes data that is not there for undefined: both are refused before they can
-//! lose a violation.
+//! What the rules of a set of modules are, and whether all that they use is there. regorus finds missing functions only when
+//! it calls them, and takes data that is not there for undefined: both are refused before they can lose a violation.
 
 use std::collections::BTreeMap;
 
-use regorus::unstable::{Expr, Module, Ref, Rule, RuleHead, Span};
+use regorus::unstable::{Expr, LiteralStmt, Module, Ref, Rule, RuleHead, Span};
 
 use super::builtins::{self, guards};
 use super::graph::{self, Fault, Node};
+use super::names::{Names, RuleKind, Scope};
 use super::syntax::{Part, at, name_of, parts, path, rule_parts, statement_parts};
 use crate::CompileError;
 
@@ -15,47 +15,55 @@ use crate::CompileError;
 const RULE: usize = 4;
 /// What it spends on a comprehension or `every`.
 const QUERY: usize = 2;
+/// Where the objects of the cluster stand in `data`.
+pub(super) const INVENTORY: &str = "inventory";
 
-/// A module's package and the names of its rules.
+/// What there is in `data` beside the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Documents {
+    None,
+    /// `data.inventory`.
+    Inventory,
+    /// Whatever there is.
+    Any,
+}
+
+/// The first module's package, and what the modules need.
 #[derive(Debug)]
 pub(super) struct Package<'a> {
     pub path: Vec<&'a str>,
     pub rules: BTreeMap<&'a str, RuleKind>,
+    pub uses_inventory: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RuleKind {
-    /// With the number of its arguments.
-    Function(usize),
-    Value,
-    /// Only ever true, or another scalar: no set or list.
-    Scalar,
-}
-
-/// Reads a module's rules and checks what they use.
-pub(super) fn inspect(module: &Module) -> Result<Package<'_>, CompileError> {
-    for import in &module.imports {
-        if path(&import.refr).first() == Some(&"data") {
-            let message = "imports from data are not available: a policy is one module";
-            return Err(CompileError::Unsupported(at(&import.span, message)));
-        }
-    }
-    let mut rules = BTreeMap::new();
-    for rule in &module.policy {
-        if let Some(name) = path(name_of(rule)).first() {
-            let kind = kind_of(rule);
-            // One definition with a value makes the rule one: the others may be its default.
-            rules.entry(*name).and_modify(|known: &mut RuleKind| *known = known.joined(kind)).or_insert(kind);
-        }
-    }
-    let package = Package { path: path(&module.package.refr), rules };
+/// Reads the modules' rules and checks what they use.
+pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<Package<'_>, CompileError> {
+    let names = Names::of(modules);
     let mut nodes: BTreeMap<&str, Node<'_>> = BTreeMap::new();
-    for rule in &module.policy {
-        let (weight, needs) = Inspection::new(&package).rule(rule)?;
-        if let Some(name) = path(name_of(rule)).first() {
-            let node = nodes.entry(name).or_default();
-            node.weight = node.weight.max(weight);
-            node.needs.extend(&needs);
+    let mut places: BTreeMap<&str, &Span> = BTreeMap::new();
+    let mut uses_inventory = false;
+    for module in modules {
+        let scope = Scope::of(module);
+        for import in &module.imports {
+            check_keywords(&import.span, &path(&import.refr))?;
+            if let Some(place) = path(&import.refr).strip_prefix(&["data"]) {
+                if !names.leads_to_package(place) {
+                    check_document(&names, documents, &import.span, place)?;
+                }
+            }
+        }
+        for rule in &module.policy {
+            let mut inspection = Inspection::new(&names, &scope, documents);
+            let weight = inspection.rule(rule)?;
+            uses_inventory |= inspection.uses_inventory;
+            let Some(name) = path(name_of(rule)).first().copied() else { continue };
+            let place: Vec<&str> = scope.package.iter().copied().chain([name]).collect();
+            if let Some(known) = names.rule(&place) {
+                places.entry(&known.name).or_insert(rule.span());
+                let node = nodes.entry(&known.name).or_default();
+                node.weight = node.weight.max(weight);
+                node.needs.extend(&inspection.needs);
+            }
         }
     }
     graph::check(&nodes).map_err(|fault| {
@@ -63,57 +71,67 @@ pub(super) fn inspect(module: &Module) -> Result<Package<'_>, CompileError> {
             Fault::Recursive(name) => (name, "needs itself (a local variable with a rule's name counts as that rule)"),
             Fault::Heavy(name) => (name, "is too long, together with the rules that it needs; split it"),
         };
-        let rule = module.policy.iter().find(|rule| path(name_of(rule)).first() == Some(&name));
         let message = format!("rule {name} {message}");
-        CompileError::Unsupported(rule.map_or_else(|| message.clone(), |rule| at(rule.span(), &message)))
+        CompileError::Unsupported(places.get(name).map_or_else(|| message.clone(), |span| at(span, &message)))
     })?;
-    Ok(package)
+    let path = modules.first().map(|module| path(&module.package.refr)).unwrap_or_default();
+    let rules = names.of_package(&path);
+    Ok(Package { path, rules, uses_inventory })
 }
 
-fn kind_of(rule: &Rule) -> RuleKind {
-    match rule {
-        Rule::Spec { head: RuleHead::Func { args, .. }, .. } => RuleKind::Function(args.len()),
-        Rule::Default { args, .. } if !args.is_empty() => RuleKind::Function(args.len()),
-        Rule::Default { value, .. } if is_scalar(value) => RuleKind::Scalar,
-        // A longer name makes an object.
-        Rule::Spec { head: RuleHead::Compr { refr, assign, .. }, bodies, .. } if path(refr).len() == 1 => {
-            let mut assigned = assign.iter().chain(bodies.iter().filter_map(|body| body.assign.as_ref()));
-            if assigned.all(|assign| is_scalar(&assign.value)) { RuleKind::Scalar } else { RuleKind::Value }
-        }
-        _ => RuleKind::Value,
+/// Refuses imports that change what is written in ways that regorus does not know.
+fn check_keywords(span: &Span, import: &[&str]) -> Result<(), CompileError> {
+    let is_known = match import {
+        ["future", "keywords"] | ["rego", "v1"] => true,
+        ["future", "keywords", keyword] => ["contains", "every", "if", "in"].contains(keyword),
+        ["future" | "rego", ..] => false,
+        _ => true,
+    };
+    let message = || format!("{} is not supported: write the policy for Rego v1", import.join("."));
+    if is_known { Ok(()) } else { Err(CompileError::Unsupported(at(span, &message()))) }
+}
+
+/// Refuses what is not in `data`.
+fn check_document(names: &Names<'_>, documents: Documents, span: &Span, place: &[&str]) -> Result<(), CompileError> {
+    let is_inventory = place.first() == Some(&INVENTORY);
+    let is_there = match documents {
+        Documents::Any => true,
+        Documents::Inventory if is_inventory => true,
+        Documents::Inventory | Documents::None => names.is_known(place),
+    };
+    if is_there {
+        return Ok(());
     }
+    let message = if is_inventory {
+        "data.inventory is not available: only policies of the dialect Gatekeeper have it".to_owned()
+    } else {
+        let place: String = place.iter().map(|name| format!(".{name}")).collect();
+        format!("data{place} is not available: a policy sees no data but the rules of its modules, and data.inventory")
+    };
+    Err(CompileError::Unsupported(at(span, &message)))
 }
 
-fn is_scalar(value: &Expr) -> bool {
-    matches!(
-        value,
-        Expr::Bool { .. } | Expr::Null { .. } | Expr::Number { .. } | Expr::String { .. } | Expr::RawString { .. }
-    )
-}
-
-impl RuleKind {
-    fn joined(self, other: Self) -> Self {
-        if self == Self::Scalar { other } else { self }
-    }
-}
-
-struct Inspection<'a, 'p> {
-    package: &'p Package<'a>,
-    needs: Vec<&'a str>,
+struct Inspection<'a, 'n, 's> {
+    names: &'n Names<'a>,
+    scope: &'s Scope<'a>,
+    documents: Documents,
+    needs: Vec<&'n str>,
+    uses_inventory: bool,
     /// The arguments of a function: each hides a rule of the same name.
     arguments: Vec<&'a str>,
     open: Vec<(Part<'a>, usize)>,
+    deepest: usize,
 }
 
-impl<'a, 'p> Inspection<'a, 'p> {
-    fn new(package: &'p Package<'a>) -> Self {
-        Self { package, needs: Vec::new(), arguments: Vec::new(), open: Vec::new() }
+impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
+    fn new(names: &'n Names<'a>, scope: &'s Scope<'a>, documents: Documents) -> Self {
+        let (needs, arguments, open) = Default::default();
+        Self { names, scope, documents, needs, uses_inventory: false, arguments, open, deepest: 0 }
     }
 
-    /// The rule's weight, and the rules that it needs.
-    fn rule(mut self, rule: &'a Rule) -> Result<(usize, Vec<&'a str>), CompileError> {
+    /// The rule's weight.
+    fn rule(&mut self, rule: &'a Rule) -> Result<usize, CompileError> {
         let mut weight = RULE;
-        let mut deepest = 0;
         if let Rule::Spec { head: RuleHead::Func { args, .. }, .. } = rule {
             let names = args.iter().filter_map(|argument| match argument.as_ref() {
                 Expr::Var { span, .. } => Some(span.text()),
@@ -124,18 +142,39 @@ impl<'a, 'p> Inspection<'a, 'p> {
         self.push(rule_parts(rule), 0);
         // Not recursive: a tree may be deep before its weight is known.
         while let Some((part, depth)) = self.open.pop() {
-            deepest = deepest.max(depth);
+            self.deepest = self.deepest.max(depth);
             match part {
                 Part::Expression(expression) => self.expression(expression, depth)?,
                 Part::Query(query) => {
                     weight += QUERY + query.stmts.len();
                     for statement in &query.stmts {
+                        self.check_replacements(statement)?;
                         self.push(statement_parts(statement), depth + 1);
                     }
                 }
             }
         }
-        Ok((weight + deepest, self.needs))
+        Ok(weight + self.deepest)
+    }
+
+    /// A function that is replaced is replaced in what the statement calls; what has been evaluated before keeps its value.
+    fn check_replacements(&self, statement: &LiteralStmt) -> Result<(), CompileError> {
+        for modifier in &statement.with_mods {
+            let target = path(&modifier.refr);
+            let place = self.scope.place(self.names, &target);
+            let is_function = match place.as_ref().and_then(|place| self.names.rule(place)) {
+                Some(known) => matches!(known.kind, RuleKind::Function(_)),
+                None => place.is_none() && target.first() != Some(&"input"),
+            };
+            if is_function && !calls(statement, &target) {
+                let message = format!(
+                    "`with` replaces the function {} in other rules than this one: that is not supported",
+                    target.join(".")
+                );
+                return Err(CompileError::Unsupported(at(&modifier.span, &message)));
+            }
+        }
+        Ok(())
     }
 
     fn push(&mut self, parts: Vec<Part<'a>>, depth: usize) {
@@ -144,16 +183,17 @@ impl<'a, 'p> Inspection<'a, 'p> {
 
     fn expression(&mut self, expression: &'a Expr, depth: usize) -> Result<(), CompileError> {
         match expression {
-            Expr::Call { span, fcn, params, .. } => {
-                self.call(span, &path(fcn), params.len())?;
-                check_pattern(span, &path(fcn), params)?;
+            Expr::Call { fcn, params, .. } => {
+                self.call(fcn.span(), &path(fcn), params.len())?;
+                check_pattern(fcn.span(), &path(fcn), params)?;
                 self.open.extend(params.iter().map(|parameter| (Part::Expression(parameter), depth + 1)));
                 return Ok(());
             }
+            Expr::UnaryExpr { span, expr, .. } => check_minus(span, expr)?,
             Expr::Var { span, .. } => self.reference(span, &[span.text()])?,
             Expr::RefDot { span, .. } | Expr::RefBrack { span, .. } => {
                 let names = path(expression);
-                if names.first() == Some(&"data") {
+                if !names.is_empty() {
                     self.reference(span, &names)?;
                     self.push_indexes(expression, depth);
                     return Ok(());
@@ -165,65 +205,48 @@ impl<'a, 'p> Inspection<'a, 'p> {
         Ok(())
     }
 
-    /// The expressions in the brackets of a reference, without what it starts from.
-    fn push_indexes(&mut self, mut reference: &'a Expr, depth: usize) {
+    /// The expressions in the brackets of a reference, without the name that it starts from.
+    fn push_indexes(&mut self, mut reference: &'a Expr, mut depth: usize) {
         loop {
-            match reference {
-                Expr::RefDot { refr, .. } => reference = refr,
+            depth += 1;
+            reference = match reference {
+                Expr::RefDot { refr, .. } => refr,
                 Expr::RefBrack { refr, index, .. } => {
-                    self.open.push((Part::Expression(index), depth + 1));
-                    reference = refr;
+                    self.open.push((Part::Expression(index), depth));
+                    refr
                 }
-                _ => return,
-            }
+                _ => break,
+            };
         }
+        // A long reference is a deep tree.
+        self.deepest = self.deepest.max(depth);
     }
 
-    fn reference(&mut self, span: &Span, names: &[&'a str]) -> Result<(), CompileError> {
-        if names.first() != Some(&"data") {
-            let is_rule = |name: &&&str| self.package.rules.contains_key(**name) && !self.arguments.contains(name);
-            self.needs.extend(names.first().filter(is_rule));
+    fn reference(&mut self, span: &Span, reference: &[&'a str]) -> Result<(), CompileError> {
+        if reference.first().is_some_and(|first| self.arguments.contains(first)) {
             return Ok(());
         }
-        if let Some([rule, ..]) = names[1..].strip_prefix(self.package.path.as_slice()) {
-            self.needs.push(rule);
-            return Ok(());
-        }
-        let message = if names.get(1) == Some(&"inventory") {
-            "data.inventory is not available: policies that look at other objects are not supported yet".to_owned()
-        } else {
-            format!("{} is not available: a policy sees no data but the rules of its package", names.join("."))
-        };
-        Err(CompileError::Unsupported(at(span, &message)))
+        let Some(place) = self.scope.place(self.names, reference) else { return Ok(()) };
+        check_document(self.names, self.documents, span, &place)?;
+        self.uses_inventory |= place.first() == Some(&INVENTORY);
+        self.needs.extend(self.names.reached(&place).into_iter().map(|known| known.name.as_str()));
+        Ok(())
     }
 
     fn call(&mut self, span: &Span, names: &[&'a str], given: usize) -> Result<(), CompileError> {
         let name = names.join(".");
-        let local = match names {
-            [name] => Some(*name),
-            ["data", names @ ..] => match names.strip_prefix(self.package.path.as_slice()) {
-                Some([name]) => Some(*name),
-                _ => None,
-            },
-            _ => None,
-        };
-        let rule = local.and_then(|name| Some((name, *self.package.rules.get(name)?)));
-        let wanted = match rule {
-            Some((name, RuleKind::Function(arguments))) => {
-                self.needs.push(name);
+        let place = self.scope.place(self.names, names);
+        let known = place.as_ref().and_then(|place| self.names.rule(place));
+        let wanted = match known.map(|known| (known.kind, &known.name)) {
+            Some((RuleKind::Function(arguments), place)) => {
+                self.needs.push(place);
                 arguments
             }
-            Some((name, RuleKind::Value | RuleKind::Scalar)) => {
+            Some((RuleKind::Value | RuleKind::Scalar, _)) => {
                 return Err(CompileError::Invalid(at(span, &format!("{name} is a rule, not a function"))));
             }
             None if name == "print" => return Ok(()),
-            None => {
-                let Some(arguments) = builtins::arity(&name) else {
-                    let message = format!("there is no function {name} in the policy, nor a builtin of this name yet");
-                    return Err(CompileError::Unsupported(at(span, &message)));
-                };
-                arguments
-            }
+            None => builtins::arity(&name).ok_or_else(|| CompileError::Unsupported(at(span, &missing(&name))))?,
         };
         // One more is an output: `f(x, y)` means `y = f(x)`.
         if given == wanted || given == wanted + 1 {
@@ -233,11 +256,54 @@ impl<'a, 'p> Inspection<'a, 'p> {
     }
 }
 
+/// Whether a statement itself calls a function.
+fn calls(statement: &LiteralStmt, name: &[&str]) -> bool {
+    let mut open = statement_parts(statement);
+    while let Some(part) = open.pop() {
+        match part {
+            Part::Expression(expression) => {
+                if matches!(expression, Expr::Call { fcn, .. } if path(fcn) == name) {
+                    return true;
+                }
+                open.extend(parts(expression));
+            }
+            Part::Query(query) => open.extend(query.stmts.iter().flat_map(statement_parts)),
+        }
+    }
+    false
+}
+
+fn missing(name: &str) -> String {
+    match name {
+        "external_data" => {
+            "external_data is not available: Proviso asks no providers of external data; use a wasm policy \
+                            with hostCapabilities, or data.inventory"
+                .to_owned()
+        }
+        "http.send" => "http.send is not available: a policy has no network".to_owned(),
+        _ => format!("there is no function {name} in the policy, nor a builtin of this name yet"),
+    }
+}
+
+/// regorus takes `-a + b` for `-(a + b)`.
+fn check_minus(span: &Span, operand: &Expr) -> Result<(), CompileError> {
+    let is_compound = matches!(
+        operand,
+        Expr::ArithExpr { .. } | Expr::BoolExpr { .. } | Expr::BinExpr { .. } | Expr::Membership { .. }
+    );
+    let between = span.source.contents().get(span.start as usize + 1..operand.span().start as usize);
+    if !is_compound || between.is_some_and(|between| between.contains('(')) {
+        return Ok(());
+    }
+    let message = "a minus before a longer expression: put the minus and its operand into parentheses, as in (-a) + b";
+    Err(CompileError::Unsupported(at(span, message)))
+}
+
 /// A regular expression that is written out is checked before it can deny every request.
 fn check_pattern(span: &Span, names: &[&str], parameters: &[Ref<Expr>]) -> Result<(), CompileError> {
     let pattern = guards::pattern_of(&names.join(".")).and_then(|place| parameters.get(place));
     let Some(Expr::String { value, .. } | Expr::RawString { value, .. }) = pattern.map(AsRef::as_ref) else {
         return Ok(());
     };
-    guards::pattern_is_valid(Some(value)).map_err(|why| CompileError::Invalid(at(span, &why)))
+    guards::pattern_is_valid(value).map_err(|why| CompileError::Invalid(at(span, &why)))
 }

@@ -3,9 +3,16 @@
 use regorus::Value;
 use regorus::unstable::{Expr, Literal, LiteralStmt, Query, Rule, RuleHead, Span};
 
+/// What positions in messages call the policy's own module.
+pub(super) const MAIN: &str = "policy.rego";
+
 /// A message with the position it is about.
 pub(super) fn at(span: &Span, message: &str) -> String {
-    format!("line {}, column {}: {message}", span.line, span.col)
+    let position = format!("line {}, column {}: {message}", span.line, span.col);
+    match span.source.file().as_str() {
+        MAIN => position,
+        library => format!("{library}, {position}"),
+    }
 }
 
 /// What an expression contains.

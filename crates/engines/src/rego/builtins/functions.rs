@@ -1,21 +1,40 @@
 //! Builtins of our own: those that regorus does not have and constraint templates use, and those that it
 //! has with another meaning than OPA or with a reader that can be made to end the process.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use regorus::Value;
 
-use super::guards::{exponents_are_small, pattern_is_valid};
-use super::{call, sprintf};
+use super::guards::{document_is_plain, exponents_are_small, pattern_is_valid, with_pattern};
+use super::{call, replacing, sprintf};
 use crate::rego::value::Plain;
 
-type Function = fn(&[Value]) -> Result<Value, String>;
+pub(super) type Function = fn(&[Value]) -> Result<Value, String>;
 
 pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
     ("all", 1, |values| Ok(of_items(values, |items| items.iter().all(|item| is_true(item))))),
     ("any", 1, |values| Ok(of_items(values, |items| items.iter().any(|item| is_true(item))))),
+    ("cast_array", 1, |values| Ok(cast_array(values))),
+    ("cast_boolean", 1, |values| Ok(cast(values, |value| matches!(value, Value::Bool(_))))),
+    ("cast_null", 1, |values| Ok(cast(values, |value| matches!(value, Value::Null)))),
+    ("cast_object", 1, |values| Ok(cast(values, |value| matches!(value, Value::Object(_))))),
+    ("cast_set", 1, |values| Ok(cast_set(values))),
+    ("cast_string", 1, |values| Ok(cast(values, |value| matches!(value, Value::String(_))))),
     ("json.is_valid", 1, |values| Ok(is_valid(values, |text| serde_json::from_str::<Plain>(text).is_ok()))),
+    ("json.match_schema", 2, match_schema),
     ("json.unmarshal", 1, |values| Ok(read(values, |text| serde_json::from_str(text).ok()))),
-    ("re_match", 2, re_match),
+    // The older name of `regex.match`.
+    ("re_match", 2, |values| matching("regex.match", 0, values)),
+    ("regex.find_all_string_submatch_n", 3, |values| matching("regex.find_all_string_submatch_n", 0, values)),
+    ("regex.find_n", 3, |values| matching("regex.find_n", 0, values)),
+    ("regex.is_valid", 1, |values| Ok(is_pattern(values))),
+    ("regex.match", 2, |values| matching("regex.match", 0, values)),
+    ("regex.replace", 3, |values| matching("regex.replace", 1, values)),
+    ("regex.split", 2, |values| matching("regex.split", 0, values)),
+    ("set_diff", 2, |values| Ok(set_diff(values))),
     ("sprintf", 2, sprintf::sprintf),
+    ("strings.count", 2, |values| Ok(count(values))),
+    ("strings.replace_n", 2, replacing::replace_n),
     ("to_number", 1, to_number),
     ("yaml.is_valid", 1, |values| Ok(is_valid(values, |text| serde_yaml::from_str::<Plain>(text).is_ok()))),
     ("yaml.unmarshal", 1, |values| Ok(read(values, |text| serde_yaml::from_str(text).ok()))),
@@ -33,10 +52,70 @@ fn of_items(values: &[Value], holds: fn(&[&Value]) -> bool) -> Value {
     }
 }
 
-/// The older name of `regex.match`.
-fn re_match(values: &[Value]) -> Result<Value, String> {
-    pattern_is_valid(values.first())?;
-    call("regex.match", values)
+/// The value, if it is of the type that was asked for.
+fn cast(values: &[Value], is_of_type: fn(&Value) -> bool) -> Value {
+    values.first().filter(|value| is_of_type(value)).cloned().unwrap_or(Value::Undefined)
+}
+
+fn cast_array(values: &[Value]) -> Value {
+    match values.first() {
+        Some(Value::Set(items)) => items.iter_sorted().cloned().collect::<Vec<_>>().into(),
+        _ => cast(values, |value| matches!(value, Value::Array(_))),
+    }
+}
+
+fn cast_set(values: &[Value]) -> Value {
+    match values.first() {
+        Some(Value::Array(items)) => items.iter().cloned().collect::<BTreeSet<_>>().into(),
+        _ => cast(values, |value| matches!(value, Value::Set(_))),
+    }
+}
+
+/// What is now written `a - b`.
+fn set_diff(values: &[Value]) -> Value {
+    match values {
+        [Value::Set(from), Value::Set(without)] => {
+            let without: BTreeSet<&Value> = without.iter().collect();
+            from.iter().filter(|item| !without.contains(item)).cloned().collect::<BTreeSet<_>>().into()
+        }
+        _ => Value::Undefined,
+    }
+}
+
+/// One of regorus' builtins, with the pattern as OPA means it.
+fn matching(name: &str, place: usize, values: &[Value]) -> Result<Value, String> {
+    call(name, &with_pattern(place, values)?)
+}
+
+fn is_pattern(values: &[Value]) -> Value {
+    values
+        .first()
+        .is_some_and(|pattern| matches!(pattern, Value::String(_)) && pattern_is_valid(pattern).is_ok())
+        .into()
+}
+
+/// OPA answers with a list of errors, regorus with one text or null.
+fn match_schema(values: &[Value]) -> Result<Value, String> {
+    values.iter().try_for_each(document_is_plain)?;
+    let answer = call("json.match_schema", values)?;
+    let Value::Array(parts) = &answer else { return Ok(answer) };
+    let errors: Vec<Value> = match parts.get(1) {
+        Some(Value::String(text)) => {
+            let members = ["desc", "error"].map(|name| (Value::from(name), Value::String(text.clone())));
+            let others = [("field", "(root)"), ("type", "")].map(|(name, text)| (Value::from(name), Value::from(text)));
+            vec![BTreeMap::from_iter(members.into_iter().chain(others)).into()]
+        }
+        _ => Vec::new(),
+    };
+    Ok(vec![parts.first().cloned().unwrap_or(Value::Undefined), errors.into()].into())
+}
+
+/// How often a text is found, without overlaps.
+fn count(values: &[Value]) -> Value {
+    match values {
+        [Value::String(text), Value::String(part)] => (text.matches(part.as_ref()).count() as u64).into(),
+        _ => Value::Undefined,
+    }
 }
 
 fn read(values: &[Value], read: fn(&str) -> Option<Plain>) -> Value {
@@ -49,7 +128,7 @@ fn read(values: &[Value], read: fn(&str) -> Option<Plain>) -> Value {
 fn is_valid(values: &[Value], is_valid: fn(&str) -> bool) -> Value {
     match values.first() {
         Some(Value::String(text)) => is_valid(text).into(),
-        _ => Value::Undefined,
+        _ => false.into(),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use regorus::Value;
 
-use super::{MAX_TEXT, call};
+use super::{MAX_TEXT, call, pattern};
 
 /// The most elements that one call may make.
 const MAX_ELEMENTS: f64 = 1_000_000.0;
@@ -24,18 +24,11 @@ pub(super) const GUARDED: &[(&str, Guard)] = &[
     ("bits.lsh", |values| allow(number(values, 1).is_none_or(|shift| shift <= MAX_SHIFT), "the shift is too long")),
     ("concat", joined_is_short),
     ("glob.match", glob_is_shallow),
-    ("json.match_schema", |values| values.iter().try_for_each(document_is_plain)),
     ("json.verify_schema", |values| values.iter().try_for_each(document_is_plain)),
     ("net.cidr_expand", network_is_small),
     ("numbers.range", range_is_short),
     ("numbers.range_step", range_is_short),
-    ("regex.find_all_string_submatch_n", |values| pattern_is_valid(values.first())),
-    ("regex.find_n", |values| pattern_is_valid(values.first())),
-    ("regex.match", |values| pattern_is_valid(values.first())),
-    ("regex.replace", |values| pattern_is_valid(values.get(1))),
-    ("regex.split", |values| pattern_is_valid(values.first())),
     ("replace", replaced_is_short),
-    ("strings.replace_n", all_replaced_is_short),
     ("units.parse", |values| quantity_is_short(text(values, 0))),
     ("units.parse_bytes", |values| quantity_is_short(text(values, 0))),
 ];
@@ -68,12 +61,28 @@ pub(in crate::rego) fn pattern_of(function: &str) -> Option<usize> {
     }
 }
 
-/// Refuses what is no regular expression; what is no text is left to the builtin.
-pub(in crate::rego) fn pattern_is_valid(pattern: Option<&Value>) -> Result<(), String> {
-    let Some(pattern @ Value::String(text)) = pattern else { return Ok(()) };
-    match call("regex.is_valid", std::slice::from_ref(pattern))? {
-        Value::Bool(true) => Ok(()),
-        _ => Err(format!("{text:?} is no regular expression")),
+/// The arguments with the pattern among them as the library reads it. Refuses what is no regular expression; what is no text
+/// is left to the builtin.
+pub(super) fn with_pattern(place: usize, values: &[Value]) -> Result<Vec<Value>, String> {
+    let mut values = values.to_vec();
+    if let Some(value @ Value::String(_)) = values.get_mut(place) {
+        *value = read_pattern(value)?;
+    }
+    Ok(values)
+}
+
+/// Refuses what is no regular expression.
+pub(in crate::rego) fn pattern_is_valid(pattern: &Value) -> Result<(), String> {
+    read_pattern(pattern).map(drop)
+}
+
+fn read_pattern(pattern: &Value) -> Result<Value, String> {
+    let Value::String(text) = pattern else { return Ok(pattern.clone()) };
+    let refused = |why: &str| format!("{text:?} is no regular expression{why}");
+    let pattern = Value::from(pattern::translated(text).map_err(|why| refused(&format!(": {why}")))?);
+    match call("regex.is_valid", std::slice::from_ref(&pattern))? {
+        Value::Bool(true) => Ok(pattern),
+        _ => Err(refused("")),
     }
 }
 
@@ -98,7 +107,7 @@ fn quantity_is_short(text: &str) -> Result<(), String> {
 }
 
 /// regorus reads a text among these as JSON, with its own reader: see [`crate::rego::value`].
-fn document_is_plain(document: &Value) -> Result<(), String> {
+pub(super) fn document_is_plain(document: &Value) -> Result<(), String> {
     let Value::String(text) = document else { return Ok(()) };
     allow(!text.contains("::private::") && !text.contains("\\u"), "the text is not supported; use json.unmarshal")
 }
@@ -151,20 +160,4 @@ fn replaced_is_short(values: &[Value]) -> Result<(), String> {
         return Ok(());
     }
     allow(text.matches(old).count().saturating_mul(new.len()).saturating_add(text.len()) <= MAX_TEXT, LONG)
-}
-
-/// regorus replaces one after the other, each in what the one before made.
-fn all_replaced_is_short(values: &[Value]) -> Result<(), String> {
-    let Some(Value::Object(replacements)) = values.first() else { return Ok(()) };
-    let mut length = text(values, 1).len();
-    for (old, new) in replacements.iter() {
-        if let (Value::String(old), Value::String(new)) = (old, new)
-            && new.len() > old.len()
-        {
-            // An empty one is found before each character and at the end.
-            let found = if old.is_empty() { length.saturating_add(1) } else { length / old.len() };
-            length = length.saturating_add(found.saturating_mul(new.len() - old.len()));
-        }
-    }
-    allow(length <= MAX_TEXT, LONG)
 }

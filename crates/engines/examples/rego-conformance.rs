@@ -1,0 +1,51 @@
+//! `rego-conformance FOLDER [-v]`: runs OPA's case files and Gatekeeper's suites that lie below a folder, and counts by folder
+//! how our Rego answers them. With `-v` it names each case that does not pass.
+
+#![allow(clippy::print_stdout, reason = "its output is what it is for")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+#[path = "../tests/support/conformance.rs"]
+mod conformance;
+
+use conformance::Outcome;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let Some(folder) = arguments.next() else {
+        println!("usage: rego-conformance FOLDER [-v]");
+        return ExitCode::FAILURE;
+    };
+    let verbose = arguments.any(|argument| argument == "-v");
+    let runs = match conformance::run(Path::new(&folder)) {
+        Ok(runs) => runs,
+        Err(error) => {
+            println!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut folders: BTreeMap<&str, [usize; 5]> = BTreeMap::new();
+    let mut total = [0; 5];
+    for run in &runs {
+        let (column, what) = match &run.outcome {
+            Outcome::Passed => (0, None),
+            Outcome::Refused(why) => (1, Some(("refused", why))),
+            Outcome::Denied(why) => (2, Some(("denied", why))),
+            Outcome::Looser(why) => (3, Some(("looser", why))),
+            Outcome::Different(why) => (4, Some(("different", why))),
+        };
+        folders.entry(&run.folder).or_default()[column] += 1;
+        total[column] += 1;
+        if let Some((what, why)) = what.filter(|_| verbose) {
+            println!("{what}: {} {}: {}", run.folder, run.name, why.replace('\n', " | "));
+        }
+    }
+    println!("{:<60} {:>7} {:>7} {:>7} {:>7} {:>9}", "folder", "passed", "refused", "denied", "looser", "different");
+    for (folder, counts) in folders.iter().map(|(folder, counts)| (*folder, counts)).chain([("all", &total)]) {
+        let [passed, refused, denied, looser, different] = counts;
+        println!("{folder:<60} {passed:>7} {refused:>7} {denied:>7} {looser:>7} {different:>9}");
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,167 @@
+//! Regular expressions as OPA has them, which is Go's RE2: the same pattern for the library that regorus uses, where `\w`,
+//! `\d`, `\s` and `\b` know Unicode, classes nest, and a brace that repeats nothing is an error.
+
+use std::fmt::Write as _;
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// The pattern that means here what `pattern` means to OPA.
+pub(super) fn translated(pattern: &str) -> Result<String, String> {
+    let mut rest = pattern.chars().peekable();
+    let mut out = String::with_capacity(pattern.len());
+    while let Some(character) = rest.next() {
+        match character {
+            '\\' => escape(&mut rest, false, &mut out)?,
+            '[' => class(&mut rest, &mut out)?,
+            '{' if !is_repetition(&rest) => out += "\\{",
+            '(' => {
+                out.push('(');
+                if rest.peek() == Some(&'?') {
+                    check_flags(&rest)?;
+                }
+            }
+            other => out.push(other),
+        }
+    }
+    Ok(out)
+}
+
+/// `{2}`, `{2,}` or `{2,3}`; all else is a brace.
+fn is_repetition(rest: &Peekable<Chars<'_>>) -> bool {
+    let inside: String = rest.clone().take_while(|character| *character != '}').collect();
+    let closed = rest.clone().any(|character| character == '}');
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (least, most) = inside.split_once(',').unwrap_or((&inside, "0"));
+    closed && is_number(least) && (most.is_empty() || is_number(most))
+}
+
+/// Flags that Go does not have would change what follows.
+fn check_flags(rest: &Peekable<Chars<'_>>) -> Result<(), String> {
+    let flags: String =
+        rest.clone().skip(1).take_while(|character| character.is_ascii_alphabetic() || *character == '-').collect();
+    match rest.clone().nth(1 + flags.len()) {
+        Some(':' | ')') if flags.contains(|flag| !"imsU-".contains(flag)) => Err(format!("(?{flags}) are no flags")),
+        _ => Ok(()),
+    }
+}
+
+/// What follows a backslash.
+fn escape(rest: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> Result<(), String> {
+    let Some(character) = rest.next() else { return Err("it ends with a backslash".into()) };
+    let ascii = match character {
+        'd' | 'D' => "0-9",
+        'w' | 'W' => "0-9A-Za-z_",
+        's' | 'S' => "\\t\\n\\f\\r ",
+        'b' if !in_class => {
+            *out += "(?-u:\\b)";
+            return Ok(());
+        }
+        'Q' => {
+            quoted(rest, out);
+            return Ok(());
+        }
+        'C' => return Err("\\C is not supported".into()),
+        // Word boundaries in the library, themselves in Go.
+        '<' | '>' => {
+            out.push(character);
+            return Ok(());
+        }
+        _ => {
+            out.push('\\');
+            out.push(character);
+            return Ok(());
+        }
+    };
+    let not = if character.is_ascii_uppercase() { "^" } else { "" };
+    // Inside of a class the library takes a class for a part of it.
+    _ = write!(out, "[{not}{ascii}]");
+    Ok(())
+}
+
+/// Between `\Q` and `\E` everything stands for itself.
+fn quoted(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
+    while let Some(character) = rest.next() {
+        if character == '\\' && rest.peek() == Some(&'E') {
+            rest.next();
+            return;
+        }
+        if character.is_ascii_punctuation() && character != '<' && character != '>' {
+            out.push('\\');
+        }
+        out.push(character);
+    }
+}
+
+fn class(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
+    out.push('[');
+    if rest.next_if_eq(&'^').is_some() {
+        out.push('^');
+    }
+    // A bracket that comes first is one of the characters.
+    if rest.next_if_eq(&']').is_some() {
+        *out += "\\]";
+    }
+    while let Some(character) = rest.next() {
+        match character {
+            ']' => {
+                out.push(']');
+                return Ok(());
+            }
+            '\\' => escape(rest, true, out)?,
+            '[' if rest.peek() == Some(&':') => posix(rest, out),
+            '[' => *out += "\\[",
+            // Doubled, they are operators of the library's.
+            '&' | '~' => {
+                out.push('\\');
+                out.push(character);
+            }
+            '-' if rest.peek() == Some(&'-') => *out += "\\-",
+            other => out.push(other),
+        }
+    }
+    Err("a class is not closed".into())
+}
+
+/// `[:alpha:]`, inside of a class.
+fn posix(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
+    let text: String = rest.clone().collect();
+    match text.find(":]") {
+        Some(end) => {
+            out.push('[');
+            for _ in text[..end + 2].chars() {
+                out.extend(rest.next());
+            }
+        }
+        None => *out += "\\[",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_mean_what_they_mean_in_go() {
+        for (pattern, expected) in [
+            ("^[a-z]+$", "^[a-z]+$"),
+            (r"^\d+\.\w*\S$", r"^[0-9]+\.[0-9A-Za-z_]*[^\t\n\f\r ]$"),
+            (r"[\d.-]", "[[0-9].-]"),
+            (r"[^\W_]", "[^[^0-9A-Za-z_]_]"),
+            (r"\bword\b", r"(?-u:\b)word(?-u:\b)"),
+            ("[[]", r"[\[]"),
+            ("[]a]", r"[\]a]"),
+            ("[a&&b~~c]", r"[a\&\&b\~\~c]"),
+            ("[[:alpha:]_]", "[[:alpha:]_]"),
+            ("a{2}b{2,}c{2,3}", "a{2}b{2,}c{2,3}"),
+            ("a{b}{,2}", r"a\{b}\{,2}"),
+            (r"\Qa.b\E.", r"a\.b."),
+            (r"\<a\>", "<a>"),
+            ("(?i)a(?:b)(?P<n>c)", "(?i)a(?:b)(?P<n>c)"),
+        ] {
+            assert_eq!(translated(pattern).as_deref(), Ok(expected), "{pattern}");
+        }
+        for wrong in ["a\\", "[a", "(?x) a", r"\C"] {
+            assert!(translated(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `strings.replace_n` as OPA has it: each place is replaced once, by the first pattern that is there, in the patterns' order.
+
+use regorus::Value;
+
+use super::MAX_TEXT;
+
+pub(super) fn replace_n(values: &[Value]) -> Result<Value, String> {
+    let [Value::Object(patterns), Value::String(text)] = values else { return Ok(Value::Undefined) };
+    let mut pairs: Vec<(&str, &str)> = Vec::new();
+    for (old, new) in patterns.iter() {
+        let (Value::String(old), Value::String(new)) = (old, new) else { return Ok(Value::Undefined) };
+        pairs.push((old, new));
+    }
+    pairs.sort_unstable();
+    let mut out = String::new();
+    let mut rest: &str = text;
+    // An empty pattern is found once between two characters.
+    let mut after_empty = false;
+    loop {
+        let found = pairs.iter().find(|(old, _)| rest.starts_with(old) && !(after_empty && old.is_empty()));
+        after_empty = found.is_some_and(|(old, _)| old.is_empty());
+        if let Some((old, new)) = found {
+            out += new;
+            rest = &rest[old.len()..];
+        } else if let Some(character) = rest.chars().next() {
+            out.push(character);
+            rest = &rest[character.len_utf8()..];
+        } else {
+            return Ok(out.into());
+        }
+        if out.len() > MAX_TEXT {
+            return Err("the result is too long".into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_replaced_is_not_replaced_again() {
+        for (patterns, text, expected) in [
+            (r#"{"a": "b", "b": "a"}"#, "ab", "ba"),
+            (r#"{"<": "&lt;", ">": "&gt;"}"#, "<b>", "&lt;b&gt;"),
+            (r#"{"a": "1", "aa": "2"}"#, "aaa", "111"),
+            (r#"{"": "-"}"#, "ab", "-a-b-"),
+            (r#"{"x": "y"}"#, "", ""),
+        ] {
+            let patterns = crate::rego::value::read(patterns).unwrap();
+            assert_eq!(replace_n(&[patterns, text.into()]), Ok(expected.into()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What the names in a set of modules stand for: each rule has one place in `data`, which modules spell relative to their
+//! package and their imports.
+
+use std::collections::BTreeMap;
+
+use regorus::unstable::{Expr, Module, Ref, Rule, RuleHead};
+
+use super::syntax::{name_of, path};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RuleKind {
+    /// With the number of its arguments.
+    Function(usize),
+    Value,
+    /// Only ever true, or another scalar: no set or list.
+    Scalar,
+}
+
+/// A rule, by all definitions that share its name.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub kind: RuleKind,
+    /// Its place, as `a.b.rule`.
+    pub name: String,
+}
+
+/// The rules of all modules, by their places below `data`.
+#[derive(Debug, Default)]
+pub(super) struct Names<'a> {
+    rules: BTreeMap<Vec<&'a str>, Known>,
+    packages: Vec<Vec<&'a str>>,
+}
+
+/// How one module spells places.
+#[derive(Debug)]
+pub(super) struct Scope<'a> {
+    pub package: Vec<&'a str>,
+    imports: BTreeMap<&'a str, Vec<&'a str>>,
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn of(modules: &'a [Ref<Module>]) -> Self {
+        let mut names = Self::default();
+        for module in modules {
+            let package = path(&module.package.refr);
+            for rule in &module.policy {
+                let Some(name) = path(name_of(rule)).first().copied() else { continue };
+                let kind = kind_of(rule);
+                let place: Vec<&str> = package.iter().copied().chain([name]).collect();
+                let joined = place.join(".");
+                // One definition with a value makes the rule one: the others may be its default.
+                let known = names.rules.entry(place).or_insert(Known { kind, name: joined });
+                known.kind = known.kind.joined(kind);
+            }
+            names.packages.push(package);
+        }
+        names
+    }
+
+    /// The rules of a package, by their short names.
+    pub(super) fn of_package(&self, package: &[&str]) -> BTreeMap<&'a str, RuleKind> {
+        let inside = |place: &Vec<&'a str>| place.len() == package.len() + 1 && place.starts_with(package);
+        let rules = self.rules.iter().filter(|(place, _)| inside(place));
+        rules.filter_map(|(place, known)| Some((*place.last()?, known.kind))).collect()
+    }
+
+    pub(super) fn rule(&self, place: &[&'a str]) -> Option<&Known> {
+        self.rules.get(place)
+    }
+
+    /// The rules that the value at a place consists of: the rule there or above, else all that are below.
+    pub(super) fn reached<'n>(&'n self, place: &[&'a str]) -> Vec<&'n Known> {
+        let above = (1..=place.len()).find_map(|length| self.rules.get(&place[..length]));
+        match above {
+            Some(known) => vec![known],
+            None => {
+                let from = self.rules.range(place.to_vec()..);
+                from.take_while(|(rule, _)| rule.starts_with(place)).map(|(_, known)| known).collect()
+            }
+        }
+    }
+
+    /// Whether a place is a package, or in one.
+    pub(super) fn is_known(&self, place: &[&str]) -> bool {
+        self.packages.iter().any(|package| place.starts_with(package))
+    }
+
+    /// Whether packages are below a place.
+    pub(super) fn leads_to_package(&self, place: &[&str]) -> bool {
+        !place.is_empty() && self.packages.iter().any(|package| package.starts_with(place))
+    }
+}
+
+impl<'a> Scope<'a> {
+    pub(super) fn of(module: &'a Module) -> Self {
+        let mut imports = BTreeMap::new();
+        for import in &module.imports {
+            let place = path(&import.refr);
+            let alias = import.r#as.as_ref().map_or_else(|| place.last().copied(), |alias| Some(alias.text()));
+            imports.extend(alias.map(|alias| (alias, place)));
+        }
+        Self { package: path(&module.package.refr), imports }
+    }
+
+    /// The place below `data` that a reference names. None for what is no part of `data`.
+    pub(super) fn place(&self, names: &Names<'a>, reference: &[&'a str]) -> Option<Vec<&'a str>> {
+        let (first, rest) = reference.split_first()?;
+        if *first == "data" {
+            return Some(rest.to_vec());
+        }
+        let own: Vec<&str> = self.package.iter().copied().chain([*first]).collect();
+        if names.rule(&own).is_some() {
+            return Some(own.into_iter().chain(rest.iter().copied()).collect());
+        }
+        match self.imports.get(first)?.split_first()? {
+            (&"data", place) => Some(place.iter().chain(rest).copied().collect()),
+            _ => None,
+        }
+    }
+}
+
+impl RuleKind {
+    fn joined(self, other: Self) -> Self {
+        if self == Self::Scalar { other } else { self }
+    }
+}
+
+fn kind_of(rule: &Rule) -> RuleKind {
+    match rule {
+        Rule::Spec { head: RuleHead::Func { args, .. }, .. } => RuleKind::Function(args.len()),
+        Rule::Default { args, .. } if !args.is_empty() => RuleKind::Function(args.len()),
+        Rule::Default { value, .. } if is_scalar(value) => RuleKind::Scalar,
+        // A longer name makes an object.
+        Rule::Spec { head: RuleHead::Compr { refr, assign, .. }, bodies, .. } if path(refr).len() == 1 => {
+            let mut assigned = assign.iter().chain(bodies.iter().filter_map(|body| body.assign.as_ref()));
+            if assigned.all(|assign| is_scalar(&assign.value)) { RuleKind::Scalar } else { RuleKind::Value }
+        }
+        _ => RuleKind::Value,
+    }
+}
+
+fn is_scalar(value: &Expr) -> bool {
+    matches!(
+        value,
+        Expr::Bool { .. } | Expr::Null { .. } | Expr::Number { .. } | Expr::String { .. } | Expr::RawString { .. }
+    )
+}

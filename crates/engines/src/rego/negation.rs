@@ -1,0 +1,307 @@
+//! `not` as OPA has it. OPA evaluates the arguments of a negated call before the call: where one of them is undefined, so is
+//! the statement. regorus takes the call for undefined, and its negation for true. So the arguments are written as statements
+//! of their own before they are parsed again: `not f(input.x)` becomes `a := input.x; not f(a)`, on the same line.
+
+use std::collections::BTreeSet;
+
+use regorus::unstable::{BoolOp, Expr, Literal, LiteralStmt, Module, Query, Ref, Rule, Span};
+
+use super::builtins;
+use super::syntax::{Part, at, name_of, parts, path, rule_parts, statement_parts};
+use crate::CompileError;
+
+/// What the new variables' names begin with.
+const PREFIX: &str = "negated__";
+
+/// A piece of the source that is replaced.
+type Edit = (usize, usize, String);
+
+struct Rewriting<'a> {
+    source: &'a str,
+    prefix: String,
+    made: usize,
+    /// Names that stand for something in `data`: the module's rules, and what it imports.
+    documents: BTreeSet<&'a str>,
+}
+
+/// The module's source with its negations written out; none if there is nothing to write out.
+pub(super) fn written_out(module: &Module) -> Result<Option<String>, CompileError> {
+    let source = module.package.span.source.contents();
+    let mut prefix = PREFIX.to_owned();
+    while source.contains(&prefix) {
+        prefix.push('_');
+    }
+    let names = module.policy.iter().filter_map(|rule| path(name_of(rule)).first().copied());
+    let imports = module.imports.iter().filter_map(|import| match &import.r#as {
+        Some(alias) => Some(alias.text()),
+        None => path(&import.refr).last().copied(),
+    });
+    let documents = names.chain(imports).chain(["input", "data"]).collect();
+    let mut rewriting = Rewriting { source, prefix, made: 0, documents };
+    let mut edits = Vec::new();
+    for rule in &module.policy {
+        edits.extend(rewriting.rule(rule)?);
+    }
+    Ok(if edits.is_empty() { None } else { Some(rewriting.spliced(0, source.len(), edits)) })
+}
+
+/// The same for a query that stands alone.
+pub(super) fn query_written_out(query: &Query) -> Result<Option<String>, CompileError> {
+    let source = query.span.source.contents();
+    let documents = ["input", "data"].into();
+    let mut rewriting = Rewriting { source, prefix: PREFIX.to_owned(), made: 0, documents };
+    let edits = rewriting.query(query)?;
+    Ok(if edits.is_empty() { None } else { Some(rewriting.spliced(0, source.len(), edits)) })
+}
+
+fn range(span: &Span) -> (usize, usize) {
+    (span.start as usize, span.end as usize)
+}
+
+/// What is walked, if an expression is a `walk` without an output.
+fn walked(expression: &Expr) -> Option<&Expr> {
+    match expression {
+        Expr::Call { fcn, params, .. } if path(fcn) == ["walk"] && params.len() == 1 => {
+            params.first().map(AsRef::as_ref)
+        }
+        _ => None,
+    }
+}
+
+/// regorus takes the list of all pairs for its value.
+fn check_walk(expression: &Expr) -> Result<(), CompileError> {
+    let message = "`walk` has many values: write walk(x, [path, value])";
+    if walked(expression).is_none() { Ok(()) } else { Err(CompileError::Unsupported(at(expression.span(), message))) }
+}
+
+impl Rewriting<'_> {
+    /// The source from `start` to `end` with the edits inside of it.
+    fn spliced(&self, start: usize, end: usize, mut edits: Vec<Edit>) -> String {
+        edits.sort_unstable_by_key(|(start, ..)| *start);
+        let mut text = String::new();
+        let mut from = start;
+        for (edit_start, edit_end, replacement) in edits {
+            text += &self.source[from..edit_start];
+            text += &replacement;
+            from = edit_end;
+        }
+        text + &self.source[from..end]
+    }
+
+    fn rule(&mut self, rule: &Rule) -> Result<Vec<Edit>, CompileError> {
+        let mut edits = self.all(rule_parts(rule))?;
+        let Rule::Spec { bodies, .. } = rule else { return Ok(edits) };
+        // `p if not q`: what becomes several statements needs braces.
+        for query in bodies.iter().map(|body| &body.query) {
+            let Some(only) = query.stmts.first().filter(|only| only.span.start == query.span.start) else { continue };
+            let (start, end) = range(&only.span);
+            if let Some((.., text)) = edits.iter_mut().find(|edit| edit.0 == start && edit.1 == end) {
+                *text = format!("{{ {text} }}");
+            }
+        }
+        Ok(edits)
+    }
+
+    fn all(&mut self, parts: Vec<Part<'_>>) -> Result<Vec<Edit>, CompileError> {
+        let mut edits = Vec::new();
+        for part in parts {
+            match part {
+                Part::Expression(expression) => edits.extend(self.expression(expression)?),
+                Part::Query(query) => edits.extend(self.query(query)?),
+            }
+        }
+        Ok(edits)
+    }
+
+    fn query(&mut self, query: &Query) -> Result<Vec<Edit>, CompileError> {
+        let mut edits = Vec::new();
+        for statement in &query.stmts {
+            edits.extend(match &statement.literal {
+                Literal::NotExpr { span, expr } => self.negated(statement, span, expr)?,
+                Literal::Expr { expr, .. } => self.statement(statement, expr)?,
+                _ => self.all(statement_parts(statement))?,
+            });
+        }
+        Ok(edits)
+    }
+
+    /// Two spellings of a call with an output, of which regorus knows but one: `f(x, y)` for `y = f(x)` if the function is
+    /// ours, and `walk(x, y)` alone, as it has many outputs.
+    fn statement(&mut self, statement: &LiteralStmt, expression: &Expr) -> Result<Vec<Edit>, CompileError> {
+        let (start, end) = range(expression.span());
+        let mut edits = Vec::new();
+        for modifier in &statement.with_mods {
+            edits.extend(self.expression(&modifier.refr)?);
+            edits.extend(self.expression(&modifier.r#as)?);
+        }
+        match expression {
+            Expr::Call { fcn, params, .. } => {
+                let name = path(fcn).join(".");
+                if let Some((output, arguments)) = params.split_last()
+                    && builtins::addition(&name) == Some(arguments.len())
+                {
+                    let output = self.written(output)?;
+                    let arguments: Result<Vec<_>, _> =
+                        arguments.iter().map(|argument| self.written(argument)).collect();
+                    edits.push((start, end, format!("{output} = {name}({})", arguments?.join(", "))));
+                    return Ok(edits);
+                }
+            }
+            Expr::AssignExpr { lhs, rhs, .. } => {
+                if let Some(walked) = walked(rhs) {
+                    let text = format!("walk({}, {})", self.written(walked)?, self.written(lhs)?);
+                    edits.push((start, end, text));
+                    return Ok(edits);
+                }
+            }
+            _ => {}
+        }
+        edits.extend(self.expression(expression)?);
+        Ok(edits)
+    }
+
+    fn written(&mut self, expression: &Expr) -> Result<String, CompileError> {
+        let (start, end) = range(expression.span());
+        let edits = self.expression(expression)?;
+        Ok(self.spliced(start, end, edits))
+    }
+
+    /// What is to be written out inside of an expression: its comprehensions.
+    fn expression(&mut self, expression: &Expr) -> Result<Vec<Edit>, CompileError> {
+        check_walk(expression)?;
+        self.all(parts(expression))
+    }
+
+    fn negated(&mut self, statement: &LiteralStmt, not: &Span, expression: &Expr) -> Result<Vec<Edit>, CompileError> {
+        let mut before = Vec::new();
+        let inner = self.top(expression, &mut before)?;
+        let mut edits = Vec::new();
+        for modifier in &statement.with_mods {
+            edits.extend(self.expression(&modifier.refr)?);
+            edits.extend(self.expression(&modifier.r#as)?);
+        }
+        if before.is_empty() {
+            edits.extend(inner);
+            return Ok(edits);
+        }
+        let with = self.spliced(not.end as usize, statement.span.end as usize, edits);
+        let negation = self.spliced(not.start as usize, not.end as usize, inner);
+        let before: String = before.iter().map(|assignment| format!("{assignment}{with}; ")).collect();
+        let (start, end) = range(&statement.span);
+        Ok(vec![(start, end, format!("{before}{negation}{with}"))])
+    }
+
+    /// The negated expression itself: what it compares for equality, and the reference that it is, may be undefined.
+    fn top(&mut self, expression: &Expr, before: &mut Vec<String>) -> Result<Vec<Edit>, CompileError> {
+        match expression {
+            Expr::AssignExpr { lhs, rhs, .. } | Expr::BoolExpr { op: BoolOp::Eq, lhs, rhs, .. } => {
+                let mut edits = self.inside(lhs, before)?;
+                edits.extend(self.inside(rhs, before)?);
+                Ok(edits)
+            }
+            Expr::Call { params, .. } => self.arguments(params, false, before),
+            Expr::BoolExpr { .. }
+            | Expr::ArithExpr { .. }
+            | Expr::BinExpr { .. }
+            | Expr::UnaryExpr { .. }
+            | Expr::Membership { .. } => self.operands(expression, false, before),
+            _ => self.inside(expression, before),
+        }
+    }
+
+    fn inside(&mut self, expression: &Expr, before: &mut Vec<String>) -> Result<Vec<Edit>, CompileError> {
+        match expression {
+            Expr::RefDot { .. } | Expr::RefBrack { .. } => self.indexes(expression, false, before),
+            Expr::Var { span, .. } if self.documents.contains(span.text()) => Ok(Vec::new()),
+            _ => self.hoisted(expression, false, before),
+        }
+    }
+
+    fn arguments(
+        &mut self,
+        arguments: &[Ref<Expr>],
+        nested: bool,
+        before: &mut Vec<String>,
+    ) -> Result<Vec<Edit>, CompileError> {
+        let mut edits = Vec::new();
+        for argument in arguments {
+            edits.extend(self.hoisted(argument, nested, before)?);
+        }
+        Ok(edits)
+    }
+
+    fn operands(
+        &mut self,
+        expression: &Expr,
+        nested: bool,
+        before: &mut Vec<String>,
+    ) -> Result<Vec<Edit>, CompileError> {
+        let mut edits = Vec::new();
+        for part in parts(expression) {
+            if let Part::Expression(operand) = part {
+                edits.extend(self.hoisted(operand, nested, before)?);
+            }
+        }
+        Ok(edits)
+    }
+
+    /// What is in the brackets of a reference, and the call that it may begin with.
+    fn indexes(&mut self, reference: &Expr, nested: bool, before: &mut Vec<String>) -> Result<Vec<Edit>, CompileError> {
+        match reference {
+            Expr::RefDot { refr, .. } => self.indexes(refr, nested, before),
+            Expr::RefBrack { refr, index, .. } => {
+                let mut edits = self.indexes(refr, nested, before)?;
+                edits.extend(self.hoisted(index, nested, before)?);
+                Ok(edits)
+            }
+            Expr::Var { .. } => Ok(Vec::new()),
+            other => self.hoisted(other, nested, before),
+        }
+    }
+
+    /// What may be undefined becomes a variable that is assigned before. `nested` is for arguments of calls that are
+    /// themselves assigned: for these alone OPA lets `_` stand for many values.
+    fn hoisted(
+        &mut self,
+        expression: &Expr,
+        nested: bool,
+        before: &mut Vec<String>,
+    ) -> Result<Vec<Edit>, CompileError> {
+        let inner = match expression {
+            Expr::Var { span, .. } if span.text() == "_" && !nested => {
+                let message = "`_` in a negated expression stands for no value: assign what it looks through before, as in \
+                               `x := list[_]; not f(x)`, or negate a rule or a comprehension";
+                return Err(CompileError::Invalid(at(span, message)));
+            }
+            Expr::Var { span, .. } if !self.documents.contains(span.text()) => return Ok(Vec::new()),
+            Expr::Var { .. } => Vec::new(),
+            Expr::RefDot { .. } | Expr::RefBrack { .. } => self.indexes(expression, nested, before)?,
+            Expr::Call { params, .. } => {
+                check_walk(expression)?;
+                self.arguments(params, true, before)?
+            }
+            Expr::UnaryExpr { expr, .. } if matches!(expr.as_ref(), Expr::Number { .. }) => return Ok(Vec::new()),
+            Expr::BoolExpr { .. }
+            | Expr::ArithExpr { .. }
+            | Expr::BinExpr { .. }
+            | Expr::UnaryExpr { .. }
+            | Expr::Membership { .. } => self.operands(expression, true, before)?,
+            Expr::Array { .. } | Expr::Set { .. } | Expr::Object { .. } => {
+                return self.operands(expression, nested, before);
+            }
+            _ => return self.expression(expression),
+        };
+        let (start, end) = range(expression.span());
+        let text = self.spliced(start, end, inner);
+        self.made += 1;
+        let name = format!("{}{}", self.prefix, self.made);
+        before.push(match expression {
+            Expr::BoolExpr { .. } | Expr::Membership { .. } => format!("{name} := ({text})"),
+            _ => format!("{name} := {text}"),
+        });
+        Ok(vec![(start, end, name)])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! What is written out, and what is refused.
+
+use super::*;
+use regorus::Engine;
+
+fn written(body: &str) -> Result<String, CompileError> {
+    let mut engine = Engine::new();
+    engine.set_rego_v0(true);
+    let source = format!("package p\nimport future.keywords\nq = 1\n{body}");
+    engine.add_policy("policy.rego".into(), source.clone()).unwrap();
+    let text = written_out(&engine.get_modules()[0])?.unwrap_or(source);
+    Ok(text.lines().skip(3).collect::<Vec<_>>().join("\n"))
+}
+
+/// What OPA does in its compiler's stages `RewriteExprTerms` and `RewriteDynamicTerms`.
+#[test]
+fn what_may_be_undefined_is_assigned_before() {
+    for (body, expected) in [
+        ("r { not f(input.m) }", "r { negated__1 := input.m; not f(negated__1) }"),
+        (
+            "r { not f(g(input.m), x, 1) }",
+            "r { negated__1 := input.m; negated__2 := g(negated__1); not f(negated__2, x, 1) }",
+        ),
+        ("r { not input.m == 1 }", "r { not input.m == 1 }"),
+        ("r { not input.m }", "r { not input.m }"),
+        ("r { not input.m != 1 }", "r { negated__1 := input.m; not negated__1 != 1 }"),
+        ("r { not input.a[input.m].b }", "r { negated__1 := input.m; not input.a[negated__1].b }"),
+        ("r { not f([q, {\"a\": x}]) }", "r { negated__1 := q; not f([negated__1, {\"a\": x}]) }"),
+        (
+            "r { not f(input.m) with input.z as 1 }",
+            "r { negated__1 := input.m with input.z as 1; not f(negated__1) with input.z as 1 }",
+        ),
+        ("r if not f(input.m)", "r if { negated__1 := input.m; not f(negated__1) }"),
+        (
+            "r { x := [y | not f(y.m)]; not x == -1 }",
+            "r { x := [y | negated__1 := y.m; not f(negated__1)]; not x == -1 }",
+        ),
+        ("r { not q }", "r { not q }"),
+        ("r { not q == 1 }", "r { not q == 1 }"),
+        (
+            "r { any([x], y); z := [a | any([b | not f(input.c)], a)] }",
+            "r { y = any([x]); z := [a | a = any([b | negated__1 := input.c; not f(negated__1)])] }",
+        ),
+        ("r { [p, v] := walk(input.x) }", "r { walk(input.x, [p, v]) }"),
+        ("r { not input.m in [1] }", "r { negated__1 := input.m; not negated__1 in [1] }"),
+        (
+            "r { not f(g(input.a[_])) }",
+            "r { negated__1 := input.a[_]; negated__2 := g(negated__1); not f(negated__2) }",
+        ),
+        (
+            "r { not (count(input.a) + 1) * 2 == 4 }",
+            "r { negated__1 := input.a; negated__2 := count(negated__1); negated__3 := negated__2 + 1; negated__4 := \
+             (negated__3) * 2; not negated__4 == 4 }",
+        ),
+    ] {
+        assert_eq!(written(body).unwrap(), expected, "{body}");
+    }
+}
+
+#[test]
+fn what_opa_calls_unsafe_is_refused() {
+    for body in ["r { not f(input.a[_]) }", "r { not input.a[_] == 1 }", "r { not _ in [1] }"] {
+        let error = written(body).unwrap_err().to_string();
+        assert!(error.starts_with("line 4, column"), "{error}");
+    }
+}

@@ -1,0 +1,48 @@
+//! Our own cases in the formats of OPA and of Gatekeeper, which all pass; `examples/rego-conformance.rs` runs others'.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test that fails says so")]
+
+use std::path::Path;
+
+#[path = "support/conformance.rs"]
+mod conformance;
+
+use conformance::Outcome;
+
+fn run(folder: &str) -> Vec<conformance::Run> {
+    conformance::run(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases").join(folder)).unwrap()
+}
+
+#[test]
+fn cases_in_the_format_of_opa_pass() {
+    let runs = run("opa");
+    assert!(runs.len() > 40, "{} cases", runs.len());
+    for run in runs {
+        assert_eq!(run.outcome, Outcome::Passed, "{}: {}", run.folder, run.name);
+    }
+}
+
+#[test]
+fn suites_in_the_format_of_gatekeeper_pass() {
+    let runs = run("gatekeeper");
+    assert!(runs.len() > 6, "{} cases", runs.len());
+    for run in runs {
+        assert_eq!(run.outcome, Outcome::Passed, "{}: {}", run.folder, run.name);
+    }
+}
+
+/// A runner that calls everything passed would say nothing.
+#[test]
+fn the_runner_tells_apart_what_can_go_wrong() {
+    let case = |query: &str, wanted: &str| {
+        let text = format!("{{note: n, query: {}, {wanted}}}", serde_json::Value::from(query));
+        serde_yaml::from_str::<conformance::opa::Case>(&text).unwrap().outcome()
+    };
+    assert_eq!(case("x := 1", "want_result: [{x: 1}]"), Outcome::Passed);
+    assert_eq!(case("x := 1", "want_result: [{x: 1.0}]"), Outcome::Passed);
+    assert!(matches!(case("x := 1", "want_result: [{x: 2}]"), Outcome::Different(_)));
+    assert!(matches!(case("x := 1", "want_result: []"), Outcome::Different(_)));
+    assert!(matches!(case("x := 1", "want_error: any"), Outcome::Looser(_)));
+    assert_eq!(case("x := := 1", "want_error: any"), Outcome::Passed);
+    assert!(matches!(case("x := := 1", "want_result: []"), Outcome::Refused(_) | Outcome::Denied(_)));
+}
