@@ -301,6 +301,11 @@ mod tests {
             ("/program", rego(&json!({})), "spec.program.rego"),
             ("/program", rego(&json!({"source": "", "configMapRef": {"name": "a", "key": "b"}})), "spec.program.rego"),
             ("/program", rego(&json!({"source": "", "entrypoint": "a/b"})), "spec.program.rego.entrypoint"),
+            (
+                "/program",
+                json!({"rego": {"source": "", "dialect": "Admission", "libs": [""]}}),
+                "spec.program.rego.libs",
+            ),
             ("/program", group(json!({})), "spec.program.group.members"),
             (
                 "/program",

@@ -116,6 +116,10 @@ mod tests {
     fn what_does_not_compile_is_found_with_its_field() {
         let cel = |expression: &str| json!({"cel": {"validations": [{"expression": expression}]}});
         let rego = |source: &str| json!({"rego": {"source": source, "dialect": "Gatekeeper"}});
+        let with_library = |library: &str| {
+            let source = "package a\nimport data.lib.b\nviolation[{\"msg\": \"no\"}] { b.f(input.review) }";
+            json!({"rego": {"source": source, "dialect": "Gatekeeper", "libs": [library]}})
+        };
         let group = |program: &Value, expression: &str| json!({"group": {"members": {"a": {"program": program}}, "expression": expression, "message": "no"}});
         let good = "package a\nviolation[{\"msg\": msg}] { msg := \"no\" }";
         for (program, wanted) in [
@@ -123,6 +127,8 @@ mod tests {
             (cel("object.metadata.("), vec!["spec.program.cel"]),
             (rego(good), vec![]),
             (rego("package a\nviolation["), vec!["spec.program.rego.source"]),
+            (with_library("package lib.b\nf(x) { x }"), vec![]),
+            (with_library("package lib.b\nf(x) {"), vec!["spec.program.rego.source"]),
             (json!({"wasm": {"module": "registry://a/b"}}), vec![]),
             (json!({"wasm": {"module": "registry://a/b", "mode": "opa"}}), vec![]),
             (group(&cel("true"), "a()"), vec![]),

@@ -1,15 +1,18 @@
 //! What the rules of a set of modules are, and whether all that they use is there. regorus finds missing functions only when
 //! it calls them, and takes data that is not there for undefined: both are refused before they can lose a violation.
 
+mod checks;
+
 use std::collections::BTreeMap;
 
 use regorus::unstable::{Expr, LiteralStmt, Module, Ref, Rule, RuleHead, Span};
 
-use super::builtins::{self, guards};
+use super::builtins;
 use super::graph::{self, Fault, Node};
 use super::names::{Names, RuleKind, Scope};
 use super::syntax::{Part, at, name_of, parts, path, rule_parts, statement_parts};
 use crate::CompileError;
+use checks::{calls, check_keywords, check_minus, check_pattern, missing};
 
 /// What the interpreter spends on the evaluation of any rule, in units of weight.
 const RULE: usize = 4;
@@ -46,10 +49,10 @@ pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<P
         let scope = Scope::of(module);
         for import in &module.imports {
             check_keywords(&import.span, &path(&import.refr))?;
-            if let Some(place) = path(&import.refr).strip_prefix(&["data"]) {
-                if !names.leads_to_package(place) {
-                    check_document(&names, documents, &import.span, place)?;
-                }
+            if let Some(place) = path(&import.refr).strip_prefix(&["data"])
+                && !names.leads_to_package(place)
+            {
+                check_document(&names, documents, &import.span, place)?;
             }
         }
         for rule in &module.policy {
@@ -79,18 +82,6 @@ pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<P
     Ok(Package { path, rules, uses_inventory })
 }
 
-/// Refuses imports that change what is written in ways that regorus does not know.
-fn check_keywords(span: &Span, import: &[&str]) -> Result<(), CompileError> {
-    let is_known = match import {
-        ["future", "keywords"] | ["rego", "v1"] => true,
-        ["future", "keywords", keyword] => ["contains", "every", "if", "in"].contains(keyword),
-        ["future" | "rego", ..] => false,
-        _ => true,
-    };
-    let message = || format!("{} is not supported: write the policy for Rego v1", import.join("."));
-    if is_known { Ok(()) } else { Err(CompileError::Unsupported(at(span, &message()))) }
-}
-
 /// Refuses what is not in `data`.
 fn check_document(names: &Names<'_>, documents: Documents, span: &Span, place: &[&str]) -> Result<(), CompileError> {
     let is_inventory = place.first() == Some(&INVENTORY);
@@ -105,8 +96,11 @@ fn check_document(names: &Names<'_>, documents: Documents, span: &Span, place: &
     let message = if is_inventory {
         "data.inventory is not available: only policies of the dialect Gatekeeper have it".to_owned()
     } else {
-        let place: String = place.iter().map(|name| format!(".{name}")).collect();
-        format!("data{place} is not available: a policy sees no data but the rules of its modules, and data.inventory")
+        let place: Vec<&str> = std::iter::once("data").chain(place.iter().copied()).collect();
+        format!(
+            "{} is not available: a policy sees no data but the rules of its modules, and data.inventory",
+            place.join(".")
+        )
     };
     Err(CompileError::Unsupported(at(span, &message)))
 }
@@ -254,56 +248,4 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
         }
         Err(CompileError::Invalid(at(span, &format!("{name} takes {wanted} arguments, not {given}"))))
     }
-}
-
-/// Whether a statement itself calls a function.
-fn calls(statement: &LiteralStmt, name: &[&str]) -> bool {
-    let mut open = statement_parts(statement);
-    while let Some(part) = open.pop() {
-        match part {
-            Part::Expression(expression) => {
-                if matches!(expression, Expr::Call { fcn, .. } if path(fcn) == name) {
-                    return true;
-                }
-                open.extend(parts(expression));
-            }
-            Part::Query(query) => open.extend(query.stmts.iter().flat_map(statement_parts)),
-        }
-    }
-    false
-}
-
-fn missing(name: &str) -> String {
-    match name {
-        "external_data" => {
-            "external_data is not available: Proviso asks no providers of external data; use a wasm policy \
-                            with hostCapabilities, or data.inventory"
-                .to_owned()
-        }
-        "http.send" => "http.send is not available: a policy has no network".to_owned(),
-        _ => format!("there is no function {name} in the policy, nor a builtin of this name yet"),
-    }
-}
-
-/// regorus takes `-a + b` for `-(a + b)`.
-fn check_minus(span: &Span, operand: &Expr) -> Result<(), CompileError> {
-    let is_compound = matches!(
-        operand,
-        Expr::ArithExpr { .. } | Expr::BoolExpr { .. } | Expr::BinExpr { .. } | Expr::Membership { .. }
-    );
-    let between = span.source.contents().get(span.start as usize + 1..operand.span().start as usize);
-    if !is_compound || between.is_some_and(|between| between.contains('(')) {
-        return Ok(());
-    }
-    let message = "a minus before a longer expression: put the minus and its operand into parentheses, as in (-a) + b";
-    Err(CompileError::Unsupported(at(span, message)))
-}
-
-/// A regular expression that is written out is checked before it can deny every request.
-fn check_pattern(span: &Span, names: &[&str], parameters: &[Ref<Expr>]) -> Result<(), CompileError> {
-    let pattern = guards::pattern_of(&names.join(".")).and_then(|place| parameters.get(place));
-    let Some(Expr::String { value, .. } | Expr::RawString { value, .. }) = pattern.map(AsRef::as_ref) else {
-        return Ok(());
-    };
-    guards::pattern_is_valid(value).map_err(|why| CompileError::Invalid(at(span, &why)))
 }

@@ -42,24 +42,21 @@ impl Inventory {
         asks: &[Ask],
         objects: Arc<Objects>,
     ) -> Result<Engine, EvaluationError> {
-        let last = {
-            let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(made) = last.as_ref().filter(|made| Arc::ptr_eq(&made.objects, &objects)) {
-                return Ok(made.engine.clone());
-            }
-            last.take()
-        };
-        // Without the lock: two evaluations may make the same, but none waits for another's.
-        let made = Made::new(plain, asks, objects, last)?;
+        // Made under the lock: who comes at the same time needs the same.
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = last.as_ref().filter(|made| Arc::ptr_eq(&made.objects, &objects)) {
+            return Ok(made.engine.clone());
+        }
+        let made = Made::new(plain, asks, objects, last.as_ref())?;
         let engine = made.engine.clone();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+        *last = Some(made);
         Ok(engine)
     }
 }
 
 impl Made {
-    fn new(plain: &Engine, asks: &[Ask], objects: Arc<Objects>, last: Option<Self>) -> Result<Self, EvaluationError> {
-        let known = last.as_ref().map(|made| &made.values);
+    fn new(plain: &Engine, asks: &[Ask], objects: Arc<Objects>, last: Option<&Self>) -> Result<Self, EvaluationError> {
+        let known = last.map(|made| &made.values);
         let mut values = HashMap::new();
         let mut tree = Tree::default();
         for resource in &objects.resources {

@@ -71,13 +71,11 @@ impl<'a> Names<'a> {
     /// The rules that the value at a place consists of: the rule there or above, else all that are below.
     pub(super) fn reached<'n>(&'n self, place: &[&'a str]) -> Vec<&'n Known> {
         let above = (1..=place.len()).find_map(|length| self.rules.get(&place[..length]));
-        match above {
-            Some(known) => vec![known],
-            None => {
-                let from = self.rules.range(place.to_vec()..);
-                from.take_while(|(rule, _)| rule.starts_with(place)).map(|(_, known)| known).collect()
-            }
+        if let Some(known) = above {
+            return vec![known];
         }
+        let from = self.rules.range(place.to_vec()..);
+        from.take_while(|(rule, _)| rule.starts_with(place)).map(|(_, known)| known).collect()
     }
 
     /// Whether a place is a package, or in one.

@@ -186,9 +186,9 @@ impl Rewriting<'_> {
         }
         let with = self.spliced(not.end as usize, statement.span.end as usize, edits);
         let negation = self.spliced(not.start as usize, not.end as usize, inner);
-        let before: String = before.iter().map(|assignment| format!("{assignment}{with}; ")).collect();
+        let before: Vec<String> = before.iter().map(|assignment| format!("{assignment}{with}")).collect();
         let (start, end) = range(&statement.span);
-        Ok(vec![(start, end, format!("{before}{negation}{with}"))])
+        Ok(vec![(start, end, format!("{}; {negation}{with}", before.join("; ")))])
     }
 
     /// The negated expression itself: what it compares for equality, and the reference that it is, may be undefined.

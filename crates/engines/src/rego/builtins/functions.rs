@@ -103,7 +103,7 @@ fn match_schema(values: &[Value]) -> Result<Value, String> {
         Some(Value::String(text)) => {
             let members = ["desc", "error"].map(|name| (Value::from(name), Value::String(text.clone())));
             let others = [("field", "(root)"), ("type", "")].map(|(name, text)| (Value::from(name), Value::from(text)));
-            vec![BTreeMap::from_iter(members.into_iter().chain(others)).into()]
+            vec![members.into_iter().chain(others).collect::<BTreeMap<_, _>>().into()]
         }
         _ => Vec::new(),
     };
