@@ -9,15 +9,19 @@ use std::time::Duration;
 
 use proviso_artifacts::{Digest, FetchError, Fetcher, Module, ModuleReference, ReferenceError, Wanted};
 use proviso_core::{Review, Verdict};
-use proviso_crds::{Cel, Group, PolicySpec, Program as ProgramSpec, Wasm};
+use proviso_crds::validation::FieldError;
+use proviso_crds::{Cel, ContextAwareResource, Group, GroupMember, PolicySpec, Program as ProgramSpec, Wasm};
+use proviso_engines::host::{Fixed, Objects, Resource};
 use proviso_engines::{
     CompileError, Deadline, EvaluationError, Program, SettingsError, cel, group, rego, wasm as wasm_engine,
 };
-use proviso_programs::{compile_cel, compile_rego, unsupported};
+use proviso_host::{FolderObjects, Gates, Images, World};
+use proviso_programs::{compile_cel, compile_rego, execution_mode};
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 
 use crate::gatekeeper::{Code, Template};
+use crate::resources;
 
 /// How long one evaluation may take where the policy does not say so. More than on a policy server: tests run on busy
 /// machines, and nobody waits for them.
@@ -28,8 +32,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub enum PrepareError {
     #[error("{field}: {error}")]
     Compile { field: String, error: CompileError },
-    #[error("{0}: is not served by this version: remove it")]
-    Unsupported(String),
+    #[error("{0}")]
+    Field(FieldError),
     #[error("{field}: {error}")]
     Reference { field: String, error: ReferenceError },
     #[error("{field}: {error}")]
@@ -40,14 +44,12 @@ pub enum PrepareError {
     Settings(#[from] SettingsError),
     #[error("{0}")]
     Engine(#[from] wasm_engine::EngineError),
-    #[error("{field}: is not supported by this version")]
-    Libs { field: &'static str },
 }
 
 /// Makes programs. What is loaded once is shared by all that need it.
 #[derive(Debug)]
 pub struct Evaluator {
-    fetcher: Fetcher,
+    fetcher: Arc<Fetcher>,
     engine: OnceLock<wasm_engine::Engine>,
     modules: Mutex<BTreeMap<Digest, wasm_engine::Module>>,
 }
@@ -57,20 +59,30 @@ impl Evaluator {
     /// `pull_secrets`: see `policy-server --help`.
     #[must_use]
     pub fn new(sources: Option<PathBuf>, pull_secrets: Option<PathBuf>) -> Self {
-        let fetcher = Fetcher::new(sources, pull_secrets, None);
+        let fetcher = Arc::new(Fetcher::new(sources, pull_secrets, None));
         Self { fetcher, engine: OnceLock::new(), modules: Mutex::default() }
     }
 
     /// Makes the program of a policy, and asks it whether it accepts its settings. Relative modules are looked for from
-    /// `folder`.
+    /// `folder`. `namespace` is the policy's, and of `objects` it sees what its spec says that it may read.
     ///
     /// # Errors
     /// When it cannot be fetched or compiled, or refuses its settings.
-    pub async fn policy(&self, spec: &PolicySpec, folder: &Path) -> Result<Program, PrepareError> {
-        if let Some(error) = unsupported("spec", spec).into_iter().next() {
-            return Err(PrepareError::Unsupported(error.field));
-        }
-        let program = self.program("spec.program", &spec.program, &spec.settings, folder).await?;
+    pub async fn policy(
+        &self,
+        spec: &PolicySpec,
+        folder: &Path,
+        namespace: Option<&str>,
+        objects: &[Value],
+    ) -> Result<Program, PrepareError> {
+        let known = Arc::<FolderObjects>::default();
+        known.replace(objects.iter().cloned());
+        let asking = Asking {
+            folder,
+            gates: Gates::read("spec", namespace, spec).map_err(PrepareError::Field)?,
+            world: Arc::new(World::folder(known, Images::new(Arc::clone(&self.fetcher)))),
+        };
+        let program = self.program(&asking, "spec", spec.into()).await?;
         program.validate_settings(Deadline::after(timeout(spec))).await?;
         Ok(program)
     }
@@ -83,7 +95,7 @@ impl Evaluator {
         &self,
         template: &Template,
         parameters: &Map<String, Value>,
-        _inventory: &[Value],
+        inventory: &[Value],
     ) -> Result<Program, PrepareError> {
         let (code, parameters) = (template.code.clone(), parameters.clone());
         let field = match &template.code {
@@ -91,10 +103,9 @@ impl Evaluator {
             Code::Cel(_) => "validations",
         };
         let compiling = move || match code {
-            Code::Rego { libs, .. } if !libs.is_empty() => Err(PrepareError::Libs { field: "libs" }),
-            // What reads `data.inventory` is refused by the compiler.
-            Code::Rego { source, .. } => {
-                rego::Program::compile(&source, rego::Dialect::Gatekeeper, None, &Value::Object(parameters))
+            Code::Rego { source, libs } => {
+                let (dialect, parameters) = (rego::Dialect::Gatekeeper, Value::Object(parameters));
+                rego::Program::compile_with(&source, &libs, dialect, None, &parameters)
                     .map(Program::Rego)
                     .map_err(|error| PrepareError::Compile { field: field.to_owned(), error })
             }
@@ -102,22 +113,23 @@ impl Evaluator {
                 .map(Program::Cel)
                 .map_err(|error| PrepareError::Compile { field: field.to_owned(), error }),
         };
-        blocking(compiling).await
+        let program = blocking(compiling).await?;
+        Ok(program.with_host(Arc::new(Fixed(Arc::new(all(inventory))))))
     }
 
-    async fn program(
-        &self,
-        field: &str,
-        spec: &ProgramSpec,
-        settings: &Map<String, Value>,
-        folder: &Path,
-    ) -> Result<Program, PrepareError> {
-        let (at, settings) = (field.to_owned(), settings.clone());
-        match spec {
+    /// `at` is where the fields of the program and of what it may read stand.
+    async fn program(&self, asking: &Asking<'_>, at: &str, part: Part<'_>) -> Result<Program, PrepareError> {
+        let host = asking.world.host(asking.gates.rights(at, part.resources, part.program));
+        let (field, settings) = (format!("{at}.program"), part.settings.clone());
+        let at = field.clone();
+        let program = match part.program {
             ProgramSpec::Wasm(wasm) => {
-                let module = self.module(&format!("{field}.wasm"), wasm, folder).await?;
+                let field = format!("{field}.wasm");
+                let module = self.module(&field, wasm, asking.folder).await?;
+                let failed = |error| PrepareError::Compile { field: format!("{field}.mode"), error };
+                let mode = module.mode(execution_mode(wasm)).map_err(failed)?;
                 let settings = serde_json::to_vec(&settings).unwrap_or_default();
-                Ok(Program::Wasm(wasm_engine::Program::new(module, settings)))
+                Ok(Program::Wasm(wasm_engine::Program::new(module, settings).in_mode(mode)))
             }
             ProgramSpec::Rego(rego) => {
                 let rego = rego.clone();
@@ -129,15 +141,15 @@ impl Evaluator {
                 let failed = move |error| PrepareError::Compile { field: format!("{at}.cel"), error };
                 blocking(move || compile_cel(&cel, &settings).map(Program::Cel).map_err(failed)).await
             }
-            ProgramSpec::Group(group) => Box::pin(self.group(field, group, folder)).await,
-        }
+            ProgramSpec::Group(group) => Box::pin(self.group(asking, &field, group)).await,
+        };
+        Ok(program?.with_host(host))
     }
 
-    async fn group(&self, field: &str, spec: &Group, folder: &Path) -> Result<Program, PrepareError> {
+    async fn group(&self, asking: &Asking<'_>, field: &str, spec: &Group) -> Result<Program, PrepareError> {
         let mut members = BTreeMap::new();
         for (name, member) in &spec.members {
-            let field = format!("{field}.group.members.{name}.program");
-            let program = self.program(&field, &member.program, &member.settings, folder).await?;
+            let program = self.program(asking, &format!("{field}.group.members.{name}"), member.into()).await?;
             members.insert(name.clone(), Arc::new(program));
         }
         let failed = |error| PrepareError::Compile { field: format!("{field}.group.expression"), error };
@@ -157,9 +169,6 @@ impl Evaluator {
         let module = self.fetch(field, &reference, wanted).await?;
         let at = format!("{field}.module");
         let failed = move |error| PrepareError::Compile { field: at.clone(), error };
-        if let Some(metadata) = wasm_engine::Metadata::read(&module.bytes).map_err(&failed)? {
-            metadata.check_runnable().map_err(&failed)?;
-        }
         // Held while it is compiled: two tests with the same module compile it once.
         let mut modules = self.modules.lock().await;
         if let Some(loaded) = modules.get(&module.digest) {
@@ -201,6 +210,51 @@ impl Evaluator {
     }
 }
 
+/// What is the same for all programs of a policy.
+struct Asking<'a> {
+    folder: &'a Path,
+    gates: Gates,
+    world: Arc<World>,
+}
+
+/// A program and what is its own: a policy's, or that of a member of its group.
+struct Part<'a> {
+    program: &'a ProgramSpec,
+    settings: &'a Map<String, Value>,
+    resources: &'a [ContextAwareResource],
+}
+
+impl<'a> From<&'a PolicySpec> for Part<'a> {
+    fn from(spec: &'a PolicySpec) -> Self {
+        Self { program: &spec.program, settings: &spec.settings, resources: &spec.context_aware_resources }
+    }
+}
+
+impl<'a> From<&'a GroupMember> for Part<'a> {
+    fn from(member: &'a GroupMember) -> Self {
+        Self { program: &member.program, settings: &member.settings, resources: &member.context_aware_resources }
+    }
+}
+
+/// All of these objects, as Gatekeeper has them in `data.inventory`: what names no namespace belongs to none.
+fn all(objects: &[Value]) -> Objects {
+    let mut kinds = BTreeMap::<_, Vec<_>>::new();
+    for object in objects {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let is_namespaced = object["metadata"]["namespace"].is_string();
+        let kind = (text(&object["apiVersion"]), text(&object["kind"]), is_namespaced);
+        kinds.entry(kind).or_default().push(Arc::new(object.clone()));
+    }
+    let resource = |((api_version, kind, is_namespaced), objects): ((String, String, bool), _)| Resource {
+        plural: resources::plural(&kind),
+        api_version,
+        kind,
+        is_namespaced,
+        objects,
+    };
+    Objects { resources: kinds.into_iter().map(resource).collect() }
+}
+
 /// How long one evaluation of this policy may take.
 #[must_use]
 pub fn timeout(spec: &PolicySpec) -> Duration {
@@ -235,8 +289,8 @@ pub async fn violations(program: &Program, review: &Review) -> Result<Vec<String
 /// When they do not compile, or one has no value.
 pub async fn conditions(expressions: Vec<String>, review: &Review) -> Result<bool, String> {
     let validations = expressions.into_iter().map(|expression| cel::Validation { expression, ..Default::default() });
-    let program =
-        cel::Program::compile(validations.collect(), &Value::Object(Map::new())).map_err(|error| error.to_string())?;
+    let program = cel::Program::compile(validations.collect::<Vec<_>>(), &Value::Object(Map::new()))
+        .map_err(|error| error.to_string())?;
     let verdict = program.evaluate(review, Deadline::after(TIMEOUT)).await.map_err(|error| error.to_string())?;
     Ok(verdict.allowed)
 }

@@ -94,13 +94,13 @@ impl PolicyFile {
         }
     }
 
-    /// Makes its program ready.
+    /// Makes its program ready. `cluster` is what there is to be read.
     ///
     /// # Errors
     /// When it cannot be.
-    pub async fn prepare(self, evaluator: &Evaluator) -> Result<Ready, PrepareError> {
+    pub async fn prepare(self, evaluator: &Evaluator, cluster: &[Value]) -> Result<Ready, PrepareError> {
         let folder = self.file.parent().unwrap_or(Path::new("")).to_owned();
-        let program = evaluator.policy(&self.spec, &folder).await?;
+        let program = evaluator.policy(&self.spec, &folder, self.namespace.as_deref(), cluster).await?;
         Ok(Ready { policy: self, program })
     }
 }

@@ -13,7 +13,7 @@ use proviso_core::{PolicyId, experiment};
 use proviso_crds::validation::FieldError;
 use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
 use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, cel, group, wasm};
-use proviso_host::{AskError, ProgramHost, World};
+use proviso_host::{AskError, Gates, ProgramHost, World};
 use proviso_programs::{compile_cel, compile_rego};
 use serde_json::{Map, Value};
 
@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::table::Revision;
 
-use context::{Gates, Parts};
+use context::Parts;
 pub use module::{ModuleSource, module_references};
 
 /// Why a spec cannot be made to decide.
@@ -198,7 +198,7 @@ impl Preparer {
         is_known: bool,
     ) -> Result<Prepared, PrepareError> {
         refuse_unsupported(at, spec, source)?;
-        let gates = Gates::read(at, policy.namespace(), spec)?;
+        let gates = Gates::read(at, policy.namespace(), spec).map_err(PrepareError::Field)?;
         let mut parts = Parts::new(gates, source);
         let host = parts.host(&self.world, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
@@ -232,7 +232,7 @@ impl Preparer {
             }
             ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, parts)).await.map(Program::Group),
         };
-        Ok(context::with_host(program?, host))
+        Ok(program?.with_host(host))
     }
 
     async fn wasm(

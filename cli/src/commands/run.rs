@@ -33,7 +33,7 @@ pub async fn run(session: &Session<()>, arguments: &Run, namespace: Option<&str>
     let name = name(&policy);
     let registries = &arguments.registries;
     let evaluator = Evaluator::new(registries.sources.clone(), registries.pull_secrets.clone());
-    let ready = policy.prepare(&evaluator).await?;
+    let ready = policy.prepare(&evaluator, &cluster).await?;
     let answer = ready.ask(&review, &policy_file::namespaces(&cluster)).await?;
     let report = VerdictReport::new(name, &answer);
     let difference = difference(&answer, &value["request"]["object"])?;

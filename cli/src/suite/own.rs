@@ -153,7 +153,8 @@ impl Test {
             cluster.extend(documents.into_iter().map(|it| it.value));
         }
         let file = policy.file.clone();
-        let ready = policy.prepare(evaluator).await.map_err(|error| format!("{}: {error}", file.display()))?;
+        let ready =
+            policy.prepare(evaluator, &cluster).await.map_err(|error| format!("{}: {error}", file.display()))?;
         Ok((ready, cluster))
     }
 }

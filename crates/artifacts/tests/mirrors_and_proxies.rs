@@ -38,7 +38,7 @@ async fn mirrors_are_asked_in_order_and_the_registry_only_if_it_is_among_them() 
     tell(&format!("'{}', '{}/cache'", first.address(), second.address()));
     ensure!(fetch().await?.bytes == MODULE, "the second has it");
     first.push("team/a", "v1", Registry::MODULE, b"\0asm first").await?;
-    ensure!(fetch().await?.bytes == &b"\0asm first"[..], "the first is asked first");
+    ensure!(fetch().await?.bytes == b"\0asm first"[..], "the first is asked first");
 
     tell(&format!("'{}/none'", second.address()));
     let error = fetch().await.unwrap_err();

@@ -169,11 +169,11 @@ async fn an_image_of_any_kind_is_verified_for_a_policy_that_asks() -> Result<()>
         vec![Requirement { signer, annotations: [].into() }]
     };
     let fetcher = Fetcher::new(Some(stage.path("sources.yaml")), None, None);
-    ensure!(fetcher.verify(&image, by(&key)).await?.to_string() == digest);
-    let error = fetcher.verify(&image, by(&KeyPair::generate()?)).await.unwrap_err();
+    ensure!(fetcher.verify(&image, by(&key), &[]).await?.to_string() == digest);
+    let error = fetcher.verify(&image, by(&KeyPair::generate()?), &[]).await.unwrap_err();
     ensure!(matches!(error, FetchError::Unverified(_)) && error.to_string().contains(&digest), "{error}");
     let missing: Artifact = format!("{}/app:v2", stage.registry.address()).parse()?;
-    let error = fetcher.verify(&missing, by(&key)).await.unwrap_err();
+    let error = fetcher.verify(&missing, by(&key), &[]).await.unwrap_err();
     ensure!(matches!(error, FetchError::NotFound { .. }), "{error}");
     Ok(())
 }

@@ -10,6 +10,7 @@ pub mod rego;
 #[cfg(feature = "wasm")]
 pub mod wasm;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proviso_core::{Review, Verdict};
@@ -73,6 +74,18 @@ impl Program {
             Self::Wasm(program) => program.validate_settings(deadline).await,
             Self::Rego(_) | Self::Cel(_) => Ok(()),
             Self::Group(program) => Box::pin(program.validate_settings(deadline)).await,
+        }
+    }
+
+    /// The same with a host that answers what it asks. The members of a group have their own.
+    #[must_use]
+    pub fn with_host(self, host: Arc<dyn Host>) -> Self {
+        match self {
+            #[cfg(feature = "wasm")]
+            Self::Wasm(program) => Self::Wasm(program.with_host(host)),
+            Self::Rego(program) => Self::Rego(program.with_host(host)),
+            Self::Cel(program) => Self::Cel(program.with_host(host)),
+            group @ Self::Group(_) => group,
         }
     }
 

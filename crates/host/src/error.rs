@@ -12,8 +12,6 @@ pub enum AskError {
     Capability { call: String, field: String },
     #[error("{0}: there is no such host capability")]
     Unknown(String),
-    #[error("{0}: is not supported yet: signatures of images cannot be verified by policies in this version")]
-    NotYet(String),
     #[error("{call}: the request is not understood: {error}")]
     Request { call: String, error: String },
     #[error("this policy may not read {kind}: name it in {field}")]
@@ -36,6 +34,8 @@ pub enum AskError {
     NoCluster { what: &'static str },
     #[error("the image {image:?} cannot be looked up: {why}")]
     Image { image: String, why: String },
+    #[error("the image {image:?} is not trusted: {why}")]
+    Untrusted { image: String, why: String },
     #[error("the name {name:?} cannot be looked up: {why}")]
     Name { name: String, why: String },
     #[error("{0}")]
@@ -68,12 +68,13 @@ impl AskError {
         match self {
             Self::Capability { .. } | Self::Resource { .. } => "NotAllowed",
             Self::OtherNamespace { .. } | Self::ClusterWide { .. } | Self::Scope { .. } => "OutOfScope",
-            Self::Unknown(_) | Self::NotYet(_) => "Unsupported",
+            Self::Unknown(_) => "Unsupported",
             Self::Request { .. } | Self::Selector { .. } => "InvalidRequest",
             Self::Trouble { trouble, .. } => trouble.reason(),
             Self::NotFound { .. } => "NotFound",
             Self::ApiServer(_) | Self::Stopped(_) | Self::Image { .. } | Self::Name { .. } => "Unanswered",
             Self::NoCluster { .. } => "NoCluster",
+            Self::Untrusted { .. } => "Untrusted",
             Self::Certificate(_) => "InvalidCertificate",
             Self::Deadline { .. } => "DeadlineExceeded",
         }

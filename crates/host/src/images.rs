@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moka::future::Cache;
-use proviso_artifacts::{Artifact, FetchError, Fetcher, Manifest};
+use proviso_artifacts::{Artifact, FetchError, Fetcher, Manifest, VerifyRequest};
 use serde_json::{Value, json};
 
 use crate::error::AskError;
@@ -22,7 +22,7 @@ const KEPT: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Images {
     fetcher: Arc<Fetcher>,
-    /// Answers by operation, pull secrets and image.
+    /// Answers by operation, pull secrets and what was asked.
     known: Cache<(String, Vec<String>, String), Arc<Vec<u8>>>,
 }
 
@@ -33,7 +33,9 @@ impl Images {
         /// What an entry takes beside its answer.
         const ENTRY: usize = 512;
         let known = Cache::builder().max_capacity(KEPT).time_to_live(FRESH);
-        let known = known.weigher(|_, answer: &Arc<Vec<u8>>| u32::try_from(ENTRY + answer.len()).unwrap_or(u32::MAX));
+        let known = known.weigher(|(_, _, asked): &(String, Vec<String>, String), answer: &Arc<Vec<u8>>| {
+            u32::try_from(ENTRY + asked.len() + answer.len()).unwrap_or(u32::MAX)
+        });
         Self { fetcher, known: known.build() }
     }
 }
@@ -47,20 +49,39 @@ pub(crate) async fn answer(
 ) -> Result<Vec<u8>, AskError> {
     let call = format!("oci/{operation}");
     if matches!(operation, "v1/verify" | "v2/verify") {
-        return verify(call);
+        return verify(images, rights, operation, &call, payload).await;
     }
     let image: String = requests::read(&call, payload)?;
     let artifact =
         reference::parse(&image).map_err(|error| AskError::Image { image: image.clone(), why: format!("{error}") })?;
     let key = (operation.to_owned(), rights.pull_secrets.clone(), artifact.to_string());
-    let asking = images.known.try_get_with(key, ask(&images.fetcher, operation, &artifact, &rights.pull_secrets));
-    let answer = asking.await.map_err(|error: Arc<FetchError>| AskError::Image { image, why: error.to_string() })?;
+    let asking = ask(&images.fetcher, operation, &artifact, &rights.pull_secrets);
+    let answer = Box::pin(images.known.try_get_with(key, asking))
+        .await
+        .map_err(|error: Arc<FetchError>| AskError::Image { image, why: error.to_string() })?;
     Ok(answer.to_vec())
 }
 
-/// Verifies signatures of an image: not yet.
-fn verify(call: String) -> Result<Vec<u8>, AskError> {
-    Err(AskError::NotYet(call))
+/// Verifies signatures of an image. One that is not trusted is an error, as policies expect.
+async fn verify(
+    images: &Images,
+    rights: &Rights,
+    operation: &str,
+    call: &str,
+    payload: &[u8],
+) -> Result<Vec<u8>, AskError> {
+    let request =
+        if operation == "v1/verify" { VerifyRequest::version1(payload) } else { VerifyRequest::version2(payload) };
+    let VerifyRequest { image, requirements } =
+        request.map_err(|error| AskError::Request { call: call.to_owned(), error: error.to_string() })?;
+    let key = (operation.to_owned(), rights.pull_secrets.clone(), String::from_utf8_lossy(payload).into_owned());
+    let verifying = async {
+        let digest = images.fetcher.verify(&image, requirements, &rights.pull_secrets).await?;
+        Ok(Arc::new(write(&json!({"is_trusted": true, "digest": digest.to_string()}))))
+    };
+    let answer = Box::pin(images.known.try_get_with(key, verifying)).await;
+    let untrusted = |error: Arc<FetchError>| AskError::Untrusted { image: image.to_string(), why: error.to_string() };
+    answer.map(|answer| answer.to_vec()).map_err(untrusted)
 }
 
 async fn ask(

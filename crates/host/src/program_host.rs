@@ -82,7 +82,7 @@ impl ProgramHost {
         let (_, earlier) = shorter(deadline);
         let answer = self.world.run(async move {
             let host = me.upgrade().ok_or_else(|| AskError::Stopped("the policy is gone".to_owned()))?;
-            host.dispatch(&namespace, &operation, &payload, earlier).await
+            Box::pin(host.dispatch(&namespace, &operation, &payload, earlier)).await
         });
         let answer = tokio::time::timeout_at(deadline.instant().into(), answer).await;
         answer.unwrap_or(Err(AskError::Deadline { call: name, after }))

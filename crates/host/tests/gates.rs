@@ -91,7 +91,7 @@ async fn what_is_no_capability_is_none_whatever_is_allowed() {
         assert!(error.contains("there is no such host capability"), "{error}");
     }
     for verify in ["oci/v1/verify", "oci/v2/verify"] {
-        assert!(ask(&host, verify, json!({})).await.unwrap_err().contains("not supported yet"));
+        assert!(ask(&host, verify, json!({})).await.unwrap_err().contains("the request is not understood"));
     }
     // Anybody may log.
     let call = HostCall { binding: "kubewarden", namespace: "tracing", operation: "log", payload: b"{}" };

@@ -3,6 +3,10 @@
 
 use proviso_crds::validation::FieldError;
 use proviso_crds::{Cel, CelMutationType, PolicySpec, Program, Rego, RegoDialect};
+#[cfg(feature = "wasm")]
+use proviso_crds::{Wasm, WasmMode};
+#[cfg(feature = "wasm")]
+use proviso_engines::wasm;
 use proviso_engines::{CompileError, cel, group, rego};
 use serde_json::{Map, Value};
 
@@ -60,6 +64,18 @@ fn cel_source(spec: &Cel) -> cel::Source {
         audit_annotations: audit_annotations.collect(),
         mutations: mutations.collect(),
     }
+}
+
+/// How the spec says that its module is to be asked, if it does.
+#[cfg(feature = "wasm")]
+#[must_use]
+pub fn execution_mode(spec: &Wasm) -> Option<wasm::ExecutionMode> {
+    spec.mode.map(|mode| match mode {
+        WasmMode::Wapc => wasm::ExecutionMode::KubewardenWapc,
+        WasmMode::Opa => wasm::ExecutionMode::Opa,
+        WasmMode::Gatekeeper => wasm::ExecutionMode::Gatekeeper,
+        WasmMode::Wasi => wasm::ExecutionMode::Wasi,
+    })
 }
 
 /// What is wrong with the programs of a policy, as far as their sources tell. Compiling can take seconds.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use proviso_artifacts::{Digest, FetchError, Module, ModuleReference, Wanted};
-use proviso_crds::{Program as ProgramSpec, Wasm, WasmMode};
+use proviso_crds::{Program as ProgramSpec, Wasm};
 use proviso_engines::wasm;
+use proviso_programs::execution_mode;
 
 use super::{PrepareError, Preparer, in_field};
 use crate::state::DigestText;
@@ -86,13 +87,7 @@ impl Preparer {
 
     /// How a module is to be asked, by its own word or the spec's.
     pub(super) fn mode(field: &str, spec: &Wasm, module: &wasm::Module) -> Result<wasm::ExecutionMode, PrepareError> {
-        let declared = spec.mode.map(|mode| match mode {
-            WasmMode::Wapc => wasm::ExecutionMode::KubewardenWapc,
-            WasmMode::Opa => wasm::ExecutionMode::Opa,
-            WasmMode::Gatekeeper => wasm::ExecutionMode::Gatekeeper,
-            WasmMode::Wasi => wasm::ExecutionMode::Wasi,
-        });
-        module.mode(declared).map_err(in_field(&format!("{field}.mode")))
+        module.mode(execution_mode(spec)).map_err(in_field(&format!("{field}.mode")))
     }
 
     /// A module in a file, as its policy means it.

@@ -48,16 +48,21 @@ impl Fetcher {
     }
 
     /// The digest of an image that has each of these signatures. It is the one to use: a tag may mean another one by
-    /// then.
+    /// then. `pull_secrets` are the Secrets whose credentials may be used; none named means any.
     ///
     /// # Errors
     /// When it cannot be had, or a signature is missing.
-    pub async fn verify(&self, image: &Artifact, requirements: Vec<Requirement>) -> Result<Digest, FetchError> {
+    pub async fn verify(
+        &self,
+        image: &Artifact,
+        requirements: Vec<Requirement>,
+        pull_secrets: &[String],
+    ) -> Result<Digest, FetchError> {
         let verifying = Box::pin(async {
             let root = self.verifying.root.clone();
             let root = blocking(move || root.as_deref().map(TrustRoot::read).transpose().map_err(unusable)).await?;
             let checks = Checks::all_of(requirements, root);
-            let (trust, secrets) = self.load(&[]).await?;
+            let (trust, secrets) = self.load(pull_secrets).await?;
             let mut tried = Tried::default();
             for place in trust.sources.places(image) {
                 let credential = secrets.find(place.host(), place.repository());
