@@ -56,7 +56,7 @@ impl Does {
     fn title(self) -> &'static str {
         match self {
             Self::Refused => "Refused when the policy is loaded",
-            Self::Denied => "A denial, where OPA has an answer",
+            Self::Denied => "A denial: the evaluation ends with an error",
             Self::Looser => "Accepted, where OPA refuses to compile",
             Self::Different => "Answered otherwise",
             Self::Same => "The same, where the interpreter by itself differs",
