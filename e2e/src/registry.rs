@@ -126,9 +126,20 @@ impl Registry {
             "config": described("application/vnd.wasm.config.v1+json", &config, 2),
             "layers": [described(media_type, &layer, content.len())],
         });
-        let manifest = serde_json::to_vec(&manifest)?;
-        let digest = digest(&manifest);
-        self.ask(Method::PUT, &format!("/v2/{repository}/manifests/{tag}"), kind, manifest).await?;
+        self.push_manifest(repository, tag, &manifest).await
+    }
+
+    /// Pushes a manifest, or an index, that says of which type it is. What it names must be there, and without a name it has
+    /// its digest's. Returns that.
+    ///
+    /// # Errors
+    /// If the registry does not take it.
+    pub async fn push_manifest(&self, repository: &str, name: &str, manifest: &Value) -> Result<String> {
+        let kind = manifest["mediaType"].as_str().context("a manifest without a type")?;
+        let bytes = serde_json::to_vec(manifest)?;
+        let digest = digest(&bytes);
+        let name = if name.is_empty() { &digest } else { name };
+        self.ask(Method::PUT, &format!("/v2/{repository}/manifests/{name}"), kind, bytes).await?;
         Ok(digest)
     }
 
@@ -141,7 +152,11 @@ impl Registry {
         self.ask(Method::DELETE, &path, "", Vec::new()).await.map(drop)
     }
 
-    async fn upload(&self, repository: &str, content: &[u8]) -> Result<String> {
+    /// Uploads a blob; its digest.
+    ///
+    /// # Errors
+    /// If the registry does not take it.
+    pub async fn upload(&self, repository: &str, content: &[u8]) -> Result<String> {
         let begun = self.ask(Method::POST, &format!("/v2/{repository}/blobs/uploads/"), "", Vec::new()).await?;
         let location = begun.headers()["location"].to_str()?;
         let path = location.find("/v2/").map(|start| &location[start..]).context("not a path of the registry")?;

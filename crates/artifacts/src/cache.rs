@@ -3,6 +3,7 @@
 //! bytes, its source and its engine.
 
 mod collect;
+mod verified;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,9 @@ use crate::digest::Digest;
 use crate::file::write_atomically;
 use crate::signing::{SigningError, SigningKeys};
 
-/// A folder with `modules/<digest>.wasm` and `compiled/<digest>/<engine key>.cwasm` beside its `.sig`.
+pub use verified::Verified;
+
+/// A folder with `modules/<digest>.wasm`, what was verified of it in `modules/<digest>.verified`, and `compiled/<digest>/<engine key>.cwasm` beside its `.sig`.
 #[derive(Debug)]
 pub struct Cache {
     folder: PathBuf,

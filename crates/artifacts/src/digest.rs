@@ -21,6 +21,11 @@ impl Digest {
         Self(sha2::Sha256::digest(bytes).into())
     }
 
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// 64 hexadecimal digits: the digest as a file name.
     #[must_use]
     pub fn hex(&self) -> String {

@@ -7,9 +7,13 @@ mod client;
 mod connection;
 mod credentials;
 mod error;
+mod proxy;
 mod registry;
 mod room;
+mod signatures;
 mod sources;
+mod tried;
+mod verification;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +23,7 @@ use url::Url;
 
 pub use credentials::{PullSecretError, PullSecrets};
 pub use error::{ConnectError, FetchError};
+pub use proxy::{Proxies, ProxyError};
 pub(crate) use room::Room;
 pub use sources::{Sources, SourcesError};
 
@@ -30,6 +35,8 @@ use client::Client;
 use connection::Trust;
 use credentials::Credential;
 use room::Rooms;
+use tried::Tried;
+use verification::Verifying;
 
 /// How long one module may take, everything included.
 const DEADLINE: Duration = Duration::from_mins(1);
@@ -42,6 +49,8 @@ pub struct Fetcher {
     volume: Option<Volume>,
     deadline: Duration,
     rooms: Rooms,
+    proxies: Proxies,
+    verifying: Verifying,
 }
 
 /// Which module is asked for, beside its reference.
@@ -60,7 +69,21 @@ impl Fetcher {
     /// for each Secret), and looks for modules in a cache before it asks anybody.
     #[must_use]
     pub fn new(sources: Option<PathBuf>, pull_secrets: Option<PathBuf>, cache: Option<Volume>) -> Self {
-        Self { sources, pull_secrets, volume: cache, deadline: DEADLINE, rooms: Rooms::new() }
+        Self {
+            sources,
+            pull_secrets,
+            volume: cache,
+            deadline: DEADLINE,
+            rooms: Rooms::new(),
+            proxies: Proxies::default(),
+            verifying: Verifying::default(),
+        }
+    }
+
+    /// One that reaches servers through these proxies.
+    #[must_use]
+    pub fn through(self, proxies: Proxies) -> Self {
+        Self { proxies, ..self }
     }
 
     /// With another limit for the time of a fetch than a minute.
@@ -79,12 +102,17 @@ impl Fetcher {
         {
             return Err(FetchError::Digest { actual: pin, wanted: digest });
         }
+        let checks = self.checks().await?;
+        if checks.is_some() && !matches!(reference, ModuleReference::Registry(_)) {
+            return Err(FetchError::Unverifiable(reference.to_string()));
+        }
         if let Some(pin) = wanted.pin
+            && self.is_verified(checks.as_ref(), pin).await
             && let Some(module) = self.cached(pin).await
         {
             return Ok(module);
         }
-        let fetching = async {
+        let fetching = Box::pin(async {
             match reference {
                 ModuleReference::File(path) => {
                     let path = path.clone();
@@ -92,8 +120,16 @@ impl Fetcher {
                 }
                 ModuleReference::Registry(artifact) => {
                     let (trust, secrets) = self.load(wanted.pull_secrets).await?;
-                    let credential = secrets.find(artifact.host(), artifact.repository());
-                    self.pull(&mut Client::new(&trust, credential, true), artifact, &wanted).await
+                    let mut tried = Tried::default();
+                    for place in trust.sources.places(artifact) {
+                        let credential = secrets.find(place.host(), place.repository());
+                        let mut client = Client::new(&trust, credential, true);
+                        match self.pull(&mut client, &place, &wanted, checks.as_ref()).await {
+                            Ok(module) => return Ok(module),
+                            Err(error) => tried.add(error),
+                        }
+                    }
+                    Err(tried.into_error())
                 }
                 ModuleReference::Https(url) => {
                     let (trust, secrets) = self.load(wanted.pull_secrets).await?;
@@ -102,8 +138,16 @@ impl Fetcher {
                     self.download(&trust, credential.as_ref(), url, &wanted).await
                 }
             }
-        };
-        let timeout = || FetchError::Timeout { what: reference.to_string(), limit: self.deadline };
+        });
+        self.in_time(&reference.to_string(), fetching).await
+    }
+
+    async fn in_time<T>(
+        &self,
+        what: &str,
+        fetching: impl Future<Output = Result<T, FetchError>>,
+    ) -> Result<T, FetchError> {
+        let timeout = || FetchError::Timeout { what: what.to_owned(), limit: self.deadline };
         tokio::time::timeout(self.deadline, fetching).await.unwrap_or_else(|_| Err(timeout()))
     }
 
@@ -141,9 +185,10 @@ impl Fetcher {
     /// Reads who is trusted, and the credentials that may be used.
     async fn load(&self, names: &[String]) -> Result<(Trust, PullSecrets), FetchError> {
         let (sources, folder, names) = (self.sources.clone(), self.pull_secrets.clone(), names.to_vec());
+        let proxies = self.proxies.clone();
         blocking(move || {
             let sources = sources.as_deref().map(read_sources).transpose()?.unwrap_or_default();
-            Ok((Trust::load(sources), PullSecrets::read(folder.as_deref(), &names)?))
+            Ok((Trust::load(sources, proxies), PullSecrets::read(folder.as_deref(), &names)?))
         })
         .await
     }

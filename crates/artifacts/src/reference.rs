@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use url::Url;
 
-pub use artifact::{Artifact, ArtifactError, Version};
+pub use artifact::{Artifact, ArtifactError, Mirror, Version};
 pub use host::{Host, HostError};
 
 /// Where a module is.

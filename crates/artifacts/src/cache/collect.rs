@@ -22,7 +22,9 @@ impl Cache {
         let mut sweep = Sweep { before, removed: 0, failed: None };
         let unused = |name: &str| format!("sha256:{name}").parse().is_ok_and(|digest: Digest| !used.contains(&digest));
         sweep.folder(&self.folder.join("modules"), |sweep, entry, name, metadata| {
-            if metadata.is_file() && name.strip_suffix(".wasm").is_some_and(unused) {
+            if metadata.is_file()
+                && [".wasm", ".verified"].iter().any(|kind| name.strip_suffix(kind).is_some_and(unused))
+            {
                 sweep.remove(entry, metadata);
             }
         });
@@ -106,6 +108,7 @@ impl Sweep {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Verified;
 
     const AGE: Duration = Duration::from_hours(1);
 
@@ -116,6 +119,7 @@ mod tests {
         let [used, unused] = [b"used", b"none"].map(|module| {
             let digest = Digest::of(module);
             cache.put_module(&digest, module).unwrap();
+            cache.put_verified(&digest, Verified { manifest: digest, against: digest }).unwrap();
             for engine in ["1", "2"] {
                 cache.put_compiled(&digest, engine, b"native code").unwrap();
             }
@@ -140,9 +144,10 @@ mod tests {
     fn what_nobody_uses_goes_and_the_rest_stays() {
         let (folder, cache, used, unused) = cache();
         make_old(folder.path());
-        // Two temporary files, a module, two compiled ones and their signatures.
-        assert_eq!(cache.retain(&[used].into(), AGE).unwrap(), 2 + 1 + 4);
+        // Two temporary files, a module and what was verified of it, two compiled ones and their signatures.
+        assert_eq!(cache.retain(&[used].into(), AGE).unwrap(), 2 + 2 + 4);
         assert!(cache.module(&used).unwrap().is_some() && cache.compiled(&used, "2").unwrap().is_some());
+        assert!(cache.verified(&used).unwrap().is_some() && cache.verified(&unused).unwrap().is_none());
         assert!(cache.module(&unused).unwrap().is_none() && cache.compiled(&unused, "1").unwrap().is_none());
         assert!(!folder.path().join("compiled").join(unused.hex()).exists());
         assert!(folder.path().join("signing.key").exists());

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use url::Url;
 
 use super::address;
 use super::error::ConnectError;
+use super::proxy::Proxies;
 use super::sources::Sources;
 use crate::reference::Host;
 
@@ -33,12 +34,13 @@ const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
 /// Who is trusted: the authorities of the system, and what the sources say.
 pub(super) struct Trust {
     pub sources: Sources,
+    proxies: Proxies,
     system: RootCertStore,
 }
 
 impl Trust {
     /// With the system's authorities as they are now. Blocks on the disk.
-    pub(super) fn load(sources: Sources) -> Self {
+    pub(super) fn load(sources: Sources, proxies: Proxies) -> Self {
         let mut system = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();
         for error in found.errors {
@@ -46,7 +48,7 @@ impl Trust {
         }
         // What is malformed there is not ours to mend.
         system.add_parsable_certificates(found.certs);
-        Self { sources, system }
+        Self { sources, proxies, system }
     }
 
     fn config(&self, host: &Host) -> Result<ClientConfig, rustls::Error> {
@@ -78,30 +80,53 @@ pub(super) type Sender = SendRequest<Empty<Bytes>>;
 /// Opens a connection for requests to this URL.
 pub(super) async fn open(url: &Url, host: &Host, trust: &Trust) -> Result<Sender, ConnectError> {
     tokio::time::timeout(CONNECT_TIMEOUT, async {
-        let stream = connect(url, host).await?;
-        if url.scheme() == "http" {
-            return speak(stream).await;
-        }
-        let config = trust.config(host).map_err(ConnectError::Setup)?;
-        let name = host.name().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let name = ServerName::try_from(name).map_err(|_| ConnectError::Name(host.to_string()))?;
-        let tls = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-        speak(tls.map_err(ConnectError::Tls)?).await
+        // Every scheme that gets here has a default.
+        let port = url.port_or_known_default().unwrap_or(443);
+        let Some(proxy) = trust.proxies.of(url, host) else {
+            let addresses = resolve(host, port).await?;
+            check(addresses.iter().map(SocketAddr::ip))?;
+            return secure(connect(addresses).await?, url, host, trust).await;
+        };
+        // What a name means is for the proxy to say, and to limit; an address says it here already.
+        check(bare(host).parse().into_iter())?;
+        let stream = connect(resolve(&proxy.host, proxy.port).await?).await?;
+        secure(proxy.tunnel(stream, host, port).await?, url, host, trust).await
     })
     .await
     .unwrap_or(Err(ConnectError::Timeout))
 }
 
-async fn connect(url: &Url, host: &Host) -> Result<TcpStream, ConnectError> {
-    // Every scheme that gets here has a default.
-    let port = url.port_or_known_default().unwrap_or(443);
-    let name = host.name().trim_start_matches('[').trim_end_matches(']');
-    let addresses: Vec<_> = tokio::net::lookup_host((name, port)).await.map_err(ConnectError::Resolve)?.collect();
-    let refused = addresses.iter().map(SocketAddr::ip).find(|ip| !address::is_allowed(*ip));
-    if let Some(refused) = refused {
-        // Also where there are others beside it: nobody has such a name by mistake.
-        return Err(ConnectError::Address(refused));
+/// TLS on this stream, if the URL asks for it.
+async fn secure<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    stream: S,
+    url: &Url,
+    host: &Host,
+    trust: &Trust,
+) -> Result<Sender, ConnectError> {
+    if url.scheme() == "http" {
+        return speak(stream).await;
     }
+    let config = trust.config(host).map_err(ConnectError::Setup)?;
+    let name = ServerName::try_from(bare(host).to_owned()).map_err(|_| ConnectError::Name(host.to_string()))?;
+    let tls = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+    speak(tls.map_err(ConnectError::Tls)?).await
+}
+
+/// The name without the brackets of an IPv6 address.
+fn bare(host: &Host) -> &str {
+    host.name().trim_start_matches('[').trim_end_matches(']')
+}
+
+async fn resolve(host: &Host, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
+    tokio::net::lookup_host((bare(host), port)).await.map(Iterator::collect).map_err(ConnectError::Resolve)
+}
+
+fn check(mut addresses: impl Iterator<Item = IpAddr>) -> Result<(), ConnectError> {
+    // Also where there are others beside it: nobody has such a name by mistake.
+    addresses.find(|ip| !address::is_allowed(*ip)).map_or(Ok(()), |refused| Err(ConnectError::Address(refused)))
+}
+
+async fn connect(addresses: Vec<SocketAddr>) -> Result<TcpStream, ConnectError> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {
         match tokio::time::timeout(ADDRESS_TIMEOUT, TcpStream::connect(address)).await {

@@ -12,6 +12,7 @@ use super::credentials::PullSecretError;
 use super::sources::SourcesError;
 use crate::digest::Digest;
 use crate::reference::Host;
+use crate::verify::{ConfigurationError, VerifyError};
 
 /// A module that could not be fetched.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +60,14 @@ pub enum FetchError {
     Malformed { host: Host, what: &'static str, error: String },
     #[error("{reference} is no policy module: {why}")]
     NoModule { reference: String, why: String },
+    #[error(transparent)]
+    Unverified(Box<VerifyError>),
+    #[error("{0} cannot be verified: signatures are beside artifacts of registries only: push the module to one")]
+    Unverifiable(String),
+    #[error("the verification cannot be used: {0}")]
+    Verification(Box<ConfigurationError>),
+    #[error("{error} (before that, of its mirrors: {mirrors})")]
+    Mirrors { error: Box<FetchError>, mirrors: String, is_passing: bool },
     #[error("fetching stopped: {0}")]
     Stopped(String),
 }
@@ -82,6 +91,8 @@ pub enum ConnectError {
     Name(String),
     #[error("HTTP: {0}")]
     Http(hyper::Error),
+    #[error("the proxy {proxy} answers {status}: may it connect there, and does it know who asks?")]
+    Proxy { proxy: Host, status: StatusCode },
 }
 
 impl FetchError {
@@ -89,7 +100,13 @@ impl FetchError {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Digest { .. } | Self::Corrupt { .. } | Self::Moved { .. } => "VerificationError",
+            Self::Digest { .. }
+            | Self::Corrupt { .. }
+            | Self::Moved { .. }
+            | Self::Unverified(_)
+            | Self::Unverifiable(_)
+            | Self::Verification(_) => "VerificationError",
+            Self::Mirrors { error, .. } => error.reason(),
             _ => "PullError",
         }
     }
@@ -106,7 +123,11 @@ impl FetchError {
             | Self::Unauthorized { .. }
             | Self::Body { .. }
             | Self::Timeout { .. }
-            | Self::Stopped(_) => true,
+            | Self::Stopped(_)
+            | Self::Verification(_)
+            // A signature comes after what it signs.
+            | Self::Unverified(_) => true,
+            Self::Mirrors { is_passing, .. } => *is_passing,
             Self::Connect { error, .. } => !matches!(error, ConnectError::Address(_) | ConnectError::Name(_)),
             Self::NotFound { may_come, .. } => *may_come,
             Self::Status { status, .. } => {
@@ -117,6 +138,7 @@ impl FetchError {
             | Self::Digest { .. }
             | Self::Corrupt { .. }
             | Self::Moved { .. }
+            | Self::Unverifiable(_)
             | Self::Redirect { .. }
             | Self::Malformed { .. }
             | Self::NoModule { .. } => false,

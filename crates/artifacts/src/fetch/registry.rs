@@ -9,17 +9,23 @@ use url::Url;
 use super::client::Client;
 use super::error::FetchError;
 use super::{Fetcher, Wanted};
+use crate::cache::Verified;
 use crate::digest::Digest;
 use crate::module::{MAX_MODULE, Module};
 use crate::reference::{Artifact, Version};
+use crate::verify::Checks;
 
 /// The kinds of manifest that can describe a module.
-const MANIFESTS: &str =
+pub(super) const MANIFESTS: &str =
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
+/// Those, and the lists of manifests that images for several platforms have.
+const IMAGES: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
+                      application/vnd.docker.distribution.manifest.v2+json, \
+                      application/vnd.docker.distribution.manifest.list.v2+json";
 /// Of layers with a module: Kubewarden's, and that of the CNCF's guidance for wasm artifacts.
 const LAYERS: [&str; 2] = ["application/vnd.wasm.content.layer.v1+wasm", "application/wasm"];
 /// The largest manifest that registries have to take, in bytes.
-const MAX_MANIFEST: u64 = 4 * 1024 * 1024;
+pub(super) const MAX_MANIFEST: u64 = 4 * 1024 * 1024;
 
 #[derive(Deserialize)]
 struct Manifest {
@@ -42,20 +48,37 @@ impl Fetcher {
         client: &mut Client<'_>,
         artifact: &Artifact,
         wanted: &Wanted<'_>,
+        checks: Option<&Checks>,
     ) -> Result<Module, FetchError> {
         // The registry has a module that was pinned under its digest, wherever the tag points now.
         if let (Some(pin), Version::Tag(_)) = (wanted.pin, artifact.version())
+            && self.is_verified(checks, pin).await
             && let Some(module) = self.blob(client, artifact, pin).await?
         {
             return Ok(module);
         }
-        let digest = layer(&manifest(client, artifact).await?, artifact)?;
+        // What is to be verified anew is the artifact that was verified before, wherever the tag points now.
+        let before = match (checks, wanted.pin) {
+            (Some(_), Some(pin)) => self.verified(pin).await.map(|before| artifact.with(before.manifest)),
+            _ => None,
+        };
+        let bytes = match manifest(client, before.as_ref().unwrap_or(artifact), MANIFESTS).await {
+            Err(FetchError::NotFound { .. }) if before.is_some() => manifest(client, artifact, MANIFESTS).await?,
+            result => result?,
+        };
+        let (signed, digest) = (Digest::of(&bytes), layer(&bytes, artifact)?);
         match (wanted.pin, wanted.digest) {
             (Some(pinned), _) if pinned != digest => {
                 return Err(FetchError::Moved { reference: artifact.to_string(), pinned, now: digest });
             }
             (_, Some(wanted)) if wanted != digest => return Err(FetchError::Digest { actual: digest, wanted }),
             _ => {}
+        }
+        if let Some(checks) = checks
+            && !self.is_verified(Some(checks), digest).await
+        {
+            self.check(client, artifact, signed, checks).await?;
+            self.remember(digest, Verified { manifest: signed, against: checks.fingerprint }).await;
         }
         if let Some(module) = self.cached(digest).await {
             return Ok(module);
@@ -88,12 +111,17 @@ impl Fetcher {
     }
 }
 
-async fn manifest(client: &mut Client<'_>, artifact: &Artifact) -> Result<Bytes, FetchError> {
+/// The digest of what a reference names now, be it an image for one platform or for several.
+pub(super) async fn digest(client: &mut Client<'_>, artifact: &Artifact) -> Result<Digest, FetchError> {
+    manifest(client, artifact, IMAGES).await.map(|bytes| Digest::of(&bytes))
+}
+
+async fn manifest(client: &mut Client<'_>, artifact: &Artifact, accept: &'static str) -> Result<Bytes, FetchError> {
     let (name, digest) = match artifact.version() {
         Version::Tag(tag) => (tag.clone(), None),
         Version::Digest(digest) => (digest.to_string(), Some(*digest)),
     };
-    let answer = client.get(&address(artifact, "manifests", &name)?, MANIFESTS).await?;
+    let answer = client.get(&address(artifact, "manifests", &name)?, accept).await?;
     if answer.status == StatusCode::NOT_FOUND {
         return Err(FetchError::NotFound { reference: artifact.to_string(), may_come: digest.is_none() });
     }
@@ -107,7 +135,7 @@ async fn manifest(client: &mut Client<'_>, artifact: &Artifact) -> Result<Bytes,
     }
 }
 
-fn address(artifact: &Artifact, kind: &str, name: &str) -> Result<Url, FetchError> {
+pub(super) fn address(artifact: &Artifact, kind: &str, name: &str) -> Result<Url, FetchError> {
     let (host, repository) = (artifact.endpoint(), artifact.repository());
     Url::parse(&format!("https://{host}/v2/{repository}/{kind}/{name}"))
         .map_err(|error| FetchError::NoModule { reference: artifact.to_string(), why: error.to_string() })

@@ -8,13 +8,14 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde::Deserialize;
 
-use crate::reference::{Host, HostError};
+use crate::reference::{Artifact, ArtifactError, Host, HostError, Mirror};
 
 /// What is known of servers. By default nothing: all need a certificate that the system trusts.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     insecure: BTreeSet<Host>,
     authorities: BTreeMap<Host, Vec<CertificateDer<'static>>>,
+    mirrors: BTreeMap<Host, Vec<Mirror>>,
 }
 
 /// A file of sources that cannot be used.
@@ -26,6 +27,10 @@ pub enum SourcesError {
     Yaml(#[from] serde_yaml::Error),
     #[error("{field}: {error}")]
     Host { field: &'static str, error: HostError },
+    #[error("mirrors: {host}: {mirror:?}: {error}: give `host:port` or `host/path`")]
+    Mirror { host: Host, mirror: String, error: ArtifactError },
+    #[error("mirrors: {0}: has none: name at least one, or leave it out")]
+    NoMirror(Host),
     #[error("sourceAuthorities: {host}: {error}: give certificates in PEM")]
     Pem { host: Host, error: rustls::pki_types::pem::Error },
     #[error("sourceAuthorities: {0}: holds no certificate: give certificates in PEM")]
@@ -38,6 +43,7 @@ pub enum SourcesError {
 struct Document {
     insecure_sources: Vec<String>,
     source_authorities: BTreeMap<String, Vec<String>>,
+    mirrors: BTreeMap<String, Vec<String>>,
 }
 
 impl Sources {
@@ -64,12 +70,30 @@ impl Sources {
             }
             authorities.insert(host, certificates);
         }
-        Ok(Self { insecure: insecure.collect::<Result<_, _>>()?, authorities })
+        let mut mirrors = BTreeMap::new();
+        for (name, texts) in &document.mirrors {
+            let host = host("mirrors", name)?;
+            let mirror = |text: &String| {
+                text.parse().map_err(|error| SourcesError::Mirror { host: host.clone(), mirror: text.clone(), error })
+            };
+            let places = texts.iter().map(mirror).collect::<Result<Vec<Mirror>, _>>()?;
+            if places.is_empty() {
+                return Err(SourcesError::NoMirror(host));
+            }
+            mirrors.insert(host, places);
+        }
+        Ok(Self { insecure: insecure.collect::<Result<_, _>>()?, authorities, mirrors })
     }
 
     /// Whether plain HTTP and certificates of unknown origin will do.
     pub(super) fn is_insecure(&self, host: &Host) -> bool {
         self.insecure.contains(host)
+    }
+
+    /// Where an artifact may be, in the order in which that is tried.
+    pub(super) fn places(&self, artifact: &Artifact) -> Vec<Artifact> {
+        let mirrors = self.mirrors.get(artifact.host());
+        mirrors.map_or_else(|| vec![artifact.clone()], |mirrors| mirrors.iter().map(|it| artifact.at(it)).collect())
     }
 
     /// The authorities of its own that a server has.
@@ -94,6 +118,13 @@ mod tests {
         assert!(!sources.is_insecure(&host("registry.local:5000")) && !sources.is_insecure(&host("127.0.0.1")));
         assert_eq!(sources.authorities(&host("example.com")).len(), 1);
         assert!(sources.authorities(&host("registry.local")).is_empty());
+        let sources = Sources::parse("mirrors: {docker.io: [mirror:5000/hub, docker.io]}").unwrap();
+        let places = |text: &str| {
+            let places = sources.places(&text.parse().unwrap());
+            places.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(places("docker.io/a/b:v1"), ["mirror:5000/hub/a/b:v1", "docker.io/a/b:v1"]);
+        assert_eq!(places("ghcr.io/a/b:v1"), ["ghcr.io/a/b:v1"]);
         for empty in ["", "{}", "insecureSources: []\n"] {
             assert!(Sources::parse(empty).is_ok(), "{empty:?}");
         }
@@ -108,6 +139,9 @@ mod tests {
             ("sourceAuthorities: {a: []}", "sourceAuthorities: a: holds no certificate"),
             ("sourceAuthorities: {a: [nothing]}", "sourceAuthorities: a: holds no certificate"),
             ("sourceAuthorities: {a: ['-----BEGIN CERTIFICATE-----']}", "sourceAuthorities: a: "),
+            ("mirrors: {a b: [c]}", "mirrors: \"a b\" is no host"),
+            ("mirrors: {a: []}", "mirrors: a: has none"),
+            ("mirrors: {a: ['https://b']}", "mirrors: a: \"https://b\": "),
             ("- a", "is not as it should be"),
         ] {
             let error = Sources::parse(text).unwrap_err().to_string();

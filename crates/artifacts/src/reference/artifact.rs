@@ -28,6 +28,13 @@ pub enum Version {
     Digest(Digest),
 }
 
+/// A registry that has the artifacts of another, at its top or below a path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mirror {
+    host: Host,
+    path: Option<String>,
+}
+
 /// A text that names no artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArtifactError {
@@ -64,6 +71,48 @@ impl Artifact {
     pub fn endpoint(&self) -> Host {
         let (name, registry) = DOCKER_HUB;
         registry.parse().ok().filter(|_| self.host.to_string() == name).unwrap_or_else(|| self.host.clone())
+    }
+}
+
+impl Artifact {
+    /// An image as container runtimes name it: one without a host is Docker Hub's.
+    ///
+    /// # Errors
+    /// When it names none.
+    pub fn of_image(text: &str) -> Result<Self, ArtifactError> {
+        let first = text.split_once('/').map(|(first, _)| first);
+        let has_host = first.is_some_and(|first| first.contains(['.', ':']) || first == "localhost");
+        if has_host { text.parse() } else { format!("{}/{text}", DOCKER_HUB.0).parse() }
+    }
+
+    /// The same artifact where a mirror has it.
+    #[must_use]
+    pub fn at(&self, mirror: &Mirror) -> Self {
+        let path = mirror.path.as_ref();
+        Self {
+            host: mirror.host.clone(),
+            repository: path.map_or_else(|| self.repository.clone(), |path| format!("{path}/{}", self.repository)),
+            version: self.version.clone(),
+        }
+    }
+
+    /// The artifact with this manifest in the same repository.
+    #[must_use]
+    pub fn with(&self, manifest: Digest) -> Self {
+        Self { version: Version::Digest(manifest), ..self.clone() }
+    }
+}
+
+impl FromStr for Mirror {
+    type Err = ArtifactError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (host, path) = text.split_once('/').map_or((text, None), |(host, path)| (host, Some(path)));
+        let path = path.filter(|path| !path.is_empty());
+        match path {
+            Some(path) if !path.split('/').all(is_part) => Err(ArtifactError::Repository(path.to_owned())),
+            path => Ok(Self { host: host.parse()?, path: path.map(ToOwned::to_owned) }),
+        }
     }
 }
 
@@ -140,6 +189,35 @@ mod tests {
         }
         let hub: Artifact = "docker.io/a/b:v1".parse().unwrap();
         assert_eq!(hub.endpoint().to_string(), "registry-1.docker.io");
+    }
+
+    #[test]
+    fn an_image_without_a_host_is_docker_hubs() {
+        for (text, whole) in [
+            ("nginx", "docker.io/library/nginx:latest"),
+            ("org/app:v1", "docker.io/org/app:v1"),
+            ("localhost/app", "localhost/app:latest"),
+            ("registry:5000/app", "registry:5000/app:latest"),
+            ("ghcr.io/org/app:v1", "ghcr.io/org/app:v1"),
+        ] {
+            assert_eq!(Artifact::of_image(text).unwrap().to_string(), whole);
+        }
+        assert!(Artifact::of_image("").is_err() && Artifact::of_image("a/b@v1").is_err());
+    }
+
+    #[test]
+    fn a_mirror_has_what_another_registry_has_at_its_top_or_below_a_path() {
+        let artifact: Artifact = "docker.io/a:v1".parse().unwrap();
+        for (mirror, whole) in [
+            ("mirror.local:5000", "mirror.local:5000/library/a:v1"),
+            ("mirror.local/hub/cache", "mirror.local/hub/cache/library/a:v1"),
+            ("docker.io", "docker.io/library/a:v1"),
+        ] {
+            assert_eq!(artifact.at(&mirror.parse().unwrap()).to_string(), whole);
+        }
+        for text in ["", "https://a", "a b", "a/B", "a/../b", "a//b"] {
+            assert!(text.parse::<Mirror>().is_err(), "{text:?}");
+        }
     }
 
     #[test]

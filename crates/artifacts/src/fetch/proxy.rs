@@ -1,0 +1,224 @@
+//! Proxies that servers are reached through: which, for which servers, and the tunnel (`CONNECT`, RFC 9110, section
+//! 9.3.6). What goes through it is TLS as without.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::client::conn::http1;
+use hyper::header::{HOST, HeaderValue, PROXY_AUTHORIZATION};
+use hyper::upgrade::Upgraded;
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use percent_encoding::percent_decode_str;
+use url::Url;
+
+use super::error::ConnectError;
+use crate::reference::Host;
+
+/// The proxies of a policy server, as `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` name them.
+#[derive(Clone, Debug, Default)]
+pub struct Proxies {
+    https: Option<Proxy>,
+    http: Option<Proxy>,
+    /// Who is reached without.
+    none: Vec<Exception>,
+}
+
+/// One proxy.
+#[derive(Clone)]
+pub(super) struct Proxy {
+    pub host: Host,
+    pub port: u16,
+    /// User name and password, if it wants them.
+    authorization: Option<HeaderValue>,
+}
+
+/// Servers that are reached without a proxy.
+#[derive(Clone, Debug)]
+enum Exception {
+    All,
+    /// A domain and those below it, with a port or whatever it is.
+    Domain(String, Option<u16>),
+    Network(IpAddr, u8),
+}
+
+/// Text that names no proxy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0}: is no proxy that can be used: give http://host:port, with user:password@ before the host if it wants them"
+)]
+pub struct ProxyError(&'static str);
+
+impl Proxies {
+    /// Reads what the three variables hold; empty is as none.
+    ///
+    /// # Errors
+    /// When one names no proxy. What it holds is not shown: there may be a password in it.
+    pub fn parse(https: Option<&str>, http: Option<&str>, none: Option<&str>) -> Result<Self, ProxyError> {
+        let proxy = |name, text: Option<&str>| {
+            let text = text.map(str::trim).filter(|text| !text.is_empty());
+            text.map(|text| Proxy::parse(text).ok_or(ProxyError(name))).transpose()
+        };
+        let none = none.unwrap_or_default().split(',').map(str::trim).filter(|text| !text.is_empty());
+        Ok(Self {
+            https: proxy("HTTPS_PROXY", https)?,
+            http: proxy("HTTP_PROXY", http)?,
+            none: none.map(Exception::parse).collect(),
+        })
+    }
+
+    /// The proxy that this server is reached through.
+    pub(super) fn of(&self, url: &Url, host: &Host) -> Option<&Proxy> {
+        let proxy = if url.scheme() == "https" { &self.https } else { &self.http };
+        let port = url.port_or_known_default();
+        proxy.as_ref().filter(|_| !self.none.iter().any(|exception| exception.covers(host.name(), port)))
+    }
+}
+
+impl Proxy {
+    fn parse(text: &str) -> Option<Self> {
+        let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+        let url = Url::parse(&text).ok().filter(|url| url.scheme() == "http")?;
+        let authorization = (!url.username().is_empty()).then(|| {
+            let plain = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+            let pair = format!("{}:{}", plain(url.username()), plain(url.password().unwrap_or_default()));
+            HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(pair))).ok()
+        });
+        let authorization = authorization.flatten().map(|mut value| {
+            value.set_sensitive(true);
+            value
+        });
+        Some(Self { host: Host::of(&url)?, port: url.port_or_known_default()?, authorization })
+    }
+
+    /// Lets the proxy connect to this server.
+    pub(super) async fn tunnel(
+        &self,
+        stream: tokio::net::TcpStream,
+        host: &Host,
+        port: u16,
+    ) -> Result<TokioIo<Upgraded>, ConnectError> {
+        let (mut sender, connection) =
+            http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(ConnectError::Http)?;
+        tokio::spawn(connection.with_upgrades());
+        let target = format!("{}:{port}", host.name());
+        let mut request = Request::new(Empty::new());
+        *request.method_mut() = Method::CONNECT;
+        *request.uri_mut() = target.parse().map_err(|_| ConnectError::Name(target.clone()))?;
+        if let Ok(target) = HeaderValue::from_str(&target) {
+            request.headers_mut().insert(HOST, target);
+        }
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, authorization.clone());
+        }
+        let answer = sender.send_request(request).await.map_err(ConnectError::Http)?;
+        if !answer.status().is_success() {
+            return Err(ConnectError::Proxy { proxy: self.host.clone(), status: answer.status() });
+        }
+        hyper::upgrade::on(answer).await.map(TokioIo::new).map_err(ConnectError::Http)
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+impl Exception {
+    fn parse(text: &str) -> Self {
+        if text == "*" {
+            return Self::All;
+        }
+        let address = |text: &str| text.trim_matches(['[', ']']).parse::<IpAddr>().ok();
+        if let Some((network, bits)) = text.split_once('/')
+            && let (Some(network), Ok(bits)) = (address(network), bits.parse())
+        {
+            return Self::Network(network, bits);
+        }
+        if let Some(address) = address(text) {
+            return Self::Network(address, if address.is_ipv4() { 32 } else { 128 });
+        }
+        let (name, port) = match text.rsplit_once(':') {
+            Some((name, port)) => (name, port.parse().ok()),
+            None => (text, None),
+        };
+        let name = name.trim_start_matches("*.").trim_start_matches('.').to_ascii_lowercase();
+        Self::Domain(name, port)
+    }
+
+    fn covers(&self, name: &str, port: Option<u16>) -> bool {
+        let address = name.trim_matches(['[', ']']).parse::<IpAddr>().ok();
+        match self {
+            Self::All => true,
+            Self::Network(network, bits) => address.is_some_and(|address| is_within(address, *network, *bits)),
+            Self::Domain(domain, wanted) => {
+                let below = name.strip_suffix(domain.as_str());
+                below.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+                    && wanted.is_none_or(|wanted| Some(wanted) == port)
+            }
+        }
+    }
+}
+
+fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
+    let (address, network, length) = match (address, network) {
+        (IpAddr::V4(address), IpAddr::V4(network)) => {
+            (u128::from(address.to_bits()), u128::from(network.to_bits()), 32)
+        }
+        (IpAddr::V6(address), IpAddr::V6(network)) => (address.to_bits(), network.to_bits(), 128),
+        _ => return false,
+    };
+    let rest = u32::from(length - bits.min(length));
+    (address ^ network).checked_shr(rest).unwrap_or_default() == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_reached_through_the_proxy_of_its_scheme_unless_it_is_excepted() {
+        let none = "localhost, .cluster.local,10.0.0.0/8,*.example.com:5000, [::1], other.org:443";
+        let proxies = Proxies::parse(Some("http://a:8080"), Some("b"), Some(none)).unwrap();
+        for (url, proxy) in [
+            ("https://ghcr.io/", Some("a:8080")),
+            ("http://ghcr.io/", Some("b:80")),
+            ("https://localhost:5000/", None),
+            ("https://registry.cluster.local/", None),
+            ("https://cluster.local/", None),
+            ("https://mycluster.local/", Some("a:8080")),
+            ("https://10.1.2.3/", None),
+            ("https://11.1.2.3/", Some("a:8080")),
+            ("https://registry.example.com:5000/", None),
+            ("https://registry.example.com/", Some("a:8080")),
+            ("https://[::1]:5000/", None),
+            ("https://other.org/", None),
+        ] {
+            let url = Url::parse(url).unwrap();
+            let host = Host::of(&url).unwrap();
+            let found = proxies.of(&url, &host).map(|proxy| format!("{}:{}", proxy.host.name(), proxy.port));
+            assert_eq!(found.as_deref(), proxy, "{url}");
+        }
+        let nobody = Proxies::parse(Some("a"), None, Some("*")).unwrap();
+        let url = Url::parse("https://ghcr.io/").unwrap();
+        assert!(nobody.of(&url, &Host::of(&url).unwrap()).is_none());
+        assert!(Proxies::parse(Some(""), Some(" "), Some("")).unwrap().https.is_none());
+    }
+
+    #[test]
+    fn what_is_no_proxy_is_refused_and_no_password_is_shown() {
+        for text in ["https://a:b@proxy", "socks5://proxy", "http://", "a b"] {
+            let error = Proxies::parse(Some(text), None, None).unwrap_err().to_string();
+            assert!(error.starts_with("HTTPS_PROXY: ") && !error.contains("a:b"), "{error}");
+        }
+        let proxies = Proxies::parse(Some("http://user:p%40ss@proxy:1"), None, None).unwrap();
+        let shown = proxies.https.as_ref().unwrap().authorization.clone().unwrap();
+        assert_eq!(shown, format!("Basic {}", STANDARD.encode("user:p@ss")).as_str());
+        assert!(!format!("{proxies:?}").contains("p@ss"));
+    }
+}

@@ -1,0 +1,281 @@
+//! What signatures modules need: the file of Kubewarden's tools (`apiVersion: v1`, `allOf`, `anyOf`), which the
+//! operator writes from `spec.verification` of a `PolicyServer`.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Annotations;
+use super::certificate::SigningCertificate;
+use super::key::{KeyError, PublicKey};
+use super::requirement::{Requirement, Signer};
+use super::root::RootError;
+use super::subject::{PrefixError, Subject};
+
+/// What signatures a module needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verification {
+    /// Each of these.
+    pub(super) all_of: Vec<Requirement>,
+    /// And some of these.
+    pub(super) any_of: Option<AnyOf>,
+}
+
+/// Signatures of which some are enough.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AnyOf {
+    /// How many.
+    pub minimum: usize,
+    pub requirements: Vec<Requirement>,
+}
+
+/// Settings of the verification that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigurationError {
+    #[error("{path} cannot be read: {error}", path = path.display())]
+    File { path: PathBuf, error: std::io::Error },
+    #[error("is not as it should be: {0}")]
+    Yaml(#[from] serde_yaml::Error),
+    #[error("is not as it should be: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("wants nothing: give `allOf` or `anyOf` at least one signature, or do without the file")]
+    Nothing,
+    #[error("anyOf.minimumMatches: is {minimum}, with {count} signatures: give 1 to {count}")]
+    Minimum { minimum: usize, count: usize },
+    #[error("{field}: {error}")]
+    Key { field: String, error: KeyError },
+    #[error("{field}.subject.urlPrefix: {error}")]
+    Prefix { field: String, error: PrefixError },
+    #[error("{0}.subject: needs exactly one of `equal` and `urlPrefix`")]
+    Subject(String),
+    #[error("{0}: is empty")]
+    Empty(String),
+    #[error(transparent)]
+    Root(#[from] RootError),
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "apiVersion")]
+enum Document {
+    #[serde(rename = "v1")]
+    V1(Version1),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Version1 {
+    #[serde(default)]
+    all_of: Option<Vec<Wanted>>,
+    #[serde(default)]
+    any_of: Option<WantedSome>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WantedSome {
+    #[serde(default = "one")]
+    minimum_matches: usize,
+    signatures: Vec<Wanted>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+enum Wanted {
+    PubKey {
+        /// For people only.
+        #[serde(default, rename = "owner")]
+        _owner: Option<String>,
+        key: String,
+        #[serde(default)]
+        annotations: Option<Annotations>,
+    },
+    GenericIssuer {
+        issuer: String,
+        subject: WantedSubject,
+        #[serde(default)]
+        annotations: Option<Annotations>,
+    },
+    GithubAction {
+        owner: String,
+        #[serde(default)]
+        repo: Option<String>,
+        #[serde(default)]
+        annotations: Option<Annotations>,
+    },
+    Certificate {
+        certificate: String,
+        #[serde(default)]
+        certificate_chain: Vec<String>,
+        #[serde(default = "yes")]
+        require_rekor_bundle: bool,
+        #[serde(default)]
+        annotations: Option<Annotations>,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WantedSubject {
+    equal: Option<String>,
+    url_prefix: Option<String>,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Verification {
+    pub(super) fn all_of(requirements: Vec<Requirement>) -> Self {
+        Self { all_of: requirements, any_of: None }
+    }
+
+    /// Reads the file, and what stands in it in a form that is the same however it was written.
+    pub(super) fn read(path: &Path) -> Result<(Self, String), ConfigurationError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|error| ConfigurationError::File { path: path.to_owned(), error })?;
+        Self::parse(&text)
+    }
+
+    fn parse(text: &str) -> Result<(Self, String), ConfigurationError> {
+        let value: Value = serde_yaml::from_str(text)?;
+        if value.is_null() {
+            return Err(ConfigurationError::Nothing);
+        }
+        let canonical = value.to_string();
+        let Document::V1(Version1 { all_of, any_of }) = serde_json::from_value(value)?;
+        let all_of = requirements("allOf", all_of.unwrap_or_default())?;
+        let any_of = any_of.map(|WantedSome { minimum_matches: minimum, signatures }| {
+            let count = signatures.len();
+            if minimum == 0 || minimum > count {
+                return Err(ConfigurationError::Minimum { minimum, count });
+            }
+            Ok(AnyOf { minimum, requirements: requirements("anyOf.signatures", signatures)? })
+        });
+        let any_of = any_of.transpose()?;
+        if all_of.is_empty() && any_of.is_none() {
+            return Err(ConfigurationError::Nothing);
+        }
+        Ok((Self { all_of, any_of }, canonical))
+    }
+
+    /// Whether it may take a root of trust to tell.
+    pub(super) fn needs_root(&self) -> bool {
+        let any_of = self.any_of.iter().flat_map(|any_of| &any_of.requirements);
+        self.all_of.iter().chain(any_of).any(Requirement::needs_root)
+    }
+}
+
+fn requirements(at: &str, wanted: Vec<Wanted>) -> Result<Vec<Requirement>, ConfigurationError> {
+    wanted.into_iter().enumerate().map(|(index, wanted)| wanted.into_requirement(&format!("{at}[{index}]"))).collect()
+}
+
+impl Wanted {
+    fn into_requirement(self, at: &str) -> Result<Requirement, ConfigurationError> {
+        let full = |field: &str, text: String| {
+            let is_empty = text.trim().is_empty();
+            if is_empty { Err(ConfigurationError::Empty(format!("{at}.{field}"))) } else { Ok(text) }
+        };
+        let key = |field: &str| {
+            let field = format!("{at}.{field}");
+            |error| ConfigurationError::Key { field, error }
+        };
+        let (signer, annotations) = match self {
+            Self::PubKey { key: pem, annotations, .. } => {
+                (Signer::Key(PublicKey::from_pem(&pem).map_err(key("key"))?), annotations)
+            }
+            Self::GenericIssuer { issuer, subject, annotations } => {
+                let subject = match subject {
+                    WantedSubject { equal: Some(name), url_prefix: None } => {
+                        Subject::Equal(full("subject.equal", name)?)
+                    }
+                    WantedSubject { equal: None, url_prefix: Some(prefix) } => {
+                        let error = |error| ConfigurationError::Prefix { field: at.to_owned(), error };
+                        Subject::Prefix(prefix.parse().map_err(error)?)
+                    }
+                    _ => return Err(ConfigurationError::Subject(at.to_owned())),
+                };
+                (Signer::Identity { issuer: full("issuer", issuer)?, subject }, annotations)
+            }
+            Self::GithubAction { owner, repo, annotations } => {
+                let repo = repo.map(|repo| full("repo", repo)).transpose()?;
+                (Signer::GithubAction { owner: full("owner", owner)?, repo }, annotations)
+            }
+            Self::Certificate { certificate, certificate_chain, require_rekor_bundle, annotations } => {
+                let certificate = SigningCertificate::from_pem(&certificate, &certificate_chain, require_rekor_bundle);
+                (Signer::Certificate(certificate.map_err(key("certificate"))?), annotations)
+            }
+        };
+        Ok(Requirement { signer, annotations: annotations.unwrap_or_default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> String {
+        serde_json::json!(rcgen::KeyPair::generate().unwrap().public_key_pem()).to_string()
+    }
+
+    #[test]
+    fn the_file_of_kubewardens_tools_is_understood() {
+        let key = key();
+        let text = format!(
+            "apiVersion: v1
+allOf:
+  - kind: githubAction
+    owner: org
+    annotations: {{env: prod}}
+anyOf:
+  minimumMatches: 2
+  signatures:
+    - {{kind: pubKey, owner: ann, key: {key}}}
+    - {{kind: genericIssuer, issuer: 'https://issuer', subject: {{equal: ann@example.com}}}}
+    - {{kind: genericIssuer, issuer: 'https://issuer', subject: {{urlPrefix: 'https://github.com/org'}}}}
+    - {{kind: githubAction, owner: org, repo: repo}}
+"
+        );
+        let (verification, canonical) = Verification::parse(&text).unwrap();
+        assert_eq!(verification.all_of[0].annotations["env"], "prod");
+        let any_of = verification.any_of.as_ref().unwrap();
+        assert_eq!((any_of.minimum, any_of.requirements.len()), (2, 4));
+        assert!(verification.needs_root());
+        let spaced = text.replace("owner: org\n", "owner:   org # a comment\n");
+        assert_eq!(Verification::parse(&spaced).unwrap().1, canonical, "how it is written does not matter");
+        let only_key = format!("apiVersion: v1\nanyOf: {{signatures: [{{kind: pubKey, key: {key}}}]}}");
+        let (verification, _) = Verification::parse(&only_key).unwrap();
+        assert!(verification.any_of.as_ref().unwrap().minimum == 1 && !verification.needs_root());
+    }
+
+    #[test]
+    fn a_file_that_wants_nothing_or_is_not_understood_is_refused_with_the_field() {
+        let pub_key = format!("{{kind: pubKey, key: {}}}", key());
+        for (text, wanted) in [
+            ("", "wants nothing"),
+            ("allOf: []", "apiVersion"),
+            ("apiVersion: v2\nallOf: []", "v2"),
+            ("apiVersion: v1", "wants nothing"),
+            ("apiVersion: v1\nallOf: []", "wants nothing"),
+            ("apiVersion: v1\nallof: []", "allof"),
+            ("apiVersion: v1\nanyOf: {signatures: []}", "anyOf.minimumMatches: is 1, with 0 signatures"),
+            (&format!("apiVersion: v1\nanyOf: {{minimumMatches: 0, signatures: [{pub_key}]}}"), "is 0, with 1"),
+            (&format!("apiVersion: v1\nanyOf: {{minimumMatches: 2, signatures: [{pub_key}]}}"), "is 2, with 1"),
+            ("apiVersion: v1\nallOf: [{kind: pubKey, key: x}]", "allOf[0].key: is no public key or"),
+            ("apiVersion: v1\nallOf: [{kind: other}]", "other"),
+            ("apiVersion: v1\nallOf: [{kind: githubAction, owner: ''}]", "allOf[0].owner: is empty"),
+            ("apiVersion: v1\nallOf: [{kind: githubAction, owner: a, rpeo: b}]", "rpeo"),
+            ("apiVersion: v1\nallOf: [{kind: genericIssuer, issuer: a, subject: {}}]", "exactly one of `equal`"),
+            ("apiVersion: v1\nallOf: [{kind: genericIssuer, issuer: a, subject: {equal: a, urlPrefix: b}}]", "exactly"),
+            ("apiVersion: v1\nallOf: [{kind: genericIssuer, issuer: a, subject: {urlPrefix: a}}]", "is no URL"),
+            ("apiVersion: v1\nallOf: [{kind: certificate, certificate: a}]", "allOf[0].certificate: "),
+        ] {
+            let error = Verification::parse(text).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What policies ask about images: the requests of Kubewarden's capability `oci`, `v1/verify` and `v2/verify`.
+
+use serde::Deserialize;
+
+use super::Annotations;
+use super::certificate::SigningCertificate;
+use super::key::{KeyError, PublicKey};
+use super::requirement::{Requirement, Signer};
+use super::subject::{PrefixError, Subject};
+use crate::reference::{Artifact, ArtifactError};
+
+/// An image, and the signatures that it needs: each of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifyRequest {
+    pub image: Artifact,
+    pub requirements: Vec<Requirement>,
+}
+
+/// A request that is not understood.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyRequestError {
+    #[error("the request is not understood: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("image: {0}")]
+    Image(#[from] ArtifactError),
+    #[error("pub_keys[{index}]: {error}")]
+    Key { index: usize, error: KeyError },
+    #[error("keyless_prefix[{index}].url_prefix: {error}")]
+    Prefix { index: usize, error: PrefixError },
+    #[error("certificate: {0}")]
+    Certificate(KeyError),
+    #[error("{0}: is empty: an image without any requirement is not verified")]
+    Nothing(&'static str),
+}
+
+/// `v1/verify` names the kind by a field around the request.
+#[derive(Deserialize)]
+enum Version1 {
+    #[serde(rename = "SigstorePubKeyVerify")]
+    Keys(ByKeys),
+    #[serde(rename = "SigstoreKeylessVerify")]
+    Names(ByNames),
+}
+
+/// `v2/verify` names it by `type`.
+#[derive(Deserialize)]
+#[serde(tag = "type")]
+enum Version2 {
+    #[serde(rename = "SigstorePubKeyVerify")]
+    Keys(ByKeys),
+    #[serde(rename = "SigstoreKeylessVerify")]
+    Names(ByNames),
+    #[serde(rename = "SigstoreKeylessPrefixVerify")]
+    Prefixes(ByPrefixes),
+    #[serde(rename = "SigstoreGithubActionsVerify")]
+    Workflow(ByWorkflow),
+    #[serde(rename = "SigstoreCertificateVerify")]
+    Certificate(ByCertificate),
+}
+
+#[derive(Deserialize)]
+struct ByKeys {
+    image: String,
+    pub_keys: Vec<String>,
+    #[serde(default)]
+    annotations: Option<Annotations>,
+}
+
+#[derive(Deserialize)]
+struct ByNames {
+    image: String,
+    keyless: Vec<Name>,
+    #[serde(default)]
+    annotations: Option<Annotations>,
+}
+
+#[derive(Deserialize)]
+struct Name {
+    issuer: String,
+    subject: String,
+}
+
+#[derive(Deserialize)]
+struct ByPrefixes {
+    image: String,
+    keyless_prefix: Vec<Prefix>,
+    #[serde(default)]
+    annotations: Option<Annotations>,
+}
+
+#[derive(Deserialize)]
+struct Prefix {
+    issuer: String,
+    url_prefix: String,
+}
+
+#[derive(Deserialize)]
+struct ByWorkflow {
+    image: String,
+    owner: String,
+    #[serde(default)]
+    repo: Option<String>,
+    #[serde(default)]
+    annotations: Option<Annotations>,
+}
+
+#[derive(Deserialize)]
+struct ByCertificate {
+    image: String,
+    certificate: Vec<u8>,
+    #[serde(default)]
+    certificate_chain: Option<Vec<Vec<u8>>>,
+    require_rekor_bundle: bool,
+    #[serde(default)]
+    annotations: Option<Annotations>,
+}
+
+impl VerifyRequest {
+    /// Reads the payload of `v1/verify`.
+    ///
+    /// # Errors
+    /// When it is not understood, or asks for nothing.
+    pub fn version1(payload: &[u8]) -> Result<Self, VerifyRequestError> {
+        match serde_json::from_slice(payload)? {
+            Version1::Keys(request) => keys(request),
+            Version1::Names(request) => keyless(request),
+        }
+    }
+
+    /// Reads the payload of `v2/verify`.
+    ///
+    /// # Errors
+    /// As [`VerifyRequest::version1`].
+    pub fn version2(payload: &[u8]) -> Result<Self, VerifyRequestError> {
+        match serde_json::from_slice(payload)? {
+            Version2::Keys(request) => keys(request),
+            Version2::Names(request) => keyless(request),
+            Version2::Prefixes(ByPrefixes { image, keyless_prefix, annotations }) => {
+                let signers = keyless_prefix.into_iter().enumerate().map(|(index, Prefix { issuer, url_prefix })| {
+                    let prefix = url_prefix.parse().map_err(|error| VerifyRequestError::Prefix { index, error })?;
+                    Ok(Signer::Identity { issuer, subject: Subject::Prefix(prefix) })
+                });
+                Self::new(&image, signers.collect::<Result<_, VerifyRequestError>>()?, annotations, "keyless_prefix")
+            }
+            Version2::Workflow(ByWorkflow { image, owner, repo, annotations }) => {
+                if owner.is_empty() {
+                    return Err(VerifyRequestError::Nothing("owner"));
+                }
+                Self::new(&image, vec![Signer::GithubAction { owner, repo }], annotations, "owner")
+            }
+            Version2::Certificate(request) => {
+                let chain = request.certificate_chain.unwrap_or_default();
+                let chain: Vec<&[u8]> = chain.iter().map(Vec::as_slice).collect();
+                let certificate = SigningCertificate::parse(&request.certificate, &chain, request.require_rekor_bundle)
+                    .map_err(VerifyRequestError::Certificate)?;
+                Self::new(&request.image, vec![Signer::Certificate(certificate)], request.annotations, "certificate")
+            }
+        }
+    }
+
+    fn new(
+        image: &str,
+        signers: Vec<Signer>,
+        annotations: Option<Annotations>,
+        field: &'static str,
+    ) -> Result<Self, VerifyRequestError> {
+        if signers.is_empty() {
+            return Err(VerifyRequestError::Nothing(field));
+        }
+        let annotations = annotations.unwrap_or_default();
+        let requirements =
+            signers.into_iter().map(|signer| Requirement { signer, annotations: annotations.clone() }).collect();
+        Ok(Self { image: Artifact::of_image(image)?, requirements })
+    }
+}
+
+fn keys(ByKeys { image, pub_keys, annotations }: ByKeys) -> Result<VerifyRequest, VerifyRequestError> {
+    let signers = pub_keys.iter().enumerate().map(|(index, pem)| {
+        let key = PublicKey::from_pem(pem).map_err(|error| VerifyRequestError::Key { index, error })?;
+        Ok(Signer::Key(key))
+    });
+    VerifyRequest::new(&image, signers.collect::<Result<_, VerifyRequestError>>()?, annotations, "pub_keys")
+}
+
+fn keyless(ByNames { image, keyless, annotations }: ByNames) -> Result<VerifyRequest, VerifyRequestError> {
+    let signers = keyless
+        .into_iter()
+        .map(|Name { issuer, subject }| Signer::Identity { issuer, subject: Subject::Equal(subject) });
+    VerifyRequest::new(&image, signers.collect(), annotations, "keyless")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn requests_of_both_versions_are_understood() {
+        let key = rcgen::KeyPair::generate().unwrap().public_key_pem();
+        let certificate = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert.pem().into_bytes();
+        let tagged = |kind: &str, mut request: Value| {
+            request["type"] = json!(kind);
+            request["image"] = json!("nginx");
+            request
+        };
+        let pub_keys = json!({"image": "nginx", "pub_keys": [key, key], "annotations": {"env": "prod"}});
+        for (request, count) in [
+            (tagged("SigstorePubKeyVerify", pub_keys.clone()), 2),
+            (tagged("SigstoreKeylessVerify", json!({"keyless": [{"issuer": "i", "subject": "s"}]})), 1),
+            (
+                tagged(
+                    "SigstoreKeylessPrefixVerify",
+                    json!({"keyless_prefix": [{"issuer": "i", "url_prefix": "https://github.com/org/"}]}),
+                ),
+                1,
+            ),
+            (tagged("SigstoreGithubActionsVerify", json!({"owner": "org", "repo": null, "annotations": null})), 1),
+            (
+                tagged(
+                    "SigstoreCertificateVerify",
+                    json!({"certificate": certificate, "certificate_chain": null, "require_rekor_bundle": true}),
+                ),
+                1,
+            ),
+        ] {
+            let parsed = VerifyRequest::version2(request.to_string().as_bytes()).unwrap();
+            assert_eq!(parsed.requirements.len(), count, "{request}");
+            assert_eq!(parsed.image.to_string(), "docker.io/library/nginx:latest");
+        }
+        let version1 = json!({"SigstorePubKeyVerify": pub_keys}).to_string();
+        let parsed = VerifyRequest::version1(version1.as_bytes()).unwrap();
+        assert_eq!(parsed.requirements[1].annotations["env"], "prod");
+    }
+
+    #[test]
+    fn a_request_that_wants_nothing_is_refused() {
+        for (request, wanted) in [
+            (json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": []}), "pub_keys: is empty"),
+            (json!({"type": "SigstoreKeylessVerify", "image": "a", "keyless": []}), "keyless: is empty"),
+            (json!({"type": "SigstoreGithubActionsVerify", "image": "a", "owner": ""}), "owner: is empty"),
+            (json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": ["x"]}), "pub_keys[0]: is no public key"),
+            (json!({"type": "SigstorePubKeyVerify", "image": "A b", "pub_keys": []}), "pub_keys: is empty"),
+            (json!({"type": "SigstoreGithubActionsVerify", "image": "A b", "owner": "o"}), "image: "),
+            (json!({"type": "Other", "image": "a"}), "Other"),
+            (
+                json!({"type": "SigstoreCertificateVerify", "image": "a", "certificate": [1], "require_rekor_bundle": false}),
+                "certificate: ",
+            ),
+        ] {
+            let error = VerifyRequest::version2(request.to_string().as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{request}: {error}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! One signature that is wanted: by whom, and with which annotations.
+
+use std::fmt;
+
+use url::Url;
+
+use super::Annotations;
+use super::candidate::{Examined, Identity};
+use super::certificate::SigningCertificate;
+use super::key::PublicKey;
+use super::subject::Subject;
+
+/// Who GitHub's workflows are vouched for by.
+const GITHUB_ISSUER: &str = "https://token.actions.githubusercontent.com";
+
+/// A signature that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requirement {
+    pub signer: Signer,
+    /// What must stand beside the signature, signed too.
+    pub annotations: Annotations,
+}
+
+/// Who must have signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Signer {
+    /// Who has this key.
+    Key(PublicKey),
+    /// Who showed this issuer that they are this subject.
+    Identity { issuer: String, subject: Subject },
+    /// A workflow of GitHub in a repository of this owner, or in this one.
+    GithubAction { owner: String, repo: Option<String> },
+    /// Who has the key of this certificate.
+    Certificate(SigningCertificate),
+}
+
+impl Requirement {
+    pub(super) fn is_met_by(&self, candidate: &Examined<'_>) -> bool {
+        let has_signed = match &self.signer {
+            Signer::Key(key) => candidate.is_signed_with(key),
+            Signer::Certificate(certificate) => candidate.is_signed_by(certificate),
+            Signer::Identity { issuer, subject } => candidate
+                .identity()
+                .is_some_and(|identity| identity.issuer == *issuer && subject.matches(&identity.subject)),
+            Signer::GithubAction { owner, repo } => {
+                candidate.identity().is_some_and(|identity| is_workflow(identity, owner, repo.as_deref()))
+            }
+        };
+        has_signed && self.annotations.iter().all(|(name, value)| candidate.annotations().get(name) == Some(value))
+    }
+
+    /// Whether it takes a root of trust to tell.
+    pub(super) fn needs_root(&self) -> bool {
+        match &self.signer {
+            Signer::Key(_) => false,
+            Signer::Certificate(certificate) => certificate.require_log,
+            Signer::Identity { .. } | Signer::GithubAction { .. } => true,
+        }
+    }
+}
+
+/// Whether this is a workflow in a repository of this owner. Its certificate is for
+/// `https://github.com/<owner>/<repo>/.github/workflows/<file>@<ref>`.
+fn is_workflow(identity: &Identity, owner: &str, repo: Option<&str>) -> bool {
+    let Ok(url) = Url::parse(&identity.subject) else { return false };
+    let mut parts = url.path().split('/').skip(1);
+    let (Some(has_owner), Some(has_repo), Some(_)) = (parts.next(), parts.next(), parts.next()) else { return false };
+    // GitHub's names have no upper and lower case.
+    identity.issuer == GITHUB_ISSUER
+        && !identity.subject.contains(['\\', '%'])
+        && url.origin().ascii_serialization() == "https://github.com"
+        && url.username().is_empty()
+        && url.password().is_none()
+        && has_owner.eq_ignore_ascii_case(owner)
+        && repo.is_none_or(|repo| has_repo.eq_ignore_ascii_case(repo))
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.signer {
+            Signer::Key(key) => write!(f, "a signature with the key {key}"),
+            Signer::Identity { issuer, subject } => write!(f, "a signature of {subject}, vouched for by {issuer:?}"),
+            Signer::GithubAction { owner, repo: None } => write!(f, "a signature of a GitHub workflow of {owner:?}"),
+            Signer::GithubAction { owner, repo: Some(repo) } => {
+                write!(f, "a signature of a GitHub workflow of \"{owner}/{repo}\"")
+            }
+            Signer::Certificate(certificate) => write!(f, "a signature with the certificate {certificate}"),
+        }?;
+        let mut join = " with the annotation";
+        for (name, value) in &self.annotations {
+            write!(f, "{join} {name}={value:?}")?;
+            join = " and";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workflow_is_of_its_owner_and_its_repository() {
+        let workflow = "https://github.com/Org/repo/.github/workflows/release.yml@refs/tags/v1";
+        for (issuer, subject, owner, repo, is_met) in [
+            (GITHUB_ISSUER, workflow, "org", None, true),
+            (GITHUB_ISSUER, workflow, "Org", Some("repo"), true),
+            (GITHUB_ISSUER, workflow, "org", Some("other"), false),
+            (GITHUB_ISSUER, workflow, "org-evil", None, false),
+            ("https://accounts.google.com", workflow, "org", None, false),
+            (GITHUB_ISSUER, "https://github.com/org-evil/repo/.github/x", "org", None, false),
+            (GITHUB_ISSUER, "https://github.com/evil/../org/repo/.github/x", "evil", None, false),
+            (GITHUB_ISSUER, "https://github.com.evil.example/org/repo/x", "org", None, false),
+            (GITHUB_ISSUER, "https://org@github.com/org/repo/x", "org", None, false),
+            (GITHUB_ISSUER, "http://github.com/org/repo/x", "org", None, false),
+            (GITHUB_ISSUER, "https://github.com/org", "org", None, false),
+            (GITHUB_ISSUER, "ann@github.com", "org", None, false),
+        ] {
+            let identity = Identity { issuer: issuer.to_owned(), subject: subject.to_owned() };
+            assert_eq!(is_workflow(&identity, owner, repo), is_met, "{issuer} {subject} {owner} {repo:?}");
+        }
+    }
+}

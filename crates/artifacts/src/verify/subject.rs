@@ -1,0 +1,117 @@
+//! Whom a certificate is for: exactly this name, or any page below a URL.
+
+use std::fmt;
+use std::str::FromStr;
+
+use url::Url;
+
+/// A name in a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// This one and no other.
+    Equal(String),
+    /// Any URL below this one.
+    Prefix(UrlPrefix),
+}
+
+/// A URL that others are below. It ends where a part of a path ends: `https://a/org` covers `https://a/org/repo` and
+/// not `https://a/org-evil`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UrlPrefix(Url);
+
+/// A text that is no prefix of URLs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no URL to begin with, such as https://github.com/organization: without user, query and fragment")]
+pub struct PrefixError(String);
+
+impl Subject {
+    pub(super) fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Equal(wanted) => name == wanted,
+            Self::Prefix(prefix) => prefix.covers(name),
+        }
+    }
+}
+
+impl UrlPrefix {
+    /// Whether this is a URL at or below the prefix. Both are compared as parsed: what only looks alike, by `..` or
+    /// a user name that is a host, does not match.
+    fn covers(&self, text: &str) -> bool {
+        let Ok(url) = Url::parse(text) else { return false };
+        // One that says something else in its text than it means has no business in a certificate.
+        let is_plain = url.username().is_empty() && url.password().is_none() && !text.contains(['\\', '%']);
+        let rest = url.path().strip_prefix(self.0.path().trim_end_matches('/'));
+        is_plain
+            && !text.split(['/', '?', '#']).any(|part| part == "." || part == "..")
+            && url.origin() == self.0.origin()
+            && url.scheme() == self.0.scheme()
+            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+impl FromStr for UrlPrefix {
+    type Err = PrefixError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let url = Url::parse(text).ok().filter(|url| {
+            url.host_str().is_some()
+                && matches!(url.scheme(), "http" | "https")
+                && url.username().is_empty()
+                && url.password().is_none()
+                && url.query().is_none()
+                && url.fragment().is_none()
+        });
+        url.map(Self).ok_or_else(|| PrefixError(text.chars().take(300).collect()))
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Equal(name) => write!(f, "{name:?}"),
+            Self::Prefix(UrlPrefix(url)) => write!(f, "below {:?}", url.as_str()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_where_a_part_of_the_path_ends() {
+        for (prefix, name, covers) in [
+            ("https://github.com/org", "https://github.com/org", true),
+            ("https://github.com/org", "https://github.com/org/repo/.github/workflows/a.yml@refs/tags/v1", true),
+            ("https://github.com/org/", "https://github.com/org/repo", true),
+            ("https://github.com", "https://github.com/anybody", true),
+            ("https://GitHub.com:443/org", "https://github.com/org/repo", true),
+            ("https://github.com/org", "https://github.com/org-evil/repo", false),
+            ("https://github.com/org/", "https://github.com/organization", false),
+            ("https://github.com", "https://github.com.evil.example/org", false),
+            ("https://github.com/org", "https://github.com@evil.example/org/repo", false),
+            ("https://github.com/org", "https://evil.example/github.com/org/repo", false),
+            ("https://github.com/org", "http://github.com/org/repo", false),
+            ("https://github.com/org", "https://github.com:8443/org/repo", false),
+            ("https://github.com/org", "https://github.com/org/../evil/repo", false),
+            ("https://github.com/org", "https://github.com/evil/../org/repo", false),
+            ("https://github.com/org", "https://github.com/org/%2e%2e/evil", false),
+            ("https://github.com/org", "https://github.com/evil%2Forg", false),
+            ("https://github.com/org", r"https://github.com\org\repo", false),
+            ("https://github.com/org", "https://github.com/Org/repo", false),
+            ("https://github.com/org", "ann@github.com/org", false),
+        ] {
+            let subject = Subject::Prefix(prefix.parse().unwrap());
+            assert_eq!(subject.matches(name), covers, "{prefix} {name}");
+        }
+        assert!(Subject::Equal("https://a/b".to_owned()).matches("https://a/b"));
+        assert!(!Subject::Equal("https://a/b".to_owned()).matches("https://a/b/"));
+    }
+
+    #[test]
+    fn what_is_no_url_to_begin_with_is_refused() {
+        for text in ["", "github.com/org", "mailto:a@b", "https://a@b/", "https://a/?b", "https://a/#b", "file:///a"] {
+            assert!(text.parse::<UrlPrefix>().is_err(), "{text:?}");
+        }
+    }
+}
