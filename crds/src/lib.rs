@@ -15,6 +15,7 @@ mod report;
 mod revision;
 mod subscription;
 pub mod validation;
+mod verification;
 
 pub use admission::{Admission, FailurePolicy, MatchPolicy, Mode, Reach};
 pub use definitions::{chart, definitions};
@@ -42,6 +43,7 @@ pub use subscription::{
     Component, ComponentKind, Delivery, Filter, Notify, NotifyExec, NotifyHttp, PolicySubscription,
     PolicySubscriptionSpec, Subscribed,
 };
+pub use verification::{AnyOf, Signature, SignatureKind, SignatureSubject, Verification};
 
 /// The API group of all kinds.
 pub const GROUP: &str = "proviso.dev";

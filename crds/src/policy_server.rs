@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::program::SecretRef;
+use crate::verification::Verification;
 
 /// What Kubernetes takes for a quantity.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
@@ -78,6 +79,10 @@ pub struct PolicyServerSpec {
     /// How modules are fetched from registries and web servers that are not trusted as they are.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sources: Sources,
+    /// Which signatures modules need; what is not signed so is not used. A change counts for what is prepared after it.
+    /// Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
     /// Limits of one evaluation, and of all.
     #[serde(default, skip_serializing_if = "is_default")]
     pub evaluation: Evaluation,
@@ -197,6 +202,10 @@ pub struct Sources {
     /// Certificate authorities in PEM, by `host` or `host:port`, that vouch for it beside those that everybody trusts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub authorities: BTreeMap<String, Vec<String>>,
+    /// Where the artifacts of a registry are looked for instead, by `host` or `host:port`: places, `host:port` or `host/path`,
+    /// in the order in which they are tried. The registry itself is asked only if it is among them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mirrors: BTreeMap<String, Vec<String>>,
 }
 
 /// Limits of evaluations.

@@ -135,6 +135,28 @@ async fn nothing_but_enabled_changes_in_a_revision() -> Result<()> {
     Ok(())
 }
 
+fn mistakes_in_verification() -> Vec<(Value, &'static str)> {
+    let all_of = |signature: Value| json!({"verification": {"allOf": [signature]}});
+    vec![
+        (json!({"verification": {}}), "needs at least one signature"),
+        (json!({"verification": {"allOf": []}}), "needs at least one signature"),
+        (all_of(json!({"kind": "pubKey"})), "a `key` is for the kind pubKey"),
+        (all_of(json!({"kind": "githubAction", "key": "PEM", "owner": "a"})), "a `key` is for the kind pubKey"),
+        (all_of(json!({"kind": "githubAction"})), "an `owner` is for the kind githubAction"),
+        (all_of(json!({"kind": "pubKey", "key": "PEM", "repo": "a"})), "a `repo` is for the kind githubAction"),
+        (all_of(json!({"kind": "genericIssuer", "issuer": "a"})), "needs both"),
+        (all_of(json!({"kind": "genericIssuer", "issuer": "a", "subject": {}})), "exactly one of `equal` and"),
+        (all_of(json!({"kind": "certificate"})), "a `certificate` is for the kind certificate"),
+        (all_of(json!({"kind": "pubKey", "key": "PEM", "requireRekorBundle": true})), "are for the kind certificate"),
+        (all_of(json!({"kind": "other"})), "spec.verification.allOf[0].kind"),
+        (json!({"verification": {"anyOf": {"signatures": []}}}), "spec.verification.anyOf.signatures"),
+        (
+            json!({"verification": {"anyOf": {"minimumMatches": 2, "signatures": [{"kind": "pubKey", "key": "PEM"}]}}}),
+            "more than there are",
+        ),
+    ]
+}
+
 #[tokio::test]
 async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result<()> {
     let (plane, kubectl) = start("policy-servers").await?;
@@ -157,7 +179,21 @@ async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result
         "replicas": 2, "resources": {"requests": {"cpu": 1, "memory": "256Mi"}}, "minAvailable": "50%",
         "cache": {"persistentVolumeClaim": {"storageClassName": "nfs", "size": "10Gi"}}, "logLevel": "debug",
         "imagePullSecrets": [{"name": "a"}], "env": [{"name": "A", "value": "b"}],
-        "sources": {"insecure": ["localhost:5000"], "authorities": {"example.com": ["PEM"]}},
+        "sources": {
+            "insecure": ["localhost:5000"], "authorities": {"example.com": ["PEM"]},
+            "mirrors": {"ghcr.io": ["mirror/ghcr"]},
+        },
+        "verification": {
+            "allOf": [
+                {"kind": "pubKey", "key": "PEM", "owner": "ann", "annotations": {"env": "prod"}},
+                {"kind": "genericIssuer", "issuer": "i", "subject": {"urlPrefix": "https://github.com/org"}},
+            ],
+            "anyOf": {"minimumMatches": 1, "signatures": [
+                {"kind": "githubAction", "owner": "org", "repo": "repo"},
+                {"kind": "certificate", "certificate": "PEM", "certificateChain": ["PEM"], "requireRekorBundle": false},
+            ]},
+            "trustedRoot": {"name": "sigstore", "key": "trusted_root.json"},
+        },
     }));
     everything["metadata"]["name"] = json!("everything");
     create(&plane, &kubectl, &everything).await?;
@@ -180,7 +216,10 @@ async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result
         (json!({"logLevel": "loud"}), "spec.logLevel"),
         (json!({"image": ""}), "spec.image"),
         (json!({"replica": 1}), "unknown field"),
-    ] {
+    ]
+    .into_iter()
+    .chain(mistakes_in_verification())
+    {
         let mut wrong = server(spec.clone());
         wrong["metadata"]["name"] = json!("wrong");
         let error = create(&plane, &kubectl, &wrong).await.err().with_context(|| spec.to_string())?;

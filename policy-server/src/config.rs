@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Parser, ValueEnum};
 use clap_complete::Shell;
+use proviso_artifacts::{Proxies, ProxyError};
 
 /// Serves admission policies: decides, previews their next versions on live traffic, and reloads without losing
 /// a request.
@@ -67,13 +68,35 @@ pub struct Arguments {
     pub signing_key: Option<PathBuf>,
 
     /// Which servers modules are fetched from without a certificate (insecureSources), or with one of an authority of
-    /// their own (sourceAuthorities), in YAML; read again for each module
+    /// their own (sourceAuthorities), or elsewhere (mirrors), in YAML; read again for each module
     #[arg(long, value_name = "FILE", env = "PROVISO_SOURCES")]
     pub sources: Option<PathBuf>,
 
     /// Folder with a folder for each pull secret, in it a .dockerconfigjson; read again for each module
     #[arg(long, value_name = "DIR", env = "PROVISO_PULL_SECRETS")]
     pub pull_secrets: Option<PathBuf>,
+
+    /// Which signatures modules need (Kubewarden's verification settings, in YAML): what is not signed so, or cannot
+    /// be, is not used; read again for each module
+    #[arg(long, value_name = "FILE", env = "PROVISO_VERIFICATION")]
+    pub verification: Option<PathBuf>,
+
+    /// Sigstore's trusted_root.json, which vouches for identities and certificates; without it only signatures with
+    /// keys can be verified
+    #[arg(long, value_name = "FILE", env = "PROVISO_TRUSTED_ROOT", requires = "verification")]
+    pub trusted_root: Option<PathBuf>,
+
+    /// Proxy that modules are fetched through over HTTPS: http://[user:password@]host:port
+    #[arg(long, value_name = "URL", env = "HTTPS_PROXY", hide_env_values = true)]
+    pub https_proxy: Option<String>,
+
+    /// The same for insecure sources that speak plain HTTP
+    #[arg(long, value_name = "URL", env = "HTTP_PROXY", hide_env_values = true)]
+    pub http_proxy: Option<String>,
+
+    /// Servers that are reached without a proxy: names (with what is below them), addresses, networks, or `*`
+    #[arg(long, value_name = "LIST", env = "NO_PROXY")]
+    pub no_proxy: Option<String>,
 
     /// Certificate chain in PEM; read again when it changes
     #[arg(long, value_name = "FILE", env = "PROVISO_TLS_CERT", requires = "tls_key")]
@@ -166,6 +189,12 @@ pub struct Config {
     pub sources: Option<PathBuf>,
     /// The folder of pull secrets.
     pub pull_secrets: Option<PathBuf>,
+    /// The file that says which signatures modules need.
+    pub verification: Option<PathBuf>,
+    /// The file that says who vouches for identities.
+    pub trusted_root: Option<PathBuf>,
+    /// What modules are fetched through.
+    pub proxies: Proxies,
     pub tls: Option<TlsFiles>,
     /// The token that callers of the API have.
     pub api_token_file: Option<PathBuf>,
@@ -243,6 +272,8 @@ pub enum ConfigError {
     StateDir(PathBuf),
     #[error("--listen {0} can be reached from other machines: give --tls-cert and --tls-key, or listen on 127.0.0.1")]
     PlainText(SocketAddr),
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
 }
 
 impl Arguments {
@@ -289,6 +320,13 @@ impl TryFrom<Arguments> for Config {
             cache: cache.map(|(folder, signing_key)| SharedCache { folder, signing_key }),
             sources: arguments.sources,
             pull_secrets: arguments.pull_secrets,
+            verification: arguments.verification,
+            trusted_root: arguments.trusted_root,
+            proxies: Proxies::parse(
+                arguments.https_proxy.as_deref(),
+                arguments.http_proxy.as_deref(),
+                arguments.no_proxy.as_deref(),
+            )?,
             tls,
             api_token_file: arguments.api_token_file,
             evaluation_timeout: arguments.evaluation_timeout,
@@ -351,7 +389,9 @@ mod tests {
             .get_arguments()
             .filter(|argument| !["completions", "help", "version"].contains(&argument.get_id().as_str()))
         {
-            let wanted = format!("PROVISO_{}", argument.get_id().as_str().to_uppercase());
+            // Proxies have the variables that other programs know them by.
+            let prefix = if argument.get_id().as_str().ends_with("_proxy") { "" } else { "PROVISO_" };
+            let wanted = format!("{prefix}{}", argument.get_id().as_str().to_uppercase());
             assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(wanted.as_str()));
         }
     }
@@ -362,6 +402,8 @@ mod tests {
         let folder = folder.path().to_str().unwrap();
         for (arguments, wanted) in [
             (vec![], "--manifests"),
+            (vec!["--manifests", folder, "--https-proxy", "socks5://a"], "HTTPS_PROXY: is no proxy"),
+            (vec!["--manifests", folder, "--trusted-root", "a"], "--verification"),
             (vec!["--manifests", "/nowhere"], "name a folder that exists"),
             (vec!["--manifests", "/dev/null"], "is no folder"),
             (vec!["--manifests", folder, "--listen", "0.0.0.0:3000"], "give --tls-cert and --tls-key"),

@@ -77,7 +77,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory));
     let preparer = Arc::new(Preparer {
         modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
-        fetcher: Fetcher::new(config.sources, config.pull_secrets, cache.clone()),
+        fetcher: Fetcher::new(config.sources, config.pull_secrets, cache.clone())
+            .verifying(config.verification, config.trusted_root)
+            .through(config.proxies),
         compilers,
         cache,
         evaluation_timeout: config.evaluation_timeout,

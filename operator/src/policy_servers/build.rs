@@ -3,7 +3,7 @@
 mod pod;
 
 use kube::{Resource as _, ResourceExt as _};
-use proviso_crds::PolicyServer;
+use proviso_crds::{PolicyServer, Verification};
 use serde_json::{Map, Value, json};
 
 use crate::objects::labels;
@@ -123,12 +123,23 @@ fn bindings(server: &PolicyServer, place: &Place) -> [Value; 2] {
 
 fn sources(server: &PolicyServer) -> Value {
     let sources = &server.spec.sources;
-    let file = json!({"insecureSources": sources.insecure, "sourceAuthorities": sources.authorities});
+    let mut file = json!({"insecureSources": sources.insecure, "sourceAuthorities": sources.authorities});
+    if !sources.mirrors.is_empty() {
+        file["mirrors"] = json!(sources.mirrors);
+    }
+    // JSON is YAML.
+    let mut data = json!({"sources.yaml": format!("{file:#}\n")});
+    if let Some(Verification { all_of, any_of, .. }) = &server.spec.verification {
+        let mut file = json!({"apiVersion": "v1", "allOf": all_of});
+        if let Some(any_of) = any_of {
+            file["anyOf"] = json!(any_of);
+        }
+        data["verification.yaml"] = json!(format!("{file:#}\n"));
+    }
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": metadata(server, &sources_name(&server.name_any())),
-        // JSON is YAML.
-        "data": {"sources.yaml": format!("{file:#}\n")},
+        "data": data,
     })
 }
 

@@ -70,7 +70,10 @@ impl Preparer {
         } else {
             // One that is loaded was checked when it was loaded first.
             let wanted = pin.filter(|pin| digest.is_none_or(|digest| digest == *pin));
-            if let Some((pin, loaded)) = wanted.and_then(|pin| Some((pin, self.modules.loaded(&pin)?))) {
+            let loaded = wanted.and_then(|pin| Some((pin, self.modules.loaded(&pin)?)));
+            if let Some((pin, loaded)) = loaded
+                && self.fetcher.is_trusted(pin).await.map_err(|error| fetch_error(field, error))?
+            {
                 return Ok((pin, loaded));
             }
             let names: Vec<String> = spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect();
@@ -88,6 +91,9 @@ impl Preparer {
     async fn file(&self, field: &str, spec: &Wasm, path: &Path, source: &ModuleSource) -> Result<Module, PrepareError> {
         if !spec.image_pull_secrets.is_empty() {
             return Err(PrepareError::Unsupported(format!("{field}.imagePullSecrets")));
+        }
+        if self.fetcher.verifies() {
+            return Err(fetch_error(field, FetchError::Unverifiable(spec.module.clone())));
         }
         let pin = source.pin(&spec.module);
         match source {

@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt as _;
-use proviso_crds::{Cache, EmptyDir, PolicyServer, PolicyServerSpec};
+use proviso_crds::{Cache, ConfigMapKeyRef, EmptyDir, PolicyServer, PolicyServerSpec};
 use serde_json::{Value, json};
 
 use super::{Place, cache_name, name, signing_name, sources_name, text, tls_name};
@@ -94,9 +94,19 @@ fn container(server: &PolicyServer, place: &Place) -> Value {
             {"name": "cache", "mountPath": "/var/cache/proviso"},
         ],
     });
+    if trusted_root(server).is_some()
+        && let Some(mounts) = container["volumeMounts"].as_array_mut()
+    {
+        mounts.push(json!({"name": "trusted-root", "mountPath": "/etc/proviso/trust", "readOnly": true}));
+    }
     set(&mut container, "imagePullPolicy", json!(spec.image_pull_policy));
     set(&mut container, "resources", json!(spec.resources));
     container
+}
+
+/// Who vouches for identities, if that is said.
+fn trusted_root(server: &PolicyServer) -> Option<&ConfigMapKeyRef> {
+    server.spec.verification.as_ref()?.trusted_root.as_ref()
 }
 
 fn arguments(server: &PolicyServer, place: &Place) -> Vec<String> {
@@ -121,7 +131,10 @@ fn arguments(server: &PolicyServer, place: &Place) -> Vec<String> {
     .collect();
     let PolicyServerSpec { evaluation, preview, log_level, .. } = &server.spec;
     let level = log_level.map(|level| json!(level).as_str().unwrap_or("info").to_owned());
+    let verification = server.spec.verification.as_ref().map(|_| "/etc/proviso/sources/verification.yaml".to_owned());
     for (name, value) in [
+        ("--verification", verification),
+        ("--trusted-root", trusted_root(server).map(|_| "/etc/proviso/trust/trusted_root.json".to_owned())),
         ("--evaluation-timeout", evaluation.timeout_seconds.map(|seconds| format!("{seconds}s"))),
         ("--memory-limit", evaluation.memory_limit_mib.map(|limit| limit.to_string())),
         ("--concurrency", evaluation.concurrency.map(|count| count.to_string())),
@@ -155,13 +168,19 @@ fn volumes(server: &PolicyServer) -> Value {
         _ => json!({"emptyDir": {}}),
     };
     cache["name"] = json!("cache");
-    json!([
+    let mut volumes = json!([
         {"name": "tls", "secret": {"secretName": tls_name(&own), "defaultMode": SECRET_MODE}},
         {"name": "signing", "secret": {"secretName": signing_name(&own), "defaultMode": SECRET_MODE}},
         {"name": "sources", "configMap": {"name": sources_name(&own)}},
         {"name": "pull-secrets", "projected": {"sources": pull_secrets, "defaultMode": SECRET_MODE}},
         cache,
-    ])
+    ]);
+    if let (Some(ConfigMapKeyRef { name, key }), Some(volumes)) = (trusted_root(server), volumes.as_array_mut()) {
+        let items = json!([{"key": key, "path": "trusted_root.json"}]);
+        // One that is not there keeps no replica from starting: the modules that need it say so.
+        volumes.push(json!({"name": "trusted-root", "configMap": {"name": name, "items": items, "optional": true}}));
+    }
+    volumes
 }
 
 fn topology_spread_constraints(server: &PolicyServer) -> Value {

@@ -23,7 +23,20 @@ fn every_field() -> Value {
         "resources": {"requests": {"cpu": 1, "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
         "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
         "cache": {"persistentVolumeClaim": {"storageClassName": "nfs", "size": "10Gi"}},
-        "sources": {"insecure": ["localhost:5000"], "authorities": {"registry.example.com": ["PEM"]}},
+        "sources": {
+            "insecure": ["localhost:5000"],
+            "authorities": {"registry.example.com": ["PEM"]},
+            "mirrors": {"ghcr.io": ["mirror.example.com/ghcr", "ghcr.io"]},
+        },
+        "verification": {
+            "allOf": [{"kind": "githubAction", "owner": "kubewarden", "annotations": {"env": "prod"}}],
+            "anyOf": {"minimumMatches": 1, "signatures": [
+                {"kind": "pubKey", "key": "PEM", "owner": "ann"},
+                {"kind": "genericIssuer", "issuer": "https://issuer", "subject": {"urlPrefix": "https://github.com/org"}},
+                {"kind": "certificate", "certificate": "PEM", "certificateChain": ["PEM"], "requireRekorBundle": false},
+            ]},
+            "trustedRoot": {"name": "sigstore", "key": "trusted_root.json"},
+        },
         "evaluation": {"timeoutSeconds": 3, "memoryLimitMiB": 64, "concurrency": 16},
         "preview": {"queueCapacity": 10},
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
