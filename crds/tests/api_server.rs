@@ -133,6 +133,28 @@ async fn nothing_but_enabled_changes_in_a_revision() -> Result<()> {
     Ok(())
 }
 
+fn mistakes_in_verification() -> Vec<(Value, &'static str)> {
+    let all_of = |signature: Value| json!({"verification": {"allOf": [signature]}});
+    vec![
+        (json!({"verification": {}}), "needs at least one signature"),
+        (json!({"verification": {"allOf": []}}), "needs at least one signature"),
+        (all_of(json!({"kind": "pubKey"})), "a `key` is for the kind pubKey"),
+        (all_of(json!({"kind": "githubAction", "key": "PEM", "owner": "a"})), "a `key` is for the kind pubKey"),
+        (all_of(json!({"kind": "githubAction"})), "an `owner` is for the kind githubAction"),
+        (all_of(json!({"kind": "pubKey", "key": "PEM", "repo": "a"})), "a `repo` is for the kind githubAction"),
+        (all_of(json!({"kind": "genericIssuer", "issuer": "a"})), "needs both"),
+        (all_of(json!({"kind": "genericIssuer", "issuer": "a", "subject": {}})), "exactly one of `equal` and"),
+        (all_of(json!({"kind": "certificate"})), "a `certificate` is for the kind certificate"),
+        (all_of(json!({"kind": "pubKey", "key": "PEM", "requireRekorBundle": true})), "are for the kind certificate"),
+        (all_of(json!({"kind": "other"})), "spec.verification.allOf[0].kind"),
+        (json!({"verification": {"anyOf": {"signatures": []}}}), "spec.verification.anyOf.signatures"),
+        (
+            json!({"verification": {"anyOf": {"minimumMatches": 2, "signatures": [{"kind": "pubKey", "key": "PEM"}]}}}),
+            "more than there are",
+        ),
+    ]
+}
+
 #[tokio::test]
 async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result<()> {
     let (plane, kubectl) = start("policy-servers").await?;
@@ -209,7 +231,10 @@ async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result
         (json!({"logLevel": "loud"}), "spec.logLevel"),
         (json!({"image": ""}), "spec.image"),
         (json!({"replica": 1}), "unknown field"),
-    ] {
+    ]
+    .into_iter()
+    .chain(mistakes_in_verification())
+    {
         let mut wrong = server(spec.clone());
         wrong["metadata"]["name"] = json!("wrong");
         let error = create(&plane, &kubectl, &wrong).await.err().with_context(|| spec.to_string())?;
