@@ -138,21 +138,22 @@ pub struct ConfigMapKeyRef {
     pub key: String,
 }
 
-/// CEL expressions over `object`, `oldObject`, `request` and `params`.
+/// CEL expressions over `object`, `oldObject`, `request`, `params` (the settings), `namespaceObject`, `authorizer` and
+/// `variables`, with the libraries that Kubernetes has.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Cel {
-    /// Values that the validations share.
+    /// Values that the expressions share. Each is made when it is first read, and may read those before it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<CelVariable>,
     /// All must hold. An empty list allows everything: the no-op policy that a preview of a new policy, or of
     /// a deletion, starts with (AIP-236).
     #[serde(default)]
     pub validations: Vec<CelValidation>,
-    /// What is added to the API server's audit log.
+    /// What is added to the API server's audit log. At most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub audit_annotations: Vec<CelAuditAnnotation>,
-    /// How the object is changed.
+    /// How the object is changed, in this order. The validations see the changed object. Needs `admission.mutating`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mutations: Vec<CelMutation>,
 }
@@ -160,7 +161,7 @@ pub struct Cel {
 /// A named value.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct CelVariable {
-    /// Read as `variables.<name>`.
+    /// Read as `variables.<name>`: letters, digits and `_`.
     pub name: String,
     pub expression: String,
 }
@@ -173,7 +174,8 @@ pub struct CelValidation {
     /// What the user is told on a denial. Default: `failed expression: …`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// An expression that makes the message.
+    /// An expression that makes the message. `message` stands in where it fails, or makes an empty text, one of several
+    /// lines, or one of more than 5 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_expression: Option<String>,
     /// `Unauthorized`, `Forbidden`, `Invalid` or `RequestEntityTooLarge`. Default: `Invalid`.
@@ -185,8 +187,9 @@ pub struct CelValidation {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CelAuditAnnotation {
+    /// At most 63 letters, digits, `-`, `_` and `.`. The API server puts the webhook's name before it.
     pub key: String,
-    /// A text, or null for no entry.
+    /// A text, or null for no entry. What is longer than 10 KiB is cut.
     pub value_expression: String,
 }
 
@@ -195,13 +198,15 @@ pub struct CelAuditAnnotation {
 #[serde(rename_all = "camelCase")]
 pub struct CelMutation {
     pub patch_type: CelMutationType,
+    /// An `Object{…}` for `ApplyConfiguration`, a list of `JSONPatch{…}` for `JSONPatch`.
     pub expression: String,
 }
 
 /// What a mutation's expression makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum CelMutationType {
-    /// A partial object, merged in as by server-side apply.
+    /// A partial object, merged in: maps field by field, lists of Kubernetes' own kinds by their keys. Atomic lists, and
+    /// those of other kinds, are for `JSONPatch`.
     ApplyConfiguration,
     /// A list of JSON Patch operations.
     #[serde(rename = "JSONPatch")]

@@ -23,7 +23,7 @@ const EXPRESSIONS: [&str; 4] = [
 fn four_validations(criterion: &mut Criterion) {
     let validation = |expression: &str| Validation { expression: expression.into(), ..Validation::default() };
     let params = json!({"maxReplicas": 5, "registries": ["registry.example.com/"]});
-    let program = Program::compile(EXPRESSIONS.map(validation).into(), &params).expect("a policy");
+    let program = Program::compile(Vec::from(EXPRESSIONS.map(validation)), &params).expect("a policy");
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime");
     for containers in [1, 12] {

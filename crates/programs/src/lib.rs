@@ -2,7 +2,9 @@
 //! and the expressions of groups. Who admits a policy compiles what who serves it compiles. Modules are for the latter.
 
 use proviso_crds::validation::FieldError;
-use proviso_crds::{Cel, ContextAwareResource, PolicySpec, Program, Rego, RegoDialect, Wasm, WasmMode};
+use proviso_crds::{
+    Cel, CelMutationType, ContextAwareResource, PolicySpec, Program, Rego, RegoDialect, Wasm, WasmMode,
+};
 use proviso_engines::{CompileError, cel, group, rego};
 use serde_json::{Map, Value};
 
@@ -28,25 +30,37 @@ pub fn compile_rego(spec: &Rego, settings: &Map<String, Value>) -> Result<rego::
 /// # Errors
 /// When it does not compile, or has what this version does not run.
 pub fn compile_cel(spec: &Cel, settings: &Map<String, Value>) -> Result<cel::Program, CompileError> {
-    let later = [
-        ("variables", spec.variables.is_empty()),
-        ("auditAnnotations", spec.audit_annotations.is_empty()),
-        ("mutations", spec.mutations.is_empty()),
-        ("validations[].messageExpression", spec.validations.iter().all(|v| v.message_expression.is_none())),
-    ];
-    if let Some((field, _)) = later.into_iter().find(|(_, absent)| !absent) {
-        return Err(CompileError::Unsupported(format!("`{field}` is not served by this version: remove it")));
-    }
-    let validations = spec
-        .validations
+    cel::Program::compile(cel_source(spec), &Value::Object(settings.clone()))
+}
+
+fn cel_source(spec: &Cel) -> cel::Source {
+    let variables = spec
+        .variables
         .iter()
-        .map(|validation| cel::Validation {
-            expression: validation.expression.clone(),
-            message: validation.message.clone(),
-            reason: validation.reason.clone(),
-        })
-        .collect();
-    cel::Program::compile(validations, &Value::Object(settings.clone()))
+        .map(|variable| cel::Variable { name: variable.name.clone(), expression: variable.expression.clone() });
+    let validations = spec.validations.iter().map(|validation| cel::Validation {
+        expression: validation.expression.clone(),
+        message: validation.message.clone(),
+        message_expression: validation.message_expression.clone(),
+        reason: validation.reason.clone(),
+    });
+    let audit_annotations = spec.audit_annotations.iter().map(|annotation| cel::AuditAnnotation {
+        key: annotation.key.clone(),
+        value_expression: annotation.value_expression.clone(),
+    });
+    let mutations = spec.mutations.iter().map(|mutation| cel::Mutation {
+        patch_type: match mutation.patch_type {
+            CelMutationType::ApplyConfiguration => cel::PatchType::ApplyConfiguration,
+            CelMutationType::JsonPatch => cel::PatchType::JsonPatch,
+        },
+        expression: mutation.expression.clone(),
+    });
+    cel::Source {
+        variables: variables.collect(),
+        validations: validations.collect(),
+        audit_annotations: audit_annotations.collect(),
+        mutations: mutations.collect(),
+    }
 }
 
 /// The fields of a policy that the kinds have and this version does not serve. To ignore one would be to decide otherwise
@@ -159,6 +173,24 @@ mod tests {
         ] {
             assert_eq!(fields(&program), wanted, "{program}");
         }
+    }
+
+    #[test]
+    fn all_fields_of_cel_are_compiled() {
+        let object = "Object{metadata: Object.metadata{labels: {'a': variables.a}}}";
+        let cel = |variable: &str, message: &str, annotation: &str, mutation: &str| {
+            json!({"cel": {
+                "variables": [{"name": "a", "expression": variable}],
+                "validations": [{"expression": "variables.a == 'b'", "messageExpression": message}],
+                "auditAnnotations": [{"key": "a", "valueExpression": annotation}],
+                "mutations": [{"patchType": "ApplyConfiguration", "expression": mutation}],
+            }})
+        };
+        assert!(fields(&cel("'b'", "'b'", "'b'", object)).is_empty());
+        for wrong in [cel("(", "''", "''", object), cel("''", "(", "''", object), cel("''", "''", "(", object)] {
+            assert_eq!(fields(&wrong), ["spec.program.cel"], "{wrong}");
+        }
+        assert_eq!(fields(&cel("''", "''", "''", "(")), ["spec.program.cel"]);
     }
 
     #[test]

@@ -1,27 +1,48 @@
-//! Whether an expression is a condition over variables and functions that are there. cel finds out only
-//! when it evaluates, and then maybe never: `true || nowhere` is true.
+//! Whether an expression is over variables and functions that are there, and may be of the type that is wanted. cel finds
+//! out only when it evaluates, and then maybe never: `true || nowhere` is true.
+
+use std::collections::BTreeMap;
 
 use cel::IdedExpr;
 use cel::common::ast::{Expr, LiteralValue};
 
-use super::functions;
 use super::syntax::{Parsed, parts};
+use super::{construct, functions};
 use crate::CompileError;
 
-/// The deepest tree. The bounds on the text allow less; this is what keeps the recursion here harmless.
+/// The deepest tree, together with the variables that it reads. The bounds on the text allow less; this is what keeps the
+/// recursion here harmless.
 const MAX_DEPTH: usize = 400;
 
-const VARIABLES: &[&str] = &["object", "oldObject", "params", "request"];
-/// What Kubernetes has besides.
-const VARIABLES_TO_COME: &[&str] = &["authorizer", "namespaceObject", "variables"];
+const VARIABLES: &[&str] = &["authorizer", "namespaceObject", "object", "oldObject", "params", "request"];
 /// Names that stand for types.
 const TYPES: &[&str] =
     &["bool", "bytes", "double", "int", "list", "map", "null_type", "optional_type", "string", "type", "uint"];
 /// Operators whose value is no boolean.
 const NO_CONDITIONS: &[&str] = &["_+_", "_-_", "_*_", "_/_", "_%_", "-_"];
 
+/// What an expression is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Condition,
+    Value,
+    /// May make objects and patches.
+    Change,
+}
+
+/// What an expression needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// Of nesting, with that of the variables it reads.
+    pub depth: usize,
+    pub namespace: bool,
+}
+
+/// The variables before an expression, and what they need.
+pub(super) type Known = BTreeMap<String, Needs>;
+
 /// Checks a whole expression.
-pub(super) fn check(parsed: &Parsed) -> Result<(), CompileError> {
+pub(super) fn check(parsed: &Parsed, purpose: Purpose, known: &Known) -> Result<Needs, CompileError> {
     let root = &parsed.tree;
     let condition = match &root.expr {
         Expr::Literal(literal) => matches!(literal, LiteralValue::Boolean(_)),
@@ -29,25 +50,34 @@ pub(super) fn check(parsed: &Parsed) -> Result<(), CompileError> {
         Expr::List(_) | Expr::Map(_) | Expr::Struct(_) => false,
         _ => true,
     };
-    if !condition {
+    if purpose == Purpose::Condition && !condition {
         return Err(CompileError::Invalid(parsed.at(root, "its value is not a bool")));
     }
-    Check { parsed, scope: Vec::new() }.part(root, 0)
+    let mut check = Check { parsed, purpose, known, scope: Vec::new(), needs: Needs::default() };
+    check.part(root, 0)?;
+    Ok(check.needs)
 }
 
 struct Check<'a> {
     parsed: &'a Parsed,
+    purpose: Purpose,
+    known: &'a Known,
     /// The variables of the loops around.
     scope: Vec<&'a str>,
+    needs: Needs,
 }
 
 impl<'a> Check<'a> {
     fn part(&mut self, part: &'a IdedExpr, depth: usize) -> Result<(), CompileError> {
-        if depth > MAX_DEPTH {
-            return Err(CompileError::Unsupported(self.parsed.at(part, "it is nested too deep")));
-        }
+        self.reach(part, depth)?;
         match &part.expr {
             Expr::Ident(name) => return self.variable(part, name),
+            Expr::Select(select) if self.is_free(&select.operand, "variables") => {
+                return self.composed(part, &select.field, select.test, depth);
+            }
+            Expr::Struct(value) if self.purpose == Purpose::Change => {
+                construct::check(value).map_err(|why| CompileError::Invalid(self.parsed.at(part, &why)))?;
+            }
             Expr::Struct(value) => {
                 let message = format!("objects of type {} cannot be made here", value.type_name);
                 return Err(CompileError::Unsupported(self.parsed.at(part, &message)));
@@ -80,15 +110,49 @@ impl<'a> Check<'a> {
         parts(&part.expr).into_iter().try_for_each(|inner| self.part(inner, depth + 1))
     }
 
-    fn variable(&self, part: &IdedExpr, name: &str) -> Result<(), CompileError> {
-        if self.scope.contains(&name) || VARIABLES.contains(&name) || TYPES.contains(&name) {
-            return Ok(());
+    fn reach(&mut self, part: &IdedExpr, depth: usize) -> Result<(), CompileError> {
+        if depth > MAX_DEPTH {
+            return Err(CompileError::Unsupported(self.parsed.at(part, "it is nested too deep")));
         }
-        if VARIABLES_TO_COME.contains(&name) {
-            let message = format!("the variable {name} is not available yet");
+        self.needs.depth = self.needs.depth.max(depth);
+        Ok(())
+    }
+
+    /// Whether a part is this name, and no loop has a variable of the same.
+    fn is_free(&self, part: &IdedExpr, name: &str) -> bool {
+        matches!(&part.expr, Expr::Ident(found) if found == name) && !self.scope.contains(&name)
+    }
+
+    /// `variables.name`
+    fn composed(&mut self, part: &IdedExpr, name: &str, test: bool, depth: usize) -> Result<(), CompileError> {
+        let Some(needs) = self.known.get(name).copied() else {
+            let known: Vec<_> = self.known.keys().map(String::as_str).collect();
+            let known = if known.is_empty() { "none is defined before".to_owned() } else { known.join(", ") };
+            let message = format!("there is no variable variables.{name} here ({known})");
+            return Err(CompileError::Invalid(self.parsed.at(part, &message)));
+        };
+        if test {
+            let message = format!("has(variables.{name}): it is always there, write variables.{name}");
             return Err(CompileError::Unsupported(self.parsed.at(part, &message)));
         }
-        let message = format!("there is no variable {name}, only {}", VARIABLES.join(", "));
+        self.needs.namespace |= needs.namespace;
+        // The variable is made while this part is.
+        self.reach(part, depth + 1 + needs.depth)
+    }
+
+    fn variable(&mut self, part: &IdedExpr, name: &str) -> Result<(), CompileError> {
+        if self.scope.contains(&name) || TYPES.contains(&name) {
+            return Ok(());
+        }
+        if VARIABLES.contains(&name) {
+            self.needs.namespace |= name == "namespaceObject";
+            return Ok(());
+        }
+        let message = if name == "variables" {
+            "read variables one by one, as variables.name".to_owned()
+        } else {
+            format!("there is no variable {name}, only {} and variables", VARIABLES.join(", "))
+        };
         Err(CompileError::Invalid(self.parsed.at(part, &message)))
     }
 

@@ -1,114 +1,167 @@
-//! What expressions see: parts of the review, read when they are first asked for, and the parameters.
+//! What expressions see: parts of the review and the world, read when they are first asked for, and the parameters.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use cel::common::types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString};
 use cel::common::value::{CowVal, Val};
 use cel::context::VariableResolver;
+use cel::{Context, ExecutionError, Value};
 use proviso_core::Review;
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+use super::asking::Asking;
+use super::environment::ENVIRONMENT;
+use super::expression::Expression;
+use super::interrupt::Budget;
+use super::prepared::Prepared;
+use super::{json, library};
+use crate::EvaluationError;
+
+/// What is the same for all expressions of one evaluation.
+pub(super) struct World {
+    /// None where nothing asks for it, or there is none.
+    pub namespace: Result<Option<Arc<serde_json::Value>>, String>,
+    pub asking: Asking,
+    pub budget: Budget,
+}
+
+/// A value that is read once; none inside where that failed.
+type Once<T> = OnceLock<Option<T>>;
 
 /// The variables of one evaluation.
 pub(super) struct Variables<'a> {
+    prepared: &'a Prepared,
     review: &'a Review,
-    params: &'a dyn Val,
-    object: OnceLock<Option<Box<dyn Val>>>,
-    old_object: OnceLock<Option<Box<dyn Val>>>,
-    request: OnceLock<Option<Box<dyn Val>>>,
+    /// As JSON; other than the review's once it has been changed.
+    object_json: Option<&'a str>,
+    world: &'a World,
+    object: Once<Box<dyn Val>>,
+    old_object: Once<Box<dyn Val>>,
+    request: Once<Box<dyn Val>>,
+    namespace: Once<Box<dyn Val>>,
+    authorizer: Once<[Box<dyn Val>; 2]>,
+    /// In the order of their definitions.
+    composed: Vec<Once<Box<dyn Val>>>,
+    /// Names of what could not be read, and why.
+    failures: Mutex<Vec<(&'static str, String)>>,
 }
 
 impl<'a> Variables<'a> {
-    pub(super) fn new(review: &'a Review, params: &'a dyn Val) -> Self {
-        Self { review, params, object: OnceLock::new(), old_object: OnceLock::new(), request: OnceLock::new() }
+    pub(super) fn new(
+        prepared: &'a Prepared,
+        review: &'a Review,
+        object_json: Option<&'a str>,
+        world: &'a World,
+    ) -> Self {
+        Self {
+            prepared,
+            review,
+            object_json,
+            world,
+            object: OnceLock::new(),
+            old_object: OnceLock::new(),
+            request: OnceLock::new(),
+            namespace: OnceLock::new(),
+            authorizer: OnceLock::new(),
+            composed: prepared.variables.iter().map(|_| OnceLock::new()).collect(),
+            failures: Mutex::default(),
+        }
+    }
+
+    /// The value of an expression. Errors name it.
+    pub(super) fn evaluate(&self, expression: &Expression) -> Result<Value, EvaluationError> {
+        let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
+        context.set_variable_resolver(self);
+        let declared = self.world.budget.declare(&mut context);
+        declared.map_err(|error| EvaluationError::Failed(format!("CEL: {error}")))?;
+        // Not `resolve_val`: that one is inlined into this crate, with frames of 30 KiB in a development build.
+        let value = Value::resolve(&expression.tree, &context);
+        self.world.budget.check().map_err(|error| name(expression, error))?;
+        value.map_err(|error| {
+            let why = self.explain(&error);
+            EvaluationError::Failed(format!("expression {:?}: {why}", expression.text))
+        })
+    }
+
+    fn fail(&self, name: &'static str, why: String) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).push((name, why));
+    }
+
+    /// To cel, what could not be read is not there.
+    fn explain(&self, error: &ExecutionError) -> String {
+        if let ExecutionError::UndeclaredReference(name) = error {
+            let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, why)) = failures.iter().rev().find(|(failed, _)| *failed == name.as_str()) {
+                return why.clone();
+            }
+        }
+        error.to_string()
+    }
+
+    fn read(&self, name: &'static str, json: Option<&str>) -> Option<Box<dyn Val>> {
+        let read = json::read(json.unwrap_or("null"));
+        read.map_err(|error| self.fail(name, format!("{name} cannot be read: {error}"))).ok()
+    }
+
+    fn namespace(&self) -> Option<Box<dyn Val>> {
+        const NAME: &str = "namespaceObject";
+        let found = self.world.namespace.as_ref().map_err(|why| self.fail(NAME, format!("{NAME}: {why}"))).ok()?;
+        let read = json::from_value(found.as_deref().unwrap_or(&serde_json::Value::Null));
+        read.map_err(|error| self.fail(NAME, format!("{NAME}: {error}"))).ok()
+    }
+
+    fn authorizer(&self) -> Option<&[Box<dyn Val>; 2]> {
+        let make = || {
+            let variables = library::authorizer::variables(self.review, &self.world.asking);
+            if variables.is_none() {
+                self.fail("authorizer", "authorizer: the request does not say who asks".to_owned());
+            }
+            variables
+        };
+        self.authorizer.get_or_init(make).as_ref()
+    }
+
+    /// Recursive only as deep as the check lets variables be.
+    fn composed(&self, name: &str) -> Option<&dyn Val> {
+        let index = self.prepared.variables.iter().position(|variable| variable.name == name)?;
+        let make = || {
+            let made = self.evaluate(&self.prepared.variables[index].expression).and_then(|value| {
+                Box::try_from(value).map_err(|error: ExecutionError| EvaluationError::Failed(error.to_string()))
+            });
+            match made {
+                Ok(value) => Some(value),
+                Err(EvaluationError::Failed(why)) => {
+                    self.fail("variables", format!("variables.{name}: {why}"));
+                    None
+                }
+                // The evaluation around ends for the same.
+                Err(_) => None,
+            }
+        };
+        self.composed.get(index)?.get_or_init(make).as_deref()
+    }
+}
+
+/// The time's text is one that dashboards look for; all others name their expression.
+fn name(expression: &Expression, error: EvaluationError) -> EvaluationError {
+    match error {
+        EvaluationError::Failed(why) => EvaluationError::Failed(format!("expression {:?}: {why}", expression.text)),
+        other => other,
     }
 }
 
 impl VariableResolver for Variables<'_> {
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
-        let read_once = |place: &'b OnceLock<Option<Box<dyn Val>>>, json: Option<&str>| {
-            // A part that cannot be read is not there; an expression that needs it has no value.
-            place.get_or_init(|| read(json.unwrap_or("null")).ok()).as_deref().map(CowVal::Borrowed)
+        let value = match variable {
+            "object" => self.object.get_or_init(|| self.read("object", self.object_json)).as_deref(),
+            "oldObject" => {
+                self.old_object.get_or_init(|| self.read("oldObject", self.review.old_object_json())).as_deref()
+            }
+            "request" => self.request.get_or_init(|| self.read("request", Some(self.review.request_json()))).as_deref(),
+            "namespaceObject" => self.namespace.get_or_init(|| self.namespace()).as_deref(),
+            "params" => Some(self.prepared.params.as_ref()),
+            "authorizer" => self.authorizer().map(|[authorizer, _]| authorizer.as_ref()),
+            "authorizer.requestResource" => self.authorizer().map(|[_, resource]| resource.as_ref()),
+            _ => self.composed(variable.strip_prefix("variables.")?),
         };
-        match variable {
-            "object" => read_once(&self.object, self.review.object_json()),
-            "oldObject" => read_once(&self.old_object, self.review.old_object_json()),
-            "request" => read_once(&self.request, Some(self.review.request_json())),
-            "params" => Some(CowVal::Borrowed(self.params)),
-            _ => None,
-        }
-    }
-}
-
-/// Reads JSON as Kubernetes does for CEL: a number without fraction that fits is an int, any other a double.
-pub(super) fn read(json: &str) -> serde_json::Result<Box<dyn Val>> {
-    proviso_core::review::parse::<Json>(json).map(|json| json.0)
-}
-
-struct Json(Box<dyn Val>);
-
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor)
-    }
-}
-
-struct JsonVisitor;
-
-impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = Json;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<Json, E> {
-        Ok(Json(Box::new(CelNull)))
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
-        Ok(Json(Box::new(CelBool::from(value))))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
-        Ok(Json(Box::new(CelInt::from(value))))
-    }
-
-    // Beyond an int, Kubernetes has doubles too: its objects hold no larger integers.
-    #[allow(clippy::cast_precision_loss)]
-    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
-        Ok(Json(match i64::try_from(value) {
-            Ok(value) => Box::new(CelInt::from(value)),
-            Err(_) => Box::new(CelDouble::from(value as f64)),
-        }))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
-        Ok(Json(Box::new(CelDouble::from(value))))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
-        Ok(Json(Box::new(CelString::from(value.to_owned()))))
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Json, E> {
-        Ok(Json(Box::new(CelString::from(value))))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Json, A::Error> {
-        let mut list: Vec<Box<dyn Val>> = Vec::new();
-        while let Some(Json(item)) = sequence.next_element()? {
-            list.push(item);
-        }
-        Ok(Json(Box::new(CelList::from(list))))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Json, A::Error> {
-        let mut map: HashMap<CelMapKey<'static>, Box<dyn Val>> = HashMap::new();
-        while let Some((key, Json(value))) = members.next_entry::<String, Json>()? {
-            map.insert(CelMapKey::String(CelString::from(key)), value);
-        }
-        Ok(Json(Box::new(CelMap::from(map))))
+        value.map(CowVal::Borrowed)
     }
 }

@@ -1,0 +1,87 @@
+//! The values on the way from `authorizer` to a decision.
+
+use std::sync::Arc;
+
+use cel::objects::Opaque;
+use serde_json::{Map, Value};
+
+use crate::cel::asking::Asking;
+
+pub(super) const AUTHORIZER: &str = "kubernetes.authorization.Authorizer";
+pub(super) const PATH: &str = "kubernetes.authorization.PathCheck";
+pub(super) const GROUP: &str = "kubernetes.authorization.GroupCheck";
+pub(super) const RESOURCE: &str = "kubernetes.authorization.ResourceCheck";
+pub(super) const DECISION: &str = "kubernetes.authorization.Decision";
+
+/// Somebody whose rights can be asked about.
+#[derive(Clone, Debug)]
+pub(super) struct Authorizer {
+    pub asking: Arc<Asking>,
+    pub user: Arc<str>,
+    pub groups: Arc<[String]>,
+}
+
+impl PartialEq for Authorizer {
+    fn eq(&self, other: &Self) -> bool {
+        self.user == other.user && self.groups == other.groups
+    }
+}
+
+impl Eq for Authorizer {}
+
+/// A URL that is of no resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PathCheck {
+    pub authorizer: Authorizer,
+    pub path: Arc<str>,
+}
+
+/// A group of resources.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GroupCheck {
+    pub authorizer: Authorizer,
+    pub group: Arc<str>,
+}
+
+/// A resource; its attributes as they are asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ResourceCheck {
+    pub authorizer: Authorizer,
+    pub attributes: Arc<Map<String, Value>>,
+}
+
+impl ResourceCheck {
+    /// Of any version, in all namespaces, by any name.
+    pub(super) fn new(authorizer: Authorizer, group: &str, resource: &str) -> Self {
+        let attributes = [("group", group), ("resource", resource), ("version", "*")];
+        let attributes = attributes.into_iter().map(|(key, value)| (key.to_owned(), value.into()));
+        Self { authorizer, attributes: Arc::new(attributes.collect()) }
+    }
+
+    /// The same, but for this attribute.
+    pub(super) fn with(mut self, key: &str, value: &str) -> Self {
+        Arc::make_mut(&mut self.attributes).insert(key.to_owned(), value.into());
+        self
+    }
+}
+
+/// What the API server said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Decision {
+    pub allowed: bool,
+    pub reason: Arc<str>,
+    /// Empty where there was none.
+    pub error: Arc<str>,
+}
+
+macro_rules! opaque {
+    ($($of_type:ident: $name:expr),*) => {
+        $(impl Opaque for $of_type {
+            fn runtime_type_name(&self) -> &str {
+                $name
+            }
+        })*
+    };
+}
+
+opaque!(Authorizer: AUTHORIZER, PathCheck: PATH, GroupCheck: GROUP, ResourceCheck: RESOURCE, Decision: DECISION);

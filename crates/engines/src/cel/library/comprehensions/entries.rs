@@ -1,0 +1,72 @@
+//! What loops with two variables call: the pairs of a list or a map, and maps out of pairs and of maps.
+
+use std::collections::HashMap;
+
+use cel::common::types::{CelInt, CelList, CelMap, CelMapKey, LIST_TYPE, MAP_TYPE};
+use cel::common::value::{CowVal, Val};
+use cel::{DeclarationError, Env, ExecutionError};
+
+use super::super::argument::{Result, argument, list};
+use super::super::function;
+
+pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), DeclarationError> {
+    function(environment, "@entries", vec![LIST_TYPE], of_list)?;
+    function(environment, "@entries", vec![MAP_TYPE], of_map)?;
+    function(environment, "@map", vec![LIST_TYPE], map)?;
+    function(environment, "@merge", vec![LIST_TYPE], merge)
+}
+
+fn pair<'v>(key: Box<dyn Val + 'v>, value: &(dyn Val + 'v)) -> Box<dyn Val + 'v> {
+    Box::new(CelList::from(vec![key, value.clone_as_boxed()]))
+}
+
+fn of_list<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {
+    let pairs = (0..).zip(list(&arguments, 0)?).map(|(index, item)| pair(Box::new(CelInt::from(index)), item.as_ref()));
+    Ok(CowVal::owned(CelList::from(pairs.collect::<Vec<_>>())))
+}
+
+fn of_map<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {
+    let map = as_map(argument(&arguments, 0)?)?;
+    let pairs = map.inner().iter().map(|(key, value)| pair(boxed(key), value.as_ref()));
+    Ok(CowVal::owned(CelList::from(pairs.collect::<Vec<_>>())))
+}
+
+fn as_map<'a, 'v>(value: &'a (dyn Val + 'v)) -> Result<&'a CelMap<'v>> {
+    value.downcast_ref::<CelMap>().ok_or_else(|| ExecutionError::UnexpectedType {
+        got: value.get_type().name().to_owned(),
+        want: "map".to_owned(),
+    })
+}
+
+fn boxed<'v>(key: &CelMapKey<'v>) -> Box<dyn Val + 'v> {
+    match key {
+        CelMapKey::Bool(key) => key.clone_as_boxed(),
+        CelMapKey::Int(key) => key.clone_as_boxed(),
+        CelMapKey::String(key) => key.clone_as_boxed(),
+        CelMapKey::UInt(key) => key.clone_as_boxed(),
+    }
+}
+
+/// A map out of pairs of key and value, whose keys are those of a map or indexes: none comes twice.
+fn map<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {
+    let mut map: HashMap<CelMapKey<'v>, Box<dyn Val + 'v>> = HashMap::new();
+    for item in list(&arguments, 0)? {
+        let pair = item.downcast_ref::<CelList>().map(CelList::inner);
+        let Some([key, value]) = pair else { return Err(ExecutionError::function_error("transformMap", "no pair")) };
+        map.insert(CowVal::Owned(key.clone()).try_into()?, value.clone());
+    }
+    Ok(CowVal::owned(CelMap::from(map)))
+}
+
+/// One map out of many, which have no key in common.
+fn merge<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {
+    let mut merged: HashMap<CelMapKey<'v>, Box<dyn Val + 'v>> = HashMap::new();
+    for item in list(&arguments, 0)? {
+        for (key, value) in as_map(item.as_ref())?.inner() {
+            if merged.insert(key.clone(), value.clone()).is_some() {
+                return Err(ExecutionError::function_error("transformMapEntry", "a key is there twice"));
+            }
+        }
+    }
+    Ok(CowVal::owned(CelMap::from(merged)))
+}

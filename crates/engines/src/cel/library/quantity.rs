@@ -1,0 +1,95 @@
+//! Quantities, such as `500m` and `1Gi`: `quantity`, `isQuantity`, and what these values can do.
+
+mod parse;
+
+use std::cmp::Ordering;
+
+use cel::common::types::{CelDouble, INT_TYPE, STRING_TYPE, Type};
+use cel::common::value::CowVal;
+use cel::objects::Opaque;
+use cel::{DeclarationError, Env, ExecutionError};
+
+use super::argument::{Result, give, give_bool, give_int, held, int, text};
+use super::{function, method};
+use parse::parse;
+
+const NAME: &str = "kubernetes.Quantity";
+/// The smallest part of one that counts.
+const NANO: i128 = 1_000_000_000;
+
+/// In billionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Quantity(i128);
+
+impl Opaque for Quantity {
+    fn runtime_type_name(&self) -> &str {
+        NAME
+    }
+}
+
+pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), DeclarationError> {
+    let quantity = || Type::new_opaque_type(NAME);
+    environment.add_type(quantity())?;
+    function(environment, "quantity", vec![STRING_TYPE], |arguments| {
+        let parsed = parse(text(&arguments, 0)?);
+        give(Quantity(parsed.map_err(|why| ExecutionError::function_error("quantity", why))?))
+    })?;
+    function(environment, "isQuantity", vec![STRING_TYPE], |arguments| give_bool(parse(text(&arguments, 0)?).is_ok()))?;
+    method(environment, quantity(), "isInteger", vec![], |arguments| give_bool(integer(this(&arguments)?).is_some()))?;
+    method(environment, quantity(), "asInteger", vec![], |arguments| {
+        let error = || ExecutionError::function_error("asInteger", "the quantity is no int");
+        give_int(integer(this(&arguments)?).ok_or_else(error)?)
+    })?;
+    // A double has fewer digits than a quantity: hence the name.
+    #[allow(clippy::cast_precision_loss)]
+    method(environment, quantity(), "asApproximateFloat", vec![], |arguments| {
+        let Quantity(amount) = this(&arguments)?;
+        let (whole, rest) = (amount / NANO, amount % NANO);
+        Ok(CowVal::owned(CelDouble::from(whole as f64 + rest as f64 / NANO as f64)))
+    })?;
+    // As it is documented, and as Kubernetes has it.
+    method(environment, quantity(), "sign", vec![], sign)?;
+    function(environment, "sign", vec![quantity()], sign)?;
+    for other in [quantity(), INT_TYPE] {
+        method(environment, quantity(), "add", vec![other.to_owned()], |arguments| {
+            combine("add", this(&arguments)?.0.checked_add(other_amount(&arguments)?))
+        })?;
+        method(environment, quantity(), "sub", vec![other], |arguments| {
+            combine("sub", this(&arguments)?.0.checked_sub(other_amount(&arguments)?))
+        })?;
+    }
+    method(environment, quantity(), "isLessThan", vec![quantity()], |arguments| {
+        give_bool(compare(&arguments)? == Ordering::Less)
+    })?;
+    method(environment, quantity(), "isGreaterThan", vec![quantity()], |arguments| {
+        give_bool(compare(&arguments)? == Ordering::Greater)
+    })?;
+    method(environment, quantity(), "compareTo", vec![quantity()], |arguments| give_int(compare(&arguments)? as i64))
+}
+
+fn sign<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {
+    give_int(this(&arguments)?.0.signum().try_into().unwrap_or_default())
+}
+
+fn this(arguments: &[CowVal<'_, '_>]) -> Result<Quantity> {
+    held(arguments, 0)
+}
+
+fn integer(Quantity(amount): Quantity) -> Option<i64> {
+    if amount % NANO == 0 { i64::try_from(amount / NANO).ok() } else { None }
+}
+
+fn other_amount(arguments: &[CowVal<'_, '_>]) -> Result<i128> {
+    match int(arguments, 1) {
+        Ok(number) => Ok(i128::from(number) * NANO),
+        Err(_) => Ok(held::<Quantity>(arguments, 1)?.0),
+    }
+}
+
+fn combine<'b, 'v>(name: &str, amount: Option<i128>) -> Result<CowVal<'b, 'v>> {
+    give(Quantity(amount.ok_or_else(|| ExecutionError::function_error(name, "the quantity is too large"))?))
+}
+
+fn compare(arguments: &[CowVal<'_, '_>]) -> Result<Ordering> {
+    Ok(this(arguments)?.0.cmp(&held::<Quantity>(arguments, 1)?.0))
+}

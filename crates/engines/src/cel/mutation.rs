@@ -1,0 +1,61 @@
+//! What a mutation's expression made, put into the object.
+
+mod merge;
+
+use cel::Value;
+use cel::objects::{Key, Map};
+use serde_json::json;
+
+use super::source::PatchType;
+use super::{construct, json};
+
+/// Changes the object; the error says what cannot be done.
+pub(super) fn apply(patch_type: PatchType, made: &Value, object: &mut serde_json::Value) -> Result<(), String> {
+    match patch_type {
+        PatchType::ApplyConfiguration => {
+            let is_object = matches!(made, Value::Map(map) if is(map, construct::OBJECT));
+            if !is_object {
+                return Err(format!("the value is a {}, not an Object{{…}}", made.type_of()));
+            }
+            merge::merge(object, json::write(made)?)
+        }
+        PatchType::JsonPatch => {
+            let Value::List(items) = made else {
+                return Err(format!("the value is a {}, not a list of JSONPatch{{…}}", made.type_of()));
+            };
+            let operations = items.iter().map(operation).collect::<Result<Vec<_>, _>>()?;
+            let patch: json_patch::Patch = serde_json::from_value(operations.into())
+                .map_err(|error| format!("the patch is not valid: {error}"))?;
+            json_patch::patch(object, &patch).map_err(|error| format!("the patch does not apply: {error}"))
+        }
+    }
+}
+
+/// Whether a map is an object of this type.
+fn is(map: &Map, name: &str) -> bool {
+    matches!(field(map, construct::TYPE), Some(Value::String(found)) if found.as_str() == name)
+}
+
+fn field<'a>(map: &'a Map, name: &str) -> Option<&'a Value> {
+    map.map.get(&Key::from(name))
+}
+
+fn operation(item: &Value) -> Result<serde_json::Value, String> {
+    let Value::Map(map) = item else { return Err(format!("an item is a {}, not a JSONPatch{{…}}", item.type_of())) };
+    if !is(map, construct::PATCH) {
+        return Err("an item is a map, not a JSONPatch{…}".to_owned());
+    }
+    let text = |name: &str| match field(map, name) {
+        Some(Value::String(text)) => Ok(Some(text.as_str().to_owned())),
+        Some(other) => Err(format!("the field {name} of a JSONPatch is a {}, not a string", other.type_of())),
+        None => Ok(None),
+    };
+    let (op, path, from) = (text("op")?, text("path")?, text("from")?);
+    let (Some(op), Some(path)) = (op, path) else { return Err("a JSONPatch needs `op` and `path`".to_owned()) };
+    let value = field(map, "value").map(json::write).transpose()?;
+    Ok(match op.as_str() {
+        "move" | "copy" => json!({"op": op, "path": path, "from": from.ok_or("a JSONPatch of this op needs `from`")?}),
+        "remove" => json!({"op": op, "path": path}),
+        _ => json!({"op": op, "path": path, "value": value}),
+    })
+}

@@ -1,0 +1,9 @@
+//! CEL programs: expressions and their bounds, Kubernetes' libraries, and what a policy has besides validations.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test that fails says so")]
+
+mod expressions;
+mod libraries;
+mod mutations;
+mod policies;
+mod world;
