@@ -163,7 +163,6 @@ async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result
             "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyServer", "metadata": {"name": "a"}, "spec": spec,
         })
     };
-    let all_of = |signature: Value| json!({"verification": {"allOf": [signature]}});
     for (field, expected) in [
         ("spec", "topologySpreadConstraints"),
         ("spec.cache.persistentVolumeClaim", "ReadWriteMany"),
@@ -209,22 +208,6 @@ async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result
         (json!({"env": [{"name": "A"}, {"name": "A"}]}), "Duplicate value"),
         (json!({"resources": {"limits": {"cpu": "much"}}}), "spec.resources.limits.cpu"),
         (json!({"sources": {"insecure": ["http://localhost"]}}), "spec.sources.insecure[0]"),
-        (json!({"verification": {}}), "needs at least one signature"),
-        (json!({"verification": {"allOf": []}}), "needs at least one signature"),
-        (all_of(json!({"kind": "pubKey"})), "a `key` is for the kind pubKey"),
-        (all_of(json!({"kind": "githubAction", "key": "PEM", "owner": "a"})), "a `key` is for the kind pubKey"),
-        (all_of(json!({"kind": "githubAction"})), "an `owner` is for the kind githubAction"),
-        (all_of(json!({"kind": "pubKey", "key": "PEM", "repo": "a"})), "a `repo` is for the kind githubAction"),
-        (all_of(json!({"kind": "genericIssuer", "issuer": "a"})), "needs both"),
-        (all_of(json!({"kind": "genericIssuer", "issuer": "a", "subject": {}})), "exactly one of `equal` and"),
-        (all_of(json!({"kind": "certificate"})), "a `certificate` is for the kind certificate"),
-        (all_of(json!({"kind": "pubKey", "key": "PEM", "requireRekorBundle": true})), "are for the kind certificate"),
-        (all_of(json!({"kind": "other"})), "spec.verification.allOf[0].kind"),
-        (json!({"verification": {"anyOf": {"signatures": []}}}), "spec.verification.anyOf.signatures"),
-        (
-            json!({"verification": {"anyOf": {"minimumMatches": 2, "signatures": [{"kind": "pubKey", "key": "PEM"}]}}}),
-            "more than there are",
-        ),
         (json!({"evaluation": {"timeoutSeconds": 0}}), "spec.evaluation.timeoutSeconds"),
         (json!({"evaluation": {"concurrency": 1}}), "spec.evaluation.concurrency"),
         (json!({"preview": {"queueCapacity": 0}}), "spec.preview.queueCapacity"),

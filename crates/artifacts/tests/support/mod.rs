@@ -1,6 +1,5 @@
 //! A server that answers as a test says, over HTTPS with a certificate of an authority of its own or over plain HTTP.
 
-#![allow(dead_code, reason = "each test program uses its part")]
 #![allow(
     dead_code,
     clippy::unwrap_used,
