@@ -64,7 +64,7 @@ async fn what_is_wrong_with_a_module_is_said_in_the_compilers_words() {
     let folder = Folder::new();
     let server = Server::start(folder, &[]).await;
     for (module, wanted) in [
-        (b"<html>".to_vec(), "CompileError: spec.program.wasm: the module is damaged"),
+        (b"<html>".to_vec(), "CompileError: spec.program.wasm: these bytes are no WebAssembly module"),
         (wat::parse_str("(module)").unwrap(), "CompileError: spec.program.wasm: the module does not export `memory`"),
         (b"\0asm\x0d\0\x01\0".to_vec(), "Unsupported: spec.program.wasm: this is a WebAssembly component"),
     ] {

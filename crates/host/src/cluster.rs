@@ -116,7 +116,7 @@ impl Cluster {
         if is_fresh {
             return self.direct.get_now(described, namespace, name).await;
         }
-        match followed.get(namespace, name) {
+        match followed.get(namespace, name)? {
             Some(object) => Ok(Some(object)),
             None => self.direct.get(described, namespace, name).await,
         }

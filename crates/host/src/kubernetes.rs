@@ -37,11 +37,11 @@ pub(crate) async fn answer(
             let request: List = requests::read(&call, payload)?;
             let namespace = request.namespace.clone().ok_or_else(|| malformed(&call, "`namespace` is missing"))?;
             check_namespace(&call, &namespace)?;
-            list(host, request, Some(namespace), deadline).await
+            list(host, &call, request, Some(namespace), deadline).await
         }
         "list_resources_all" => {
             let request: List = requests::read(&call, payload)?;
-            list(host, request, None, deadline).await
+            list(host, &call, request, None, deadline).await
         }
         "get_resource" => get(host, &call, requests::read(&call, payload)?, deadline).await,
         "can_i" => can_i(host, &call, requests::read(&call, payload)?).await,
@@ -51,6 +51,7 @@ pub(crate) async fn answer(
 
 async fn list(
     host: &ProgramHost,
+    call: &str,
     request: List,
     namespace: Option<String>,
     deadline: Deadline,
@@ -61,13 +62,14 @@ async fn list(
         (Some(namespace), _) => rights.check_namespace(namespace)?,
         (None, Some(own)) => {
             return Err(AskError::ClusterWide {
-                call: "kubernetes/list_resources_all".to_owned(),
+                call: call.to_owned(),
                 own: own.clone(),
                 remedy: "list_resources_by_namespace is for its own namespace; a ClusterPolicy sees all",
             });
         }
         (None, None) => {}
     }
+    let mask = Mask::read(call, request.field_masks.as_ref())?;
     let wanted = Wanted::read(request.label_selector.as_deref(), request.field_selector.as_deref())?;
     if namespace.is_some() && !reading.is_namespaced(deadline).await? {
         let why = "belongs to no namespace: use list_resources_all";
@@ -75,10 +77,7 @@ async fn list(
     }
     let objects = reading.list(namespace.as_deref(), &wanted, deadline).await?;
     let is_small = objects.len() <= SMALL;
-    let write = move || {
-        let mask = Mask::read(request.field_masks.as_ref());
-        to_list(&request.api_version, &request.kind, &objects, mask.as_ref())
-    };
+    let write = move || to_list(&request.api_version, &request.kind, &objects, mask.as_ref());
     if is_small {
         return Ok(write());
     }
@@ -134,12 +133,13 @@ async fn get(host: &ProgramHost, call: &str, request: Get, deadline: Deadline) -
         }
         _ => {}
     }
+    let mask = Mask::read(call, request.field_masks.as_ref())?;
     let object = reading.get(namespace, &request.name, request.disable_cache, deadline).await?;
     let object = object.ok_or_else(|| {
         let name = namespace.map_or_else(|| request.name.clone(), |namespace| format!("{namespace}/{}", request.name));
         AskError::NotFound { kind, name }
     })?;
-    let masked = Mask::read(request.field_masks.as_ref()).map(|mask| mask.apply(&object));
+    let masked = mask.map(|mask| mask.apply(&object));
     Ok(serde_json::to_vec(masked.as_ref().unwrap_or(&object)).unwrap_or_default())
 }
 
@@ -196,7 +196,7 @@ mod tests {
             list
         };
         assert_eq!(list(None), with(json!([{"kind": "Pod", "a": 1, "b": 2}, {"kind": "Pod"}])));
-        let mask = Mask::read(Some(&["a".to_owned()].into()));
+        let mask = Mask::read("c", Some(&["a".to_owned()].into())).unwrap();
         assert_eq!(list(mask.as_ref()), with(json!([{"kind": "Pod", "a": 1}, {"kind": "Pod"}])));
     }
 

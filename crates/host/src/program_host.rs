@@ -14,6 +14,9 @@ use crate::rights::Rights;
 use crate::world::World;
 use crate::{certificate, images};
 
+/// The longest request of a guest, in bytes: what is asked is kept in memory, and read on the workers that answer everybody.
+const MAX_REQUEST: usize = 256 << 10;
+
 /// What one program may ask, and who answers. While it lives, the kinds that it may read are followed.
 #[derive(Debug)]
 pub struct ProgramHost {
@@ -75,6 +78,10 @@ impl ProgramHost {
             return Err(AskError::Unknown(name));
         }
         self.rights.check_call(namespace, operation)?;
+        if payload.len() > MAX_REQUEST {
+            let error = format!("it is longer than {} KiB", MAX_REQUEST >> 10);
+            return Err(AskError::Request { call: name, error });
+        }
         let (after, deadline) = shorter(deadline);
         let (me, namespace, operation) = (self.me.clone(), namespace.to_owned(), operation.to_owned());
         let payload = payload.to_vec();
@@ -110,10 +117,12 @@ impl ProgramHost {
         for reading in &self.readings {
             reading.ready(deadline).await?;
         }
-        let versions: Vec<u64> = self.readings.iter().map(Reading::version).collect();
+        let versions = self.readings.iter().map(Reading::version).collect::<Result<Vec<_>, _>>()?;
         if let Some((_, given)) = self.given().as_ref().filter(|(given, _)| *given == versions) {
             return Ok(Arc::clone(given));
         }
+        // What was given before is let go first: it may be the only one to hold objects that are gone.
+        *self.given() = None;
         let (mut versions, mut resources) = (Vec::new(), Vec::new());
         for reading in &self.readings {
             let (version, resource) = reading.all(deadline).await?;

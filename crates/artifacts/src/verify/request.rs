@@ -9,6 +9,9 @@ use super::requirement::{Requirement, Signer};
 use super::subject::{PrefixError, Subject};
 use crate::reference::{Artifact, ArtifactError};
 
+/// How many signatures an image may need: each is compared with each that it has.
+const MAX_SIGNERS: usize = 20;
+
 /// An image, and the signatures that it needs: each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyRequest {
@@ -31,6 +34,8 @@ pub enum VerifyRequestError {
     Certificate(KeyError),
     #[error("{0}: is empty: an image without any requirement is not verified")]
     Nothing(&'static str),
+    #[error("{0}: has more than {MAX_SIGNERS} items")]
+    TooMany(&'static str),
 }
 
 /// `v1/verify` names the kind by a field around the request.
@@ -167,6 +172,9 @@ impl VerifyRequest {
         if signers.is_empty() {
             return Err(VerifyRequestError::Nothing(field));
         }
+        if signers.len() > MAX_SIGNERS {
+            return Err(VerifyRequestError::TooMany(field));
+        }
         let annotations = annotations.unwrap_or_default();
         let requirements =
             signers.into_iter().map(|signer| Requirement { signer, annotations: annotations.clone() }).collect();
@@ -237,6 +245,10 @@ mod tests {
         for (request, wanted) in [
             (json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": []}), "pub_keys: is empty"),
             (json!({"type": "SigstoreKeylessVerify", "image": "a", "keyless": []}), "keyless: is empty"),
+            (
+                json!({"type": "SigstoreKeylessVerify", "image": "a", "keyless": vec![json!({"issuer": "i", "subject": "s"}); 21]}),
+                "keyless: has more than 20",
+            ),
             (json!({"type": "SigstoreGithubActionsVerify", "image": "a", "owner": ""}), "owner: is empty"),
             (json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": ["x"]}), "pub_keys[0]: is no public key"),
             (json!({"type": "SigstorePubKeyVerify", "image": "A b", "pub_keys": []}), "pub_keys: is empty"),

@@ -2,13 +2,11 @@
 
 use std::fmt;
 
-use url::Url;
-
 use super::Annotations;
 use super::candidate::{Examined, Identity};
 use super::certificate::SigningCertificate;
 use super::key::PublicKey;
-use super::subject::Subject;
+use super::subject::{Subject, plain_url};
 
 /// Who GitHub's workflows are vouched for by.
 const GITHUB_ISSUER: &str = "https://token.actions.githubusercontent.com";
@@ -62,15 +60,12 @@ impl Requirement {
 /// Whether this is a workflow in a repository of this owner. Its certificate is for
 /// `https://github.com/<owner>/<repo>/.github/workflows/<file>@<ref>`.
 fn is_workflow(identity: &Identity, owner: &str, repo: Option<&str>) -> bool {
-    let Ok(url) = Url::parse(&identity.subject) else { return false };
+    let Some(url) = plain_url(&identity.subject) else { return false };
     let mut parts = url.path().split('/').skip(1);
     let (Some(has_owner), Some(has_repo), Some(_)) = (parts.next(), parts.next(), parts.next()) else { return false };
     // GitHub's names have no upper and lower case.
     identity.issuer == GITHUB_ISSUER
-        && !identity.subject.contains(['\\', '%'])
         && url.origin().ascii_serialization() == "https://github.com"
-        && url.username().is_empty()
-        && url.password().is_none()
         && has_owner.eq_ignore_ascii_case(owner)
         && repo.is_none_or(|repo| has_repo.eq_ignore_ascii_case(repo))
 }
@@ -110,6 +105,7 @@ mod tests {
             ("https://accounts.google.com", workflow, "org", None, false),
             (GITHUB_ISSUER, "https://github.com/org-evil/repo/.github/x", "org", None, false),
             (GITHUB_ISSUER, "https://github.com/evil/../org/repo/.github/x", "evil", None, false),
+            (GITHUB_ISSUER, "https://github.com/evil/../org/repo/.github/x", "org", None, false),
             (GITHUB_ISSUER, "https://github.com.evil.example/org/repo/x", "org", None, false),
             (GITHUB_ISSUER, "https://org@github.com/org/repo/x", "org", None, false),
             (GITHUB_ISSUER, "http://github.com/org/repo/x", "org", None, false),

@@ -37,16 +37,22 @@ impl UrlPrefix {
     /// Whether this is a URL at or below the prefix. Both are compared as parsed: what only looks alike, by `..` or
     /// a user name that is a host, does not match.
     fn covers(&self, text: &str) -> bool {
-        let Ok(url) = Url::parse(text) else { return false };
-        // One that says something else in its text than it means has no business in a certificate.
-        let is_plain = url.username().is_empty() && url.password().is_none() && !text.contains(['\\', '%']);
+        let Some(url) = plain_url(text) else { return false };
         let rest = url.path().strip_prefix(self.0.path().trim_end_matches('/'));
-        is_plain
-            && !text.split(['/', '?', '#']).any(|part| part == "." || part == "..")
-            && url.origin() == self.0.origin()
+        url.origin() == self.0.origin()
             && url.scheme() == self.0.scheme()
             && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
+}
+
+/// A URL that says in its text what it means: another has no business in a certificate. White space would vanish when it is
+/// parsed, `..` would go back, a user name can look like a host.
+pub(super) fn plain_url(text: &str) -> Option<Url> {
+    let is_plain = text.chars().all(|character| character.is_ascii_graphic())
+        && !text.contains(['\\', '%'])
+        && !text.split(['/', '?', '#']).any(|part| part == "." || part == "..");
+    let url = Url::parse(text).ok().filter(|_| is_plain)?;
+    (url.username().is_empty() && url.password().is_none()).then_some(url)
 }
 
 impl FromStr for UrlPrefix {
@@ -100,6 +106,8 @@ mod tests {
             ("https://github.com/org", r"https://github.com\org\repo", false),
             ("https://github.com/org", "https://github.com/Org/repo", false),
             ("https://github.com/org", "ann@github.com/org", false),
+            ("https://github.com/org", "https://github.com/evil/.\t./org/repo", false),
+            ("https://github.com/org", "https://github.com/\norg/repo", false),
         ] {
             let subject = Subject::Prefix(prefix.parse().unwrap());
             assert_eq!(subject.matches(name), covers, "{prefix} {name}");

@@ -29,6 +29,9 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// The same for what was too large: to list it again and again is a burden for the API server.
 const RETRY_LARGE: Duration = Duration::from_mins(5);
 
+/// Objects at one moment.
+type List = Arc<Vec<Arc<Value>>>;
+
 /// A kind that is followed for as long as this lives.
 pub(crate) struct Followed {
     kind: Kind,
@@ -85,6 +88,10 @@ impl Followed {
             Ok(Ok(phase)) => phase.clone(),
             _ => self.shared.phase.borrow().clone(),
         };
+        self.described(phase)
+    }
+
+    fn described(&self, phase: Phase) -> Result<Arc<Described>, AskError> {
         let trouble = match phase {
             Phase::Synced(described) => return Ok(described),
             Phase::Failed(trouble) => trouble,
@@ -95,20 +102,28 @@ impl Followed {
         Err(AskError::Trouble { kind: self.kind.clone(), trouble })
     }
 
-    pub(super) fn get(&self, namespace: Option<&str>, name: &str) -> Option<Arc<Value>> {
-        self.shared.store().get(namespace.unwrap_or_default(), name)
+    /// The objects, if they are what there is: whether they are is looked at under their lock, or somebody would read nothing
+    /// where nothing may be read any more, and take it for all that there is.
+    fn store(&self) -> Result<MutexGuard<'_, Store>, AskError> {
+        let store = self.shared.store();
+        let phase = self.shared.phase.borrow().clone();
+        self.described(phase).map(|_| store)
     }
 
-    pub(crate) fn list(&self, namespace: Option<&str>) -> Arc<Vec<Arc<Value>>> {
+    pub(super) fn get(&self, namespace: Option<&str>, name: &str) -> Result<Option<Arc<Value>>, AskError> {
+        Ok(self.store()?.get(namespace.unwrap_or_default(), name))
+    }
+
+    pub(crate) fn list(&self, namespace: Option<&str>) -> Result<List, AskError> {
         match namespace {
-            Some(namespace) => Arc::new(self.shared.store().in_namespace(namespace)),
-            None => self.all().1,
+            Some(namespace) => Ok(Arc::new(self.store()?.in_namespace(namespace))),
+            None => Ok(self.all()?.1),
         }
     }
 
     /// All objects, and a number that is another one after each change.
-    pub(crate) fn all(&self) -> (u64, Arc<Vec<Arc<Value>>>) {
-        self.shared.store().all()
+    pub(crate) fn all(&self) -> Result<(u64, List), AskError> {
+        Ok(self.store()?.all())
     }
 }
 
@@ -152,8 +167,9 @@ impl Follower {
             self.say_waiting(why);
             return;
         }
-        self.shared.store().clear();
+        let mut store = self.shared.store();
         self.shared.phase.send_replace(Phase::Failed(trouble));
+        store.clear();
     }
 
     /// Takes note why nothing has come yet, if nothing has.
@@ -203,7 +219,8 @@ impl Follower {
                 self.shared.store().add(object)?;
             }
             Event::InitDone => {
-                self.shared.store().end()?;
+                let mut store = self.shared.store();
+                store.end()?;
                 self.shared.phase.send_replace(Phase::Synced(Arc::clone(described)));
             }
             Event::Apply(object) => {

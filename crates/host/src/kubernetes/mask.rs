@@ -5,6 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
+use crate::error::AskError;
+
+/// How many fields may be named.
+const MAX_PATHS: usize = 256;
+/// How deep they may lie.
+const MAX_DEPTH: usize = 64;
+
 /// Fields to keep.
 #[derive(Debug, Default)]
 pub(crate) struct Mask(BTreeMap<String, Node>);
@@ -17,8 +24,16 @@ enum Node {
 
 impl Mask {
     /// None keeps everything, as no paths do.
-    pub(crate) fn read(paths: Option<&BTreeSet<String>>) -> Option<Self> {
-        let paths = paths.filter(|paths| !paths.is_empty())?;
+    ///
+    /// # Errors
+    /// When there are too many paths, or one goes too deep.
+    pub(crate) fn read(call: &str, paths: Option<&BTreeSet<String>>) -> Result<Option<Self>, AskError> {
+        let Some(paths) = paths.filter(|paths| !paths.is_empty()) else { return Ok(None) };
+        let is_deep = |path: &String| path.split('.').count() > MAX_DEPTH;
+        if paths.len() > MAX_PATHS || paths.iter().any(is_deep) {
+            let error = format!("`field_masks` takes at most {MAX_PATHS} paths of at most {MAX_DEPTH} fields");
+            return Err(AskError::Request { call: call.to_owned(), error });
+        }
         let mut mask = Self::default();
         for path in paths {
             mask.add(path);
@@ -26,7 +41,7 @@ impl Mask {
         // Without these a typed client does not know what it has read.
         mask.add("apiVersion");
         mask.add("kind");
-        Some(mask)
+        Ok(Some(mask))
     }
 
     fn add(&mut self, path: &str) {
@@ -77,7 +92,17 @@ mod tests {
 
     fn masked(paths: &[&str], value: &Value) -> Value {
         let paths = paths.iter().map(ToString::to_string).collect();
-        Mask::read(Some(&paths)).map_or_else(|| value.clone(), |mask| mask.apply(value))
+        Mask::read("c", Some(&paths)).unwrap().map_or_else(|| value.clone(), |mask| mask.apply(value))
+    }
+
+    #[test]
+    fn a_path_that_goes_too_deep_is_refused() {
+        for (paths, is_taken) in
+            [(vec!["a".repeat(5000)], true), (vec![".".repeat(63)], true), (vec![".".repeat(64)], false)]
+        {
+            assert_eq!(Mask::read("c", Some(&paths.into_iter().collect())).is_ok(), is_taken);
+        }
+        assert!(Mask::read("c", Some(&(0..257).map(|number| number.to_string()).collect())).is_err());
     }
 
     #[test]

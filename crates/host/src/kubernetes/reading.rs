@@ -57,7 +57,7 @@ impl Reading {
                         let objects = cluster.select(followed, &described, namespace, fields).await?;
                         Ok(select(&objects, wanted))
                     }
-                    None => Ok(select(&followed.list(namespace), wanted)),
+                    None => Ok(select(&followed.list(namespace)?, wanted)),
                 }
             }
             Self::Folder { folder, kind, namespace: own } => {
@@ -91,10 +91,10 @@ impl Reading {
     }
 
     /// A number that is another one after each change of the objects.
-    pub(crate) fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> Result<u64, AskError> {
         match self {
-            Self::Cluster { followed, .. } => followed.all().0,
-            Self::Folder { folder, .. } => folder.version(),
+            Self::Cluster { followed, .. } => Ok(followed.all()?.0),
+            Self::Folder { folder, .. } => Ok(folder.version()),
         }
     }
 
@@ -103,7 +103,7 @@ impl Reading {
         match self {
             Self::Cluster { followed, .. } => {
                 let described = followed.ready(deadline).await?;
-                let (version, objects) = followed.all();
+                let (version, objects) = followed.all()?;
                 let resource = Resource {
                     api_version: described.kind.api_version.clone(),
                     kind: described.kind.kind.clone(),

@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use crate::error::AskError;
 
+/// The longest selector, in bytes: each of its terms is compared with each object.
+const MAX_SELECTOR: usize = 4 << 10;
+
 /// Which objects are wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
@@ -25,6 +28,12 @@ enum Field {
 
 impl Wanted {
     pub(crate) fn read(labels: Option<&str>, fields: Option<&str>) -> Result<Self, AskError> {
+        for (selector, text) in [("label_selector", labels), ("field_selector", fields)] {
+            if let Some(text) = text.filter(|text| text.len() > MAX_SELECTOR) {
+                let why = format!("it is longer than {MAX_SELECTOR} bytes");
+                return Err(AskError::Selector { selector, text: text.chars().take(80).collect(), why });
+            }
+        }
         let labels = labels.unwrap_or_default();
         let failed = |why| AskError::Selector { selector: "label_selector", text: labels.to_owned(), why };
         let labels = expressions(labels).map_err(failed)?.into_iter().collect();
@@ -161,5 +170,6 @@ mod tests {
             assert!(error.starts_with("the label_selector "), "{text}: {error}");
         }
         assert!(Wanted::read(None, Some("metadata.name")).is_err());
+        assert!(Wanted::read(Some(&"!a,".repeat(2000)), None).unwrap_err().to_string().contains("longer than"));
     }
 }
