@@ -20,7 +20,7 @@ use support::{Ended, Folder, Server, forbid, pod, policy, run_to_end, wasm, with
 /// Any free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
 /// Every flag that has a variable of its own.
-const FLAGS: [&str; 22] = [
+const FLAGS: [&str; 28] = [
     "api-token-file",
     "manifests",
     "policy-server",
@@ -43,10 +43,18 @@ const FLAGS: [&str; 22] = [
     "preview-queue",
     "shutdown-delay",
     "log-format",
+    "context-memory",
+    "verification",
+    "trusted-root",
+    "https-proxy",
+    "http-proxy",
+    "no-proxy",
 ];
 
 fn variable(flag: &str) -> String {
-    format!("PROVISO_{}", flag.to_uppercase().replace('-', "_"))
+    // Proxies are what every program calls them.
+    let prefix = if flag.ends_with("-proxy") { "" } else { "PROVISO_" };
+    format!("{prefix}{}", flag.to_uppercase().replace('-', "_"))
 }
 
 /// The server ended with this code, said these words on stderr and nothing on stdout, and did not panic.
@@ -181,7 +189,7 @@ async fn help_names_every_flag_with_its_variable_and_completions_name_every_flag
     assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
     for flag in FLAGS.into_iter().chain(["log"]) {
         assert!(help.stdout.contains(&format!("--{flag} ")), "--{flag}: {}", help.stdout);
-        let named = format!("[env: {}=", variable(flag));
+        let named = format!("[env: {}", variable(flag));
         assert!(help.stdout.contains(&named), "{named}: {}", help.stdout);
     }
     for words in ["POST /validate/<policy id>", "/readyz?verbose", "Examples:", "cluster.<name>"] {

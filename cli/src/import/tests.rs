@@ -26,7 +26,7 @@ spec:
 
 fn rego() -> String {
     template(
-        "rego: |\n      package labels\n      violation[{\"msg\": \"no\"}] { not input.review.object.metadata.labels[input.parameters.labels[_]] }",
+        "rego: |\n      package labels\n      violation[{\"msg\": \"no\"}] { label := input.parameters.labels[_]; not input.review.object.metadata.labels[label] }",
     )
 }
 
