@@ -86,6 +86,7 @@ fuzz-api: ## Ask the REST API everything that its OpenAPI document allows, and m
 tools:
 	@command -v curl >/dev/null || $(call install,curl)
 	@command -v faketime >/dev/null || $(call install,faketime)
+	@command -v go >/dev/null || $(call install,golang-go)
 
 # Features are those of the whole workspace: with others, the tests would compile everything again.
 harness:
