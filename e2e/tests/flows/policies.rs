@@ -58,7 +58,7 @@ pub async fn update_that_fails_at_each_step_and_recovers(stage: &Stage) -> Resul
     let module = example("trusted-registries")?;
     let good = format!("sha256:{}", hexadecimal(&Sha256::digest(&module)));
     stage.node.push("modules/example", "good", Registry::MODULE, &module).await?;
-    stage.node.push("modules/example", "garbage", Registry::MODULE, b"\0asm no module").await?;
+    stage.node.push("modules/example", "garbage", Registry::MODULE, b"\0asm\x01\0\0\0 no module").await?;
     let wasm = |tag: &str, more: Value| {
         let mut wasm = json!({"module": format!("registry://{repository}:{tag}")});
         wasm.as_object_mut().into_iter().for_each(|it| it.extend(more.as_object().cloned().unwrap_or_default()));
