@@ -6,6 +6,7 @@ pub mod error;
 pub mod group;
 pub mod host;
 mod isolation;
+mod patch;
 pub mod rego;
 #[cfg(feature = "wasm")]
 pub mod wasm;

@@ -1,7 +1,7 @@
 //! What guests send: JSON in `snake_case`, as Kubewarden's SDKs write it. Fields of newer SDKs are refused where to ignore one
 //! would be to answer another question.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::authorization::v1::{NonResourceAttributes, ResourceAttributes, SubjectAccessReviewSpec};
 use serde::Deserialize;
@@ -58,6 +58,11 @@ pub(crate) struct Review {
     pub user: String,
     #[serde(default)]
     pub groups: Option<Vec<String>>,
+    #[serde(default)]
+    pub uid: Option<String>,
+    /// What authorizers may narrow by.
+    #[serde(default)]
+    pub extra: Option<BTreeMap<String, Vec<String>>>,
     #[serde(default)]
     pub resource_attributes: Option<Attributes>,
     /// Of URLs that are of no resource, such as `/healthz`.
@@ -152,9 +157,10 @@ impl From<Review> for SubjectAccessReviewSpec {
         Self {
             user: Some(review.user),
             groups: review.groups,
+            uid: review.uid,
+            extra: review.extra,
             resource_attributes,
             non_resource_attributes,
-            ..Self::default()
         }
     }
 }

@@ -94,4 +94,10 @@ async fn a_question_of_many_is_asked_once() {
     assert_eq!(asked.load(Ordering::Relaxed), 2, "another question");
     ask(&host, "kubernetes/can_i", review("ann", true)).await.unwrap();
     assert_eq!(asked.load(Ordering::Relaxed), 3, "what is true now");
+    for (asks, what, value) in [(4, "uid", json!("id")), (5, "extra", json!({"scopes.example/only": ["pods"]}))] {
+        let mut narrowed = review("ann", false);
+        narrowed["subject_access_review"][what] = value;
+        ask(&host, "kubernetes/can_i", narrowed).await.unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), asks, "authorizers may narrow by {what}");
+    }
 }

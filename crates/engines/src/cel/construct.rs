@@ -58,3 +58,19 @@ pub(super) fn as_map(value: &mut StructExpr, id: u64) -> Expr {
     }
     Expr::Map(MapExpr { entries })
 }
+
+/// Takes the types out of what is written: they are no fields. A key of the same name that somebody wrote stays: objects
+/// that hold configuration of Envoy have it. Recursive: an expression makes no deep objects.
+pub(super) fn unmark(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Array(items) => items.iter_mut().for_each(unmark),
+        serde_json::Value::Object(members) => {
+            let is_type = |name: &str| name == OBJECT || name == PATCH || name.starts_with("Object.");
+            if members.get(TYPE).and_then(serde_json::Value::as_str).is_some_and(is_type) {
+                members.remove(TYPE);
+            }
+            members.values_mut().for_each(unmark);
+        }
+        _ => {}
+    }
+}

@@ -13,6 +13,7 @@ mod comprehensions;
 mod format;
 mod guarded;
 mod json_patch;
+pub(super) mod kept;
 mod lists;
 mod network;
 mod quantity;
@@ -29,6 +30,7 @@ pub(super) use guarded::guarded;
 
 pub(super) fn declare(environment: &mut Env) -> Result<(), DeclarationError> {
     guarded::declare(environment)?;
+    kept::declare(environment)?;
     lists::declare(environment)?;
     sets::declare(environment)?;
     regex::declare(environment)?;

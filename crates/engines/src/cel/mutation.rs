@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::source::PatchType;
 use super::{construct, json};
+use crate::patch::{self, MAX_NESTING, is_deeper_than};
 
 /// Changes the object; the error says what cannot be done.
 pub(super) fn apply(patch_type: PatchType, made: &Value, object: &mut serde_json::Value) -> Result<(), String> {
@@ -17,16 +18,22 @@ pub(super) fn apply(patch_type: PatchType, made: &Value, object: &mut serde_json
             if !is_object {
                 return Err(format!("the value is a {}, not an Object{{…}}", made.type_of()));
             }
-            merge::merge(object, json::write(made)?)
+            let mut made = json::write(made)?;
+            construct::unmark(&mut made);
+            merge::merge(object, made)?;
+            if is_deeper_than(object, MAX_NESTING) {
+                return Err(format!("the object would be nested deeper than {MAX_NESTING} levels"));
+            }
+            Ok(())
         }
         PatchType::JsonPatch => {
             let Value::List(items) = made else {
                 return Err(format!("the value is a {}, not a list of JSONPatch{{…}}", made.type_of()));
             };
             let operations = items.iter().map(operation).collect::<Result<Vec<_>, _>>()?;
-            let patch: json_patch::Patch = serde_json::from_value(operations.into())
+            let operations: json_patch::Patch = serde_json::from_value(operations.into())
                 .map_err(|error| format!("the patch is not valid: {error}"))?;
-            json_patch::patch(object, &patch).map_err(|error| format!("the patch does not apply: {error}"))
+            patch::apply(object, &operations).map_err(|error| format!("the patch does not apply: {error}"))
         }
     }
 }
@@ -52,7 +59,10 @@ fn operation(item: &Value) -> Result<serde_json::Value, String> {
     };
     let (op, path, from) = (text("op")?, text("path")?, text("from")?);
     let (Some(op), Some(path)) = (op, path) else { return Err("a JSONPatch needs `op` and `path`".to_owned()) };
-    let value = field(map, "value").map(json::write).transpose()?;
+    let mut value = field(map, "value").map(json::write).transpose()?;
+    if let Some(value) = &mut value {
+        construct::unmark(value);
+    }
     Ok(match op.as_str() {
         "move" | "copy" => json!({"op": op, "path": path, "from": from.ok_or("a JSONPatch of this op needs `from`")?}),
         "remove" => json!({"op": op, "path": path}),

@@ -7,6 +7,7 @@ use proviso_core::verdict::Cause;
 use proviso_core::{Review, Verdict};
 
 use super::expression::Expression;
+use super::library::kept;
 use super::mutation;
 use super::prepared::{Condition, Prepared};
 use super::variables::{Variables, World};
@@ -18,6 +19,7 @@ const MAX_MESSAGE: usize = 5 * 1024;
 const MAX_ANNOTATION: usize = 10 * 1024;
 
 pub(super) fn run(prepared: &Prepared, review: &Review, world: &World) -> Result<Verdict, EvaluationError> {
+    kept::begin();
     let patched = change(prepared, review, world)?;
     let object_json = patched.as_ref().map(|(json, _)| json.as_str()).or_else(|| review.object_json());
     let variables = Variables::new(prepared, review, object_json, world);

@@ -124,7 +124,9 @@ impl<'a> Variables<'a> {
         let index = self.prepared.variables.iter().position(|variable| variable.name == name)?;
         let make = || {
             let made = self.evaluate(&self.prepared.variables[index].expression).and_then(|value| {
-                Box::try_from(value).map_err(|error: ExecutionError| EvaluationError::Failed(error.to_string()))
+                let made: Result<Box<dyn Val>, ExecutionError> = value.try_into();
+                let kept = made.and_then(|value| library::kept::keep(value.as_ref()).map(|()| value));
+                kept.map_err(|error| EvaluationError::Failed(error.to_string()))
             });
             match made {
                 Ok(value) => Some(value),

@@ -13,9 +13,7 @@ use super::inspect::INVENTORY;
 use super::value::Plain;
 use crate::EvaluationError;
 use crate::host::Objects;
-
-/// How deep an object may be nested: as deep as a request.
-const MAX_NESTING: usize = proviso_core::review::MAX_NESTING;
+use crate::patch::{MAX_NESTING, is_deeper_than};
 
 /// The last inventory that was made.
 #[derive(Default)]
@@ -122,20 +120,4 @@ fn read(object: &Json) -> Result<Value, EvaluationError> {
         return Err(failed("is nested too deep"));
     }
     Plain::deserialize(object).map(|value| value.0).map_err(|error| failed(&error.to_string()))
-}
-
-/// Not recursive: that is what it looks for.
-fn is_deeper_than(value: &Json, limit: usize) -> bool {
-    let mut open = vec![(value, 0)];
-    while let Some((value, depth)) = open.pop() {
-        if depth > limit {
-            return true;
-        }
-        match value {
-            Json::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
-            Json::Object(members) => open.extend(members.values().map(|member| (member, depth + 1))),
-            _ => {}
-        }
-    }
-    false
 }

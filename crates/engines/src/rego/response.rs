@@ -10,6 +10,8 @@ use proviso_core::{Review, Verdict};
 use regorus::Value;
 use serde::{Deserialize, Deserializer};
 
+use crate::patch;
+
 #[derive(Deserialize)]
 struct AdmissionReview {
     response: Response,
@@ -97,8 +99,8 @@ impl PatchText {
     }
 }
 
-fn check_applies(patch: &Patch, review: &Review) -> Result<(), String> {
+fn check_applies(operations: &Patch, review: &Review) -> Result<(), String> {
     let object = review.object_json().ok_or("has a patch, but the request has no object")?;
     let mut object = parse_json(object).map_err(|error| format!("has a patch, but the object is not JSON: {error}"))?;
-    json_patch::patch(&mut object, patch).map_err(|error| format!("has a patch that does not apply: {error}"))
+    patch::apply(&mut object, operations).map_err(|error| format!("has a patch that does not apply: {error}"))
 }

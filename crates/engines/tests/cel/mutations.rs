@@ -84,6 +84,27 @@ async fn patches_are_applied_in_order_each_to_what_is_there() {
 }
 
 #[tokio::test]
+async fn what_an_object_is_made_of_does_not_get_into_it() {
+    for value in
+        ["Object.spec.selector{matchLabels: Object.spec.selector.matchLabels{a: 'b'}}", "{'matchLabels': {'a': 'b'}}"]
+    {
+        let patch = format!("[JSONPatch{{op: 'add', path: '/spec/selector', value: {value}}}]");
+        assert_eq!(
+            changed(&[(JsonPatch, &patch)]).await["spec"]["selector"],
+            json!({"matchLabels": {"a": "b"}}),
+            "{value}"
+        );
+    }
+    // But what somebody wrote does, as for Envoy.
+    let any = "{'@type': 'type.googleapis.com/a.B'}";
+    let wanted = json!({"@type": "type.googleapis.com/a.B"});
+    let patch = format!("[JSONPatch{{op: 'add', path: '/spec/any', value: {any}}}]");
+    assert_eq!(changed(&[(JsonPatch, &patch)]).await["spec"]["any"], wanted);
+    let apply = format!("Object{{spec: Object.spec{{any: {any}}}}}");
+    assert_eq!(changed(&[(ApplyConfiguration, &apply)]).await["spec"]["any"], wanted);
+}
+
+#[tokio::test]
 async fn validations_see_the_changed_object() {
     let labels = [(ApplyConfiguration, "Object{metadata: Object.metadata{labels: {'a': 'b'}}}")];
     assert!(verdict(&labels, "object.metadata.labels.a == 'b'").await.unwrap().patch.is_some());
@@ -123,6 +144,11 @@ async fn what_cannot_be_put_in_denies() {
         (JsonPatch, "Object{}", "not a list of JSONPatch"),
         (JsonPatch, "[{'op': 'remove', 'path': '/spec'}]", "not a JSONPatch"),
         (JsonPatch, "[JSONPatch{op: 'remove', path: '/nowhere'}]", "does not apply"),
+        (
+            JsonPatch,
+            "lists.range(40).map(i, JSONPatch{op: 'copy', from: '', path: '/a' + string(i)})",
+            "`copy` and `move` bring more than",
+        ),
         (JsonPatch, "[JSONPatch{op: 'test', path: '/spec/replicas', value: 2}]", "does not apply"),
         (JsonPatch, "[JSONPatch{op: 'add'}]", "`op` and `path`"),
         (JsonPatch, "[JSONPatch{op: 'grow', path: '/spec', value: 1}]", "not valid"),

@@ -19,7 +19,7 @@ fn review_of(kind: &str, namespace: &str) -> Review {
         "uid": "u", "operation": "CREATE", "name": "web", "namespace": namespace,
         "kind": {"group": "", "version": "v1", "kind": kind},
         "resource": {"group": "", "version": "v1", "resource": resource},
-        "userInfo": {"username": "alice", "groups": ["dev"]},
+        "userInfo": {"username": "alice", "uid": "id", "groups": ["dev"], "extra": {"scopes.example/only": ["pods"]}},
         "object": {"apiVersion": "v1", "kind": kind, "metadata": {"name": "web", "labels": {"team": "a"}}},
         "oldObject": null,
     });
@@ -112,6 +112,41 @@ async fn chains_of_variables_are_bounded() {
     let source = Source { variables, validations: vec![validation("variables.v59 != ''")], ..Source::default() };
     let program = Program::compile(source, &Value::Null).unwrap();
     assert!(matches!(evaluate(&program).await, Err(EvaluationError::Failed(_))));
+}
+
+/// Neither loops nor deadlines end these.
+#[tokio::test]
+async fn values_that_would_take_all_memory_are_errors() {
+    let chain = |first: &str, step: &str| -> Vec<(String, String)> {
+        let steps = (1..40).map(|n| (format!("v{n}"), step.replace('V', &format!("variables.v{}", n - 1))));
+        std::iter::once(("v0".to_owned(), first.to_owned())).chain(steps).collect()
+    };
+    let text = format!("'{}'", "x".repeat(1000));
+    for (variables, expression) in [
+        (chain("[1]", "[V, V]"), "variables.v39 != null"),
+        (chain("1", "{'a': V, 'b': V}"), "variables.v39 != null"),
+        (chain("[object]", "V + V"), "variables.v39 != null"),
+        (chain(&text, "'%s%s'.format([V, V])"), "variables.v39 != ''"),
+        (chain("'\"'", "strings.quote(V)"), "variables.v39 != ''"),
+        (chain("[object]", "[optional.of(V), optional.of(V)]"), "variables.v39 != null"),
+        (chain("lists.range(10000)", "V"), "lists.range(1000).map(i, variables.v0).size() == 1000"),
+        (chain("1", "1"), "lists.range(1000).map(i, lists.range(1000).map(j, object)).size() == 1000"),
+        (chain("1", "1"), "lists.range(1000).map(i, lists.range(1000).map(j, {'a': object.metadata})).size() == 1000"),
+        (chain("1", "1"), "lists.range(1000).map(i, lists.range(1000).filter(j, true)).map(k, [k, k]).size() == 1000"),
+    ] {
+        let named: Vec<_> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let error = holds(&named, expression).await.unwrap_err().to_string();
+        assert!(
+            error.contains("take more than") || error.contains("is larger than"),
+            "{variables:?} {expression}: {error}"
+        );
+    }
+    // Each evaluation begins anew.
+    let program =
+        compile(&[("a", "lists.range(10000).map(i, [i])")], vec![validation("size(variables.a) > 0")]).unwrap();
+    for _ in 0..100 {
+        assert_eq!(evaluate(&program).await, Ok(Verdict::allow()));
+    }
 }
 
 #[tokio::test]
@@ -220,15 +255,18 @@ async fn rights_are_what_the_api_server_says() {
     }
     let asked = world.asked();
     let wanted = json!({
-        "user": "alice", "groups": ["dev"],
+        "user": "alice", "uid": "id", "groups": ["dev"], "extra": {"scopes.example/only": ["pods"]},
         "resource_attributes": {"group": "apps", "version": "*", "resource": "deployments", "subresource": "scale", "namespace": "n", "name": "a", "verb": "get"},
     });
     assert!(asked.contains(&wanted.to_string()), "{asked:?}");
     let wanted = json!({
-        "user": "alice", "groups": ["dev"],
+        "user": "alice", "uid": "id", "groups": ["dev"], "extra": {"scopes.example/only": ["pods"]},
         "resource_attributes": {"group": "", "version": "*", "resource": "pods", "subresource": "", "namespace": "default", "name": "web", "verb": "get"},
     });
     assert!(asked.contains(&wanted.to_string()), "{asked:?}");
+    // Of a ServiceAccount, nothing that is the user's own is known.
+    let robots: Vec<_> = asked.iter().filter(|asked| asked.contains("serviceaccount")).collect();
+    assert!(robots.len() == 2 && robots.iter().all(|it| !it.contains("uid") && !it.contains("extra")), "{robots:?}");
 }
 
 /// `!….allowed()` must let nobody in because a question could not be put.

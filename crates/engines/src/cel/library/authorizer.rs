@@ -14,7 +14,9 @@ use serde_json::{Map, Value, json};
 use super::argument::{Result, boxed, give, give_bool, give_text, held, text};
 use super::method;
 use crate::cel::asking::Asking;
-use checks::{AUTHORIZER, Authorizer, DECISION, Decision, GROUP, GroupCheck, PATH, PathCheck, RESOURCE, ResourceCheck};
+use checks::{
+    AUTHORIZER, Authorizer, DECISION, Decision, Extra, GROUP, GroupCheck, PATH, PathCheck, RESOURCE, ResourceCheck,
+};
 
 /// Who asks, of a request.
 #[derive(Debug, Default, Deserialize)]
@@ -31,7 +33,9 @@ struct Asker {
 #[serde(default)]
 struct UserInfo {
     username: String,
+    uid: Option<String>,
     groups: Vec<String>,
+    extra: Option<Extra>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -47,7 +51,9 @@ pub(in crate::cel) fn variables(review: &Review, asking: &Asking) -> Option<[Box
     let authorizer = Authorizer {
         asking: Arc::new(asking.clone()),
         user: asker.user_info.username.into(),
+        uid: asker.user_info.uid.unwrap_or_default().into(),
         groups: asker.user_info.groups.into(),
+        extra: Arc::new(asker.user_info.extra.unwrap_or_default()),
     };
     let mut resource = ResourceCheck::new(authorizer.clone(), &asker.resource.group, &asker.resource.resource);
     for (key, value) in [("subresource", asker.sub_resource), ("namespace", asker.namespace), ("name", asker.name)] {
@@ -110,7 +116,8 @@ fn service_account<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 
         "system:authenticated".to_owned(),
     ];
     let user = format!("system:serviceaccount:{namespace}:{name}").into();
-    give(Authorizer { user, groups: groups.into(), ..authorizer })
+    // Nothing of the user is its.
+    give(Authorizer { user, uid: "".into(), groups: groups.into(), extra: Arc::default(), ..authorizer })
 }
 
 fn narrow<'b, 'v>(key: &str, arguments: &[CowVal<'b, 'v>]) -> Result<CowVal<'b, 'v>> {
@@ -120,7 +127,14 @@ fn narrow<'b, 'v>(key: &str, arguments: &[CowVal<'b, 'v>]) -> Result<CowVal<'b, 
 /// Asks. That the question could not be put is an error of the expression, not an answer: `!….allowed()` must not let
 /// anybody in because the API server was away.
 fn ask<'b, 'v>(authorizer: &Authorizer, key: &str, attributes: Value) -> Result<CowVal<'b, 'v>> {
-    let review = json!({"user": &*authorizer.user, "groups": &*authorizer.groups, key: attributes});
+    let mut review = json!({"user": &*authorizer.user, "groups": &*authorizer.groups, key: attributes});
+    // Authorizers may narrow by these.
+    if !authorizer.uid.is_empty() {
+        review["uid"] = (&*authorizer.uid).into();
+    }
+    if !authorizer.extra.is_empty() {
+        review["extra"] = json!(&*authorizer.extra);
+    }
     let status = authorizer.asking.can_i(&review).map_err(|why| ExecutionError::function_error("check", why))?;
     let text = |key: &str| status.get(key).and_then(Value::as_str).unwrap_or_default();
     let allowed = status.get("allowed").and_then(Value::as_bool);

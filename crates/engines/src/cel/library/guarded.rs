@@ -5,11 +5,12 @@
 //! `matches` is here for its patterns, which are RE2's.
 
 use cel::common::ast::operators;
-use cel::common::types::{CelBytes, CelInt, CelList, CelString, DYN_TYPE, INT_TYPE, LIST_TYPE, STRING_TYPE};
+use cel::common::types::{CelInt, CelList, CelString, DYN_TYPE, INT_TYPE, LIST_TYPE, STRING_TYPE};
 use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 
 use super::argument::{Result, argument, give_bool, give_text, int, list, text};
+use super::kept::Size;
 use super::{function, method};
 
 /// The most bytes of a text, or elements of a list, that a function makes.
@@ -63,14 +64,11 @@ pub(super) fn comparable(name: &str, left: usize, right: usize) -> Result<()> {
     Err(ExecutionError::function_error(name, "the lists are too long to be compared"))
 }
 
+/// How large a text or a list is, with all that is in it.
 fn size(value: &dyn Val) -> usize {
-    if let Some(text) = value.downcast_ref::<CelString>() {
-        text.inner().len()
-    } else if let Some(bytes) = value.downcast_ref::<CelBytes>() {
-        bytes.inner().len()
-    } else {
-        value.downcast_ref::<CelList>().map_or(0, |list| list.inner().iter().map(|item| 1 + size(item.as_ref())).sum())
-    }
+    let Size { values, bytes } = Size::of(value);
+    // The value itself is none of its elements.
+    (values + bytes).saturating_sub(1)
 }
 
 fn add<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {

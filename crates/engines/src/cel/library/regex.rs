@@ -14,6 +14,11 @@ use super::method;
 
 /// The largest program that a pattern compiles to, in bytes.
 const MAX_PROGRAM: usize = 2 * 1024 * 1024;
+/// The longest pattern, in bytes, and the longest that is kept compiled.
+const MAX_PATTERN: usize = 16 * 1024;
+const MAX_KEPT_PATTERN: usize = 1024;
+/// How many characters the longest name of a class has at most, with its brackets and colons.
+const MAX_CLASS: usize = 16;
 /// The most patterns that are kept compiled.
 const MAX_KEPT: usize = 256;
 
@@ -39,19 +44,31 @@ fn find_all<'b, 'v>(arguments: &[CowVal<'b, 'v>], limit: i64) -> Result<CowVal<'
 }
 
 pub(super) fn compile(name: &str, pattern: &str) -> Result<Regex> {
-    let mut kept = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(regex) = kept.get(pattern) {
+    if pattern.len() > MAX_PATTERN {
+        let why = format!("the pattern is longer than {MAX_PATTERN} bytes");
+        return Err(ExecutionError::function_error(name, why));
+    }
+    if let Some(regex) = COMPILED.lock().unwrap_or_else(PoisonError::into_inner).get(pattern) {
         return Ok(regex.clone());
     }
+    // Without the lock: nobody else is to wait for this.
     let regex = RegexBuilder::new(&translate(pattern))
         .size_limit(MAX_PROGRAM)
         .build()
         .map_err(|error| ExecutionError::function_error(name, format!("the pattern {pattern:?}: {error}")))?;
-    if kept.len() >= MAX_KEPT {
-        kept.clear();
+    if pattern.len() <= MAX_KEPT_PATTERN {
+        let mut kept = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= MAX_KEPT {
+            kept.clear();
+        }
+        kept.insert(pattern.to_owned(), regex.clone());
     }
-    kept.insert(pattern.to_owned(), regex.clone());
     Ok(regex)
+}
+
+/// The first so many characters.
+fn start(text: &str, characters: usize) -> &str {
+    text.char_indices().nth(characters).map_or(text, |(end, _)| &text[..end])
 }
 
 /// RE2's `\d`, `\s`, `\w` and `\b` know ASCII only, its classes have no operators, and it has `\Q…\E`.
@@ -94,7 +111,7 @@ fn translate(pattern: &str) -> String {
                 }
                 (length, None)
             }
-            ('[', Some(':')) => match rest.find(":]") {
+            ('[', Some(':')) => match start(rest, MAX_CLASS).find(":]") {
                 Some(end) => (end + 2, None),
                 None => (1, Some(r"\[")),
             },
@@ -142,5 +159,16 @@ mod tests {
             compile("matches", "(").is_err() && compile("matches", r"\").is_err() && compile("matches", "[").is_err()
         );
         assert!(compile("matches", "((a{100}){100}){100}").is_err(), "bombs are refused");
+    }
+
+    #[test]
+    fn long_patterns_are_refused_and_those_less_long_are_not_kept() {
+        let is_kept = |pattern: &str| COMPILED.lock().unwrap().contains_key(pattern);
+        for (length, compiles, kept) in [(1000, true, true), (1025, true, false), (MAX_PATTERN + 1, false, false)] {
+            let pattern = "a".repeat(length);
+            assert_eq!((compile("matches", &pattern).is_ok(), is_kept(&pattern)), (compiles, kept), "{length}");
+        }
+        // Each would search the rest.
+        assert_eq!(translate(&format!("[{}ü:]", "[:".repeat(9))), format!("[{}[:ü:]", r"\[:".repeat(8)));
     }
 }

@@ -4,8 +4,6 @@
 
 use serde_json::{Map, Value};
 
-use super::super::construct::TYPE;
-
 /// Lists of maps in Kubernetes' own kinds: the field, and the keys by which two items are the same.
 const LISTS: &[(&str, &[&str])] = &[
     ("conditions", &["type"]),
@@ -51,9 +49,6 @@ impl Merge {
         }
         let Value::Object(target) = target else { return Ok(()) };
         for (field, value) in patch {
-            if field == TYPE {
-                continue;
-            }
             let at = format!("{at}.{field}");
             match value {
                 Value::Object(value) => {

@@ -1,5 +1,6 @@
 //! The values on the way from `authorizer` to a decision.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cel::objects::Opaque;
@@ -13,17 +14,23 @@ pub(super) const GROUP: &str = "kubernetes.authorization.GroupCheck";
 pub(super) const RESOURCE: &str = "kubernetes.authorization.ResourceCheck";
 pub(super) const DECISION: &str = "kubernetes.authorization.Decision";
 
+/// What an authenticator says besides.
+pub(super) type Extra = BTreeMap<String, Vec<String>>;
+
 /// Somebody whose rights can be asked about.
 #[derive(Clone, Debug)]
 pub(super) struct Authorizer {
     pub asking: Arc<Asking>,
     pub user: Arc<str>,
+    pub uid: Arc<str>,
     pub groups: Arc<[String]>,
+    pub extra: Arc<Extra>,
 }
 
 impl PartialEq for Authorizer {
     fn eq(&self, other: &Self) -> bool {
-        self.user == other.user && self.groups == other.groups
+        let of = |it: &Self| (Arc::clone(&it.user), Arc::clone(&it.uid), Arc::clone(&it.groups), Arc::clone(&it.extra));
+        of(self) == of(other)
     }
 }
 
