@@ -15,8 +15,8 @@ const TEXT: usize = 64;
 pub(crate) fn apply(object: &mut Value, patch: &[PatchOperation]) -> Result<(), String> {
     let mut brought = 0;
     for (index, operation) in patch.iter().enumerate() {
-        let path = operation.path().as_str();
-        let within = |why: &str| format!("operation '/{index}' failed at path '{path}': {why}");
+        let place = operation.path().as_str();
+        let within = |why: &str| format!("operation '/{index}' failed at path '{place}': {why}");
         let from = match operation {
             PatchOperation::Copy(copy) => Some(&copy.from),
             PatchOperation::Move(moved) => Some(&moved.from),
@@ -37,7 +37,7 @@ pub(crate) fn apply(object: &mut Value, patch: &[PatchOperation]) -> Result<(), 
         if brought > MAX_BROUGHT {
             return Err(within(&format!("`copy` and `move` bring more than {MAX_BROUGHT} values")));
         }
-        let room = MAX_NESTING.checked_sub(path.matches('/').count());
+        let room = MAX_NESTING.checked_sub(place.matches('/').count());
         if value.is_some_and(|value| room.is_none_or(|room| is_deeper_than(value, room))) {
             return Err(within(&format!("the object would be nested deeper than {MAX_NESTING} levels")));
         }

@@ -80,7 +80,7 @@ pub(crate) type Function = dyn Fn(&[Value]) -> Result<Value, String> + Send + Sy
 #[cfg(feature = "wasm")]
 pub(crate) fn named(name: &str) -> Option<(usize, std::sync::Arc<Function>)> {
     let arity = arity(name)?;
-    if let Some((.., function)) = FUNCTIONS.iter().find(|(own, ..)| *own == name) {
+    if let Some((.., function)) = own().find(|(own, ..)| *own == name) {
         return Some((arity, std::sync::Arc::new(function)));
     }
     let guard = GUARDED.iter().find(|(guarded, _)| *guarded == name).map(|(_, guard)| *guard);

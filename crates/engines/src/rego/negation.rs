@@ -2,6 +2,8 @@
 //! the statement. regorus takes the call for undefined, and its negation for true. So the arguments are written as statements
 //! of their own before they are parsed again: `not f(input.x)` becomes `a := input.x; not f(a)`, on the same line.
 
+mod tokens;
+
 use std::collections::BTreeSet;
 
 use regorus::unstable::{BoolOp, Expr, Literal, LiteralStmt, Module, Query, Ref, Rule, Span};
@@ -9,6 +11,7 @@ use regorus::unstable::{BoolOp, Expr, Literal, LiteralStmt, Module, Query, Ref, 
 use super::builtins;
 use super::syntax::{Part, at, name_of, parts, path, rule_parts, statement_parts};
 use crate::CompileError;
+use tokens::Tokens;
 
 /// What the new variables' names begin with.
 const PREFIX: &str = "negated__";
@@ -20,61 +23,90 @@ struct Rewriting<'a> {
     source: &'a str,
     prefix: String,
     made: usize,
-    /// Names that stand for something in `data`: the module's rules, and what it imports.
+    /// Names that stand for something in `data`: the rules of the module's package, and what it imports.
     documents: BTreeSet<&'a str>,
+    tokens: Tokens,
 }
 
-/// The module's source with its negations written out; none if there is nothing to write out.
-pub(super) fn written_out(module: &Module) -> Result<Option<String>, CompileError> {
+/// The module's source with its negations written out; none if there is nothing to write out. The rules of its package may
+/// be in any of the modules.
+pub(super) fn written_out(module: &Module, modules: &[Ref<Module>]) -> Result<Option<String>, CompileError> {
     let source = module.package.span.source.contents();
     let mut prefix = PREFIX.to_owned();
     while source.contains(&prefix) {
         prefix.push('_');
     }
-    let names = module.policy.iter().filter_map(|rule| path(name_of(rule)).first().copied());
+    let package = path(&module.package.refr);
+    let siblings = modules.iter().filter(|other| path(&other.package.refr) == package);
+    let names = siblings.flat_map(|other| &other.policy).filter_map(|rule| path(name_of(rule)).first().copied());
     let imports = module.imports.iter().filter_map(|import| match &import.r#as {
         Some(alias) => Some(alias.text()),
         None => path(&import.refr).last().copied(),
     });
     let documents = names.chain(imports).chain(["input", "data"]).collect();
-    let mut rewriting = Rewriting { source, prefix, made: 0, documents };
+    let tokens = Tokens::of(&module.package.span.source)?;
+    let mut rewriting = Rewriting { source, prefix, made: 0, documents, tokens };
     let mut edits = Vec::new();
     for rule in &module.policy {
         edits.extend(rewriting.rule(rule)?);
     }
-    Ok(if edits.is_empty() { None } else { Some(rewriting.spliced(0, source.len(), edits)) })
+    rewriting.whole(edits, &module.package.span)
 }
 
 /// The same for a query that stands alone.
 pub(super) fn query_written_out(query: &Query) -> Result<Option<String>, CompileError> {
     let source = query.span.source.contents();
     let documents = ["input", "data"].into();
-    let mut rewriting = Rewriting { source, prefix: PREFIX.to_owned(), made: 0, documents };
+    let tokens = Tokens::of(&query.span.source)?;
+    let mut rewriting = Rewriting { source, prefix: PREFIX.to_owned(), made: 0, documents, tokens };
     let edits = rewriting.query(query)?;
-    Ok(if edits.is_empty() { None } else { Some(rewriting.spliced(0, source.len(), edits)) })
-}
-
-fn range(span: &Span) -> (usize, usize) {
-    (span.start as usize, span.end as usize)
-}
-
-/// What is walked, if an expression is a `walk` without an output.
-fn walked(expression: &Expr) -> Option<&Expr> {
-    match expression {
-        Expr::Call { fcn, params, .. } if path(fcn) == ["walk"] && params.len() == 1 => {
-            params.first().map(AsRef::as_ref)
-        }
-        _ => None,
-    }
-}
-
-/// regorus takes the list of all pairs for its value.
-fn check_walk(expression: &Expr) -> Result<(), CompileError> {
-    let message = "`walk` has many values: write walk(x, [path, value])";
-    if walked(expression).is_none() { Ok(()) } else { Err(CompileError::Unsupported(at(expression.span(), message))) }
+    rewriting.whole(edits, &query.span)
 }
 
 impl Rewriting<'_> {
+    /// The whole source with the edits. Refuses it if a cut went through a string: what would be left might still be Rego,
+    /// of another meaning.
+    fn whole(&self, edits: Vec<Edit>, about: &Span) -> Result<Option<String>, CompileError> {
+        if edits.is_empty() {
+            return Ok(None);
+        }
+        let text = self.spliced(0, self.source.len(), edits);
+        if self.tokens.are_kept_in(&text, &self.prefix)? {
+            return Ok(Some(text));
+        }
+        let message =
+            "its negations cannot be written out as OPA reads them: assign the arguments of negated calls before";
+        Err(CompileError::Unsupported(at(about, message)))
+    }
+
+    fn range(&self, span: &Span) -> (usize, usize) {
+        self.tokens.range(span)
+    }
+
+    /// Whether a function is one of the policy's own, whatever builtin has its name.
+    fn is_own(&self, function: &Expr) -> bool {
+        path(function).first().is_some_and(|name| self.documents.contains(name))
+    }
+
+    /// What is walked, if an expression is a `walk` without an output.
+    fn walked<'e>(&self, expression: &'e Expr) -> Option<&'e Expr> {
+        match expression {
+            Expr::Call { fcn, params, .. } if path(fcn) == ["walk"] && params.len() == 1 && !self.is_own(fcn) => {
+                params.first().map(AsRef::as_ref)
+            }
+            _ => None,
+        }
+    }
+
+    /// regorus takes the list of all pairs for its value.
+    fn check_walk(&self, expression: &Expr) -> Result<(), CompileError> {
+        let message = "`walk` has many values: write walk(x, [path, value])";
+        match self.walked(expression) {
+            None => Ok(()),
+            Some(_) => Err(CompileError::Unsupported(at(expression.span(), message))),
+        }
+    }
+
     /// The source from `start` to `end` with the edits inside of it.
     fn spliced(&self, start: usize, end: usize, mut edits: Vec<Edit>) -> String {
         edits.sort_unstable_by_key(|(start, ..)| *start);
@@ -94,7 +126,7 @@ impl Rewriting<'_> {
         // `p if not q`: what becomes several statements needs braces.
         for query in bodies.iter().map(|body| &body.query) {
             let Some(only) = query.stmts.first().filter(|only| only.span.start == query.span.start) else { continue };
-            let (start, end) = range(&only.span);
+            let (start, end) = self.range(&only.span);
             if let Some((.., text)) = edits.iter_mut().find(|edit| edit.0 == start && edit.1 == end) {
                 *text = format!("{{ {text} }}");
             }
@@ -128,7 +160,7 @@ impl Rewriting<'_> {
     /// Two spellings of a call with an output, of which regorus knows but one: `f(x, y)` for `y = f(x)` if the function is
     /// ours, and `walk(x, y)` alone, as it has many outputs.
     fn statement(&mut self, statement: &LiteralStmt, expression: &Expr) -> Result<Vec<Edit>, CompileError> {
-        let (start, end) = range(expression.span());
+        let (start, end) = self.range(expression.span());
         let mut edits = Vec::new();
         for modifier in &statement.with_mods {
             edits.extend(self.expression(&modifier.refr)?);
@@ -137,7 +169,8 @@ impl Rewriting<'_> {
         match expression {
             Expr::Call { fcn, params, .. } => {
                 let name = path(fcn).join(".");
-                if let Some((output, arguments)) = params.split_last()
+                if !self.is_own(fcn)
+                    && let Some((output, arguments)) = params.split_last()
                     && builtins::addition(&name) == Some(arguments.len())
                 {
                     let output = self.written(output)?;
@@ -148,7 +181,7 @@ impl Rewriting<'_> {
                 }
             }
             Expr::AssignExpr { lhs, rhs, .. } => {
-                if let Some(walked) = walked(rhs) {
+                if let Some(walked) = self.walked(rhs) {
                     let text = format!("walk({}, {})", self.written(walked)?, self.written(lhs)?);
                     edits.push((start, end, text));
                     return Ok(edits);
@@ -161,14 +194,14 @@ impl Rewriting<'_> {
     }
 
     fn written(&mut self, expression: &Expr) -> Result<String, CompileError> {
-        let (start, end) = range(expression.span());
+        let (start, end) = self.range(expression.span());
         let edits = self.expression(expression)?;
         Ok(self.spliced(start, end, edits))
     }
 
     /// What is to be written out inside of an expression: its comprehensions.
     fn expression(&mut self, expression: &Expr) -> Result<Vec<Edit>, CompileError> {
-        check_walk(expression)?;
+        self.check_walk(expression)?;
         self.all(parts(expression))
     }
 
@@ -184,10 +217,11 @@ impl Rewriting<'_> {
             edits.extend(inner);
             return Ok(edits);
         }
-        let with = self.spliced(not.end as usize, statement.span.end as usize, edits);
-        let negation = self.spliced(not.start as usize, not.end as usize, inner);
+        let (start, end) = self.range(&statement.span);
+        let (not_start, not_end) = self.range(not);
+        let with = self.spliced(not_end, end, edits);
+        let negation = self.spliced(not_start, not_end, inner);
         let before: Vec<String> = before.iter().map(|assignment| format!("{assignment}{with}")).collect();
-        let (start, end) = range(&statement.span);
         Ok(vec![(start, end, format!("{}; {negation}{with}", before.join("; ")))])
     }
 
@@ -277,7 +311,7 @@ impl Rewriting<'_> {
             Expr::Var { .. } => Vec::new(),
             Expr::RefDot { .. } | Expr::RefBrack { .. } => self.indexes(expression, nested, before)?,
             Expr::Call { params, .. } => {
-                check_walk(expression)?;
+                self.check_walk(expression)?;
                 self.arguments(params, true, before)?
             }
             Expr::UnaryExpr { expr, .. } if matches!(expr.as_ref(), Expr::Number { .. }) => return Ok(Vec::new()),
@@ -291,7 +325,7 @@ impl Rewriting<'_> {
             }
             _ => return self.expression(expression),
         };
-        let (start, end) = range(expression.span());
+        let (start, end) = self.range(expression.span());
         let text = self.spliced(start, end, inner);
         self.made += 1;
         let name = format!("{}{}", self.prefix, self.made);

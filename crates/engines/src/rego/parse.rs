@@ -42,8 +42,9 @@ pub(super) fn parse(texts: &[Text<'_>], documents: Documents) -> Result<Engine, 
     }
     inspect::inspect(engine.get_modules(), documents)?;
     let mut changed = false;
-    for (module, parsed) in engine.get_modules().iter().zip(&mut parsed) {
-        if let Some(text) = negation::written_out(module)? {
+    let modules = engine.get_modules();
+    for (module, parsed) in modules.iter().zip(&mut parsed) {
+        if let Some(text) = negation::written_out(module, modules)? {
             parsed.text = text;
             changed = true;
         }

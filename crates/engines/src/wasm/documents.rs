@@ -1,10 +1,11 @@
 //! The data of compiled Rego: settings and Kubernetes objects, as the policies of OPA and Gatekeeper look for them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tokio::sync::Mutex;
 use tokio::time::timeout_at;
 
 use super::metadata::ExecutionMode;
@@ -21,10 +22,10 @@ struct Made {
     data: Arc<[u8]>,
 }
 
-/// What was last made of the host's objects.
+/// What was last made of the host's objects. Who makes it holds the lock, so that one at a time does.
 #[derive(Debug, Default)]
 pub(super) struct Documents {
-    made: Mutex<Option<Made>>,
+    made: Arc<Mutex<Option<Made>>>,
 }
 
 impl Documents {
@@ -36,7 +37,8 @@ impl Documents {
         host: &dyn Host,
         deadline: Deadline,
     ) -> Result<Arc<[u8]>, EvaluationError> {
-        let objects = match timeout_at(deadline.instant().into(), host.objects(deadline)).await {
+        let until = deadline.instant().into();
+        let objects = match timeout_at(until, host.objects(deadline)).await {
             Ok(Ok(objects)) => objects,
             Ok(Err(why)) => return Err(EvaluationError::Failed(format!("the policy's Kubernetes objects: {why}"))),
             Err(_) => return Err(EvaluationError::DeadlineExceeded),
@@ -44,29 +46,27 @@ impl Documents {
         if mode != ExecutionMode::Gatekeeper && objects.resources.is_empty() {
             return Ok(Arc::clone(settings));
         }
-        if let Some(made) = self.made_of(&objects) {
-            return Ok(made);
+        let lock = timeout_at(until, Arc::clone(&self.made).lock_owned()).await;
+        let mut last = lock.map_err(|_| EvaluationError::DeadlineExceeded)?;
+        if let Some(known) = last.as_ref().filter(|made| Arc::ptr_eq(&made.of, &objects)) {
+            return Ok(Arc::clone(&known.data));
         }
-        let data = if objects.resources.is_empty() {
-            make(mode, settings, &objects)?
-        } else {
-            // There may be very many.
-            let (settings, objects) = (Arc::clone(settings), Arc::clone(&objects));
-            let making = tokio::task::spawn_blocking(move || make(mode, &settings, &objects));
-            match timeout_at(deadline.instant().into(), making).await {
-                Ok(Ok(data)) => data?,
-                Ok(Err(stopped)) => return Err(EvaluationError::Failed(stopped.to_string())),
-                Err(_) => return Err(EvaluationError::DeadlineExceeded),
-            }
+        let is_small = objects.resources.is_empty();
+        let settings = Arc::clone(settings);
+        // Keeps what it made, also when nobody waits for it any more: the next one would not have more time.
+        let making = move || {
+            let data: Arc<[u8]> = make(mode, &settings, &objects)?.into();
+            *last = Some(Made { of: objects, data: Arc::clone(&data) });
+            Ok(data)
         };
-        let data: Arc<[u8]> = data.into();
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(Made { of: objects, data: Arc::clone(&data) });
-        Ok(data)
-    }
-
-    fn made_of(&self, objects: &Arc<Objects>) -> Option<Arc<[u8]>> {
-        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.as_ref().filter(|made| Arc::ptr_eq(&made.of, objects)).map(|made| Arc::clone(&made.data))
+        if is_small {
+            return making();
+        }
+        match timeout_at(until, tokio::task::spawn_blocking(making)).await {
+            Ok(Ok(data)) => data,
+            Ok(Err(stopped)) => Err(EvaluationError::Failed(stopped.to_string())),
+            Err(_) => Err(EvaluationError::DeadlineExceeded),
+        }
     }
 }
 
@@ -159,7 +159,11 @@ impl<'a> Node<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+    use std::time::Duration;
+
     use super::*;
+    use crate::host::{Asked, HostCall};
     use serde_json::json;
 
     fn objects() -> Objects {
@@ -214,5 +218,39 @@ mod tests {
             "namespace": {"x": {"networking.k8s.io/v1": {"Ingress": {"i": i, "j": j}}}},
         }});
         assert_eq!(made(ExecutionMode::Gatekeeper), expected);
+    }
+
+    #[derive(Debug)]
+    struct Cluster(Arc<Objects>);
+
+    impl Host for Cluster {
+        fn call<'a>(&'a self, _: HostCall<'a>, _: Deadline) -> Asked<'a, Vec<u8>> {
+            Box::pin(ready(Err("no".into())))
+        }
+
+        fn objects(&self, _: Deadline) -> Asked<'_, Arc<Objects>> {
+            Box::pin(ready(Ok(Arc::clone(&self.0))))
+        }
+
+        fn namespace<'a>(&'a self, _: &'a str, _: Deadline) -> Asked<'a, Option<Arc<Value>>> {
+            Box::pin(ready(Ok(None)))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_took_too_long_is_made_once_and_kept() {
+        let mut objects = objects();
+        let service = |number: usize| Arc::new(json!({"metadata": {"name": number.to_string(), "namespace": "x"}}));
+        objects.resources[2].objects = (0..50_000).map(service).collect();
+        let (documents, host) = (Documents::default(), Cluster(Arc::new(objects)));
+        let (mode, settings) = (ExecutionMode::Opa, Arc::from(*b"{}"));
+        for _ in 0..3 {
+            let data = documents.data(mode, &settings, &host, Deadline::after(Duration::ZERO)).await;
+            assert_eq!(data, Err(EvaluationError::DeadlineExceeded));
+        }
+        // Waits for who makes it.
+        let kept = documents.made.lock().await.as_ref().map(|made| Arc::clone(&made.data)).unwrap();
+        let data = documents.data(mode, &settings, &host, Deadline::after(Duration::from_mins(1))).await.unwrap();
+        assert!(Arc::ptr_eq(&kept, &data));
     }
 }

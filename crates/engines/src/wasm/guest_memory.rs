@@ -70,6 +70,14 @@ impl GuestMemory<'_> {
         end.map(|end| &rest[..end]).ok_or_else(|| self.bad(address, rest.len().min(limit), "no text ends there"))
     }
 
+    /// The beginning of such a text, of at most so many bytes.
+    pub(super) fn beginning(&self, address: u32, limit: usize) -> wasmtime::Result<&[u8]> {
+        let rest = self.bytes.get(address as usize..).ok_or_else(|| self.bad(address, 0, "no text begins there"))?;
+        let beginning = &rest[..rest.len().min(limit)];
+        let end = beginning.iter().position(|byte| *byte == 0);
+        Ok(&beginning[..end.unwrap_or(beginning.len())])
+    }
+
     pub(super) fn write(&mut self, address: u32, bytes: &[u8]) -> wasmtime::Result<()> {
         self.write_pieces(address, &[bytes])
     }

@@ -120,7 +120,7 @@ fn abort(mut caller: Caller<'_, State>, address: u32) -> wasmtime::Result<()> {
 
 fn println(mut caller: Caller<'_, State>, address: u32) -> wasmtime::Result<()> {
     let (memory, state) = guest_memory::of(&mut caller, "opa_println")?;
-    let text = String::from_utf8_lossy(memory.c_string(address, log::LINE)?).into_owned();
+    let text = String::from_utf8_lossy(memory.beginning(address, log::LINE)?).into_owned();
     if log::is_wanted(state) {
         log::line(state, "print", &text);
     }

@@ -141,8 +141,10 @@ async fn a_policy_that_gives_up_says_why() {
         Rego::evaluating("(call $abort (i32.const 2048)) (i32.const 0)").text(TEXT, "a conflict").failure().await;
     assert_eq!(text, "the policy gave up: a conflict");
     assert_eq!(Rego::evaluating("(i32.const 3)").failure().await, "the evaluation ended with the error 3");
-    let printing = Rego::evaluating("(call $println (i32.const 2048)) (i32.const 3)").text(TEXT, "hello");
-    assert_eq!(printing.failure().await, "the evaluation ended with the error 3");
+    for text in ["hello", &"long".repeat(400)] {
+        let printing = Rego::evaluating("(call $println (i32.const 2048)) (i32.const 3)").text(TEXT, text);
+        assert_eq!(printing.failure().await, "the evaluation ended with the error 3");
+    }
 }
 
 #[tokio::test]
@@ -175,6 +177,11 @@ async fn builtins_are_those_of_the_rego_engine() {
         ("time.parse_rfc3339_ns", &[r#""1970-01-01T00:00:01Z""#], "1000000000"),
         ("object.union_n", &[r#"[{"a":1},{"b":set()}]"#], r#"{"a":1,"b":set()}"#),
         ("trace", &[r#""here""#], "true"),
+        ("crypto.sha256", &[r#""a""#], r#""ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb""#),
+        ("crypto.hmac.equal", &[r#""a""#, r#""a""#], "true"),
+        ("io.jwt.decode", &[r#""eyJhbGciOiJub25lIn0.e30.""#], r#"[{"alg":"none"},{},""]"#),
+        ("net.cidr_merge", &[r#"["192.0.128.0/24","192.0.129.0/24"]"#], r#"{"192.0.128.0/23"}"#),
+        ("net.cidr_contains_matches", &[r#""1.1.1.0/24""#, r#""1.1.1.128""#], r#"{["1.1.1.0/24","1.1.1.128"]}"#),
     ] {
         let text = Rego::asking(builtin, arguments).failure().await;
         assert_eq!(text, format!("the policy gave up: {expected}"), "{builtin}");

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use cel::common::types::{CelBytes, CelList, CelMap, CelMapKey, CelOptional, CelString, DYN_TYPE};
-use cel::common::value::{CowVal, Val};
+use cel::common::value::Val;
 use cel::{DeclarationError, Env, ExecutionError};
 
 use super::argument::{Result, argument};

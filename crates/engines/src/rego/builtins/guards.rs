@@ -15,6 +15,8 @@ const MAX_GLOB_NESTING: usize = 16;
 const MAX_EXPONENT: u32 = 400;
 /// The longest text of a quantity with its unit, in bytes.
 const MAX_QUANTITY: usize = 1000;
+/// The longest regular expression, in bytes: reading one does not end at the deadline.
+const MAX_PATTERN: usize = 64 * 1024;
 /// The longest shift, in bits.
 const MAX_SHIFT: f64 = 4096.0;
 
@@ -78,6 +80,7 @@ pub(in crate::rego) fn pattern_is_valid(pattern: &Value) -> Result<(), String> {
 
 fn read_pattern(pattern: &Value) -> Result<Value, String> {
     let Value::String(text) = pattern else { return Ok(pattern.clone()) };
+    allow(text.len() <= MAX_PATTERN, "the regular expression is too long")?;
     let refused = |why: &str| format!("{text:?} is no regular expression{why}");
     let pattern = Value::from(pattern::translated(text).map_err(|why| refused(&format!(": {why}")))?);
     match call("regex.is_valid", std::slice::from_ref(&pattern))? {

@@ -28,8 +28,9 @@ pub(super) fn translated(pattern: &str) -> Result<String, String> {
 
 /// `{2}`, `{2,}` or `{2,3}`; all else is a brace.
 fn is_repetition(rest: &Peekable<Chars<'_>>) -> bool {
-    let inside: String = rest.clone().take_while(|character| *character != '}').collect();
-    let closed = rest.clone().any(|character| character == '}');
+    // No further than its own characters: each brace would read all that follows.
+    let inside: String = rest.clone().take_while(|character| character.is_ascii_digit() || *character == ',').collect();
+    let closed = rest.clone().nth(inside.len()) == Some('}');
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (least, most) = inside.split_once(',').unwrap_or((&inside, "0"));
     closed && is_number(least) && (most.is_empty() || is_number(most))
@@ -65,6 +66,18 @@ fn escape(rest: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> R
         '<' | '>' => {
             out.push(character);
             return Ok(());
+        }
+        // The braces are part of it: `\p{L}`, `\x{1F600}`.
+        'p' | 'P' | 'x' if rest.peek() == Some(&'{') => {
+            out.push('\\');
+            out.push(character);
+            for inside in rest.by_ref() {
+                out.push(inside);
+                if inside == '}' {
+                    return Ok(());
+                }
+            }
+            return Err("a brace is not closed".into());
         }
         _ => {
             out.push('\\');
@@ -122,9 +135,12 @@ fn class(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String>
     Err("a class is not closed".into())
 }
 
+/// The longest name of such a class, with its brackets.
+const POSIX: usize = 16;
+
 /// `[:alpha:]`, inside of a class.
 fn posix(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
-    let text: String = rest.clone().collect();
+    let text: String = rest.clone().take(POSIX).collect();
     match text.find(":]") {
         Some(end) => {
             out.push('[');
@@ -156,12 +172,26 @@ mod tests {
             ("a{b}{,2}", r"a\{b}\{,2}"),
             (r"\Qa.b\E.", r"a\.b."),
             (r"\<a\>", "<a>"),
+            (r"^\p{L}+\P{Greek}\pN$", r"^\p{L}+\P{Greek}\pN$"),
+            (r"\x{1F600}{2}\x41[\p{Lu}\x{41}]", r"\x{1F600}{2}\x41[\p{Lu}\x{41}]"),
+            ("a{1000,1000}{1,2,3}{1", r"a{1000,1000}\{1,2,3}\{1"),
             ("(?i)a(?:b)(?P<n>c)", "(?i)a(?:b)(?P<n>c)"),
         ] {
             assert_eq!(translated(pattern).as_deref(), Ok(expected), "{pattern}");
         }
-        for wrong in ["a\\", "[a", "(?x) a", r"\C"] {
+        for wrong in ["a\\", "[a", "(?x) a", r"\C", r"\p{L"] {
             assert!(translated(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn long_patterns_are_read_in_one_go() {
+        let started = std::time::Instant::now();
+        for piece in ["{", "{1", "[:", "(?i"] {
+            for begin in ["", "["] {
+                _ = translated(&format!("{begin}{}", piece.repeat((64 << 10) / piece.len())));
+            }
+        }
+        assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
     }
 }

@@ -4,11 +4,17 @@ use super::*;
 use regorus::Engine;
 
 fn written(body: &str) -> Result<String, CompileError> {
+    written_beside("package p", body)
+}
+
+fn written_beside(other: &str, body: &str) -> Result<String, CompileError> {
     let mut engine = Engine::new();
     engine.set_rego_v0(true);
     let source = format!("package p\nimport future.keywords\nq = 1\n{body}");
     engine.add_policy("policy.rego".into(), source.clone()).unwrap();
-    let text = written_out(&engine.get_modules()[0])?.unwrap_or(source);
+    engine.add_policy("other.rego".into(), other.to_owned()).unwrap();
+    let modules = engine.get_modules();
+    let text = written_out(&modules[0], modules)?.unwrap_or(source);
     Ok(text.lines().skip(3).collect::<Vec<_>>().join("\n"))
 }
 
@@ -62,5 +68,74 @@ fn what_opa_calls_unsafe_is_refused() {
     for body in ["r { not f(input.a[_]) }", "r { not input.a[_] == 1 }", "r { not _ in [1] }"] {
         let error = written(body).unwrap_err().to_string();
         assert!(error.starts_with("line 4, column"), "{error}");
+    }
+}
+
+/// regorus' spans leave the quotes out.
+#[test]
+fn strings_keep_their_quotes() {
+    for (body, expected) in [
+        (
+            r#"r { not bad(input.request.kind.kind == "Pod") }"#,
+            r#"r { negated__1 := input.request.kind.kind; negated__2 := (negated__1 == "Pod"); not bad(negated__2) }"#,
+        ),
+        (
+            r#"r { not f(input.a, input.b == "x") }"#,
+            "r { negated__1 := input.a; negated__2 := input.b; negated__3 := (negated__2 == \"x\"); \
+             not f(negated__1, negated__3) }",
+        ),
+        (
+            r#"r { not (input.a == "x") == input.b }"#,
+            r#"r { negated__1 := input.a; negated__2 := (negated__1 == "x"); not (negated__2) == input.b }"#,
+        ),
+        (
+            r#"r if not lower(input.kind) == "pod""#,
+            r#"r if { negated__1 := input.kind; negated__2 := lower(negated__1); not negated__2 == "pod" }"#,
+        ),
+        (
+            "r if not lower(input.kind) == `pod`",
+            "r if { negated__1 := input.kind; negated__2 := lower(negated__1); not negated__2 == `pod` }",
+        ),
+        (
+            r#"r if not f(input.m) with input.z as """#,
+            r#"r if { negated__1 := input.m with input.z as ""; not f(negated__1) with input.z as "" }"#,
+        ),
+        (
+            r#"r { not f(input.m) with input.z as "abc" }"#,
+            r#"r { negated__1 := input.m with input.z as "abc"; not f(negated__1) with input.z as "abc" }"#,
+        ),
+        (
+            r#"r { not any([x == "a", y == "b"]) }"#,
+            r#"r { negated__1 := (x == "a"); negated__2 := (y == "b"); not any([negated__1, negated__2]) }"#,
+        ),
+        (r#"r { crypto.sha256("x", y) }"#, r#"r { y = crypto.sha256("x") }"#),
+        ("r { crypto.sha256(`x`, \"é\") }", "r { \"é\" = crypto.sha256(`x`) }"),
+        (
+            r#"r { not f("x" == input.a) }"#,
+            r#"r { negated__1 := input.a; negated__2 := ("x" == negated__1); not f(negated__2) }"#,
+        ),
+        ("r { not f(`` == x) }", "r { negated__1 := (`` == x); not f(negated__1) }"),
+        ("r { not f(x == ``) }", "r { negated__1 := (x == ``); not f(negated__1) }"),
+        (r#"r { not f(x == "") }"#, r#"r { negated__1 := (x == ""); not f(negated__1) }"#),
+        (r#"r { not f("" == "\"") }"#, r#"r { negated__1 := ("" == "\""); not f(negated__1) }"#),
+        (r#"r { not f(input["a"]) }"#, r#"r { negated__1 := input["a"]; not f(negated__1) }"#),
+        (r#"r { not "a" != "b" }"#, r#"r { not "a" != "b" }"#),
+    ] {
+        assert_eq!(written(body).unwrap(), expected, "{body}");
+    }
+}
+
+#[test]
+fn rules_of_the_package_are_documents_in_whichever_module_they_are() {
+    let body = "r { not f(elsewhere) }";
+    let hoisted = "r { negated__1 := elsewhere; not f(negated__1) }";
+    assert_eq!(written_beside("package p\nelsewhere { input.x }", body).unwrap(), hoisted);
+    assert_eq!(written_beside("package p.q\nelsewhere { input.x }", body).unwrap(), body);
+}
+
+#[test]
+fn functions_of_the_policy_are_no_builtins() {
+    for same in ["any(xs, x) { xs[_] == x }\nr { any(input.l, 1) }", "walk(x) = 1 { x }\nr { y := walk(input.l) }"] {
+        assert_eq!(written(same).unwrap(), same);
     }
 }
