@@ -66,6 +66,13 @@ pub(super) fn compile(name: &str, pattern: &str) -> Result<Regex> {
     Ok(regex)
 }
 
+/// Where a class with a name, such as `[:alpha:]`, ends.
+fn class_end(text: &str) -> Option<usize> {
+    let end = text.find(":]")?;
+    let name = text.get(2..end)?.trim_start_matches('^');
+    name.chars().all(|character| character.is_ascii_alphabetic()).then_some(end + 2)
+}
+
 /// The first so many characters.
 fn start(text: &str, characters: usize) -> &str {
     text.char_indices().nth(characters).map_or(text, |(end, _)| &text[..end])
@@ -111,8 +118,8 @@ fn translate(pattern: &str) -> String {
                 }
                 (length, None)
             }
-            ('[', Some(':')) => match start(rest, MAX_CLASS).find(":]") {
-                Some(end) => (end + 2, None),
+            ('[', Some(':')) => match class_end(start(rest, MAX_CLASS)) {
+                Some(end) => (end, None),
                 None => (1, Some(r"\[")),
             },
             ('[', _) => (1, Some(r"\[")),
@@ -169,6 +176,6 @@ mod tests {
             assert_eq!((compile("matches", &pattern).is_ok(), is_kept(&pattern)), (compiles, kept), "{length}");
         }
         // Each would search the rest.
-        assert_eq!(translate(&format!("[{}ü:]", "[:".repeat(9))), format!("[{}[:ü:]", r"\[:".repeat(8)));
+        assert_eq!(translate(&format!("[{}ü:]", "[:".repeat(9))), format!("[{}ü:]", r"\[:".repeat(9)));
     }
 }
