@@ -166,7 +166,7 @@ impl Process {
     /// If the process has ended, with the end of its log.
     pub fn ensure_running(&mut self) -> Result<()> {
         let Some(status) = self.child.try_wait()? else { return Ok(()) };
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let log = std::fs::read_to_string(&self.log).unwrap_or_else(|error| format!("(not readable: {error})"));
         let lines: Vec<&str> = log.lines().collect();
         let end = lines[lines.len().saturating_sub(10)..].join("\n");
         bail!("{} ended ({status}); the end of {}:\n{end}", self.name, self.log.display())

@@ -1,6 +1,7 @@
 //! The store of a control plane.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use kube::{Client, Config};
@@ -15,12 +16,13 @@ use crate::{Folder, Proxy};
 #[derive(Debug)]
 pub(super) struct Etcd {
     process: Process,
+    data: PathBuf,
     port: Port,
     _peer_port: Port,
     /// From a node's network.
     _forward: Option<Proxy>,
     client: Identity,
-    authority: std::path::PathBuf,
+    authority: PathBuf,
 }
 
 impl Etcd {
@@ -30,9 +32,10 @@ impl Etcd {
         let client = secrets.etcd.client("kube-apiserver", None)?;
         let url = format!("https://127.0.0.1:{}", port.number());
         let peer_url = format!("http://127.0.0.1:{}", peer_port.number());
+        let data = folder.path().join("etcd");
         let invocation = Invocation::new(&programs.etcd)
             .flag("name", "e2e")
-            .flag("data-dir", folder.path().join("etcd"))
+            .flag("data-dir", &data)
             // What survives a power cut of a test machine interests nobody.
             .argument("--unsafe-no-fsync")
             .flag("listen-client-urls", &url)
@@ -47,7 +50,7 @@ impl Etcd {
         let process = Process::start("etcd", place.run(invocation), folder.log("etcd"))?;
         let forward = place.reach(port.number()).await?;
         let authority = secrets.etcd.certificate();
-        Ok(Self { process, port, _peer_port: peer_port, _forward: forward, client, authority })
+        Ok(Self { process, data, port, _peer_port: peer_port, _forward: forward, client, authority })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -75,5 +78,13 @@ impl Etcd {
         let config: Config = crate::kubeconfig::config(&file).await?;
         let request = http::Request::post(format!("/v3/kv/{method}")).body(serde_json::to_vec(request)?)?;
         Ok(Client::try_from(config)?.request(request).await?)
+    }
+}
+
+impl Drop for Etcd {
+    /// Logs outlive the run, the data do not: each etcd sets 128 MB aside, and there are more than a hundred runs.
+    fn drop(&mut self) {
+        self.process.kill();
+        let _ = std::fs::remove_dir_all(&self.data);
     }
 }
