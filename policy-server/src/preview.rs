@@ -94,10 +94,7 @@ impl Previews {
         let (ended, worker) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         std::thread::Builder::new().name("preview".to_owned()).spawn(move || {
-            // On Linux this concerns this thread and those that it starts: the blocking pool of its runtime.
-            if cfg!(target_os = "linux")
-                && let Err(error) = rustix::process::nice(19)
-            {
+            if let Err(error) = give_way() {
                 tracing::warn!(%error, "previews run at normal priority");
             }
             runtime.block_on(work(receiver, concurrency));
@@ -118,6 +115,22 @@ impl Previews {
             }
         }
     }
+}
+
+/// Lets this thread, and those that it starts (the blocking pool of its runtime), run only when a CPU has nothing else
+/// to do. A CPU that is busy with nothing but them counts as idle when a live request looks for one; at nice 19, it would
+/// wait for the end of their time slice.
+#[cfg(target_os = "linux")]
+fn give_way() -> Result<(), thread_priority::Error> {
+    use thread_priority::{NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy};
+    let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+    thread_priority::set_thread_priority_and_policy(thread_priority::thread_native_id(), ThreadPriority::Min, policy)
+}
+
+/// Elsewhere threads have no such priority.
+#[cfg(not(target_os = "linux"))]
+fn give_way() -> Result<(), std::convert::Infallible> {
+    Ok(())
 }
 
 async fn work(mut receiver: mpsc::Receiver<(Job, OwnedSemaphorePermit)>, concurrency: u32) {

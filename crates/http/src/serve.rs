@@ -23,9 +23,6 @@ use crate::client::ClientCertificates;
 
 /// How long a client may take for its TLS handshake.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-/// How long a connection of HTTP/1.1 may be idle. API servers give theirs up after 90 s: they must be the first, or a
-/// request may meet the end of its connection.
-const IDLE_DEADLINE: Duration = Duration::from_mins(2);
 /// Connections at the same time; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 8192;
 /// Requests at the same time on one HTTP/2 connection.
@@ -129,7 +126,8 @@ async fn connection(
     watcher: hyper_util::server::graceful::Watcher,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_DEADLINE);
+    // The watch has clocks of its own.
+    builder.http1().header_read_timeout(None);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -160,7 +158,7 @@ async fn connection(
                 tracing::debug!(%error, "connection ended");
             }
         }
-        () = watch.expired() => tracing::debug!("connection ended: no request in time"),
+        () = watch.expired(is_http2) => tracing::debug!("connection ended: no request in time"),
     }
 }
 

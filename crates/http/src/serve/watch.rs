@@ -1,6 +1,6 @@
 //! Ends connections whose clients send nothing, or a request's head too slowly. hyper has one clock for both the
-//! head and the idle time between requests, and none before the first byte of HTTP/2: API servers keep idle
-//! connections for 90 s, and nobody needs 10 s for a head.
+//! head and the idle time between requests, which it sets for each request anew, and none before the first byte of
+//! HTTP/2: API servers keep idle connections for 90 s, and nobody needs 10 s for a head.
 
 use std::io;
 use std::pin::Pin;
@@ -13,6 +13,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// How long a client may take for the head of a request, from its first byte; for the first request, from the
 /// beginning of the connection.
 const HEAD: Duration = Duration::from_secs(10);
+/// How long a connection of HTTP/1.1 may be idle. API servers give theirs up after 90 s: they must be the first, or a
+/// request may meet the end of its connection. One of HTTP/2 is asked whether its client is still there.
+const IDLE: Duration = Duration::from_mins(2);
 /// How often the clock is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -23,7 +26,18 @@ enum State {
     Head(Instant),
     /// Requests that are being answered.
     Busy(usize),
-    Idle,
+    /// Since then.
+    Idle(Instant),
+}
+
+impl State {
+    fn is_overdue(self, is_http2: bool, now: Instant) -> bool {
+        match self {
+            Self::Head(since) => now.duration_since(since) >= HEAD,
+            Self::Idle(since) => !is_http2 && now.duration_since(since) >= IDLE,
+            Self::Busy(_) => false,
+        }
+    }
 }
 
 /// The clock of one connection.
@@ -54,23 +68,23 @@ impl Watch {
     pub(super) fn end(&self) {
         self.change(|state| match state {
             State::Busy(requests) if requests > 1 => State::Busy(requests - 1),
-            _ => State::Idle,
+            _ => State::Idle(Instant::now()),
         });
     }
 
     fn read(&self) {
         self.change(|state| match state {
-            State::Idle => State::Head(Instant::now()),
+            State::Idle(_) => State::Head(Instant::now()),
             state => state,
         });
     }
 
-    /// Ends when a head has taken too long.
-    pub(super) async fn expired(&self) {
+    /// Ends when a head or the next request has taken too long.
+    pub(super) async fn expired(&self, is_http2: bool) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let state = *self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if matches!(state, State::Head(since) if since.elapsed() >= HEAD) {
+            if state.is_overdue(is_http2, Instant::now()) {
                 return;
             }
         }
@@ -121,5 +135,41 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_client_that_is_waited_for_is_overdue() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        for (state, is_http2, after, overdue) in [
+            (State::Head(start), false, HEAD, true),
+            (State::Head(start), true, HEAD, true),
+            (State::Head(start), false, HEAD - second, false),
+            (State::Idle(start), false, IDLE, true),
+            (State::Idle(start), false, IDLE - second, false),
+            (State::Idle(start), true, 10 * IDLE, false),
+            (State::Busy(1), false, 10 * IDLE, false),
+        ] {
+            assert_eq!(state.is_overdue(is_http2, start + after), overdue, "{state:?}, HTTP/2: {is_http2}, {after:?}");
+        }
+    }
+
+    #[test]
+    fn the_clock_starts_with_the_last_answer_and_with_the_first_byte() {
+        let watch = Watch::new();
+        let state = || *watch.state.lock().unwrap();
+        watch.begin();
+        watch.begin();
+        watch.end();
+        assert!(matches!(state(), State::Busy(1)));
+        watch.end();
+        assert!(matches!(state(), State::Idle(_)));
+        watch.read();
+        assert!(matches!(state(), State::Head(_)));
     }
 }
