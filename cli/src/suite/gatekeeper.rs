@@ -116,10 +116,9 @@ pub fn read(suite: &Value) -> Result<Tests, FieldError> {
 
 /// What stands between a test and its cases.
 struct Prepared {
-    template: Template,
     constraint: Constraint,
-    /// Without any inventory; why there is none matters where it is needed.
-    program: Result<Program, String>,
+    /// Without any inventory: each case has its own.
+    program: Program,
 }
 
 impl Test {
@@ -143,7 +142,7 @@ impl Test {
             let outcome = if case.skip || !filter.takes(&self.name, &case.name) {
                 Outcome::Skipped
             } else {
-                case.run(suite, &prepared, evaluator).await.unwrap_or_else(Outcome::Error)
+                case.run(suite, &prepared).await.unwrap_or_else(Outcome::Error)
             };
             cases.push(CaseReport { name: case.name.clone(), outcome, duration: start.elapsed() });
         }
@@ -172,18 +171,15 @@ impl Test {
             }
             Ok(constraint) => constraint,
         };
-        let program = evaluator.template(&template, &constraint.parameters, &[]).await;
-        let program = program.map_err(|wrong| format!("{}: {wrong}", beside(suite, &self.template).display()));
-        match program {
-            // A template that reads the inventory may need one to be compiled.
-            Err(wrong) if !self.cases.iter().any(|case| !case.inventory.is_empty()) => Err(Outcome::Error(wrong)),
-            program => Ok(Prepared { template, constraint, program }),
+        match evaluator.template(&template, &constraint.parameters).await {
+            Ok(program) => Ok(Prepared { constraint, program }),
+            Err(wrong) => Err(Outcome::Error(format!("{}: {wrong}", beside(suite, &self.template).display()))),
         }
     }
 }
 
 impl Case {
-    async fn run(&self, suite: &Path, prepared: &Prepared, evaluator: &Evaluator) -> Result<Outcome, String> {
+    async fn run(&self, suite: &Path, prepared: &Prepared) -> Result<Outcome, String> {
         if self.assertions.is_empty() {
             return Err("assertions: are missing: say what is expected".to_owned());
         }
@@ -202,7 +198,7 @@ impl Case {
             Request { operation, object: Some(object), ..Request::default() }.to_review()
         };
         let review = review.map_err(|error| format!("{}: {error}", file.display()))?;
-        let messages = self.violations(&review, &inventory, prepared, evaluator).await?;
+        let messages = prepared.violations(&review, &inventory).await?;
         for (index, assertion) in self.assertions.iter().enumerate() {
             if let Some(message) = assertion.check(index, &messages)? {
                 return Ok(Outcome::Failed(message));
@@ -210,31 +206,20 @@ impl Case {
         }
         Ok(Outcome::Passed)
     }
+}
 
-    async fn violations(
-        &self,
-        review: &Value,
-        inventory: &[Value],
-        prepared: &Prepared,
-        evaluator: &Evaluator,
-    ) -> Result<Vec<String>, String> {
-        let constraint = &prepared.constraint;
-        match covers(constraint, &review["request"], inventory) {
-            Ok(true) if constraint.is_tested() => {}
+impl Prepared {
+    /// The messages of the violations that a review is, beside these objects.
+    async fn violations(&self, review: &Value, inventory: &[Value]) -> Result<Vec<String>, String> {
+        match covers(&self.constraint, &review["request"], inventory) {
+            Ok(true) if self.constraint.is_tested() => {}
             Ok(_) => return Ok(Vec::new()),
             // Gatekeeper rejects what it cannot match.
             Err(message) => return Ok(vec![message]),
         }
         let review = review::admission(review).map_err(|error| error.to_string())?;
-        let own;
-        let program = if inventory.is_empty() {
-            prepared.program.as_ref().map_err(Clone::clone)?
-        } else {
-            let program = evaluator.template(&prepared.template, &constraint.parameters, inventory).await;
-            own = program.map_err(|error| error.to_string())?;
-            &own
-        };
-        evaluate::violations(program, &review).await.map_err(|error| error.to_string())
+        let program = evaluate::with_inventory(&self.program, inventory);
+        evaluate::violations(&program, &review).await.map_err(|error| error.to_string())
     }
 }
 
