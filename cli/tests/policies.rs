@@ -86,6 +86,16 @@ fn every_form_of_output_says_the_same() -> Result<()> {
     Ok(())
 }
 
+/// With libraries, an inventory of its own for each case, and a request that is more than its object.
+#[test]
+fn suites_of_gatekeeper_pass() -> Result<()> {
+    let suites = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suites");
+    let said = proviso_in(&suites, &["test"], "")?;
+    ensure!(said.code == Some(0) && said.err.is_empty(), "{said:?}");
+    ensure!(said.out.contains("\n\n8 passed  2 suites, "), "{}", said.out);
+    Ok(())
+}
+
 #[test]
 fn a_test_that_fails_and_one_that_cannot_run_end_differently() -> Result<()> {
     let folder = tempfile::tempdir()?;
