@@ -1,7 +1,6 @@
 //! Gatekeeper's suites (`test.gatekeeper.sh/v1alpha1`), as `gator verify` runs them.
 
 use std::path::Path;
-use std::time::Instant;
 
 use proviso_crds::validation::FieldError;
 use regex::Regex;
@@ -9,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::discover::beside;
-use super::{CaseReport, Filter, Outcome, TestReport, Tests};
+use super::{Filter, Outcome, TestReport, Tests, run};
 use crate::documents::{self, Document, only_of, typed};
 use crate::evaluate::{self, Evaluator};
 use crate::gatekeeper::{Constraint, ConstraintError, Subject, Template};
@@ -127,26 +126,16 @@ impl Test {
     }
 
     pub(super) async fn run(&self, suite: &Path, filter: &Filter, evaluator: &Evaluator) -> TestReport {
-        let start = Instant::now();
-        let report = |outcome, cases| TestReport { name: self.name.clone(), outcome, cases, duration: start.elapsed() };
-        if self.skip || !self.is_chosen(filter) {
-            return report(Outcome::Skipped, Vec::new());
-        }
-        let prepared = match self.prepare(suite, evaluator).await {
-            Ok(prepared) => prepared,
-            Err(outcome) => return report(outcome, Vec::new()),
+        let cases = async {
+            let prepared = self.prepare(suite, evaluator).await?;
+            let mut cases = Vec::new();
+            for case in &self.cases {
+                let is_chosen = !case.skip && filter.takes(&self.name, &case.name);
+                cases.push(run::case(&case.name, is_chosen, case.run(suite, &prepared)).await);
+            }
+            Ok(cases)
         };
-        let mut cases = Vec::new();
-        for case in &self.cases {
-            let start = Instant::now();
-            let outcome = if case.skip || !filter.takes(&self.name, &case.name) {
-                Outcome::Skipped
-            } else {
-                case.run(suite, &prepared).await.unwrap_or_else(Outcome::Error)
-            };
-            cases.push(CaseReport { name: case.name.clone(), outcome, duration: start.elapsed() });
-        }
-        report(Outcome::OfCases, cases)
+        run::test(&self.name, !self.skip && self.is_chosen(filter), cases).await
     }
 
     /// Reads template and constraint; or what came of a test that wants no more than that.
