@@ -1,15 +1,6 @@
 //! What the operator refuses when it is applied, with a real API server and the operator's real program. The test asks as the
 //! API server would.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use anyhow::{Context as _, Result, ensure};
 use axum::http::Request;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
@@ -20,7 +11,8 @@ use proviso_e2e::until;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
-use support::{NAMESPACE, PATIENCE, Stage};
+
+use crate::stage::{NAMESPACE, PATIENCE, Stage};
 
 /// Asks the operator as the API server does: under the name of its Service.
 struct Asking(Client);

@@ -1,15 +1,6 @@
 //! Authority, certificates and keys that are replaced every few seconds, with two operators at work: at every moment the
 //! API server trusts what a replica shows, also a replica that reads its files a moment later.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -19,8 +10,9 @@ use rcgen::PublicKeyData as _;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::json;
-use support::{NAMESPACE, PATIENCE, Stage};
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+use crate::stage::{NAMESPACE, PATIENCE, Stage};
 
 /// A replica may notice a new certificate, and an API server a new bundle, so much later.
 const DELAY: Duration = Duration::from_millis(1500);

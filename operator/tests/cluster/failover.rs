@@ -1,21 +1,13 @@
 //! Several operators at once, with a real API server and the operator's real program: one acts, and another when it ends.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use proviso_crds::PolicyRevision;
 use proviso_e2e::until;
-use support::{PATIENCE, Stage};
+
+use crate::stage::{PATIENCE, Stage};
 
 /// How long an operator that says nothing stays the one that acts: `proviso_election::LEASE_DURATION`.
 const LEASE: Duration = Duration::from_secs(15);

@@ -1,15 +1,6 @@
 //! What the operator makes of a `PolicyServer`, with a real API server and the operator's real program. The controllers of
 //! Kubernetes make pods; nobody runs them, so the test says what a kubelet would say.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -21,7 +12,8 @@ use kube::{Api, ResourceExt as _};
 use proviso_crds::{ClusterPolicy, PolicyRevision};
 use proviso_e2e::until;
 use serde_json::{Value, json};
-use support::{IMAGE, NAMESPACE, PATIENCE, Stage};
+
+use crate::stage::{IMAGE, NAMESPACE, PATIENCE, Stage};
 
 /// Everything of the policy server `default`, but its pods: version, kind, name, whether it is in a namespace.
 const OBJECTS: [(&str, &str, &str, bool); 14] = [

@@ -1,10 +1,6 @@
 //! What people ask the operator itself: by kubectl through the aggregated API, with their own permissions, and at the REST
 //! façade with a token.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy knows only #[test] functions as tests")]
-
-mod support;
-
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -16,7 +12,8 @@ use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, PolicyExperiment, Pre
 use proviso_e2e::pki::{Authority, Identity};
 use proviso_e2e::until;
 use serde_json::{Value, json};
-use support::{NAMESPACE, PATIENCE, SERVICE, Stage};
+
+use crate::stage::{NAMESPACE, PATIENCE, SERVICE, Stage};
 
 const GROUP: &str = "/apis/actions.proviso.dev/v1alpha1";
 

@@ -1,28 +1,16 @@
 //! Objects that make no sense to the operator, as another version of the kinds would let them in, with a real API server
 //! and the operator's real program: each is reported once and skipped, and all others go on.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use proviso_crds::{PolicyPhase, PolicyStatus};
 use proviso_e2e::until;
 use serde_json::{Value, json};
-use support::{NAMESPACE, PATIENCE, Stage};
 
-/// The one replica of the policy server `default`.
-const POD: &str = "policy-server-default-0";
+use crate::stage::{NAMESPACE, PATIENCE, POD, Stage};
 
 impl Stage {
     /// With a policy server of one Ready replica, and kinds that let anything in.
@@ -36,10 +24,7 @@ impl Stage {
             let crd = format!("{kind}.proviso.dev");
             stage.kubectl.run(&["patch", "crd", &crd, "--type=json", "-p", &anything.to_string()]).await?;
         }
-        stage.start_operator(&[])?;
-        stage.server("default", json!({"replicas": 1})).await?;
-        until("the replica", PATIENCE, async || Ok(stage.api::<Pod>().get(POD).await?)).await?;
-        stage.ready(POD).await?;
+        stage.start_to_serve().await?;
         Ok(stage)
     }
 
@@ -51,31 +36,9 @@ impl Stage {
         self.kind("ClusterPolicy", None)
     }
 
-    /// Makes a policy that is live at its first generation.
-    async fn live(&self, policy: &str) -> Result<()> {
-        self.policy(policy, "default", "true").await?;
-        self.serve(&format!("cluster.{policy}-1"), POD).await?;
-        self.until_path(policy, 1).await
-    }
-
     /// Waits until the API server asks this generation.
-    async fn until_path(&self, policy: &str, generation: i64) -> Result<()> {
-        let wanted = format!("/validate/cluster.{policy}/{generation}");
-        until(&wanted, PATIENCE, async || {
-            let path = self.path(policy).await?;
-            ensure!(path.as_deref() == Some(wanted.as_str()), "{path:?}");
-            Ok(())
-        })
-        .await
-    }
-
-    async fn path(&self, policy: &str) -> Result<Option<String>> {
-        let found = self.webhooks().get_opt(&format!("proviso-cluster.{policy}")).await?;
-        Ok(found.and_then(|it| it.webhooks?.pop()?.client_config.service?.path))
-    }
-
-    fn webhooks(&self) -> Api<ValidatingWebhookConfiguration> {
-        Api::all(self.client.clone())
+    async fn until_generation(&self, policy: &str, generation: i64) -> Result<()> {
+        self.until_path(&format!("proviso-cluster.{policy}"), &format!("/validate/cluster.{policy}/{generation}")).await
     }
 
     /// Puts a value where the schema would not have it, once the API server has learnt that anything goes.
@@ -121,7 +84,7 @@ impl Stage {
 async fn a_malformed_policy_is_reported_and_what_it_was_before_goes_on_like_all_others() -> Result<()> {
     let mut stage = Stage::loose("malformed-policy").await?;
     let policies = stage.cluster_policies();
-    stage.live("was-good").await?;
+    stage.live("was-good", "true").await?;
     stage.spoil(&policies, "was-good", "/spec/program", json!({"newer": {}})).await?;
     stage.until_complaint("ClusterPolicy", "was-good", "spec.program: ").await?;
     let described = stage.kubectl.run(&["describe", "clusterpolicy", "was-good"]).await?;
@@ -143,7 +106,7 @@ async fn a_malformed_policy_is_reported_and_what_it_was_before_goes_on_like_all_
     // Also for an operator that finds them all when it starts.
     stage.operators.clear();
     stage.start_operator(&[])?;
-    stage.live("later").await?;
+    stage.live("later", "true").await?;
     until("the second operator's complaint", PATIENCE, async || {
         ensure!(stage.complaints("ClusterPolicy", "was-good").await?.len() == 2);
         Ok(())
@@ -152,7 +115,7 @@ async fn a_malformed_policy_is_reported_and_what_it_was_before_goes_on_like_all_
     // What answers is kept up, and nothing is said twice.
     for _ in 0..2 {
         stage.webhooks().delete("proviso-cluster.was-good", &DeleteParams::default()).await?;
-        stage.until_path("was-good", 1).await?;
+        stage.until_generation("was-good", 1).await?;
     }
     let said = stage.complaints("ClusterPolicy", "was-good").await?;
     ensure!(said.len() == 2, "{said:?}");
@@ -160,7 +123,7 @@ async fn a_malformed_policy_is_reported_and_what_it_was_before_goes_on_like_all_
     // Mended, it is a generation like any other.
     stage.spoil(&policies, "was-good", "/spec/program", json!({"cel": {"validations": []}})).await?;
     stage.serve("cluster.was-good-3", POD).await?;
-    stage.until_path("was-good", 3).await?;
+    stage.until_generation("was-good", 3).await?;
     // Spoilt again, it is told again; and it can go, with all that was made of it.
     stage.spoil(&policies, "was-good", "/spec/program", json!({"newer": {}})).await?;
     until("the next complaint", PATIENCE, async || {
@@ -170,28 +133,28 @@ async fn a_malformed_policy_is_reported_and_what_it_was_before_goes_on_like_all_
     .await?;
     policies.delete("was-good", &DeleteParams::default()).await?;
     stage.until_gone(&policies, "was-good").await?;
-    ensure!(stage.path("was-good").await?.is_none());
+    ensure!(stage.path("proviso-cluster.was-good").await?.is_none());
     let revisions = stage.kind("PolicyRevision", Some(NAMESPACE)).list(&ListParams::default()).await?;
     let left: Vec<_> = revisions.iter().map(ResourceExt::name_any).collect();
     ensure!(left == ["cluster.later-1"], "{left:?}");
-    stage.until_path("later", 1).await
+    stage.until_generation("later", 1).await
 }
 
 #[tokio::test]
 async fn a_malformed_revision_is_reported_and_its_policy_goes_on() -> Result<()> {
     let stage = Stage::loose("malformed-revision").await?;
     let revisions = stage.kind("PolicyRevision", Some(NAMESPACE));
-    stage.live("a").await?;
+    stage.live("a", "true").await?;
     stage.spoil(&revisions, "cluster.a-1", "/spec/data", json!(7)).await?;
     stage.until_complaint("PolicyRevision", "cluster.a-1", "spec.data: ").await?;
     let described = stage.kubectl.run(&["describe", "pvr", "cluster.a-1", "--namespace", NAMESPACE]).await?;
     ensure!(described.contains("Warning  Malformed"), "{described}");
     // It is asked, and it is left alone: whoever serves it has read it.
-    stage.until_path("a", 1).await?;
-    stage.live("b").await?;
+    stage.until_generation("a", 1).await?;
+    stage.live("b", "true").await?;
     stage.policy("a", "default", "2 > 1").await?;
     stage.serve("cluster.a-2", POD).await?;
-    stage.until_path("a", 2).await?;
+    stage.until_generation("a", 2).await?;
     ensure!(revisions.get_opt("cluster.a-1").await?.is_some());
 
     // The newest one is what a policy waits for, and its owner sees why.
@@ -208,11 +171,11 @@ async fn a_malformed_revision_is_reported_and_its_policy_goes_on() -> Result<()>
         Ok(())
     })
     .await?;
-    stage.until_path("a", 2).await?;
+    stage.until_generation("a", 2).await?;
     // What the message says works.
     revisions.delete("cluster.a-3", &DeleteParams::default()).await?;
     stage.serve("cluster.a-3", POD).await?;
-    stage.until_path("a", 3).await?;
+    stage.until_generation("a", 3).await?;
 
     // With the policy goes also what nobody can read.
     let policies = stage.cluster_policies();
@@ -229,7 +192,7 @@ async fn a_malformed_experiment_is_reported_and_what_is_previewed_goes_on() -> R
     let stage = Stage::loose("malformed-experiment").await?;
     let (experiments, revisions) =
         (stage.kind("ClusterPolicyExperiment", None), stage.kind("PolicyRevision", Some(NAMESPACE)));
-    stage.live("a").await?;
+    stage.live("a", "true").await?;
     let create = async |name: &str| -> Result<DynamicObject> {
         let policy = stage.cluster_policies().get("a").await?.data["spec"].clone();
         let experiment = json!({
@@ -264,7 +227,7 @@ async fn a_malformed_experiment_is_reported_and_what_is_previewed_goes_on() -> R
 async fn a_malformed_policy_server_is_reported_and_its_replicas_stay() -> Result<()> {
     let mut stage = Stage::loose("malformed-server").await?;
     let servers = stage.kind("PolicyServer", None);
-    stage.live("a").await?;
+    stage.live("a", "true").await?;
     let before = stage.dynamic("apps/v1", "StatefulSet", Some(NAMESPACE)).get("policy-server-default").await?;
     stage.spoil(&servers, "default", "/spec/logLevel", json!("whispered")).await?;
     stage.until_complaint("PolicyServer", "default", "spec.logLevel: ").await?;
@@ -276,7 +239,7 @@ async fn a_malformed_policy_server_is_reported_and_its_replicas_stay() -> Result
         Ok(stage.api::<ConfigMap>().get("policy-server-other-sources").await.map(drop)?)
     })
     .await?;
-    stage.live("b").await?;
+    stage.live("b", "true").await?;
     let after = stage.dynamic("apps/v1", "StatefulSet", Some(NAMESPACE)).get("policy-server-default").await?;
     ensure!((before.uid(), &before.data["spec"]) == (after.uid(), &after.data["spec"]), "{after:?}");
 

@@ -1,7 +1,5 @@
 //! A control plane that knows the kinds, and operators that run on it.
 
-#![allow(dead_code, reason = "each test program uses its part")]
-
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -24,6 +22,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const NAMESPACE: &str = "proviso-system";
 /// In front of the operator.
 pub const SERVICE: &str = "proviso-operator";
+/// The one replica of the policy server `default`: see [`Stage::serving`].
+pub const POD: &str = "policy-server-default-0";
 /// What policy servers run that name no image.
 pub const IMAGE: &str = "registry.example.com/policy-server:1";
 
@@ -68,6 +68,21 @@ impl Stage {
         kubectl.run(&["create", "namespace", NAMESPACE]).await?;
         let client = plane.client().await?;
         Ok(Self { operators: Vec::new(), address: None, client, kubectl, plane })
+    }
+
+    /// With an operator, and a policy server of one Ready replica.
+    pub async fn serving(name: &str) -> Result<Self> {
+        let mut stage = Self::start(name).await?;
+        stage.start_to_serve().await?;
+        Ok(stage)
+    }
+
+    /// Starts an operator, and makes it make a policy server of one Ready replica.
+    pub async fn start_to_serve(&mut self) -> Result<()> {
+        self.start_operator(&[])?;
+        self.server("default", json!({"replicas": 1})).await?;
+        until("the replica", PATIENCE, async || Ok(self.api::<Pod>().get(POD).await?)).await?;
+        self.ready(POD).await
     }
 
     pub fn start_operator(&mut self, arguments: &[&str]) -> Result<()> {
@@ -173,6 +188,13 @@ impl Stage {
         written.metadata.generation.context("its generation")
     }
 
+    /// Makes a generation of the policy live.
+    pub async fn live(&self, name: &str, expression: &str) -> Result<()> {
+        let generation = self.policy(name, "default", expression).await?;
+        self.serve(&format!("cluster.{name}-{generation}"), POD).await?;
+        self.until_path(&format!("proviso-cluster.{name}"), &format!("/validate/cluster.{name}/{generation}")).await
+    }
+
     /// Makes a pod Ready, as far as the API server knows.
     pub async fn ready(&self, pod: &str) -> Result<()> {
         let running = json!({
@@ -207,10 +229,30 @@ impl Stage {
         Ok(())
     }
 
+    pub fn webhooks(&self) -> Api<ValidatingWebhookConfiguration> {
+        Api::all(self.client.clone())
+    }
+
+    /// The path that this webhook asks.
+    pub async fn path(&self, webhook: &str) -> Result<Option<String>> {
+        let found = self.webhooks().get_opt(webhook).await?;
+        Ok(found.and_then(|it| it.webhooks?.pop()?.client_config.service?.path))
+    }
+
+    /// Waits until this webhook asks this path.
+    pub async fn until_path(&self, webhook: &str, wanted: &str) -> Result<()> {
+        until(&format!("{webhook} at {wanted}"), PATIENCE, async || {
+            let path = self.path(webhook).await?;
+            ensure!(path.as_deref() == Some(wanted), "{path:?}");
+            Ok(())
+        })
+        .await
+    }
+
     /// The bundle that the API server judges the policy server of this policy by; an error if it asks nobody.
     pub async fn published(&self, policy: &str) -> Result<String> {
-        let webhooks = Api::<ValidatingWebhookConfiguration>::all(self.client.clone());
-        let webhook = webhooks.get(&format!("proviso-cluster.{policy}")).await?.webhooks.context("webhooks")?.remove(0);
+        let webhook = self.webhooks().get(&format!("proviso-cluster.{policy}")).await?;
+        let webhook = webhook.webhooks.context("webhooks")?.remove(0);
         Ok(String::from_utf8(webhook.client_config.ca_bundle.context("a bundle")?.0)?)
     }
 
