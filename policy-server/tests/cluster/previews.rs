@@ -2,15 +2,6 @@
 //! calls of their policy, or on those of a webhook of their own, and what came of it stands in their status. The operator
 //! is played by the test.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -19,8 +10,9 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use proviso_crds::{DivergenceCounts, PreviewReport};
 use proviso_e2e::{Registry, until};
 use serde_json::{Value, json};
-use support::stage::{POD, Stage, ask, revision, until_answered};
-use support::{PATIENCE, Server, forbid, modules, pod, rego, wapc, with};
+
+use crate::support::stage::{POD, Stage, ask, revision, until_answered};
+use crate::support::{self, PATIENCE, Server, forbid, modules, pod, rego, wapc, with};
 
 const NEVER: &str = "false";
 

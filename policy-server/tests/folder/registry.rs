@@ -1,18 +1,10 @@
 //! Modules from a registry, without a cluster: fetched once, pinned with the generation, and there after a restart.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use anyhow::{Result, ensure};
 use proviso_e2e::{Access, Registry};
 use serde_json::{Value, json};
-use support::{Folder, Server, pod, policy, wapc};
+
+use crate::support::{Folder, Server, pod, policy, wapc};
 
 /// A module that denies everything in these words.
 fn denying(words: &str) -> Vec<u8> {

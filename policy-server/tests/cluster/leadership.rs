@@ -1,15 +1,6 @@
 //! Which replica of a policy server leads, and that nothing that serves depends on it (FAULTS: killed, frozen and two
 //! leaders, no lease).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
@@ -18,8 +9,9 @@ use kube::api::DeleteParams;
 use proviso_e2e::until;
 use rustix::process::Signal;
 use serde_json::json;
-use support::stage::{LEASE, Stage, ask, revision, until_answered};
-use support::{PATIENCE, Server, forbid};
+
+use crate::support::stage::{LEASE, Stage, ask, revision, until_answered};
+use crate::support::{PATIENCE, Server, forbid};
 
 const PODS: [(&str, &str); 2] = [("policy-server-default-0", "uid-0"), ("policy-server-default-1", "uid-1")];
 

@@ -1,15 +1,6 @@
 //! The policy server as the webhook of a real API server: every way to change an object is decided, and what happens
 //! when the server is gone.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -26,7 +17,8 @@ use proviso_e2e::pki::Authority;
 use proviso_e2e::{Cluster, Temporary, Webhook, address_for_endpoints, until};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use support::{Folder, Server, cel, example, policy, wasm, with};
+
+use crate::support::{Folder, Server, cel, example, policy, wasm, with};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 /// What the webhooks of most tests are asked about.

@@ -1,18 +1,10 @@
 //! Requests that are not what they should be: each has its answer, and none ends the server.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
-use support::{Folder, Server, forbid, pod, policy};
+
+use crate::support::{self, Folder, Server, forbid, pod, policy};
 
 /// A server whose policy `a` denies everything as "decided".
 async fn server() -> Server {

@@ -1,13 +1,12 @@
 //! Changes of the folder, and what survives a restart.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hyper::StatusCode;
 use serde_json::json;
-use support::{Folder, Server, cel, pod, policy, wasm};
+
+use crate::support::{self, Folder, Server, cel, pod, policy, wasm};
 
 #[tokio::test]
 async fn a_changed_an_added_and_a_removed_manifest_take_effect() {

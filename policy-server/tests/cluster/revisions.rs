@@ -1,22 +1,14 @@
 //! The policy server as a replica in a cluster: revisions of a real API server are loaded, reported on and unloaded,
 //! each by itself, and what is loaded keeps serving whatever happens to the API server.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use anyhow::{Context as _, Result, ensure};
 use hyper::StatusCode;
 use kube::api::DeleteParams;
 use proviso_e2e::until;
 use serde_json::json;
-use support::stage::{Stage, ask, condition, revision, until_answered, until_unloaded};
-use support::{PATIENCE, cel, forbid, with};
+
+use crate::support::stage::{Stage, ask, condition, revision, until_answered, until_unloaded};
+use crate::support::{PATIENCE, cel, forbid, with};
 
 #[tokio::test]
 async fn generations_are_loaded_beside_each_other_and_unloaded_one_by_one() -> Result<()> {

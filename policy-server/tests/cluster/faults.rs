@@ -1,15 +1,6 @@
 //! Replicas in a cluster when what they depend on fails: the registry at their start, the API server and the network to
 //! it, the disk of the cache, the clock (FAULTS 18, 20, 23, 25).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,9 +11,10 @@ use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use proviso_e2e::{Fault, Registry, until};
 use serde_json::{Value, json};
-use support::modules::{self, denying, until_answered};
-use support::stage::{LEASE, Stage, ask, revision};
-use support::{Folder, PATIENCE, Server, forbid};
+
+use crate::support::modules::{self, denying, until_answered};
+use crate::support::stage::{LEASE, Stage, ask, revision};
+use crate::support::{self, Folder, PATIENCE, Server, forbid};
 
 /// How long a fault lasts, where nothing else tells its end: longer than a lease, and than many a first backoff.
 const FAULT: Duration = Duration::from_secs(20);

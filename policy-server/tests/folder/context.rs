@@ -1,16 +1,8 @@
 //! What policies read beside the request, from the folder: each engine as its policies ask, behind both gates.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use serde_json::json;
-use support::{Folder, Server, cel, pod, policy, wasm, with};
+
+use crate::support::{Folder, Server, cel, pod, policy, wasm, with};
 
 /// Accepts a request if the host has the ConfigMap `switch`.
 const ASKS: &str = r#"(module

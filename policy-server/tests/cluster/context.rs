@@ -1,19 +1,11 @@
 //! Policies that read the cluster go live once what they read is there, and say what stands in the way until then.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use anyhow::{Result, ensure};
 use proviso_e2e::Cluster;
 use serde_json::{Value, json};
-use support::stage::{Stage, condition, revision, until_answered};
-use support::{forbid, with};
+
+use crate::support::stage::{Stage, condition, revision, until_answered};
+use crate::support::{forbid, with};
 
 const THINGS: &str = "example.com/v1";
 

@@ -1,16 +1,8 @@
 //! Compiling is bounded: a module that is made to exhaust its compiler is refused, and whatever else is served goes on.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use serde_json::json;
-use support::{Folder, Server, forbid, pod, policy, wapc, wasm};
+
+use crate::support::{Folder, Server, forbid, pod, policy, wapc, wasm};
 
 /// A module of 40 KB whose compiler needs gigabytes: every local is another one in each of many nested loops.
 fn bomb() -> Vec<u8> {

@@ -1,20 +1,12 @@
 //! Replicas in a cluster and their modules: fetched from a registry, kept in a cache that all share, and served even
 //! when that cache does not work.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use anyhow::{Context as _, Result, ensure};
 use proviso_e2e::{Registry, until};
 use serde_json::json;
-use support::PATIENCE;
-use support::modules::{Stage, denying, key, until_answered};
+
+use crate::support::PATIENCE;
+use crate::support::modules::{Stage, denying, key, until_answered};
 
 #[tokio::test]
 async fn replicas_share_what_one_of_them_compiled_whatever_key_signs_it() -> Result<()> {

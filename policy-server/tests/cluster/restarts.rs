@@ -1,14 +1,5 @@
 //! Replicas that come and go while their policies are asked, as a rolling restart or a lost node has it (FAULTS 15, 16).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,10 +13,11 @@ use hyper_util::rt::TokioIo;
 use proviso_e2e::until;
 use rustix::process::Signal;
 use serde_json::Value;
-use support::stage::{Stage, revision, until_answered};
-use support::{PATIENCE, Server, forbid, pod};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+
+use crate::support::stage::{Stage, revision, until_answered};
+use crate::support::{self, PATIENCE, Server, forbid, pod};
 
 /// How often the endpoints are probed: a kubelet does every few seconds.
 const PROBE_EVERY: Duration = Duration::from_millis(100);

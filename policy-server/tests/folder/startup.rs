@@ -1,21 +1,13 @@
 //! How the server starts, and how it says that it cannot: an error that names the remedy, and exit code 1.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use std::net::TcpListener;
 use std::process::Command;
 
 use hyper::StatusCode;
 use serde_json::json;
-use support::tls::Pair;
-use support::{Ended, Folder, Server, forbid, pod, policy, run_to_end, wasm, with};
+
+use crate::support::tls::Pair;
+use crate::support::{self, Ended, Folder, Server, forbid, pod, policy, run_to_end, wasm, with};
 
 /// Any free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];

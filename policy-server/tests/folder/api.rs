@@ -1,18 +1,10 @@
 //! The REST API over a folder (AIP-236), asked over HTTP of a real server. Tests are named after what the AIP demands.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
-use support::{Folder, Server, ask, cel, experiment, manifest, pod, policy};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::support::{Folder, Server, ask, cel, experiment, manifest, pod, policy};
 
 const LIVE: &str = "/v1/policies/cluster.live";
 const EXPERIMENTS: &str = "/v1/policies/cluster.live/experiments";

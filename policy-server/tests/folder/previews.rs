@@ -1,18 +1,10 @@
 //! Previews (AIP-236): what an experiment would have said, on live requests, beside what was said.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use support::{Folder, Server, experiment, forbid, manifest, pod, policy, rego, wapc, wasm, with};
+
+use crate::support::{Folder, Server, experiment, forbid, manifest, pod, policy, rego, wapc, wasm, with};
 
 const NEVER: &str = "false";
 

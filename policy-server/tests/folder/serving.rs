@@ -1,14 +1,5 @@
 //! How verdicts leave, and how connections come and go: modes, raw requests, keep-alive, shutdown and TLS.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,10 +7,11 @@ use base64::Engine as _;
 use hyper::StatusCode;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::tls::{Pair, replace};
-use support::{Folder, Server, example, forbid, manifest, pod, policy, rego, wapc, wasm, with};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+
+use crate::support::tls::{Pair, replace};
+use crate::support::{self, Folder, Server, example, forbid, manifest, pod, policy, rego, wapc, wasm, with};
 
 fn create(name: &str) -> String {
     pod("u", name).to_string()

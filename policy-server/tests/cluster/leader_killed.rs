@@ -1,15 +1,6 @@
 //! The leader killed at each point of its work on a module, with a registry and a cache that all share: nothing torn is
 //! ever taken from that cache, and the next leader finishes the work (FAULTS: pull, verify, compile, write, sign, status).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,9 +9,10 @@ use proviso_artifacts::{Cache, Digest, SigningKeys};
 use proviso_e2e::{Fault, Registry, until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::json;
-use support::modules::{Stage, denying, until_answered};
-use support::stage::{self, Link, condition};
-use support::{PATIENCE, Server};
+
+use crate::support::modules::{Stage, denying, until_answered};
+use crate::support::stage::{self, Link, condition};
+use crate::support::{PATIENCE, Server};
 
 /// Two replicas, each behind a network of its own to the API server.
 struct Scene {
