@@ -87,7 +87,7 @@ impl Evaluator {
         Ok(program)
     }
 
-    /// Makes the program of a Gatekeeper template with these parameters, that sees these objects in `data.inventory`.
+    /// Makes the program of a Gatekeeper template with these parameters. It sees no other objects: see [`with_inventory`].
     ///
     /// # Errors
     /// When it does not compile, or has what this version does not run.
@@ -95,7 +95,6 @@ impl Evaluator {
         &self,
         template: &Template,
         parameters: &Map<String, Value>,
-        inventory: &[Value],
     ) -> Result<Program, PrepareError> {
         let (code, parameters) = (template.code.clone(), parameters.clone());
         let field = match &template.code {
@@ -113,8 +112,7 @@ impl Evaluator {
                 .map(Program::Cel)
                 .map_err(|error| PrepareError::Compile { field: field.to_owned(), error }),
         };
-        let program = blocking(compiling).await?;
-        Ok(program.with_host(Arc::new(Fixed(Arc::new(all(inventory))))))
+        blocking(compiling).await
     }
 
     /// `at` is where the fields of the program and of what it may read stand.
@@ -234,6 +232,12 @@ impl<'a> From<&'a GroupMember> for Part<'a> {
     fn from(member: &'a GroupMember) -> Self {
         Self { program: &member.program, settings: &member.settings, resources: &member.context_aware_resources }
     }
+}
+
+/// The same program, that sees these objects, in `data.inventory` and as `namespaceObject`.
+#[must_use]
+pub fn with_inventory(program: &Program, objects: &[Value]) -> Program {
+    program.clone().with_host(Arc::new(Fixed(Arc::new(all(objects)))))
 }
 
 /// All of these objects, as Gatekeeper has them in `data.inventory`: what names no namespace belongs to none.

@@ -86,6 +86,16 @@ fn every_form_of_output_says_the_same() -> Result<()> {
     Ok(())
 }
 
+/// With libraries, an inventory of its own for each case, and a request that is more than its object.
+#[test]
+fn suites_of_gatekeeper_pass() -> Result<()> {
+    let suites = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suites");
+    let said = proviso_in(&suites, &["test"], "")?;
+    ensure!(said.code == Some(0) && said.err.is_empty(), "{said:?}");
+    ensure!(said.out.contains("\n\n8 passed  2 suites, "), "{}", said.out);
+    Ok(())
+}
+
 #[test]
 fn a_test_that_fails_and_one_that_cannot_run_end_differently() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -111,11 +121,15 @@ fn a_test_that_fails_and_one_that_cannot_run_end_differently() -> Result<()> {
     let said = proviso_in(place, &["test"], "")?;
     ensure!(said.code == Some(2) && said.out.contains("nowhere.yaml cannot be read"), "{said:?}");
 
-    // A template that this version does not run is an error, and not a suite without violations.
+    // A template that this version does not run is one error of its test, and not a suite without violations.
     write(place, "broken.yaml", &TEMPLATE.replace("count <=", "no_such_builtin(count) <="))?;
-    write(place, "suite.yaml", &suite("broken.yaml", "{violations: no}"))?;
-    let said = proviso_in(place, &["test"], "")?;
-    ensure!(said.code == Some(2) && said.out.contains("no_such_builtin"), "{said:?}");
+    let text = suite("broken.yaml", "{violations: no}");
+    for text in [&text, &format!("{text}    inventory: [object.yaml]\n")] {
+        write(place, "suite.yaml", text)?;
+        let said = proviso_in(place, &["test"], "")?;
+        ensure!(said.code == Some(2) && said.out.contains("no_such_builtin"), "{said:?}");
+        ensure!(said.out.contains("  ERROR  t\n         ./broken.yaml: rego: "), "{}", said.out);
+    }
 
     let said = proviso_in(place, &["test", "--run", "nothing"], "")?;
     ensure!(said.code == Some(2) && said.err.contains("no case is chosen"), "{said:?}");

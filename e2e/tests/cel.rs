@@ -1,73 +1,23 @@
 //! The cases of the CEL engine (`crates/engines/tests/cases/cel`), put to a real API server: a `ValidatingAdmissionPolicy`
 //! with the same expressions must give the same answers. Where it does not, the case says so, and why (`differs`).
 
+#[path = "../../crates/engines/tests/support/cel_cases.rs"]
+mod cases;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Error, Result, bail, ensure};
+use cases::{Answer, Question};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use proviso_e2e::{ControlPlane, until};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const SENTINEL: &str = "case-sentinel";
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Case {
-    name: String,
-    #[serde(default)]
-    holds: Vec<String>,
-    #[serde(default)]
-    fails: Vec<String>,
-    #[serde(default)]
-    errors: Vec<String>,
-    #[serde(default)]
-    differs: Vec<Difference>,
-}
-
-#[derive(Deserialize)]
-struct Difference {
-    expression: String,
-    kubernetes: Answer,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
-#[serde(rename_all = "lowercase")]
-enum Answer {
-    Holds,
-    Fails,
-    /// Also where the API server does not take the policy at all: it knows types that the engine learns when it evaluates.
-    Errors,
-}
-
-struct Question {
-    case: String,
-    expression: String,
-    wanted: Answer,
-}
-
-fn questions() -> Result<Vec<Question>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/engines/tests/cases/cel");
-    let mut questions = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        let cases: Vec<Case> =
-            serde_yaml::from_str(&std::fs::read_to_string(&path)?).with_context(|| format!("{}", path.display()))?;
-        for Case { name, holds, fails, errors, differs } in cases {
-            let all = holds.into_iter().map(|expression| (expression, Answer::Holds));
-            let all = all.chain(fails.into_iter().map(|expression| (expression, Answer::Fails)));
-            let all = all.chain(errors.into_iter().map(|expression| (expression, Answer::Errors)));
-            let all = all.chain(differs.into_iter().map(|it| (it.expression, it.kubernetes)));
-            questions.extend(all.map(|(expression, wanted)| Question { case: name.clone(), expression, wanted }));
-        }
-    }
-    Ok(questions)
-}
 
 fn policy(name: &str, validations: &[Value]) -> Result<ValidatingAdmissionPolicy> {
     let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]});
@@ -94,7 +44,8 @@ async fn refusal(client: &Client, name: &str) -> Result<Option<String>> {
 async fn an_api_server_gives_the_same_answers() -> Result<()> {
     let plane = ControlPlane::start("cel").await?;
     let client = plane.client().await?;
-    let questions = questions()?;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/engines/tests/cases/cel");
+    let questions = cases::questions(&folder, |difference| difference.kubernetes).map_err(Error::msg)?;
     ensure!(questions.len() > 200, "only {} expressions were found", questions.len());
 
     let started = Instant::now();

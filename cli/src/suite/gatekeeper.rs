@@ -1,7 +1,6 @@
 //! Gatekeeper's suites (`test.gatekeeper.sh/v1alpha1`), as `gator verify` runs them.
 
 use std::path::Path;
-use std::time::Instant;
 
 use proviso_crds::validation::FieldError;
 use regex::Regex;
@@ -9,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::discover::beside;
-use super::{CaseReport, Filter, Outcome, TestReport, Tests};
+use super::{Filter, Outcome, TestReport, Tests, run};
 use crate::documents::{self, Document, only_of, typed};
 use crate::evaluate::{self, Evaluator};
 use crate::gatekeeper::{Constraint, ConstraintError, Subject, Template};
@@ -116,10 +115,9 @@ pub fn read(suite: &Value) -> Result<Tests, FieldError> {
 
 /// What stands between a test and its cases.
 struct Prepared {
-    template: Template,
     constraint: Constraint,
-    /// Without any inventory; why there is none matters where it is needed.
-    program: Result<Program, String>,
+    /// Without any inventory: each case has its own.
+    program: Program,
 }
 
 impl Test {
@@ -128,26 +126,16 @@ impl Test {
     }
 
     pub(super) async fn run(&self, suite: &Path, filter: &Filter, evaluator: &Evaluator) -> TestReport {
-        let start = Instant::now();
-        let report = |outcome, cases| TestReport { name: self.name.clone(), outcome, cases, duration: start.elapsed() };
-        if self.skip || !self.is_chosen(filter) {
-            return report(Outcome::Skipped, Vec::new());
-        }
-        let prepared = match self.prepare(suite, evaluator).await {
-            Ok(prepared) => prepared,
-            Err(outcome) => return report(outcome, Vec::new()),
+        let cases = async {
+            let prepared = self.prepare(suite, evaluator).await?;
+            let mut cases = Vec::new();
+            for case in &self.cases {
+                let is_chosen = !case.skip && filter.takes(&self.name, &case.name);
+                cases.push(run::case(&case.name, is_chosen, case.run(suite, &prepared)).await);
+            }
+            Ok(cases)
         };
-        let mut cases = Vec::new();
-        for case in &self.cases {
-            let start = Instant::now();
-            let outcome = if case.skip || !filter.takes(&self.name, &case.name) {
-                Outcome::Skipped
-            } else {
-                case.run(suite, &prepared, evaluator).await.unwrap_or_else(Outcome::Error)
-            };
-            cases.push(CaseReport { name: case.name.clone(), outcome, duration: start.elapsed() });
-        }
-        report(Outcome::OfCases, cases)
+        run::test(&self.name, !self.skip && self.is_chosen(filter), cases).await
     }
 
     /// Reads template and constraint; or what came of a test that wants no more than that.
@@ -172,18 +160,15 @@ impl Test {
             }
             Ok(constraint) => constraint,
         };
-        let program = evaluator.template(&template, &constraint.parameters, &[]).await;
-        let program = program.map_err(|wrong| format!("{}: {wrong}", beside(suite, &self.template).display()));
-        match program {
-            // A template that reads the inventory may need one to be compiled.
-            Err(wrong) if !self.cases.iter().any(|case| !case.inventory.is_empty()) => Err(Outcome::Error(wrong)),
-            program => Ok(Prepared { template, constraint, program }),
+        match evaluator.template(&template, &constraint.parameters).await {
+            Ok(program) => Ok(Prepared { constraint, program }),
+            Err(wrong) => Err(Outcome::Error(format!("{}: {wrong}", beside(suite, &self.template).display()))),
         }
     }
 }
 
 impl Case {
-    async fn run(&self, suite: &Path, prepared: &Prepared, evaluator: &Evaluator) -> Result<Outcome, String> {
+    async fn run(&self, suite: &Path, prepared: &Prepared) -> Result<Outcome, String> {
         if self.assertions.is_empty() {
             return Err("assertions: are missing: say what is expected".to_owned());
         }
@@ -202,7 +187,7 @@ impl Case {
             Request { operation, object: Some(object), ..Request::default() }.to_review()
         };
         let review = review.map_err(|error| format!("{}: {error}", file.display()))?;
-        let messages = self.violations(&review, &inventory, prepared, evaluator).await?;
+        let messages = prepared.violations(&review, &inventory).await?;
         for (index, assertion) in self.assertions.iter().enumerate() {
             if let Some(message) = assertion.check(index, &messages)? {
                 return Ok(Outcome::Failed(message));
@@ -210,31 +195,20 @@ impl Case {
         }
         Ok(Outcome::Passed)
     }
+}
 
-    async fn violations(
-        &self,
-        review: &Value,
-        inventory: &[Value],
-        prepared: &Prepared,
-        evaluator: &Evaluator,
-    ) -> Result<Vec<String>, String> {
-        let constraint = &prepared.constraint;
-        match covers(constraint, &review["request"], inventory) {
-            Ok(true) if constraint.is_tested() => {}
+impl Prepared {
+    /// The messages of the violations that a review is, beside these objects.
+    async fn violations(&self, review: &Value, inventory: &[Value]) -> Result<Vec<String>, String> {
+        match covers(&self.constraint, &review["request"], inventory) {
+            Ok(true) if self.constraint.is_tested() => {}
             Ok(_) => return Ok(Vec::new()),
             // Gatekeeper rejects what it cannot match.
             Err(message) => return Ok(vec![message]),
         }
         let review = review::admission(review).map_err(|error| error.to_string())?;
-        let own;
-        let program = if inventory.is_empty() {
-            prepared.program.as_ref().map_err(Clone::clone)?
-        } else {
-            let program = evaluator.template(&prepared.template, &constraint.parameters, inventory).await;
-            own = program.map_err(|error| error.to_string())?;
-            &own
-        };
-        evaluate::violations(program, &review).await.map_err(|error| error.to_string())
+        let program = evaluate::with_inventory(&self.program, inventory);
+        evaluate::violations(&program, &review).await.map_err(|error| error.to_string())
     }
 }
 

@@ -1,7 +1,6 @@
 //! Proviso's own suites (`test.proviso.dev/v1alpha1`): policies as they are deployed, and what they answer.
 
 use std::path::Path;
-use std::time::Instant;
 
 use proviso_core::review::Operation;
 use proviso_crds::validation::FieldError;
@@ -10,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::discover::beside;
 use super::expect::Expect;
-use super::{CaseReport, Filter, Outcome, TestReport, Tests};
+use super::{Filter, Outcome, TestReport, Tests, run};
 use crate::documents::{self, typed};
 use crate::evaluate::Evaluator;
 use crate::policy_file::{self, PolicyFile, Ready};
@@ -119,26 +118,16 @@ impl Test {
     }
 
     pub(super) async fn run(&self, suite: &Path, filter: &Filter, evaluator: &Evaluator) -> TestReport {
-        let start = Instant::now();
-        let report = |outcome, cases| TestReport { name: self.name.clone(), outcome, cases, duration: start.elapsed() };
-        if self.skip || !self.is_chosen(filter) {
-            return report(Outcome::Skipped, Vec::new());
-        }
-        let (ready, cluster) = match self.prepare(suite, evaluator).await {
-            Ok(prepared) => prepared,
-            Err(error) => return report(Outcome::Error(error), Vec::new()),
+        let cases = async {
+            let (ready, cluster) = self.prepare(suite, evaluator).await.map_err(Outcome::Error)?;
+            let mut cases = Vec::new();
+            for case in &self.cases {
+                let is_chosen = !case.skip && filter.takes(&self.name, &case.name);
+                cases.push(run::case(&case.name, is_chosen, case.run(suite, &ready, &cluster)).await);
+            }
+            Ok(cases)
         };
-        let mut cases = Vec::new();
-        for case in &self.cases {
-            let start = Instant::now();
-            let outcome = if case.skip || !filter.takes(&self.name, &case.name) {
-                Outcome::Skipped
-            } else {
-                case.run(suite, &ready, &cluster).await.unwrap_or_else(Outcome::Error)
-            };
-            cases.push(CaseReport { name: case.name.clone(), outcome, duration: start.elapsed() });
-        }
-        report(Outcome::OfCases, cases)
+        run::test(&self.name, !self.skip && self.is_chosen(filter), cases).await
     }
 
     async fn prepare(&self, suite: &Path, evaluator: &Evaluator) -> Result<(Ready, Vec<Value>), String> {

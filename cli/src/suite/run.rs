@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, stream};
 
-use super::{Filter, Outcome, Suite, SuiteReport, TestReport, Tests};
+use super::{CaseReport, Filter, Outcome, Suite, SuiteReport, TestReport, Tests};
 use crate::evaluate::Evaluator;
 
 /// Runs all of these, and tells `done` of each in their order.
@@ -45,6 +45,32 @@ fn stopped_report(file: PathBuf, why: &str) -> SuiteReport {
         duration: Duration::ZERO,
     };
     SuiteReport { file, name: String::new(), tests: vec![test], duration: Duration::ZERO }
+}
+
+/// Runs a test, or passes it over. `cases` makes it ready and runs its cases; its error is what comes of the test without them.
+pub(super) async fn test(
+    name: &str,
+    is_chosen: bool,
+    cases: impl Future<Output = Result<Vec<CaseReport>, Outcome>>,
+) -> TestReport {
+    let start = Instant::now();
+    let (outcome, cases) = if is_chosen {
+        cases.await.map_or_else(|outcome| (outcome, Vec::new()), |cases| (Outcome::OfCases, cases))
+    } else {
+        (Outcome::Skipped, Vec::new())
+    };
+    TestReport { name: name.to_owned(), outcome, cases, duration: start.elapsed() }
+}
+
+/// Runs a case, or passes it over.
+pub(super) async fn case(
+    name: &str,
+    is_chosen: bool,
+    outcome: impl Future<Output = Result<Outcome, String>>,
+) -> CaseReport {
+    let start = Instant::now();
+    let outcome = if is_chosen { outcome.await.unwrap_or_else(Outcome::Error) } else { Outcome::Skipped };
+    CaseReport { name: name.to_owned(), outcome, duration: start.elapsed() }
 }
 
 impl Suite {

@@ -1,5 +1,5 @@
-//! `rego-conformance FOLDER [-v]`: runs OPA's case files and Gatekeeper's suites that lie below a folder, and counts by folder
-//! how our Rego answers them. With `-v` it names each case that does not pass.
+//! `rego-conformance FOLDER [-v]`: runs OPA's case files that lie below a folder, and counts by folder how our Rego answers
+//! them. With `-v` it names each case that does not pass. Gatekeeper's suites are run by `proviso test`.
 
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 

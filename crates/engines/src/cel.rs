@@ -35,8 +35,9 @@ use variables::World;
 
 pub use source::{AuditAnnotation, Mutation, PatchType, Source, Validation, Variable};
 
-/// A program with its parameters. One without anything allows everything.
-#[derive(Debug)]
+/// A program with its parameters. One without anything allows everything. A clone costs next to nothing, and shares the
+/// places in which evaluations run.
+#[derive(Clone, Debug)]
 pub struct Program {
     prepared: Arc<Prepared>,
     host: Arc<dyn Host>,

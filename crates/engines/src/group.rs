@@ -16,7 +16,7 @@ use expression::Expression;
 const MAY_NOT_MUTATE: &str = "the policy changed the request, but a member of a group may not";
 
 /// Policies and the expression that decides by them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Program {
     members: BTreeMap<String, Arc<crate::Program>>,
     expression: Expression,

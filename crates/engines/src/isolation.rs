@@ -13,8 +13,8 @@ use crate::{Deadline, EvaluationError};
 /// The fewest evaluations of one program that run at once.
 const FEWEST_PLACES: usize = 8;
 
-/// The places in which evaluations of one program run.
-#[derive(Debug)]
+/// The places in which evaluations of one program run, and of its clones.
+#[derive(Clone, Debug)]
 pub(crate) struct Isolation {
     places: Arc<Semaphore>,
 }

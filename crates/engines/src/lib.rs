@@ -40,8 +40,9 @@ impl Deadline {
     }
 }
 
-/// A program with its settings, ready to decide. Shared by all requests; each evaluation starts afresh.
-#[derive(Debug)]
+/// A program with its settings, ready to decide. Shared by all requests; each evaluation starts afresh. A clone is not
+/// compiled again: it is for another host ([`Program::with_host`]).
+#[derive(Clone, Debug)]
 pub enum Program {
     #[cfg(feature = "wasm")]
     Wasm(wasm::Program),

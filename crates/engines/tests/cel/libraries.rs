@@ -8,43 +8,9 @@ use bytes::Bytes;
 use proviso_core::Review;
 use proviso_engines::cel::{Program, Validation};
 use proviso_engines::{Deadline, EvaluationError};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Case {
-    name: String,
-    #[serde(default)]
-    holds: Vec<String>,
-    #[serde(default)]
-    fails: Vec<String>,
-    /// Each has no value, or does not compile.
-    #[serde(default)]
-    errors: Vec<String>,
-    /// Each is answered otherwise by an API server.
-    #[serde(default)]
-    differs: Vec<Difference>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Difference {
-    expression: String,
-    here: Answer,
-    #[allow(dead_code, reason = "for the test with an API server")]
-    kubernetes: Answer,
-    #[allow(dead_code, reason = "for those who read")]
-    why: String,
-}
-
-#[derive(Debug, Deserialize, PartialEq)]
-#[serde(rename_all = "lowercase")]
-enum Answer {
-    Holds,
-    Fails,
-    Errors,
-}
+use crate::cases::{Answer, Question, questions};
 
 fn review() -> Review {
     let object = json!({
@@ -79,26 +45,15 @@ async fn ask(expression: &str) -> (Answer, String) {
 #[tokio::test]
 async fn libraries_answer_as_their_cases_say() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/cel");
-    let (mut asked, mut wrong) = (0, Vec::new());
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let cases: Vec<Case> = serde_yaml::from_str(&std::fs::read_to_string(&path).unwrap())
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        for case in cases {
-            let all = case.holds.into_iter().map(|expression| (expression, Answer::Holds));
-            let all = all.chain(case.fails.into_iter().map(|expression| (expression, Answer::Fails)));
-            let all = all.chain(case.errors.into_iter().map(|expression| (expression, Answer::Errors)));
-            let all = all.chain(case.differs.into_iter().map(|it| (it.expression, it.here)));
-            for (expression, wanted) in all {
-                asked += 1;
-                let (answer, why) = ask(&expression).await;
-                let is_missing = why.contains("no function") || why.contains("no variable");
-                if answer != wanted || is_missing {
-                    wrong.push(format!("{}: {expression}: {answer:?}, not {wanted:?} {why}", case.name));
-                }
-            }
+    let questions = questions(&folder, |difference| difference.here).unwrap();
+    let mut wrong = Vec::new();
+    for Question { case, expression, wanted } in &questions {
+        let (answer, why) = ask(expression).await;
+        let is_missing = why.contains("no function") || why.contains("no variable");
+        if answer != *wanted || is_missing {
+            wrong.push(format!("{case}: {expression}: {answer:?}, not {wanted:?} {why}"));
         }
     }
-    assert!(wrong.is_empty(), "{} of {asked}:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(asked > 200, "only {asked} expressions were found");
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), questions.len(), wrong.join("\n"));
+    assert!(questions.len() > 200, "only {} expressions were found", questions.len());
 }

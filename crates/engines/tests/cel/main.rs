@@ -2,6 +2,8 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that fails says so")]
 
+#[path = "../support/cel_cases.rs"]
+mod cases;
 mod expressions;
 mod libraries;
 mod mutations;

@@ -1,7 +1,5 @@
-//! Runs cases that others wrote against this crate's Rego: OPA's case files and Gatekeeper's suites.
+//! Runs cases that others wrote against this crate's Rego: OPA's case files.
 
-#[path = "gatekeeper.rs"]
-pub mod gatekeeper;
 #[path = "opa.rs"]
 pub mod opa;
 
@@ -30,7 +28,7 @@ pub struct Run {
     pub outcome: Outcome,
 }
 
-/// Runs every case file and suite below a folder.
+/// Runs every case file below a folder.
 pub fn run(folder: &Path) -> Result<Vec<Run>, String> {
     let mut files = Vec::new();
     collect(folder, &mut files).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -40,11 +38,13 @@ pub fn run(folder: &Path) -> Result<Vec<Run>, String> {
         let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let place = file.parent().and_then(|parent| parent.strip_prefix(folder).ok()).unwrap_or(Path::new(""));
         let place = place.to_string_lossy().into_owned();
-        let mut add = |name: String, outcome| runs.push(Run { folder: place.clone(), name, outcome });
-        if text.lines().any(|line| line.trim_end() == "kind: Suite") {
-            gatekeeper::run(&file, &text, &mut add)?;
-        } else if text.lines().any(|line| line.trim_end() == "cases:") {
-            opa::run(&text, &mut add).map_err(|error| format!("{}: {error}", file.display()))?;
+        if text.lines().any(|line| line.trim_end() == "cases:") {
+            let cases = opa::read(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+            runs.extend(cases.into_iter().map(|case| Run {
+                folder: place.clone(),
+                outcome: case.outcome(),
+                name: case.note,
+            }));
         }
     }
     Ok(runs)

@@ -40,13 +40,9 @@ pub struct Case {
     pub ignore_generated_vars: bool,
 }
 
-pub fn run(text: &str, add: &mut impl FnMut(String, Outcome)) -> Result<(), String> {
-    let file: File = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
-    for case in file.cases {
-        let outcome = case.outcome();
-        add(case.note, outcome);
-    }
-    Ok(())
+/// The cases of a file.
+pub fn read(text: &str) -> Result<Vec<Case>, serde_yaml::Error> {
+    serde_yaml::from_str(text).map(|file: File| file.cases)
 }
 
 enum Answer {

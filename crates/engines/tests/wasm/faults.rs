@@ -9,7 +9,7 @@ use proviso_engines::wasm::Program;
 use proviso_engines::{CompileError, Deadline, EvaluationError};
 
 use crate::command::Command;
-use crate::guest::{ENGINE, Guest, create, load, soon};
+use crate::guest::{ENGINE, Guest, create, failure, load, soon};
 use crate::rego::Rego;
 use crate::world::World;
 
@@ -36,13 +36,6 @@ fn allowing(mode: ExecutionMode) -> Program {
         Opa => Rego::answering(r#"[{"result":{"response":{"uid":"u","allowed":true}}}]"#).program(mode),
         Gatekeeper => Rego::answering(r#"[{"result":[]}]"#).program(mode),
         Wasi => Command::writing(1, ALLOW, "").program(),
-    }
-}
-
-async fn failure(program: Program) -> String {
-    match program.evaluate(&create(), soon()).await {
-        Err(EvaluationError::Failed(text)) => text,
-        other => panic!("not a failure: {other:?}"),
     }
 }
 
@@ -74,6 +67,7 @@ fn a_module_that_starts_out_too_large_is_refused() {
     assert!(error.to_string().contains("exceeds the limit"), "{error}");
 }
 
+/// All of this runs on one thread: what the loop does not give away, nobody gets.
 #[tokio::test]
 async fn an_endless_loop_ends_in_time_while_others_are_answered() {
     for mode in MODES {
@@ -120,7 +114,7 @@ async fn memory_tables_stack_and_copies_are_bounded() {
             ("unreachable", "", "the policy trapped"),
             ("(drop (i32.div_s (i32.const 1) (i32.const 0)))", "", "divide by zero"),
         ] {
-            let text = failure(program(mode, code, fields)).await;
+            let text = failure(&program(mode, code, fields)).await;
             assert!(text.contains(words), "{mode} {code}: {text}");
         }
         assert_eq!(allowing(mode).evaluate(&create(), soon()).await, Ok(Verdict::allow()), "{mode}");

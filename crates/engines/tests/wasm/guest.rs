@@ -81,14 +81,19 @@ impl Guest {
 
     /// The text of the failure that the guest must run into.
     pub(crate) async fn failure(&self) -> String {
-        match self.evaluate().await {
-            Err(EvaluationError::Failed(text)) => text,
-            other => panic!("not a failure: {other:?}"),
-        }
+        failure(&self.program()).await
     }
 
     pub(crate) async fn validate_settings(&self) -> Result<(), SettingsError> {
         self.program().validate_settings(soon()).await
+    }
+}
+
+/// The text of the failure that a program must run into.
+pub(crate) async fn failure(program: &Program) -> String {
+    match program.evaluate(&create(), soon()).await {
+        Err(EvaluationError::Failed(text)) => text,
+        other => panic!("not a failure: {other:?}"),
     }
 }
 

@@ -1,0 +1,333 @@
+//! What people ask the operator itself: by kubectl through the aggregated API, with their own permissions, and at the REST
+//! façade with a token.
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::config::AuthInfo;
+use kube::{Client, Config};
+use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, PolicyExperiment, PreviewState};
+use proviso_e2e::pki::{Authority, Identity};
+use proviso_e2e::until;
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, PATIENCE, SERVICE, Stage};
+
+const GROUP: &str = "/apis/actions.proviso.dev/v1alpha1";
+
+/// A cluster whose API server knows the aggregated API, with a policy and an experiment of each scope.
+async fn stage(name: &str) -> Result<Stage> {
+    let mut stage = Stage::start(name).await?;
+    stage.start_reachable_operator(&[]).await?;
+    let services = Api::<APIService>::all(stage.client.clone());
+    until("the aggregated API to be available", PATIENCE, async || {
+        let service = services.get("v1alpha1.actions.proviso.dev").await?;
+        let conditions = service.status.and_then(|status| status.conditions).unwrap_or_default();
+        ensure!(conditions.iter().any(|it| it.type_ == "Available" && it.status == "True"), "{conditions:#?}");
+        Ok(())
+    })
+    .await?;
+    stage.kubectl.run(&["create", "namespace", "team"]).await?;
+    for (kind, name, namespace) in [("ClusterPolicy", "live", None), ("Policy", "live", Some("team"))] {
+        apply(&stage, kind, name, namespace, spec("1")).await?;
+        let experiment = json!({"policyRef": {"name": name}, "policy": spec("2")});
+        apply(&stage, &kind.replace("Policy", "PolicyExperiment"), "next", namespace, experiment).await?;
+    }
+    Ok(stage)
+}
+
+fn spec(message: &str) -> Value {
+    json!({
+        "program": {"cel": {"validations": [{"expression": "false", "message": message}]}},
+        "admission": {"rules": [
+            {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]},
+        ]},
+    })
+}
+
+async fn apply(stage: &Stage, kind: &str, name: &str, namespace: Option<&str>, spec: Value) -> Result<()> {
+    let object = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let api = stage.dynamic("proviso.dev/v1alpha1", kind, namespace);
+    // The webhook may be registered a moment before its Service can be reached.
+    until(&format!("{kind} {name} to be taken"), PATIENCE, async || {
+        Ok(api.patch(name, &PatchParams::apply("owner").force(), &Patch::Apply(&object)).await?)
+    })
+    .await?;
+    Ok(())
+}
+
+/// Asks the API server for an action in somebody's name.
+async fn act(client: &Client, path: &str, kind: &str, fields: Value) -> Result<String, kube::Error> {
+    let mut body = json!({"apiVersion": "actions.proviso.dev/v1alpha1", "kind": kind});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let request = http::Request::post(format!("{GROUP}/{path}")).header("content-type", "application/json");
+    let done: Value = client.request(request.body(body.to_string().into_bytes()).unwrap()).await?;
+    assert_eq!((&done["kind"], &done["status"]), (&json!("Status"), &json!("Success")), "{done}");
+    Ok(done["message"].as_str().unwrap_or_default().to_owned())
+}
+
+fn code(result: Result<String, kube::Error>) -> (u16, String) {
+    match result.unwrap_err() {
+        kube::Error::Api(status) => (status.code, status.message),
+        other => panic!("{other}"),
+    }
+}
+
+/// A client that speaks in the name of this user.
+async fn by(stage: &Stage, user: &str) -> Result<Client> {
+    let mut config = stage.plane.config().await?;
+    config.auth_info.impersonate = Some(user.to_owned());
+    Ok(Client::try_from(config)?)
+}
+
+/// Lets a user do this in the namespace `team`.
+async fn allow(stage: &Stage, user: &str, rules: &Value) -> Result<()> {
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": user}, "rules": rules});
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": user},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    });
+    for (kind, object) in [("Role", role), ("RoleBinding", binding)] {
+        let api = stage.dynamic("rbac.authorization.k8s.io/v1", kind, Some("team"));
+        api.patch(user, &PatchParams::apply("owner").force(), &Patch::Apply(&object)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn experiments_are_started_stopped_and_committed_with_the_callers_own_permissions() -> Result<()> {
+    let stage = stage("operator-actions").await?;
+    let experiments = Api::<PolicyExperiment>::namespaced(stage.client.clone(), "team");
+    let (start, stop) = (json!({}), json!({}));
+    allow(&stage, "mara", &json!([
+        {"apiGroups": ["actions.proviso.dev"], "resources": ["policyexperiments/start", "policyexperiments/stop"], "verbs": ["create"]},
+    ]))
+    .await?;
+    let can = async |user: &str, question: &[&str]| {
+        let question = [&["auth", "can-i"], question, &["-n", "team"]].concat();
+        stage.kubectl.by(user, &[]).run(&question).await.is_ok_and(|answer| answer.trim() == "yes")
+    };
+    let until_allowed = async |user: &str, question: &[&str]| {
+        until(&format!("{user} to be allowed {question:?}"), PATIENCE, async || {
+            ensure!(can(user, question).await);
+            Ok(())
+        })
+        .await
+    };
+    let commits = ["create", "policyexperiments.actions.proviso.dev", "--subresource=commit"];
+    until_allowed("mara", &["create", "policyexperiments.actions.proviso.dev", "--subresource=stop"]).await?;
+    let mara = by(&stage, "mara").await?;
+    let path = "namespaces/team/policyexperiments/next";
+    act(&mara, &format!("{path}/start"), "PreviewStart", start).await?;
+    let preview = experiments.get("next").await?.status.and_then(|status| status.preview_metadata).context("none")?;
+    ensure!(preview.state == PreviewState::Active && preview.log_prefix == "PolicyPreviewLog", "{preview:?}");
+    act(&mara, &format!("{path}/stop"), "PreviewStop", stop).await?;
+    let preview = experiments.get("next").await?.status.and_then(|status| status.preview_metadata).context("none")?;
+    ensure!(preview.state == PreviewState::Suspended && preview.stop_time.is_some(), "{preview:?}");
+
+    // She may not commit, and kubectl says so beforehand.
+    ensure!(!can("mara", &commits).await, "mara may commit");
+    let etag = proviso_core::experiment::etag(
+        &experiments.get("next").await?.metadata.uid.context("no uid")?,
+        experiments.get("next").await?.metadata.generation.context("no generation")?,
+    );
+    let commit = json!({"etag": etag});
+    let (status, why) = code(act(&mara, &format!("{path}/commit"), "ExperimentCommit", commit.clone()).await);
+    ensure!(
+        status == 403 && why.contains("\"mara\" cannot create resource \"policyexperiments/commit\""),
+        "{status} {why}"
+    );
+    ensure!(stage.log()?.contains("mara"), "nobody noted it");
+
+    // Who may commit must also be allowed to do by hand what a commit does.
+    let only_commit =
+        json!([{"apiGroups": ["actions.proviso.dev"], "resources": ["policyexperiments/commit"], "verbs": ["create"]}]);
+    allow(&stage, "ci", &only_commit).await?;
+    until_allowed("ci", &commits).await?;
+    let ci = by(&stage, "ci").await?;
+    let (status, why) = code(act(&ci, &format!("{path}/commit"), "ExperimentCommit", commit.clone()).await);
+    ensure!(status == 403 && why.contains("policies"), "{status} {why}");
+    allow(
+        &stage,
+        "ci",
+        &json!([
+            only_commit[0],
+            {"apiGroups": ["proviso.dev"], "resources": ["policies"], "verbs": ["update"]},
+            {"apiGroups": ["proviso.dev"], "resources": ["policyexperiments"], "verbs": ["delete"]},
+        ]),
+    )
+    .await?;
+    until_allowed("ci", &["delete", "policyexperiments.proviso.dev"]).await?;
+
+    for (fields, wanted, words) in [
+        (json!({}), 400, "etag"),
+        (json!({"etag": "\"0000000000000000\""}), 409, "etag"),
+        (json!({"etag": etag, "parentEtag": "\"0000000000000000\""}), 409, "etag"),
+        (json!({"etag": etag, "force": true}), 400, "force"),
+    ] {
+        let (status, why) = code(act(&ci, &format!("{path}/commit"), "ExperimentCommit", fields.clone()).await);
+        ensure!(status == wanted && why.contains(words), "{fields}: {status} {why}");
+    }
+    let (status, why) = code(act(&ci, &format!("{path}/commit"), "PreviewStart", commit.clone()).await);
+    ensure!(status == 400 && why.contains("ExperimentCommit"), "{status} {why}");
+    let (status, _) = code(act(&ci, &format!("{path}/commit?dryRun=All"), "ExperimentCommit", commit.clone()).await);
+    ensure!(status == 400);
+    act(&ci, &format!("{path}/commit"), "ExperimentCommit", commit.clone()).await?;
+    let policy = Api::<proviso_crds::Policy>::namespaced(stage.client.clone(), "team").get("live").await?;
+    ensure!(serde_json::to_value(&policy.spec)?["program"] == spec("2")["program"], "{:#?}", policy.spec);
+    until("the end of the experiment", PATIENCE, async || {
+        ensure!(experiments.get_opt("next").await?.is_none());
+        Ok(())
+    })
+    .await?;
+    let (status, _) = code(act(&ci, &format!("{path}/commit"), "ExperimentCommit", commit).await);
+    ensure!(status == 404, "{status}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_aggregated_api_says_what_it_is_and_stands_in_nobodys_way() -> Result<()> {
+    let mut stage = stage("operator-discovery").await?;
+    let resources: Value = serde_json::from_str(&stage.kubectl.run(&["get", "--raw", GROUP]).await?)?;
+    let names: Vec<_> = resources["resources"].as_array().context("no list")?.iter().map(|it| &it["name"]).collect();
+    ensure!(names.contains(&&json!("clusterpolicyexperiments/commit")) && names.contains(&&json!("policies/rollback")));
+    until("its schemas to be published", PATIENCE, async || {
+        let document = stage.kubectl.run(&["get", "--raw", &format!("/openapi/v3{GROUP}")]).await?;
+        ensure!(document.contains("parentEtag"), "{document}");
+        Ok(())
+    })
+    .await?;
+    // The same names are those of the policies themselves.
+    let listed = stage.kubectl.run(&["get", "policies,clusterpolicyexperiments", "-A", "-o", "name"]).await?;
+    ensure!(listed.contains("policy.proviso.dev/live"), "{listed}");
+    let (status, _) = code(act(&stage.client, "policies/live/start", "PreviewStart", json!({})).await);
+    ensure!(status == 404);
+    // Of the cluster, by an administrator.
+    act(&stage.client, "clusterpolicyexperiments/next/start", "PreviewStart", json!({})).await?;
+    let experiments = Api::<ClusterPolicyExperiment>::all(stage.client.clone());
+    ensure!(experiments.get("next").await?.status.is_some_and(|status| status.preview_metadata.is_some()));
+    let (status, why) =
+        code(act(&stage.client, "clusterpolicyexperiments/none/start", "PreviewStart", json!({})).await);
+    ensure!(status == 404 && why.contains("none"), "{why}");
+
+    // Where it is not wanted, it is taken away.
+    stage.operators.pop().context("no operator")?.terminate().await?;
+    stage.start_reachable_operator(&["--aggregated-api", "false"]).await?;
+    until("its end", PATIENCE, async || {
+        ensure!(Api::<APIService>::all(stage.client.clone()).get_opt("v1alpha1.actions.proviso.dev").await?.is_none());
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_rollback_is_asked_for_as_an_action() -> Result<()> {
+    let stage = stage("operator-rollback-action").await?;
+    let revisions = stage.api::<proviso_crds::PolicyRevision>();
+    let written = async |generation: i64| {
+        until("a revision", PATIENCE, async || Ok(revisions.get(&format!("cluster.live-{generation}")).await?)).await
+    };
+    written(1).await?;
+    apply(&stage, "ClusterPolicy", "live", None, spec("other")).await?;
+    written(2).await?;
+    let (status, why) =
+        code(act(&stage.client, "clusterpolicies/live/rollback", "PolicyRollback", json!({"generation": 9})).await);
+    ensure!(status == 400 && why.contains("kept are [1, 2]"), "{status} {why}");
+    act(&stage.client, "clusterpolicies/live/rollback", "PolicyRollback", json!({"generation": 1})).await?;
+    let third = written(3).await?;
+    ensure!(serde_json::to_value(&third.spec.data)?["program"] == spec("1")["program"]);
+    ensure!(Api::<ClusterPolicy>::all(stage.client.clone()).get("live").await?.metadata.generation == Some(3));
+    Ok(())
+}
+
+/// A client that comes to the operator itself, not by the API server.
+fn direct(stage: &Stage, bundle: &str, auth_info: AuthInfo) -> Result<Client> {
+    let address = stage.address.context("not reachable")?;
+    let mut config = Config::new(format!("https://{address}").parse()?);
+    config.root_cert = Some(vec![pem_to_der(bundle)?]);
+    config.tls_server_name = Some(format!("{SERVICE}.{NAMESPACE}.svc"));
+    config.auth_info = auth_info;
+    Ok(Client::try_from(config)?)
+}
+
+fn pem_to_der(pem: &str) -> Result<Vec<u8>> {
+    use base64::Engine as _;
+    let lines = pem.lines().skip_while(|line| !line.starts_with("-----BEGIN")).skip(1);
+    let text: String = lines.take_while(|line| !line.starts_with("-----END")).collect();
+    Ok(base64::engine::general_purpose::STANDARD.decode(text)?)
+}
+
+fn shown(identity: &Identity) -> AuthInfo {
+    AuthInfo {
+        client_certificate: Some(identity.certificate.display().to_string()),
+        client_key: Some(identity.key.display().to_string()),
+        ..AuthInfo::default()
+    }
+}
+
+/// FAULTS 35.
+#[tokio::test]
+async fn nobody_is_believed_to_be_somebody_else() -> Result<()> {
+    let stage = stage("operator-callers").await?;
+    let services = Api::<APIService>::all(stage.client.clone());
+    let bundle = services.get("v1alpha1.actions.proviso.dev").await?.spec.and_then(|spec| spec.ca_bundle);
+    let bundle = String::from_utf8(bundle.context("no bundle")?.0)?;
+    let ask = async |auth_info: AuthInfo, path: &str, headers: &[(&str, &str)]| {
+        let client = direct(&stage, &bundle, auth_info)?;
+        let mut request = http::Request::get(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = client.send(request.body(kube::client::Body::empty())?).await?;
+        Ok::<_, anyhow::Error>(response.status().as_u16())
+    };
+    let root = [("X-Remote-User", "root"), ("X-Remote-Group", "system:masters")];
+    let stranger =
+        Authority::new("stranger", &stage.plane.folder().path().join("pki"))?.client("front-proxy-client", None)?;
+    let misnamed = stage.plane.front_proxy().client("somebody", None)?;
+    let own = stage.plane.front_proxy().client("front-proxy-client", None)?;
+    for path in [GROUP, "/v1/policies"] {
+        ensure!(ask(AuthInfo::default(), path, &root).await? == 401, "without a certificate: {path}");
+        ensure!(ask(shown(&stranger), path, &root).await? == 401, "of a stranger: {path}");
+        ensure!(ask(shown(&misnamed), path, &root).await? == 401, "with another name: {path}");
+        ensure!(ask(shown(&own), path, &[]).await? == 401, "nobody named: {path}");
+        ensure!(ask(shown(&own), path, &root).await? == 200, "the API server itself: {path}");
+    }
+
+    let accounts = Api::<ServiceAccount>::namespaced(stage.client.clone(), "team");
+    accounts.create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": "robot"}}))?).await?;
+    let spec = TokenRequestSpec { expiration_seconds: Some(600), ..TokenRequestSpec::default() };
+    let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
+    let token = accounts.create_token_request("robot", &PostParams::default(), &request).await?;
+    let token = token.status.and_then(|status| status.token).context("no token")?;
+    let bearing = |token: &str| AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
+    let mut forged = token.clone();
+    forged.replace_range(forged.len() - 8..forged.len() - 2, "AAAAAA");
+    ensure!(ask(bearing(&forged), "/v1/policies", &[]).await? == 401);
+    // Who says to be somebody else is still who the token says.
+    ensure!(ask(bearing(&token), "/v1/policies", &root).await? == 403);
+    let own_policy = "/v1/policies/ns.team.live";
+    ensure!(ask(bearing(&token), own_policy, &[]).await? == 403);
+    stage
+        .kubectl
+        .run(&["create", "role", "reader", "-n", "team", "--verb=get", "--resource=policies.proviso.dev"])
+        .await?;
+    stage
+        .kubectl
+        .run(&["create", "rolebinding", "reader", "-n", "team", "--role=reader", "--serviceaccount=team:robot"])
+        .await?;
+    until("its permission to count", PATIENCE, async || {
+        ensure!(ask(bearing(&token), own_policy, &[]).await? == 200);
+        Ok(())
+    })
+    .await?;
+    let log = stage.log()?;
+    ensure!(
+        log.contains("unknown caller") && log.contains("system:serviceaccount:team:robot"),
+        "refusals are not logged"
+    );
+    Ok(())
+}

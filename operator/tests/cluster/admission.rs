@@ -1,0 +1,204 @@
+//! What the operator refuses when it is applied, with a real API server and the operator's real program. The test asks as the
+//! API server would.
+
+use anyhow::{Context as _, Result, ensure};
+use axum::http::Request;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, Client, Config};
+use proviso_crds::ClusterPolicyExperiment;
+use proviso_e2e::until;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde_json::{Value, json};
+
+use crate::stage::{NAMESPACE, PATIENCE, Stage};
+
+/// Asks the operator as the API server does: under the name of its Service.
+struct Asking(Client);
+
+impl Asking {
+    async fn start(stage: &Stage) -> Result<Self> {
+        let address = until("the operator to listen", PATIENCE, async || {
+            let log = stage.log()?;
+            let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let line = lines.find(|line| line["message"] == "listening").context("it does not yet")?;
+            Ok(line["listen"].as_str().context("its address")?.to_owned())
+        })
+        .await?;
+        let bundle = until("its authority", PATIENCE, async || stage.secret("proviso-ca", "bundle.crt").await).await?;
+        let authorities = CertificateDer::pem_slice_iter(bundle.as_bytes()).collect::<Result<Vec<_>, _>>()?;
+        let mut config = Config::new(address.parse()?);
+        config.root_cert = Some(authorities.iter().map(|it| it.to_vec()).collect());
+        config.tls_server_name = Some(format!("proviso-operator.{NAMESPACE}.svc"));
+        let asking = Self(Client::try_from(config)?);
+        until("an answer", PATIENCE, async || {
+            asking.ask("CREATE", &experiment("any", "a", &policy("true")), None).await.map(drop)
+        })
+        .await?;
+        Ok(asking)
+    }
+
+    /// The response.
+    async fn ask(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<Value> {
+        let kind = object["kind"].as_str().context("kind")?;
+        let version = json!({"group": "proviso.dev", "version": "v1alpha1"});
+        let with = |key: &str, value: &str| {
+            let mut version = version.clone();
+            version[key] = value.into();
+            version
+        };
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u", "kind": with("kind", kind), "resource": with("resource", "any"),
+            "name": object["metadata"]["name"], "namespace": object["metadata"]["namespace"],
+            "operation": operation, "userInfo": {}, "object": object, "oldObject": old, "dryRun": false,
+        }});
+        let request = Request::post("/validate").header("content-type", "application/json");
+        let answer: Value = self.0.request(request.body(serde_json::to_vec(&review)?)?).await?;
+        Ok(answer["response"].clone())
+    }
+
+    /// Why it is refused; empty if it is not.
+    async fn refusal(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<String> {
+        let response = self.ask(operation, object, old).await?;
+        ensure!(response["allowed"] == response["status"]["message"].is_null(), "{response}");
+        Ok(response["status"]["message"].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+fn policy(expression: &str) -> Value {
+    json!({
+        "program": {"cel": {"validations": [{"expression": expression}]}},
+        "admission": {"rules": [
+            {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]},
+        ]},
+    })
+}
+
+fn experiment(name: &str, of: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicyExperiment", "metadata": {"name": name},
+        "spec": {"policyRef": {"name": of}, "policy": spec},
+    })
+}
+
+/// The same, of a Policy in a namespace.
+fn namespaced(mut experiment: Value) -> Value {
+    experiment["kind"] = "PolicyExperiment".into();
+    experiment["metadata"]["namespace"] = "team".into();
+    experiment
+}
+
+#[tokio::test]
+async fn experiments_that_cannot_work_are_refused_with_the_field_and_what_to_do() -> Result<()> {
+    let mut stage = Stage::start("admission-of-experiments").await?;
+    stage.start_operator(&[])?;
+    let asking = Asking::start(&stage).await?;
+
+    let mut wrong = Vec::new();
+    let mut case = |pointer: &str, value: Value, is_namespaced: bool, words: &'static str| {
+        let mut object = experiment("e", "a", &policy("true"));
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        match object.pointer_mut(parent).unwrap() {
+            Value::Array(items) => items[key.parse::<usize>().unwrap()] = value,
+            parent => parent[key] = value,
+        }
+        wrong.push((if is_namespaced { namespaced(object) } else { object }, words));
+    };
+    let rule = "/spec/policy/admission/rules/0";
+    case("/spec/policy/program/cel/validations/0/expression", json!("object."), false, "spec.policy.program.cel");
+    case("/spec/policyRef/name", json!("A"), false, "spec.policyRef.name");
+    case("/spec/policy/admission/rules", json!([]), false, "spec.policy.admission.rules");
+    case("/spec/policy/program", json!({"wasm": {"module": "file:///a"}}), false, "spec.policy.program.wasm.module");
+    case("/spec/policy/program", json!({}), false, "spec.policy.program");
+    case(&format!("{rule}/apiGroups"), json!(["proviso.dev"]), false, "spec.policy.admission.rules[0].apiGroups");
+    case(&format!("{rule}/resources"), json!(["secrets"]), true, "spec.policy.admission.rules[0].resources");
+    case(&format!("{rule}/scope"), json!("Cluster"), true, "spec.policy.admission.rules[0].scope");
+    let condition = json!([{"name": "a", "expression": "object.nothing("}]);
+    case(
+        "/spec/policy/admission/matchConditions",
+        condition,
+        false,
+        "spec.policy.admission: the API server does not take",
+    );
+    case("/metadata/name", json!("E"), false, "metadata.name");
+    for (object, words) in wrong {
+        let refusal = asking.refusal("CREATE", &object, None).await?;
+        ensure!(refusal.contains(words), "{words}: {refusal}\n{object}");
+    }
+
+    // What works is taken, and who it waits for is told.
+    for object in [experiment("e", "a", &policy("true")), namespaced(experiment("e", "a", &policy("true")))] {
+        let response = asking.ask("CREATE", &object, None).await?;
+        let warning = response["warnings"][0].as_str().unwrap_or_default();
+        ensure!(response["allowed"] == true && warning.contains("there is no policy a"), "{response}");
+    }
+    stage.policy("a", "default", "true").await?;
+    let response = asking.ask("CREATE", &experiment("e", "a", &policy("true")), None).await?;
+    ensure!(response["allowed"] == true && response["warnings"][0].is_null(), "{response}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_eleventh_experiment_of_a_policy_and_edits_during_a_commit_are_refused() -> Result<()> {
+    let mut stage = Stage::start("admission-limits").await?;
+    stage.start_operator(&[])?;
+    let asking = Asking::start(&stage).await?;
+    let experiments = Api::<ClusterPolicyExperiment>::all(stage.client.clone());
+    let create = async |name: &str| -> Result<()> {
+        let object = Patch::Apply(experiment(name, "a", &policy("true")));
+        experiments.patch(name, &PatchParams::apply("owner").force(), &object).await?;
+        Ok(())
+    };
+    for number in 0..9 {
+        create(&format!("e{number}")).await?;
+    }
+    let next = experiment("next", "a", &policy("true"));
+    ensure!(asking.refusal("CREATE", &next, None).await?.is_empty(), "the tenth");
+    create("e9").await?;
+    let refusal = asking.refusal("CREATE", &next, None).await?;
+    ensure!(refusal.contains("spec.policyRef.name: a has 10 experiments already") && refusal.contains("e0, e1, e2"));
+    // Those of another policy or another scope do not count, and those that there are can be changed.
+    ensure!(asking.refusal("CREATE", &experiment("next", "b", &policy("true")), None).await?.is_empty());
+    ensure!(asking.refusal("CREATE", &namespaced(next.clone()), None).await?.is_empty());
+    let changed = experiment("e0", "a", &policy("1 < 2"));
+    let old = experiment("e0", "a", &policy("true"));
+    ensure!(asking.refusal("UPDATE", &changed, Some(&old)).await?.is_empty());
+    experiments.delete("e4", &DeleteParams::default()).await?;
+    until("room for another", PATIENCE, async || {
+        let refusal = asking.refusal("CREATE", &next, None).await?;
+        ensure!(refusal.is_empty(), "{refusal}");
+        Ok(())
+    })
+    .await?;
+
+    // Nobody changes what is being committed, and takes the sign of that away with the same write; labels are fine.
+    let mut committing = old.clone();
+    committing["metadata"]["annotations"] = json!({"proviso.dev/commit-intent": "2026-11-20T09:14:07Z"});
+    for changed in [changed.clone(), with_annotations(&changed, &committing)] {
+        let refusal = asking.refusal("UPDATE", &changed, Some(&committing)).await?;
+        ensure!(refusal.contains("being committed"), "{refusal}");
+    }
+    ensure!(asking.refusal("UPDATE", &old, Some(&committing)).await?.is_empty());
+    ensure!(asking.refusal("UPDATE", &committing, Some(&old)).await?.is_empty());
+
+    // The API server is told to ask about them.
+    stage.operators.clear();
+    stage.start_operator(&["--service", "proviso-operator", "--aggregated-api", "false"])?;
+    let webhooks = Api::<ValidatingWebhookConfiguration>::all(stage.client.clone());
+    until("the registration", PATIENCE, async || {
+        let webhook = webhooks.get("proviso-operator").await?.webhooks.context("webhooks")?.remove(0);
+        let resources = webhook.rules.context("rules")?.remove(0).resources.context("resources")?;
+        for kind in ["policyexperiments", "clusterpolicyexperiments", "policies", "clusterpolicies"] {
+            ensure!(resources.iter().any(|it| it == kind), "{resources:?}");
+        }
+        Ok(())
+    })
+    .await
+}
+
+fn with_annotations(object: &Value, of: &Value) -> Value {
+    let mut object = object.clone();
+    object["metadata"]["annotations"] = of["metadata"]["annotations"].clone();
+    object
+}

@@ -1,0 +1,163 @@
+//! The life of an experiment (AIP-236). The policy server and the API that starts, stops and commits are played by the tests.
+
+mod policies;
+mod states;
+mod webhooks;
+
+use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use proviso_crds::{ClusterPolicyExperiment, ExperimentStatus, PolicyRevision, PreviewMetadata, PreviewState};
+use proviso_e2e::until;
+use serde_json::{Value, json};
+
+use crate::stage::{PATIENCE, POD, Stage};
+
+/// As [`Stage::policy`] writes it.
+fn policy(expression: &str) -> Value {
+    json!({
+        "program": {"cel": {"validations": [{"expression": expression}]}},
+        "admission": {"rules": [
+            {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"]},
+        ]},
+    })
+}
+
+/// The same about other requests.
+fn about(resource: &str, expression: &str) -> Value {
+    let mut spec = policy(expression);
+    spec["admission"]["rules"][0]["resources"] = json!([resource]);
+    spec
+}
+
+impl Stage {
+    fn experiments(&self) -> Api<ClusterPolicyExperiment> {
+        Api::all(self.client.clone())
+    }
+
+    /// Creates the experiment, or makes it this; its generation.
+    async fn experiment(&self, name: &str, of: &str, spec: &Value, auto_start: bool) -> Result<i64> {
+        let experiment = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicyExperiment", "metadata": {"name": name},
+            "spec": {"policyRef": {"name": of}, "policy": spec, "autoStart": auto_start},
+        });
+        let written =
+            self.experiments().patch(name, &PatchParams::apply("owner").force(), &Patch::Apply(experiment)).await?;
+        written.metadata.generation.context("its generation")
+    }
+
+    async fn experiment_status(&self, name: &str) -> Result<ExperimentStatus> {
+        Ok(self.experiments().get(name).await?.status.unwrap_or_default())
+    }
+
+    async fn until_experiment(&self, name: &str, is: impl Fn(&ExperimentStatus) -> bool) -> Result<ExperimentStatus> {
+        until(&format!("the experiment {name}"), PATIENCE, async || {
+            let status = self.experiment_status(name).await?;
+            ensure!(is(&status), "{status:#?}");
+            Ok(status)
+        })
+        .await
+    }
+
+    /// Waits until a condition of the experiment is this.
+    async fn until_told(&self, name: &str, condition: &str, status: &str, reason: &str) -> Result<ExperimentStatus> {
+        let generation = self.experiments().get(name).await?.metadata.generation;
+        self.until_experiment(name, |said| {
+            let found = said.conditions.iter().find(|it| it.type_ == condition);
+            found.is_some_and(|it| it.status == status && it.reason == reason && it.observed_generation == generation)
+        })
+        .await
+    }
+
+    /// Starts or stops the preview, as the API does.
+    async fn set_preview(&self, name: &str, starts: bool) -> Result<PreviewMetadata> {
+        until("the preview to be changed", PATIENCE, async || {
+            let experiment = self.experiments().get(name).await?;
+            let before = experiment.status.clone().and_then(|status| status.preview_metadata);
+            let (generation, now) = (experiment.metadata.generation.context("generation")?, Time(Timestamp::now()));
+            let after = match before {
+                before if starts => PreviewMetadata::start(before.as_ref(), generation, now),
+                before => before.context("it was never started")?.stop(now),
+            };
+            let patch = json!({
+                "metadata": {"resourceVersion": experiment.resource_version()}, "status": {"previewMetadata": after},
+            });
+            self.experiments().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+            Ok(after)
+        })
+        .await
+    }
+
+    async fn candidate(&self, experiment: &str, generation: i64) -> Result<PolicyRevision> {
+        let name = format!("experiment.cluster.{experiment}-{generation}");
+        until(&name, PATIENCE, async || Ok(self.api::<PolicyRevision>().get(&name).await?)).await
+    }
+
+    async fn until_no_revision(&self, name: &str) -> Result<()> {
+        until(&format!("the end of {name}"), PATIENCE, async || {
+            ensure!(self.api::<PolicyRevision>().get_opt(name).await?.is_none(), "it is still there");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Says what the replica has counted: so many requests that would be denied from now on.
+    async fn counted(&self, revision: &str, denied: u64) -> Result<()> {
+        let (time, uid) = ("2026-11-20T09:14:07Z", self.api::<Pod>().get(POD).await?.uid());
+        let counts = json!({
+            "evaluated": denied + 1, "same": 1, "newlyDenied": denied, "newlyAllowed": 0, "mutationDiffers": 0,
+            "messageDiffers": 0, "errors": 0, "dropped": 2, "since": time,
+        });
+        let samples = json!([{
+            "divergence": "NewlyDenied", "kind": "Secret", "namespace": "team", "user": "ann", "count": denied,
+            "name": "password", "message": "no", "firstSeen": time, "lastSeen": time,
+        }]);
+        let replica = json!({
+            "name": POD, "podUID": uid, "serverVersion": "0.1.0", "ready": "True", "reason": "Loaded",
+            "lastTransitionTime": time, "preview": {"counts": counts, "samples": samples},
+        });
+        let status = json!({"replicas": [replica]});
+        let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": status});
+        let revisions = self.api::<PolicyRevision>();
+        revisions.patch_status(revision, &PatchParams::apply(POD).force(), &Patch::Apply(patch)).await?;
+        Ok(())
+    }
+
+    async fn until_no_webhook(&self, name: &str) -> Result<()> {
+        until(&format!("the end of {name}"), PATIENCE, async || {
+            ensure!(self.webhooks().get_opt(name).await?.is_none(), "it is still there");
+            Ok(())
+        })
+        .await
+    }
+
+    async fn until_described(&self, experiment: &str, words: &str) -> Result<()> {
+        until(words, PATIENCE, async || {
+            let described = self.kubectl.run(&["describe", "clusterpolicyexperiment", experiment]).await?;
+            ensure!(described.contains(words), "{described}");
+            Ok(())
+        })
+        .await
+    }
+
+    async fn annotate(&self, kind: &str, name: &str, annotation: &str, value: &str) -> Result<()> {
+        let annotation = format!("{annotation}={value}");
+        self.kubectl.run(&["annotate", "--overwrite", kind, name, &annotation]).await.map(drop)
+    }
+}
+
+/// Waits until Kubernetes tells now from this: it counts in seconds.
+async fn until_after(time: &Time) -> Result<()> {
+    until("another second", PATIENCE, async || {
+        ensure!(Timestamp::now().as_second() > time.0.as_second());
+        Ok(())
+    })
+    .await
+}
+
+fn state(status: &ExperimentStatus) -> Option<PreviewState> {
+    status.preview_metadata.as_ref().map(|preview| preview.state)
+}

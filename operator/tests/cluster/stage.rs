@@ -1,0 +1,275 @@
+//! A control plane that knows the kinds, and operators that run on it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use proviso_crds::{PolicyRevision, PolicyServer, PolicyServerStatus};
+use proviso_e2e::{ControlPlane, Kubectl, address_for_endpoints, until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The operator's namespace.
+pub const NAMESPACE: &str = "proviso-system";
+/// In front of the operator.
+pub const SERVICE: &str = "proviso-operator";
+/// The one replica of the policy server `default`: see [`Stage::serving`].
+pub const POD: &str = "policy-server-default-0";
+/// What policy servers run that name no image.
+pub const IMAGE: &str = "registry.example.com/policy-server:1";
+
+/// A running operator. Ends with this value.
+pub struct Operator(Child);
+
+impl Operator {
+    /// Asks it to end (SIGTERM), and waits until it has.
+    pub async fn terminate(mut self) -> Result<()> {
+        kill_process(Pid::from_child(&self.0), Signal::TERM)?;
+        let status = until("the operator to end", PATIENCE, async || self.0.try_wait()?.context("it goes on")).await?;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub struct Stage {
+    // Fields are dropped in this order: first who would complain about the next.
+    pub operators: Vec<Operator>,
+    /// Where the last reachable one listens.
+    pub address: Option<SocketAddr>,
+    pub client: Client,
+    pub kubectl: Kubectl,
+    pub plane: ControlPlane,
+}
+
+impl Stage {
+    /// Without an operator.
+    pub async fn start(name: &str) -> Result<Self> {
+        let plane = ControlPlane::start(name).await?;
+        plane.ensure_controllers()?;
+        let kubectl = Kubectl::new(plane.kubeconfig())?;
+        kubectl.run(&["create", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../crds")]).await?;
+        kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await?;
+        kubectl.run(&["create", "namespace", NAMESPACE]).await?;
+        let client = plane.client().await?;
+        Ok(Self { operators: Vec::new(), address: None, client, kubectl, plane })
+    }
+
+    /// With an operator, and a policy server of one Ready replica.
+    pub async fn serving(name: &str) -> Result<Self> {
+        let mut stage = Self::start(name).await?;
+        stage.start_to_serve().await?;
+        Ok(stage)
+    }
+
+    /// Starts an operator, and makes it make a policy server of one Ready replica.
+    pub async fn start_to_serve(&mut self) -> Result<()> {
+        self.start_operator(&[])?;
+        self.server("default", json!({"replicas": 1})).await?;
+        until("the replica", PATIENCE, async || Ok(self.api::<Pod>().get(POD).await?)).await?;
+        self.ready(POD).await
+    }
+
+    pub fn start_operator(&mut self, arguments: &[&str]) -> Result<()> {
+        self.start_operator_at("127.0.0.1".parse()?, arguments)
+    }
+
+    /// An operator that API servers reach by its Service, once it is published.
+    pub async fn start_reachable_operator(&mut self, arguments: &[&str]) -> Result<()> {
+        let host = address_for_endpoints()?;
+        self.start_operator_at(host, &[&["--service", SERVICE], arguments].concat())?;
+        let port = until("where it listens", PATIENCE, async || {
+            let log = self.log()?;
+            let line = log.lines().rev().find(|line| line.contains("\"listening\"")).context("not yet")?;
+            let line: Value = serde_json::from_str(line)?;
+            let (_, port) = line["listen"].as_str().and_then(|url| url.rsplit_once(':')).context("no address")?;
+            Ok(port.parse::<u16>()?)
+        })
+        .await?;
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": SERVICE},
+            "spec": {"ports": [{"name": "https", "port": 443, "targetPort": port}]},
+        });
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": SERVICE, "labels": {"kubernetes.io/service-name": SERVICE}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [host], "conditions": {"ready": true}}],
+            "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+        });
+        let how = PatchParams::apply("stage").force();
+        self.api::<Service>().patch(SERVICE, &how, &Patch::Apply(service)).await?;
+        self.api::<EndpointSlice>().patch(SERVICE, &how, &Patch::Apply(slice)).await?;
+        self.address = Some(SocketAddr::new(host, port));
+        Ok(())
+    }
+
+    fn start_operator_at(&mut self, host: IpAddr, arguments: &[&str]) -> Result<()> {
+        let log = std::fs::File::options().create(true).append(true).open(self.plane.folder().log("operator"))?;
+        let operator = Command::new(env!("CARGO_BIN_EXE_operator"))
+            .args(["--namespace", NAMESPACE, "--log-format", "json", "--policy-server-image", IMAGE])
+            .args(["--listen", &format!("{host}:0"), "--admin-listen", "127.0.0.1:0", "--shutdown-delay", "0s"])
+            .args(arguments)
+            .env("KUBECONFIG", self.plane.kubeconfig())
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()?;
+        self.operators.push(Operator(operator));
+        Ok(())
+    }
+
+    /// What the operator has logged so far.
+    pub fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.plane.folder().log("operator"))?)
+    }
+
+    /// Objects of a kind in the operator's namespace.
+    pub fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    pub fn servers(&self) -> Api<PolicyServer> {
+        Api::all(self.client.clone())
+    }
+
+    /// Creates the policy server, or makes it this.
+    pub async fn server(&self, name: &str, spec: Value) -> Result<PolicyServer> {
+        let server = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyServer", "metadata": {"name": name}, "spec": spec,
+        });
+        Ok(self.servers().patch(name, &PatchParams::apply("owner").force(), &Patch::Apply(server)).await?)
+    }
+
+    pub async fn status(&self, server: &str) -> Result<PolicyServerStatus> {
+        Ok(self.servers().get(server).await?.status.unwrap_or_default())
+    }
+
+    /// Waits until a condition is this; its message.
+    pub async fn until_condition(&self, server: &str, name: &str, status: &str, reason: &str) -> Result<String> {
+        until(&format!("{server}: {name} {status}, {reason}"), PATIENCE, async || {
+            let said = self.status(server).await?;
+            let found = said.conditions.iter().find(|condition| condition.type_ == name);
+            let found = found.with_context(|| format!("{said:?}"))?;
+            ensure!(found.status == status && found.reason == reason, "{found:?}");
+            Ok(found.message.clone())
+        })
+        .await
+    }
+
+    /// A policy of the cluster; its generation.
+    pub async fn policy(&self, name: &str, server: &str, expression: &str) -> Result<i64> {
+        let policy = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": name},
+            "spec": {
+                "policyServer": server,
+                "program": {"cel": {"validations": [{"expression": expression}]}},
+                "admission": {"rules": [
+                    {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"]},
+                ]},
+            },
+        });
+        let api = Api::<proviso_crds::ClusterPolicy>::all(self.client.clone());
+        let written = api.patch(name, &PatchParams::apply("owner").force(), &Patch::Apply(policy)).await?;
+        written.metadata.generation.context("its generation")
+    }
+
+    /// Makes a generation of the policy live.
+    pub async fn live(&self, name: &str, expression: &str) -> Result<()> {
+        let generation = self.policy(name, "default", expression).await?;
+        self.serve(&format!("cluster.{name}-{generation}"), POD).await?;
+        self.until_path(&format!("proviso-cluster.{name}"), &format!("/validate/cluster.{name}/{generation}")).await
+    }
+
+    /// Makes a pod Ready, as far as the API server knows.
+    pub async fn ready(&self, pod: &str) -> Result<()> {
+        let running = json!({
+            "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": null,
+        });
+        self.say_of_pod(pod, running).await
+    }
+
+    /// What a kubelet would say of a pod.
+    pub async fn say_of_pod(&self, pod: &str, status: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({"status": status}));
+        self.api::<Pod>().patch_status(pod, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Waits for a revision and says what a leader and this replica would say: it is served.
+    pub async fn serve(&self, revision: &str, pod: &str) -> Result<()> {
+        let revisions = self.api::<PolicyRevision>();
+        until(revision, PATIENCE, async || Ok(revisions.get(revision).await?)).await?;
+        let (time, uid) = ("2026-11-20T09:14:07Z", self.api::<Pod>().get(pod).await?.uid());
+        let initialized = json!({"conditions": [
+            {"type": "Initialized", "status": "True", "reason": "Prepared", "message": "", "lastTransitionTime": time},
+        ]});
+        let replica = json!({"replicas": [{
+            "name": pod, "podUID": uid, "serverVersion": "0.1.0", "ready": "True", "reason": "Loaded",
+            "lastTransitionTime": time,
+        }]});
+        for (manager, status) in [("proviso-leader", initialized), (pod, replica)] {
+            let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": status});
+            revisions.patch_status(revision, &PatchParams::apply(manager).force(), &Patch::Apply(patch)).await?;
+        }
+        Ok(())
+    }
+
+    pub fn webhooks(&self) -> Api<ValidatingWebhookConfiguration> {
+        Api::all(self.client.clone())
+    }
+
+    /// The path that this webhook asks.
+    pub async fn path(&self, webhook: &str) -> Result<Option<String>> {
+        let found = self.webhooks().get_opt(webhook).await?;
+        Ok(found.and_then(|it| it.webhooks?.pop()?.client_config.service?.path))
+    }
+
+    /// Waits until this webhook asks this path.
+    pub async fn until_path(&self, webhook: &str, wanted: &str) -> Result<()> {
+        until(&format!("{webhook} at {wanted}"), PATIENCE, async || {
+            let path = self.path(webhook).await?;
+            ensure!(path.as_deref() == Some(wanted), "{path:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// The bundle that the API server judges the policy server of this policy by; an error if it asks nobody.
+    pub async fn published(&self, policy: &str) -> Result<String> {
+        let webhook = self.webhooks().get(&format!("proviso-cluster.{policy}")).await?;
+        let webhook = webhook.webhooks.context("webhooks")?.remove(0);
+        Ok(String::from_utf8(webhook.client_config.ca_bundle.context("a bundle")?.0)?)
+    }
+
+    /// An object of any kind; cluster-scoped without a namespace.
+    pub fn dynamic(&self, api_version: &str, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        }
+    }
+
+    /// A file of a Secret; an error if it is not there.
+    pub async fn secret(&self, name: &str, key: &str) -> Result<String> {
+        let secret = self.api::<Secret>().get(name).await?;
+        let text = secret.data.and_then(|mut data| data.remove(key)).with_context(|| format!("{name}: {key}"))?;
+        Ok(String::from_utf8(text.0)?)
+    }
+}

@@ -1,0 +1,20 @@
+//! The policy server in a cluster: with a real API server, as a webhook of it or as a replica that follows it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows only #[test] functions as tests"
+)]
+
+mod context;
+mod faults;
+mod leader_killed;
+mod leadership;
+mod modules;
+mod previews;
+mod restarts;
+mod revisions;
+#[path = "../support/mod.rs"]
+mod support;
+mod webhooks;

@@ -1,0 +1,398 @@
+//! Experiments in a cluster, as their policy server sees them: candidate revisions of a real API server are previewed on the
+//! calls of their policy, or on those of a webhook of their own, and what came of it stands in their status. The operator
+//! is played by the test.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use hyper::StatusCode;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use proviso_crds::{DivergenceCounts, PreviewReport};
+use proviso_e2e::{Registry, until};
+use serde_json::{Value, json};
+
+use crate::support::stage::{POD, Stage, ask, revision, until_answered};
+use crate::support::{self, PATIENCE, Server, forbid, modules, pod, rego, wapc, with};
+
+const NEVER: &str = "false";
+
+/// A candidate of this policy, from the first start of generation 1 of the experiment.
+fn candidate(policy: &str, experiment: &str, spec: &Value) -> Value {
+    let mut candidate = revision(policy, 1, spec);
+    candidate["metadata"]["name"] = format!("experiment.cluster.{experiment}-1").into();
+    candidate["spec"]["role"] = "Candidate".into();
+    candidate["spec"]["experimentRef"] =
+        json!({"name": experiment, "uid": format!("uid-{experiment}"), "generation": 1});
+    candidate
+}
+
+/// The same, of a Policy in the namespace `default`.
+fn namespaced(mut revision: Value) -> Value {
+    let name = revision["metadata"]["name"].as_str().unwrap().replace("cluster.", "ns.default.");
+    revision["metadata"]["name"] = name.into();
+    revision["spec"]["policyRef"]["kind"] = "Policy".into();
+    revision["spec"]["policyRef"]["namespace"] = "default".into();
+    revision
+}
+
+/// Only about the creation of these.
+fn only(resource: &str, spec: Value) -> Value {
+    let rule = json!({"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": [resource]});
+    with(spec, &json!({"admission": {"rules": [rule]}}))
+}
+
+trait Previews {
+    async fn report(&self, name: &str) -> Result<PreviewReport>;
+    async fn until_counted(&self, name: &str, wanted: impl Fn(&DivergenceCounts) -> bool) -> Result<PreviewReport>;
+    async fn mark_live(&self, name: &str, status: &str) -> Result<()>;
+}
+
+impl Previews for Stage {
+    async fn report(&self, name: &str) -> Result<PreviewReport> {
+        let status = self.revisions.get(name).await?.data["status"].clone();
+        let items = status["replicas"].as_array().context("replicas")?;
+        let item = items.iter().find(|item| item["name"] == POD).context("its item")?;
+        serde_json::from_value(item["preview"].clone()).with_context(|| format!("{item}"))
+    }
+
+    async fn until_counted(&self, name: &str, wanted: impl Fn(&DivergenceCounts) -> bool) -> Result<PreviewReport> {
+        until(&format!("the counts of {name}"), PATIENCE, async || {
+            let report = self.report(name).await?;
+            ensure!(wanted(&report.counts), "{report:?}");
+            Ok(report)
+        })
+        .await
+    }
+
+    /// As the operator says which one the webhook points at.
+    async fn mark_live(&self, name: &str, status: &str) -> Result<()> {
+        let condition = json!({
+            "type": "Live", "status": status, "reason": "Live", "message": "",
+            "lastTransitionTime": "2026-11-20T09:14:07Z",
+        });
+        let patch = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": {"conditions": [condition]},
+        });
+        self.revisions.patch_status(name, &PatchParams::apply("operator").force(), &Patch::Apply(patch)).await?;
+        Ok(())
+    }
+}
+
+/// Waits until the replica has loaded this candidate.
+async fn until_loaded(server: &Server, name: &str) {
+    server.until_details(&format!("[+] {name} loaded")).await;
+}
+
+async fn preview(server: &Server, experiment: &str, review: &Value) -> Result<()> {
+    let answer = server.post(&format!("/preview/cluster.a/{experiment}/1"), review.to_string()).await;
+    ensure!(answer.status == StatusCode::OK && answer.is_allowed(), "{}", answer.text);
+    ensure!(answer.response()["uid"] == review["request"]["uid"], "{}", answer.text);
+    Ok(())
+}
+
+fn dry_run() -> Value {
+    let mut review = pod("dry", "x");
+    review["request"]["dryRun"] = json!(true);
+    review
+}
+
+fn lines<'a>(lines: &'a [Value], experiment: &str) -> Vec<&'a Value> {
+    let experiment = json!(format!("cluster.{experiment}"));
+    lines.iter().filter(|line| line["experiment"] == experiment).collect()
+}
+
+/// Waits for the line about this request.
+async fn until_line(server: &Server, experiment: &str, uid: &str) -> Result<Value> {
+    until(&format!("the line of {experiment} about {uid}"), PATIENCE, async || {
+        let written = server.previews();
+        let found = lines(&written, experiment).into_iter().find(|line| line["request"]["uid"] == uid).cloned();
+        found.with_context(|| format!("{written:#?}"))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn candidates_that_cover_the_same_ride_on_live_calls_and_what_came_of_it_is_in_their_status() -> Result<()> {
+    let stage = Stage::start("previews-that-ride").await?;
+    let mut server = stage.replica("pod-1").await?;
+    stage.create(&revision("a", 3, &forbid("input.request.name == \"bad\"", "one"))).await?;
+    stage.create(&candidate("a", "stricter", &forbid("true", "two"))).await?;
+    stage.create(&candidate("a", "none", &forbid(NEVER, ""))).await?;
+    // As many at once as there are; one that cannot be compiled stops none of them.
+    stage.create(&candidate("a", "broken", &rego("package test\ndeny contains"))).await?;
+    stage.until_reported("experiment.cluster.broken-1", "pod-1", "False", "CompileError").await?;
+    for name in ["cluster.a-3", "experiment.cluster.stricter-1", "experiment.cluster.none-1"] {
+        until_loaded(&server, name).await;
+        stage.until_reported(name, "pod-1", "True", "Loaded").await?;
+    }
+
+    let path = "/validate/cluster.a/3";
+    ensure!(server.post(path, dry_run().to_string()).await.is_allowed());
+    ensure!(server.post("/audit/cluster.a/3", pod("u", "x").to_string()).await.is_allowed());
+    for name in ["good", "bad", "good", "better"] {
+        ensure!(server.post(path, pod("u", name).to_string()).await.is_allowed() == (name != "bad"), "{name}");
+    }
+    let report = stage.until_counted("experiment.cluster.stricter-1", |it| it.evaluated == 4).await?;
+    ensure!(report.counts.newly_denied == 3 && report.counts.message_differs == 1, "{report:?}");
+    let sample = report.samples.iter().find(|it| it.count == 3).context("a group of three")?;
+    ensure!((sample.kind.as_str(), sample.namespace.as_str(), sample.user.as_str()) == ("Pod", "default", "ann"));
+    ensure!((sample.name.as_str(), sample.message.as_str()) == ("better", "two"), "{sample:?}");
+    let report = stage.until_counted("experiment.cluster.none-1", |it| it.evaluated == 4).await?;
+    ensure!(report.counts.same == 3 && report.counts.newly_allowed == 1 && report.counts.dropped == 0, "{report:?}");
+    ensure!(report.samples.len() == 1 && report.samples[0].message == "one", "{report:?}");
+
+    // The line has the etags of what was compared.
+    let written = server.previews();
+    let line = lines(&written, "stricter")[0];
+    let etag = |uid: &str, generation: u64| proviso_core::experiment::etag(uid, generation);
+    ensure!(line["experimentEtag"] == etag("uid-stricter", 1), "{line}");
+    ensure!(line["liveEtag"] == etag("uid-a", 3) && line["liveGeneration"] == 3 && line["policy"] == "cluster.a");
+
+    // A server that is started again, or one of another pod of this name, goes on where its predecessor was.
+    for pod_uid in ["pod-1", "pod-2"] {
+        server.kill().await;
+        stage.end_lease().await?;
+        server = stage.replica(pod_uid).await?;
+        until_loaded(&server, "experiment.cluster.stricter-1").await;
+        let before = stage.report("experiment.cluster.stricter-1").await?.counts;
+        ensure!(server.post(path, pod("u", "good").to_string()).await.is_allowed());
+        let after = stage
+            .until_counted("experiment.cluster.stricter-1", |it| it.evaluated == before.evaluated + 1)
+            .await?
+            .counts;
+        ensure!(after.newly_denied == before.newly_denied + 1 && after.since == before.since, "{after:?}");
+    }
+
+    // What was made anew begins anew, and what is gone is asked no more.
+    stage.revisions.delete("experiment.cluster.stricter-1", &DeleteParams::default()).await?;
+    server.until("its end", async || !server.details().await.contains("stricter")).await;
+    stage.create(&candidate("a", "stricter", &forbid("true", "two"))).await?;
+    until_loaded(&server, "experiment.cluster.stricter-1").await;
+    ensure!(server.post(path, pod("u", "good").to_string()).await.is_allowed());
+    let report = stage.until_counted("experiment.cluster.stricter-1", |it| it.evaluated > 0).await?;
+    ensure!(report.counts.evaluated == 1 && report.samples[0].count == 1, "{report:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_candidate_that_covers_something_else_has_a_path_of_its_own_and_counts_no_request_twice() -> Result<()> {
+    let stage = Stage::start("previews-elsewhere").await?;
+    let server = stage.replica("pod-1").await?;
+    let services = || {
+        let mut review = pod("service", "x");
+        review["request"]["kind"]["kind"] = "Service".into();
+        review["request"]["resource"]["resource"] = "services".into();
+        review
+    };
+    stage.create(&revision("a", 1, &only("pods", forbid("input.request.name == \"bad\"", "one")))).await?;
+    let wider = with(
+        only("pods", forbid("true", "two")),
+        &json!({"admission": {"rules": [{
+            "operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods", "services"],
+        }]}}),
+    );
+    stage.create(&candidate("a", "wider", &wider)).await?;
+    stage.create(&candidate("a", "narrower", &only("services", forbid("true", "two")))).await?;
+    stage
+        .create(&candidate("a", "off", &with(only("services", forbid("true", "")), &json!({"enabled": false}))))
+        .await?;
+    let first_path = "/validate/cluster.a/1";
+    let wider = "experiment.cluster.wider-1";
+    for name in ["cluster.a-1", wider, "experiment.cluster.narrower-1", "experiment.cluster.off-1"] {
+        until_loaded(&server, name).await;
+    }
+
+    // Before anything is live it is compared with a policy that allows.
+    preview(&server, "wider", &pod("first", "bad")).await?;
+    stage.until_counted(wider, |it| it.evaluated == 1 && it.newly_denied == 1).await?;
+    let first = server.until_previews(1).await.remove(0);
+    ensure!(first["liveGeneration"].is_null() && first["live"]["allowed"] == true, "{first}");
+
+    stage.mark_live("cluster.a-1", "True").await?;
+    until("the live generation to be known", PATIENCE, async || {
+        preview(&server, "wider", &pod("second", "bad")).await?;
+        let written = server.previews();
+        ensure!(written.iter().any(|line| line["liveGeneration"] == 1), "{written:#?}");
+        Ok(())
+    })
+    .await?;
+    let written = server.previews();
+    let second = written.iter().find(|line| line["liveGeneration"] == 1).context("its line")?;
+    // The live verdict is computed beside it, and is no decision.
+    ensure!(second["live"]["allowed"] == false && second["live"]["message"] == "one", "{second}");
+    ensure!(second["divergence"] == "MessageDiffers", "{second}");
+    ensure!(server.count("proviso_evaluations_total", &[]).await == 0);
+    ensure!(server.event("request denied").is_none());
+
+    // What the policy is not asked about, it lets pass.
+    preview(&server, "wider", &services()).await?;
+    preview(&server, "wider", &dry_run()).await?;
+    ensure!(until_line(&server, "wider", "service").await?["divergence"] == "NewlyDenied");
+
+    // On the calls of the policy only what its own webhook is not called about counts, and what turns the policy off.
+    ensure!(!server.post(first_path, pod("third", "bad").to_string()).await.is_allowed());
+    for experiment in ["narrower", "off"] {
+        let line = until_line(&server, experiment, "third").await?;
+        ensure!(line["divergence"] == "NewlyAllowed", "{line}");
+    }
+    stage.until_counted("experiment.cluster.off-1", |it| it.evaluated == 1 && it.newly_allowed == 1).await?;
+    preview(&server, "off", &services()).await?;
+
+    // What is committed covers what the experiment does: from then on it rides, and what was sent to its path has ridden.
+    let (counted, path) = (lines(&server.previews(), "wider").len(), "/validate/cluster.a/2");
+    let wider_spec = stage.revisions.get(wider).await?.data["spec"]["data"].clone();
+    let mut next = revision("a", 2, &json!({}));
+    next["spec"]["data"] = wider_spec;
+    stage.create(&next).await?;
+    until_answered(&server, path, "two").await?;
+    // Until it is live, only calls of a revision that covers the same and is live count.
+    ensure!(lines(&server.previews(), "wider").len() == counted);
+    stage.mark_live("cluster.a-1", "False").await?;
+    stage.mark_live("cluster.a-2", "True").await?;
+    until("the candidate to ride", PATIENCE, async || {
+        ensure!(!server.post(path, pod("ridden", "x").to_string()).await.is_allowed());
+        let written = server.previews();
+        ensure!(lines(&written, "wider").len() > counted);
+        Ok(())
+    })
+    .await?;
+    preview(&server, "wider", &pod("late", "x")).await?;
+    ensure!(!server.post(path, pod("last", "x").to_string()).await.is_allowed());
+    until_line(&server, "wider", "last").await?;
+    let written = server.previews();
+    ensure!(written.iter().all(|line| line["request"]["uid"] != "late" && line["request"]["uid"] != "dry"));
+    ensure!(lines(&written, "wider").iter().all(|line| line["request"]["uid"] != "third"));
+    ensure!(lines(&written, "wider").last().context("a line")?["divergence"] == "Same");
+
+    // Nobody is stopped by a path that leads nowhere, nor by a review that cannot be read.
+    for path in ["/preview/cluster.a/wider/2", "/preview/cluster.a/other/1", "/preview/cluster.b/wider/1"] {
+        ensure!(ask(&server, path).await.is_allowed(), "{path}");
+    }
+    let malformed = r#"{"kind": "AdmissionReview", "request": {"uid": "malformed", "operation": 1}}"#;
+    ensure!(server.post("/preview/cluster.a/wider/1", malformed).await.is_allowed());
+    ensure!(server.post("/preview/cluster.a/wider/1", "{}").await.status == StatusCode::BAD_REQUEST);
+    ensure!(ask(&server, "/preview/cluster.a/wider").await.status == StatusCode::NOT_FOUND);
+    Ok(())
+}
+
+#[tokio::test]
+async fn match_conditions_count_on_both_sides() -> Result<()> {
+    let stage = Stage::start("previews-with-conditions").await?;
+    let server = stage.replica("pod-1").await?;
+    let except = |name: &str, spec: Value| {
+        let condition = json!([{"name": "a", "expression": format!("request.name != '{name}'")}]);
+        with(spec, &json!({"admission": {"matchConditions": condition}}))
+    };
+    stage.create(&revision("a", 1, &except("exempt", forbid("true", "one")))).await?;
+    stage.create(&candidate("a", "other", &except("skipped", forbid("true", "one")))).await?;
+    stage.create(&candidate("a", "alike", &except("exempt", forbid("true", "two")))).await?;
+    // Only an API server knows who may do what.
+    let unknown = json!({"admission": {"matchConditions": [
+        {"name": "a", "expression": "authorizer.group('').resource('pods').check('create').allowed()"},
+    ]}});
+    stage.create(&candidate("a", "authorized", &with(forbid("true", "one"), &unknown))).await?;
+    stage.mark_live("cluster.a-1", "True").await?;
+    for name in ["cluster.a-1", "experiment.cluster.other-1", "experiment.cluster.alike-1"] {
+        until_loaded(&server, name).await;
+    }
+    until_loaded(&server, "experiment.cluster.authorized-1").await;
+    until("the live generation to be known", PATIENCE, async || {
+        preview(&server, "authorized", &pod("known", "x")).await?;
+        ensure!(server.previews().iter().any(|line| line["liveGeneration"] == 1));
+        Ok(())
+    })
+    .await?;
+
+    // Nobody asks the policy about what its conditions leave out, nor the experiment.
+    for name in ["exempt", "both"] {
+        preview(&server, "other", &pod(name, name)).await?;
+    }
+    for name in ["skipped", "both"] {
+        ensure!(!server.post("/validate/cluster.a/1", pod(name, name).to_string()).await.is_allowed());
+    }
+    for (uid, divergence) in [("exempt", "NewlyDenied"), ("both", "Same"), ("skipped", "NewlyAllowed")] {
+        let line = until_line(&server, "other", uid).await?;
+        ensure!(line["divergence"] == divergence, "{uid}: {line}");
+    }
+    until_line(&server, "alike", "both").await?;
+    let report = stage.until_counted("experiment.cluster.other-1", |it| it.evaluated >= 3).await?;
+    ensure!(report.counts.evaluated == 3 && lines(&server.previews(), "other").len() == 3, "{report:?}");
+    ensure!(lines(&server.previews(), "alike").len() == 2);
+    ensure!(lines(&server.previews(), "authorized").iter().all(|line| line["request"]["uid"] == "known"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn mutating_group_and_namespaced_policies_are_previewed_alike() -> Result<()> {
+    let stage = Stage::start("previews-of-every-kind").await?;
+    let server = stage.replica("pod-1").await?;
+    let patch = |value: &str| {
+        let patch = json!([{"op": "add", "path": "/metadata/labels/tier", "value": value}]);
+        let answer = json!({"response": {"allowed": true, "patchType": "JSONPatch", "patch": patch}});
+        with(rego(&format!("package test\nmain := {answer}")), &json!({"admission": {"mutating": true}}))
+    };
+    let member = |message: &str| json!({"program": forbid("true", message)["program"]});
+    let group = |expression: &str| {
+        let members = json!({"one": member("one"), "two": {"program": forbid(NEVER, "")["program"]}});
+        json!({"program": {"group": {"members": members, "expression": expression, "message": "the group says no"}}})
+    };
+    stage.create(&revision("mutating", 1, &patch("web"))).await?;
+    stage.create(&candidate("mutating", "other-patch", &patch("shop"))).await?;
+    stage.create(&candidate("mutating", "same-patch", &patch("web"))).await?;
+    stage.create(&revision("group", 1, &group("one() || two()"))).await?;
+    stage.create(&candidate("group", "all", &group("one() && two()"))).await?;
+    stage.create(&namespaced(revision("mine", 1, &forbid(NEVER, "")))).await?;
+    stage.create(&namespaced(candidate("mine", "ours", &forbid("true", "no")))).await?;
+    // One of the same name in another scope.
+    stage.create(&candidate("group", "ours", &forbid(NEVER, ""))).await?;
+    for name in ["cluster.other-patch", "cluster.same-patch", "cluster.all", "ns.default.ours", "cluster.ours"] {
+        until_loaded(&server, &format!("experiment.{name}-1")).await;
+    }
+    for path in ["/validate/cluster.mutating/1", "/validate/cluster.group/1", "/validate/ns.default.mine/1"] {
+        until(path, PATIENCE, async || {
+            ensure!(ask(&server, path).await.is_allowed());
+            Ok(())
+        })
+        .await?;
+    }
+    let counted = async |name: &str| -> Result<DivergenceCounts> {
+        Ok(stage.until_counted(&format!("experiment.{name}-1"), |it| it.evaluated > 0).await?.counts)
+    };
+    ensure!(counted("cluster.other-patch").await?.mutation_differs > 0);
+    ensure!(counted("cluster.same-patch").await?.same > 0);
+    let report = stage.until_counted("experiment.cluster.all-1", |it| it.newly_denied > 0).await?;
+    ensure!(report.samples[0].message == "the group says no", "{report:?}");
+    ensure!(counted("ns.default.ours").await?.newly_denied > 0);
+    ensure!(counted("cluster.ours").await?.same > 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_experiment_that_never_ends_leaves_the_live_answer_alone_and_its_drops_are_counted() -> Result<()> {
+    let stage = modules::Stage::start("previews-that-loop").await?;
+    stage.registry.push("endless", "v1", Registry::MODULE, &wapc::doing(wapc::ENDLESS)).await?;
+    let mut command = stage.command(POD, &stage.path("cache"));
+    command.args(["--preview-queue", "2"]);
+    let server = support::stage::Stage::run(command).await?;
+    stage.cluster.create(&revision("a", 1, &forbid(NEVER, ""))).await?;
+    let endless = json!({"program": {"wasm": {"module": stage.module("endless:v1")}}, "timeoutEvalSeconds": 1});
+    stage.cluster.create(&candidate("a", "endless", &endless)).await?;
+    let name = "experiment.cluster.endless-1";
+    until_loaded(&server, "cluster.a-1").await;
+    until_loaded(&server, name).await;
+
+    let (calls, mut slowest) = (100, Duration::ZERO);
+    for _ in 0..calls {
+        let start = std::time::Instant::now();
+        ensure!(ask(&server, "/validate/cluster.a/1").await.is_allowed());
+        slowest = slowest.max(start.elapsed());
+    }
+    // Each of its evaluations takes a second.
+    ensure!(slowest < Duration::from_millis(800), "{slowest:?}");
+    let report = stage.cluster.until_counted(name, |it| it.evaluated + it.dropped == calls).await?;
+    ensure!(report.counts.errors == report.counts.evaluated && report.counts.errors > 0, "{report:?}");
+    ensure!(report.counts.dropped > 50, "{report:?}");
+    ensure!(!report.samples[0].message.is_empty(), "{report:?}");
+    ensure!(server.count("proviso_preview_dropped_total", &[]).await == report.counts.dropped);
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! Replicas that come and go while their policies are asked, as a rolling restart or a lost node has it (FAULTS 15, 16).
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use proviso_e2e::until;
+use rustix::process::Signal;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::support::stage::{Stage, revision, until_answered};
+use crate::support::{self, PATIENCE, Server, forbid, pod};
+
+/// How often the endpoints are probed: a kubelet does every few seconds.
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+/// How long a replica answers after SIGTERM: several probes.
+const DELAY: &str = "1s";
+const CLIENTS: usize = 4;
+const PATH: &str = "/validate/cluster.a/1";
+
+/// A Service in front of replicas: requests go to those that are ready, one after the other.
+struct Balancer {
+    /// The addresses of replicas, of the admin port and of the other.
+    replicas: Mutex<Vec<(String, String)>>,
+    ready: Mutex<Vec<String>>,
+    turn: AtomicUsize,
+    answered: AtomicUsize,
+    failed: Mutex<Vec<String>>,
+    ended: AtomicBool,
+}
+
+impl Balancer {
+    /// Begins to probe, and clients to ask: half of them on connections that they keep.
+    fn start(servers: &[&Server]) -> (Arc<Self>, JoinSet<()>) {
+        let balancer = Arc::new(Self {
+            replicas: Mutex::default(),
+            ready: Mutex::default(),
+            turn: AtomicUsize::new(0),
+            answered: AtomicUsize::new(0),
+            failed: Mutex::default(),
+            ended: AtomicBool::new(false),
+        });
+        for server in servers {
+            balancer.add(server);
+        }
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&balancer).probe());
+        for client in 0..CLIENTS {
+            tasks.spawn(Arc::clone(&balancer).ask(client % 2 == 0));
+        }
+        (balancer, tasks)
+    }
+
+    fn add(&self, server: &Server) {
+        self.replicas.lock().unwrap().push((server.admin.clone(), server.listen.clone()));
+    }
+
+    fn remove(&self, listen: &str) {
+        self.replicas.lock().unwrap().retain(|(_, it)| it != listen);
+    }
+
+    async fn probe(self: Arc<Self>) {
+        while !self.ended.load(Ordering::Relaxed) {
+            let replicas = self.replicas.lock().unwrap().clone();
+            let mut ready = Vec::new();
+            for (admin, listen) in replicas {
+                let answer = support::ask(&admin, Method::GET, "/readyz", Bytes::new()).await;
+                if answer.is_ok_and(|answer| answer.status == StatusCode::OK) {
+                    ready.push(listen);
+                }
+            }
+            *self.ready.lock().unwrap() = ready;
+            tokio::time::sleep(PROBE_EVERY).await;
+        }
+    }
+
+    async fn ask(self: Arc<Self>, keeps: bool) {
+        let mut kept: Option<(String, SendRequest<Full<Bytes>>)> = None;
+        while !self.ended.load(Ordering::Relaxed) {
+            let Some(listen) = self.next() else {
+                tokio::time::sleep(PROBE_EVERY).await;
+                continue;
+            };
+            // A connection to one that is ready is used again, until its server closes it.
+            let sender = match kept.take() {
+                Some((address, sender)) if keeps && sender.is_ready() && self.is_ready(&address) => {
+                    Ok((address, sender))
+                }
+                _ => connect(&listen).await.map(|sender| (listen, sender)),
+            };
+            // Nothing was sent to one that takes no connection: the next one is asked.
+            let Ok((address, mut sender)) = sender else { continue };
+            match answer(&mut sender).await {
+                Ok(closes) => {
+                    self.answered.fetch_add(1, Ordering::Relaxed);
+                    // The connection has to come to rest before it is used again.
+                    if !closes && sender.ready().await.is_ok() {
+                        kept = Some((address, sender));
+                    }
+                }
+                Err(error) => self.failed.lock().unwrap().push(format!("{address}: {error:#}")),
+            }
+        }
+    }
+
+    fn next(&self) -> Option<String> {
+        let ready = self.ready.lock().unwrap();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        ready.get(turn.checked_rem(ready.len())?).cloned()
+    }
+
+    fn is_ready(&self, listen: &str) -> bool {
+        self.ready.lock().unwrap().iter().any(|it| it == listen)
+    }
+
+    /// Waits until the clients have had so many more answers.
+    async fn until_answers(&self, more: usize) -> Result<()> {
+        let wanted = self.answered.load(Ordering::Relaxed) + more;
+        until("answers", PATIENCE, async || {
+            let answered = self.answered.load(Ordering::Relaxed);
+            ensure!(answered >= wanted, "{answered} of {wanted}; failed: {:?}", self.failed.lock().unwrap());
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until exactly these get requests.
+    async fn until_ready(&self, servers: &[&Server]) -> Result<()> {
+        until("endpoints", PATIENCE, async || {
+            let ready = self.ready.lock().unwrap().clone();
+            let is_right = ready.len() == servers.len() && servers.iter().all(|it| ready.contains(&it.listen));
+            ensure!(is_right, "{ready:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Ends everything; what failed.
+    async fn end(&self, tasks: JoinSet<()>) -> Vec<String> {
+        self.ended.store(true, Ordering::Relaxed);
+        tasks.join_all().await;
+        std::mem::take(&mut *self.failed.lock().unwrap())
+    }
+}
+
+async fn connect(listen: &str) -> Result<SendRequest<Full<Bytes>>> {
+    let (sender, connection) = handshake(TokioIo::new(TcpStream::connect(listen).await?)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// Asks, and makes sure of the answer; whether it is the last one of its connection.
+async fn answer(sender: &mut SendRequest<Full<Bytes>>) -> Result<bool> {
+    let body = Full::new(pod("u", "x").to_string().into());
+    let answer = sender.send_request(Request::post(PATH).header("host", "a").body(body)?).await?;
+    let (status, closes) = (answer.status(), answer.headers().contains_key("connection"));
+    let body = answer.into_body().collect().await?.to_bytes();
+    ensure!(status == StatusCode::OK, "{status}: {}", String::from_utf8_lossy(&body));
+    let message = serde_json::from_slice::<Value>(&body)?["response"]["status"]["message"].take();
+    ensure!(message == "one", "{message}");
+    Ok(closes)
+}
+
+async fn replica(stage: &Stage, pod: &str, number: u32) -> Result<Server> {
+    let mut command = stage.command(pod, &format!("uid-{number}"));
+    command.args(["--shutdown-delay", DELAY]);
+    let server = Stage::run(command).await?;
+    until_answered(&server, PATH, "one").await?;
+    Ok(server)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restarts_under_load_lose_no_request() -> Result<()> {
+    let stage = Stage::start("restarts-under-load").await?;
+    stage.create(&revision("a", 1, &forbid("true", "one"))).await?;
+    let stays = replica(&stage, "pod-0", 0).await?;
+    let mut restarted = replica(&stage, "pod-1", 1).await?;
+    let (balancer, tasks) = Balancer::start(&[&stays, &restarted]);
+    for number in 2..7 {
+        balancer.until_ready(&[&stays, &restarted]).await?;
+        balancer.until_answers(200).await?;
+        restarted.signal(Signal::TERM);
+        ensure!(restarted.exit_code().await == Some(0), "{:#?}", restarted.stderr.all());
+        balancer.remove(&restarted.listen);
+        restarted = replica(&stage, "pod-1", number).await?;
+        balancer.add(&restarted);
+    }
+    balancer.until_ready(&[&stays, &restarted]).await?;
+    balancer.until_answers(200).await?;
+    let evaluated = restarted.count("proviso_evaluations_total", &["cluster.a"]).await;
+    ensure!(evaluated > 10, "only {evaluated} of them came to the new one");
+    let failed = balancer.end(tasks).await;
+    ensure!(failed.is_empty(), "{} failed: {failed:#?}", failed.len());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_killed_loses_what_it_was_answering_and_nothing_else() -> Result<()> {
+    let stage = Stage::start("killed-under-load").await?;
+    stage.create(&revision("a", 1, &forbid("true", "one"))).await?;
+    let stays = replica(&stage, "pod-0", 0).await?;
+    let mut killed = replica(&stage, "pod-1", 1).await?;
+    let (balancer, tasks) = Balancer::start(&[&stays, &killed]);
+    let mut lost = 0;
+    for number in 2..7 {
+        balancer.until_ready(&[&stays, &killed]).await?;
+        balancer.until_answers(200).await?;
+        killed.kill().await;
+        balancer.until_ready(&[&stays]).await?;
+        balancer.until_answers(200).await?;
+        let failed = balancer.failed.lock().unwrap().clone();
+        // For each client what was being answered, and what waited in the kernel on a connection that nobody took.
+        ensure!(failed.len() - lost <= 2 * CLIENTS, "{failed:#?}");
+        ensure!(failed.iter().skip(lost).all(|it| it.starts_with(&killed.listen)), "{failed:#?}");
+        lost = failed.len();
+        balancer.remove(&killed.listen);
+        killed = replica(&stage, "pod-1", number).await?;
+        balancer.add(&killed);
+    }
+    balancer.until_ready(&[&stays, &killed]).await?;
+    balancer.until_answers(200).await?;
+    ensure!(balancer.end(tasks).await.len() == lost);
+    Ok(())
+}

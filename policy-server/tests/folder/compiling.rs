@@ -1,0 +1,67 @@
+//! Compiling is bounded: a module that is made to exhaust its compiler is refused, and whatever else is served goes on.
+
+use serde_json::json;
+
+use crate::support::{Folder, Server, forbid, pod, policy, wapc, wasm};
+
+/// A module of 40 KB whose compiler needs gigabytes: every local is another one in each of many nested loops.
+fn bomb() -> Vec<u8> {
+    let (locals, loops) = (2000, 1000);
+    let declared = "i32 ".repeat(locals);
+    let uses = (0..locals).map(|local| format!("(local.set {local} (i32.add (local.get {local}) (i32.const 1)))"));
+    let uses = uses.collect::<Vec<_>>().concat();
+    let nested = format!("{}{uses}{}", "(loop ".repeat(loops), "(br_if 0 (local.get 0)))".repeat(loops));
+    wat::parse_str(format!(
+        r#"(module (memory (export "memory") 1)
+            (func (export "__guest_call") (param i32 i32) (result i32) (i32.const 0))
+            (func (local {declared}) {nested}))"#
+    ))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_module_that_exhausts_its_compiler_ends_only_that() {
+    let folder = Folder::new();
+    folder.write("good.json", policy("good", &forbid("true", "good")));
+    let server = Server::start(folder, &[]).await;
+    let before = server.resident();
+    server.folder.write("bomb.wasm", bomb());
+    server.folder.write("bomb.json", policy("bomb", &wasm("bomb.wasm")));
+    server.until_details("compiling it takes more than 256 MiB of memory, far more than its size explains").await;
+    let details = server.details().await;
+    assert!(details.contains("cluster.bomb denies everything: no generation works: CompileError"), "{details}");
+    assert!(details.contains("[+] cluster.good generation 1 live"), "{details}");
+    let grown = server.peak().saturating_sub(before) >> 20;
+    assert!(grown < 80, "the server itself took {grown} MiB for it");
+
+    // What is no bomb compiles within the same bounds.
+    let answer = wapc::answering(&json!({"accepted": false, "message": "compiled"}));
+    server.folder.write("small.wasm", answer);
+    server.folder.write("small.json", policy("small", &wasm("small.wasm")));
+    server.until_details("[+] cluster.small generation 1 live").await;
+    assert_eq!(server.post("/validate/cluster.small", pod("u", "x").to_string()).await.message(), "compiled");
+}
+
+#[tokio::test]
+async fn the_memory_of_a_compiler_is_what_the_flag_says() {
+    let folder = Folder::new();
+    folder.write("a.wasm", bomb());
+    folder.write("a.json", policy("a", &wasm("a.wasm")));
+    let server = Server::start(folder, &["--compile-memory", "100"]).await;
+    server.until_details("compiling it takes more than 100 MiB of memory: make it smaller, or raise").await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_module_is_said_in_the_compilers_words() {
+    let folder = Folder::new();
+    let server = Server::start(folder, &[]).await;
+    for (module, wanted) in [
+        (b"<html>".to_vec(), "CompileError: spec.program.wasm: these bytes are no WebAssembly module"),
+        (wat::parse_str("(module)").unwrap(), "CompileError: spec.program.wasm: the module does not export `memory`"),
+        (b"\0asm\x0d\0\x01\0".to_vec(), "Unsupported: spec.program.wasm: this is a WebAssembly component"),
+    ] {
+        server.folder.write("a.wasm", &module);
+        server.folder.write("a.json", policy("a", &wasm("a.wasm")));
+        server.until_details(wanted).await;
+    }
+}

@@ -1,0 +1,20 @@
+//! The policy server over a folder of manifests, as the real program.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows only #[test] functions as tests"
+)]
+
+mod api;
+mod compiling;
+mod context;
+mod malformed;
+mod previews;
+mod registry;
+mod reload;
+mod serving;
+mod startup;
+#[path = "../support/mod.rs"]
+mod support;
