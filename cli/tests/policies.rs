@@ -64,12 +64,31 @@ fn the_suites_of_the_examples_pass() -> Result<()> {
     let said = proviso(&["test", "suites"])?;
     ensure!(said.code == Some(0) && said.err.is_empty(), "{said:?}");
     ensure!(said.out.starts_with("ok     suites/gatekeeper/suite.yaml  4 cases, "), "{}", said.out);
-    ensure!(said.out.contains("\nok     suites/quickstart.yaml  17 cases, "), "{}", said.out);
-    ensure!(said.out.contains("\n\n21 passed  2 suites, "), "{}", said.out);
+    ensure!(said.out.contains("\nok     suites/quickstart.yaml  30 cases, "), "{}", said.out);
+    ensure!(said.out.contains("\n\n34 passed  2 suites, "), "{}", said.out);
 
     let said = proviso(&["test", "suites", "--run", "replica", "--verbose"])?;
     ensure!(said.code == Some(0) && said.out.contains("  ok     replica-limit / a few are not\n"), "{said:?}");
     ensure!(said.out.contains("  skip   trusted-registries\n"), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn every_policy_of_the_quickstart_has_a_test() -> Result<()> {
+    let suite = std::fs::read_to_string(examples().join("suites/quickstart.yaml"))?;
+    let mut count = 0;
+    for entry in std::fs::read_dir(examples().join("quickstart"))? {
+        let path = entry?.path();
+        let is_policy = std::fs::read_to_string(&path)?
+            .lines()
+            .any(|line| line.split_whitespace().take(2).eq(["kind:", "ClusterPolicy"]) || line == "kind: Policy");
+        if is_policy {
+            let name = path.file_name().context("its name")?.to_string_lossy();
+            ensure!(suite.contains(&format!("    policy: ../quickstart/{name}\n")), "{name} has no test");
+            count += 1;
+        }
+    }
+    ensure!(count == 11, "there are {count}");
     Ok(())
 }
 
@@ -146,6 +165,21 @@ fn a_policy_is_asked_about_a_review_or_an_object() -> Result<()> {
     ensure!(said.code == Some(0) && said.out.contains("not asked: spec.admission.namespaceSelector"), "{said:?}");
     let said = proviso_in(&examples(), &["run", labels, "--operation", "delete"], pod)?;
     ensure!(said.out.contains("not asked: spec.admission.rules"), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn a_raw_policy_is_asked_about_anything() -> Result<()> {
+    let regions = "quickstart/approved-regions.yaml";
+    let said = proviso(&["run", regions, "reviews/raw-database.json", "--raw"])?;
+    ensure!(said.code == Some(1) && said.out.contains("production runs in eu-1, not in us-1"), "{said:?}");
+    let body = r#"{"request": {"environment": "test", "region": "us-1"}}"#;
+    let said = proviso_in(&examples(), &["run", regions, "--raw"], body)?;
+    ensure!(said.code == Some(0) && said.out == "cluster.approved-regions  allowed\n", "{said:?}");
+    let said = proviso_in(&examples(), &["run", regions, "--raw"], r#"{"environment": "test"}"#)?;
+    ensure!(said.code == Some(2) && said.err.contains("environment"), "{said:?}");
+    let said = proviso(&["run", regions, "reviews/raw-database.json", "--raw", "-n", "payments"])?;
+    ensure!(said.code == Some(2) && said.err.contains("leave out --namespace"), "{said:?}");
     Ok(())
 }
 
