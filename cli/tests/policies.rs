@@ -268,7 +268,41 @@ fn a_new_policy_passes_its_own_tests() -> Result<()> {
     Ok(())
 }
 
-/// Runs the Makefile of a policy in Go, with this program.
+/// Its functions are tested everywhere; the module where the compiler has the target for it.
+#[test]
+fn a_new_policy_in_rust_passes_its_own_tests() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let said = proviso_in(folder.path(), &["new", "rust", "owners"], "")?;
+    ensure!(said.code == Some(0) && said.out.contains("make, and proviso test owners"), "{said:?}");
+    let place = folder.path().join("owners");
+    // The versions that the examples are built with.
+    std::fs::copy(examples().join("policies/Cargo.lock"), place.join("Cargo.lock"))?;
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let output = Command::new(&cargo)
+        .args(["test", "--workspace", "--target-dir", "target"])
+        .current_dir(&place)
+        .output()
+        .context("running cargo")?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(told.contains("a_label_that_is_missing_is_named ... ok"), "{told}");
+    ensure!(told.contains("every_operation_answers_as_kubewarden_expects ... ok"), "{told}");
+
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    let target = ["--print", "target-libdir", "--target", "wasm32-unknown-unknown"];
+    let library = Command::new(rustc).args(target).current_dir(&place).output().context("running rustc")?;
+    if !Path::new(String::from_utf8(library.stdout)?.trim()).is_dir() {
+        return Ok(());
+    }
+    build(&place)?;
+    let said = proviso_in(folder.path(), &["test", "owners"], "")?;
+    ensure!(said.code == Some(0) && said.out.contains("3 passed"), "{said:?}");
+    let said = proviso_in(&place, &["inspect", "policy.wasm"], "")?;
+    ensure!(said.out.contains("io.kubewarden.policy.title: owners"), "{said:?}");
+    Ok(())
+}
+
+/// Runs the Makefile of a policy, with this program.
 fn build(place: &Path) -> Result<()> {
     let program = Path::new(env!("CARGO_BIN_EXE_proviso")).parent().context("a folder")?;
     let path = std::env::var("PATH")?;
