@@ -67,11 +67,13 @@ json_string() {
   grep -oE "\"$1\":\"([^\"\\\\]|\\\\.)*\"" | head -n 1 | sed -E 's/^"[^"]*":"(.*)"$/\1/; s/\\"/"/g' || true
 }
 
-# decide REVIEW POLICY: asks as the API server would. Sets `verdict` (allowed, denied or mutated) and `message`.
+# decide REVIEW POLICY: asks as the API server would, or about what is none of Kubernetes'. Sets `verdict` (allowed, denied
+# or mutated) and `message`.
 decide() {
-  local answer
+  local answer action=validate
+  case $1 in raw-*) action=validate_raw ;; esac
   answer=$(curl -sS --max-time 10 -H 'Content-Type: application/json' --data-binary "@$here/reviews/$1.json" \
-    "$url/validate/$2") || fail "no answer from $url/validate/$2"
+    "$url/$action/$2") || fail "no answer from $url/$action/$2"
   # The causes of a denial have messages of their own.
   message=$(sed -E 's/"causes":\[[^]]*\]//' <<<"$answer" | json_string message)
   case $answer in
@@ -142,6 +144,8 @@ expect pod-create                   cluster.required-labels        allowed
 expect pod-create                   cluster.trusted-registries     allowed
 expect pod-create                   cluster.safe-defaults          mutated securityContext
 expect pod-create                   cluster.production-images      allowed
+expect pod-create                   cluster.team-pods              mutated labels/team
+expect pod-create-large             cluster.team-pods              denied  'at most 4Gi'
 expect pod-create-untrusted-image   cluster.required-labels        allowed
 expect pod-create-untrusted-image   cluster.trusted-registries     denied  acme-tools/toolbox
 expect pod-create-untrusted-image   cluster.production-images      denied  registry.example.com
@@ -149,7 +153,9 @@ expect deployment-create            cluster.required-labels        allowed
 expect deployment-create            cluster.trusted-registries     allowed
 expect deployment-create            cluster.safe-defaults          mutated
 expect deployment-create            cluster.replica-limit          allowed
+expect deployment-create            cluster.required-probes        allowed
 expect deployment-create-unlabelled cluster.required-labels        denied  owner
+expect deployment-create-unlabelled cluster.required-probes        denied  readinessProbe
 expect deployment-update            cluster.required-labels        allowed
 expect deployment-update            cluster.trusted-registries     allowed
 expect deployment-update            cluster.safe-defaults          allowed
@@ -159,6 +165,8 @@ expect deployment-scale             cluster.replica-limit          denied  'more
 expect deployment-delete            ns.payments.protected-objects  denied  protected
 expect namespace-create             cluster.required-labels        allowed
 expect namespace-delete             cluster.protected-namespaces   denied  'production namespace'
+expect service-create               cluster.service-types          denied  LoadBalancer
+expect raw-database                 cluster.approved-regions       denied  'not in us-1'
 
 say 'What the experiment required-labels-cost-center would have said'
 note 'Nobody was denied by it: the answers above had left when it was asked.'

@@ -5,6 +5,7 @@ mod modules;
 mod new;
 mod policies;
 mod server;
+mod signatures;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub use modules::{Annotate, DigestOf, Inspect, Pull, Push, Verify};
 pub use new::{Language, New};
 pub use policies::{Import, Registries, Run, Test, TestForm};
 pub use server::Server;
+pub use signatures::Signatures;
 
 use crate::policy_ref::PolicyRef;
 

@@ -183,6 +183,7 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
+            Self::Fetch(error) if matches!(**error, proviso_artifacts::FetchError::Unverified(_)) => ExitCode::FAILURE,
             // 1 is for what a test, a policy or a comparison says.
             Self::Usage(_)
             | Self::Document(_)

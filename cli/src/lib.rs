@@ -26,6 +26,7 @@ mod review;
 mod rollback;
 mod scaffold;
 mod server;
+mod signatures;
 mod suite;
 
 use std::io::Write as _;

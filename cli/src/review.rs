@@ -152,6 +152,18 @@ pub fn admission(review: &Value) -> Result<Review, FieldError> {
     Review::admission(Bytes::from(review.to_string())).map_err(|error| wrong("request", error.message))
 }
 
+/// The review that a raw policy is asked about: `{"request": <any JSON>}`.
+///
+/// # Errors
+/// When there is no `request`, or more.
+pub fn raw(body: &Value) -> Result<Review, FieldError> {
+    let members = body.as_object().into_iter().flatten();
+    if let Some((unknown, _)) = members.into_iter().find(|(name, _)| *name != "request") {
+        return Err(wrong(unknown, "is unknown: a raw request is {\"request\": <any JSON>}"));
+    }
+    Review::raw(Bytes::from(body.to_string())).map_err(|error| wrong("request", error.message))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,5 +222,14 @@ mod tests {
         ] {
             assert_eq!(completed(request).unwrap_err().field, field);
         }
+    }
+    #[test]
+    fn a_raw_request_is_anything_and_nothing_beside_it() {
+        assert_eq!(raw(&json!({"request": {"uid": "7", "region": "eu-1"}})).unwrap().uid(), "7");
+        for (body, field) in [(json!({"region": "eu-1"}), "region"), (json!({}), "request"), (json!([]), "request")] {
+            assert_eq!(raw(&body).unwrap_err().field, field, "{body}");
+        }
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {}});
+        assert_eq!(raw(&review).unwrap_err().field, "apiVersion", "that is none");
     }
 }

@@ -24,9 +24,28 @@ const GO: &[(&str, &str)] = &[
     ("main.go", include_str!("scaffold/go/main.go.txt")),
     ("policy.go", include_str!("scaffold/go/policy.go.txt")),
     ("metadata.yaml", include_str!("scaffold/go/metadata.txt")),
-    ("policy.yaml", include_str!("scaffold/go/policy.yaml")),
-    ("suite.yaml", include_str!("scaffold/go/suite.yaml")),
+    ("policy.yaml", MODULE_POLICY),
+    ("suite.yaml", MODULE_SUITE),
 ];
+
+const RUST: &[(&str, &str)] = &[
+    ("README.md", include_str!("scaffold/rust/README.md")),
+    (".gitignore", include_str!("scaffold/rust/gitignore.txt")),
+    ("Makefile", include_str!("scaffold/rust/Makefile")),
+    ("Cargo.toml", include_str!("scaffold/rust/cargo.txt")),
+    ("metadata.json", include_str!("scaffold/rust/metadata.json")),
+    ("src/lib.rs", include_str!("scaffold/rust/policy.txt")),
+    // What the example policies are built with.
+    ("guest/Cargo.toml", include_str!("../../examples/policies/guest/Cargo.toml")),
+    ("guest/src/lib.rs", include_str!("../../examples/policies/guest/src/lib.rs")),
+    ("guest/src/abi.rs", include_str!("../../examples/policies/guest/src/abi.rs")),
+    ("policy.yaml", MODULE_POLICY),
+    ("suite.yaml", MODULE_SUITE),
+];
+
+// The same policy, whatever the module is made of.
+const MODULE_POLICY: &str = include_str!("scaffold/module/policy.yaml");
+const MODULE_SUITE: &str = include_str!("scaffold/module/suite.yaml");
 
 /// The files of a policy with this name.
 pub fn files(language: Language, name: &str) -> impl Iterator<Item = (&'static str, String)> {
@@ -34,6 +53,7 @@ pub fn files(language: Language, name: &str) -> impl Iterator<Item = (&'static s
         Language::Rego => REGO,
         Language::Cel => CEL,
         Language::Go => GO,
+        Language::Rust => RUST,
     };
     files.iter().map(move |(file, text)| (*file, text.replace(NAME, name)))
 }
@@ -43,18 +63,20 @@ pub fn files(language: Language, name: &str) -> impl Iterator<Item = (&'static s
 pub fn next_step(language: Language) -> &'static str {
     match language {
         Language::Rego | Language::Cel => "then: ",
-        Language::Go => "then: make, and ",
+        Language::Go | Language::Rust => "then: make, and ",
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::*;
 
     #[test]
     fn every_file_of_a_policy_has_its_name_and_no_placeholder() {
-        for language in [Language::Rego, Language::Cel, Language::Go] {
-            let files: Vec<_> = files(language, "owners").collect();
+        for language in Language::value_variants() {
+            let files: Vec<_> = files(*language, "owners").collect();
             assert!(files.iter().all(|(_, text)| !text.contains(NAME)), "{language:?}");
             let manifest = files.iter().find(|(file, _)| *file == "policy.yaml").unwrap();
             assert!(manifest.1.contains("name: owners"), "{language:?}");

@@ -64,12 +64,31 @@ fn the_suites_of_the_examples_pass() -> Result<()> {
     let said = proviso(&["test", "suites"])?;
     ensure!(said.code == Some(0) && said.err.is_empty(), "{said:?}");
     ensure!(said.out.starts_with("ok     suites/gatekeeper/suite.yaml  4 cases, "), "{}", said.out);
-    ensure!(said.out.contains("\nok     suites/quickstart.yaml  17 cases, "), "{}", said.out);
-    ensure!(said.out.contains("\n\n21 passed  2 suites, "), "{}", said.out);
+    ensure!(said.out.contains("\nok     suites/quickstart.yaml  30 cases, "), "{}", said.out);
+    ensure!(said.out.contains("\n\n34 passed  2 suites, "), "{}", said.out);
 
     let said = proviso(&["test", "suites", "--run", "replica", "--verbose"])?;
     ensure!(said.code == Some(0) && said.out.contains("  ok     replica-limit / a few are not\n"), "{said:?}");
     ensure!(said.out.contains("  skip   trusted-registries\n"), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn every_policy_of_the_quickstart_has_a_test() -> Result<()> {
+    let suite = std::fs::read_to_string(examples().join("suites/quickstart.yaml"))?;
+    let mut count = 0;
+    for entry in std::fs::read_dir(examples().join("quickstart"))? {
+        let path = entry?.path();
+        let is_policy = std::fs::read_to_string(&path)?
+            .lines()
+            .any(|line| line.split_whitespace().take(2).eq(["kind:", "ClusterPolicy"]) || line == "kind: Policy");
+        if is_policy {
+            let name = path.file_name().context("its name")?.to_string_lossy();
+            ensure!(suite.contains(&format!("    policy: ../quickstart/{name}\n")), "{name} has no test");
+            count += 1;
+        }
+    }
+    ensure!(count == 11, "there are {count}");
     Ok(())
 }
 
@@ -164,6 +183,21 @@ fn a_policy_is_asked_about_a_review_or_an_object() -> Result<()> {
 }
 
 #[test]
+fn a_raw_policy_is_asked_about_anything() -> Result<()> {
+    let regions = "quickstart/approved-regions.yaml";
+    let said = proviso(&["run", regions, "reviews/raw-database.json", "--raw"])?;
+    ensure!(said.code == Some(1) && said.out.contains("production runs in eu-1, not in us-1"), "{said:?}");
+    let body = r#"{"request": {"environment": "test", "region": "us-1"}}"#;
+    let said = proviso_in(&examples(), &["run", regions, "--raw"], body)?;
+    ensure!(said.code == Some(0) && said.out == "cluster.approved-regions  allowed\n", "{said:?}");
+    let said = proviso_in(&examples(), &["run", regions, "--raw"], r#"{"environment": "test"}"#)?;
+    ensure!(said.code == Some(2) && said.err.contains("environment"), "{said:?}");
+    let said = proviso(&["run", regions, "reviews/raw-database.json", "--raw", "-n", "payments"])?;
+    ensure!(said.code == Some(2) && said.err.contains("leave out --namespace"), "{said:?}");
+    Ok(())
+}
+
+#[test]
 fn a_change_is_shown_as_a_difference() -> Result<()> {
     let said = proviso(&["run", "quickstart/safe-defaults.yaml", "reviews/pod-create.json"])?;
     ensure!(said.code == Some(0), "{said:?}");
@@ -248,7 +282,41 @@ fn a_new_policy_passes_its_own_tests() -> Result<()> {
     Ok(())
 }
 
-/// Runs the Makefile of a policy in Go, with this program.
+/// Its functions are tested everywhere; the module where the compiler has the target for it.
+#[test]
+fn a_new_policy_in_rust_passes_its_own_tests() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let said = proviso_in(folder.path(), &["new", "rust", "owners"], "")?;
+    ensure!(said.code == Some(0) && said.out.contains("make, and proviso test owners"), "{said:?}");
+    let place = folder.path().join("owners");
+    // The versions that the examples are built with.
+    std::fs::copy(examples().join("policies/Cargo.lock"), place.join("Cargo.lock"))?;
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let output = Command::new(&cargo)
+        .args(["test", "--workspace", "--target-dir", "target"])
+        .current_dir(&place)
+        .output()
+        .context("running cargo")?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(told.contains("a_label_that_is_missing_is_named ... ok"), "{told}");
+    ensure!(told.contains("every_operation_answers_as_kubewarden_expects ... ok"), "{told}");
+
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    let target = ["--print", "target-libdir", "--target", "wasm32-unknown-unknown"];
+    let library = Command::new(rustc).args(target).current_dir(&place).output().context("running rustc")?;
+    if !Path::new(String::from_utf8(library.stdout)?.trim()).is_dir() {
+        return Ok(());
+    }
+    build(&place)?;
+    let said = proviso_in(folder.path(), &["test", "owners"], "")?;
+    ensure!(said.code == Some(0) && said.out.contains("3 passed"), "{said:?}");
+    let said = proviso_in(&place, &["inspect", "policy.wasm"], "")?;
+    ensure!(said.out.contains("io.kubewarden.policy.title: owners"), "{said:?}");
+    Ok(())
+}
+
+/// Runs the Makefile of a policy, with this program.
 fn build(place: &Path) -> Result<()> {
     let program = Path::new(env!("CARGO_BIN_EXE_proviso")).parent().context("a folder")?;
     let path = std::env::var("PATH")?;

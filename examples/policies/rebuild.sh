@@ -71,7 +71,7 @@ for entry in "${rego[@]}"; do
   policy=${entry%%:*} entrypoint=${entry#*:}
   opa test "$policy"
   opa build -t wasm -e "$entrypoint" -o "$work/bundle.tar.gz" "$policy/policy.rego"
-  tar -xzf "$work/bundle.tar.gz" -C "$work" /policy.wasm
+  tar -xzPOf "$work/bundle.tar.gz" /policy.wasm >"$work/policy.wasm"
   committed=$policy/$policy.wasm
   if [ -z "$check" ]; then
     install -m 755 "$work/policy.wasm" "$committed"

@@ -55,7 +55,7 @@ impl Quickstart {
             "program": {"cel": {"validations": []}},
             "admission": {"mutating": true, "failurePolicy": "Fail", "rules": [
                 {"apiGroups": ["", "apps"], "apiVersions": ["v1"], "operations": ["*"],
-                    "resources": ["namespaces", "pods", "deployments", "deployments/scale"]},
+                    "resources": ["namespaces", "pods", "services", "deployments", "deployments/scale"]},
             ]},
         });
         folder.write("recorded.json", manifest("ClusterPolicy", "recorded", &recorded));
@@ -89,7 +89,7 @@ impl Quickstart {
     /// Waits until the API server knows every webhook: the last mutating and the last validating one are asked.
     async fn until_asked(&self) -> Result<()> {
         until("the API server to ask the policies", PATIENCE, async || {
-            for path in ["/validate/cluster.safe-defaults", "/validate/cluster.trusted-registries"] {
+            for path in ["/validate/cluster.team-pods", "/validate/cluster.trusted-registries"] {
                 let dry_run = self.by_mara().run(&["create", "--dry-run=server", "-f", &workload("pod")]).await;
                 ensure!(!self.tap.passed(path).is_empty(), "{path}: {dry_run:?}");
             }
@@ -138,9 +138,14 @@ impl Quickstart {
             Err(error) => format!("{error:#}"),
         };
         ensure!(said.contains("denied the request"), "{name}: {said}");
+        self.was_denied(policy, text).with_context(|| name.to_owned())
+    }
+
+    /// Whether what this policy was asked last, it denied with this text.
+    fn was_denied(&self, policy: &str, text: &str) -> Result<()> {
         let passed = self.tap.passed(&format!("/validate/{policy}"));
         let answer = &passed.last().with_context(|| format!("{policy} was not asked"))?.answer["response"];
-        ensure!(answer["allowed"] == false && answer.to_string().contains(text), "{policy} about {name}: {answer}");
+        ensure!(answer["allowed"] == false && answer.to_string().contains(text), "{policy}: {answer}");
         Ok(())
     }
 }
@@ -185,9 +190,10 @@ async fn people_see_the_verdicts_and_the_recordings_are_what_the_api_server_send
 
     quickstart.record("namespace-create", &admin, &["create", "-f", &workload("namespace")]).await?;
     quickstart.record("pod-create", &mara, &["apply", "-f", &workload("pod")]).await?;
-    let path = "jsonpath={.spec.securityContext.runAsNonRoot} {.metadata.labels.proviso\\.dev/safe-defaults}";
+    let path = "jsonpath={.spec.securityContext.runAsNonRoot} {.metadata.labels.proviso\\.dev/safe-defaults} \
+                {.metadata.labels.team}";
     let defaults = mara.run(&["get", "pod/api", "--namespace=payments", "-o", path]).await?;
-    ensure!(defaults == "true v1", "safe-defaults has not changed the pod: {defaults}");
+    ensure!(defaults == "true v1 unknown", "safe-defaults or team-pods has not changed the pod: {defaults}");
     let untrusted = &["apply", "-f", &workload("pod-untrusted-image")];
     quickstart
         .record_denied(
@@ -215,6 +221,8 @@ async fn people_see_the_verdicts_and_the_recordings_are_what_the_api_server_send
     quickstart
         .record_denied("deployment-create-unlabelled", &mara, unlabelled, ("cluster.required-labels", "owner"))
         .await?;
+    // All validating webhooks are asked about a request.
+    quickstart.was_denied("cluster.required-probes", "container web of Deployment web has no readinessProbe")?;
 
     quickstart.record("deployment-update", &ci, &["apply", "-f", &workload("deployment-next")]).await?;
     let scale = &["scale", "deployment/ledger", "--namespace=payments", "--replicas=200"];
@@ -226,5 +234,15 @@ async fn people_see_the_verdicts_and_the_recordings_are_what_the_api_server_send
     let delete = &["delete", "namespace/payments"];
     quickstart
         .record_denied("namespace-delete", &admin, delete, ("cluster.protected-namespaces", "production namespace"))
-        .await
+        .await?;
+    let large = &["apply", "-f", &workload("pod-large")];
+    quickstart.record_denied("pod-create-large", &mara, large, ("cluster.team-pods", "at most 4Gi of memory")).await?;
+    let service = &["apply", "-f", &workload("service")];
+    quickstart.record_denied("service-create", &mara, service, ("cluster.service-types", "LoadBalancer")).await?;
+
+    // No API server sends these.
+    let database = std::fs::read(example("reviews/raw-database.json"))?;
+    let answer = quickstart.server.post("/validate_raw/cluster.approved-regions", database).await;
+    ensure!(!answer.is_allowed() && answer.message().contains("not in us-1"), "{}", answer.text);
+    Ok(())
 }

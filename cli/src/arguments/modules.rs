@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use proviso_artifacts::{Artifact, Digest};
 
 use super::Output;
 use super::policies::Registries;
+use super::signatures::Signatures;
 
 /// Show what is in a module: its digest, what it says about itself, what it needs and offers
 #[derive(Args, Debug)]
@@ -33,17 +34,23 @@ pub struct DigestOf {
     pub registries: Registries,
 }
 
-/// Check that a module is the one that is meant
+/// Check that a module is the one that is meant, and signed by whom you trust
 ///
-/// Exit code: 0 if it has this digest, 1 if it has another one, 2 if that could not be found out.
+/// Of several signatures that are wanted, each must be there. They are those of cosign, beside an artifact in a registry.
+///
+/// Exit code: 0 if it is, 1 if it is not, 2 if that could not be found out.
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("wanted").args(["digest", "verification_config_path", "keys", "cert_email", "github_owner"]).multiple(true).required(true))]
 pub struct Verify {
-    /// File, or reference as `registry://…` or `https://…`
+    /// File, or reference as `registry://…` or `https://…`; only what is in a registry has signatures
     pub module: String,
 
     /// Digest that it must have
     #[arg(long, value_name = "sha256:…")]
-    pub digest: Digest,
+    pub digest: Option<Digest>,
+
+    #[command(flatten)]
+    pub signatures: Signatures,
 
     #[command(flatten)]
     pub registries: Registries,
@@ -58,6 +65,9 @@ pub struct Pull {
     /// File to write; without it the last part of the module's name. One that is there stays
     #[arg(long, short = 'f', value_name = "FILE")]
     pub file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub signatures: Signatures,
 
     #[command(flatten)]
     pub registries: Registries,

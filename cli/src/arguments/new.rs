@@ -28,6 +28,8 @@ pub enum Language {
     Cel,
     /// Go, as a WebAssembly module
     Go,
+    /// Rust, as a WebAssembly module
+    Rust,
 }
 
 fn name(text: &str) -> Result<String, String> {

@@ -124,6 +124,10 @@ pub struct Run {
     #[arg(long, value_name = "NAME")]
     pub sub_resource: Option<String>,
 
+    /// The request is what a raw policy is asked: {"request": <any JSON>}
+    #[arg(long, conflicts_with_all = ["operation", "old_object", "sub_resource", "user", "groups"])]
+    pub raw: bool,
+
     /// Who asks
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use proviso_artifacts::{Fetcher, Module, ModuleReference, Wanted, create_atomically, rewrite_atomically};
 
 use super::{Session, in_form, print};
-use crate::arguments::{Annotate, DigestOf, Inspect, Pull, Push, Registries, Verify};
+use crate::arguments::{Annotate, DigestOf, Inspect, Pull, Push, Registries, Signatures, Verify};
 use crate::documents;
 use crate::error::Error;
 use crate::module::{self, Contents};
 use crate::render;
 use crate::report::module::ModuleReport;
+use crate::signatures::{self, Signed};
 
 pub async fn inspect(session: &Session<()>, arguments: &Inspect) -> Result<ExitCode, Error> {
     let module = fetch(&arguments.module, &arguments.registries).await?;
@@ -29,12 +30,16 @@ pub async fn digest(arguments: &DigestOf) -> Result<ExitCode, Error> {
 }
 
 pub async fn verify(arguments: &Verify) -> Result<ExitCode, Error> {
-    let module = fetch(&arguments.module, &arguments.registries).await?;
-    if module.digest != arguments.digest {
+    let Signed { module, manifest } = signed(&arguments.module, &arguments.registries, &arguments.signatures).await?;
+    if let Some(wanted) = arguments.digest.filter(|wanted| *wanted != module.digest) {
         let name = arguments.module.clone();
-        return Err(Error::OtherModule { name, actual: module.digest, wanted: arguments.digest });
+        return Err(Error::OtherModule { name, actual: module.digest, wanted });
     }
-    print(&format!("{} has the digest {}\n", arguments.module, module.digest))?;
+    let is_signed = if arguments.signatures.is_any() { " is signed as it must be, and" } else { "" };
+    print(&format!("{}{is_signed} has the digest {}\n", arguments.module, module.digest))?;
+    if let Some(manifest) = manifest {
+        print(&format!("manifest: {manifest}\n"))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -43,7 +48,7 @@ pub async fn pull(arguments: &Pull) -> Result<ExitCode, Error> {
     if file.exists() {
         return Err(Error::file(&file, std::io::ErrorKind::AlreadyExists.into()));
     }
-    let module = fetch(&arguments.module, &arguments.registries).await?;
+    let Signed { module, .. } = signed(&arguments.module, &arguments.registries, &arguments.signatures).await?;
     let created = std::path::absolute(&file).and_then(|path| create_atomically(&path, &module.bytes));
     created.map_err(|error| Error::file(&file, error))?;
     print(&format!("{}: {}\n", file.display(), module.digest))?;
@@ -84,6 +89,14 @@ async fn fetch(module: &str, registries: &Registries) -> Result<Module, Error> {
     }
     let reference = ModuleReference::parse(module, Path::new(""))?;
     Ok(fetcher(registries).fetch(&reference, Wanted::default()).await?)
+}
+
+/// A module with the signatures that are wanted, if any are.
+async fn signed(module: &str, registries: &Registries, wanted: &Signatures) -> Result<Signed, Error> {
+    if wanted.is_any() {
+        return signatures::fetch(fetcher(registries), module, wanted).await;
+    }
+    Ok(Signed { module: fetch(module, registries).await?, manifest: None })
 }
 
 /// The last part of a module's name.

@@ -14,6 +14,8 @@ pub fn run(arguments: &New, program: &str) -> Result<ExitCode, Error> {
     std::fs::create_dir(&folder).map_err(|error| Error::file(&folder, error))?;
     for (name, text) in scaffold::files(arguments.language, &arguments.name) {
         let file = folder.join(name);
+        let within = file.parent().unwrap_or(&folder);
+        std::fs::create_dir_all(within).map_err(|error| Error::file(within, error))?;
         std::fs::write(&file, text).map_err(|error| Error::file(&file, error))?;
     }
     let next = scaffold::next_step(arguments.language);

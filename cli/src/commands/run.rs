@@ -36,7 +36,8 @@ pub async fn run(session: &Session<()>, arguments: &Run, namespace: Option<&str>
     let ready = policy.prepare(&evaluator, &cluster).await?;
     let answer = ready.ask(&review, &policy_file::namespaces(&cluster)).await?;
     let report = VerdictReport::new(name, &answer);
-    let difference = difference(&answer, &value["request"]["object"])?;
+    let request = &value["request"];
+    let difference = difference(&answer, if arguments.raw { request } else { &request["object"] })?;
     let form = arguments.output.output;
     print(&in_form(&report, form, || render::verdict(&report, &difference, &session.view(form)))?)?;
     Ok(match (&answer.failure, answer.verdict.allowed) {
@@ -120,6 +121,13 @@ fn request(arguments: &Run, namespace: Option<&str>) -> Result<(Value, Review), 
     let old_object = arguments.old_object.as_deref().map(documents::only).transpose()?.map(|it| it.value);
     let place = document.place.clone();
     let wrong = |error| Error::Document(DocumentError::Field { place: place.clone(), error });
+    if arguments.raw {
+        if namespace.is_some() {
+            return Err(Error::Usage("--raw: a raw request is in no namespace: leave out --namespace".to_owned()));
+        }
+        let review = review::raw(&document.value).map_err(wrong)?;
+        return Ok((document.value, review));
+    }
     let mut user = Map::new();
     if let Some(name) = &arguments.user {
         user.insert("username".to_owned(), name.as_str().into());

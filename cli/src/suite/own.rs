@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use proviso_core::Review;
 use proviso_core::review::Operation;
 use proviso_crds::validation::FieldError;
 use serde::Deserialize;
@@ -44,6 +45,8 @@ pub struct Case {
     pub name: String,
     /// An AdmissionReview; in place of an object.
     review: Option<Source>,
+    /// What a raw policy is asked, `{"request": …}`; in place of all others.
+    raw: Option<Source>,
     object: Option<Source>,
     old_object: Option<Source>,
     operation: Option<Operation>,
@@ -150,9 +153,7 @@ impl Test {
 
 impl Case {
     async fn run(&self, suite: &Path, ready: &Ready, cluster: &[Value]) -> Result<Outcome, String> {
-        let review = self.review(suite)?;
-        let object = review["request"]["object"].clone();
-        let review = review::admission(&review).map_err(|error| error.to_string())?;
+        let (review, object) = self.request(suite)?;
         let answer = ready.ask(&review, &policy_file::namespaces(cluster)).await.map_err(|error| error.to_string())?;
         // A policy that fails denies, which no test means that expects a denial.
         if let (Some(failure), false) = (&answer.failure, self.expect.is_failure()) {
@@ -160,6 +161,27 @@ impl Case {
         }
         let differences = self.expect.differences(suite, &answer, &object)?;
         Ok(if differences.is_empty() { Outcome::Passed } else { Outcome::Failed(differences.join("\n")) })
+    }
+
+    /// The request, and what of it a policy may change.
+    fn request(&self, suite: &Path) -> Result<(Review, Value), String> {
+        let Some(raw) = &self.raw else {
+            let review = self.review(suite)?;
+            let object = review["request"]["object"].clone();
+            return Ok((review::admission(&review).map_err(|error| error.to_string())?, object));
+        };
+        if self.review.is_some() || self.object.is_some() || self.is_described() {
+            return Err("raw: says everything about the request: leave out review, object and the like".to_owned());
+        }
+        let raw = raw.read(suite)?;
+        let review = review::raw(&raw).map_err(|error| format!("raw: {error}"))?;
+        Ok((review, raw["request"].clone()))
+    }
+
+    /// Whether something is said about a request that is made of objects.
+    fn is_described(&self) -> bool {
+        let is_placed = self.namespace.is_some() || self.sub_resource.is_some();
+        self.old_object.is_some() || self.operation.is_some() || is_placed || !self.user.is_empty()
     }
 
     fn review(&self, suite: &Path) -> Result<Value, String> {
@@ -179,8 +201,7 @@ impl Case {
             };
             return request.to_review().map_err(told);
         };
-        let has_more = object.is_some() || self.old_object.is_some() || self.operation.is_some();
-        if has_more || self.namespace.is_some() || self.sub_resource.is_some() || !self.user.is_empty() {
+        if object.is_some() || self.is_described() {
             return Err(
                 "review: says everything about the request: leave out object, operation and the like".to_owned()
             );

@@ -8,6 +8,7 @@ mod experiments;
 mod guide;
 mod load;
 mod policies;
+mod quickstart;
 mod restart;
 mod servers;
 mod stage;
@@ -67,6 +68,8 @@ fn main() -> ExitCode {
             preview_of_a_deletion;
         guide:
             the_guide_of_experiments_as_written;
+        quickstart:
+            every_policy_of_the_quickstart;
         load:
             a_hundred_edits_lose_no_request;
     };

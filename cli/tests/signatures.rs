@@ -1,0 +1,155 @@
+//! `proviso verify` and `proviso pull` of modules in a real registry, with signatures that a test made.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows only #[test] functions as tests"
+)]
+
+#[path = "../../crates/artifacts/tests/sigstore/mod.rs"]
+mod sigstore;
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use proviso_artifacts::Digest;
+use rcgen::KeyPair;
+use serde_json::{Value, json};
+use sigstore::stage::{MODULE, SUBJECT, Stage, all_of};
+use sigstore::{ISSUER, Layer, Sigstore, payload};
+
+const GITHUB: &str = "https://token.actions.githubusercontent.com";
+
+/// What the program says about the module of a stage, to standard output and error, and what it ends with.
+fn proviso(stage: &Stage, command: &str, arguments: &[&str]) -> Result<(i32, String)> {
+    let reference = format!("registry://{}/a:v1", stage.registry.address());
+    let output = Command::new(env!("CARGO_BIN_EXE_proviso"))
+        .args([command, &reference, "--sources", "sources.yaml"])
+        .args(arguments)
+        .current_dir(stage.folder.path())
+        .env_remove("PROVISO_PULL_SECRETS")
+        .output()?;
+    let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+    Ok((output.status.code().context("a signal")?, said))
+}
+
+/// The module is as it must be, or what is said if it is not.
+fn verify(stage: &Stage, arguments: &[&str], refusal: Option<&str>) -> Result<()> {
+    let (code, said) = proviso(stage, "verify", arguments)?;
+    match refusal {
+        None => ensure!(code == 0 && said.contains("is signed as it must be, and has the digest"), "{code} {said}"),
+        Some(text) => ensure!(code == 1 && said.contains(text), "{arguments:?}: {code} {said}"),
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_module_has_the_keys_and_annotations_that_are_wanted() -> Result<()> {
+    let stage = Stage::start("cli-verify-keys").await?;
+    let keys = [KeyPair::generate()?, KeyPair::generate()?, KeyPair::generate()?];
+    for (index, key) in keys.iter().enumerate() {
+        std::fs::write(stage.path(&format!("{index}.pub")), key.public_key_pem())?;
+    }
+    verify(&stage, &["-k", "0.pub"], Some("found no signature"))?;
+    let by = |key: &KeyPair| Layer::signed(key, &payload(&stage.image, &json!({"env": "prod"})));
+    stage.attach(&[by(&keys[0]), by(&keys[1])]).await?;
+    verify(&stage, &["-k", "0.pub"], None)?;
+    verify(&stage, &["--verification-key", "0.pub", "--verification-key", "1.pub"], None)?;
+    verify(&stage, &["-k", "0.pub", "-k", "2.pub"], Some("wanted a signature with the key"))?;
+    verify(&stage, &["-k", "0.pub", "-a", "env=prod"], None)?;
+    verify(&stage, &["-k", "0.pub", "--annotation", "env=test"], Some("with the annotation env=\"test\""))?;
+
+    let digest = Digest::of(MODULE).to_string();
+    let (_, said) = proviso(&stage, "verify", &["-k", "0.pub", "--digest", &digest])?;
+    ensure!(said.contains(&digest) && said.contains(&format!("manifest: {}", stage.image)), "{said}");
+    let other = Digest::of(b"other").to_string();
+    verify(&stage, &["-k", "0.pub", "--digest", &other], Some(&format!("has the digest {digest}, not")))?;
+
+    // What is fetched is what was verified.
+    let (code, said) = proviso(&stage, "pull", &["-k", "2.pub", "-f", "refused.wasm"])?;
+    ensure!(code == 1 && !stage.path("refused.wasm").exists(), "{code} {said}");
+    let (code, said) = proviso(&stage, "pull", &["-k", "1.pub", "-f", "good.wasm"])?;
+    ensure!(code == 0 && std::fs::read(stage.path("good.wasm"))? == MODULE, "{code} {said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_module_is_signed_by_whom_it_must_be() -> Result<()> {
+    let (stage, sigstore) = (Stage::start("cli-verify-names").await?, Sigstore::new());
+    let mail = sigstore.layer(&stage.image, ISSUER, "ann@example.com");
+    stage.attach(&[mail, sigstore.layer(&stage.image, GITHUB, SUBJECT)]).await?;
+    let ann = ["--cert-email", "ann@example.com", "--cert-oidc-issuer", ISSUER];
+    verify(&stage, &ann, Some("give its file as --trusted-root"))?;
+    stage.trust(&sigstore.root());
+    let root = ["--trusted-root", "trusted_root.json"];
+    let with = |arguments: &[&'static str], refusal: Option<&str>| {
+        verify(&stage, &[&root[..], arguments].concat(), refusal).with_context(|| format!("{arguments:?}"))
+    };
+    with(&ann, None)?;
+    with(&["--cert-email", "eve@example.com", "--cert-oidc-issuer", ISSUER], Some("eve@example.com"))?;
+    with(&["--cert-email", "ann@example.com", "--cert-oidc-issuer", "https://other"], Some("https://other"))?;
+    with(&["--github-owner", "org"], None)?;
+    with(&["--github-owner", "org", "--github-repo", "repo"], None)?;
+    with(&["--github-owner", "org", "--github-repo", "other"], Some("GitHub workflow of \"org/other\""))?;
+    with(&[&ann[..], &["--github-owner", "org", "-a", "env=prod"]].concat(), None)?;
+    with(&[&ann[..], &["--github-owner", "evil"]].concat(), Some("GitHub workflow of \"evil\""))?;
+    stage.trust(&Sigstore::new().root());
+    with(&ann, Some("does not hold"))
+}
+
+#[tokio::test]
+async fn a_file_says_what_is_wanted_as_for_a_policy_server() -> Result<()> {
+    let (stage, sigstore) = (Stage::start("cli-verify-file").await?, Sigstore::new());
+    let key = KeyPair::generate()?;
+    stage.attach(&[Layer::signed(&key, &payload(&stage.image, &Value::Null))]).await?;
+    let file = ["--verification-config-path", "verification.yaml"];
+    let key = json!({"kind": "pubKey", "key": key.public_key_pem()});
+    let workflow = json!({"kind": "githubAction", "owner": "org"});
+    stage.want(&all_of(&key));
+    verify(&stage, &file, None)?;
+    stage.want(&json!({"apiVersion": "v1", "anyOf": {"minimumMatches": 2, "signatures": [key, workflow]}}));
+    stage.trust(&sigstore.root());
+    let with_root = [&file[..], &["--trusted-root", "trusted_root.json"]].concat();
+    verify(&stage, &with_root, Some("wanted 2 of: "))?;
+    let (code, said) = proviso(&stage, "pull", &with_root)?;
+    ensure!(code == 1 && !stage.path("a.wasm").exists(), "{code} {said}");
+
+    std::fs::write(stage.path("verification.yaml"), "apiVersion: v1\nallOf: []\n")?;
+    let (code, said) = proviso(&stage, "verify", &file)?;
+    ensure!(code == 2 && said.contains("wants nothing"), "{code} {said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_said_before_anything_is_fetched() -> Result<()> {
+    let stage = Stage::start("cli-verify-usage").await?;
+    std::fs::write(stage.path("no.pub"), "no key")?;
+    std::fs::write(stage.path("key.pub"), KeyPair::generate()?.public_key_pem())?;
+    for (arguments, wanted) in [
+        (&[][..], "--verification-config-path"),
+        (&["-k", "no.pub"], "--verification-key: no.pub is no public key"),
+        (&["-k", "none.pub"], "none.pub: No such file"),
+        (&["--cert-email", "ann@example.com"], "--cert-oidc-issuer"),
+        (&["--cert-oidc-issuer", "https://a"], "--cert-email"),
+        (&["--github-repo", "repo"], "--github-owner"),
+        (&["-k", "key.pub", "-a", "env"], "env=prod"),
+        (&["-k", "key.pub", "-a", "env=a", "-a", "env=b"], "names a key twice"),
+        (&["-k", "key.pub", "--verification-config-path", "a"], "cannot be used with"),
+        (&["--trusted-root", "a"], "--verification-config-path"),
+        (&["-a", "env=prod", "--digest", &Digest::of(MODULE).to_string()], "--verification-key"),
+    ] {
+        let (code, said) = proviso(&stage, "verify", arguments)?;
+        ensure!(code == 2 && said.contains(wanted), "{arguments:?}: {code} {said}");
+    }
+    std::fs::write(stage.path("a.wasm"), MODULE)?;
+    for module in ["a.wasm", "file://./a.wasm", "https://127.0.0.1:1/a.wasm"] {
+        let verify = Command::new(env!("CARGO_BIN_EXE_proviso"))
+            .args(["verify", module, "-k", "key.pub"])
+            .current_dir(stage.folder.path())
+            .output()?;
+        let said = String::from_utf8(verify.stderr)?;
+        ensure!(verify.status.code() == Some(2) && said.contains("beside artifacts of registries"), "{module}: {said}");
+    }
+    Ok(())
+}
