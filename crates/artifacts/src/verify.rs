@@ -14,6 +14,8 @@ mod requirement;
 mod root;
 mod subject;
 
+use configuration::AnyOf;
+
 pub use certificate::SigningCertificate;
 pub use configuration::{ConfigurationError, Verification};
 pub use error::VerifyError;
@@ -71,7 +73,7 @@ impl Checks {
             return Err(refuse(missing.join("; and ")));
         }
         let Some(any_of) = &self.verification.any_of else { return Ok(()) };
-        let met = any_of.requirements.iter().filter(is_met).count();
+        let met = AnyOf::signers(any_of.requirements.iter().filter(is_met));
         if met >= any_of.minimum {
             return Ok(());
         }
