@@ -14,8 +14,6 @@ mod requirement;
 mod root;
 mod subject;
 
-use configuration::AnyOf;
-
 pub use certificate::SigningCertificate;
 pub use configuration::{ConfigurationError, Verification};
 pub use error::VerifyError;
@@ -73,7 +71,7 @@ impl Checks {
             return Err(refuse(missing.join("; and ")));
         }
         let Some(any_of) = &self.verification.any_of else { return Ok(()) };
-        let met = AnyOf::signers(any_of.requirements.iter().filter(is_met));
+        let met = Signer::count(any_of.requirements.iter().filter(is_met));
         if met >= any_of.minimum {
             return Ok(());
         }

@@ -49,7 +49,7 @@ async fn serve(stream: TcpStream, answers: Answers) -> std::io::Result<()> {
     let mut path = String::new();
     while let Some(line) = lines.next_line().await? {
         if path.is_empty() {
-            path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+            line.split(' ').nth(1).unwrap_or_default().clone_into(&mut path);
         } else if line.is_empty() {
             break;
         }

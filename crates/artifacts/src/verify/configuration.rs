@@ -30,20 +30,6 @@ pub(super) struct AnyOf {
     pub requirements: Vec<Requirement>,
 }
 
-impl AnyOf {
-    /// How many signers are among these, each counted once: a key that is listed twice, with other annotations perhaps, is still
-    /// one.
-    pub(super) fn signers<'a>(requirements: impl Iterator<Item = &'a Requirement>) -> usize {
-        let mut signers: Vec<&Signer> = Vec::new();
-        for Requirement { signer, .. } in requirements {
-            if !signers.iter().any(|known| known.is(signer)) {
-                signers.push(signer);
-            }
-        }
-        signers.len()
-    }
-}
-
 /// Settings of the verification that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
@@ -173,7 +159,7 @@ impl Verification {
                 return Err(ConfigurationError::Minimum { minimum, count });
             }
             let requirements = requirements("anyOf.signatures", signatures)?;
-            let signers = AnyOf::signers(requirements.iter());
+            let signers = Signer::count(requirements.iter());
             if minimum > signers {
                 return Err(ConfigurationError::Signers { minimum, signers });
             }

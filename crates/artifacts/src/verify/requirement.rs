@@ -58,8 +58,20 @@ impl Requirement {
 }
 
 impl Signer {
+    /// How many signers are named by these, each counted once: a key that is listed twice, with other annotations perhaps, is
+    /// still one.
+    pub(super) fn count<'a>(requirements: impl Iterator<Item = &'a Requirement>) -> usize {
+        let mut signers: Vec<&Self> = Vec::new();
+        for Requirement { signer, .. } in requirements {
+            if !signers.iter().any(|known| known.is(signer)) {
+                signers.push(signer);
+            }
+        }
+        signers.len()
+    }
+
     /// Whether both name one and the same signer: who is listed twice has signed only once.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::GithubAction { owner, repo }, Self::GithubAction { owner: other, repo: of_other }) => {
                 let lower = |repo: &Option<String>| repo.as_deref().map(str::to_ascii_lowercase);
