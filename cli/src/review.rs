@@ -58,6 +58,14 @@ pub fn is_review(value: &Value) -> bool {
     value["kind"] == "AdmissionReview" && documents::group(value) == "admission.k8s.io"
 }
 
+/// The `AdmissionReview` of a request that stands alone, as Kubewarden's tools take it; none for anything else. The `kind` of an
+/// object is a text.
+#[must_use]
+pub fn of_request(value: &Value) -> Option<Value> {
+    let is_request = value["kind"].is_object() && value["operation"].is_string();
+    is_request.then(|| json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": value}))
+}
+
 impl Request {
     /// The `AdmissionReview` of this request.
     ///
@@ -214,6 +222,8 @@ mod tests {
         let completed = |request: Value| super::completed(&review(request));
         assert!(is_review(&review(json!({}))) && !is_review(&pod()));
         assert_eq!(admission(&completed(json!({"object": pod()})).unwrap()).unwrap().uid(), UID);
+        let alone = json!({"uid": "u", "kind": {"kind": "Pod"}, "operation": "CREATE", "object": pod()});
+        assert_eq!((of_request(&alone), of_request(&pod())), (Some(review(alone)), None));
         for (request, field) in [
             (json!({"uid": "u"}), "request.object"),
             (json!({"object": pod(), "opertion": "CREATE"}), "request.opertion"),

@@ -125,7 +125,8 @@ pub struct Arguments {
     pub compile_memory: u32,
 
     /// Memory that the objects of a cluster may take that policies read (contextAwareResources), in MiB; those of one kind
-    /// may take half of it. What goes beyond is not kept, and reading it is an error
+    /// may take half of it, those of the policies of one namespace an eighth. What goes beyond is not kept, and reading it is
+    /// an error
     #[arg(long, value_name = "MIB", env = "PROVISO_CONTEXT_MEMORY", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub context_memory: u32,
 

@@ -95,8 +95,8 @@ fn resource(text: &str) -> Result<(String, String), String> {
 /// Ask a policy about a request, without any cluster
 ///
 /// The policy is a manifest, a .rego or .wasm file, or a module as `registry://…` or `https://…`. The request is an
-/// AdmissionReview, or an object: then it is created, unless --operation or --old-object say otherwise. With --namespace
-/// the request is one in that namespace.
+/// AdmissionReview, what such a one has as its request, or an object: then it is created, unless --operation or
+/// --old-object say otherwise. With --namespace the request is one in that namespace.
 ///
 /// Exit code: 0 if it is allowed, 1 if it is denied, 2 if that could not be found out.
 #[derive(Args, Debug)]
@@ -104,7 +104,7 @@ pub struct Run {
     /// Manifest, .rego or .wasm file, or module reference
     pub policy: String,
 
-    /// File with the object or AdmissionReview; - is the standard input
+    /// File with the object, AdmissionReview or its request; - is the standard input
     #[arg(default_value = "-")]
     pub request: PathBuf,
 

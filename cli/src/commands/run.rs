@@ -135,17 +135,18 @@ fn request(arguments: &Run, namespace: Option<&str>) -> Result<(Value, Review), 
     if !arguments.groups.is_empty() {
         user.insert("groups".to_owned(), arguments.groups.clone().into());
     }
-    let value = if review::is_review(&document.value) {
+    let document = review::of_request(&document.value).unwrap_or(document.value);
+    let value = if review::is_review(&document) {
         if arguments.operation.is_some() || old_object.is_some() || !user.is_empty() || namespace.is_some() {
-            let message = "an AdmissionReview says itself what is done, by whom and where: leave out --operation, \
-                           --old-object, --user, --group and --namespace";
+            let message = "an AdmissionReview or its request says itself what is done, by whom and where: leave out \
+                           --operation, --old-object, --user, --group and --namespace";
             return Err(Error::Usage(message.to_owned()));
         }
-        review::completed(&document.value)
+        review::completed(&document)
     } else {
         let request = Request {
             operation: arguments.operation.map(Into::into),
-            object: Some(document.value),
+            object: Some(document),
             old_object,
             namespace: namespace.map(ToOwned::to_owned),
             name: None,

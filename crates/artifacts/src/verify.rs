@@ -71,7 +71,7 @@ impl Checks {
             return Err(refuse(missing.join("; and ")));
         }
         let Some(any_of) = &self.verification.any_of else { return Ok(()) };
-        let met = any_of.requirements.iter().filter(is_met).count();
+        let met = Signer::count(any_of.requirements.iter().filter(is_met));
         if met >= any_of.minimum {
             return Ok(());
         }

@@ -12,7 +12,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Result, ensure};
-use proviso_artifacts::{FetchError, Fetcher, ModuleReference, Proxies, Wanted};
+use proviso_artifacts::{Artifact, FetchError, Fetcher, ModuleReference, Proxies, Wanted};
 use proviso_e2e::{Access, Registry};
 use support::{Server, ok};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -48,6 +48,29 @@ async fn mirrors_are_asked_in_order_and_the_registry_only_if_it_is_among_them() 
     ensure!(matches!(error, FetchError::Mirrors { .. }) && error.reason() == "PullError", "{error}");
     ensure!(error.is_passing() && error.to_string().starts_with("nowhere.invalid cannot be reached"), "{error}");
     ensure!(error.to_string().contains("/none/team/a:v1"), "what the mirror said stands there, too: {error}");
+    Ok(())
+}
+
+/// What policies ask about images comes from where modules come from.
+#[tokio::test]
+async fn images_are_looked_up_at_their_mirrors() -> Result<()> {
+    let mirror = Registry::start("mirrors-images", Access::default()).await?;
+    mirror.push("cache/team/a", "v1", Registry::MODULE, MODULE).await?;
+    let folder = tempfile::tempdir()?;
+    let sources = folder.path().join("sources.yaml");
+    let tell = |mirrors: &str| {
+        let insecure = format!("insecureSources: ['{}']", mirror.address());
+        std::fs::write(&sources, format!("{insecure}\nmirrors: {{'nowhere.invalid': [{mirrors}]}}")).unwrap();
+    };
+    let fetcher = Fetcher::new(Some(sources.clone()), None, None);
+    let image: Artifact = "nowhere.invalid/team/a:v1".parse()?;
+    tell(&format!("'{0}/none', '{0}/cache'", mirror.address()));
+    let found = fetcher.manifest(&image, &[]).await?;
+    let (of_image, _) = fetcher.image(&image, &[]).await?;
+    ensure!(found.digest == of_image.digest && found.content["layers"].is_array(), "{found:?}");
+    tell(&format!("'{}/none', nowhere.invalid", mirror.address()));
+    let error = fetcher.manifest(&image, &[]).await.unwrap_err();
+    ensure!(matches!(error, FetchError::Mirrors { .. }) && error.to_string().contains("/none/team/a:v1"), "{error}");
     Ok(())
 }
 

@@ -99,6 +99,15 @@ async fn as_many_signatures_are_needed_as_is_said() -> Result<()> {
     let error = stage.fetch().await.unwrap_err();
     ensure!(error.to_string().contains("wanted 2 of: a signature"), "the same one twice is one: {error}");
     stage.accept("two of three", &by(&[2, 0])).await?;
+    // A key that is listed twice counts once, whatever its signatures note.
+    let noted = json!({"kind": "pubKey", "key": keys[0].public_key_pem(), "annotations": {"env": "test"}});
+    let twice = json!({"minimumMatches": 2, "signatures": [wanted[0], noted, wanted[1]]});
+    stage.want(&json!({"apiVersion": "v1", "anyOf": twice}));
+    let with_note = Layer::signed(&keys[0], &payload(&stage.image, &json!({"env": "test"})));
+    stage.attach(&[by(&[0]), vec![with_note.clone()]].concat()).await?;
+    let error = stage.fetch().await.unwrap_err();
+    ensure!(error.to_string().contains("wanted 2 of: a signature"), "one key twice is one: {error}");
+    stage.accept("another key beside it", &[by(&[1]), vec![with_note]].concat()).await?;
     stage.want(&json!({"apiVersion": "v1", "allOf": wanted[..1], "anyOf": {"signatures": wanted[1..]}}));
     stage.attach(&by(&[0])).await?;
     ensure!(stage.fetch().await.is_err(), "one of any is missing");

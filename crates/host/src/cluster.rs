@@ -1,6 +1,7 @@
 //! The objects of a cluster: kinds that policies name are followed, each once however many ask, and what is not followed is asked
 //! of the API server, once however many ask at once.
 
+mod budget;
 mod direct;
 mod followed;
 mod resource;
@@ -8,7 +9,6 @@ mod store;
 mod weight;
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
@@ -18,26 +18,31 @@ use serde_json::Value;
 use crate::error::AskError;
 use crate::kubernetes::selector::Wanted;
 use crate::rights::Kind;
+use budget::Budget;
 use direct::Direct;
+pub(crate) use direct::Listed;
 pub(crate) use followed::Followed;
 pub(crate) use resource::Described;
-use store::{Budget, Store};
 
-/// How much memory the objects that are kept may take, in bytes. What goes beyond is not kept, and reading it is an error: a
-/// large cluster must not run the policy server out of memory.
+/// How much memory the objects may take that are kept or listed, in bytes. What goes beyond is not kept, and reading it is an
+/// error: a large cluster must not run the policy server out of memory, nor one namespace the policies of others.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Those of one kind, or of one kind in one namespace where a policy of that namespace reads them.
     pub kind: usize,
+    /// Those that the policies of one namespace read.
+    pub namespace: usize,
+    /// Those that policies of namespaces read, of all namespaces.
+    pub namespaces: usize,
     /// All.
     pub total: usize,
 }
 
 impl Limits {
-    /// So much for all, half of it for one kind.
+    /// So much for all, half of it for one kind, half of it for all policies of namespaces, and an eighth for those of one.
     #[must_use]
     pub fn of(total: usize) -> Self {
-        Self { kind: total / 2, total }
+        Self { kind: total / 2, namespace: total / 8, namespaces: total / 2, total }
     }
 }
 
@@ -63,10 +68,11 @@ impl Cluster {
     /// The cluster of this client, which must give up connections on which nothing arrives.
     #[must_use]
     pub fn new(client: Client, limits: Limits) -> Self {
+        let budget = Budget::new(limits);
         Self {
-            direct: Direct::new(client.clone()),
+            direct: Direct::new(client.clone(), budget.clone()),
             client,
-            budget: Budget { limits, taken: Arc::new(AtomicUsize::new(0)) },
+            budget,
             followed: Mutex::default(),
             namespaces: OnceLock::new(),
         }
@@ -81,7 +87,7 @@ impl Cluster {
         }
         followed.retain(|_, followed| followed.strong_count() > 0);
         let (kind, namespace) = key.clone();
-        let new = Arc::new(Followed::start(self.client.clone(), kind, namespace, Store::new(self.budget.clone())));
+        let new = Arc::new(Followed::start(self.client.clone(), kind, namespace, &self.budget));
         followed.insert(key, Arc::downgrade(&new));
         new
     }
@@ -98,9 +104,9 @@ impl Cluster {
         described: &Described,
         namespace: Option<&str>,
         fields: &str,
-    ) -> Result<Vec<Arc<Value>>, AskError> {
-        let namespace = namespace.or(followed.namespace());
-        self.direct.list(described, namespace, fields, self.budget.limits.kind).await
+    ) -> Result<Arc<Listed>, AskError> {
+        let own = followed.namespace();
+        self.direct.list(described, own, namespace.or(own), fields).await
     }
 
     /// One object. One that is not known yet may have come just now: the API server is asked for it, as it is where a policy wants

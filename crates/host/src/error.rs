@@ -53,12 +53,27 @@ pub enum Trouble {
     Forbidden { resource: String, said: String, command: String },
     #[error("the API server serves no such kind: is it spelled right, and is its CustomResourceDefinition there?")]
     NoSuchKind,
+    #[error("the API server does not let its objects be listed and watched: policies cannot read it")]
+    NotWatched,
     #[error("belongs to no namespace, and this policy is of the namespace {0}: use a ClusterPolicy")]
     ClusterScoped(String),
-    #[error("its objects take more than {} MiB of memory, which a policy server does not keep: read fewer kinds, or only those of one namespace by a Policy", limit >> 20)]
-    TooLarge { limit: usize },
+    #[error("{whose} take more than {} MiB of memory, which a policy server does not keep: read fewer kinds, or only those of one namespace by a Policy; --context-memory is the limit of all", limit >> 20)]
+    TooLarge { whose: Whose, limit: usize },
     #[error("its objects have not arrived yet: {0}")]
     NotYet(String),
+}
+
+/// Whose objects are too large.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Whose {
+    #[error("its objects")]
+    Kind,
+    #[error("with them, the objects that the policies of the namespace {0} read")]
+    Namespace(String),
+    #[error("with them, the objects that the policies of namespaces read")]
+    Namespaces,
+    #[error("with them, the objects that all policies read")]
+    All,
 }
 
 impl AskError {
@@ -87,6 +102,7 @@ impl Trouble {
         match self {
             Self::Forbidden { .. } => "ContextForbidden",
             Self::NoSuchKind => "ContextNotServed",
+            Self::NotWatched => "ContextNotWatched",
             Self::ClusterScoped(_) => "ContextOutOfScope",
             Self::TooLarge { .. } => "ContextTooLarge",
             Self::NotYet(_) => "ContextNotReady",

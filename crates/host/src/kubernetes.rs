@@ -75,9 +75,9 @@ async fn list(
         let why = "belongs to no namespace: use list_resources_all";
         return Err(AskError::Scope { kind: request.kind(), why });
     }
-    let objects = reading.list(namespace.as_deref(), &wanted, deadline).await?;
-    let is_small = objects.len() <= SMALL;
-    let write = move || to_list(&request.api_version, &request.kind, &objects, mask.as_ref());
+    let found = reading.list(namespace.as_deref(), &wanted, deadline).await?;
+    let is_small = found.objects.len() <= SMALL;
+    let write = move || to_list(&request.api_version, &request.kind, &found.objects, mask.as_ref());
     if is_small {
         return Ok(write());
     }

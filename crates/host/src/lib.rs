@@ -17,7 +17,7 @@ mod rights;
 mod world;
 
 pub use cluster::{Cluster, Limits};
-pub use error::{AskError, Trouble};
+pub use error::{AskError, Trouble, Whose};
 pub use folder::FolderObjects;
 pub use gates::Gates;
 pub use images::Images;

@@ -9,6 +9,7 @@ use url::Url;
 use super::Fetcher;
 use super::client::Client;
 use super::error::FetchError;
+use super::tried::Tried;
 use crate::digest::Digest;
 use crate::reference::{Artifact, Version};
 
@@ -51,7 +52,8 @@ impl Fetcher {
     /// # Errors
     /// When the registry has none, or does not show it.
     pub async fn manifest(&self, image: &Artifact, pull_secrets: &[String]) -> Result<Manifest, FetchError> {
-        self.with_client(image, pull_secrets, async |client| manifest(client, image, &name(image)).await).await
+        let (manifest, _) = self.look_up(image, pull_secrets, false).await?;
+        Ok(manifest)
     }
 
     /// Asks for the manifest of an image and its configuration. Of an index, those of this machine's platform.
@@ -59,35 +61,50 @@ impl Fetcher {
     /// # Errors
     /// When the registry has none, or does not show it.
     pub async fn image(&self, image: &Artifact, pull_secrets: &[String]) -> Result<(Manifest, Value), FetchError> {
-        let ask = async |client: &mut Client<'_>| {
-            let mut found = manifest(client, image, &name(image)).await?;
-            let mut outline = outline(image, &found)?;
-            if outline.config.is_none() {
-                let digest = of_platform(image, &outline.manifests)?;
-                found = manifest(client, image, &digest).await?;
-                outline = self::outline(image, &found)?;
-            }
-            let config = outline.config.ok_or_else(|| no_image(image, "its manifest names no configuration"))?;
-            let (_, config) = document(client, image, "blobs", &config.digest, "*/*").await?;
-            Ok((found, config))
-        };
-        self.with_client(image, pull_secrets, ask).await
+        self.look_up(image, pull_secrets, true).await
     }
 
-    async fn with_client<T>(
+    /// Asks where an image may be, one after the other: its mirrors, or its own registry.
+    async fn look_up(
         &self,
         image: &Artifact,
         pull_secrets: &[String],
-        ask: impl AsyncFnOnce(&mut Client<'_>) -> Result<T, FetchError>,
-    ) -> Result<T, FetchError> {
-        let asking = async {
+        with_configuration: bool,
+    ) -> Result<(Manifest, Value), FetchError> {
+        let asking = Box::pin(async {
             let (trust, secrets) = self.load(pull_secrets).await?;
-            let credential = secrets.find(image.host(), image.repository());
-            ask(&mut Client::new(&trust, credential, true)).await
-        };
-        let timeout = || FetchError::Timeout { what: image.to_string(), limit: self.deadline };
-        tokio::time::timeout(self.deadline, asking).await.unwrap_or_else(|_| Err(timeout()))
+            let mut tried = Tried::default();
+            for place in trust.sources.places(image) {
+                let credential = secrets.find(place.host(), place.repository());
+                let mut client = Client::new(&trust, credential, true);
+                let asked = if with_configuration {
+                    configured(&mut client, &place).await
+                } else {
+                    manifest(&mut client, &place, &name(&place)).await.map(|manifest| (manifest, Value::Null))
+                };
+                match asked {
+                    Ok(found) => return Ok(found),
+                    Err(error) => tried.add(error),
+                }
+            }
+            Err(tried.into_error())
+        });
+        self.in_time(&image.to_string(), asking).await
     }
+}
+
+/// The manifest of an image and its configuration.
+async fn configured(client: &mut Client<'_>, image: &Artifact) -> Result<(Manifest, Value), FetchError> {
+    let mut found = manifest(client, image, &name(image)).await?;
+    let mut outline = outline(image, &found)?;
+    if outline.config.is_none() {
+        let digest = of_platform(image, &outline.manifests)?;
+        found = manifest(client, image, &digest).await?;
+        outline = self::outline(image, &found)?;
+    }
+    let config = outline.config.ok_or_else(|| no_image(image, "its manifest names no configuration"))?;
+    let (_, config) = document(client, image, "blobs", &config.digest, "*/*").await?;
+    Ok((found, config))
 }
 
 fn name(image: &Artifact) -> String {

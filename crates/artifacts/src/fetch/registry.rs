@@ -1,6 +1,8 @@
 //! The pull half of the OCI distribution protocol, as far as one module needs it: a manifest, and the blob of its one
 //! layer of wasm. Policies of Kubewarden are such artifacts.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -48,7 +50,7 @@ impl Fetcher {
         client: &mut Client<'_>,
         artifact: &Artifact,
         wanted: &Wanted<'_>,
-        checks: Option<&Checks>,
+        checks: Option<&Arc<Checks>>,
     ) -> Result<Module, FetchError> {
         // The registry has a module that was pinned under its digest, wherever the tag points now.
         if let (Some(pin), Version::Tag(_)) = (wanted.pin, artifact.version())

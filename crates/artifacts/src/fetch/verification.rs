@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Semaphore;
 
 use super::client::Client;
 use super::error::FetchError;
@@ -14,13 +16,37 @@ use crate::digest::Digest;
 use crate::reference::Artifact;
 use crate::verify::{Checks, ConfigurationError, Requirement, TrustRoot};
 
+/// Verifications at the same time: each computes, and goes on when nobody waits for it any more.
+const VERIFICATIONS: usize = 4;
+
 /// Where it stands what signatures modules need, and who vouches for identities.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Verifying {
     pub verification: Option<PathBuf>,
     pub root: Option<PathBuf>,
     /// What was verified here, by the digest of the module.
     known: Mutex<HashMap<Digest, Verified>>,
+    places: Arc<Semaphore>,
+}
+
+impl Default for Verifying {
+    fn default() -> Self {
+        let places = Arc::new(Semaphore::new(VERIFICATIONS));
+        Self { verification: None, root: None, known: Mutex::default(), places }
+    }
+}
+
+impl Verifying {
+    /// Computes where it holds up nobody, once there is a place.
+    async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, FetchError> {
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        let place = place.map_err(|closed| FetchError::Stopped(closed.to_string()))?;
+        let computing = move || {
+            let _place = place;
+            Ok(work())
+        };
+        blocking(computing).await
+    }
 }
 
 impl Fetcher {
@@ -28,7 +54,7 @@ impl Fetcher {
     /// those made with keys can be verified. Both are read again at each fetch.
     #[must_use]
     pub fn verifying(self, verification: Option<PathBuf>, trusted_root: Option<PathBuf>) -> Self {
-        Self { verifying: Verifying { verification, root: trusted_root, known: Mutex::default() }, ..self }
+        Self { verifying: Verifying { verification, root: trusted_root, ..Verifying::default() }, ..self }
     }
 
     /// Whether modules need signatures. What is no artifact of a registry has none.
@@ -61,7 +87,7 @@ impl Fetcher {
         let verifying = Box::pin(async {
             let root = self.verifying.root.clone();
             let root = blocking(move || root.as_deref().map(TrustRoot::read).transpose().map_err(unusable)).await?;
-            let checks = Checks::all_of(requirements, root);
+            let checks = Arc::new(Checks::all_of(requirements, root));
             let (trust, secrets) = self.load(pull_secrets).await?;
             let mut tried = Tried::default();
             for place in trust.sources.places(image) {
@@ -80,21 +106,24 @@ impl Fetcher {
         &self,
         client: &mut Client<'_>,
         image: &Artifact,
-        checks: &Checks,
+        checks: &Arc<Checks>,
     ) -> Result<Digest, FetchError> {
         let digest = registry::digest(client, image).await?;
         self.check(client, image, digest, checks).await.map(|()| digest)
     }
 
     /// What modules have to stand now; none if nothing is wanted of them.
-    pub(super) async fn checks(&self) -> Result<Option<Checks>, FetchError> {
+    pub(super) async fn checks(&self) -> Result<Option<Arc<Checks>>, FetchError> {
         let Some(verification) = self.verifying.verification.clone() else { return Ok(None) };
         let root = self.verifying.root.clone();
-        blocking(move || Checks::load(&verification, root.as_deref()).map(Some).map_err(unusable)).await
+        blocking(move || {
+            Checks::load(&verification, root.as_deref()).map(|checks| Some(checks.into())).map_err(unusable)
+        })
+        .await
     }
 
     /// Whether this module needs no more checks.
-    pub(super) async fn is_verified(&self, checks: Option<&Checks>, module: Digest) -> bool {
+    pub(super) async fn is_verified(&self, checks: Option<&Arc<Checks>>, module: Digest) -> bool {
         let Some(checks) = checks else { return true };
         self.verified(module).await.is_some_and(|verified| verified.against == checks.fingerprint)
     }
@@ -117,11 +146,12 @@ impl Fetcher {
         client: &mut Client<'_>,
         artifact: &Artifact,
         manifest: Digest,
-        checks: &Checks,
+        checks: &Arc<Checks>,
     ) -> Result<(), FetchError> {
         let found = signatures::find(client, artifact, manifest).await?;
-        checks
-            .verify(&artifact.to_string(), manifest, &found)
+        let (checks, name) = (Arc::clone(checks), artifact.to_string());
+        let verified = self.verifying.compute(move || checks.verify(&name, manifest, &found)).await?;
+        verified
             .inspect(|()| tracing::info!(artifact = %artifact, %manifest, "signatures verified"))
             .map_err(|error| FetchError::Unverified(error.into()))
     }
@@ -138,4 +168,57 @@ impl Fetcher {
 
 fn unusable(error: impl Into<ConfigurationError>) -> FetchError {
     FetchError::Verification(Box::new(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The runtime has this thread only: what computed on it would keep the test from going on.
+    #[tokio::test]
+    async fn verifications_hold_up_nobody_and_only_so_many_run_at_once() {
+        let verifying = Arc::new(Verifying::default());
+        let (begun, beginnings) = mpsc::channel();
+        let verify = |release: mpsc::Receiver<()>| {
+            let (verifying, begun) = (Arc::clone(&verifying), begun.clone());
+            let computing = move || {
+                begun.send(()).unwrap();
+                release.recv().is_err()
+            };
+            tokio::spawn(async move { verifying.compute(computing).await.unwrap() })
+        };
+        let (releases, running): (Vec<_>, Vec<_>) = (0..VERIFICATIONS)
+            .map(|_| {
+                let (release, released) = mpsc::channel::<()>();
+                (release, verify(released))
+            })
+            .unzip();
+        while verifying.places.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..VERIFICATIONS {
+            beginnings.recv_timeout(Duration::from_mins(1)).unwrap();
+        }
+        let last = {
+            let (_, at_once) = mpsc::channel::<()>();
+            verify(at_once)
+        };
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(beginnings.try_recv().is_err(), "there is no place for one more");
+        // Nobody waits for one that goes on all the same, and keeps its place.
+        let mut running = running.into_iter();
+        running.next().unwrap().abort();
+        tokio::task::yield_now().await;
+        assert_eq!(verifying.places.available_permits(), 0);
+        drop(releases);
+        assert!(last.await.unwrap());
+        for verification in running {
+            assert!(verification.await.unwrap());
+        }
+    }
 }

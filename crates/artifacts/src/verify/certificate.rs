@@ -52,6 +52,10 @@ impl SigningCertificate {
         Ok(Self { certificate, key, valid: (info.not_before, info.not_after), chain, require_log })
     }
 
+    pub(super) fn key(&self) -> &PublicKey {
+        &self.key
+    }
+
     pub(super) fn has_signed(&self, signed: &Signed<'_>, root: Option<&TrustRoot>) -> bool {
         let times = if self.require_log { self.logged(signed, root) } else { Some(vec![Timestamp::now()]) };
         signed.is_signed_with(&self.key)

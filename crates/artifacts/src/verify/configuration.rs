@@ -43,6 +43,10 @@ pub enum ConfigurationError {
     Nothing,
     #[error("anyOf.minimumMatches: is {minimum}, with {count} signatures: give 1 to {count}")]
     Minimum { minimum: usize, count: usize },
+    #[error(
+        "anyOf.minimumMatches: is {minimum}, but the signatures are of {signers} signers only: name each of them once"
+    )]
+    Signers { minimum: usize, signers: usize },
     #[error("{field}: {error}")]
     Key { field: String, error: KeyError },
     #[error("{field}.subject.urlPrefix: {error}")]
@@ -154,7 +158,12 @@ impl Verification {
             if minimum == 0 || minimum > count {
                 return Err(ConfigurationError::Minimum { minimum, count });
             }
-            Ok(AnyOf { minimum, requirements: requirements("anyOf.signatures", signatures)? })
+            let requirements = requirements("anyOf.signatures", signatures)?;
+            let signers = Signer::count(requirements.iter());
+            if minimum > signers {
+                return Err(ConfigurationError::Signers { minimum, signers });
+            }
+            Ok(AnyOf { minimum, requirements })
         });
         let any_of = any_of.transpose()?;
         if all_of.is_empty() && any_of.is_none() {
@@ -265,6 +274,10 @@ anyOf:
             ("apiVersion: v1\nanyOf: {signatures: []}", "anyOf.minimumMatches: is 1, with 0 signatures"),
             (&format!("apiVersion: v1\nanyOf: {{minimumMatches: 0, signatures: [{pub_key}]}}"), "is 0, with 1"),
             (&format!("apiVersion: v1\nanyOf: {{minimumMatches: 2, signatures: [{pub_key}]}}"), "is 2, with 1"),
+            (
+                &format!("apiVersion: v1\nanyOf: {{minimumMatches: 2, signatures: [{pub_key}, {pub_key}]}}"),
+                "anyOf.minimumMatches: is 2, but the signatures are of 1 signers only",
+            ),
             ("apiVersion: v1\nallOf: [{kind: pubKey, key: x}]", "allOf[0].key: is no public key or"),
             ("apiVersion: v1\nallOf: [{kind: other}]", "other"),
             ("apiVersion: v1\nallOf: [{kind: githubAction, owner: ''}]", "allOf[0].owner: is empty"),

@@ -57,6 +57,42 @@ impl Requirement {
     }
 }
 
+impl Signer {
+    /// How many signers are named by these, each counted once: a key that is listed twice, with other annotations perhaps, is
+    /// still one.
+    pub(super) fn count<'a>(requirements: impl Iterator<Item = &'a Requirement>) -> usize {
+        let mut signers: Vec<&Self> = Vec::new();
+        for Requirement { signer, .. } in requirements {
+            if !signers.iter().any(|known| known.is(signer)) {
+                signers.push(signer);
+            }
+        }
+        signers.len()
+    }
+
+    /// Whether both name one and the same signer: who is listed twice has signed only once.
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::GithubAction { owner, repo }, Self::GithubAction { owner: other, repo: of_other }) => {
+                let lower = |repo: &Option<String>| repo.as_deref().map(str::to_ascii_lowercase);
+                owner.eq_ignore_ascii_case(other) && lower(repo) == lower(of_other)
+            }
+            _ => match (self.key(), other.key()) {
+                (Some(key), Some(other)) => key == other,
+                _ => self == other,
+            },
+        }
+    }
+
+    fn key(&self) -> Option<&PublicKey> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::Certificate(certificate) => Some(certificate.key()),
+            Self::Identity { .. } | Self::GithubAction { .. } => None,
+        }
+    }
+}
+
 /// Whether this is a workflow in a repository of this owner. Its certificate is for
 /// `https://github.com/<owner>/<repo>/.github/workflows/<file>@<ref>`.
 fn is_workflow(identity: &Identity, owner: &str, repo: Option<&str>) -> bool {
@@ -93,6 +129,33 @@ impl fmt::Display for Requirement {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signer_is_the_same_however_it_is_named() {
+        let pair = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::new(["a".to_owned()]).unwrap().self_signed(&pair).unwrap().pem();
+        let certificate = Signer::Certificate(SigningCertificate::from_pem(&certificate, &[], false).unwrap());
+        let key = |pair: &rcgen::KeyPair| Signer::Key(PublicKey::from_pem(&pair.public_key_pem()).unwrap());
+        let other = key(&rcgen::KeyPair::generate().unwrap());
+        let github = |owner: &str, repo: Option<&str>| Signer::GithubAction {
+            owner: owner.to_owned(),
+            repo: repo.map(ToOwned::to_owned),
+        };
+        let name = |name: &str| Signer::Identity { issuer: "i".to_owned(), subject: Subject::Equal(name.to_owned()) };
+        for (one, another, is_same) in [
+            (key(&pair), key(&pair), true),
+            (key(&pair), certificate.clone(), true),
+            (key(&pair), other.clone(), false),
+            (certificate, other, false),
+            (github("Org", Some("Repo")), github("org", Some("repo")), true),
+            (github("org", None), github("org", Some("repo")), false),
+            (name("a"), name("a"), true),
+            (name("a"), name("b"), false),
+            (name("a"), key(&pair), false),
+        ] {
+            assert_eq!((one.is(&another), another.is(&one)), (is_same, is_same), "{one:?} {another:?}");
+        }
+    }
 
     #[test]
     fn a_workflow_is_of_its_owner_and_its_repository() {

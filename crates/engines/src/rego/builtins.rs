@@ -4,9 +4,12 @@
 mod cidr;
 mod digest;
 mod functions;
+mod growth;
 pub(super) mod guards;
+mod patching;
 mod pattern;
 mod replacing;
+mod size;
 mod sprintf;
 mod token;
 
@@ -18,10 +21,12 @@ use regorus::{Engine, Value};
 
 use crate::CompileError;
 use functions::FUNCTIONS;
-use guards::GUARDED;
+use guards::Guard;
 
 /// The longest text that one call may make, in bytes: ten times the largest request.
 const MAX_TEXT: usize = 16 * 1024 * 1024;
+/// The most values that one call may make, or be given by what would make as many.
+const MAX_ELEMENTS: usize = 1_000_000;
 
 /// Builtins that cannot be guarded: how deep they recurse is not seen from their arguments.
 const REFUSED: &[&str] = &["graph.reachable_paths"];
@@ -35,6 +40,11 @@ static NOWHERE: LazyLock<Option<Span>> = LazyLock::new(|| {
 /// All builtins of our own.
 fn own() -> impl Iterator<Item = &'static (&'static str, u8, functions::Function)> {
     FUNCTIONS.iter().chain(cidr::FUNCTIONS).chain(digest::FUNCTIONS).chain(token::FUNCTIONS)
+}
+
+/// regorus' builtins that are called behind a guard.
+fn guarded() -> impl Iterator<Item = &'static (&'static str, Guard)> {
+    guards::GUARDED.iter().chain(growth::GUARDED)
 }
 
 /// How many arguments a builtin takes. None when there is none of this name.
@@ -53,7 +63,7 @@ pub(super) fn addition(name: &str) -> Option<usize> {
 
 /// Puts our functions, and the guards with what they guard, in front of regorus' builtins.
 pub(super) fn install(engine: &mut Engine) -> Result<(), CompileError> {
-    let guarded = GUARDED.iter().filter_map(|(name, guard)| {
+    let guarded = guarded().filter_map(|(name, guard)| {
         let (_, arguments) = BUILTINS.get(name)?;
         let function = move |values: &[Value]| {
             guard(values)?;
@@ -83,7 +93,7 @@ pub(crate) fn named(name: &str) -> Option<(usize, std::sync::Arc<Function>)> {
     if let Some((.., function)) = own().find(|(own, ..)| *own == name) {
         return Some((arity, std::sync::Arc::new(function)));
     }
-    let guard = GUARDED.iter().find(|(guarded, _)| *guarded == name).map(|(_, guard)| *guard);
+    let guard = guarded().find(|(guarded, _)| *guarded == name).map(|(_, guard)| *guard);
     let name = name.to_owned();
     let function = move |values: &[Value]| {
         if let Some(guard) = guard {

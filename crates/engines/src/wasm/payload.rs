@@ -1,8 +1,11 @@
 //! An operation and its message, in pieces that are written into the guest's memory one after the other.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proviso_core::Review;
+use proviso_core::review::Operation;
+use serde_json::value::RawValue;
 
 pub(super) enum Payload {
     Validate {
@@ -35,7 +38,12 @@ impl Payload {
 
     /// For Rego as Gatekeeper's policies are written.
     pub(super) fn gatekeeper(review: &Review, settings: &[u8], data: Arc<[u8]>) -> Self {
-        Self::Rego { input: copy([b"{\"parameters\":", settings, b",\"review\":"], review, [b"}"]), data }
+        let before = [b"{\"parameters\":".as_slice(), settings, b",\"review\":"];
+        let input = match showing_deleted_object(review) {
+            Some(request) => [&before.concat()[..], &request, b"}"].concat().into_boxed_slice(),
+            None => copy(before, review, [b"}"]),
+        };
+        Self::Rego { input, data }
     }
 
     pub(super) fn validate_settings(settings: Arc<[u8]>) -> Self {
@@ -73,4 +81,16 @@ fn copy<const N: usize, const M: usize>(before: [&[u8]; N], review: &Review, aft
     let mut copy = Vec::with_capacity(pieces().map(<[u8]>::len).sum());
     pieces().for_each(|piece| copy.extend_from_slice(piece));
     copy.into_boxed_slice()
+}
+
+/// Gatekeeper's policies find an object that is deleted in `review.object`, where the API server has null. None where the request
+/// is as they know it already.
+fn showing_deleted_object(review: &Review) -> Option<Vec<u8>> {
+    let is_deletion = review.head().is_some_and(|head| head.operation == Some(Operation::Delete));
+    let old: &RawValue = serde_json::from_str(review.old_object_json().filter(|_| is_deletion)?).ok()?;
+    // The reviews that are read are those of which this reads every member.
+    let mut members: BTreeMap<String, &RawValue> = serde_json::from_str(review.request_json()).ok()?;
+    members.retain(|_, value| value.get() != "null");
+    members.insert("object".to_owned(), old);
+    serde_json::to_vec(&members).ok()
 }

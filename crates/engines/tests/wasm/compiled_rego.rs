@@ -43,6 +43,25 @@ async fn policies_of_gatekeeper_are_given_the_request_and_the_settings_as_input(
 }
 
 #[tokio::test]
+async fn policies_of_gatekeeper_find_an_object_that_is_deleted_where_they_look_for_objects() {
+    let old = r#"{"kind":"Pod","x":null}"#;
+    for (request, object) in [
+        (format!(r#"{{"uid":"u","operation":"DELETE","object":null,"name":null,"oldObject":{old}}}"#), Some(old)),
+        (format!(r#"{{"uid":"u","operation":"DELETE","object":{{"a":1}},"oldObject":{old}}}"#), Some(old)),
+        (format!(r#"{{"uid":"u","operation":"UPDATE","object":{{"a":1}},"oldObject":{old}}}"#), Some(r#"{"a":1}"#)),
+        (r#"{"uid":"u","operation":"DELETE","object":null,"oldObject":null}"#.to_owned(), None),
+    ] {
+        let object = object.map(|object| serde_json::from_str::<Value>(object).unwrap());
+        let input = told(telling("$input").program(Gatekeeper), &review(&request)).await;
+        assert_eq!(input["review"].get("object"), object.as_ref(), "{request}");
+        assert!(input["review"].get("name").is_none() && input["review"]["uid"] == "u", "{input}");
+        let of_opa = told(telling("$input").program(Opa), &review(&request)).await;
+        let own = request.contains(r#""object":{"a":1}"#).then(|| json!({"a": 1}));
+        assert_eq!(of_opa["request"].get("object"), own.as_ref(), "OPA's policies know the API server's request");
+    }
+}
+
+#[tokio::test]
 async fn raw_requests_are_given_as_they_are() {
     let raw = Review::raw(br#"{"request":[1,"x"]}"#.as_slice().into()).unwrap();
     assert_eq!(told(telling("$input").program(Opa), &raw).await, json!({"request": [1, "x"]}));

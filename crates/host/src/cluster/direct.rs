@@ -11,9 +11,10 @@ use kube::{Api, Client};
 use moka::future::Cache;
 use serde_json::Value;
 
+use super::budget::{Budget, Share};
 use super::resource::{Described, to_value};
 use super::weight::weight;
-use crate::error::{AskError, Trouble};
+use crate::error::AskError;
 use crate::rights::Kind;
 
 /// How old an answer may be: what Kubewarden's policies count on.
@@ -23,21 +24,29 @@ const KEPT: u64 = 16 << 20;
 /// The answers about permissions that are kept.
 const REVIEWS: u64 = 10_000;
 /// How many objects a list brings at a time.
-const PAGE: u32 = 100;
+pub(super) const PAGE: u32 = 50;
 
 /// Kind, namespace, and a name or a selector.
 type Key = (Kind, Option<String>, String);
 
+/// Objects that were listed. They count for as long as this is kept.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) objects: Vec<Arc<Value>>,
+    share: Share,
+}
+
 pub(super) struct Direct {
     client: Client,
+    budget: Budget,
     objects: Cache<Key, Option<Arc<Value>>>,
-    lists: Cache<Key, Arc<Vec<Arc<Value>>>>,
+    lists: Cache<Key, Arc<Listed>>,
     /// By the question as JSON.
     reviews: Cache<String, Arc<Value>>,
 }
 
 impl Direct {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(client: Client, budget: Budget) -> Self {
         /// What an entry takes beside its value.
         const ENTRY: usize = 256;
         let bytes = |bytes: usize| u32::try_from(ENTRY + bytes).unwrap_or(u32::MAX);
@@ -45,12 +54,11 @@ impl Direct {
         let lists = Cache::builder().max_capacity(KEPT).time_to_live(FRESH);
         Self {
             client,
+            budget,
             objects: objects
                 .weigher(move |_, object: &Option<Arc<Value>>| bytes(object.as_deref().map_or(0, weight)))
                 .build(),
-            lists: lists
-                .weigher(move |_, list: &Arc<Vec<Arc<Value>>>| bytes(list.iter().map(|object| weight(object)).sum()))
-                .build(),
+            lists: lists.weigher(move |_, list: &Arc<Listed>| bytes(list.share.bytes())).build(),
             reviews: Cache::builder().max_capacity(REVIEWS).time_to_live(FRESH).build(),
         }
     }
@@ -77,43 +85,41 @@ impl Direct {
         Ok(object.map(|object| Arc::new(to_value(described, object))))
     }
 
-    /// Objects by a field selector, at most so many bytes of them.
+    /// Objects by a field selector, for policies of the namespace `own` or for those that see all.
     pub(super) async fn list(
         &self,
         described: &Described,
+        own: Option<&str>,
         namespace: Option<&str>,
         fields: &str,
-        limit: usize,
-    ) -> Result<Vec<Arc<Value>>, AskError> {
+    ) -> Result<Arc<Listed>, AskError> {
         let key = (described.kind.clone(), namespace.map(ToOwned::to_owned), fields.to_owned());
-        let asked = self.lists.try_get_with(key, self.list_now(described, namespace, fields, limit)).await;
-        asked.map(|list| list.to_vec()).map_err(|error| (*error).clone())
+        let asked = self.lists.try_get_with(key, self.list_now(described, own, namespace, fields)).await;
+        asked.map_err(|error| (*error).clone())
     }
 
     async fn list_now(
         &self,
         described: &Described,
+        own: Option<&str>,
         namespace: Option<&str>,
         fields: &str,
-        limit: usize,
-    ) -> Result<Arc<Vec<Arc<Value>>>, AskError> {
+    ) -> Result<Arc<Listed>, AskError> {
         let api: Api<DynamicObject> = described.api(&self.client, namespace);
         let mut page = ListParams::default().fields(fields).limit(PAGE);
-        let (mut objects, mut taken) = (Vec::new(), 0);
+        let mut listed = Listed { objects: Vec::new(), share: self.budget.share(own) };
+        let _place = self.budget.listing().await;
         loop {
             let list = api.list(&page).await.map_err(|error| refused(described, &error))?;
             for object in list.items {
                 let object = to_value(described, object);
-                taken += weight(&object);
-                objects.push(Arc::new(object));
-            }
-            if taken > limit {
-                let trouble = Trouble::TooLarge { limit };
-                return Err(AskError::Trouble { kind: described.kind.clone(), trouble });
+                let grown = listed.share.grow(weight(&object));
+                grown.map_err(|trouble| AskError::Trouble { kind: described.kind.clone(), trouble })?;
+                listed.objects.push(Arc::new(object));
             }
             match list.metadata.continue_.filter(|rest| !rest.is_empty()) {
                 Some(rest) => page = page.continue_token(&rest),
-                None => return Ok(Arc::new(objects)),
+                None => return Ok(Arc::new(listed)),
             }
         }
     }

@@ -13,7 +13,10 @@ use proviso_engines::Deadline;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
+use super::budget::Budget;
+use super::direct::PAGE;
 use super::resource::{Described, to_value};
 use super::store::Store;
 use crate::error::{AskError, Trouble};
@@ -22,12 +25,12 @@ use crate::rights::Kind;
 /// How long one watch lasts, in seconds; the next one goes on where it ended. One that has not even ended some seconds later
 /// leads nowhere: a network that has forgotten a connection tells nobody.
 const WATCH_SECONDS: u32 = 25;
-/// How many objects a list brings at a time: each may be a megabyte.
-const PAGE: u32 = 100;
 /// How long to wait before what does not work is tried again: at first, and at most. Each failure doubles it.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// The same for what was too large: to list it again and again is a burden for the API server.
 const RETRY_LARGE: Duration = Duration::from_mins(5);
+/// The answer that says that the same may be asked again later.
+const TOO_MANY_REQUESTS: u16 = 429;
 
 /// Objects at one moment.
 type List = Arc<Vec<Arc<Value>>>;
@@ -67,10 +70,16 @@ impl Drop for Followed {
 }
 
 impl Followed {
-    pub(super) fn start(client: Client, kind: Kind, namespace: Option<String>, store: Store) -> Self {
+    pub(super) fn start(client: Client, kind: Kind, namespace: Option<String>, budget: &Budget) -> Self {
+        let store = Store::new(budget.share(namespace.as_deref()));
         let shared = Arc::new(Shared { store: Mutex::new(store), phase: watch::Sender::new(Phase::Waiting(None)) });
-        let follower =
-            Follower { client, kind: kind.clone(), namespace: namespace.clone(), shared: Arc::clone(&shared) };
+        let follower = Follower {
+            client,
+            kind: kind.clone(),
+            namespace: namespace.clone(),
+            budget: budget.clone(),
+            shared: Arc::clone(&shared),
+        };
         let task = tokio::spawn(follower.run()).abort_handle();
         Self { kind, namespace, shared, task }
     }
@@ -137,6 +146,7 @@ struct Follower {
     client: Client,
     kind: Kind,
     namespace: Option<String>,
+    budget: Budget,
     shared: Arc<Shared>,
 }
 
@@ -144,18 +154,19 @@ impl Follower {
     async fn run(self) {
         let (mut delay, longest) = RETRY;
         loop {
+            let begun = Instant::now();
             let trouble = match Described::find(&self.client, &self.kind).await {
                 Ok(described) => self.follow(Arc::new(described)).await,
                 Err(trouble) => trouble,
             };
-            let was_synced = matches!(*self.shared.phase.borrow(), Phase::Synced(_));
             tracing::warn!(
                 kind = %self.kind, namespace = self.namespace, reason = trouble.reason(), error = %trouble,
                 "the objects of a kind cannot be followed; trying again"
             );
             let is_large = matches!(trouble, Trouble::TooLarge { .. });
             self.fail(trouble);
-            delay = if was_synced { RETRY.0 } else { delay };
+            // What has worked for some time is not what fails again and again.
+            delay = if begun.elapsed() > longest { RETRY.0 } else { delay };
             tokio::time::sleep(if is_large { RETRY_LARGE } else { delay }).await;
             delay = (delay * 2).min(longest);
         }
@@ -191,17 +202,28 @@ impl Follower {
         let api = described.api::<DynamicObject>(&self.client, self.namespace.as_deref());
         let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
         let mut events = pin!(watcher(api, config).default_backoff());
+        let mut place = None;
         loop {
             match events.try_next().await {
                 Ok(Some(event)) => {
+                    match event {
+                        // Nothing was asked for yet.
+                        watcher::Event::Init => place = self.budget.listing().await,
+                        watcher::Event::InitDone => place = None,
+                        _ => {}
+                    }
                     if let Err(trouble) = self.take(&described, event) {
                         return trouble;
                     }
                 }
                 Ok(None) => return Trouble::NotYet("the watch ended".to_owned()),
                 Err(error) => {
+                    drop(place.take());
                     if let Some(trouble) = status(&error).and_then(|status| described.trouble(status)) {
                         return trouble;
+                    }
+                    if is_refused(&error) {
+                        return Trouble::NotYet(error.to_string());
                     }
                     tracing::warn!(kind = %self.kind, %error, "watch interrupted; what was seen last stays true");
                     self.say_waiting(error.to_string());
@@ -220,7 +242,7 @@ impl Follower {
             }
             Event::InitDone => {
                 let mut store = self.shared.store();
-                store.end()?;
+                store.end();
                 self.shared.phase.send_replace(Phase::Synced(Arc::clone(described)));
             }
             Event::Apply(object) => {
@@ -243,4 +265,11 @@ fn status(error: &watcher::Error) -> Option<&kube::core::response::Status> {
         | Error::WatchError(status) => Some(status),
         _ => None,
     }
+}
+
+/// Whether the API server takes no watch from the place where the last one ended, or has forgotten that place: asked again for the
+/// same, it says the same. A list leads on.
+fn is_refused(error: &watcher::Error) -> bool {
+    let watcher::Error::WatchStartFailed(kube::Error::Api(status)) = error else { return false };
+    (400..500).contains(&status.code) && status.code != TOO_MANY_REQUESTS
 }

@@ -12,6 +12,7 @@ use crate::rights::Kind;
 
 const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
+const METHOD_NOT_ALLOWED: u16 = 405;
 
 /// A kind, found.
 #[derive(Clone, Debug)]
@@ -51,6 +52,9 @@ impl Described {
     pub(super) fn trouble(&self, status: &Status) -> Option<Trouble> {
         if status.code == NOT_FOUND {
             return Some(Trouble::NoSuchKind);
+        }
+        if status.code == METHOD_NOT_ALLOWED {
+            return Some(Trouble::NotWatched);
         }
         if status.code != FORBIDDEN {
             return None;

@@ -7,7 +7,7 @@ use proviso_engines::host::Resource;
 use serde_json::Value;
 
 use super::selector::Wanted;
-use crate::cluster::{Cluster, Followed, select};
+use crate::cluster::{Cluster, Followed, Listed, select};
 use crate::error::AskError;
 use crate::folder::FolderObjects;
 use crate::rights::Kind;
@@ -25,6 +25,20 @@ pub(crate) enum Reading {
         kind: Kind,
         namespace: Option<String>,
     },
+}
+
+/// Objects that a program asked for.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub objects: Vec<Arc<Value>>,
+    /// The list that they are from, where they are of one: it counts for as long as they are needed.
+    _listed: Option<Arc<Listed>>,
+}
+
+impl From<Vec<Arc<Value>>> for Found {
+    fn from(objects: Vec<Arc<Value>>) -> Self {
+        Self { objects, _listed: None }
+    }
 }
 
 impl Reading {
@@ -48,16 +62,16 @@ impl Reading {
         namespace: Option<&str>,
         wanted: &Wanted,
         deadline: Deadline,
-    ) -> Result<Vec<Arc<Value>>, AskError> {
+    ) -> Result<Found, AskError> {
         match self {
             Self::Cluster { cluster, followed } => {
                 let described = followed.ready(deadline).await?;
                 match &wanted.others {
                     Some(fields) => {
-                        let objects = cluster.select(followed, &described, namespace, fields).await?;
-                        Ok(select(&objects, wanted))
+                        let listed = cluster.select(followed, &described, namespace, fields).await?;
+                        Ok(Found { objects: select(&listed.objects, wanted), _listed: Some(listed) })
                     }
-                    None => Ok(select(&followed.list(namespace)?, wanted)),
+                    None => Ok(select(&followed.list(namespace)?, wanted).into()),
                 }
             }
             Self::Folder { folder, kind, namespace: own } => {
@@ -69,7 +83,7 @@ impl Reading {
                         why: why.to_owned(),
                     });
                 }
-                Ok(select(&folder.list(kind, namespace.or(own.as_deref())), wanted))
+                Ok(select(&folder.list(kind, namespace.or(own.as_deref())), wanted).into())
             }
         }
     }

@@ -104,7 +104,7 @@ fn terms(text: &str) -> Result<Vec<&str>, String> {
 fn expression(term: &str) -> Result<Expression, String> {
     if let Some((head, values)) = term.split_once('(') {
         let values = values.strip_suffix(')').ok_or_else(|| format!("{term:?} goes on after its parenthesis"))?;
-        let values: BTreeSet<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
+        let values: BTreeSet<String> = values.split(',').map(|text| value(text.trim())).collect::<Result<_, _>>()?;
         let mut words = head.split_whitespace();
         return match (words.next(), words.next(), words.next()) {
             (Some(name), Some("in"), None) => Ok(Expression::In(key(name)?, values)),
@@ -112,8 +112,8 @@ fn expression(term: &str) -> Result<Expression, String> {
             _ => Err(format!("{term:?} is neither `key in (…)` nor `key notin (…)`")),
         };
     }
-    if let Some((name, is_equal, value)) = comparison(term) {
-        let (name, value) = (key(name)?, value.to_owned());
+    if let Some((name, is_equal, text)) = comparison(term) {
+        let (name, value) = (key(name)?, value(text)?);
         return Ok(if is_equal { Expression::Equal(name, value) } else { Expression::NotEqual(name, value) });
     }
     match term.strip_prefix('!') {
@@ -122,12 +122,35 @@ fn expression(term: &str) -> Result<Expression, String> {
     }
 }
 
+/// A label, as the API server takes them: `name` or `prefix/name`, where the prefix is a name of DNS.
 fn key(text: &str) -> Result<String, String> {
-    let is_odd = |c: char| !c.is_ascii_alphanumeric() && !"-_./".contains(c);
-    if text.is_empty() || text.contains(is_odd) {
-        return Err(format!("{text:?} is no label"));
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    let is_part = |part: &str| is_word(part) && !part.contains(['_', '.']) && part == part.to_ascii_lowercase();
+    let is_prefix = |prefix: &str| prefix.len() <= MAX_PREFIX && prefix.split('.').all(is_part);
+    if !is_word(name) || !prefix.is_none_or(is_prefix) {
+        return Err(format!("{text:?} is no label: it is `name` or `prefix/name`, with a name of {WORD}"));
     }
     Ok(text.to_owned())
+}
+
+/// The value of a label.
+fn value(text: &str) -> Result<String, String> {
+    if !text.is_empty() && !is_word(text) {
+        return Err(format!("{text:?} is no value of a label: it is empty, or of {WORD}"));
+    }
+    Ok(text.to_owned())
+}
+
+/// The longest name of DNS.
+const MAX_PREFIX: usize = 253;
+const WORD: &str = "at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
+
+fn is_word(text: &str) -> bool {
+    let is_end = |end: Option<u8>| end.is_some_and(|end| end.is_ascii_alphanumeric());
+    text.len() <= 63
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && is_end(text.bytes().next())
+        && is_end(text.bytes().next_back())
 }
 
 #[cfg(test)]
@@ -144,6 +167,8 @@ mod tests {
             ("a==b,x.y/z = 1", "", true),
             ("a!=b", "", false),
             ("missing!=b", "", true),
+            ("missing!=,a!=", "", true),
+            ("a in (,b)", "", true),
             ("a in (b, c)", "", true),
             ("a in (c)", "", false),
             ("a notin (c),a", "", true),
@@ -164,7 +189,15 @@ mod tests {
 
     #[test]
     fn what_is_no_selector_is_refused() {
-        for text in ["a in b", "a in (b", "a (b)", "a in (b)c", "in (b)", "a b", "=b", "!", "a)(", "a in ((b))", "ä=b"]
+        let long = "x".repeat(64);
+        for text in [
+            ["a in b", "a in (b", "a (b)", "a in (b)c", "in (b)", "a b", "=b", "!", "a)(", "a in ((b))", "ä=b"]
+                .as_slice(),
+            // What no label can be.
+            &["a=b c", "a=b=c", "a=-b", "a!=b.", "a=ä", "a in (b c)", "a notin (b, /)", "a=\u{0}"],
+            &["-a=b", "a/=b", "/a=b", "A/b=c", "a..b/c", "a/b/c", &format!("a={long}"), &long, "a>1"],
+        ]
+        .concat()
         {
             let error = Wanted::read(Some(text), None).unwrap_err().to_string();
             assert!(error.starts_with("the label_selector "), "{text}: {error}");

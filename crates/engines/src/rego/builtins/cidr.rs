@@ -5,12 +5,16 @@ use std::net::IpAddr;
 
 use regorus::Value;
 
+use super::MAX_ELEMENTS;
 use super::functions::Function;
 
+/// The most pairs of networks that one call may compare.
+const MAX_PAIRS: usize = 10_000_000;
+
 pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
-    ("net.cidr_contains_matches", 2, |values| Ok(contains_matches(values).unwrap_or(Value::Undefined))),
+    ("net.cidr_contains_matches", 2, contains_matches),
     ("net.cidr_intersects", 2, |values| Ok(intersects(values).unwrap_or(Value::Undefined))),
-    ("net.cidr_merge", 1, |values| Ok(merge(values).unwrap_or(Value::Undefined))),
+    ("net.cidr_merge", 1, merge),
     ("net.cidr_overlap", 2, |values| Ok(contains(values).unwrap_or(Value::Undefined))),
 ];
 
@@ -90,17 +94,22 @@ fn contains(values: &[Value]) -> Option<Value> {
 }
 
 /// The pairs of keys for which the first's network contains the second's.
-fn contains_matches(values: &[Value]) -> Option<Value> {
-    let (left, right) = (keyed(values.first()?)?, keyed(values.get(1)?)?);
+fn contains_matches(values: &[Value]) -> Result<Value, String> {
+    let lists = || Some((keyed(values.first()?)?, keyed(values.get(1)?)?));
+    let Some((left, right)) = lists() else { return Ok(Value::Undefined) };
+    if left.len().saturating_mul(right.len()) > MAX_PAIRS {
+        return Err("there are too many networks to compare".into());
+    }
     let mut pairs = BTreeSet::new();
     for (left_key, outer) in &left {
-        for (right_key, inner) in &right {
-            if outer.contains(*inner) {
-                pairs.insert(Value::from(vec![left_key.clone(), right_key.clone()]));
-            }
+        for (right_key, _) in right.iter().filter(|(_, inner)| outer.contains(*inner)) {
+            pairs.insert(Value::from(vec![left_key.clone(), right_key.clone()]));
+        }
+        if pairs.len() > MAX_ELEMENTS {
+            return Err("too many networks contain others".into());
         }
     }
-    Some(pairs.into())
+    Ok(pairs.into())
 }
 
 /// Networks with what names them in the answer: themselves, their place, or their key.
@@ -137,12 +146,18 @@ fn network_or_class(value: &Value) -> Option<Network> {
 }
 
 /// The fewest networks that hold the same addresses.
-fn merge(values: &[Value]) -> Option<Value> {
-    let networks: Vec<Network> = match values.first()? {
-        Value::Array(items) => items.iter().map(network_or_class).collect::<Option<_>>()?,
-        Value::Set(items) => items.iter().map(network_or_class).collect::<Option<_>>()?,
-        _ => return None,
+fn merge(values: &[Value]) -> Result<Value, String> {
+    let items: Vec<&Value> = match values.first() {
+        Some(Value::Array(items)) if items.len() <= MAX_ELEMENTS => items.iter().collect(),
+        Some(Value::Set(items)) if items.len() <= MAX_ELEMENTS => items.iter().collect(),
+        Some(Value::Array(_) | Value::Set(_)) => return Err("there are too many networks".into()),
+        _ => return Ok(Value::Undefined),
     };
+    let networks = items.into_iter().map(network_or_class).collect::<Option<BTreeSet<_>>>();
+    Ok(networks.map_or(Value::Undefined, merged))
+}
+
+fn merged(networks: BTreeSet<Network>) -> Value {
     // From the smallest networks to the largest: two that make one go on as that one.
     let mut by_bits: BTreeMap<u8, BTreeSet<Network>> = BTreeMap::new();
     for network in networks {
@@ -162,15 +177,10 @@ fn merge(values: &[Value]) -> Option<Value> {
         }
         merged.extend(waiting);
     }
-    let contained = |network: &Network| merged.iter().any(|other| other != network && other.contains(*network));
-    Some(
-        merged
-            .iter()
-            .filter(|network| !contained(network))
-            .map(|it| it.written().into())
-            .collect::<BTreeSet<Value>>()
-            .into(),
-    )
+    // Networks hold one another or have nothing in common, so that who holds others stands right before them.
+    merged.sort_unstable();
+    merged.dedup_by(|network, before| before.contains(*network));
+    merged.iter().map(|network| network.written().into()).collect::<BTreeSet<Value>>().into()
 }
 
 #[cfg(test)]
@@ -182,6 +192,23 @@ mod tests {
         let arguments: Vec<Value> = arguments.iter().cloned().collect();
         let (.., function) = FUNCTIONS.iter().find(|(known, ..)| *known == name).unwrap();
         function(&arguments).unwrap().to_string()
+    }
+
+    #[test]
+    fn many_networks_are_merged_in_time_and_too_many_are_refused() {
+        let function = |name: &str| FUNCTIONS.iter().find(|(known, ..)| *known == name).unwrap().2;
+        // None of them next to another, and each of them twice.
+        let apart = |index: u32| Value::from(format!("{}/32", std::net::Ipv4Addr::from_bits(2 * index)));
+        let many: Vec<Value> = (0..100_000).flat_map(|index| [apart(index), apart(index)]).collect();
+        let started = std::time::Instant::now();
+        let Ok(Value::Set(merged)) = function("net.cidr_merge")(&[many.clone().into()]) else { panic!() };
+        assert_eq!(merged.len(), 100_000);
+        assert!(started.elapsed() < std::time::Duration::from_secs(30), "{:?}", started.elapsed());
+        let shared: Value = vec![many[0].clone(); 1_000_001].into();
+        assert!(function("net.cidr_merge")(&[shared]).unwrap_err().contains("too many networks"));
+        let all: Value = many.into();
+        let error = function("net.cidr_contains_matches")(&[all.clone(), all]).unwrap_err();
+        assert!(error.contains("too many networks"), "{error}");
     }
 
     #[test]
@@ -205,6 +232,11 @@ mod tests {
                 r#"["0.0.0.0/0","::1/128"]"#,
             ),
             ("net.cidr_merge", r#"[["10.0.0.0/24", "10.0.2.0/24"]]"#, r#"["10.0.0.0/24","10.0.2.0/24"]"#),
+            (
+                "net.cidr_merge",
+                r#"[["10.0.0.0/8", "10.1.0.0/16", "10.1.2.3/32", "10.1.2.0/24", "11.0.0.0/8", "12.0.0.1/32"]]"#,
+                r#"["10.0.0.0/7","12.0.0.1/32"]"#,
+            ),
             ("net.cidr_merge", r#"[["192.0.128.0", "192.0.129.0"]]"#, r#"["192.0.128.0/23"]"#),
             ("net.cidr_merge", r#"[["::1"]]"#, r#""<undefined>""#),
             ("net.cidr_merge", "[1]", r#""<undefined>""#),

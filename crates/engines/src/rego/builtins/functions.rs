@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use regorus::Value;
 
+use super::growth::matches_are_few;
 use super::guards::{document_is_plain, exponents_are_small, pattern_is_valid, with_pattern};
-use super::{call, replacing, sprintf};
+use super::{call, patching, replacing, sprintf};
 use crate::rego::value::Plain;
 
 pub(super) type Function = fn(&[Value]) -> Result<Value, String>;
@@ -22,6 +23,7 @@ pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
     ("cast_string", 1, |values| Ok(cast(values, |value| matches!(value, Value::String(_))))),
     ("json.is_valid", 1, |values| Ok(is_valid(values, |text| serde_json::from_str::<Plain>(text).is_ok()))),
     ("json.match_schema", 2, match_schema),
+    ("json.patch", 2, patching::patch),
     ("json.unmarshal", 1, |values| Ok(read(values, |text| serde_json::from_str(text).ok()))),
     // The older name of `regex.match`.
     ("re_match", 2, |values| matching("regex.match", 0, values)),
@@ -84,7 +86,9 @@ fn set_diff(values: &[Value]) -> Value {
 
 /// One of regorus' builtins, with the pattern as OPA means it.
 fn matching(name: &str, place: usize, values: &[Value]) -> Result<Value, String> {
-    call(name, &with_pattern(place, values)?)
+    let values = with_pattern(place, values)?;
+    matches_are_few(name, &values)?;
+    call(name, &values)
 }
 
 fn is_pattern(values: &[Value]) -> Value {

@@ -20,7 +20,7 @@ const MAX_PATTERN: usize = 64 * 1024;
 /// The longest shift, in bits.
 const MAX_SHIFT: f64 = 4096.0;
 
-type Guard = fn(&[Value]) -> Result<(), String>;
+pub(super) type Guard = fn(&[Value]) -> Result<(), String>;
 
 pub(super) const GUARDED: &[(&str, Guard)] = &[
     ("bits.lsh", |values| allow(number(values, 1).is_none_or(|shift| shift <= MAX_SHIFT), "the shift is too long")),
@@ -35,11 +35,11 @@ pub(super) const GUARDED: &[(&str, Guard)] = &[
     ("units.parse_bytes", |values| quantity_is_short(text(values, 0))),
 ];
 
-fn allow(allowed: bool, why: &str) -> Result<(), String> {
+pub(super) fn allow(allowed: bool, why: &str) -> Result<(), String> {
     if allowed { Ok(()) } else { Err(why.to_owned()) }
 }
 
-fn text(values: &[Value], place: usize) -> &str {
+pub(super) fn text(values: &[Value], place: usize) -> &str {
     match values.get(place) {
         Some(Value::String(text)) => text,
         _ => "",
@@ -47,7 +47,7 @@ fn text(values: &[Value], place: usize) -> &str {
 }
 
 /// Infinite where it is too large for a double to tell it from its neighbours.
-fn number(values: &[Value], place: usize) -> Option<f64> {
+pub(super) fn number(values: &[Value], place: usize) -> Option<f64> {
     match values.get(place) {
         Some(Value::Number(number)) => Some(number.as_f64().unwrap_or(f64::INFINITY)),
         _ => None,
@@ -141,7 +141,7 @@ fn range_is_short(values: &[Value]) -> Result<(), String> {
     allow((to - from).abs() <= MAX_ELEMENTS, "the range is too long")
 }
 
-const LONG: &str = "the result is too long";
+pub(super) const LONG: &str = "the result is too long";
 
 fn joined_is_short(values: &[Value]) -> Result<(), String> {
     let length = |item: &Value| match item {

@@ -9,10 +9,11 @@ use std::str::Chars;
 pub(super) fn translated(pattern: &str) -> Result<String, String> {
     let mut rest = pattern.chars().peekable();
     let mut out = String::with_capacity(pattern.len());
+    let mut names = Names { may_end: true };
     while let Some(character) = rest.next() {
         match character {
             '\\' => escape(&mut rest, false, &mut out)?,
-            '[' => class(&mut rest, &mut out)?,
+            '[' => class(&mut rest, &mut names, &mut out)?,
             '{' if !is_repetition(&rest) => out += "\\{",
             '(' => {
                 out.push('(');
@@ -105,7 +106,7 @@ fn quoted(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
     }
 }
 
-fn class(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
+fn class(rest: &mut Peekable<Chars<'_>>, names: &mut Names, out: &mut String) -> Result<(), String> {
     out.push('[');
     if rest.next_if_eq(&'^').is_some() {
         out.push('^');
@@ -121,7 +122,7 @@ fn class(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String>
                 return Ok(());
             }
             '\\' => escape(rest, true, out)?,
-            '[' if rest.peek() == Some(&':') => posix(rest, out),
+            '[' if rest.peek() == Some(&':') => names.posix(rest, out)?,
             '[' => *out += "\\[",
             // Doubled, they are operators of the library's.
             '&' | '~' => {
@@ -135,20 +136,39 @@ fn class(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String>
     Err("a class is not closed".into())
 }
 
-/// The longest name of such a class, with its brackets.
-const POSIX: usize = 16;
+/// The classes that have a name.
+const NAMES: &[&str] = &[
+    "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "word",
+    "xdigit",
+];
+/// The longest of these with what stands around it, but for the first bracket: `:^xdigit:]`.
+const LONGEST: usize = 10;
 
-/// `[:alpha:]`, inside of a class.
-fn posix(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
-    let text: String = rest.clone().take(POSIX).collect();
-    match text.find(":]") {
-        Some(end) => {
-            out.push('[');
-            for _ in text[..end + 2].chars() {
-                out.extend(rest.next());
-            }
+/// The classes with a name inside of others.
+struct Names {
+    /// Whether there is one more `:]` in the pattern, as far as it was looked for.
+    may_end: bool,
+}
+
+impl Names {
+    /// `[:alpha:]`. Go takes for a name what stands before the next `:]`, wherever that is, and for an error one that is not
+    /// known; without a `:]` the bracket is one of the characters.
+    fn posix(&mut self, rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
+        let text: String = rest.clone().take(LONGEST).collect();
+        let name = text.get(1..).and_then(|text| text.split_once(":]")).map(|(name, _)| name);
+        if let Some(name) = name.filter(|name| NAMES.contains(&name.strip_prefix('^').unwrap_or(name))) {
+            _ = write!(out, "[:{name}:]");
+            rest.nth(name.len() + 2);
+            return Ok(());
         }
-        None => *out += "\\[",
+        // Looked for no more than once where there is none.
+        self.may_end = self.may_end && rest.clone().skip(1).zip(rest.clone().skip(2)).any(|pair| pair == (':', ']'));
+        if self.may_end {
+            let start: String = text.chars().take(LONGEST).collect();
+            return Err(format!("[{start}… is no class of characters"));
+        }
+        *out += "\\[";
+        Ok(())
     }
 }
 
@@ -168,6 +188,10 @@ mod tests {
             ("[]a]", r"[\]a]"),
             ("[a&&b~~c]", r"[a\&\&b\~\~c]"),
             ("[[:alpha:]_]", "[[:alpha:]_]"),
+            ("[[:^alpha:][:xdigit:]]", "[[:^alpha:][:xdigit:]]"),
+            ("[[:]a]", r"[\[:]a]"),
+            ("[[:a][[:b]", r"[\[:a][\[:b]"),
+            ("[[:digit:]][[:]", r"[[:digit:]][\[:]"),
             ("a{2}b{2,}c{2,3}", "a{2}b{2,}c{2,3}"),
             ("a{b}{,2}", r"a\{b}\{,2}"),
             (r"\Qa.b\E.", r"a\.b."),
@@ -179,7 +203,9 @@ mod tests {
         ] {
             assert_eq!(translated(pattern).as_deref(), Ok(expected), "{pattern}");
         }
-        for wrong in ["a\\", "[a", "(?x) a", r"\C", r"\p{L"] {
+        // Also what would be a class in a class elsewhere: as in Go, a name ends at the next `:]`.
+        let names = ["[[:foo:]]", "[[:a-z:]]", "[[::]]", "[[:]:]]", "[[:ALPHA:]]", "[[:^:]]", "[[:ü:]]", "[[:a]b[c:]"];
+        for wrong in ["a\\", "[a", "(?x) a", r"\C", r"\p{L"].into_iter().chain(names) {
             assert!(translated(wrong).is_err(), "{wrong}");
         }
     }
@@ -187,9 +213,9 @@ mod tests {
     #[test]
     fn long_patterns_are_read_in_one_go() {
         let started = std::time::Instant::now();
-        for piece in ["{", "{1", "[:", "(?i"] {
-            for begin in ["", "["] {
-                _ = translated(&format!("{begin}{}", piece.repeat((64 << 10) / piece.len())));
+        for piece in ["{", "{1", "[:", "(?i", "[[:a:]"] {
+            for (begin, end) in [("", ""), ("[", ""), ("[", ":]"), ("[[:alpha:]", "")] {
+                _ = translated(&format!("{begin}{}{end}", piece.repeat((64 << 10) / piece.len())));
             }
         }
         assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());

@@ -4,12 +4,19 @@ use regorus::Value;
 
 use super::MAX_TEXT;
 
+/// The most bytes that are compared: at each place of the text those of each pattern, at the worst.
+const MAX_COMPARED: usize = 1 << 28;
+
 pub(super) fn replace_n(values: &[Value]) -> Result<Value, String> {
     let [Value::Object(patterns), Value::String(text)] = values else { return Ok(Value::Undefined) };
     let mut pairs: Vec<(&str, &str)> = Vec::new();
     for (old, new) in patterns.iter() {
         let (Value::String(old), Value::String(new)) = (old, new) else { return Ok(Value::Undefined) };
         pairs.push((old, new));
+    }
+    let compared: usize = pairs.iter().map(|(old, _)| old.len() + 1).fold(0, usize::saturating_add);
+    if compared.saturating_mul(text.len()) > MAX_COMPARED {
+        return Err("the text is too long for so many patterns".into());
     }
     pairs.sort_unstable();
     let mut out = String::new();
@@ -37,6 +44,16 @@ pub(super) fn replace_n(values: &[Value]) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_would_not_end_is_refused() {
+        let object = |from: &str| crate::rego::value::read(&format!("{{{from:?}: \"b\"}}")).unwrap();
+        let long = "a".repeat(1 << 20);
+        let almost = object(&format!("{}b", &long[..1 << 10]));
+        let error = replace_n(&[almost, long.as_str().into()]).unwrap_err();
+        assert!(error.contains("so many patterns"), "{error}");
+        assert_eq!(replace_n(&[object("aa"), long.as_str().into()]), Ok("b".repeat(1 << 19).into()));
+    }
 
     #[test]
     fn what_was_replaced_is_not_replaced_again() {

@@ -9,6 +9,7 @@ use std::str::Chars;
 
 use regorus::Value;
 
+use super::size::written;
 use super::{MAX_TEXT, call};
 
 /// The largest width and precision. Go's is a million.
@@ -34,6 +35,10 @@ pub(super) fn sprintf(values: &[Value]) -> Result<Value, String> {
     let [Value::String(format), Value::Array(items)] = values else {
         return Err("it takes a string and an array".into());
     };
+    // All are written out first, with what they share as often as it is found.
+    if written(&values[1], MAX_TEXT, 0, 0) > MAX_TEXT {
+        return Err("the arguments are too long".into());
+    }
     let arguments = items.iter().map(Argument::new).collect::<Result<Vec<_>, _>>()?;
     let mut out = String::new();
     let mut next = 0;
