@@ -159,7 +159,7 @@ async fn modules_of_every_mode_are_served() {
     let folder = Folder::new();
     for name in ["service-types", "required-probes", "approved-regions"] {
         folder.write(&format!("{name}.wasm"), std::fs::read(example(&format!("policies/{name}/{name}.wasm"))).unwrap());
-        let manifest = std::fs::read_to_string(example(&format!("programs/{name}.yaml"))).unwrap();
+        let manifest = std::fs::read_to_string(example(&format!("quickstart/{name}.yaml"))).unwrap();
         folder.write(&format!("{name}.yaml"), manifest.replace(&format!("file://../policies/{name}/"), "file://./"));
     }
     let server = Server::start(folder, &[]).await;
@@ -176,9 +176,9 @@ async fn modules_of_every_mode_are_served() {
     let message = "a Service of type LoadBalancer is not allowed here, only ClusterIP, NodePort";
     assert_eq!(server.post(path, service("LoadBalancer")).await.message(), message);
 
-    let deployment = std::fs::read_to_string(example("reviews/deployment-create.json")).unwrap();
+    let deployment = std::fs::read_to_string(example("reviews/deployment-create-unlabelled.json")).unwrap();
     let denial = server.post("/validate/cluster.required-probes", deployment).await;
-    assert!(denial.message().contains("has no livenessProbe"), "{}", denial.text);
+    assert!(denial.message().contains("has no readinessProbe"), "{}", denial.text);
 
     let ask = async |region: &str| {
         let request = json!({"request": {"uid": "7", "environment": "production", "region": region}});
