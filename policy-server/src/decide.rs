@@ -19,18 +19,35 @@ const NOT_ASKED: &str = "not-asked";
 pub struct Overloaded;
 
 /// Why a revision need not be asked about a request; none where it must.
-#[must_use]
-pub fn exemption(
+///
+/// # Errors
+/// When conditions that nobody has looked at before come to no decision.
+pub async fn exemption(
     revision: &Revision,
     review: &Review,
     namespaces: &BTreeMap<String, Labels>,
-) -> Option<Cow<'static, str>> {
+) -> Result<Option<Cow<'static, str>>, EvaluationError> {
     if !revision.enabled {
-        return Some("spec.enabled is false".into());
+        return Ok(Some("spec.enabled is false".into()));
     }
-    match revision.matching.covers(review, |name| namespaces.get(name)) {
-        Coverage::Covered => None,
-        Coverage::NotCovered { why } => Some(why.into()),
+    if let Coverage::NotCovered { why } = revision.matching.covers(review, |name| namespaces.get(name)) {
+        return Ok(Some(why.into()));
+    }
+    // Conditions are about requests of Kubernetes; of others nothing but the program knows.
+    if revision.asks_conditions && review.head().is_some() && left_out(revision, review).await? {
+        return Ok(Some("spec.admission.matchConditions leave the request out".into()));
+    }
+    Ok(None)
+}
+
+/// Whether the revision's `matchConditions` leave the request out.
+///
+/// # Errors
+/// When they come to no decision.
+pub async fn left_out(revision: &Revision, review: &Review) -> Result<bool, EvaluationError> {
+    match &revision.conditions {
+        Some(conditions) => conditions.leave_out(review, Deadline::after(revision.timeout)).await,
+        None => Ok(false),
     }
 }
 
@@ -44,7 +61,9 @@ pub async fn decide(
     action: Action,
     namespaces: &BTreeMap<String, Labels>,
 ) -> Result<Verdict, Overloaded> {
-    if let Some(why) = exemption(revision, review, namespaces) {
+    let start = Instant::now();
+    let exemption = exemption(revision, review, namespaces).await;
+    if let Ok(Some(why)) = exemption {
         revision.metrics.observe(Outcome::Skipped, None);
         tracing::debug!(policy = %revision.policy, request_uid = review.uid(), reason = %why, "policy not asked");
         return Ok(Verdict {
@@ -52,8 +71,10 @@ pub async fn decide(
             ..Verdict::allow()
         });
     }
-    let start = Instant::now();
-    let result = evaluate(revision, review).await;
+    let result = match exemption {
+        Ok(_) => evaluate(revision, review).await,
+        Err(error) => Err(error),
+    };
     let duration = start.elapsed();
     let failed = match &result {
         Err(EvaluationError::Overloaded) => return Err(Overloaded),

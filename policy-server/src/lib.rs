@@ -6,6 +6,7 @@ mod after;
 mod api;
 mod cluster;
 pub mod compile;
+mod conditions;
 pub mod config;
 mod decide;
 mod folder;

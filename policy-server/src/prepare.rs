@@ -12,12 +12,13 @@ use proviso_artifacts::{CacheError, Digest, DigestError, FetchError, Fetcher, Re
 use proviso_core::{PolicyId, experiment};
 use proviso_crds::validation::FieldError;
 use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
-use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, cel, group, wasm};
+use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, group, wasm};
 use proviso_host::{AskError, Gates, ProgramHost, World};
 use proviso_programs::{compile_cel, compile_rego};
 use serde_json::{Map, Value};
 
 use crate::compile::{Compilers, Uncompiled};
+use crate::conditions::Conditions;
 use crate::manifests::ObjectId;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
@@ -175,7 +176,9 @@ impl Preparer {
             etag: experiment::etag(of.uid, of.generation),
             matching: admission.to_match()?.confined_to(of.policy.namespace()),
             reach: admission.reach(),
-            conditions: conditions(admission),
+            // An API server has compiled them before, and knows more than we do; over a folder `prepare` has.
+            conditions: Conditions::compile(&admission.match_conditions).ok().flatten(),
+            asks_conditions: self.world.is_folder(),
             enforcement: admission.to_enforcement(),
             enabled: spec.enabled,
             timeout: self.timeout(spec),
@@ -197,7 +200,9 @@ impl Preparer {
         source: &ModuleSource,
         is_known: bool,
     ) -> Result<Prepared, PrepareError> {
-        refuse_unsupported(at, spec, source)?;
+        if self.world.is_folder() {
+            check_conditions(at, spec.admission.as_ref())?;
+        }
         let gates = Gates::read(at, policy.namespace(), spec).map_err(PrepareError::Field)?;
         let mut parts = Parts::new(gates, source);
         let host = parts.host(&self.world, at, &spec.context_aware_resources, &spec.program);
@@ -272,29 +277,18 @@ impl Preparer {
     }
 }
 
-/// The API server has compiled them before, and knows more than we do.
-fn conditions(admission: &Admission) -> Option<cel::Program> {
-    let conditions = admission.match_conditions.iter();
-    let conditions: Vec<_> = conditions
-        .map(|it| cel::Validation { expression: it.expression.clone(), ..cel::Validation::default() })
-        .collect();
-    if conditions.is_empty() {
-        return None;
-    }
-    cel::Program::compile(conditions, &Value::Object(Map::new())).ok()
-}
-
 fn in_field(field: &str) -> impl FnOnce(CompileError) -> PrepareError {
     let field = field.to_owned();
     |error| PrepareError::Compile { field, error: error.into() }
 }
 
-/// What the kinds have and this version does not serve. To ignore it would be to decide otherwise than asked.
-fn refuse_unsupported(at: &str, spec: &PolicySpec, source: &ModuleSource) -> Result<(), PrepareError> {
-    // In a cluster the API server has looked at them before it asks.
-    let is_alone = !matches!(source, ModuleSource::Network(_));
-    if is_alone && spec.admission.as_ref().is_some_and(|admission| !admission.match_conditions.is_empty()) {
-        return Err(PrepareError::Unsupported(format!("{at}.admission.matchConditions")));
+fn check_conditions(at: &str, admission: Option<&Admission>) -> Result<(), PrepareError> {
+    let conditions = admission.map_or(&[][..], |admission| &admission.match_conditions);
+    match Conditions::compile(conditions) {
+        Ok(_) => Ok(()),
+        Err((index, error)) => {
+            let field = format!("{at}.admission.matchConditions[{index}].expression");
+            Err(PrepareError::Compile { field, error: error.into() })
+        }
     }
-    Ok(())
 }

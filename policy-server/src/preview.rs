@@ -13,10 +13,10 @@ use std::time::Instant;
 
 use proviso_core::matching::Labels;
 use proviso_core::{Divergence, Failure, Review, Verdict};
-use proviso_engines::{Deadline, EvaluationError};
+use proviso_engines::EvaluationError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::decide::{Overloaded, evaluate, exemption};
+use crate::decide::{Overloaded, evaluate, exemption, left_out};
 use crate::table::{Experiment, Revision};
 
 pub use tally::{Tally, now};
@@ -190,7 +190,7 @@ async fn would_be(
     review: &Review,
     namespaces: &BTreeMap<String, Labels>,
 ) -> Result<Verdict, EvaluationError> {
-    if exemption(revision, review, namespaces).is_some() {
+    if exemption(revision, review, namespaces).await?.is_some() {
         return Ok(Verdict::allow());
     }
     Ok(evaluate(revision, review).await?.enforce(&revision.enforcement))
@@ -199,8 +199,7 @@ async fn would_be(
 /// Whether the API server would not ask the revision, for its `matchConditions`. What they come to no decision about counts
 /// as covered, as everywhere.
 async fn is_left_out(revision: &Revision, review: &Review) -> bool {
-    let Some(conditions) = &revision.conditions else { return false };
-    conditions.evaluate(review, Deadline::after(revision.timeout)).await.is_ok_and(|verdict| !verdict.allowed)
+    left_out(revision, review).await.unwrap_or(false)
 }
 
 fn compare(live: &Verdict, experiment: Result<&Verdict, &Failure>, review: &Review) -> Divergence {

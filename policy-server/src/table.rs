@@ -8,9 +8,10 @@ use arc_swap::ArcSwap;
 use proviso_core::matching::Labels;
 use proviso_core::{Divergence, Enforcement, Match, PolicyId, Review};
 use proviso_crds::Reach;
-use proviso_engines::{Program, cel};
+use proviso_engines::Program;
 use tokio::sync::watch;
 
+use crate::conditions::Conditions;
 use crate::manifests::ExperimentId;
 use crate::metrics::{ExperimentMetrics, PolicyMetrics};
 use crate::preview::Tally;
@@ -131,7 +132,9 @@ pub struct Revision {
     pub reach: Reach,
     /// Its `matchConditions`, for requests that the API server has not asked it about; none if there are none, or if they
     /// are about what only the API server knows.
-    pub conditions: Option<cel::Program>,
+    pub conditions: Option<Conditions>,
+    /// Whether nobody has looked at them when it is asked: over a folder.
+    pub asks_conditions: bool,
     pub enforcement: Enforcement,
     pub enabled: bool,
     /// How long one evaluation may take.

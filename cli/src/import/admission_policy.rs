@@ -119,12 +119,17 @@ fn draft(policy: &Document, binding: &Document, name: String) -> Result<Draft, D
     }
     let cel = cel(&spec, is_mutating).map_err(of_policy)?;
     let from = format!("From the {} {} and its binding.", policy.kind(), policy.value["metadata"]["name"]);
+    let mut out = json!({"program": {"cel": cel}, "admission": admission});
+    // Whoever names it in a text has a right too many, and one that asks only what is allowed.
+    if policy.value["spec"].to_string().contains("authorizer") {
+        out["hostCapabilities"] = json!(["kubernetes/can_i"]);
+    }
     Ok(Draft {
         place: policy.place.clone(),
         namespace: None,
         name,
         origin: policy.value["metadata"].clone(),
-        spec: json!({"program": {"cel": cel}, "admission": admission}),
+        spec: out,
         notes: vec![from.replace('"', "")],
     })
 }

@@ -1,5 +1,6 @@
 //! Gatekeeper: each constraint becomes a policy with its template's program.
 
+use proviso_engines::rego::{self, Dialect};
 use serde_json::{Value, json};
 
 use super::{Draft, Drafts, places, wrong};
@@ -96,8 +97,11 @@ fn program(code: &Code) -> Value {
     }
 }
 
+/// Also where only a library reads it. What does not compile is told where the policy is checked.
 fn reads_inventory(code: &Code) -> bool {
-    matches!(code, Code::Rego { source, .. } if source.contains("data.inventory"))
+    let Code::Rego { source, libs } = code else { return false };
+    rego::Program::compile_with(source, libs, Dialect::Gatekeeper, None, &json!({}))
+        .is_ok_and(|program| program.uses_inventory())
 }
 
 /// The kinds that the template says it reads: alternatives in a list of requirements, after some quotation marks.

@@ -16,6 +16,10 @@ pub(super) const GROUP: &str = "policies.kubewarden.io";
 pub(super) const KINDS: [&str; 4] =
     ["ClusterAdmissionPolicy", "AdmissionPolicy", "ClusterAdmissionPolicyGroup", "AdmissionPolicyGroup"];
 
+/// What a module needs to read its `contextAwareResources`; Kubewarden asks for no more than these.
+const READ: [&str; 3] =
+    ["kubernetes/get_resource", "kubernetes/list_resources_all", "kubernetes/list_resources_by_namespace"];
+
 /// What a policy and a group have in common.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -36,8 +40,7 @@ struct Spec {
     message: Option<String>,
     // Of a policy.
     module: Option<String>,
-    #[serde(default)]
-    settings: Map<String, Value>,
+    settings: Option<Map<String, Value>>,
     mutating: Option<bool>,
     #[serde(default)]
     context_aware_resources: Vec<ContextAwareResource>,
@@ -53,8 +56,7 @@ struct Spec {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Member {
     module: String,
-    #[serde(default)]
-    settings: Map<String, Value>,
+    settings: Option<Map<String, Value>>,
     #[serde(default)]
     context_aware_resources: Vec<ContextAwareResource>,
 }
@@ -84,13 +86,17 @@ fn draft(document: &Document) -> Result<Draft, FieldError> {
         refuse("spec.module", spec.module.is_some())?;
         refuse("spec.mutating", spec.mutating == Some(true))?;
     } else {
-        out["settings"] = Value::Object(spec.settings.clone());
+        out["settings"] = Value::Object(spec.settings.clone().unwrap_or_default());
         if let Some(message) = message {
             out["admission"]["message"] = message.into();
         }
         if !spec.context_aware_resources.is_empty() {
             out["contextAwareResources"] = json!(spec.context_aware_resources);
         }
+    }
+    let read = spec.policies.values().map(|member| &member.context_aware_resources);
+    if read.chain([&spec.context_aware_resources]).any(|resources| !resources.is_empty()) {
+        out["hostCapabilities"] = json!(READ);
     }
     if let Some(server) = &spec.policy_server {
         out["policyServer"] = server.as_str().into();
@@ -99,8 +105,8 @@ fn draft(document: &Document) -> Result<Draft, FieldError> {
         out["timeoutEvalSeconds"] = seconds.into();
     }
     let from = format!("From Kubewarden's {}.", document.kind());
-    let host = "A module that calls its host (registries, DNS, certificates) needs `hostCapabilities`: see \
-                `proviso inspect`.";
+    let host = "A module that asks its host for more than objects (registries, DNS, certificates, permissions) needs it in \
+                `hostCapabilities`: see `proviso inspect`.";
     Ok(Draft {
         place: document.place.clone(),
         namespace: namespace.filter(|_| !is_of_cluster).map(ToOwned::to_owned),
@@ -122,7 +128,7 @@ fn program(spec: &Spec) -> Result<Value, FieldError> {
             let mut members = Map::new();
             for (name, member) in &spec.policies {
                 let reference = module(&format!("spec.policies.{name}.module"), &member.module)?;
-                let mut out = json!({"program": {"wasm": {"module": reference}}, "settings": member.settings});
+                let mut out = json!({"program": {"wasm": {"module": reference}}, "settings": member.settings.clone().unwrap_or_default()});
                 if !member.context_aware_resources.is_empty() {
                     out["contextAwareResources"] = json!(member.context_aware_resources);
                 }

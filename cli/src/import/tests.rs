@@ -116,6 +116,21 @@ fn the_libraries_of_a_template_come_along() {
     assert_eq!(drafts[0].spec["program"]["rego"], wanted);
 }
 
+/// A program whose library reads the inventory.
+fn reads_by_library() -> String {
+    r#"rego: "package a\nimport data.lib.b\nviolation[{\"msg\": \"no\"}] { b.taken }"
+    libs: ["package lib.b\nimport data.inventory as all\ntaken { all.cluster.v1 }"]"#
+        .to_owned()
+}
+
+#[test]
+fn what_a_template_reads_comes_along_also_where_only_a_library_reads_it() {
+    let synced = "metadata: {name: labels, annotations: {metadata.gatekeeper.sh/requires-sync-data: \
+        '[[{\"groups\": [\"\"], \"versions\": [\"v1\"], \"kinds\": [\"Namespace\"]}]]'}}";
+    let text = template(&reads_by_library()).replace("metadata: {name: labels}", synced) + &constraint("{}");
+    assert_eq!(one(&text)["spec"]["contextAwareResources"], json!([{"apiVersion": "v1", "kind": "Namespace"}]));
+}
+
 #[test]
 fn patterns_of_names_become_conditions() {
     let spec = "{match: {namespaces: [team-*, web], excludedNamespaces: ['*-system', kube-public], name: 'x-*', scope: Namespaced}}";
@@ -187,6 +202,30 @@ fn kubewardens_policies_and_groups_keep_what_they_say() {
 }
 
 #[test]
+fn what_a_module_reads_it_may_read_here_too() {
+    let read = "contextAwareResources: [{apiVersion: v1, kind: Namespace}]";
+    let member =
+        format!("  expression: a()\n  message: no\n  policies:\n    a: {{module: r/a, settings: null, {read}}}");
+    let wanted =
+        json!(["kubernetes/get_resource", "kubernetes/list_resources_all", "kubernetes/list_resources_by_namespace"]);
+    for (kind, spec, wanted) in [
+        ("ClusterAdmissionPolicy", format!("  module: r/a\n  settings: null\n  {read}"), &wanted),
+        ("ClusterAdmissionPolicyGroup", member, &wanted),
+        ("ClusterAdmissionPolicy", "  module: r/a".to_owned(), &Value::Null),
+    ] {
+        assert_eq!(&one(&kubewarden(kind, &spec))["spec"]["hostCapabilities"], wanted, "{spec}");
+    }
+}
+
+#[test]
+fn who_asks_an_authorizer_may_ask_it_here_too() {
+    let asking = vap("").replace("object.spec.replicas <= 5", "authorizer.requestResource.check('get').allowed()");
+    let bound = binding("b", "validationActions: [Deny]");
+    assert_eq!(one(&(asking + &bound))["spec"]["hostCapabilities"], json!(["kubernetes/can_i"]));
+    assert_eq!(one(&(vap("") + &bound))["spec"]["hostCapabilities"], Value::Null);
+}
+
+#[test]
 fn what_kubectl_writes_as_a_list_is_read_item_by_item() {
     let items: Vec<Value> = documents::parse(Path::new("a"), &(rego() + &constraint("{}")))
         .unwrap()
@@ -214,6 +253,7 @@ fn what_has_no_equivalent_is_an_error_that_names_file_and_field() {
         (rego() + &constraint("{match: {kindz: []}}"), "spec.match.kindz: unknown field"),
         (rego() + &constraint("{parameters: {labels: [1]}}"), "spec.parameters.labels.0"),
         (both(source, "{}"), "requires-sync-data"),
+        (both(&reads_by_library(), "{}"), "requires-sync-data"),
         (both("rego: package a", "{}"), "as a policy of Proviso: spec.program.rego.source"),
         (vap(""), "metadata.name: has no binding"),
         (bound.clone(), "spec.policyName: is \"replicas\""),

@@ -47,6 +47,12 @@ impl World {
         Self::new(Source::Folder(folder), images)
     }
 
+    /// Whether it is a folder's: then no API server has looked at a request before.
+    #[must_use]
+    pub fn is_folder(&self) -> bool {
+        matches!(self.objects, Source::Folder(_))
+    }
+
     fn new(objects: Source, images: Images) -> Self {
         Self { runtime: Handle::current(), objects, images, names: Names::default() }
     }

@@ -11,7 +11,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::support::tls::{Pair, replace};
-use crate::support::{self, Folder, Server, example, forbid, manifest, pod, policy, rego, wapc, wasm, with};
+use crate::support::{
+    self, Folder, Server, example, experiment, forbid, manifest, pod, policy, rego, wapc, wasm, with,
+};
 
 fn create(name: &str) -> String {
     pod("u", name).to_string()
@@ -190,6 +192,35 @@ async fn modules_of_every_mode_are_served() {
     let wrong = json!({"program": {"wasm": {"module": "file://./service-types.wasm", "mode": "wapc"}}});
     server.folder.write("wrong.json", policy("wrong", &wrong));
     server.until_details("spec.program.wasm.mode: `mode` says kubewarden-wapc, which is for a waPC module").await;
+}
+
+/// In a cluster the API server looks at them before it asks.
+#[tokio::test]
+async fn match_conditions_leave_requests_out() {
+    let folder = Folder::new();
+    let about = |expression: &str| {
+        admitting(forbid("true", "no"), &json!({"matchConditions": [{"name": "a", "expression": expression}]}))
+    };
+    folder.write("live.json", policy("live", &about("request.name != 'exempt'")));
+    folder.write("next.json", experiment("next", "live", &about("request.name == 'exempt'")));
+    folder.write("broken.json", policy("broken", &about("object.spec.replicas > 1")));
+    let server = Server::start(folder, &[]).await;
+    let ask = async |name: &str, policy: &str| {
+        server.post(&format!("/validate/cluster.{policy}"), pod(name, name).to_string()).await
+    };
+    assert!(ask("exempt", "live").await.is_allowed());
+    assert_eq!(ask("other", "live").await.message(), "no");
+    for (uid, divergence) in [("exempt", "NewlyDenied"), ("other", "NewlyAllowed")] {
+        server.until(uid, async || server.previews().iter().any(|it| it["request"]["uid"] == uid)).await;
+        let lines = server.previews();
+        let line = lines.iter().find(|it| it["request"]["uid"] == uid).unwrap();
+        assert_eq!(line["divergence"], divergence, "{line}");
+    }
+    let failed = ask("other", "broken").await;
+    assert_eq!(failed.response()["status"]["code"], 500, "what comes to no decision denies: {}", failed.text);
+
+    server.folder.write("broken.json", policy("broken", &about("object.")));
+    server.until_details("spec.admission.matchConditions[0].expression").await;
 }
 
 #[tokio::test]
