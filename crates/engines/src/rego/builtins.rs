@@ -3,14 +3,21 @@
 
 mod cidr;
 mod digest;
+mod documents;
+mod encoding;
 mod functions;
+mod globs;
 mod growth;
 pub(super) mod guards;
+mod numbers;
 mod patching;
 mod pattern;
 mod replacing;
 mod size;
 mod sprintf;
+mod template;
+mod texts;
+mod times;
 mod token;
 
 use std::io;
@@ -39,12 +46,19 @@ static NOWHERE: LazyLock<Option<Span>> = LazyLock::new(|| {
 
 /// All builtins of our own.
 fn own() -> impl Iterator<Item = &'static (&'static str, u8, functions::Function)> {
-    FUNCTIONS.iter().chain(cidr::FUNCTIONS).chain(digest::FUNCTIONS).chain(token::FUNCTIONS)
+    let of_values = FUNCTIONS.iter().chain(numbers::FUNCTIONS).chain(times::FUNCTIONS).chain(cidr::FUNCTIONS);
+    let of_texts =
+        texts::FUNCTIONS.iter().chain(globs::FUNCTIONS).chain(template::FUNCTIONS).chain(encoding::FUNCTIONS);
+    of_values.chain(of_texts).chain(digest::FUNCTIONS).chain(documents::FUNCTIONS).chain(token::FUNCTIONS)
 }
 
-/// regorus' builtins that are called behind a guard.
+/// The builtins that are called behind a guard: regorus' and ours.
 fn guarded() -> impl Iterator<Item = &'static (&'static str, Guard)> {
     guards::GUARDED.iter().chain(growth::GUARDED)
+}
+
+fn guard_of(name: &str) -> Option<Guard> {
+    guarded().find(|(guarded, _)| *guarded == name).map(|(_, guard)| *guard)
 }
 
 /// How many arguments a builtin takes. None when there is none of this name.
@@ -63,7 +77,8 @@ pub(super) fn addition(name: &str) -> Option<usize> {
 
 /// Puts our functions, and the guards with what they guard, in front of regorus' builtins.
 pub(super) fn install(engine: &mut Engine) -> Result<(), CompileError> {
-    let guarded = guarded().filter_map(|(name, guard)| {
+    let is_own = |name: &str| own().any(|(own, ..)| *own == name);
+    let guarded = guarded().filter(|(name, _)| !is_own(name)).filter_map(|(name, guard)| {
         let (_, arguments) = BUILTINS.get(name)?;
         let function = move |values: &[Value]| {
             guard(values)?;
@@ -71,7 +86,14 @@ pub(super) fn install(engine: &mut Engine) -> Result<(), CompileError> {
         };
         Some((*name, *arguments, Box::new(function) as Box<Function>))
     });
-    let own = own().map(|(name, arguments, function)| (*name, *arguments, Box::new(function) as Box<Function>));
+    let own = own().map(|(name, arguments, function)| {
+        let guard = guard_of(name);
+        let function = move |values: &[Value]| {
+            guard.map_or(Ok(()), |guard| guard(values))?;
+            function(values)
+        };
+        (*name, *arguments, Box::new(function) as Box<Function>)
+    });
     for (name, arguments, function) in guarded.chain(own) {
         let function: std::sync::Arc<Function> = function.into();
         let extension = move |values: Vec<Value>| {
@@ -90,10 +112,14 @@ pub(crate) type Function = dyn Fn(&[Value]) -> Result<Value, String> + Send + Sy
 #[cfg(feature = "wasm")]
 pub(crate) fn named(name: &str) -> Option<(usize, std::sync::Arc<Function>)> {
     let arity = arity(name)?;
-    if let Some((.., function)) = own().find(|(own, ..)| *own == name) {
+    let guard = guard_of(name);
+    if let Some((.., own)) = own().find(|(own, ..)| *own == name) {
+        let function = move |values: &[Value]| {
+            guard.map_or(Ok(()), |guard| guard(values))?;
+            own(values)
+        };
         return Some((arity, std::sync::Arc::new(function)));
     }
-    let guard = guarded().find(|(guarded, _)| *guarded == name).map(|(_, guard)| *guard);
     let name = name.to_owned();
     let function = move |values: &[Value]| {
         if let Some(guard) = guard {

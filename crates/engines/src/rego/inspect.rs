@@ -12,7 +12,7 @@ use super::graph::{self, Fault, Node};
 use super::names::{Names, RuleKind, Scope};
 use super::syntax::{Part, at, name_of, parts, path, rule_parts, statement_parts};
 use crate::CompileError;
-use checks::{calls, check_keywords, check_minus, check_pattern, missing};
+use checks::{KEY_IN, calls, check_keywords, check_minus, check_pattern, missing};
 
 /// What the interpreter spends on the evaluation of any rule, in units of weight.
 const RULE: usize = 4;
@@ -184,6 +184,7 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
                 return Ok(());
             }
             Expr::UnaryExpr { span, expr, .. } => check_minus(span, expr)?,
+            Expr::Membership { span, key: Some(_), .. } => return Err(CompileError::Unsupported(at(span, KEY_IN))),
             Expr::Var { span, .. } => self.reference(span, &[span.text()])?,
             Expr::RefDot { span, .. } | Expr::RefBrack { span, .. } => {
                 let names = path(expression);

@@ -32,14 +32,12 @@ pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
     ("regex.is_valid", 1, |values| Ok(is_pattern(values))),
     ("regex.match", 2, |values| matching("regex.match", 0, values)),
     ("regex.replace", 3, |values| matching("regex.replace", 1, values)),
-    ("regex.split", 2, |values| matching("regex.split", 0, values)),
+    ("regex.split", 2, split),
     ("set_diff", 2, |values| Ok(set_diff(values))),
     ("sprintf", 2, sprintf::sprintf),
     ("strings.count", 2, |values| Ok(count(values))),
     ("strings.replace_n", 2, replacing::replace_n),
     ("to_number", 1, to_number),
-    ("yaml.is_valid", 1, |values| Ok(is_valid(values, |text| serde_yaml::from_str::<Plain>(text).is_ok()))),
-    ("yaml.unmarshal", 1, |values| Ok(read(values, |text| serde_yaml::from_str(text).ok()))),
 ];
 
 fn is_true(value: &Value) -> bool {
@@ -91,6 +89,27 @@ fn matching(name: &str, place: usize, values: &[Value]) -> Result<Value, String>
     call(name, &values)
 }
 
+/// Go has no piece before a match of nothing at the begin, nor after one at the end.
+fn split(values: &[Value]) -> Result<Value, String> {
+    let [Value::String(pattern), text @ Value::String(searched)] = values else { return Ok(Value::Undefined) };
+    let answer = matching("regex.split", 0, values)?;
+    let Value::Array(pieces) = &answer else { return Ok(answer) };
+    let nothing = Value::from("");
+    if searched.is_empty() {
+        let pieces: Vec<Value> = if pattern.is_empty() { Vec::new() } else { vec![nothing] };
+        return Ok(pieces.into());
+    }
+    if pieces.first() != Some(&nothing) && pieces.last() != Some(&nothing) {
+        return Ok(answer);
+    }
+    let found = matching("regex.find_n", 0, &[pattern.as_ref().into(), text.clone(), (-1).into()])?;
+    let Value::Array(found) = &found else { return Ok(answer) };
+    let is_empty = |piece: Option<&Value>, found: Option<&Value>| [piece, found] == [Some(&nothing); 2];
+    let from = usize::from(is_empty(pieces.first(), found.first()));
+    let to = pieces.len() - usize::from(is_empty(pieces.last(), found.last()));
+    Ok(pieces.iter().take(to).skip(from).cloned().collect::<Vec<_>>().into())
+}
+
 fn is_pattern(values: &[Value]) -> Value {
     values
         .first()
@@ -101,7 +120,15 @@ fn is_pattern(values: &[Value]) -> Value {
 /// OPA answers with a list of errors, regorus with one text or null.
 fn match_schema(values: &[Value]) -> Result<Value, String> {
     values.iter().try_for_each(document_is_plain)?;
-    let answer = call("json.match_schema", values)?;
+    let [document, schema] = values else { return Ok(Value::Undefined) };
+    let document = match document {
+        Value::String(text) => serde_json::from_str(text).map_or(Value::Undefined, |Plain(document)| document),
+        other => other.clone(),
+    };
+    if document == Value::Undefined {
+        return Ok(document);
+    }
+    let answer = call("json.match_schema", &[document, schema.clone()])?;
     let Value::Array(parts) = &answer else { return Ok(answer) };
     let errors: Vec<Value> = match parts.get(1) {
         Some(Value::String(text)) => {

@@ -27,10 +27,13 @@ pub(super) const GUARDED: &[(&str, Guard)] = &[
     ("concat", joined_is_short),
     ("glob.match", glob_is_shallow),
     ("json.verify_schema", |values| values.iter().try_for_each(document_is_plain)),
+    ("max", order_is_known),
+    ("min", order_is_known),
     ("net.cidr_expand", network_is_small),
     ("numbers.range", range_is_short),
     ("numbers.range_step", range_is_short),
     ("replace", replaced_is_short),
+    ("sort", order_is_known),
     ("units.parse", |values| quantity_is_short(text(values, 0))),
     ("units.parse_bytes", |values| quantity_is_short(text(values, 0))),
 ];
@@ -126,6 +129,18 @@ fn glob_is_shallow(values: &[Value]) -> Result<(), String> {
         allow(depth <= MAX_GLOB_NESTING, "the pattern is nested too deep")?;
     }
     Ok(())
+}
+
+/// OPA has sets after objects, regorus before them.
+fn order_is_known(values: &[Value]) -> Result<(), String> {
+    let is_set = |item: &Value| matches!(item, Value::Set(_));
+    let is_object = |item: &Value| matches!(item, Value::Object(_));
+    let mixed = match values.first() {
+        Some(Value::Array(items)) => items.iter().any(is_set) && items.iter().any(is_object),
+        Some(Value::Set(items)) => items.iter().any(is_set) && items.iter().any(is_object),
+        _ => false,
+    };
+    allow(!mixed, "sets beside objects are not ordered")
 }
 
 fn network_is_small(values: &[Value]) -> Result<(), String> {

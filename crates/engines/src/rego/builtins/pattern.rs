@@ -15,6 +15,10 @@ pub(super) fn translated(pattern: &str) -> Result<String, String> {
             '\\' => escape(&mut rest, false, &mut out)?,
             '[' => class(&mut rest, &mut names, &mut out)?,
             '{' if !is_repetition(&rest) => out += "\\{",
+            '{' => {
+                check_repetition(&rest)?;
+                out.push('{');
+            }
             '(' => {
                 out.push('(');
                 if rest.peek() == Some(&'?') {
@@ -35,6 +39,15 @@ fn is_repetition(rest: &Peekable<Chars<'_>>) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (least, most) = inside.split_once(',').unwrap_or((&inside, "0"));
     closed && is_number(least) && (most.is_empty() || is_number(most))
+}
+
+/// Go repeats no more often.
+const MAX_REPETITION: u32 = 1000;
+
+fn check_repetition(rest: &Peekable<Chars<'_>>) -> Result<(), String> {
+    let inside: String = rest.clone().take_while(|character| *character != '}').collect();
+    let is_small = |number: &str| number.is_empty() || number.parse().is_ok_and(|number: u32| number <= MAX_REPETITION);
+    if inside.split(',').all(is_small) { Ok(()) } else { Err(format!("{{{inside}}} repeats too often")) }
 }
 
 /// Flags that Go does not have would change what follows.
@@ -205,7 +218,7 @@ mod tests {
         }
         // Also what would be a class in a class elsewhere: as in Go, a name ends at the next `:]`.
         let names = ["[[:foo:]]", "[[:a-z:]]", "[[::]]", "[[:]:]]", "[[:ALPHA:]]", "[[:^:]]", "[[:ü:]]", "[[:a]b[c:]"];
-        for wrong in ["a\\", "[a", "(?x) a", r"\C", r"\p{L"].into_iter().chain(names) {
+        for wrong in ["a\\", "[a", "(?x) a", r"\C", r"\p{L", "a{1001}", "a{1,1001}"].into_iter().chain(names) {
             assert!(translated(wrong).is_err(), "{wrong}");
         }
     }

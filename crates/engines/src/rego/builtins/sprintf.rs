@@ -3,11 +3,13 @@
 //!
 //! OPA gives Go integers, floats and strings; all else is a string already, as Rego writes it.
 
+mod reading;
+
 use std::fmt::Write as _;
-use std::iter::Peekable;
-use std::str::Chars;
 
 use regorus::Value;
+
+use reading::Reading;
 
 use super::size::written;
 use super::{MAX_TEXT, call};
@@ -29,6 +31,8 @@ struct Directive {
     flags: String,
     width: Option<usize>,
     precision: Option<usize>,
+    /// Whether it asks for a value that there is not, or in a way that Go does not know.
+    misplaced: bool,
 }
 
 pub(super) fn sprintf(values: &[Value]) -> Result<Value, String> {
@@ -41,20 +45,20 @@ pub(super) fn sprintf(values: &[Value]) -> Result<Value, String> {
     }
     let arguments = items.iter().map(Argument::new).collect::<Result<Vec<_>, _>>()?;
     let mut out = String::new();
-    let mut next = 0;
-    let mut rest = format.chars().peekable();
-    while let Some(character) = rest.next() {
+    let mut reading = Reading { rest: format.chars().peekable(), arguments: &arguments, next: 0, reordered: false };
+    while let Some(character) = reading.rest.next() {
         if character != '%' {
             out.push(character);
             continue;
         }
-        let directive = Directive::read(&mut rest);
-        match (rest.next(), arguments.get(next)) {
+        let directive = reading.directive(&mut out);
+        match (reading.rest.next(), arguments.get(reading.next)) {
             (None, _) => out += "%!(NOVERB)",
             (Some('%'), _) => out.push('%'),
+            (Some(verb), _) if directive.misplaced => _ = write!(out, "%!{verb}(BADINDEX)"),
             (Some(verb), None) => _ = write!(out, "%!{verb}(MISSING)"),
             (Some(verb), Some(argument)) => {
-                next += 1;
+                reading.next += 1;
                 out += &directive.pad(&directive.format(verb, argument), argument);
             }
         }
@@ -62,7 +66,7 @@ pub(super) fn sprintf(values: &[Value]) -> Result<Value, String> {
             return Err("the result is too long".into());
         }
     }
-    if let Some(extra @ [_, ..]) = arguments.get(next..) {
+    if let Some(extra @ [_, ..]) = arguments.get(reading.next..).filter(|_| !reading.reordered) {
         let extra: Vec<String> = extra.iter().map(Argument::with_type).collect();
         _ = write!(out, "%!(EXTRA {})", extra.join(", "));
     }
@@ -110,18 +114,6 @@ impl Argument {
 }
 
 impl Directive {
-    fn read(rest: &mut Peekable<Chars<'_>>) -> Self {
-        let mut directive = Self::default();
-        while let Some(flag) = rest.next_if(|character| "+-# 0".contains(*character)) {
-            directive.flags.push(flag);
-        }
-        directive.width = digits(rest);
-        if rest.next_if_eq(&'.').is_some() {
-            directive.precision = Some(digits(rest).unwrap_or(0));
-        }
-        directive
-    }
-
     fn format(&self, verb: char, argument: &Argument) -> String {
         let formatted = match (verb, argument) {
             ('T', _) => Some(argument.name_of_type().to_owned()),
@@ -134,6 +126,11 @@ impl Directive {
             }
             (_, Argument::Integer(digits)) => self.integer(verb, digits),
             (_, Argument::Float(number)) => self.float(verb, *number),
+            ('q', Argument::Text(text)) if self.flags.contains('#') && !text.contains(['`', '\u{7f}', '\u{feff}']) => {
+                let text = self.cut(text);
+                Some(if text.contains(char::is_control) { Value::from(text).to_string() } else { format!("`{text}`") })
+            }
+            ('v', Argument::Text(text)) if self.flags.contains('#') => Some(Value::from(self.cut(text)).to_string()),
             ('v' | 's', Argument::Text(text)) => Some(self.cut(text)),
             ('q', Argument::Text(text)) => Some(Value::from(self.cut(text)).to_string()),
             ('x', Argument::Text(text)) => Some(hexadecimal(text)),
@@ -205,15 +202,6 @@ fn hexadecimal(text: &str) -> String {
     })
 }
 
-fn digits(rest: &mut Peekable<Chars<'_>>) -> Option<usize> {
-    let mut number = None;
-    while let Some(digit) = rest.peek().and_then(|character| character.to_digit(10)) {
-        rest.next();
-        number = Some((number.unwrap_or(0) * 10 + digit as usize).min(MAX_WIDTH));
-    }
-    number
-}
-
 /// Go's `%g`: as few digits as tell the number from others, with an exponent where it is far from one.
 fn general(number: f64, precision: Option<usize>) -> String {
     let precision = precision.map(|precision| precision.max(1));
@@ -267,7 +255,7 @@ mod tests {
             ("%c|%U|%q", "[65, 65, 65]", "A|U+0041|'A'"),
             ("%e|%g|%v|%v|%.3g", "[1234.5, 1e-7, 1.5, 1e300, 1234.5]", "1.234500e+03|1e-07|1.5|1e+300|1.23e+03"),
             ("%T %T %T %T", r#"["a", 1, 1.5, []]"#, "string int64 float64 string"),
-            ("%v %v %v %#v", r#"[{"a": [1, "b"]}, null, true, "x"]"#, r#"{"a": [1, "b"]} null true x"#),
+            ("%v %v %v %#v", r#"[{"a": [1, "b"]}, null, true, "x"]"#, r#"{"a": [1, "b"]} null true "x""#),
             ("%v", "[9007199254740993]", "9007199254740993"),
             ("%v and %s", "[1]", "1 and %!s(MISSING)"),
             ("none", r#"[1, "a"]"#, "none%!(EXTRA int64=1, string=a)"),
@@ -278,6 +266,11 @@ mod tests {
             ),
             ("dangling %", "[]", "dangling %!(NOVERB)"),
             ("%-3", "[]", "%!(NOVERB)"),
+            ("%[2]s %[1]s|%[1]s %s", r#"["a", "b"]"#, "b a|a b"),
+            ("%[3]s|%[x]s|%[1]5d|%[1", "[1, 2]", "%!s(BADINDEX)|%!s(BADINDEX)|%!d(BADINDEX)|%!(NOVERB)"),
+            ("%*d|%-*d|%*d|%.*f", "[3, 1, 3, 1, -3, 1, 2, 1.005]", "  1|1  |1  |1.00"),
+            ("%*d|%[1]*d", r#"["a", 1]"#, "%!(BADWIDTH)1|%!(BADWIDTH)1"),
+            ("%#q %#v", r#"["a", "b"]"#, r#"`a` "b""#),
         ] {
             assert_eq!(formatted(format, values), expected, "{format}");
         }

@@ -63,3 +63,6 @@ pub(super) fn check_minus(span: &Span, operand: &Expr) -> Result<(), CompileErro
     }
     Err(CompileError::Unsupported(at(span, "a minus before what is no number: write 0 - x")))
 }
+
+/// regorus finds no keys in a set, where each value is its own.
+pub(super) const KEY_IN: &str = "a key beside a value before `in`: write collection[key] == value";

@@ -1,0 +1,66 @@
+//! Numbers: what regorus leaves undefined, or rounds, where OPA has an answer.
+
+use regorus::Value;
+
+use super::call;
+use super::functions::Function;
+use super::guards::{number, text};
+
+pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
+    ("numbers.range_step", 3, range_step),
+    ("product", 1, |values| finite("product", values)),
+    ("sum", 1, |values| finite("sum", values)),
+    ("units.parse_bytes", 1, parse_bytes),
+];
+
+/// A step of zero would end the process, and a large one is undefined.
+fn range_step(values: &[Value]) -> Result<Value, String> {
+    let are_whole = values.iter().all(|value| matches!(value, Value::Number(number) if number.is_integer()));
+    let is_forward = matches!(values.get(2), Some(Value::Number(step)) if *step > 0_u64.into());
+    if !are_whole || !is_forward {
+        return Ok(Value::Undefined);
+    }
+    let (Some(from), Some(to), Some(step)) = (number(values, 0), number(values, 1), number(values, 2)) else {
+        return Ok(Value::Undefined);
+    };
+    // The range itself is short, as its guard has seen.
+    if step > (to - from).abs() {
+        return Ok(vec![values[0].clone()].into());
+    }
+    call("numbers.range_step", values)
+}
+
+/// OPA's numbers have no end; ours are doubles where they have a fraction.
+fn finite(name: &str, values: &[Value]) -> Result<Value, String> {
+    let are_numbers = match values.first() {
+        Some(Value::Array(items)) => items.iter().all(|item| matches!(item, Value::Number(_))),
+        Some(Value::Set(items)) => items.iter().all(|item| matches!(item, Value::Number(_))),
+        _ => false,
+    };
+    match call(name, values)? {
+        Value::Undefined if are_numbers => Err("the result is too large".into()),
+        answer => Ok(answer),
+    }
+}
+
+/// Parts of a byte are left out, where regorus rounds.
+fn parse_bytes(values: &[Value]) -> Result<Value, String> {
+    let whole = call("units.parse_bytes", values)?;
+    let quantity = text(values, 0).trim_matches('"');
+    if whole == Value::Undefined || !quantity.contains(['.', 'e', 'E']) {
+        return Ok(whole);
+    }
+    let (number, unit) =
+        quantity.split_at(quantity.rfind(|digit: char| digit.is_ascii_digit()).map_or(0, |last| last + 1));
+    let factor = match call("units.parse_bytes", &[format!("1{unit}").into()])? {
+        Value::Number(factor) => factor.as_f64(),
+        _ => None,
+    };
+    let (Ok(number), Some(factor)) = (number.parse::<f64>(), factor) else { return Ok(whole) };
+    let bytes = number * factor;
+    // What is short of a whole number by the last digits of a double is that number.
+    let is_whole = (bytes - bytes.round()).abs() <= 1e-9 * bytes.abs().max(1.0);
+    let bytes = if is_whole { bytes.round() } else { bytes.trunc() };
+    #[allow(clippy::cast_possible_truncation, reason = "it has no fraction and is small")]
+    Ok(if bytes.abs() < 9e15 { (bytes as i64).into() } else { whole })
+}
