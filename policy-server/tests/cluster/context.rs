@@ -90,6 +90,10 @@ async fn until_decided(server: &Server, policies: &[&str], denied: Option<&str>)
     Ok(())
 }
 
+fn of_cluster(name: &str) -> String {
+    format!("cluster.{name}")
+}
+
 async fn run(kubectl: &Kubectl, command: &str) -> Result<()> {
     kubectl.run(&command.split(' ').collect::<Vec<_>>()).await.map(drop)
 }
@@ -97,8 +101,18 @@ async fn run(kubectl: &Kubectl, command: &str) -> Result<()> {
 #[tokio::test]
 async fn policies_of_every_engine_decide_by_an_object_as_it_is_now() -> Result<()> {
     let stage = modules::Stage::start("decide-by-an-object").await?;
-    let switch = json!({"api_version": "v1", "kind": "ConfigMap", "name": "switch", "namespace": "default"});
-    for (name, module) in [("asks", &*wapc::reading(&switch, r#""on":"yes""#, "off")), ("reading", READING)] {
+    let kind = json!({"api_version": "v1", "kind": "ConfigMap"});
+    let get = json!({"name": "switch", "namespace": "default"});
+    let asking = |operation: &str, request: &Value| {
+        wapc::asking(operation, &with(kind.clone(), request), r#""on":"yes""#, "off")
+    };
+    for (name, module) in [
+        ("gets", &*asking("get_resource", &get)),
+        ("gets-now", &*asking("get_resource", &with(get.clone(), &json!({"disable_cache": true})))),
+        ("lists", &*asking("list_resources_by_namespace", &json!({"namespace": "default"}))),
+        ("lists-all", &*asking("list_resources_all", &json!({"field_selector": "metadata.name=switch"}))),
+        ("reading", READING),
+    ] {
         stage.registry.push(name, "v1", Registry::MODULE, module).await?;
     }
     let wasm = |name: &str| json!({"program": {"wasm": {"module": stage.module(&format!("{name}:v1"))}}});
@@ -107,22 +121,25 @@ async fn policies_of_every_engine_decide_by_an_object_as_it_is_now() -> Result<(
         json!({"program": {"wasm": {"module": module, "mode": mode}}})
     };
     let maps = json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "ConfigMap"}]});
-    let may_call = json!({"hostCapabilities": ["kubernetes/get_resource"]});
+    let may_call = json!({"hostCapabilities": ["kubernetes/*"]});
     // What one member may read, another may not.
     let group = |expression: &str| {
-        let members = json!({"may": with(wasm("asks"), &maps), "may_not": wasm("asks")});
+        let members = json!({"may": with(wasm("gets"), &maps), "may_not": wasm("gets")});
         let group = json!({"members": members, "expression": expression, "message": "off"});
         with(json!({"program": {"group": group}}), &may_call)
     };
     for (name, spec) in [
-        ("wapc", with(with(wasm("asks"), &maps), &may_call)),
+        ("gets", with(with(wasm("gets"), &maps), &may_call)),
+        ("gets-now", with(with(wasm("gets-now"), &maps), &may_call)),
+        ("lists", with(with(wasm("lists"), &maps), &may_call)),
+        ("lists-all", with(with(wasm("lists-all"), &maps), &may_call)),
         ("opa", with(in_mode("opa"), &maps)),
         ("gatekeeper", with(in_mode("gatekeeper"), &maps)),
         ("rego", gatekeeper(LOOKS, "ConfigMap")),
         ("group", group("may() && !may_not()")),
         // One gate is not enough.
-        ("no-call", with(wasm("asks"), &maps)),
-        ("no-kind", with(wasm("asks"), &may_call)),
+        ("no-call", with(wasm("gets"), &maps)),
+        ("no-kind", with(wasm("gets"), &may_call)),
         ("no-member", group("may_not()")),
         ("opa-no-kind", in_mode("opa")),
         ("gatekeeper-no-kind", in_mode("gatekeeper")),
@@ -130,9 +147,10 @@ async fn policies_of_every_engine_decide_by_an_object_as_it_is_now() -> Result<(
         stage.cluster.create(&revision(name, 1, &spec)).await?;
     }
     let server = stage.replica("default-0", &stage.path("cache")).await?;
-    let readers = ["cluster.wapc", "cluster.opa", "cluster.gatekeeper", "cluster.rego", "cluster.group"];
-    let gated =
-        ["no-call", "no-kind", "no-member", "opa-no-kind", "gatekeeper-no-kind"].map(|name| format!("cluster.{name}"));
+    let readers = ["gets", "gets-now", "lists", "lists-all", "opa", "gatekeeper", "rego", "group"].map(of_cluster);
+    let readers = readers.each_ref().map(String::as_str);
+    let gated = ["no-call", "no-kind", "no-member", "opa-no-kind", "gatekeeper-no-kind"].map(of_cluster);
+    let gated = gated.each_ref().map(String::as_str);
     until_decided(&server, &readers, Some("off")).await?;
     for (command, denied) in [
         ("create configmap switch --from-literal=on=yes", None),
@@ -142,7 +160,7 @@ async fn policies_of_every_engine_decide_by_an_object_as_it_is_now() -> Result<(
     ] {
         run(&stage.cluster.kubectl, command).await?;
         until_decided(&server, &readers, denied).await?;
-        until_decided(&server, &gated.each_ref().map(String::as_str), Some("off")).await?;
+        until_decided(&server, &gated, Some("off")).await?;
     }
     Ok(())
 }
@@ -183,31 +201,41 @@ async fn policies_decide_by_other_objects_of_their_scope() -> Result<()> {
 }
 
 #[tokio::test]
-async fn expressions_decide_by_the_namespace_and_by_who_may_do_what() -> Result<()> {
-    let stage = Stage::start("decide-by-rights").await?;
+async fn policies_decide_by_the_namespace_and_by_who_may_do_what() -> Result<()> {
+    let stage = modules::Stage::start("decide-by-rights").await?;
     let may_ask = json!({"hostCapabilities": ["kubernetes/can_i"]});
+    let attributes = json!({"group": "", "resource": "secrets", "namespace": "default", "verb": "get"});
+    let review = json!({"subject_access_review": {"user": "ann", "groups": null, "resource_attributes": attributes}});
+    let asks = wapc::asking("can_i", &review, r#""allowed":true"#, "off");
+    stage.registry.push("asks", "v1", Registry::MODULE, &asks).await?;
+    let asks = json!({"program": {"wasm": {"module": stage.module("asks:v1")}}});
     let secrets = "authorizer.group('').resource('secrets').namespace('default').check('get').allowed()";
     let pods = "group('').resource('pods').namespace('default').check('create').allowed()";
     let robots = format!("authorizer.serviceAccount('default', 'robot').{pods}");
     for (name, spec) in [
         ("namespace", cel("namespaceObject.metadata.?labels['team'].orValue('') == 'a'", "off")),
         ("user", with(cel(secrets, "off"), &may_ask)),
+        ("wapc", with(asks, &may_ask)),
         ("account", with(cel(&robots, "off"), &may_ask)),
         // One that may not ask lets nobody in, whatever it makes of the answer.
         ("no-call", cel(&format!("!{secrets}"), "off")),
     ] {
-        stage.create(&revision(name, 1, &spec)).await?;
+        stage.cluster.create(&revision(name, 1, &spec)).await?;
     }
-    let server = stage.replica("pod-1").await?;
-    for (policy, grants, takes) in [
-        ("cluster.namespace", &["label namespace default team=a"][..], "label namespace default team=b --overwrite"),
+    let server = stage.replica("default-0", &stage.path("cache")).await?;
+    for (policies, grants, takes) in [
         (
-            "cluster.user",
+            &["cluster.namespace"][..],
+            &["label namespace default team=a"][..],
+            "label namespace default team=b --overwrite",
+        ),
+        (
+            &["cluster.user", "cluster.wapc"],
             &["create role reads --verb=get --resource=secrets", "create rolebinding reads --role=reads --user=ann"],
             "delete rolebinding reads",
         ),
         (
-            "cluster.account",
+            &["cluster.account"],
             &[
                 "create role makes --verb=create --resource=pods",
                 "create rolebinding makes --role=makes --serviceaccount=default:robot",
@@ -215,13 +243,13 @@ async fn expressions_decide_by_the_namespace_and_by_who_may_do_what() -> Result<
             "delete rolebinding makes",
         ),
     ] {
-        until_decided(&server, &[policy], Some("off")).await?;
+        until_decided(&server, policies, Some("off")).await?;
         for command in grants {
-            run(&stage.kubectl, command).await?;
+            run(&stage.cluster.kubectl, command).await?;
         }
-        until_decided(&server, &[policy], None).await?;
-        run(&stage.kubectl, takes).await?;
-        until_decided(&server, &[policy], Some("off")).await?;
+        until_decided(&server, policies, None).await?;
+        run(&stage.cluster.kubectl, takes).await?;
+        until_decided(&server, policies, Some("off")).await?;
     }
     let answer = ask(&server, "/validate/cluster.no-call/1").await;
     ensure!(answer.response()["status"]["code"] == 500, "{}", answer.text);

@@ -43,12 +43,12 @@ pub fn refusing_settings(words: &str) -> Vec<u8> {
     module("", &answer, "unreachable")
 }
 
-/// A module that asks for an object with every review, accepts where this is in its text, and else denies with these words.
-pub fn reading(get_resource: &Value, wanted: &str, words: &str) -> Vec<u8> {
+/// A module that asks Kubernetes this with every review, accepts where that is in the reply, and else denies with these words.
+pub fn asking(operation: &str, request: &Value, wanted: &str, words: &str) -> Vec<u8> {
     let accepted = json!({"accepted": true}).to_string();
     let denied = json!({"accepted": false, "message": words}).to_string();
-    let request = get_resource.to_string();
-    let texts = [&accepted, &denied, "kubewarden", "kubernetes", "get_resource", &request, wanted];
+    let request = request.to_string();
+    let texts = [&accepted, &denied, "kubewarden", "kubernetes", operation, &request, wanted];
     let mut end = VERDICT;
     let [accepted, denied, binding, namespace, operation, request, sought] = texts.map(|text| {
         let place = end;
