@@ -11,8 +11,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 readonly policies=(safe-defaults trusted-registries)
 # Those that are commands.
 readonly commands=(approved-regions)
-# Each with its entrypoint.
-readonly rego=(service-types:servicetypes/main required-probes:requiredprobes/violation)
+# Each with its entrypoint; the last one is of the policy server's tests.
+readonly rego=(
+  service-types:servicetypes/main required-probes:requiredprobes/violation
+  ../../policy-server/tests/cluster/reading:reading/main
+)
 readonly opa_version=v1.22.2
 readonly cargo=${CARGO:-cargo} rustc=${RUSTC:-rustc}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
@@ -72,7 +75,7 @@ for entry in "${rego[@]}"; do
   opa test "$policy"
   opa build -t wasm -e "$entrypoint" -o "$work/bundle.tar.gz" "$policy/policy.rego"
   tar -xzPOf "$work/bundle.tar.gz" /policy.wasm >"$work/policy.wasm"
-  committed=$policy/$policy.wasm
+  committed=$policy/${policy##*/}.wasm
   if [ -z "$check" ]; then
     install -m 755 "$work/policy.wasm" "$committed"
     echo "$committed: $(wc -c <"$committed" | tr -d ' ') bytes"
