@@ -16,7 +16,8 @@ use crate::signing::{SigningError, SigningKeys};
 
 pub use verified::Verified;
 
-/// A folder with `modules/<digest>.wasm`, what was verified of it in `modules/<digest>.verified`, and `compiled/<digest>/<engine key>.cwasm` beside its `.sig`.
+/// A folder with `modules/<digest>.wasm`, what was verified of it in `modules/<digest>.verified`, and
+/// `compiled/<digest>/<engine key>.cwasm` beside its `.sig`.
 #[derive(Debug)]
 pub struct Cache {
     folder: PathBuf,

@@ -8,16 +8,17 @@ mod connection;
 mod credentials;
 mod error;
 mod image;
+mod mirrors;
 mod proxy;
 mod push;
 mod registry;
 mod room;
 mod signatures;
 mod sources;
-mod tried;
 mod verification;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -37,9 +38,7 @@ use crate::reference::{Host, ModuleReference};
 use crate::volume::Volume;
 use client::Client;
 use connection::Trust;
-use credentials::Credential;
 use room::Rooms;
-use tried::Tried;
 use verification::Verifying;
 
 /// How long one module may take, everything included.
@@ -123,23 +122,15 @@ impl Fetcher {
                     blocking(move || Module::read(&path)).await?.expect(wanted.pin.or(wanted.digest).as_ref())
                 }
                 ModuleReference::Registry(artifact) => {
-                    let (trust, secrets) = self.load(wanted.pull_secrets).await?;
-                    let mut tried = Tried::default();
-                    for place in trust.sources.places(artifact) {
-                        let credential = secrets.find(place.host(), place.repository());
-                        let mut client = Client::new(&trust, credential, true);
-                        match self.pull(&mut client, &place, &wanted, checks.as_ref()).await {
-                            Ok(module) => return Ok(module),
-                            Err(error) => tried.add(error),
-                        }
-                    }
-                    Err(tried.into_error())
+                    let (wanted, checks) = (&wanted, checks.as_ref());
+                    let pull = |mut client, place| async move { self.pull(&mut client, &place, wanted, checks).await };
+                    self.ask(artifact, wanted.pull_secrets, pull).await
                 }
                 ModuleReference::Https(url) => {
                     let (trust, secrets) = self.load(wanted.pull_secrets).await?;
                     let path = url.path().trim_start_matches('/');
                     let credential = Host::of(url).and_then(|host| secrets.find(&host, path).cloned());
-                    self.download(&trust, credential.as_ref(), url, &wanted).await
+                    self.download(Client::new(trust, credential, false), url, &wanted).await
                 }
             }
         });
@@ -156,14 +147,7 @@ impl Fetcher {
     }
 
     /// Fetches the module of a page.
-    async fn download(
-        &self,
-        trust: &Trust,
-        credential: Option<&Credential>,
-        url: &Url,
-        wanted: &Wanted<'_>,
-    ) -> Result<Module, FetchError> {
-        let mut client = Client::new(trust, credential, false);
+    async fn download(&self, mut client: Client, url: &Url, wanted: &Wanted<'_>) -> Result<Module, FetchError> {
         let answer = client.get(url, "application/wasm, */*").await?;
         if answer.status == StatusCode::NOT_FOUND {
             return Err(FetchError::NotFound { reference: url.to_string(), may_come: true });
@@ -187,12 +171,12 @@ impl Fetcher {
     }
 
     /// Reads who is trusted, and the credentials that may be used.
-    async fn load(&self, names: &[String]) -> Result<(Trust, PullSecrets), FetchError> {
+    async fn load(&self, names: &[String]) -> Result<(Arc<Trust>, PullSecrets), FetchError> {
         let (sources, folder, names) = (self.sources.clone(), self.pull_secrets.clone(), names.to_vec());
         let proxies = self.proxies.clone();
         blocking(move || {
             let sources = sources.as_deref().map(read_sources).transpose()?.unwrap_or_default();
-            Ok((Trust::load(sources, proxies), PullSecrets::read(folder.as_deref(), &names)?))
+            Ok((Trust::load(sources, proxies).into(), PullSecrets::read(folder.as_deref(), &names)?))
         })
         .await
     }

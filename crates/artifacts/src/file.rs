@@ -16,12 +16,7 @@ pub(crate) const TEMPORARY: &str = ".tmp";
 /// # Errors
 /// When the folder is missing or not writable, or the disk is full; `path` is then as it was.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
-    let folder = path.parent().ok_or_else(|| io::Error::other("the path has no folder"))?;
-    let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(folder)?;
-    file.write_all(content)?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    File::open(folder)?.sync_all()
+    replace(path, temporary(path, content, 0o600)?)
 }
 
 /// The same for a file that is not ours alone: it keeps its permissions.
@@ -30,11 +25,9 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
 /// As [`write_atomically`], and where the file is not there.
 pub fn rewrite_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let permissions = std::fs::metadata(path)?.permissions();
-    let file = shared(path, content)?;
+    let file = temporary(path, content, 0o666)?;
     file.as_file().set_permissions(permissions)?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    sync_folder(path)
+    replace(path, file)
 }
 
 /// The same for a file that is not there yet, with the permissions that the process gives to new files.
@@ -42,7 +35,7 @@ pub fn rewrite_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
 /// # Errors
 /// As [`write_atomically`], and where there is such a file.
 pub fn create_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
-    let file = shared(path, content)?;
+    let file = temporary(path, content, 0o666)?;
     file.as_file().sync_all()?;
     file.persist_noclobber(path).map_err(|error| error.error)?;
     sync_folder(path)
@@ -57,12 +50,19 @@ pub fn remove_for_good(path: &Path) -> io::Result<()> {
     sync_folder(path)
 }
 
-fn shared(path: &Path, content: &[u8]) -> io::Result<NamedTempFile> {
+/// A file beside this one, as far as the process lets files have these permissions.
+fn temporary(path: &Path, content: &[u8], mode: u32) -> io::Result<NamedTempFile> {
     let folder = path.parent().ok_or_else(|| io::Error::other("the path has no folder"))?;
-    let permissions = Permissions::from_mode(0o666);
+    let permissions = Permissions::from_mode(mode);
     let mut file = tempfile::Builder::new().prefix(TEMPORARY).permissions(permissions).tempfile_in(folder)?;
     file.write_all(content)?;
     Ok(file)
+}
+
+fn replace(path: &Path, file: NamedTempFile) -> io::Result<()> {
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    sync_folder(path)
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {

@@ -6,6 +6,7 @@ pub mod divergence;
 pub mod endpoint;
 pub mod experiment;
 pub mod matching;
+pub mod names;
 pub mod policy_id;
 pub mod review;
 pub mod rollout;

@@ -7,6 +7,7 @@ use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Expression, ParseExpressionError, Selector, SelectorExt};
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::review::{self, GroupVersionResource, Head, Operation, Review};
@@ -208,10 +209,16 @@ fn is_namespace(resource: &GroupVersionResource) -> bool {
     resource.group.is_empty() && resource.resource == "namespaces"
 }
 
+/// The labels in the metadata of an object that was read. What is no text is left out.
+#[must_use]
+pub fn labels(metadata: &Value) -> Labels {
+    let labels = metadata["labels"].as_object().into_iter().flatten();
+    labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
 /// `metadata.labels` of a Kubernetes object, empty where it has none; None where they cannot be read: what is no
 /// such object, or says them twice.
-#[must_use]
-pub fn labels_of(object: &str) -> Option<Labels> {
+fn labels_of(object: &str) -> Option<Labels> {
     #[derive(Deserialize)]
     struct Object<'a> {
         #[serde(borrow)]

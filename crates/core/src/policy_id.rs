@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
+use crate::names::is_dns_label;
+
 /// The longest name of a policy, in characters. Leaves room in a DNS subdomain (253) for the id's prefix
 /// and a namespace (63).
 pub const MAX_NAME: usize = 150;
@@ -50,7 +52,7 @@ impl PolicyId {
     /// # Errors
     /// When `namespace` is no DNS label, or `name` no DNS subdomain of at most [`MAX_NAME`] characters.
     pub fn namespaced(namespace: &str, name: &str) -> Result<Self, PolicyIdError> {
-        if namespace.len() > MAX_NAMESPACE || !is_label(namespace) {
+        if namespace.len() > MAX_NAMESPACE || !is_dns_label(namespace) {
             return Err(PolicyIdError::Namespace(namespace.to_owned()));
         }
         check_name(name)?;
@@ -120,20 +122,11 @@ impl Serialize for PolicyId {
 /// # Errors
 /// When `name` is no DNS subdomain of at most [`MAX_NAME`] characters.
 pub fn check_name(name: &str) -> Result<(), PolicyIdError> {
-    if name.len() <= MAX_NAME && name.split('.').all(is_label) {
+    if name.len() <= MAX_NAME && name.split('.').all(is_dns_label) {
         Ok(())
     } else {
         Err(PolicyIdError::Name(name.chars().take(300).collect()))
     }
-}
-
-/// Whether this is a DNS label in lower case (RFC 1123), its length aside.
-fn is_label(text: &str) -> bool {
-    let edge = |c: Option<&u8>| c.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == b'-')
 }
 
 #[cfg(test)]

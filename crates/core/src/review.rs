@@ -182,9 +182,16 @@ fn text_of(body: &Bytes) -> Result<&str, ReviewError> {
 }
 
 fn envelope_of<'a, R: Deserialize<'a>>(text: &'a str) -> Result<Envelope<'a, R>, ReviewError> {
-    serde_json::from_str(text).map_err(|error| ReviewError {
-        uid: shallow_uid(text),
-        message: format!("the body is no AdmissionReview: {error}"),
+    serde_json::from_str(text).map_err(|error| {
+        let uid = shallow_uid(text);
+        // Its `kind` is an object, of which the parser would say only that it is none of a review.
+        let is_request = uid.is_none() && head::first_string(text, "uid").is_some();
+        let message = if is_request {
+            "the body is no AdmissionReview but an AdmissionRequest: wrap it as `request`".to_owned()
+        } else {
+            format!("the body is no AdmissionReview: {error}")
+        };
+        ReviewError { uid, message }
     })
 }
 

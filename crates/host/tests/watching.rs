@@ -20,7 +20,7 @@ use proviso_engines::Deadline;
 use proviso_host::{AskError, Limits, ProgramHost};
 use serde_json::{Value, json};
 use support::{MIB, ask, cluster, names, reading};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -58,9 +58,9 @@ async fn serve(stream: TcpStream, answers: Answers) -> std::io::Result<()> {
     let mut stream = lines.into_inner().into_inner();
     let head = format!("HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\nconnection: close\r\n");
     if status == 200 && path.contains("watch=") {
-        // A watch on which nothing happens.
+        // A watch on which nothing happens, until the client hangs up.
         stream.write_all(format!("{head}\r\n").as_bytes()).await?;
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::timeout(PATIENCE, stream.read(&mut [0])).await??;
         return Ok(());
     }
     let answer = answer.to_string();

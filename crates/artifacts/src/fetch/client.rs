@@ -2,6 +2,7 @@
 //! to who asked for them; bodies end at a limit.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -26,9 +27,9 @@ const MAX_TOKEN: u64 = 64 * 1024;
 
 /// Asks the servers that one module comes from.
 #[derive(Debug)]
-pub(super) struct Client<'a> {
-    trust: &'a Trust,
-    credential: Option<&'a Credential>,
+pub(super) struct Client {
+    trust: Arc<Trust>,
+    credential: Option<Credential>,
     /// Whether an insecure source may be asked over plain HTTP, too.
     may_be_plain: bool,
     /// The servers that speak nothing else.
@@ -52,8 +53,8 @@ struct Token {
     token: Option<String>,
 }
 
-impl<'a> Client<'a> {
-    pub(super) fn new(trust: &'a Trust, credential: Option<&'a Credential>, may_be_plain: bool) -> Self {
+impl Client {
+    pub(super) fn new(trust: Arc<Trust>, credential: Option<Credential>, may_be_plain: bool) -> Self {
         Self { trust, credential, may_be_plain, plain: BTreeSet::new(), authorization: None }
     }
 
@@ -109,7 +110,7 @@ impl<'a> Client<'a> {
 
     /// What to show a server that asks for this; none without credentials.
     async fn authorize(&mut self, server: Host, challenge: Challenge) -> Result<Option<HeaderValue>, FetchError> {
-        let basic = self.credential.and_then(|credential| secret_value(&credential.to_basic()));
+        let basic = self.credential.as_ref().and_then(|credential| secret_value(&credential.to_basic()));
         let Challenge::Bearer { realm, service, scope } = challenge else { return Ok(basic) };
         let url = Url::parse(&realm).ok().and_then(|url| Some((Host::of(&url)?, url)));
         let Some((host, mut url)) = url else {
@@ -133,7 +134,7 @@ impl<'a> Client<'a> {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(FetchError::Unauthorized {
                 host: answer.host,
                 status: answer.status,
-                secret: self.credential.map(|credential| credential.secret.clone()),
+                secret: self.credential.as_ref().map(|credential| credential.secret.clone()),
             }),
             status => Err(FetchError::Status { host: answer.host, status }),
         }
@@ -224,10 +225,10 @@ impl<'a> Client<'a> {
             to_plain(url);
         }
         let failed = |error| FetchError::Connect { host: host.clone(), error };
-        match connection::open(url, host, self.trust).await {
+        match connection::open(url, host, &self.trust).await {
             Err(ConnectError::Connect(_) | ConnectError::Tls(_)) if may_be_plain && url.scheme() == "https" => {
                 to_plain(url);
-                let sender = connection::open(url, host, self.trust).await.map_err(failed)?;
+                let sender = connection::open(url, host, &self.trust).await.map_err(failed)?;
                 self.plain.insert(host.clone());
                 Ok(sender)
             }

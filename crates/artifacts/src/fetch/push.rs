@@ -51,8 +51,8 @@ impl Fetcher {
         let timeout = || FetchError::Timeout { what: format!("pushing {artifact}"), limit: self.deadline };
         let pushing = async {
             let (trust, secrets) = self.load(&[]).await?;
-            let credential = secrets.find(artifact.host(), artifact.repository());
-            let client = &mut Client::new(&trust, credential, true);
+            let credential = secrets.find(artifact.host(), artifact.repository()).cloned();
+            let client = &mut Client::new(trust, credential, true);
             let config = Bytes::from_static(b"{}");
             blob(client, artifact, "configuration", config.clone()).await?;
             blob(client, artifact, "module", module.bytes.clone()).await?;
@@ -72,12 +72,7 @@ impl Fetcher {
 }
 
 /// Uploads a blob, as a whole, unless the registry has it.
-async fn blob(
-    client: &mut Client<'_>,
-    artifact: &Artifact,
-    what: &'static str,
-    content: Bytes,
-) -> Result<(), PushError> {
+async fn blob(client: &mut Client, artifact: &Artifact, what: &'static str, content: Bytes) -> Result<(), PushError> {
     let digest = Digest::of(&content).to_string();
     let known = client.write(&Method::HEAD, &address(artifact, "blobs", &digest)?, (BLOB, Bytes::new())).await?;
     if known.status == StatusCode::OK {

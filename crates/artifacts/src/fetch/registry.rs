@@ -1,6 +1,7 @@
 //! The pull half of the OCI distribution protocol, as far as one module needs it: a manifest, and the blob of its one
 //! layer of wasm. Policies of Kubewarden are such artifacts.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use super::client::Client;
 use super::error::FetchError;
 use super::{Fetcher, Wanted};
 use crate::cache::Verified;
-use crate::digest::Digest;
+use crate::digest::{Digest, DigestError};
 use crate::module::{MAX_MODULE, Module};
 use crate::reference::{Artifact, Version};
 use crate::verify::Checks;
@@ -21,7 +22,7 @@ use crate::verify::Checks;
 pub(super) const MANIFESTS: &str =
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
 /// Those, and the lists of manifests that images for several platforms have.
-const IMAGES: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
+pub(super) const IMAGES: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
                       application/vnd.docker.distribution.manifest.v2+json, \
                       application/vnd.docker.distribution.manifest.list.v2+json";
 /// Of layers with a module: Kubewarden's, and that of the CNCF's guidance for wasm artifacts.
@@ -47,7 +48,7 @@ impl Fetcher {
     /// Fetches the module of an artifact.
     pub(super) async fn pull(
         &self,
-        client: &mut Client<'_>,
+        client: &mut Client,
         artifact: &Artifact,
         wanted: &Wanted<'_>,
         checks: Option<&Arc<Checks>>,
@@ -93,7 +94,7 @@ impl Fetcher {
     /// The blob of this digest; none if the registry does not have it.
     async fn blob(
         &self,
-        client: &mut Client<'_>,
+        client: &mut Client,
         artifact: &Artifact,
         wanted: Digest,
     ) -> Result<Option<Module>, FetchError> {
@@ -114,27 +115,62 @@ impl Fetcher {
 }
 
 /// The digest of what a reference names now, be it an image for one platform or for several.
-pub(super) async fn digest(client: &mut Client<'_>, artifact: &Artifact) -> Result<Digest, FetchError> {
+pub(super) async fn digest(client: &mut Client, artifact: &Artifact) -> Result<Digest, FetchError> {
     manifest(client, artifact, IMAGES).await.map(|bytes| Digest::of(&bytes))
 }
 
-async fn manifest(client: &mut Client<'_>, artifact: &Artifact, accept: &'static str) -> Result<Bytes, FetchError> {
-    let (name, digest) = match artifact.version() {
+async fn manifest(client: &mut Client, artifact: &Artifact, accept: &'static str) -> Result<Bytes, FetchError> {
+    document(client, artifact, Document::Manifest, artifact.version(), accept).await
+}
+
+/// What is read of an artifact as a whole.
+#[derive(Clone, Copy)]
+pub(super) enum Document {
+    Manifest,
+    Configuration,
+}
+
+/// One of the documents of an artifact. What is asked for by its digest has that one.
+pub(super) async fn document(
+    client: &mut Client,
+    artifact: &Artifact,
+    document: Document,
+    version: &Version,
+    accept: &'static str,
+) -> Result<Bytes, FetchError> {
+    let (kind, what) = match document {
+        Document::Manifest => ("manifests", "manifest"),
+        Document::Configuration => ("blobs", "configuration"),
+    };
+    let (name, digest) = match version {
         Version::Tag(tag) => (tag.clone(), None),
         Version::Digest(digest) => (digest.to_string(), Some(*digest)),
     };
-    let answer = client.get(&address(artifact, "manifests", &name)?, accept).await?;
+    let answer = client.get(&address(artifact, kind, &name)?, accept).await?;
     if answer.status == StatusCode::NOT_FOUND {
         return Err(FetchError::NotFound { reference: artifact.to_string(), may_come: digest.is_none() });
     }
     let answer = client.ok(answer)?;
     let host = answer.host.clone();
-    let manifest = answer.read("manifest", MAX_MANIFEST).await?;
-    let actual = Digest::of(&manifest);
+    let bytes = answer.read(what, MAX_MANIFEST).await?;
+    let actual = Digest::of(&bytes);
     match digest {
-        Some(wanted) if wanted != actual => Err(FetchError::Corrupt { host, what: "manifest", actual, wanted }),
-        _ => Ok(manifest),
+        Some(wanted) if wanted != actual => Err(FetchError::Corrupt { host, what, actual, wanted }),
+        _ => Ok(bytes),
     }
+}
+
+/// Reads a document that is JSON.
+pub(super) fn parse<'a, T: Deserialize<'a>>(
+    artifact: &Artifact,
+    what: &'static str,
+    bytes: &'a [u8],
+) -> Result<T, FetchError> {
+    serde_json::from_slice(bytes).map_err(|error| malformed(artifact, what, &error))
+}
+
+pub(super) fn malformed(artifact: &Artifact, what: &'static str, error: &dyn fmt::Display) -> FetchError {
+    FetchError::Malformed { host: artifact.host().clone(), what, error: error.to_string() }
 }
 
 pub(super) fn address(artifact: &Artifact, kind: &str, name: &str) -> Result<Url, FetchError> {
@@ -145,8 +181,7 @@ pub(super) fn address(artifact: &Artifact, kind: &str, name: &str) -> Result<Url
 
 /// The digest of the one layer that is a module.
 fn layer(manifest: &[u8], artifact: &Artifact) -> Result<Digest, FetchError> {
-    let malformed = |error: String| FetchError::Malformed { host: artifact.host().clone(), what: "manifest", error };
-    let manifest: Manifest = serde_json::from_slice(manifest).map_err(|error| malformed(error.to_string()))?;
+    let manifest: Manifest = parse(artifact, "manifest", manifest)?;
     let no_module = |why: String| FetchError::NoModule { reference: artifact.to_string(), why };
     let layers = manifest.layers.ok_or_else(|| {
         no_module("it is an index of artifacts: name the one that is the module, by its digest".to_owned())
@@ -160,7 +195,7 @@ fn layer(manifest: &[u8], artifact: &Artifact) -> Result<Digest, FetchError> {
     if module.size > MAX_MODULE {
         return Err(FetchError::TooLarge { what: format!("the module {artifact}"), limit: MAX_MODULE });
     }
-    module.digest.parse().map_err(|error| malformed(format!("{error}")))
+    module.digest.parse().map_err(|error: DigestError| malformed(artifact, "manifest", &error))
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::client::Client;
 use super::error::FetchError;
-use super::registry::{MANIFESTS, MAX_MANIFEST, address};
-use crate::digest::Digest;
+use super::registry::{MANIFESTS, MAX_MANIFEST, address, malformed, parse};
+use crate::digest::{Digest, DigestError};
 use crate::reference::Artifact;
 use crate::verify::Candidate;
 
@@ -59,7 +59,7 @@ struct Referrer {
 
 /// What there is of signatures of the image with this digest.
 pub(super) async fn find(
-    client: &mut Client<'_>,
+    client: &mut Client,
     artifact: &Artifact,
     image: Digest,
 ) -> Result<Vec<Candidate>, FetchError> {
@@ -90,7 +90,7 @@ pub(super) async fn find(
 
 /// Reads the layers of a manifest that are signatures.
 async fn layers(
-    client: &mut Client<'_>,
+    client: &mut Client,
     artifact: &Artifact,
     manifest: &[u8],
     found: &mut Vec<Candidate>,
@@ -114,7 +114,7 @@ async fn layers(
 }
 
 async fn manifest(
-    client: &mut Client<'_>,
+    client: &mut Client,
     artifact: &Artifact,
     name: &str,
     accept: &'static str,
@@ -124,7 +124,7 @@ async fn manifest(
 
 /// None if the registry has no such thing, or knows no such things.
 async fn get(
-    client: &mut Client<'_>,
+    client: &mut Client,
     artifact: &Artifact,
     kind: &'static str,
     name: &str,
@@ -150,13 +150,5 @@ fn check(artifact: &Artifact, what: &'static str, bytes: &[u8], wanted: Digest) 
 }
 
 fn digest(artifact: &Artifact, text: &str) -> Result<Digest, FetchError> {
-    text.parse().map_err(|error| malformed(artifact, "manifest of signatures", &error))
-}
-
-fn parse<'a, T: Deserialize<'a>>(artifact: &Artifact, what: &'static str, bytes: &'a [u8]) -> Result<T, FetchError> {
-    serde_json::from_slice(bytes).map_err(|error| malformed(artifact, what, &error))
-}
-
-fn malformed(artifact: &Artifact, what: &'static str, error: &dyn std::error::Error) -> FetchError {
-    FetchError::Malformed { host: artifact.host().clone(), what, error: error.to_string() }
+    text.parse().map_err(|error: DigestError| malformed(artifact, "manifest of signatures", &error))
 }

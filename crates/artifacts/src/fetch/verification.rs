@@ -9,7 +9,6 @@ use tokio::sync::Semaphore;
 
 use super::client::Client;
 use super::error::FetchError;
-use super::tried::Tried;
 use super::{Fetcher, blocking, registry, signatures};
 use crate::cache::Verified;
 use crate::digest::Digest;
@@ -87,29 +86,14 @@ impl Fetcher {
         let verifying = Box::pin(async {
             let root = self.verifying.root.clone();
             let root = blocking(move || root.as_deref().map(TrustRoot::read).transpose().map_err(unusable)).await?;
-            let checks = Arc::new(Checks::all_of(requirements, root));
-            let (trust, secrets) = self.load(pull_secrets).await?;
-            let mut tried = Tried::default();
-            for place in trust.sources.places(image) {
-                let credential = secrets.find(place.host(), place.repository());
-                match self.check_image(&mut Client::new(&trust, credential, true), &place, &checks).await {
-                    Ok(digest) => return Ok(digest),
-                    Err(error) => tried.add(error),
-                }
-            }
-            Err(tried.into_error())
+            let checks = &Arc::new(Checks::all_of(requirements, root));
+            let check = |mut client, place| async move {
+                let digest = registry::digest(&mut client, &place).await?;
+                self.check(&mut client, &place, digest, checks).await.map(|()| digest)
+            };
+            self.ask(image, pull_secrets, check).await
         });
         self.in_time(&image.to_string(), verifying).await
-    }
-
-    async fn check_image(
-        &self,
-        client: &mut Client<'_>,
-        image: &Artifact,
-        checks: &Arc<Checks>,
-    ) -> Result<Digest, FetchError> {
-        let digest = registry::digest(client, image).await?;
-        self.check(client, image, digest, checks).await.map(|()| digest)
     }
 
     /// What modules have to stand now; none if nothing is wanted of them.
@@ -143,7 +127,7 @@ impl Fetcher {
     /// Checks the signatures of the artifact with this manifest.
     pub(super) async fn check(
         &self,
-        client: &mut Client<'_>,
+        client: &mut Client,
         artifact: &Artifact,
         manifest: Digest,
         checks: &Arc<Checks>,

@@ -50,6 +50,7 @@ fn a_malformed_review_is_refused_with_its_uid_where_there_is_one() {
         ("", None, "no AdmissionReview"),
         ("[]", None, "no AdmissionReview"),
         ("{}", None, "has no request"),
+        (r#"{"uid":"u","kind":{"kind":"Pod"}}"#, None, "wrap it as `request`"),
         (r#"{"request":{}}"#, None, "uid is missing"),
         (r#"{"request":{"uid":7}}"#, None, "uid"),
         (r#"{"request":null}"#, None, "has no request"),

@@ -1,8 +1,10 @@
 //! Selectors as texts, as `kubectl -l` and `--field-selector` take them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use kube::core::{Expression, Selector, SelectorExt as _};
+use proviso_core::matching::labels;
+use proviso_core::names;
 use serde_json::Value;
 
 use crate::error::AskError;
@@ -59,11 +61,6 @@ impl Wanted {
         });
         is_named && (self.labels.selects_all() || self.labels.matches(&labels(metadata)))
     }
-}
-
-fn labels(metadata: &Value) -> BTreeMap<String, String> {
-    let labels = metadata["labels"].as_object().into_iter().flatten();
-    labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
 /// `a=b`, `a==b` and `a!=b`.
@@ -124,34 +121,21 @@ fn expression(term: &str) -> Result<Expression, String> {
 
 /// A label, as the API server takes them: `name` or `prefix/name`, where the prefix is a name of DNS.
 fn key(text: &str) -> Result<String, String> {
-    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
-    let is_part = |part: &str| is_word(part) && !part.contains(['_', '.']) && part == part.to_ascii_lowercase();
-    let is_prefix = |prefix: &str| prefix.len() <= MAX_PREFIX && prefix.split('.').all(is_part);
-    if !is_word(name) || !prefix.is_none_or(is_prefix) {
-        return Err(format!("{text:?} is no label: it is `name` or `prefix/name`, with a name of {WORD}"));
+    if !names::is_key(text) {
+        return Err(format!("{text:?} is no label: it is `name` or `prefix/name`, with a name of {NAME}"));
     }
     Ok(text.to_owned())
 }
 
 /// The value of a label.
 fn value(text: &str) -> Result<String, String> {
-    if !text.is_empty() && !is_word(text) {
-        return Err(format!("{text:?} is no value of a label: it is empty, or of {WORD}"));
+    if !text.is_empty() && !names::is_name(text) {
+        return Err(format!("{text:?} is no value of a label: it is empty, or of {NAME}"));
     }
     Ok(text.to_owned())
 }
 
-/// The longest name of DNS.
-const MAX_PREFIX: usize = 253;
-const WORD: &str = "at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
-
-fn is_word(text: &str) -> bool {
-    let is_end = |end: Option<u8>| end.is_some_and(|end| end.is_ascii_alphanumeric());
-    text.len() <= 63
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-        && is_end(text.bytes().next())
-        && is_end(text.bytes().next_back())
-}
+const NAME: &str = "at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
 
 #[cfg(test)]
 mod tests {
