@@ -24,14 +24,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proviso_core::review::Operation;
 use proviso_core::{Review, Verdict};
 use regorus::unstable::{Module, Ref};
 use regorus::utils::limits::ExecutionTimerConfig;
 use regorus::{Engine, LimitError, Value};
+use tokio::time::timeout_at;
 
+use crate::host::Objects;
 use crate::isolation::Isolation;
 use crate::{CompileError, Deadline, EvaluationError, Host, NoHost};
 use contract::Contract;
@@ -127,10 +129,7 @@ impl Program {
         };
         let settings = value::read(&settings.to_string())
             .map_err(|error| CompileError::Invalid(format!("the settings are not valid: {error}")))?;
-        builtins::install(&mut engine)?;
-        engine.set_strict_builtin_errors(false);
-        // What a policy prints goes nowhere: a server's standard error is not a policy's to write to.
-        engine.set_gather_prints(true);
+        set_up(&mut engine)?;
         if uses_inventory {
             engine.add_data(inventory::empty()).map_err(|error| CompileError::Invalid(error.to_string()))?;
         }
@@ -165,7 +164,7 @@ impl Program {
     /// When the policy raises an error, does not end in time, or gives an answer its dialect does not know.
     pub async fn evaluate(&self, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
         let objects = match &self.prepared.inventory {
-            Some(_) => Some(self.host.objects(deadline).await.map_err(EvaluationError::Failed)?),
+            Some(_) => Some(self.objects(deadline).await?),
             None => None,
         };
         let prepared = Arc::clone(&self.prepared);
@@ -179,6 +178,30 @@ impl Program {
         };
         self.isolation.run(deadline, evaluate).await
     }
+
+    /// A host that keeps its word answers in time; one that does not is not waited for.
+    async fn objects(&self, deadline: Deadline) -> Result<Arc<Objects>, EvaluationError> {
+        match timeout_at(deadline.instant().into(), self.host.objects(deadline)).await {
+            Ok(objects) => objects.map_err(EvaluationError::Failed),
+            Err(_) => Err(EvaluationError::DeadlineExceeded),
+        }
+    }
+}
+
+/// Gives an engine what all that is evaluated finds there.
+fn set_up(engine: &mut Engine) -> Result<(), CompileError> {
+    builtins::install(engine)?;
+    engine.set_strict_builtin_errors(false);
+    // What a policy prints goes nowhere: a server's standard error is not a policy's to write to.
+    engine.set_gather_prints(true);
+    Ok(())
+}
+
+fn set_deadline(engine: &mut Engine, deadline: Deadline) {
+    engine.set_execution_timer_config(ExecutionTimerConfig {
+        limit: deadline.instant().saturating_duration_since(Instant::now()),
+        check_interval: STEPS_BETWEEN_CHECKS,
+    });
 }
 
 /// Gatekeeper's rule: what is not below `lib` could be taken for the policy itself.
@@ -213,10 +236,7 @@ impl Prepared {
         engine.set_input(self.input(review)?);
         let mut verdict = Verdict::allow();
         for ask in self.contract.asks() {
-            engine.set_execution_timer_config(ExecutionTimerConfig {
-                limit: deadline.instant().saturating_duration_since(std::time::Instant::now()),
-                check_interval: STEPS_BETWEEN_CHECKS,
-            });
+            set_deadline(&mut engine, deadline);
             let value = engine
                 .eval_rule(ask.rule().to_owned())
                 .map_err(|error| failed(&error.to_string(), error.downcast_ref(), deadline))?;

@@ -2,6 +2,8 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that fails says so")]
 
+#[path = "rego/faults.rs"]
+mod faults;
 #[path = "rego/inventory.rs"]
 mod inventory;
 

@@ -2,6 +2,7 @@
 
 use cel::common::ast::Expr;
 use cel::common::value::Val;
+use proviso_core::names;
 
 use super::check::{Known, Purpose};
 use super::expression::{Expression, within};
@@ -11,8 +12,6 @@ use crate::CompileError;
 
 /// As many as Kubernetes takes (`auditAnnotations`).
 const MAX_ANNOTATIONS: usize = 20;
-/// Of an annotation's key: a qualified name without prefix.
-const MAX_KEY: usize = 63;
 
 pub(super) struct Prepared {
     pub variables: Vec<Definition>,
@@ -111,14 +110,9 @@ fn annotate(annotations: &[AuditAnnotation], known: &Known) -> Result<Vec<Annota
     let mut prepared: Vec<Annotation> = Vec::new();
     for AuditAnnotation { key, value_expression } in annotations {
         let what = format!("auditAnnotations[{key}]");
-        let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-        let is_key = key.len() <= MAX_KEY
-            && ends(key.as_bytes().first())
-            && ends(key.as_bytes().last())
-            && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-        if !is_key {
+        if !names::is_name(key) {
             let message = format!(
-                "{what}: a key has at most {MAX_KEY} letters, digits, '-', '_' and '.', and starts and ends with a letter or digit"
+                "{what}: a key has at most 63 letters, digits, '-', '_' and '.', and starts and ends with a letter or digit"
             );
             return Err(CompileError::Invalid(message));
         }

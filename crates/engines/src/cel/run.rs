@@ -84,8 +84,8 @@ fn annotations(prepared: &Prepared, variables: &Variables<'_>) -> Result<BTreeMa
             Value::Null => {}
             Value::String(value) => {
                 let value = value.trim();
-                let end = (0..=MAX_ANNOTATION.min(value.len())).rev().find(|end| value.is_char_boundary(*end));
-                if let Some(value) = value.get(..end.unwrap_or_default()).filter(|value| !value.is_empty()) {
+                let value = &value[..value.floor_char_boundary(MAX_ANNOTATION)];
+                if !value.is_empty() {
                     annotations.insert(annotation.key.clone(), value.to_owned());
                 }
             }

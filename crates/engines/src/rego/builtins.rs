@@ -20,8 +20,9 @@ mod texts;
 mod times;
 mod token;
 
+use std::collections::BTreeSet;
 use std::io;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use regorus::unstable::{BUILTINS, Expr, Ref, Source, Span};
 use regorus::{Engine, Value};
@@ -34,6 +35,8 @@ use guards::Guard;
 const MAX_TEXT: usize = 16 * 1024 * 1024;
 /// The most values that one call may make, or be given by what would make as many.
 const MAX_ELEMENTS: usize = 1_000_000;
+/// The most pairs that one call may compare.
+const MAX_PAIRS: usize = 10_000_000;
 
 /// Builtins that cannot be guarded: how deep they recurse is not seen from their arguments.
 const REFUSED: &[&str] = &["graph.reachable_paths"];
@@ -57,17 +60,9 @@ fn guarded() -> impl Iterator<Item = &'static (&'static str, Guard)> {
     guards::GUARDED.iter().chain(growth::GUARDED)
 }
 
-fn guard_of(name: &str) -> Option<Guard> {
-    guarded().find(|(guarded, _)| *guarded == name).map(|(_, guard)| *guard)
-}
-
 /// How many arguments a builtin takes. None when there is none of this name.
 pub(super) fn arity(name: &str) -> Option<usize> {
-    if REFUSED.contains(&name) {
-        return None;
-    }
-    let own = own().find(|(own, ..)| *own == name).map(|(_, arguments, _)| *arguments);
-    own.or_else(|| BUILTINS.get(name).map(|(_, arguments)| *arguments)).map(usize::from)
+    named(name).map(|(arguments, _)| arguments.into())
 }
 
 /// How many arguments a builtin takes that regorus does not know at all.
@@ -75,27 +70,27 @@ pub(super) fn addition(name: &str) -> Option<usize> {
     arity(name).filter(|_| !BUILTINS.contains_key(name))
 }
 
+pub(crate) type Function = dyn Fn(&[Value]) -> Result<Value, String> + Send + Sync;
+
+/// A builtin behind its guard, and how many arguments it takes: ours, or else regorus' own.
+pub(crate) fn named(name: &str) -> Option<(u8, Arc<Function>)> {
+    if REFUSED.contains(&name) {
+        return None;
+    }
+    let guard = guarded().find(|(guarded, _)| *guarded == name).map(|(_, guard)| *guard);
+    let check = move |values: &[Value]| guard.map_or(Ok(()), |guard| guard(values));
+    if let Some((_, arguments, function)) = own().find(|(own, ..)| *own == name) {
+        return Some((*arguments, Arc::new(move |values: &[Value]| check(values).and_then(|()| function(values)))));
+    }
+    let (name, (_, arguments)) = BUILTINS.get_key_value(name)?;
+    Some((*arguments, Arc::new(move |values: &[Value]| check(values).and_then(|()| call(name, values)))))
+}
+
 /// Puts our functions, and the guards with what they guard, in front of regorus' builtins.
 pub(super) fn install(engine: &mut Engine) -> Result<(), CompileError> {
-    let is_own = |name: &str| own().any(|(own, ..)| *own == name);
-    let guarded = guarded().filter(|(name, _)| !is_own(name)).filter_map(|(name, guard)| {
-        let (_, arguments) = BUILTINS.get(name)?;
-        let function = move |values: &[Value]| {
-            guard(values)?;
-            call(name, values)
-        };
-        Some((*name, *arguments, Box::new(function) as Box<Function>))
-    });
-    let own = own().map(|(name, arguments, function)| {
-        let guard = guard_of(name);
-        let function = move |values: &[Value]| {
-            guard.map_or(Ok(()), |guard| guard(values))?;
-            function(values)
-        };
-        (*name, *arguments, Box::new(function) as Box<Function>)
-    });
-    for (name, arguments, function) in guarded.chain(own) {
-        let function: std::sync::Arc<Function> = function.into();
+    let names: BTreeSet<&str> = own().map(|(name, ..)| *name).chain(guarded().map(|(name, _)| *name)).collect();
+    for name in names {
+        let Some((arguments, function)) = named(name) else { continue };
         let extension = move |values: Vec<Value>| {
             function(&values).map_err(|why| io::Error::other(format!("{name}: {why}")).into())
         };
@@ -104,30 +99,6 @@ pub(super) fn install(engine: &mut Engine) -> Result<(), CompileError> {
             .map_err(|error| CompileError::Invalid(error.to_string()))?;
     }
     Ok(())
-}
-
-pub(crate) type Function = dyn Fn(&[Value]) -> Result<Value, String> + Send + Sync;
-
-/// One builtin with its guard and the number of its arguments, for modules that leave it to their host.
-#[cfg(feature = "wasm")]
-pub(crate) fn named(name: &str) -> Option<(usize, std::sync::Arc<Function>)> {
-    let arity = arity(name)?;
-    let guard = guard_of(name);
-    if let Some((.., own)) = own().find(|(own, ..)| *own == name) {
-        let function = move |values: &[Value]| {
-            guard.map_or(Ok(()), |guard| guard(values))?;
-            own(values)
-        };
-        return Some((arity, std::sync::Arc::new(function)));
-    }
-    let name = name.to_owned();
-    let function = move |values: &[Value]| {
-        if let Some(guard) = guard {
-            guard(values)?;
-        }
-        call(&name, values)
-    };
-    Some((arity, std::sync::Arc::new(function)))
 }
 
 /// Calls one of regorus' builtins as its interpreter does: errors are undefined, but those of limits stay.

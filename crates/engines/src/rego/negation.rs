@@ -2,14 +2,15 @@
 //! the statement. regorus takes the call for undefined, and its negation for true. So the arguments are written as statements
 //! of their own before they are parsed again: `not f(input.x)` becomes `a := input.x; not f(a)`, on the same line.
 
+mod operands;
 mod tokens;
 
 use std::collections::BTreeSet;
 
-use regorus::unstable::{BoolOp, Expr, Literal, LiteralStmt, Module, Query, Ref, Rule, Span};
+use regorus::unstable::{Expr, Literal, LiteralStmt, Module, Query, Ref, Rule, Span};
 
 use super::builtins;
-use super::syntax::{Part, at, name_of, parts, path, rule_parts, statement_parts};
+use super::syntax::{Part, at, modifier_parts, name_of, parts, path, rule_parts, statement_parts};
 use crate::CompileError;
 use tokens::Tokens;
 
@@ -134,7 +135,7 @@ impl Rewriting<'_> {
         Ok(edits)
     }
 
-    fn all(&mut self, parts: Vec<Part<'_>>) -> Result<Vec<Edit>, CompileError> {
+    fn all<'e>(&mut self, parts: impl IntoIterator<Item = Part<'e>>) -> Result<Vec<Edit>, CompileError> {
         let mut edits = Vec::new();
         for part in parts {
             match part {
@@ -161,11 +162,7 @@ impl Rewriting<'_> {
     /// ours, and `walk(x, y)` alone, as it has many outputs.
     fn statement(&mut self, statement: &LiteralStmt, expression: &Expr) -> Result<Vec<Edit>, CompileError> {
         let (start, end) = self.range(expression.span());
-        let mut edits = Vec::new();
-        for modifier in &statement.with_mods {
-            edits.extend(self.expression(&modifier.refr)?);
-            edits.extend(self.expression(&modifier.r#as)?);
-        }
+        let mut edits = self.all(modifier_parts(statement))?;
         match expression {
             Expr::Call { fcn, params, .. } => {
                 let name = path(fcn).join(".");
@@ -208,11 +205,7 @@ impl Rewriting<'_> {
     fn negated(&mut self, statement: &LiteralStmt, not: &Span, expression: &Expr) -> Result<Vec<Edit>, CompileError> {
         let mut before = Vec::new();
         let inner = self.top(expression, &mut before)?;
-        let mut edits = Vec::new();
-        for modifier in &statement.with_mods {
-            edits.extend(self.expression(&modifier.refr)?);
-            edits.extend(self.expression(&modifier.r#as)?);
-        }
+        let mut edits = self.all(modifier_parts(statement))?;
         if before.is_empty() {
             edits.extend(inner);
             return Ok(edits);
@@ -223,117 +216,6 @@ impl Rewriting<'_> {
         let negation = self.spliced(not_start, not_end, inner);
         let before: Vec<String> = before.iter().map(|assignment| format!("{assignment}{with}")).collect();
         Ok(vec![(start, end, format!("{}; {negation}{with}", before.join("; ")))])
-    }
-
-    /// The negated expression itself: what it compares for equality, and the reference that it is, may be undefined.
-    fn top(&mut self, expression: &Expr, before: &mut Vec<String>) -> Result<Vec<Edit>, CompileError> {
-        match expression {
-            Expr::AssignExpr { lhs, rhs, .. } | Expr::BoolExpr { op: BoolOp::Eq, lhs, rhs, .. } => {
-                let mut edits = self.inside(lhs, before)?;
-                edits.extend(self.inside(rhs, before)?);
-                Ok(edits)
-            }
-            Expr::Call { params, .. } => self.arguments(params, false, before),
-            Expr::BoolExpr { .. }
-            | Expr::ArithExpr { .. }
-            | Expr::BinExpr { .. }
-            | Expr::UnaryExpr { .. }
-            | Expr::Membership { .. } => self.operands(expression, false, before),
-            _ => self.inside(expression, before),
-        }
-    }
-
-    fn inside(&mut self, expression: &Expr, before: &mut Vec<String>) -> Result<Vec<Edit>, CompileError> {
-        match expression {
-            Expr::RefDot { .. } | Expr::RefBrack { .. } => self.indexes(expression, false, before),
-            Expr::Var { span, .. } if self.documents.contains(span.text()) => Ok(Vec::new()),
-            _ => self.hoisted(expression, false, before),
-        }
-    }
-
-    fn arguments(
-        &mut self,
-        arguments: &[Ref<Expr>],
-        nested: bool,
-        before: &mut Vec<String>,
-    ) -> Result<Vec<Edit>, CompileError> {
-        let mut edits = Vec::new();
-        for argument in arguments {
-            edits.extend(self.hoisted(argument, nested, before)?);
-        }
-        Ok(edits)
-    }
-
-    fn operands(
-        &mut self,
-        expression: &Expr,
-        nested: bool,
-        before: &mut Vec<String>,
-    ) -> Result<Vec<Edit>, CompileError> {
-        let mut edits = Vec::new();
-        for part in parts(expression) {
-            if let Part::Expression(operand) = part {
-                edits.extend(self.hoisted(operand, nested, before)?);
-            }
-        }
-        Ok(edits)
-    }
-
-    /// What is in the brackets of a reference, and the call that it may begin with.
-    fn indexes(&mut self, reference: &Expr, nested: bool, before: &mut Vec<String>) -> Result<Vec<Edit>, CompileError> {
-        match reference {
-            Expr::RefDot { refr, .. } => self.indexes(refr, nested, before),
-            Expr::RefBrack { refr, index, .. } => {
-                let mut edits = self.indexes(refr, nested, before)?;
-                edits.extend(self.hoisted(index, nested, before)?);
-                Ok(edits)
-            }
-            Expr::Var { .. } => Ok(Vec::new()),
-            other => self.hoisted(other, nested, before),
-        }
-    }
-
-    /// What may be undefined becomes a variable that is assigned before. `nested` is for arguments of calls that are
-    /// themselves assigned: for these alone OPA lets `_` stand for many values.
-    fn hoisted(
-        &mut self,
-        expression: &Expr,
-        nested: bool,
-        before: &mut Vec<String>,
-    ) -> Result<Vec<Edit>, CompileError> {
-        let inner = match expression {
-            Expr::Var { span, .. } if span.text() == "_" && !nested => {
-                let message = "`_` in a negated expression stands for no value: assign what it looks through before, as in \
-                               `x := list[_]; not f(x)`, or negate a rule or a comprehension";
-                return Err(CompileError::Invalid(at(span, message)));
-            }
-            Expr::Var { span, .. } if !self.documents.contains(span.text()) => return Ok(Vec::new()),
-            Expr::Var { .. } => Vec::new(),
-            Expr::RefDot { .. } | Expr::RefBrack { .. } => self.indexes(expression, nested, before)?,
-            Expr::Call { params, .. } => {
-                self.check_walk(expression)?;
-                self.arguments(params, true, before)?
-            }
-            Expr::UnaryExpr { expr, .. } if matches!(expr.as_ref(), Expr::Number { .. }) => return Ok(Vec::new()),
-            Expr::BoolExpr { .. }
-            | Expr::ArithExpr { .. }
-            | Expr::BinExpr { .. }
-            | Expr::UnaryExpr { .. }
-            | Expr::Membership { .. } => self.operands(expression, true, before)?,
-            Expr::Array { .. } | Expr::Set { .. } | Expr::Object { .. } => {
-                return self.operands(expression, nested, before);
-            }
-            _ => return self.expression(expression),
-        };
-        let (start, end) = self.range(expression.span());
-        let text = self.spliced(start, end, inner);
-        self.made += 1;
-        let name = format!("{}{}", self.prefix, self.made);
-        before.push(match expression {
-            Expr::BoolExpr { .. } | Expr::Membership { .. } => format!("{name} := ({text})"),
-            _ => format!("{name} := {text}"),
-        });
-        Ok(vec![(start, end, name)])
     }
 }
 

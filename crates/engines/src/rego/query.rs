@@ -2,13 +2,12 @@
 //! dialect. For comparing with OPA; policies are [`super::Program`]s.
 
 use regorus::unstable::{Parser, Source};
-use regorus::utils::limits::ExecutionTimerConfig;
 use regorus::{Engine, Value};
 use serde_json::Value as Json;
 
 use super::inspect::Documents;
 use super::parse::{self, Text};
-use super::{STEPS_BETWEEN_CHECKS, builtins, failed, negation, value};
+use super::{failed, negation, set_deadline, set_up, value};
 use crate::{CompileError, Deadline, EvaluationError};
 
 /// Modules and data with a query to them.
@@ -34,9 +33,7 @@ impl Query {
         let named = |(index, text)| Text { name: format!("module {index}"), text };
         let texts: Vec<Text<'_>> = modules.iter().map(String::as_str).enumerate().map(named).collect();
         let mut engine = parse::parse(&texts, Documents::Any)?;
-        builtins::install(&mut engine)?;
-        engine.set_strict_builtin_errors(false);
-        engine.set_gather_prints(true);
+        set_up(&mut engine)?;
         if let Some(data) = data {
             let data = value::read(&data.to_string()).map_err(|error| invalid(error.to_string()))?;
             engine.add_data(data).map_err(|error| invalid(error.to_string()))?;
@@ -55,10 +52,7 @@ impl Query {
             let input = value::read(&input.to_string()).map_err(|error| EvaluationError::Failed(error.to_string()))?;
             engine.set_input(input);
         }
-        engine.set_execution_timer_config(ExecutionTimerConfig {
-            limit: deadline.instant().saturating_duration_since(std::time::Instant::now()),
-            check_interval: STEPS_BETWEEN_CHECKS,
-        });
+        set_deadline(&mut engine, deadline);
         let results = engine
             .eval_query(self.query.clone(), false)
             .map_err(|error| failed(&error.to_string(), error.downcast_ref(), deadline))?;

@@ -65,11 +65,14 @@ pub(super) fn statement_parts(statement: &LiteralStmt) -> Vec<Part<'_>> {
         Literal::Expr { expr, .. } | Literal::NotExpr { expr, .. } => vec![Part::Expression(expr)],
         Literal::Every { domain, query, .. } => vec![Part::Expression(domain), Part::Query(query)],
     };
-    for modifier in &statement.with_mods {
-        parts.push(Part::Expression(&modifier.refr));
-        parts.push(Part::Expression(&modifier.r#as));
-    }
+    parts.extend(modifier_parts(statement));
     parts
+}
+
+/// What the `with` of a statement replaces, and by what.
+pub(super) fn modifier_parts(statement: &LiteralStmt) -> impl Iterator<Item = Part<'_>> {
+    let modifiers = statement.with_mods.iter();
+    modifiers.flat_map(|modifier| [Part::Expression(&modifier.refr), Part::Expression(&modifier.r#as)])
 }
 
 /// The direct parts of a rule; the reference that names it is not one of them.

@@ -102,3 +102,38 @@ impl Exports {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(dead_code, reason = "only what guests import is of interest here")]
+#[path = "../../fuzz/src/hostile.rs"]
+mod hostile;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::wasm::call::new_store;
+    use crate::wasm::payload::Payload;
+    use crate::wasm::{Config, Engine, VerifiedCode};
+    use crate::{Deadline, NoHost};
+
+    #[test]
+    fn the_guests_of_the_fuzz_targets_import_every_function_of_their_host() {
+        let engine = Engine::new(Config { memory_limit: 1 << 20, concurrency: 2 }).unwrap();
+        for (abi, of_targets) in Abi::ALL.into_iter().zip(hostile::Abi::ALL) {
+            let guest = of_targets.guest();
+            let code = engine.precompile(&wat::parse_str(guest.text()).unwrap()).unwrap();
+            let module = engine.load(&VerifiedCode::assume_verified(code)).unwrap();
+            let deadline = Deadline::after(Duration::from_secs(1));
+            let mut store = new_store(&module, Payload::protocol_version(), Arc::new(NoHost), deadline);
+            let linker = engine.imports(abi);
+            let provided: BTreeSet<(&str, &str)> =
+                linker.iter(&mut store).map(|(module, name, _)| (module, name)).collect();
+            let imported = guest.imports.iter().map(|import| (import.module, import.name)).collect();
+            assert_eq!(provided, imported, "{abi:?}");
+        }
+    }
+}

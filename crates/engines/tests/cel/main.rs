@@ -5,6 +5,7 @@
 #[path = "../support/cel_cases.rs"]
 mod cases;
 mod expressions;
+mod faults;
 mod libraries;
 mod mutations;
 mod policies;

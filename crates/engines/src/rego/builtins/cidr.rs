@@ -5,11 +5,9 @@ use std::net::IpAddr;
 
 use regorus::Value;
 
-use super::MAX_ELEMENTS;
 use super::functions::Function;
-
-/// The most pairs of networks that one call may compare.
-const MAX_PAIRS: usize = 10_000_000;
+use super::guards::items;
+use super::{MAX_ELEMENTS, MAX_PAIRS};
 
 pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
     ("net.cidr_contains_matches", 2, contains_matches),
@@ -147,13 +145,11 @@ fn network_or_class(value: &Value) -> Option<Network> {
 
 /// The fewest networks that hold the same addresses.
 fn merge(values: &[Value]) -> Result<Value, String> {
-    let items: Vec<&Value> = match values.first() {
-        Some(Value::Array(items)) if items.len() <= MAX_ELEMENTS => items.iter().collect(),
-        Some(Value::Set(items)) if items.len() <= MAX_ELEMENTS => items.iter().collect(),
-        Some(Value::Array(_) | Value::Set(_)) => return Err("there are too many networks".into()),
-        _ => return Ok(Value::Undefined),
-    };
-    let networks = items.into_iter().map(network_or_class).collect::<Option<BTreeSet<_>>>();
+    let Some(items) = items(values, 0) else { return Ok(Value::Undefined) };
+    if items.len() > MAX_ELEMENTS {
+        return Err("there are too many networks".into());
+    }
+    let networks = items.map(network_or_class).collect::<Option<BTreeSet<_>>>();
     Ok(networks.map_or(Value::Undefined, merged))
 }
 

@@ -1,5 +1,5 @@
-//! Documents of JSON that are written, and of YAML as OPA reads them: the first of several, with what is merged into maps. What is a number to OPA and a text to the
-//! library here is an error.
+//! Documents of JSON that are written, and of YAML as OPA reads them: the first of several, with what is merged into
+//! maps. What is a number to OPA and a text to the library here is an error.
 
 use std::collections::BTreeSet;
 

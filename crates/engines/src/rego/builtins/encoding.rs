@@ -1,5 +1,5 @@
-//! Base64 and the queries of URLs as Go reads and writes them: regorus refuses line ends in the one, and in the other takes what is
-//! cut off for text.
+//! Base64 and the queries of URLs as Go reads and writes them: regorus refuses line ends in the one, and in the other
+//! takes what is cut off for text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -6,25 +6,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use regorus::Value;
 
 use super::growth::matches_are_few;
-use super::guards::{document_is_plain, exponents_are_small, pattern_is_valid, with_pattern};
+use super::guards::{Items, document_is_plain, exponents_are_small, items, pattern_is_valid, text, with_pattern};
 use super::{call, patching, replacing, sprintf};
 use crate::rego::value::Plain;
 
 pub(super) type Function = fn(&[Value]) -> Result<Value, String>;
 
 pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
-    ("all", 1, |values| Ok(of_items(values, |items| items.iter().all(|item| is_true(item))))),
-    ("any", 1, |values| Ok(of_items(values, |items| items.iter().any(|item| is_true(item))))),
+    ("all", 1, |values| Ok(of_items(values, |mut items| items.all(is_true)))),
+    ("any", 1, |values| Ok(of_items(values, |mut items| items.any(is_true)))),
     ("cast_array", 1, |values| Ok(cast_array(values))),
     ("cast_boolean", 1, |values| Ok(cast(values, |value| matches!(value, Value::Bool(_))))),
     ("cast_null", 1, |values| Ok(cast(values, |value| matches!(value, Value::Null)))),
     ("cast_object", 1, |values| Ok(cast(values, |value| matches!(value, Value::Object(_))))),
     ("cast_set", 1, |values| Ok(cast_set(values))),
     ("cast_string", 1, |values| Ok(cast(values, |value| matches!(value, Value::String(_))))),
-    ("json.is_valid", 1, |values| Ok(is_valid(values, |text| serde_json::from_str::<Plain>(text).is_ok()))),
+    ("json.is_valid", 1, |values| Ok((read(text(values, 0)) != Value::Undefined).into())),
     ("json.match_schema", 2, match_schema),
     ("json.patch", 2, patching::patch),
-    ("json.unmarshal", 1, |values| Ok(read(values, |text| serde_json::from_str(text).ok()))),
+    ("json.unmarshal", 1, |values| Ok(read(text(values, 0)))),
+    ("object.subset", 2, |values| Ok(subset(values))),
     // The older name of `regex.match`.
     ("re_match", 2, |values| matching("regex.match", 0, values)),
     ("regex.find_all_string_submatch_n", 3, |values| matching("regex.find_all_string_submatch_n", 0, values)),
@@ -44,12 +45,8 @@ fn is_true(value: &Value) -> bool {
     *value == Value::Bool(true)
 }
 
-fn of_items(values: &[Value], holds: fn(&[&Value]) -> bool) -> Value {
-    match values.first() {
-        Some(Value::Array(items)) => holds(&items.iter().collect::<Vec<_>>()).into(),
-        Some(Value::Set(items)) => holds(&items.iter().collect::<Vec<_>>()).into(),
-        _ => Value::Undefined,
-    }
+fn of_items(values: &[Value], holds: fn(Items<'_>) -> bool) -> Value {
+    items(values, 0).map_or(Value::Undefined, |items| holds(items).into())
 }
 
 /// The value, if it is of the type that was asked for.
@@ -79,6 +76,32 @@ fn set_diff(values: &[Value]) -> Value {
             from.iter().filter(|item| !without.contains(item)).cloned().collect::<BTreeSet<_>>().into()
         }
         _ => Value::Undefined,
+    }
+}
+
+/// regorus panics where a list without items is looked for in a list.
+fn subset(values: &[Value]) -> Value {
+    match values {
+        [Value::Array(all), part @ Value::Set(_)] => {
+            is_subset(&all.iter().cloned().collect::<BTreeSet<_>>().into(), part).into()
+        }
+        [all @ Value::Object(_), part @ Value::Object(_)]
+        | [all @ Value::Set(_), part @ Value::Set(_)]
+        | [all @ Value::Array(_), part @ Value::Array(_)] => is_subset(all, part).into(),
+        _ => Value::Undefined,
+    }
+}
+
+fn is_subset(all: &Value, part: &Value) -> bool {
+    match (all, part) {
+        (Value::Object(all), Value::Object(part)) => {
+            part.iter().all(|(key, part)| all.get(key).is_some_and(|all| is_subset(all, part)))
+        }
+        (Value::Set(all), Value::Set(part)) => part.is_subset(all),
+        (Value::Array(all), Value::Array(part)) => {
+            part.is_empty() || all.to_vec().windows(part.len()).any(|window| window.iter().eq(part.iter()))
+        }
+        (all, part) => all == part,
     }
 }
 
@@ -122,7 +145,7 @@ fn match_schema(values: &[Value]) -> Result<Value, String> {
     values.iter().try_for_each(document_is_plain)?;
     let [document, schema] = values else { return Ok(Value::Undefined) };
     let document = match document {
-        Value::String(text) => serde_json::from_str(text).map_or(Value::Undefined, |Plain(document)| document),
+        Value::String(text) => read(text),
         other => other.clone(),
     };
     if document == Value::Undefined {
@@ -149,25 +172,16 @@ fn count(values: &[Value]) -> Value {
     }
 }
 
-fn read(values: &[Value], read: fn(&str) -> Option<Plain>) -> Value {
-    match values.first() {
-        Some(Value::String(text)) => read(text).map_or(Value::Undefined, |value| value.0),
-        _ => Value::Undefined,
-    }
-}
-
-fn is_valid(values: &[Value], is_valid: fn(&str) -> bool) -> Value {
-    match values.first() {
-        Some(Value::String(text)) => is_valid(text).into(),
-        _ => false.into(),
-    }
+/// What a text of JSON says. Undefined where it is none, as the empty text is.
+fn read(text: &str) -> Value {
+    serde_json::from_str(text).map_or(Value::Undefined, |Plain(value)| value)
 }
 
 fn to_number(values: &[Value]) -> Result<Value, String> {
     let Some(Value::String(text)) = values.first() else { return call("to_number", values) };
     exponents_are_small(text)?;
-    Ok(match serde_json::from_str(text) {
-        Ok(Plain(number @ Value::Number(_))) => number,
+    Ok(match read(text) {
+        number @ Value::Number(_) => number,
         _ => Value::Undefined,
     })
 }

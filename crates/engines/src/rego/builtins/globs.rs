@@ -1,5 +1,5 @@
-//! `glob.match` as OPA has it: the pattern as a regular expression. regorus' own lets `/**/` stand for one separator, takes `^` for
-//! a negation and knows no empty alternatives.
+//! `glob.match` as OPA has it: the pattern as a regular expression. regorus' own lets `/**/` stand for one separator,
+//! takes `^` for a negation and knows no empty alternatives.
 
 use std::fmt::Write as _;
 use std::iter::Peekable;

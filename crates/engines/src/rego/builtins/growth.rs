@@ -1,19 +1,17 @@
-//! Guards against builtins that make much more than they are given: from values that share their parts, and from texts that grow
-//! with each call.
+//! Guards against builtins that make much more than they are given: from values that share their parts, and from
+//! texts that grow with each call.
 
 use regorus::Value;
 
-use super::guards::{Guard, LONG, allow, number, text};
+use super::guards::{Guard, LONG, allow, items, number, text};
 use super::size::{parts, written};
-use super::{MAX_ELEMENTS, MAX_TEXT, call};
+use super::{MAX_ELEMENTS, MAX_PAIRS, MAX_TEXT, call};
 
 /// The longest text that is taken apart, in bytes. No object of Kubernetes has a longer one.
 const MAX_SEARCHED: usize = 2 << 20;
-/// The most pairs that one call may compare.
-const MAX_PAIRS: usize = 10_000_000;
 
 pub(super) const GUARDED: &[(&str, Guard)] = &[
-    ("array.concat", |values| allow(items(values, 0) + items(values, 1) <= MAX_ELEMENTS, LARGE)),
+    ("array.concat", |values| allow(count(values, 0) + count(values, 1) <= MAX_ELEMENTS, LARGE)),
     ("base64.encode", text_is_short),
     ("base64url.encode", text_is_short),
     ("base64url.encode_no_pad", text_is_short),
@@ -45,13 +43,9 @@ pub(super) const GUARDED: &[(&str, Guard)] = &[
 
 const LARGE: &str = "the result would be too large";
 
-/// The items of a list; of anything else there is one.
-fn items(values: &[Value], place: usize) -> usize {
-    match values.get(place) {
-        Some(Value::Array(items)) => items.len(),
-        Some(Value::Set(items)) => items.len(),
-        _ => 1,
-    }
+/// How many items there are; what has none is one itself.
+fn count(values: &[Value], place: usize) -> usize {
+    items(values, place).map_or(1, |items| items.len())
 }
 
 fn text_is_short(values: &[Value]) -> Result<(), String> {
@@ -90,7 +84,7 @@ fn written_with_options_is_short(values: &[Value]) -> Result<(), String> {
 }
 
 fn pairs_are_few(values: &[Value]) -> Result<(), String> {
-    allow(items(values, 0).saturating_mul(items(values, 1)) <= MAX_PAIRS, "there is too much to compare")
+    allow(count(values, 0).saturating_mul(count(values, 1)) <= MAX_PAIRS, "there is too much to compare")
 }
 
 /// For the builtins with regular expressions, whose arguments these are.

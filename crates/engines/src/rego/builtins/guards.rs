@@ -3,10 +3,8 @@
 
 use regorus::Value;
 
-use super::{MAX_TEXT, call, pattern};
+use super::{MAX_ELEMENTS, MAX_TEXT, call, pattern};
 
-/// The most elements that one call may make.
-const MAX_ELEMENTS: f64 = 1_000_000.0;
 /// The most address bits that one call may expand: as many addresses as [`MAX_ELEMENTS`].
 const MAX_ADDRESS_BITS: u8 = 20;
 /// The deepest nesting in a glob; its parser is recursive.
@@ -21,6 +19,7 @@ const MAX_PATTERN: usize = 64 * 1024;
 const MAX_SHIFT: f64 = 4096.0;
 
 pub(super) type Guard = fn(&[Value]) -> Result<(), String>;
+pub(super) type Items<'a> = Box<dyn ExactSizeIterator<Item = &'a Value> + 'a>;
 
 pub(super) const GUARDED: &[(&str, Guard)] = &[
     ("bits.lsh", |values| allow(number(values, 1).is_none_or(|shift| shift <= MAX_SHIFT), "the shift is too long")),
@@ -46,6 +45,15 @@ pub(super) fn text(values: &[Value], place: usize) -> &str {
     match values.get(place) {
         Some(Value::String(text)) => text,
         _ => "",
+    }
+}
+
+/// The items of an array or a set.
+pub(super) fn items(values: &[Value], place: usize) -> Option<Items<'_>> {
+    match values.get(place)? {
+        Value::Array(items) => Some(Box::new(items.iter())),
+        Value::Set(items) => Some(Box::new(items.iter())),
+        _ => None,
     }
 }
 
@@ -133,13 +141,8 @@ fn glob_is_shallow(values: &[Value]) -> Result<(), String> {
 
 /// OPA has sets after objects, regorus before them.
 fn order_is_known(values: &[Value]) -> Result<(), String> {
-    let is_set = |item: &Value| matches!(item, Value::Set(_));
-    let is_object = |item: &Value| matches!(item, Value::Object(_));
-    let mixed = match values.first() {
-        Some(Value::Array(items)) => items.iter().any(is_set) && items.iter().any(is_object),
-        Some(Value::Set(items)) => items.iter().any(is_set) && items.iter().any(is_object),
-        _ => false,
-    };
+    let any = |is: fn(&Value) -> bool| items(values, 0).is_some_and(|mut items| items.any(is));
+    let mixed = any(|item| matches!(item, Value::Set(_))) && any(|item| matches!(item, Value::Object(_)));
     allow(!mixed, "sets beside objects are not ordered")
 }
 
@@ -152,8 +155,10 @@ fn network_is_small(values: &[Value]) -> Result<(), String> {
 
 fn range_is_short(values: &[Value]) -> Result<(), String> {
     let (Some(from), Some(to)) = (number(values, 0), number(values, 1)) else { return Ok(()) };
+    #[allow(clippy::cast_precision_loss, reason = "a double has more digits")]
+    let limit = MAX_ELEMENTS as f64;
     // Also false between two infinities.
-    allow((to - from).abs() <= MAX_ELEMENTS, "the range is too long")
+    allow((to - from).abs() <= limit, "the range is too long")
 }
 
 pub(super) const LONG: &str = "the result is too long";
@@ -163,11 +168,7 @@ fn joined_is_short(values: &[Value]) -> Result<(), String> {
         Value::String(item) => item.len().saturating_add(text(values, 0).len()),
         _ => 0,
     };
-    let total = match values.get(1) {
-        Some(Value::Array(items)) => items.iter().map(length).fold(0, usize::saturating_add),
-        Some(Value::Set(items)) => items.iter().map(length).fold(0, usize::saturating_add),
-        _ => 0,
-    };
+    let total = items(values, 1).into_iter().flatten().map(length).fold(0, usize::saturating_add);
     allow(total <= MAX_TEXT, LONG)
 }
 

@@ -4,7 +4,7 @@ use regorus::Value;
 
 use super::call;
 use super::functions::Function;
-use super::guards::{number, text};
+use super::guards::{items, number, text};
 
 pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
     ("numbers.range_step", 3, range_step),
@@ -32,11 +32,7 @@ fn range_step(values: &[Value]) -> Result<Value, String> {
 
 /// OPA's numbers have no end; ours are doubles where they have a fraction.
 fn finite(name: &str, values: &[Value]) -> Result<Value, String> {
-    let are_numbers = match values.first() {
-        Some(Value::Array(items)) => items.iter().all(|item| matches!(item, Value::Number(_))),
-        Some(Value::Set(items)) => items.iter().all(|item| matches!(item, Value::Number(_))),
-        _ => false,
-    };
+    let are_numbers = items(values, 0).is_some_and(|mut items| items.all(|item| matches!(item, Value::Number(_))));
     match call(name, values)? {
         Value::Undefined if are_numbers => Err("the result is too large".into()),
         answer => Ok(answer),

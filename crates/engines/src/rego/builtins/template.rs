@@ -1,5 +1,5 @@
-//! `regex.template_match` as OPA has it: text with regular expressions between delimiters. regorus' own ends the process where the
-//! value is shorter than the text before an expression.
+//! `regex.template_match` as OPA has it: text with regular expressions between delimiters. regorus' own ends the
+//! process where the value is shorter than the text before an expression.
 
 use std::fmt::Write as _;
 

@@ -2,6 +2,7 @@
 //! an error is undefined, as in OPA; what a guard refuses ends the evaluation.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use regorus::Value;
@@ -27,7 +28,7 @@ const ARGUMENT_LIMIT: usize = 16 << 20;
 
 pub(super) struct Builtin {
     name: String,
-    arity: usize,
+    arity: u8,
     function: Arc<Function>,
 }
 
@@ -74,7 +75,7 @@ pub(super) async fn call<const N: usize>(
     let Some(builtin) = exports.provided.get(&id) else {
         return Err(wasmtime::Error::msg(format!("the policy called the builtin {id}, which it does not name")));
     };
-    if builtin.arity != N {
+    if usize::from(builtin.arity) != N {
         let (name, arity) = (&builtin.name, builtin.arity);
         return Err(wasmtime::Error::msg(format!("the policy called {name} with {N} arguments, not {arity}")));
     }
@@ -113,7 +114,7 @@ async fn ask(
     }
     let is_quick = length <= SHORT && QUICK.iter().any(|beginning| builtin.name.starts_with(beginning));
     let answer = if is_quick {
-        (builtin.function)(&values).map_err(|why| builtin.failed(&why))?
+        at_once(&*builtin.function, &values).map_err(|why| builtin.failed(&why))?
     } else {
         let function = Arc::clone(&builtin.function);
         let calling = exports.isolation.run(state.deadline, move || function(&values).map_err(EvaluationError::Failed));
@@ -129,6 +130,12 @@ async fn ask(
         caller.data_mut().evaluation.remembered.insert(key, answer.clone());
     }
     Ok(answer)
+}
+
+/// Calls it here and now. A panic inside is an error, as it is where evaluations are isolated.
+fn at_once(function: &Function, values: &[Value]) -> Result<Value, String> {
+    let calling = AssertUnwindSafe(|| function(values));
+    catch_unwind(calling).unwrap_or_else(|_| Err("it panicked".into()))
 }
 
 /// Has the guest make the answer a value of its own.
@@ -163,5 +170,18 @@ where
 impl Builtin {
     fn failed(&self, why: &str) -> wasmtime::Error {
         wasmtime::Error::msg(format!("{}: {why}", self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_builtin_that_panics_is_an_error() {
+        let answers = |_: &[Value]| Ok(Value::Null);
+        assert_eq!(at_once(&answers, &[]), Ok(Value::Null));
+        let panics = |_: &[Value]| -> Result<Value, String> { panic!("boom") };
+        assert_eq!(at_once(&panics, &[]), Err("it panicked".into()));
     }
 }

@@ -1,6 +1,7 @@
 //! What each format asks of a text.
 
 use base64::Engine as _;
+use proviso_core::names;
 
 use super::super::url::is_url;
 
@@ -46,9 +47,8 @@ fn without_dash(text: &str) -> String {
 
 fn label(text: &str, most: usize) -> Result<(), String> {
     told(text.len() <= most, &format!("must be no more than {most} characters"))?;
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     told(
-        is_enclosed(text, allowed, |byte| byte == b'-'),
+        names::is_dns_label(text),
         "must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character",
     )
 }
@@ -74,17 +74,9 @@ fn qualified_name(text: &str) -> Result<(), String> {
 fn name(text: &str) -> Result<(), String> {
     told(text.len() <= 63, "must be no more than 63 characters")?;
     told(
-        is_enclosed(text, |byte| byte.is_ascii_alphanumeric(), |byte| b"-_.".contains(&byte)),
+        names::is_name(text),
         "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character",
     )
-}
-
-/// Whether a text has the outer bytes at its ends, and between them these and the inner ones.
-fn is_enclosed(text: &str, outer: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
-    let bytes = text.as_bytes();
-    bytes.first().is_some_and(|byte| outer(*byte))
-        && bytes.last().is_some_and(|byte| outer(*byte))
-        && bytes.iter().all(|byte| outer(*byte) || inner(*byte))
 }
 
 /// With dashes or without, in letters of either size.
