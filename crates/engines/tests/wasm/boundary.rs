@@ -1,89 +1,119 @@
 //! Guests that call their host with whatever there is: addresses, lengths and bytes. An evaluation may fail, but it ends,
-//! and nothing else does. `make fuzz` goes further with the same guests.
+//! and nothing else does. `make fuzz` goes further with the same guests and the same code.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proviso_engines::Deadline;
-use proviso_engines::wasm::ExecutionMode::{KubewardenWapc, Opa, Wasi};
-use proviso_engines::wasm::{ExecutionMode, Module, Program};
 
-use crate::guest::{ENGINE, create, load};
-use crate::world::World;
+use self::boundary::{Boundary, Question};
+use self::hostile::builtins::BUILTINS;
+use self::hostile::script::{ARGUMENTS, Record, write};
+use self::hostile::{Abi, guest};
+use crate::world;
 
-static GUESTS: LazyLock<[(ExecutionMode, Module); 3]> = LazyLock::new(|| {
-    [
-        (KubewardenWapc, include_str!("../../fuzz/guests/wapc.wat")),
-        (Opa, include_str!("../../fuzz/guests/opa.wat")),
-        (Wasi, include_str!("../../fuzz/guests/wasi.wat")),
-    ]
-    .map(|(mode, text)| (mode, load(&ENGINE, &wat::parse_str(text).unwrap()).unwrap()))
-});
+#[path = "../../fuzz/src/boundary.rs"]
+#[allow(clippy::module_inception, reason = "its name in the fuzz crate")]
+mod boundary;
+#[path = "../../fuzz/src/hostile.rs"]
+mod hostile;
 
-/// Mostly what is inside of the guest, or just outside.
-fn argument() -> impl Strategy<Value = u32> {
-    prop_oneof![
-        4 => 0_u32..64,
-        3 => 0_u32..0x40000,
-        1 => 0x3fff0_u32..0x40010,
-        1 => any::<u32>(),
-        1 => prop::sample::select(vec![u32::MAX, 0x7fff_ffff, 0x8000_0000, 1024, 2048, 65_536]),
-    ]
-}
-
-fn record() -> impl Strategy<Value = Vec<u8>> {
-    (any::<u8>(), prop::collection::vec(argument(), 9)).prop_map(|(function, arguments)| {
-        let mut record = vec![function, 0, 0, 0];
-        record.extend(arguments.iter().flat_map(|argument| argument.to_le_bytes()));
-        record
-    })
-}
+static BOUNDARIES: LazyLock<[Boundary; 3]> = LazyLock::new(|| Abi::ALL.map(Boundary::new));
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn every_call_of_a_host_function_ends(records in prop::collection::vec(record(), 1..12)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let script = records.concat();
-        for (mode, module) in GUESTS.iter() {
-            let program = Program::new(module.clone(), script.as_slice()).in_mode(*mode);
-            let program = program.with_host(Arc::new(World::default()));
-            let deadline = Deadline::after(Duration::from_millis(200));
-            runtime.block_on(async {
-                // Either question may be answered, or not.
-                drop(program.validate_settings(deadline).await);
-                drop(program.evaluate(&create(), deadline).await);
-            });
+    fn every_call_of_a_host_function_ends(input in prop::collection::vec(any::<u8>(), 1..400)) {
+        for boundary in BOUNDARIES.iter() {
+            boundary.cross(&input);
         }
     }
 }
 
-/// That the guests do as they are told: a script that answers.
-#[tokio::test]
-async fn the_guests_obey() {
-    let record = |function: u8, arguments: [u32; 9]| {
-        let mut record = vec![function, 0, 0, 0];
-        record.extend(arguments.iter().flat_map(|argument| argument.to_le_bytes()));
-        record
-    };
-    let [wapc, opa, wasi] = &*GUESTS;
-    let ask = async |(mode, module): &(ExecutionMode, Module), script: Vec<u8>| {
-        let program = Program::new(module.clone(), script).in_mode(*mode).with_host(Arc::new(World::default()));
-        let deadline = Deadline::after(Duration::from_secs(5));
-        if *mode == Opa {
-            program.evaluate(&create(), deadline).await.unwrap_err().to_string()
-        } else {
-            program.validate_settings(deadline).await.unwrap_err().to_string()
+/// What comes of a script.
+fn told(boundary: &Boundary, records: &[Record]) -> String {
+    let result =
+        boundary.ask(Question::Verdict, &write(records, b"contents"), Deadline::after(Duration::from_secs(10)));
+    result.map_or_else(|error| error.to_string(), |()| "a verdict".to_owned())
+}
+
+fn record(function: usize, arguments: &[u32]) -> Record {
+    let mut all = [0; ARGUMENTS];
+    all[..arguments.len()].copy_from_slice(arguments);
+    Record { function, arguments: all }
+}
+
+/// Each function is called outside of the memory, and after it one that fails: the first did too, or came back.
+#[test]
+fn the_guests_call_every_function_of_their_host() {
+    for (abi, boundary) in Abi::ALL.into_iter().zip(BOUNDARIES.iter()) {
+        let guest = boundary.guest();
+        let (module, last) = match abi {
+            Abi::Wapc => ("wapc", "__guest_request"),
+            Abi::Opa => ("env", "opa_println"),
+            Abi::Wasi => ("wasi_snapshot_preview1", "args_get"),
+        };
+        let witness = record(guest.function(module, last), &[guest::MEMORY + 1; ARGUMENTS]);
+        for (index, import) in guest.imports.iter().enumerate() {
+            // File descriptors and clocks are small numbers.
+            for first in [0, 1, guest::MEMORY] {
+                let mut arguments = [guest::MEMORY; ARGUMENTS];
+                arguments[0] = first;
+                let text = told(boundary, &[record(index, &arguments), witness]);
+                let own = match import.name {
+                    // A command may end without a word.
+                    "proc_exit" if abi == Abi::Wasi && first == 0 => "gave no answer",
+                    "proc_exit" => "exited with code",
+                    "call" => "host.call with",
+                    "opa_abort" if first < guest::MEMORY => "gave up",
+                    name if name.starts_with("opa_builtin") => "the policy called",
+                    name => name,
+                };
+                assert!(text.contains(own) || text.contains(last), "{abi:?} {}: {text}", import.name);
+            }
         }
+        // And all that they do besides.
+        for index in guest.imports.len()..guest.functions() {
+            let text = told(boundary, &[record(index, &[0]), witness]);
+            assert!(text.contains(last), "{abi:?} {index}: {text}");
+        }
+    }
+}
+
+/// As it is named, and with as many arguments as it takes.
+#[test]
+fn compiled_rego_calls_every_builtin_that_it_names() {
+    let [_, boundary, _] = &*BOUNDARIES;
+    for (id, ((name, _), phrase)) in (0..).zip(BUILTINS.iter().zip(&boundary.guest().phrases)) {
+        let mut arguments = vec![guest::place_of(0); phrase.parts.len()];
+        arguments[0] = id;
+        let text = told(boundary, &[record(phrase.function, &arguments)]);
+        assert!(!text.contains("the policy called") && !text.contains("panicked"), "{name}: {text}");
+    }
+}
+
+/// That scripts do what they say: what a guest wrote to its own memory is what its host finds there.
+#[test]
+fn the_guests_obey() {
+    let [wapc, opa, wasi] = &*BOUNDARIES;
+    // Over the beginning of a word.
+    let write = |boundary: &Boundary, bytes: [u8; 4]| {
+        let store = boundary.guest().functions() - 3;
+        record(store, &[guest::place_of(0), u32::from_le_bytes(bytes)])
     };
-    // The host echoes ten bytes, the guest fetches them and fails outside of its memory.
-    let script = [record(8, [0, 10, 0, 0, 0, 0, 0, 0, 0]), record(4, [0x40000 - 9, 0, 0, 0, 0, 0, 0, 0, 0])].concat();
-    let text = ask(wapc, script).await;
-    assert!(text.contains("__host_response with 10 bytes"), "{text}");
-    let text = ask(opa, record(0, [2048, 0, 0, 0, 0, 0, 0, 0, 0])).await;
-    assert!(text.contains(r#"gave up: [{"result":[]}]"#), "{text}");
-    let text = ask(wasi, record(6, [0x40000, 1, 0, 0, 0, 0, 0, 0, 0])).await;
-    assert!(text.contains("random_get with 1 bytes"), "{text}");
+    let call = |boundary: &Boundary, module: &str, name: &str, arguments: &[u32]| {
+        record(boundary.guest().function(module, name), arguments)
+    };
+    let fail = call(wapc, "wapc", "__guest_error", &[guest::place_of(0), 4]);
+    assert!(told(wapc, &[write(wapc, *b"well"), fail]).ends_with("error: well"));
+    let give_up = call(opa, "env", "opa_abort", &[guest::place_of(0)]);
+    assert!(told(opa, &[write(opa, *b"no\0\0"), give_up]).contains("gave up: no"));
+    let exit = call(wasi, "wasi_snapshot_preview1", "proc_exit", &[7]);
+    assert!(told(wasi, &[exit]).contains("exited with code 7"));
+    let contents = |boundary: &Boundary, module: &str, name: &str| {
+        told(boundary, &[call(boundary, module, name, &[guest::CONTENTS])])
+    };
+    assert!(contents(opa, "env", "opa_abort").contains("gave up: contents"));
 }
