@@ -17,10 +17,11 @@ pub mod test;
 use std::io::{IsTerminal as _, Write as _};
 
 use jiff::Timestamp;
+use proviso_artifacts::Fetcher;
 use serde::Serialize;
 use terminal_size::{Width, terminal_size_of};
 
-use crate::arguments::Form;
+use crate::arguments::{Form, Registries};
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::render::View;
@@ -46,6 +47,10 @@ impl Session {
     fn place(&self) -> Place {
         Place { program: self.program, proviso_namespace: self.at.proviso_namespace().to_owned() }
     }
+}
+
+fn fetcher(registries: &Registries) -> Fetcher {
+    Fetcher::new(registries.sources.clone(), registries.pull_secrets.clone(), None)
 }
 
 /// A report in a form: for people, or as it is.

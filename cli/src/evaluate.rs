@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use proviso_crds::validation::FieldError;
 use proviso_crds::{Cel, ContextAwareResource, Group, GroupMember, PolicySpec, Program as ProgramSpec, Wasm};
 use proviso_engines::host::{Fixed, Objects, Resource};
 use proviso_engines::{
-    CompileError, Deadline, EvaluationError, Program, SettingsError, cel, group, rego, wasm as wasm_engine,
+    CompileError, Deadline, EvaluationError, Program, SettingsError, group, rego, wasm as wasm_engine,
 };
 use proviso_host::{FolderObjects, Gates, Images, World};
 use proviso_programs::{compile_cel, compile_rego, execution_mode};
@@ -55,12 +55,10 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// One that fetches modules from servers that `sources` describes, with the credentials in the folder
-    /// `pull_secrets`: see `policy-server --help`.
+    /// One that fetches modules as the fetcher does.
     #[must_use]
-    pub fn new(sources: Option<PathBuf>, pull_secrets: Option<PathBuf>) -> Self {
-        let fetcher = Arc::new(Fetcher::new(sources, pull_secrets, None));
-        Self { fetcher, engine: OnceLock::new(), modules: Mutex::default() }
+    pub fn new(fetcher: Fetcher) -> Self {
+        Self { fetcher: Arc::new(fetcher), engine: OnceLock::new(), modules: Mutex::default() }
     }
 
     /// Makes the program of a policy, and asks it whether it accepts its settings. Relative modules are looked for from
@@ -285,18 +283,6 @@ pub async fn violations(program: &Program, review: &Review) -> Result<Vec<String
         (false, true) => vec![verdict.message.unwrap_or_default()],
         (false, false) => verdict.causes.into_iter().map(|cause| cause.message).collect(),
     })
-}
-
-/// Whether these conditions (`matchConditions`) all hold.
-///
-/// # Errors
-/// When they do not compile, or one has no value.
-pub async fn conditions(expressions: Vec<String>, review: &Review) -> Result<bool, String> {
-    let validations = expressions.into_iter().map(|expression| cel::Validation { expression, ..Default::default() });
-    let program = cel::Program::compile(validations.collect::<Vec<_>>(), &Value::Object(Map::new()))
-        .map_err(|error| error.to_string())?;
-    let verdict = program.evaluate(review, Deadline::after(TIMEOUT)).await.map_err(|error| error.to_string())?;
-    Ok(verdict.allowed)
 }
 
 /// Compiles off the async workers.

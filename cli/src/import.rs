@@ -19,7 +19,7 @@ use crate::documents::{Document, DocumentError, Place};
 use crate::manifest;
 use crate::resources::Named;
 
-/// The most names of annotations that other programs write for themselves.
+/// What the names of annotations begin with that other programs write for themselves.
 const BOOKKEEPING: [&str; 3] = ["kubectl.kubernetes.io/", "meta.helm.sh/", "argocd.argoproj.io/"];
 
 /// A policy of ours, and what a person should know about it.

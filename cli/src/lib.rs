@@ -1,4 +1,5 @@
-//! `proviso`, also as `kubectl proviso`: where policies stand, what they were, the way back, and what they may become.
+//! `proviso`, also as `kubectl proviso`: where policies stand, what they were, the way back, and what they may become; and,
+//! without a cluster, what they say, how they are tested and imported, and how modules come and go.
 //!
 //! `commands` read from the `cluster`, make a `report` (pure), and print it in words by `render` (pure), or as it is. Those
 //! about experiments read from their `home`, which may also be a `server` with the REST API.

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use proviso_core::matching::{Coverage, Labels};
+use proviso_core::matching::{Coverage, Labels, labels};
 use proviso_core::{Failure, Review, Verdict};
 use proviso_crds::validation::FieldError;
 use proviso_crds::{GROUP, PolicySpec, VERSION, validation};
-use proviso_engines::Program;
+use proviso_engines::{Deadline, Program};
+use proviso_programs::Conditions;
 use serde_json::{Map, Value};
 
 use crate::documents::{self, Document, DocumentError, only_of};
@@ -143,14 +144,14 @@ impl Ready {
         if let Coverage::NotCovered { why } = matching.covers(review, |name| namespaces.get(name)) {
             return Ok(Some(why.to_owned()));
         }
-        for condition in &admission.match_conditions {
-            let field = format!("spec.admission.matchConditions: {}", condition.name);
-            let holds = evaluate::conditions(vec![condition.expression.clone()], review).await;
-            if !holds.map_err(|message| invalid(&field, message))? {
-                return Ok(Some(format!("{field} does not hold")));
-            }
-        }
-        Ok(None)
+        let field = "spec.admission.matchConditions";
+        let conditions = Conditions::compile(&admission.match_conditions)
+            .map_err(|(index, error)| PrepareError::Compile { field: format!("{field}[{index}].expression"), error })?;
+        // They are about requests of Kubernetes; of others nothing but the program knows.
+        let Some(conditions) = conditions.filter(|_| review.head().is_some()) else { return Ok(None) };
+        let left_out = conditions.leave_out(review, Deadline::after(evaluate::timeout(spec))).await;
+        let left_out = left_out.map_err(|(name, error)| invalid(&format!("{field}: {name}"), error.to_string()))?;
+        Ok(left_out.map(|name| format!("{field}: {name} does not hold")))
     }
 }
 
@@ -160,9 +161,8 @@ pub fn namespaces(objects: &[Value]) -> BTreeMap<String, Labels> {
     let namespaces = objects.iter().filter(|it| it["kind"] == "Namespace" && documents::group(it).is_empty());
     namespaces
         .filter_map(|namespace| {
-            let labels = namespace["metadata"]["labels"].as_object().into_iter().flatten();
-            let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
-            Some((namespace["metadata"]["name"].as_str()?.to_owned(), labels))
+            let metadata = &namespace["metadata"];
+            Some((metadata["name"].as_str()?.to_owned(), labels(metadata)))
         })
         .collect()
 }

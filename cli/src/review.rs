@@ -233,6 +233,7 @@ mod tests {
             assert_eq!(completed(request).unwrap_err().field, field);
         }
     }
+
     #[test]
     fn a_raw_request_is_anything_and_nothing_beside_it() {
         assert_eq!(raw(&json!({"request": {"uid": "7", "region": "eu-1"}})).unwrap().uid(), "7");

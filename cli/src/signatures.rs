@@ -26,20 +26,39 @@ pub async fn fetch(fetcher: Fetcher, module: &str, wanted: &Signatures) -> Resul
     if !module.contains("://") {
         return Err(FetchError::Unverifiable(module.to_owned()).into());
     }
+    let fetcher = wanted.told_to(fetcher);
+    let (reference, manifest) = verify(&fetcher, module, wanted).await?;
+    Ok(Signed { module: fetcher.fetch(&reference, Wanted::default()).await?, manifest })
+}
+
+/// Verifies a module by the signers that the options name, if any do. The reference that is returned means what was
+/// verified, and its manifest.
+///
+/// # Errors
+/// As [`fetch`].
+pub async fn verify(
+    fetcher: &Fetcher,
+    module: &str,
+    wanted: &Signatures,
+) -> Result<(ModuleReference, Option<Digest>), Error> {
     let reference = ModuleReference::parse(module, Path::new(""))?;
-    let fetcher = fetcher.verifying(wanted.verification_config_path.clone(), wanted.trusted_root.clone());
     let requirements = requirements(wanted)?;
     if requirements.is_empty() {
-        let module = fetcher.fetch(&reference, Wanted::default()).await?;
-        return Ok(Signed { module, manifest: None });
+        return Ok((reference, None));
     }
     let ModuleReference::Registry(artifact) = &reference else {
         return Err(FetchError::Unverifiable(module.to_owned()).into());
     };
     let manifest = fetcher.verify(artifact, requirements, &[]).await?;
     // By its digest: a tag may mean another one by now.
-    let verified = ModuleReference::Registry(artifact.with(manifest));
-    Ok(Signed { module: fetcher.fetch(&verified, Wanted::default()).await?, manifest: Some(manifest) })
+    Ok((ModuleReference::Registry(artifact.with(manifest)), Some(manifest)))
+}
+
+impl Signatures {
+    /// A fetcher that wants what the file says.
+    pub fn told_to(&self, fetcher: Fetcher) -> Fetcher {
+        fetcher.verifying(self.verification_config_path.clone(), self.trusted_root.clone())
+    }
 }
 
 /// A requirement for each option that names a signer.

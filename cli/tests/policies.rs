@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use proviso_e2e::{Access, Registry};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const TEMPLATE: &str = include_str!("../../examples/suites/gatekeeper/template.yaml");
 const CONSTRAINT: &str = include_str!("../../examples/suites/gatekeeper/constraint.yaml");
@@ -179,6 +179,37 @@ fn a_policy_is_asked_about_a_review_or_an_object() -> Result<()> {
     ensure!(said.code == Some(0) && said.out.contains("not asked: spec.admission.namespaceSelector"), "{said:?}");
     let said = proviso_in(&examples(), &["run", labels, "--operation", "delete"], pod)?;
     ensure!(said.out.contains("not asked: spec.admission.rules"), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn conditions_leave_a_request_out_as_an_api_server_would() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let pod = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}"#;
+    let (holds, fails, broken) = ("request.name == 'web'", "request.name == 'db'", "object.spec.replicas > 1");
+    for (expressions, code, wanted) in [
+        (vec![holds], 1, "denied"),
+        (vec![holds, fails], 0, "not asked: spec.admission.matchConditions: c1 does not hold"),
+        (vec![broken, fails], 0, "not asked: spec.admission.matchConditions: c1 does not hold"),
+        (vec![holds, broken], 2, "spec.admission.matchConditions: c1: "),
+        (vec!["object."], 2, "spec.admission.matchConditions[0].expression: "),
+    ] {
+        let conditions = expressions.iter().enumerate();
+        let conditions: Vec<_> =
+            conditions.map(|(index, it)| json!({"name": format!("c{index}"), "expression": it})).collect();
+        let rules = json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}]);
+        let policy = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "a"},
+            "spec": {
+                "program": {"cel": {"validations": [{"expression": "false"}]}},
+                "admission": {"rules": rules, "matchConditions": conditions},
+            },
+        });
+        write(folder.path(), "policy.json", &policy.to_string())?;
+        let said = proviso_in(folder.path(), &["run", "policy.json"], pod)?;
+        ensure!(said.code == Some(code), "{expressions:?}: {said:?}");
+        ensure!(format!("{}{}", said.out, said.err).contains(wanted), "{expressions:?}: {said:?}");
+    }
     Ok(())
 }
 

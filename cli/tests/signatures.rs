@@ -1,4 +1,4 @@
-//! `proviso verify` and `proviso pull` of modules in a real registry, with signatures that a test made.
+//! `proviso verify`, `proviso pull` and `proviso run` of modules in a real registry, with signatures that a test made.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,9 +24,13 @@ const GITHUB: &str = "https://token.actions.githubusercontent.com";
 /// What the program says about the module of a stage, to standard output and error, and what it ends with.
 fn proviso(stage: &Stage, command: &str, arguments: &[&str]) -> Result<(i32, String)> {
     let reference = format!("registry://{}/a:v1", stage.registry.address());
+    on(stage, &[&[command, &reference], arguments].concat())
+}
+
+fn on(stage: &Stage, arguments: &[&str]) -> Result<(i32, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_proviso"))
-        .args([command, &reference, "--sources", "sources.yaml"])
         .args(arguments)
+        .args(["--sources", "sources.yaml"])
         .current_dir(stage.folder.path())
         .env_remove("PROVISO_PULL_SECRETS")
         .output()?;
@@ -118,6 +122,49 @@ async fn a_file_says_what_is_wanted_as_for_a_policy_server() -> Result<()> {
     std::fs::write(stage.path("verification.yaml"), "apiVersion: v1\nallOf: []\n")?;
     let (code, said) = proviso(&stage, "verify", &file)?;
     ensure!(code == 2 && said.contains("wants nothing"), "{code} {said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_module_is_run_only_if_it_is_signed_as_it_must_be() -> Result<()> {
+    let stage = Stage::start("cli-run-signed").await?;
+    let [key, other] = [KeyPair::generate()?, KeyPair::generate()?];
+    for (name, key) in [("key.pub", &key), ("other.pub", &other)] {
+        std::fs::write(stage.path(name), key.public_key_pem())?;
+    }
+    stage.attach(&[Layer::signed(&key, &payload(&stage.image, &Value::Null))]).await?;
+    std::fs::write(stage.path("pod.json"), json!({"apiVersion": "v1", "kind": "Pod"}).to_string())?;
+    std::fs::write(
+        stage.path("policy.json"),
+        json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "a"},
+            "spec": {
+                "program": {"wasm": {"module": format!("registry://{}/a:v1", stage.registry.address())}},
+                "admission": {"rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}]},
+            },
+        })
+        .to_string(),
+    )?;
+    let file = ["--verification-config-path", "verification.yaml"];
+    // The module of the stage is none: whoever came to read it has verified it.
+    let (verified, unverified) = ("WebAssembly of an unknown version", "wanted a signature with the key");
+    for (wanted_key, arguments, wanted) in [
+        (&key, &["pod.json", "-k", "key.pub"][..], verified),
+        (&key, &["pod.json", "-k", "other.pub"], unverified),
+        (&key, &["pod.json", file[0], file[1]], verified),
+        (&other, &["pod.json", file[0], file[1]], unverified),
+    ] {
+        stage.want_key(wanted_key);
+        let (code, said) = proviso(&stage, "run", arguments)?;
+        ensure!(code == 2 && said.contains(wanted), "{arguments:?}: {code} {said}");
+    }
+    for (arguments, wanted) in [
+        (&["policy.json", "pod.json", file[0], file[1]][..], unverified),
+        (&["policy.json", "pod.json", "-k", "key.pub"], "there is --verification-config-path"),
+    ] {
+        let (code, said) = on(&stage, &[&["run"], arguments].concat())?;
+        ensure!(code == 2 && said.contains(wanted), "{arguments:?}: {code} {said}");
+    }
     Ok(())
 }
 

@@ -32,8 +32,8 @@ pub use policy_server::{
     PolicyServerStatus, Preview, Resources, Sources,
 };
 pub use program::{
-    Cel, CelAuditAnnotation, CelMutation, CelMutationType, CelValidation, CelVariable, ConfigMapKeyRef, Group,
-    GroupMember, Program, Rego, RegoDialect, SecretRef, Wasm, WasmMode,
+    Cel, CelAuditAnnotation, CelMutation, CelMutationType, CelValidation, CelVariable, Group, GroupMember, Program,
+    Rego, RegoDialect, SecretRef, Wasm, WasmMode,
 };
 pub use report::{MAX_MESSAGE, MAX_SAMPLES};
 pub use revision::{
@@ -44,7 +44,7 @@ pub use subscription::{
     Component, ComponentKind, Delivery, Filter, Notify, NotifyExec, NotifyHttp, PolicySubscription,
     PolicySubscriptionSpec, Subscribed,
 };
-pub use verification::{AnyOf, Signature, SignatureKind, SignatureSubject, Verification};
+pub use verification::{AnyOf, ConfigMapKeyRef, Signature, SignatureKind, SignatureSubject, Verification};
 
 /// The API group of all kinds.
 pub const GROUP: &str = "proviso.dev";

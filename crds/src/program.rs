@@ -97,11 +97,9 @@ pub struct SecretRef {
     pub name: String,
 }
 
-/// Rego source; exactly one of `source` and `configMapRef`.
+/// Rego.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[x_kube(
-    validation = Rule::new("has(self.source) != has(self.configMapRef)")
-        .message("needs exactly one of `source` and `configMapRef`"),
     validation = Rule::new("!has(self.entrypoint) || self.dialect == 'Admission'")
         .message("`entrypoint` is for the dialect Admission: Gatekeeper's is always `violation`"),
     validation = Rule::new("!has(self.libs) || self.dialect == 'Gatekeeper'")
@@ -110,17 +108,13 @@ pub struct SecretRef {
 #[serde(rename_all = "camelCase")]
 pub struct Rego {
     /// One module, at most 256 KiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 262_144))]
-    pub source: Option<String>,
+    pub source: String,
     /// Modules of packages below `lib` that the module imports, each at most 256 KiB; for the dialect `Gatekeeper`, as in
     /// its ConstraintTemplates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub libs: Vec<String>,
-    /// The ConfigMap that holds the module.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_map_ref: Option<ConfigMapKeyRef>,
     /// What the module is given and what its answer looks like.
     pub dialect: RegoDialect,
     /// The rule that answers, such as `data.kubernetes.admission.main`; for the dialect `Admission`. Default: the
@@ -136,13 +130,6 @@ pub enum RegoDialect {
     Gatekeeper,
     /// `deny` and `warn` sets over `input.request` and `input.parameters`, or a whole AdmissionReview.
     Admission,
-}
-
-/// One key of a ConfigMap.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-pub struct ConfigMapKeyRef {
-    pub name: String,
-    pub key: String,
 }
 
 /// CEL expressions over `object`, `oldObject`, `request`, `params` (the settings), `namespaceObject`, `authorizer` and

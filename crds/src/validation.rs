@@ -97,9 +97,6 @@ impl Errors {
     }
 
     fn rego(&mut self, at: &str, rego: &Rego) {
-        if rego.source.is_some() == rego.config_map_ref.is_some() {
-            self.add(at, "needs exactly one of `source` and `configMapRef`");
-        }
         if rego.entrypoint.is_some() && rego.dialect == crate::RegoDialect::Gatekeeper {
             self.add(format!("{at}.entrypoint"), "is for the dialect Admission: Gatekeeper's is always `violation`");
         }
@@ -252,11 +249,6 @@ mod tests {
     fn each_mistake_is_named_by_its_field() {
         let group = |members: Value| json!({"group": {"members": members, "expression": "a()", "message": "m"}});
         let cel = json!({"cel": {"validations": []}});
-        let rego = |extra: &Value| {
-            let mut rego = json!({"dialect": "Gatekeeper"});
-            rego.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-            json!({"rego": rego})
-        };
         for (pointer, value, field) in [
             ("/admission", Value::Null, "spec.admission"),
             ("/admission/rules", json!([]), "spec.admission.rules"),
@@ -298,9 +290,11 @@ mod tests {
                 json!({"cel": {"validations": [{"expression": " "}]}}),
                 "spec.program.cel.validations[0].expression",
             ),
-            ("/program", rego(&json!({})), "spec.program.rego"),
-            ("/program", rego(&json!({"source": "", "configMapRef": {"name": "a", "key": "b"}})), "spec.program.rego"),
-            ("/program", rego(&json!({"source": "", "entrypoint": "a/b"})), "spec.program.rego.entrypoint"),
+            (
+                "/program",
+                json!({"rego": {"source": "", "dialect": "Gatekeeper", "entrypoint": "a/b"}}),
+                "spec.program.rego.entrypoint",
+            ),
             (
                 "/program",
                 json!({"rego": {"source": "", "dialect": "Admission", "libs": [""]}}),

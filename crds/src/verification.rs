@@ -7,8 +7,6 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::program::ConfigMapKeyRef;
-
 /// Which signatures modules need: all of `allOf`, and so many of `anyOf` as that says.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -28,6 +26,13 @@ pub struct Verification {
     /// and certificates. Nobody is asked over the network. Without it only signatures with keys can be verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trusted_root: Option<ConfigMapKeyRef>,
+}
+
+/// One key of a ConfigMap.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct ConfigMapKeyRef {
+    pub name: String,
+    pub key: String,
 }
 
 /// Signatures of which some are enough.

@@ -1,4 +1,4 @@
-//! Compiling, bounded: as many at a time as there are CPUs, each within a minute, and modules in a process of their own
+//! Compiling, bounded: as many at a time as there are CPUs, each within its time, and modules in a process of their own
 //! whose memory is bounded, too. A module that is made to exhaust its compiler ends that process and nothing else.
 
 mod memory;
@@ -12,16 +12,13 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use memory::Memory;
 pub use process::{Order, carry_out};
 
-/// How long compiling one module or source may take.
-pub const COMPILE_TIMEOUT: Duration = Duration::from_mins(1);
-
 /// Why something is not compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum Uncompiled {
     #[error(transparent)]
     Compile(#[from] CompileError),
-    #[error("compiling it took longer than {} s", COMPILE_TIMEOUT.as_secs())]
-    Timeout,
+    #[error("compiling it took longer than {0:?}: make it smaller, or raise --compile-timeout")]
+    Timeout(Duration),
     #[error(
         "compiling it takes more than {0} MiB of memory: make it smaller, or raise --compile-memory and the container's limit"
     )]
@@ -37,7 +34,7 @@ impl Uncompiled {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Compile(error) => error.reason(),
-            Self::Timeout => "CompileTimeout",
+            Self::Timeout(_) => "CompileTimeout",
             Self::Memory(_) | Self::Bomb(_) | Self::Stopped(_) => "CompileError",
         }
     }
@@ -45,7 +42,7 @@ impl Uncompiled {
     /// Whether the same may compile later.
     #[must_use]
     pub fn is_passing(&self) -> bool {
-        matches!(self, Self::Timeout | Self::Stopped(_))
+        matches!(self, Self::Timeout(_) | Self::Stopped(_))
     }
 }
 
@@ -56,41 +53,43 @@ pub struct Compilers {
     /// In bytes, of one instance: what is compiled depends on it.
     memory_limit: usize,
     memory: Memory,
+    timeout: Duration,
 }
 
 impl Compilers {
-    /// For instances with so many bytes of memory; compiling a module may take so many MiB.
+    /// For instances with so many bytes of memory; compiling a module may take so many MiB, and compiling anything so long.
     #[must_use]
-    pub fn new(memory_limit: usize, compile_memory: u32) -> Self {
+    pub fn new(memory_limit: usize, compile_memory: u32, timeout: Duration) -> Self {
         let places = std::thread::available_parallelism().map_or(2, usize::from);
-        Self { places: Semaphore::new(places), memory_limit, memory: Memory::new(compile_memory) }
+        Self { places: Semaphore::new(places), memory_limit, memory: Memory::new(compile_memory), timeout }
     }
 
     /// Compiles a source in this process, off its async workers.
     ///
     /// # Errors
-    /// When it does not compile, or not within a minute.
+    /// When it does not compile, or not within its time.
     pub async fn source<T: Send + 'static>(
         &self,
         compile: impl FnOnce() -> Result<T, CompileError> + Send + 'static,
     ) -> Result<T, Uncompiled> {
         let _place = self.place().await?;
-        match tokio::time::timeout(COMPILE_TIMEOUT, tokio::task::spawn_blocking(compile)).await {
+        match tokio::time::timeout(self.timeout, tokio::task::spawn_blocking(compile)).await {
             Ok(Ok(result)) => Ok(result?),
             Ok(Err(stopped)) => Err(Uncompiled::Stopped(stopped.to_string())),
-            Err(_) => Err(Uncompiled::Timeout),
+            Err(_) => Err(Uncompiled::Timeout(self.timeout)),
         }
     }
 
     /// Compiles a module in a process of its own.
     ///
     /// # Errors
-    /// When it does not compile, or not within a minute and its memory.
+    /// When it does not compile, or not within its time and its memory.
     pub async fn module(&self, wasm: &[u8]) -> Result<Vec<u8>, Uncompiled> {
         let share = self.memory.share(wasm.len()).await.map_err(|closed| Uncompiled::Stopped(closed.to_string()))?;
         let _place = self.place().await?;
-        let order = Order { memory_limit: self.memory_limit, compile_memory: share.mib };
-        let result = tokio::time::timeout(COMPILE_TIMEOUT, order.give(wasm)).await.unwrap_or(Err(Uncompiled::Timeout));
+        let order = Order { memory_limit: self.memory_limit, compile_memory: share.mib, timeout: self.timeout };
+        let timeout = Err(Uncompiled::Timeout(self.timeout));
+        let result = tokio::time::timeout(self.timeout, order.give(wasm)).await.unwrap_or(timeout);
         result.map_err(|error| match error {
             // More is to be had for larger modules only.
             Uncompiled::Memory(mib) if mib < self.memory.most => Uncompiled::Bomb(mib),

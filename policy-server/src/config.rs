@@ -124,6 +124,10 @@ pub struct Arguments {
     #[arg(long, value_name = "MIB", env = "PROVISO_COMPILE_MEMORY", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=65536))]
     pub compile_memory: u32,
 
+    /// How long compiling one module or source may take, 100ms to 10m
+    #[arg(long, value_name = "DURATION", env = "PROVISO_COMPILE_TIMEOUT", default_value = "1m", value_parser = compile_timeout)]
+    pub compile_timeout: Duration,
+
     /// Memory that the objects of a cluster may take that policies read (contextAwareResources), in MiB; those of one kind
     /// may take half of it, those of the policies of one namespace an eighth. What goes beyond is not kept, and reading it is
     /// an error
@@ -210,6 +214,7 @@ pub struct Config {
     pub memory_limit: usize,
     /// In MiB.
     pub compile_memory: u32,
+    pub compile_timeout: Duration,
     /// In bytes.
     pub context_memory: usize,
     pub concurrency: u32,
@@ -341,6 +346,7 @@ impl TryFrom<Arguments> for Config {
             evaluation_timeout: arguments.evaluation_timeout,
             memory_limit: arguments.memory_limit as usize * 1024 * 1024,
             compile_memory: arguments.compile_memory,
+            compile_timeout: arguments.compile_timeout,
             context_memory: arguments.context_memory as usize * 1024 * 1024,
             concurrency: arguments.concurrency,
             preview_queue: arguments.preview_queue as usize,
@@ -365,6 +371,10 @@ fn uid(text: &str) -> Result<String, String> {
 
 fn evaluation_timeout(text: &str) -> Result<Duration, String> {
     duration(text, Duration::from_millis(10), Duration::from_secs(30))
+}
+
+fn compile_timeout(text: &str) -> Result<Duration, String> {
+    duration(text, Duration::from_millis(100), Duration::from_mins(10))
 }
 
 fn shutdown_delay(text: &str) -> Result<Duration, String> {
@@ -428,6 +438,7 @@ mod tests {
             (vec!["--policy-server", "a", "--api-token-file", "/t"], "--manifests"),
             (vec!["--manifests", folder, "--cache-dir", "/c", "--signing-key", "/k"], "--policy-server"),
             (vec!["--manifests", folder, "--compile-memory", "1"], "64..=65536"),
+            (vec!["--manifests", folder, "--compile-timeout", "1ms"], "is not between 100ms and 600s"),
             (vec!["--policy-server", "A", "--namespace", "b", "--pod-name", "c", "--pod-uid", "u"], "no name of a"),
         ] {
             let error = config(&arguments).unwrap_err();

@@ -45,10 +45,9 @@ pub async fn exemption(
 /// # Errors
 /// When they come to no decision.
 pub async fn left_out(revision: &Revision, review: &Review) -> Result<bool, EvaluationError> {
-    match &revision.conditions {
-        Some(conditions) => conditions.leave_out(review, Deadline::after(revision.timeout)).await,
-        None => Ok(false),
-    }
+    let Some(conditions) = &revision.conditions else { return Ok(false) };
+    let by = conditions.leave_out(review, Deadline::after(revision.timeout)).await.map_err(|(_, error)| error)?;
+    Ok(by.is_some())
 }
 
 /// The verdict of the live revision, as it leaves.

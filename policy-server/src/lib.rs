@@ -6,7 +6,6 @@ mod after;
 mod api;
 mod cluster;
 pub mod compile;
-mod conditions;
 pub mod config;
 mod decide;
 mod folder;
@@ -73,7 +72,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref())?;
     let engine =
         wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
-    let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory));
+    let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout));
     let fetcher = Fetcher::new(config.sources, config.pull_secrets, cache.clone())
         .verifying(config.verification, config.trusted_root)
         .through(config.proxies);

@@ -14,11 +14,10 @@ use proviso_crds::validation::FieldError;
 use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
 use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, group, wasm};
 use proviso_host::{AskError, Gates, ProgramHost, World};
-use proviso_programs::{compile_cel, compile_rego};
+use proviso_programs::{Conditions, compile_cel, compile_rego};
 use serde_json::{Map, Value};
 
 use crate::compile::{Compilers, Uncompiled};
-use crate::conditions::Conditions;
 use crate::manifests::ObjectId;
 use crate::metrics::Metrics;
 use crate::modules::Modules;

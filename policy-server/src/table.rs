@@ -9,9 +9,9 @@ use proviso_core::matching::Labels;
 use proviso_core::{Divergence, Enforcement, Match, PolicyId, Review};
 use proviso_crds::Reach;
 use proviso_engines::Program;
+use proviso_programs::Conditions;
 use tokio::sync::watch;
 
-use crate::conditions::Conditions;
 use crate::manifests::ExperimentId;
 use crate::metrics::{ExperimentMetrics, PolicyMetrics};
 use crate::preview::Tally;

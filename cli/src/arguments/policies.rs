@@ -7,6 +7,7 @@ use proviso_core::review::Operation;
 use proviso_crds::{RegoDialect, WasmMode};
 
 use super::Output;
+use super::signatures::Signatures;
 
 /// Where modules come from.
 #[derive(Args, Clone, Debug, Default)]
@@ -158,6 +159,9 @@ pub struct Run {
 
     #[command(flatten)]
     pub output: Output,
+
+    #[command(flatten)]
+    pub signatures: Signatures,
 
     #[command(flatten)]
     pub registries: Registries,

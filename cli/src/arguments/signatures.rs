@@ -1,4 +1,4 @@
-//! Which signatures a module must have: the arguments of `proviso verify` and `proviso pull`.
+//! Which signatures a module must have: the arguments of `proviso verify`, `proviso pull` and `proviso run`.
 
 use std::path::PathBuf;
 
@@ -69,10 +69,13 @@ impl Signatures {
     /// Whether any is wanted.
     #[must_use]
     pub fn is_any(&self) -> bool {
-        self.verification_config_path.is_some()
-            || !self.keys.is_empty()
-            || self.cert_email.is_some()
-            || self.github_owner.is_some()
+        self.verification_config_path.is_some() || self.names_signers()
+    }
+
+    /// Whether options other than the file say who must have signed.
+    #[must_use]
+    pub fn names_signers(&self) -> bool {
+        !self.keys.is_empty() || self.cert_email.is_some() || self.github_owner.is_some()
     }
 }
 

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use proviso_artifacts::{Fetcher, Module, ModuleReference, Wanted, create_atomically, rewrite_atomically};
+use proviso_artifacts::{Module, ModuleReference, Wanted, create_atomically, rewrite_atomically};
 
-use super::{Session, in_form, print};
+use super::{Session, fetcher, in_form, print};
 use crate::arguments::{Annotate, DigestOf, Inspect, Pull, Push, Registries, Signatures, Verify};
 use crate::documents;
 use crate::error::Error;
@@ -76,10 +76,6 @@ pub fn annotate(arguments: &Annotate) -> Result<ExitCode, Error> {
     written.map_err(|error| Error::file(file, error))?;
     print(&format!("{}: {}\n", file.display(), proviso_artifacts::Digest::of(&annotated)))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn fetcher(registries: &Registries) -> Fetcher {
-    Fetcher::new(registries.sources.clone(), registries.pull_secrets.clone(), None)
 }
 
 /// A module in a file, or where its reference says.

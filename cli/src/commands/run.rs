@@ -3,20 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use proviso_artifacts::Fetcher;
 use proviso_core::{PolicyId, Review};
 use proviso_crds::{PolicySpec, RegoDialect, WasmMode};
 use serde_json::{Map, Value, json};
 
-use super::{Session, in_form, print};
+use super::{Session, fetcher, in_form, print};
 use crate::arguments::Run;
 use crate::changes;
 use crate::documents::{self, DocumentError};
 use crate::error::Error;
-use crate::evaluate::Evaluator;
+use crate::evaluate::{Evaluator, PrepareError};
 use crate::policy_file::{self, Answer, PolicyFile};
 use crate::render;
 use crate::report::verdict::VerdictReport;
 use crate::review::{self, Request};
+use crate::signatures;
 use crate::suite::patched;
 
 /// Makes a policy of a program alone: about everything, and free to change it.
@@ -24,15 +26,15 @@ const EVERYTHING: &str = r#"{"mutating": true, "rules": [
     {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*", "*/*"]}]}"#;
 
 pub async fn run(session: &Session<()>, arguments: &Run, namespace: Option<&str>) -> Result<ExitCode, Error> {
-    let policy = policy(arguments)?;
+    let fetcher = arguments.signatures.told_to(fetcher(&arguments.registries));
+    let policy = policy(arguments, &fetcher).await?;
     let (value, review) = request(arguments, namespace)?;
     let mut cluster = Vec::new();
     for file in &arguments.cluster {
         cluster.extend(documents::read(file)?.into_iter().map(|it| it.value));
     }
     let name = name(&policy);
-    let registries = &arguments.registries;
-    let evaluator = Evaluator::new(registries.sources.clone(), registries.pull_secrets.clone());
+    let evaluator = Evaluator::new(fetcher);
     let ready = policy.prepare(&evaluator, &cluster).await?;
     let answer = ready.ask(&review, &policy_file::namespaces(&cluster)).await?;
     let report = VerdictReport::new(name, &answer);
@@ -48,7 +50,7 @@ pub async fn run(session: &Session<()>, arguments: &Run, namespace: Option<&str>
 }
 
 /// The policy that the arguments name.
-fn policy(arguments: &Run) -> Result<PolicyFile, Error> {
+async fn policy(arguments: &Run, fetcher: &Fetcher) -> Result<PolicyFile, Error> {
     let path = Path::new(&arguments.policy);
     let extension = path.extension().and_then(|it| it.to_str()).unwrap_or_default();
     let is_reference = arguments.policy.contains("://");
@@ -59,7 +61,23 @@ fn policy(arguments: &Run) -> Result<PolicyFile, Error> {
     if (arguments.dialect.is_some() || arguments.entrypoint.is_some()) && (is_wasm || extension != "rego") {
         return Err(Error::Usage("--dialect and --entrypoint are for .rego files".to_owned()));
     }
+    if arguments.signatures.names_signers() && !is_reference {
+        let message = "--verification-key, --cert-email and --github-owner are for module references: for what a manifest \
+                       names there is --verification-config-path";
+        return Err(Error::Usage(message.to_owned()));
+    }
     let program = match extension {
+        _ if arguments.signatures.names_signers() => {
+            let verifying = signatures::verify(fetcher, &arguments.policy, &arguments.signatures).await;
+            let (verified, _) = verifying.map_err(|error| match error {
+                // As where a file says what is wanted: the policy was not asked.
+                Error::Fetch(error) => {
+                    PrepareError::Fetch { field: "spec.program.wasm.module".to_owned(), error }.into()
+                }
+                error => error,
+            })?;
+            module(&verified.to_string(), arguments)
+        }
         _ if is_reference => module(&arguments.policy, arguments),
         "wasm" => {
             let absolute =

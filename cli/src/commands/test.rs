@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use terminal_size::{Width, terminal_size_of};
 
-use super::print;
+use super::{fetcher, print};
 use crate::arguments::{Test, TestForm};
 use crate::error::Error;
 use crate::evaluate::Evaluator;
@@ -22,8 +22,7 @@ pub async fn run(arguments: &Test) -> Result<ExitCode, Error> {
             return Err(SuiteError::NoCase(text.clone()).into());
         }
     }
-    let registries = &arguments.registries;
-    let evaluator = Arc::new(Evaluator::new(registries.sources.clone(), registries.pull_secrets.clone()));
+    let evaluator = Arc::new(Evaluator::new(fetcher(&arguments.registries)));
     let columns = terminal_size_of(std::io::stdout()).map(|(Width(width), _)| width.into());
     let start = Instant::now();
     let reports = suite::run(suites, &filter, evaluator, |report| match arguments.output {

@@ -1,9 +1,8 @@
 //! `spec.match` of a constraint: which objects it is about, by the rules of Gatekeeper's own matching.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt as _};
+use proviso_core::matching::labels;
 use proviso_crds::validation::FieldError;
 use serde::Deserialize;
 use serde_json::Value;
@@ -154,10 +153,7 @@ fn to_selector(selector: &LabelSelector) -> Result<Selector, String> {
 
 fn selects(selector: Option<&LabelSelector>, object: &Value) -> Result<bool, String> {
     let Some(selector) = selector else { return Ok(true) };
-    let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
-    let labels: BTreeMap<String, String> =
-        labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
-    Ok(to_selector(selector)?.matches(&labels))
+    Ok(to_selector(selector)?.matches(&labels(&object["metadata"])))
 }
 
 #[cfg(test)]

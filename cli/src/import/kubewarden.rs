@@ -80,15 +80,14 @@ fn draft(document: &Document) -> Result<Draft, FieldError> {
     if !is_of_cluster && namespace.is_none() {
         return Err(wrong("metadata.namespace", "is missing: the policy is about the requests of its namespace"));
     }
-    let message = spec.message.clone();
     let mut out = json!({"program": program(&spec)?, "admission": admission(&spec)?});
     if document.kind().ends_with("Group") {
         refuse("spec.module", spec.module.is_some())?;
         refuse("spec.mutating", spec.mutating == Some(true))?;
     } else {
         out["settings"] = Value::Object(spec.settings.clone().unwrap_or_default());
-        if let Some(message) = message {
-            out["admission"]["message"] = message.into();
+        if let Some(message) = &spec.message {
+            out["admission"]["message"] = message.as_str().into();
         }
         if !spec.context_aware_resources.is_empty() {
             out["contextAwareResources"] = json!(spec.context_aware_resources);
@@ -128,7 +127,8 @@ fn program(spec: &Spec) -> Result<Value, FieldError> {
             let mut members = Map::new();
             for (name, member) in &spec.policies {
                 let reference = module(&format!("spec.policies.{name}.module"), &member.module)?;
-                let mut out = json!({"program": {"wasm": {"module": reference}}, "settings": member.settings.clone().unwrap_or_default()});
+                let settings = member.settings.clone().unwrap_or_default();
+                let mut out = json!({"program": {"wasm": {"module": reference}}, "settings": settings});
                 if !member.context_aware_resources.is_empty() {
                     out["contextAwareResources"] = json!(member.context_aware_resources);
                 }

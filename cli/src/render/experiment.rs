@@ -66,7 +66,8 @@ fn counted(experiment: &ExperimentReport, view: &View) -> String {
     page
 }
 
-fn head(experiment: &ExperimentReport, view: &View) -> String {
+/// Where the experiment stands.
+fn standing(experiment: &ExperimentReport, view: &View) -> String {
     let mut page = format!("{}  ", paint(BOLD, experiment.experiment.as_str()));
     page.push_str(&paint(state_style(experiment.state), experiment.state_in_words()));
     page.push('\n');
@@ -74,6 +75,11 @@ fn head(experiment: &ExperimentReport, view: &View) -> String {
     if let Some(problem) = &experiment.problem {
         page.push_str(&paragraph(&format!("{}: {}", problem.reason, problem.message), view.width, 0, "", BAD));
     }
+    page
+}
+
+fn head(experiment: &ExperimentReport, view: &View) -> String {
+    let mut page = standing(experiment, view);
     page.push('\n');
     let place = experiment.namespace.as_ref().map_or_else(String::new, |it| format!(" in the namespace {it}"));
     let age = view.age(experiment.created.as_ref().map(|time| time.0));
@@ -176,13 +182,7 @@ fn conditions(experiment: &ExperimentReport, view: &View) -> String {
 /// What a person sees before a commit: where the experiment stands, and how it diverges.
 #[must_use]
 pub fn before_commit(experiment: &ExperimentReport, view: &View) -> String {
-    let mut page = format!("{}  ", paint(BOLD, experiment.experiment.as_str()));
-    page.push_str(&paint(state_style(experiment.state), experiment.state_in_words()));
-    page.push('\n');
-    page.push_str(&paragraph(&experiment.summary, view.width, 0, "", PLAIN));
-    if let Some(problem) = &experiment.problem {
-        page.push_str(&paragraph(&format!("{}: {}", problem.reason, problem.message), view.width, 0, "", BAD));
-    }
+    let mut page = standing(experiment, view);
     match &experiment.divergence {
         Some(counts) => page.push_str(&divergence(experiment, counts, view)),
         None if experiment.preview_metadata.is_some() => {

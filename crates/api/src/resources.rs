@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proviso_core::names;
 use proviso_crds::{DivergenceCounts, DivergenceSample, PolicySpec, PreviewState, validation};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -332,7 +333,7 @@ fn wrong_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldViolati
         let field = || format!("annotations.`{}`", key.chars().take(100).collect::<String>());
         if is_reserved(key) {
             violations.push(wrong(field(), "is Proviso's own or kubectl's: it cannot be set here"));
-        } else if !is_annotation(key) {
+        } else if !names::is_key(key) {
             let message = "is no key: at most 63 characters of a-z, A-Z, 0-9, '-', '_' and '.', if need be after a domain and '/'";
             violations.push(wrong(field(), message));
         }
@@ -342,15 +343,4 @@ fn wrong_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldViolati
         violations.push(wrong("annotations".to_owned(), "are larger than 256 KiB together"));
     }
     violations
-}
-
-/// Whether Kubernetes takes an annotation of this key.
-fn is_annotation(key: &str) -> bool {
-    let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
-    let edge = |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_alphanumeric());
-    let is_name = name.len() <= 63
-        && edge(name.chars().next())
-        && edge(name.chars().last())
-        && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(letter));
-    is_name && domain.is_none_or(|domain| proviso_core::policy_id::check_name(domain).is_ok())
 }

@@ -1,6 +1,8 @@
 //! From the program that a policy's spec describes to one that can decide, where the spec is all that is needed: Rego, CEL
 //! and the expressions of groups. Who admits a policy compiles what who serves it compiles. Modules are for the latter.
 
+mod conditions;
+
 use proviso_crds::validation::FieldError;
 use proviso_crds::{Cel, CelMutationType, PolicySpec, Program, Rego, RegoDialect};
 #[cfg(feature = "wasm")]
@@ -10,22 +12,19 @@ use proviso_engines::wasm;
 use proviso_engines::{CompileError, cel, group, rego};
 use serde_json::{Map, Value};
 
+pub use conditions::Conditions;
+
 /// Compiles Rego.
 ///
 /// # Errors
 /// When it does not compile, or has what this version does not run.
 pub fn compile_rego(spec: &Rego, settings: &Map<String, Value>) -> Result<rego::Program, CompileError> {
-    let source = spec.source.as_deref().ok_or_else(|| {
-        CompileError::Unsupported(
-            "a module in a ConfigMap is not served by this version: put it into `source`".to_owned(),
-        )
-    })?;
     let dialect = match spec.dialect {
         RegoDialect::Gatekeeper => rego::Dialect::Gatekeeper,
         RegoDialect::Admission => rego::Dialect::Admission,
     };
     let settings = Value::Object(settings.clone());
-    rego::Program::compile_with(source, &spec.libs, dialect, spec.entrypoint.as_deref(), &settings)
+    rego::Program::compile_with(&spec.source, &spec.libs, dialect, spec.entrypoint.as_deref(), &settings)
 }
 
 /// Compiles CEL.

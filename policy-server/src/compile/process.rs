@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, Output, Stdio};
+use std::time::Duration;
 
 use proviso_engines::{CompileError, wasm};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-use super::{COMPILE_TIMEOUT, Uncompiled};
+use super::Uncompiled;
 
 /// What the first argument of this program is then.
 const NAME: &str = "compile-module";
@@ -28,6 +29,8 @@ pub struct Order {
     pub memory_limit: usize,
     /// The memory of the compiler, in MiB.
     pub compile_memory: u32,
+    /// The time of the compiler.
+    pub timeout: Duration,
 }
 
 impl Order {
@@ -36,8 +39,12 @@ impl Order {
     pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut arguments = arguments.into_iter().skip(1);
         arguments.next().filter(|name| name == NAME)?;
-        let memory_limit = arguments.next()?.to_str()?.parse().ok()?;
-        Some(Self { memory_limit, compile_memory: arguments.next()?.to_str()?.parse().ok()? })
+        let mut number = || arguments.next()?.to_str()?.parse().ok();
+        Some(Self {
+            memory_limit: usize::try_from(number()?).ok()?,
+            compile_memory: u32::try_from(number()?).ok()?,
+            timeout: Duration::from_millis(number()?),
+        })
     }
 
     /// Has a module compiled.
@@ -45,7 +52,12 @@ impl Order {
         let stopped = |error: io::Error| Uncompiled::Stopped(error.to_string());
         // This very program, even if another one lies in its place by now.
         let mut compiler = Command::new("/proc/self/exe")
-            .args([NAME, &self.memory_limit.to_string(), &self.compile_memory.to_string()])
+            .arg(NAME)
+            .args([
+                self.memory_limit.to_string(),
+                self.compile_memory.to_string(),
+                self.timeout.as_millis().to_string(),
+            ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -77,7 +89,7 @@ impl Order {
         }
         let is_by = |signal: Signal| output.status.signal() == Some(signal.as_raw());
         if is_by(Signal::XCPU) {
-            return Err(Uncompiled::Timeout);
+            return Err(Uncompiled::Timeout(self.timeout));
         }
         // So Rust's allocator ends a process that gets nothing more.
         if is_by(Signal::ABORT) {
@@ -101,7 +113,7 @@ impl Order {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         set(Resource::Data, u64::from(self.compile_memory) << 20)?;
         // Whoever gave the order waits for less; this is for when nobody does any more.
-        set(Resource::Cpu, COMPILE_TIMEOUT.as_secs() * cpus)?;
+        set(Resource::Cpu, (self.timeout.as_secs() + 1) * cpus)?;
         set(Resource::Core, 0)?;
         Ok(())
     }

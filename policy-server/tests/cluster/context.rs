@@ -7,6 +7,7 @@ use proviso_e2e::{Cluster, Kubectl, Registry, until};
 use serde_json::{Value, json};
 
 use crate::support::stage::{Stage, ask, condition, revision, until_answered};
+use crate::support::wapc::Question;
 use crate::support::{PATIENCE, Server, cel, forbid, modules, wapc, with};
 
 const THINGS: &str = "example.com/v1";
@@ -104,13 +105,17 @@ async fn policies_of_every_engine_decide_by_an_object_as_it_is_now() -> Result<(
     let kind = json!({"api_version": "v1", "kind": "ConfigMap"});
     let get = json!({"name": "switch", "namespace": "default"});
     let asking = |operation: &str, request: &Value| {
-        wapc::asking(operation, &with(kind.clone(), request), r#""on":"yes""#, "off")
+        let request = &with(kind.clone(), request);
+        wapc::asking(&Question { namespace: "kubernetes", operation, request }, r#""on":"yes""#, "off")
     };
+    let request = &with(kind.clone(), &get);
+    let gets = Question { namespace: "kubernetes", operation: "get_resource", request };
     for (name, module) in [
         ("gets", &*asking("get_resource", &get)),
         ("gets-now", &*asking("get_resource", &with(get.clone(), &json!({"disable_cache": true})))),
         ("lists", &*asking("list_resources_by_namespace", &json!({"namespace": "default"}))),
         ("lists-all", &*asking("list_resources_all", &json!({"field_selector": "metadata.name=switch"}))),
+        ("command", &wapc::command_asking(&gets, r#""on":"yes""#, "off")),
         ("reading", READING),
     ] {
         stage.registry.push(name, "v1", Registry::MODULE, module).await?;
@@ -133,6 +138,7 @@ async fn policies_of_every_engine_decide_by_an_object_as_it_is_now() -> Result<(
         ("gets-now", with(with(wasm("gets-now"), &maps), &may_call)),
         ("lists", with(with(wasm("lists"), &maps), &may_call)),
         ("lists-all", with(with(wasm("lists-all"), &maps), &may_call)),
+        ("command", with(with(wasm("command"), &maps), &may_call)),
         ("opa", with(in_mode("opa"), &maps)),
         ("gatekeeper", with(in_mode("gatekeeper"), &maps)),
         ("rego", gatekeeper(LOOKS, "ConfigMap")),
@@ -140,6 +146,8 @@ async fn policies_of_every_engine_decide_by_an_object_as_it_is_now() -> Result<(
         // One gate is not enough.
         ("no-call", with(wasm("gets"), &maps)),
         ("no-kind", with(wasm("gets"), &may_call)),
+        ("command-no-call", with(wasm("command"), &maps)),
+        ("command-no-kind", with(wasm("command"), &may_call)),
         ("no-member", group("may_not()")),
         ("opa-no-kind", in_mode("opa")),
         ("gatekeeper-no-kind", in_mode("gatekeeper")),
@@ -147,9 +155,12 @@ async fn policies_of_every_engine_decide_by_an_object_as_it_is_now() -> Result<(
         stage.cluster.create(&revision(name, 1, &spec)).await?;
     }
     let server = stage.replica("default-0", &stage.path("cache")).await?;
-    let readers = ["gets", "gets-now", "lists", "lists-all", "opa", "gatekeeper", "rego", "group"].map(of_cluster);
+    let readers =
+        ["gets", "gets-now", "lists", "lists-all", "command", "opa", "gatekeeper", "rego", "group"].map(of_cluster);
     let readers = readers.each_ref().map(String::as_str);
-    let gated = ["no-call", "no-kind", "no-member", "opa-no-kind", "gatekeeper-no-kind"].map(of_cluster);
+    let gated =
+        ["no-call", "no-kind", "command-no-call", "command-no-kind", "no-member", "opa-no-kind", "gatekeeper-no-kind"]
+            .map(of_cluster);
     let gated = gated.each_ref().map(String::as_str);
     until_decided(&server, &readers, Some("off")).await?;
     for (command, denied) in [
@@ -206,7 +217,8 @@ async fn policies_decide_by_the_namespace_and_by_who_may_do_what() -> Result<()>
     let may_ask = json!({"hostCapabilities": ["kubernetes/can_i"]});
     let attributes = json!({"group": "", "resource": "secrets", "namespace": "default", "verb": "get"});
     let review = json!({"subject_access_review": {"user": "ann", "groups": null, "resource_attributes": attributes}});
-    let asks = wapc::asking("can_i", &review, r#""allowed":true"#, "off");
+    let can_i = Question { namespace: "kubernetes", operation: "can_i", request: &review };
+    let asks = wapc::asking(&can_i, r#""allowed":true"#, "off");
     stage.registry.push("asks", "v1", Registry::MODULE, &asks).await?;
     let asks = json!({"program": {"wasm": {"module": stage.module("asks:v1")}}});
     let secrets = "authorizer.group('').resource('secrets').namespace('default').check('get').allowed()";
@@ -255,4 +267,33 @@ async fn policies_decide_by_the_namespace_and_by_who_may_do_what() -> Result<()>
     ensure!(answer.response()["status"]["code"] == 500, "{}", answer.text);
     ensure!(answer.message().contains("kubernetes/can_i"), "{}", answer.text);
     Ok(())
+}
+
+#[tokio::test]
+async fn policies_decide_by_what_a_registry_has() -> Result<()> {
+    let stage = modules::Stage::start("decide-by-a-registry").await?;
+    let digest = stage.registry.push("app", "v1", Registry::MODULE, b"an image").await?;
+    let image = json!(format!("{}/app:v1", stage.registry.address()));
+    let question = Question { namespace: "oci", operation: "v1/manifest_digest", request: &image };
+    stage.registry.push("asks", "v1", Registry::MODULE, &wapc::asking(&question, &digest, "another")).await?;
+    stage
+        .registry
+        .push("command", "v1", Registry::MODULE, &wapc::command_asking(&question, &digest, "another"))
+        .await?;
+    let outdated = wapc::asking(&question, &digest.replace("sha256:", "sha256:0"), "another");
+    stage.registry.push("outdated", "v1", Registry::MODULE, &outdated).await?;
+    let wasm = |name: &str| json!({"program": {"wasm": {"module": stage.module(&format!("{name}:v1"))}}});
+    let may_ask = json!({"hostCapabilities": ["oci/*"]});
+    for (name, spec) in [
+        ("asks", with(wasm("asks"), &may_ask)),
+        ("command", with(wasm("command"), &may_ask)),
+        ("outdated", with(wasm("outdated"), &may_ask)),
+        ("no-call", wasm("asks")),
+        ("command-no-call", wasm("command")),
+    ] {
+        stage.cluster.create(&revision(name, 1, &spec)).await?;
+    }
+    let server = stage.replica("default-0", &stage.path("cache")).await?;
+    until_decided(&server, &["cluster.asks", "cluster.command"], None).await?;
+    until_decided(&server, &["cluster.outdated", "cluster.no-call", "cluster.command-no-call"], Some("another")).await
 }

@@ -51,6 +51,40 @@ async fn the_memory_of_a_compiler_is_what_the_flag_says() {
     server.until_details("compiling it takes more than 100 MiB of memory: make it smaller, or raise").await;
 }
 
+/// A module that takes its compiler about a second, and accepts its settings.
+fn long() -> Vec<u8> {
+    let function = format!("(func (param i32) {})", "(local.set 0 (i32.add (local.get 0) (i32.const 1)))".repeat(250));
+    wat::parse_str(format!(
+        r#"(module (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+            (memory (export "memory") 1) (data (i32.const 0) "{{\"valid\":true}}")
+            (func (export "__guest_call") (param i32 i32) (result i32)
+                (call $respond (i32.const 0) (i32.const 14)) (i32.const 1))
+            {})"#,
+        function.repeat(500)
+    ))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_module_that_takes_too_long_to_compile_is_given_up_and_tried_again() {
+    let folder = Folder::new();
+    folder.write("a.wasm", long());
+    folder.write("a.json", policy("a", &wasm("a.wasm")));
+    folder.write("good.json", policy("good", &forbid("true", "good")));
+    let server = Server::start(folder, &["--compile-timeout", "100ms"]).await;
+    let too_long = "CompileTimeout: spec.program.wasm: compiling it took longer than 100ms: make it smaller, or raise";
+    server.until_details(too_long).await;
+    server.until_details("[+] cluster.good generation 1 live").await;
+    let denied = server.post("/validate/cluster.a", pod("u", "x").to_string()).await;
+    assert!(denied.message().contains("CompileTimeout"), "{}", denied.text);
+    let rejected = [r#"result="rejected""#];
+    server.until("a second try", async || server.metric("proviso_rollouts_total", &rejected).await > 1.0).await;
+
+    // It is not the module's fault: with the time that it needs it is served.
+    let patient = Server::start(server.stop().await, &[]).await;
+    patient.until_details("[+] cluster.a generation 1 live").await;
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_a_module_is_said_in_the_compilers_words() {
     let folder = Folder::new();

@@ -12,7 +12,7 @@ use crate::support::{self, Ended, Folder, Server, forbid, pod, policy, run_to_en
 /// Any free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
 /// Every flag that has a variable of its own.
-const FLAGS: [&str; 28] = [
+const FLAGS: [&str; 29] = [
     "api-token-file",
     "manifests",
     "policy-server",
@@ -31,6 +31,7 @@ const FLAGS: [&str; 28] = [
     "evaluation-timeout",
     "memory-limit",
     "compile-memory",
+    "compile-timeout",
     "concurrency",
     "preview-queue",
     "shutdown-delay",

@@ -1,4 +1,4 @@
-//! waPC modules written as text, one misbehaviour each.
+//! waPC modules written as text, one misbehaviour each, and a WASI command that asks what one of them asks.
 
 use serde_json::{Value, json};
 
@@ -43,53 +43,122 @@ pub fn refusing_settings(words: &str) -> Vec<u8> {
     module("", &answer, "unreachable")
 }
 
-/// A module that asks Kubernetes this with every review, accepts where that is in the reply, and else denies with these words.
-pub fn asking(operation: &str, request: &Value, wanted: &str, words: &str) -> Vec<u8> {
+/// A module that asks its host this with every review, accepts where that is in the reply, and else denies with these words.
+pub fn asking(question: &Question<'_>, wanted: &str, words: &str) -> Vec<u8> {
     let accepted = json!({"accepted": true}).to_string();
     let denied = json!({"accepted": false, "message": words}).to_string();
-    let request = request.to_string();
-    let texts = [&accepted, &denied, "kubewarden", "kubernetes", operation, &request, wanted];
-    let mut end = VERDICT;
-    let [accepted, denied, binding, namespace, operation, request, sought] = texts.map(|text| {
-        let place = end;
-        end += text.len();
-        (place, text.len())
-    });
-    let bytes = |(place, length): (usize, usize)| format!("(i32.const {place}) (i32.const {length})");
-    let [accepted, denied] = [accepted, denied].map(bytes);
-    let asked = [binding, namespace, operation, request].map(bytes).join(" ");
-    let (place, length) = sought;
+    let (texts, [accepted, denied, sought]) = question.beside([&accepted, &denied, wanted]);
+    let [accepted, denied] = [accepted, denied].map(constants);
+    let asked = question.arguments();
+    let found = format!("(call $respond {accepted}) (return (i32.const 1))");
+    let search = searching(&format!("(i32.add (i32.const {REPLY}) (call $reply_length))"), sought, &found);
     let body = format!(
         "(local $at i32) (local $same i32)
         (if (call $ask {asked})
-            (then
-                (call $read (i32.const {REPLY}))
-                (local.set $at (i32.const {REPLY}))
-                (loop $search
-                    (local.set $same (i32.const 0))
-                    (block $differs
-                        (loop $compare
-                            (br_if $differs (i32.ne
-                                (i32.load8_u (i32.add (local.get $at) (local.get $same)))
-                                (i32.load8_u (i32.add (i32.const {place}) (local.get $same)))))
-                            (local.set $same (i32.add (local.get $same) (i32.const 1)))
-                            (br_if $compare (i32.lt_u (local.get $same) (i32.const {length}))))
-                        (call $respond {accepted})
-                        (return (i32.const 1)))
-                    (local.set $at (i32.add (local.get $at) (i32.const 1)))
-                    (br_if $search (i32.lt_u
-                        (local.get $at)
-                        (i32.add (i32.const {REPLY}) (call $reply_length)))))))
+            (then (call $read (i32.const {REPLY})) {search}))
         (call $respond {denied})
         (i32.const 1)"
     );
-    module(&texts.concat(), r#"{"valid":true}"#, &body)
+    module(&texts, r#"{"valid":true}"#, &body)
+}
+
+/// A WASI command that does the same. Whatever it is asked, it says that its settings are right.
+pub fn command_asking(question: &Question<'_>, wanted: &str, words: &str) -> Vec<u8> {
+    let accepted = json!({"accepted": true, "valid": true}).to_string();
+    let denied = json!({"accepted": false, "valid": true, "message": words}).to_string();
+    let (texts, [accepted, denied, sought]) = question.beside([&accepted, &denied, wanted]);
+    let [accepted, denied] = [accepted, denied].map(constants);
+    let (texts, asked) = (escaped(&texts), question.arguments());
+    let search = searching("(local.get $end)", sought, &format!("(call $say {accepted}) (return)"));
+    wat::parse_str(format!(
+        r#"(module
+            (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+            (import "host" "call" (func $ask (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+            (memory (export "memory") 4)
+            (data (i32.const {VERDICT}) "{texts}")
+            (func $say (param $at i32) (param $length i32)
+                (i32.store (i32.const 0) (local.get $at))
+                (i32.store (i32.const 4) (local.get $length))
+                (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8))))
+            (func (export "_start") (local $end i32) (local $at i32) (local $same i32)
+                (drop (call $ask {asked}))
+                (local.set $end (i32.const {REPLY}))
+                (loop $more
+                    (i32.store (i32.const 0) (local.get $end))
+                    (i32.store (i32.const 4) (i32.const 4096))
+                    (if (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)) (then unreachable))
+                    (local.set $end (i32.add (local.get $end) (i32.load (i32.const 8))))
+                    (br_if $more (i32.load (i32.const 8))))
+                {search}
+                (call $say {denied})))"#
+    ))
+    .unwrap()
+}
+
+/// What a policy asks its host.
+pub struct Question<'a> {
+    /// Such as `kubernetes`.
+    pub namespace: &'a str,
+    pub operation: &'a str,
+    pub request: &'a Value,
+}
+
+impl Question<'_> {
+    fn texts(&self) -> [String; 4] {
+        ["kubewarden".into(), self.namespace.into(), self.operation.into(), self.request.to_string()]
+    }
+
+    /// Where the texts of the question lie, as the host is told.
+    fn arguments(&self) -> String {
+        placed(VERDICT, &self.texts()).map(constants).join(" ")
+    }
+
+    /// The texts of the question with others after them, and where the others lie.
+    fn beside<const N: usize>(&self, others: [&str; N]) -> (String, [(usize, usize); N]) {
+        let own = self.texts().concat();
+        let places = placed(VERDICT + own.len(), &others);
+        (own + &others.concat(), places)
+    }
+}
+
+/// Place and length of texts that lie one after the other.
+fn placed<const N: usize>(mut start: usize, texts: &[impl AsRef<str>; N]) -> [(usize, usize); N] {
+    texts.each_ref().map(|text| {
+        let (place, length) = (start, text.as_ref().len());
+        start += length;
+        (place, length)
+    })
+}
+
+fn constants((place, length): (usize, usize)) -> String {
+    format!("(i32.const {place}) (i32.const {length})")
+}
+
+/// Looks for a text from [`REPLY`] to an end, with the locals `$at` and `$same`, and does this where it is found.
+fn searching(end: &str, (place, length): (usize, usize), found: &str) -> String {
+    format!(
+        "(local.set $at (i32.const {REPLY}))
+        (loop $search
+            (local.set $same (i32.const 0))
+            (block $differs
+                (loop $compare
+                    (br_if $differs (i32.ne
+                        (i32.load8_u (i32.add (local.get $at) (local.get $same)))
+                        (i32.load8_u (i32.add (i32.const {place}) (local.get $same)))))
+                    (local.set $same (i32.add (local.get $same) (i32.const 1)))
+                    (br_if $compare (i32.lt_u (local.get $same) (i32.const {length}))))
+                {found})
+            (local.set $at (i32.add (local.get $at) (i32.const 1)))
+            (br_if $search (i32.lt_u (local.get $at) {end})))"
+    )
+}
+
+fn escaped(text: &str) -> String {
+    text.bytes().flat_map(|byte| format!("\\{byte:02x}").into_bytes()).map(char::from).collect()
 }
 
 fn module(verdict: &str, settings: &str, body: &str) -> Vec<u8> {
-    let escaped = |text: &str| {
-        text.bytes().flat_map(|byte| format!("\\{byte:02x}").into_bytes()).map(char::from).collect::<String>()
-    };
     let (verdict, settings, settings_length) = (escaped(verdict), escaped(settings), settings.len());
     // The operation `validate_settings` has 17 letters, `validate` has 8.
     wat::parse_str(format!(

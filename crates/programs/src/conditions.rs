@@ -6,10 +6,11 @@ use proviso_core::Review;
 use proviso_engines::{CompileError, Deadline, EvaluationError, cel};
 use serde_json::{Map, Value};
 
-/// The conditions of a revision, at least one.
+/// The conditions of a policy, at least one.
 #[derive(Debug)]
 pub struct Conditions {
-    programs: Vec<cel::Program>,
+    /// By their names.
+    programs: Vec<(String, cel::Program)>,
 }
 
 impl Conditions {
@@ -22,27 +23,36 @@ impl Conditions {
             return Ok(None);
         }
         let programs = conditions.iter().enumerate().map(|(index, condition)| {
-            let validation = cel::Validation { expression: condition.expression.clone(), ..cel::Validation::default() };
-            cel::Program::compile(vec![validation], &Value::Object(Map::new())).map_err(|error| (index, error))
+            let program = compile(&condition.expression).map_err(|error| (index, error))?;
+            Ok((condition.name.clone(), program))
         });
         Ok(Some(Self { programs: programs.collect::<Result<_, _>>()? }))
     }
 
-    /// Whether one of them is false: then the others do not matter, as in Kubernetes.
+    /// The name of one that is false, if one is: then the others do not matter, as in Kubernetes.
     ///
     /// # Errors
-    /// When none is, and one comes to no decision.
-    pub async fn leave_out(&self, review: &Review, deadline: Deadline) -> Result<bool, EvaluationError> {
+    /// When none is, and one comes to no decision: its name, and why.
+    pub async fn leave_out(
+        &self,
+        review: &Review,
+        deadline: Deadline,
+    ) -> Result<Option<&str>, (&str, EvaluationError)> {
         let mut failed = None;
-        for program in &self.programs {
+        for (name, program) in &self.programs {
             match program.evaluate(review, deadline).await {
-                Ok(verdict) if !verdict.allowed => return Ok(true),
+                Ok(verdict) if !verdict.allowed => return Ok(Some(name)),
                 Ok(_) => {}
-                Err(error) => failed = Some(error),
+                Err(error) => failed = Some((name.as_str(), error)),
             }
         }
-        failed.map_or(Ok(false), Err)
+        failed.map_or(Ok(None), Err)
     }
+}
+
+fn compile(expression: &str) -> Result<cel::Program, CompileError> {
+    let validation = cel::Validation { expression: expression.to_owned(), ..cel::Validation::default() };
+    cel::Program::compile(vec![validation], &Value::Object(Map::new()))
 }
 
 #[cfg(test)]
@@ -66,7 +76,7 @@ mod tests {
             let conditions: Vec<_> = expressions.iter().map(condition).collect();
             let conditions = Conditions::compile(&conditions).unwrap().unwrap();
             let found = conditions.leave_out(&review, Deadline::after(Duration::from_secs(10))).await;
-            assert_eq!(found.ok(), wanted, "{expressions:?}");
+            assert_eq!(found.map(|by| by.is_some()).ok(), wanted, "{expressions:?}");
         }
         assert!(Conditions::compile(&[]).unwrap().is_none());
         let wrong = MatchCondition { name: "a".into(), expression: "object.".into() };
