@@ -11,6 +11,7 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Instant;
 
+use jiff::Timestamp;
 use proviso_core::matching::Labels;
 use proviso_core::{Divergence, Failure, Review, Verdict};
 use proviso_engines::EvaluationError;
@@ -35,6 +36,8 @@ pub struct Job {
     pub unsure: Vec<Arc<Experiment>>,
     pub namespaces: Arc<BTreeMap<String, Labels>>,
     pub review: Review,
+    /// When it came: the previews of several end in any order.
+    pub seen: Timestamp,
 }
 
 /// What the experiments are compared with.
@@ -167,7 +170,7 @@ async fn preview(job: &Job, experiment: &Experiment, verdict: impl Future<Output
     let duration = start.elapsed();
     let verdict = verdict.as_ref();
     let divergence = compare(&live, verdict, &job.review);
-    experiment.observe(divergence, &job.review, message(divergence, &live, verdict));
+    experiment.observe(divergence, &job.review, job.seen, message(divergence, &live, verdict));
     write(&line::Line::new(job, &live, experiment, verdict, divergence, duration));
 }
 

@@ -11,6 +11,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
+use jiff::Timestamp;
 use proviso_core::review::ReviewError;
 use proviso_core::{Action, Endpoint, Review, Target, Verdict};
 use proviso_http::shutdown::Phase;
@@ -157,13 +158,13 @@ impl Server {
             return Ok(json(StatusCode::OK, body.into()));
         }
         let (revision, policy) = (Arc::clone(revision), endpoint.policy);
-        let previews = self.previews.clone();
+        let (previews, seen) = (self.previews.clone(), Timestamp::now());
         let preview = move || {
             let Some(entry) = table.policies.get(&policy) else { return };
             let (experiments, unsure) = preview::riding(&table, entry, &revision, &review);
             if !experiments.is_empty() || !unsure.is_empty() {
                 let (live, namespaces) = (Live::Answered { revision, verdict }, Arc::clone(&table.namespaces));
-                previews.offer(Job { live, experiments, unsure, namespaces, review });
+                previews.offer(Job { live, experiments, unsure, namespaces, review, seen });
             }
         };
         Ok(json(StatusCode::OK, After::new(body, preview)))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use proviso_core::matching::Labels;
 use proviso_core::{Divergence, Enforcement, Match, PolicyId, Review};
 use proviso_crds::Reach;
@@ -164,10 +165,10 @@ impl Experiment {
     }
 
     /// Counts an evaluation. `message` is what the one of the two that denies says.
-    pub fn observe(&self, divergence: Divergence, review: &Review, message: Option<&str>) {
+    pub fn observe(&self, divergence: Divergence, review: &Review, seen: Timestamp, message: Option<&str>) {
         self.metrics.observe(divergence);
         if let Some(tally) = &self.tally {
-            tally.observe(divergence, review, message);
+            tally.observe(divergence, review, seen, message);
         }
     }
 

@@ -19,9 +19,9 @@ impl Tally {
         Self(Mutex::new(report))
     }
 
-    /// Counts an evaluation. `message` is what the one of the two that denies says.
-    pub fn observe(&self, divergence: Divergence, review: &Review, message: Option<&str>) {
-        let sample = (divergence != Divergence::Same).then(|| sample(divergence, review, message, now()));
+    /// Counts an evaluation about a request that came at `seen`. `message` is what the one of the two that denies says.
+    pub fn observe(&self, divergence: Divergence, review: &Review, seen: Timestamp, message: Option<&str>) {
+        let sample = (divergence != Divergence::Same).then(|| sample(divergence, review, message, Time(seen)));
         self.with(|report| {
             report.counts.count(divergence);
             if let Some(sample) = sample {
@@ -86,14 +86,15 @@ mod tests {
         });
         let review = Review::admission(json!({"request": request}).to_string().into()).unwrap();
         let tally = Tally::new(PreviewReport::new(now()));
-        tally.observe(Divergence::Same, &review, None);
-        tally.observe(Divergence::NewlyDenied, &review, Some(&"é".repeat(300)));
+        tally.observe(Divergence::Same, &review, Timestamp::UNIX_EPOCH, None);
+        tally.observe(Divergence::NewlyDenied, &review, Timestamp::UNIX_EPOCH, Some(&"é".repeat(300)));
         tally.drop_one();
         let report = tally.report();
         assert_eq!((report.counts.evaluated, report.counts.same, report.counts.dropped), (2, 1, 1));
         let [sample] = &report.samples[..] else { panic!("{report:?}") };
         assert_eq!((sample.kind.as_str(), sample.namespace.as_str()), ("Deployment.apps", "team"));
         assert_eq!((sample.user.as_str(), sample.name.as_str()), ("ann", "web"));
+        assert_eq!(sample.last_seen, Time(Timestamp::UNIX_EPOCH));
         assert_eq!(sample.message.chars().count(), MAX_MESSAGE);
         assert!(!serde_json::to_string(&report).unwrap().contains("secret"));
     }

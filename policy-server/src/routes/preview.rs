@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
+use jiff::Timestamp;
 use proviso_core::matching::Coverage;
 use proviso_core::{PreviewEndpoint, Review, Verdict};
 
@@ -107,6 +108,7 @@ impl Server {
             unsure: Vec::new(),
             namespaces: Arc::clone(&table.namespaces),
             review,
+            seen: Timestamp::now(),
         };
         let previews = self.previews.clone();
         Ok(json(StatusCode::OK, After::new(answer, move || previews.offer(job))))
