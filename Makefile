@@ -113,6 +113,6 @@ node-tools: harness
 
 # As the rest of a command that found something missing.
 install = { echo "installing $(1)"; \
-	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && apt-get install -yq $(1); \
-	  else sudo apt-get update -q && sudo apt-get install -yq $(1); fi || \
+	  sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	  $$sudo apt-get update -q && $$sudo apt-get install -yq -o DPkg::Lock::Timeout=120 $(1) || \
 	  { echo "install $(1) by the means of your system, then try again"; exit 1; }; }
