@@ -81,9 +81,10 @@ fn lock(name: &str) -> Result<File> {
     lock.with_context(|| path.display().to_string())
 }
 
-/// Cargo's target folder: the one above this program that Cargo has marked.
+/// Cargo's target folder: the one above this program that Cargo has marked. The tag it gives only to one that it has made.
 fn target_folder() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
-    let folder = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());
+    let is_marked = |folder: &Path| ["CACHEDIR.TAG", ".rustc_info.json"].iter().any(|mark| folder.join(mark).exists());
+    let folder = program.ancestors().find(|folder| is_marked(folder));
     folder.map(Path::to_owned).with_context(|| format!("{} is not in Cargo's target folder", program.display()))
 }
