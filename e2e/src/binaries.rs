@@ -164,17 +164,19 @@ impl Programs {
     }
 }
 
-/// Builds what is missing and prints a table of what there is; only what [`Programs::find`] finds, or all.
+/// Builds what is missing and prints a table of what there is: all, or what control planes need, and the registry that stands
+/// beside them.
 ///
 /// # Errors
 /// As [`Component::folder`].
 pub fn show(control_plane: bool) -> Result<()> {
     let assets = Programs::assets().filter(|_| control_plane);
-    let components = if control_plane { &[Component::Etcd, Component::Kubernetes][..] } else { &Component::ALL };
+    let beside = [Component::Etcd, Component::Kubernetes, Component::Registry];
+    let components = if control_plane { &beside[..] } else { &Component::ALL };
     let mut table = std::io::stdout().lock();
     writeln!(table, "{:<12}{:<10}FOLDER", "COMPONENT", "VERSION")?;
     for component in components {
-        let (version, folder) = match &assets {
+        let (version, folder) = match assets.as_ref().filter(|_| *component != Component::Registry) {
             Some(assets) => ("?".to_owned(), assets.clone()),
             None => (component.version()?, component.folder()?),
         };

@@ -76,7 +76,8 @@ impl Registry {
         }
         let file = folder.path().join("registry.yaml");
         std::fs::write(&file, serde_yaml::to_string(&configuration)?)?;
-        let program = Component::Registry.folder()?.join("registry");
+        // Building it must not hold up what goes on beside it.
+        let program = tokio::task::spawn_blocking(|| Component::Registry.folder()).await??.join("registry");
         let invocation = Invocation::new(program)
             .argument("serve")
             .argument(file)
