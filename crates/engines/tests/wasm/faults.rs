@@ -7,15 +7,11 @@ use proviso_core::Verdict;
 use proviso_engines::wasm::ExecutionMode::{self, Gatekeeper, KubewardenWapc, Opa, Wasi};
 use proviso_engines::wasm::Program;
 use proviso_engines::{CompileError, Deadline, EvaluationError};
-use tokio::time::timeout;
 
 use crate::command::Command;
 use crate::guest::{ENGINE, Guest, create, failure, load, soon};
 use crate::rego::Rego;
 use crate::world::World;
-
-/// What nothing takes that ends at all.
-const AMPLE: Duration = Duration::from_mins(1);
 
 const MODES: [ExecutionMode; 4] = [KubewardenWapc, Opa, Gatekeeper, Wasi];
 
@@ -92,8 +88,9 @@ async fn an_endless_loop_ends_in_time_while_others_are_answered() {
             }
         };
         assert_eq!(result, Err(EvaluationError::DeadlineExceeded), "{mode}");
-        assert!(start.elapsed() >= budget, "{mode}: {:?}", start.elapsed());
-        assert!(answered > 0, "{mode}");
+        let elapsed = start.elapsed();
+        assert!(elapsed >= budget && elapsed < budget + Duration::from_millis(250), "{mode}: {elapsed:?}");
+        assert!(answered >= 5, "{mode}: {answered}");
     }
 }
 
@@ -136,19 +133,21 @@ async fn a_host_that_hangs_ends_with_the_policys_deadline() {
             KubewardenWapc | Wasi => format!("(drop (call {function} {name} {name} {name} {name}))"),
         };
         let program = program(mode, &code, r#"(data (i32.const 2000) "hang")"#).with_host(host.clone());
-        let result = timeout(AMPLE, program.evaluate(&create(), Deadline::after(budget))).await;
-        assert_eq!(result, Ok(Err(EvaluationError::DeadlineExceeded)), "{mode}");
+        let start = Instant::now();
+        let result = program.evaluate(&create(), Deadline::after(budget)).await;
+        assert_eq!(result, Err(EvaluationError::DeadlineExceeded), "{mode}");
+        assert!(start.elapsed() < budget + Duration::from_millis(250), "{mode}: {:?}", start.elapsed());
     }
 }
 
 #[tokio::test]
 async fn a_builtin_that_takes_long_ends_with_the_policys_deadline() {
-    // A million addresses take far longer than all that is granted, and this asks for them again and again.
+    // A million addresses, again and again.
     let body = "(loop (drop (call $builtin1 (i32.const 7) (i32.const 0) (i32.const 2048))) (br 0)) (i32.const 0)";
     let rego = Rego::evaluating(body).naming(r#"{"net.cidr_expand":7}"#).text(2048, r#""10.0.0.0/12""#);
     let (program, budget) = (rego.program(Opa), Duration::from_millis(100));
     let start = Instant::now();
     let result = program.evaluate(&create(), Deadline::after(budget)).await;
     assert_eq!(result, Err(EvaluationError::DeadlineExceeded));
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < budget + Duration::from_millis(250), "{:?}", start.elapsed());
 }
