@@ -164,7 +164,7 @@ impl Experiment {
         !self.revision.enabled || self.revision.reach == live.reach
     }
 
-    /// Counts an evaluation. `message` is what the one of the two that denies says.
+    /// Counts an evaluation about a request that came at `seen`. `message` is what the one of the two that denies says.
     pub fn observe(&self, divergence: Divergence, review: &Review, seen: Timestamp, message: Option<&str>) {
         self.metrics.observe(divergence);
         if let Some(tally) = &self.tally {

@@ -11,12 +11,10 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::policies::{compile, review_of, validation};
+use super::policies::{AMPLE, compile, review_of, validation};
 use super::world::World;
 
 const BUDGET: Duration = Duration::from_millis(200);
-/// What nothing takes that ends at all.
-const AMPLE: Duration = Duration::from_mins(1);
 /// More than a program has places.
 const MANY: usize = 200;
 const ASKING: [&str; 2] = ["authorizer.requestResource.check('get').allowed()", "namespaceObject == null || true"];

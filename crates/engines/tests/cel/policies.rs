@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::world::World;
 
-const AMPLE: Duration = Duration::from_mins(1);
+/// What nothing takes that ends at all.
+pub const AMPLE: Duration = Duration::from_mins(1);
 
 pub fn review_of(kind: &str, namespace: &str) -> Review {
     let resource = format!("{}s", kind.to_lowercase());

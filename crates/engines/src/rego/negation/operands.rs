@@ -1,6 +1,6 @@
 //! What a negated expression consists of: which of it may be undefined, and is assigned before.
 
-use regorus::unstable::{BoolOp, Expr, Ref};
+use regorus::unstable::{BoolOp, Expr};
 
 use super::super::syntax::{Part, at, parts};
 use super::{Edit, Rewriting};
@@ -15,12 +15,12 @@ impl Rewriting<'_> {
                 edits.extend(self.inside(rhs, before)?);
                 Ok(edits)
             }
-            Expr::Call { params, .. } => self.arguments(params, false, before),
+            Expr::Call { params, .. } => self.all_hoisted(params.iter().map(AsRef::as_ref), false, before),
             Expr::BoolExpr { .. }
             | Expr::ArithExpr { .. }
             | Expr::BinExpr { .. }
             | Expr::UnaryExpr { .. }
-            | Expr::Membership { .. } => self.operands(expression, false, before),
+            | Expr::Membership { .. } => self.all_hoisted(operands(expression), false, before),
             _ => self.inside(expression, before),
         }
     }
@@ -33,30 +33,16 @@ impl Rewriting<'_> {
         }
     }
 
-    fn arguments(
+    /// Each of these as [`Self::hoisted`].
+    fn all_hoisted<'e>(
         &mut self,
-        arguments: &[Ref<Expr>],
+        expressions: impl IntoIterator<Item = &'e Expr>,
         nested: bool,
         before: &mut Vec<String>,
     ) -> Result<Vec<Edit>, CompileError> {
         let mut edits = Vec::new();
-        for argument in arguments {
-            edits.extend(self.hoisted(argument, nested, before)?);
-        }
-        Ok(edits)
-    }
-
-    fn operands(
-        &mut self,
-        expression: &Expr,
-        nested: bool,
-        before: &mut Vec<String>,
-    ) -> Result<Vec<Edit>, CompileError> {
-        let mut edits = Vec::new();
-        for part in parts(expression) {
-            if let Part::Expression(operand) = part {
-                edits.extend(self.hoisted(operand, nested, before)?);
-            }
+        for expression in expressions {
+            edits.extend(self.hoisted(expression, nested, before)?);
         }
         Ok(edits)
     }
@@ -94,16 +80,16 @@ impl Rewriting<'_> {
             Expr::RefDot { .. } | Expr::RefBrack { .. } => self.indexes(expression, nested, before)?,
             Expr::Call { params, .. } => {
                 self.check_walk(expression)?;
-                self.arguments(params, true, before)?
+                self.all_hoisted(params.iter().map(AsRef::as_ref), true, before)?
             }
             Expr::UnaryExpr { expr, .. } if matches!(expr.as_ref(), Expr::Number { .. }) => return Ok(Vec::new()),
             Expr::BoolExpr { .. }
             | Expr::ArithExpr { .. }
             | Expr::BinExpr { .. }
             | Expr::UnaryExpr { .. }
-            | Expr::Membership { .. } => self.operands(expression, true, before)?,
+            | Expr::Membership { .. } => self.all_hoisted(operands(expression), true, before)?,
             Expr::Array { .. } | Expr::Set { .. } | Expr::Object { .. } => {
-                return self.operands(expression, nested, before);
+                return self.all_hoisted(operands(expression), nested, before);
             }
             _ => return self.expression(expression),
         };
@@ -117,4 +103,12 @@ impl Rewriting<'_> {
         });
         Ok(vec![(start, end, name)])
     }
+}
+
+/// The expressions that one consists of.
+fn operands(expression: &Expr) -> impl Iterator<Item = &Expr> {
+    parts(expression).into_iter().filter_map(|part| match part {
+        Part::Expression(operand) => Some(operand),
+        Part::Query(_) => None,
+    })
 }
