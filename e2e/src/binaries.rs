@@ -4,125 +4,105 @@
 //!   `kube-controller-manager` in it, namespaces are not emptied and there are no default service accounts.
 //! - `PROVISO_E2E_CACHE`: the folder of the cache; default `$XDG_CACHE_HOME/proviso-e2e`, else `~/.cache/proviso-e2e`.
 
-mod build;
-
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, ensure};
-use sha2::{Digest as _, Sha256};
 
-/// A Go module of `e2e/go/` and what comes out of it.
+use crate::say;
+
+/// Programs that are built together: what one kind of test needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Component {
-    /// `etcd`
-    Etcd,
-    /// `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kube-proxy`, `kubelet`, `kubectl`
-    Kubernetes,
-    /// `helm`
-    Helm,
-    /// `coredns`
-    CoreDns,
+pub enum Tier {
+    /// `etcd`, `kube-apiserver`, `kube-controller-manager`, `kubectl`
+    ControlPlane,
     /// `registry`, the OCI registry of the distribution project
     Registry,
-    /// `pod`, our own: what runs in pods where it does not matter what runs there
-    Pod,
+    /// `kubelet`, `kube-proxy`, `kube-scheduler`, `helm`, `coredns`, and our own `pod`: what runs in pods where it does not
+    /// matter what runs there
+    Node,
 }
 
-impl Component {
-    pub const ALL: [Self; 6] = [Self::Etcd, Self::Kubernetes, Self::Helm, Self::CoreDns, Self::Registry, Self::Pod];
+impl Tier {
+    pub const ALL: [Self; 3] = [Self::ControlPlane, Self::Registry, Self::Node];
 
-    /// Its folder in `e2e/go/`.
+    /// Its name for `go/build.sh`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Etcd => "etcd",
-            Self::Kubernetes => "kubernetes",
-            Self::Helm => "helm",
-            Self::CoreDns => "coredns",
+            Self::ControlPlane => "control-plane",
             Self::Registry => "registry",
-            Self::Pod => "pod",
+            Self::Node => "node",
         }
     }
 
-    /// The module whose version is the component's; none if it is our own.
-    fn module(self) -> Option<&'static str> {
+    /// The projects that it is built from, and the Go modules whose versions are theirs.
+    fn components(self) -> &'static [(&'static str, &'static str)] {
+        const KUBERNETES: (&str, &str) = ("kubernetes", "k8s.io/kubernetes");
         match self {
-            Self::Etcd => Some("go.etcd.io/etcd/server/v3"),
-            Self::Kubernetes => Some("k8s.io/kubernetes"),
-            Self::Helm => Some("helm.sh/helm/v4"),
-            Self::CoreDns => Some("github.com/coredns/coredns"),
-            Self::Registry => Some("github.com/distribution/distribution/v3"),
-            Self::Pod => None,
+            Self::ControlPlane => &[KUBERNETES, ("etcd", "go.etcd.io/etcd/server/v3")],
+            Self::Registry => &[("distribution", "github.com/distribution/distribution/v3")],
+            Self::Node => &[KUBERNETES, ("helm", "helm.sh/helm/v4"), ("coredns", "github.com/coredns/coredns")],
         }
     }
 
-    /// The files that it provides, the one that is built first.
-    fn programs(self) -> &'static [&'static str] {
-        match self {
-            Self::Kubernetes => &[
-                "kubernetes",
-                "kube-apiserver",
-                "kube-controller-manager",
-                "kube-scheduler",
-                "kube-proxy",
-                "kubelet",
-                "kubectl",
-            ],
-            Self::Etcd => &["etcd"],
-            Self::Helm => &["helm"],
-            Self::CoreDns => &["coredns"],
-            Self::Registry => &["registry"],
-            Self::Pod => &["pod"],
-        }
+    /// The versions that `go.mod` pins, such as `kubernetes v1.36.3, etcd v3.6.16`.
+    fn versions(self) -> Result<String> {
+        let versions = self.components().iter().map(|(name, module)| Ok(format!("{name} {}", version(module)?)));
+        Ok(versions.collect::<Result<Vec<_>>>()?.join(", "))
     }
 
-    fn source(self) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(self.name())
-    }
-
-    /// The version that `go.mod` pins, such as `v1.36.3`; this crate's if the component is our own.
-    ///
-    /// # Errors
-    /// If `go.mod` is missing or does not require the module.
-    pub fn version(self) -> Result<String> {
-        let Some(module) = self.module() else { return Ok(format!("v{}", env!("CARGO_PKG_VERSION"))) };
-        let path = self.source().join("go.mod");
-        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let words: Vec<&str> = text.split_whitespace().collect();
-        let required = words.windows(2).find(|pair| pair[0] == module && pair[1].starts_with('v'));
-        let version = required.map(|pair| pair[1].to_owned());
-        version.with_context(|| format!("{} does not require {module}", path.display()))
-    }
-
-    /// The folder of the component's programs; builds them if they are not in the cache.
+    /// The folder of its programs; builds them if they are not in the cache.
     ///
     /// # Errors
     /// If Go is missing or too old, or the build fails: the message says what to do.
     pub fn folder(self) -> Result<PathBuf> {
-        let folder = cache()?.join(format!("{}-{}-{}", self.name(), self.version()?, self.digest()?));
-        if !folder.exists() {
-            build::build(self, &folder)?;
+        static FOLDERS: [OnceLock<PathBuf>; Tier::ALL.len()] = [const { OnceLock::new() }; Tier::ALL.len()];
+        let known = &FOLDERS[self as usize];
+        if let Some(folder) = known.get() {
+            return Ok(folder.clone());
         }
-        Ok(folder)
+        let folder = build(self)?;
+        Ok(known.get_or_init(|| folder).clone())
     }
+}
 
-    /// What the programs depend on: the sources here, which pin all others, and the way of building.
-    fn digest(self) -> Result<String> {
-        let mut hash = Sha256::new();
-        for file in ["go.mod", "go.sum", "main.go"] {
-            let path = self.source().join(file);
-            // Not all have a program of their own.
-            if path.exists() {
-                let content = std::fs::read(&path).with_context(|| path.display().to_string())?;
-                hash.update((content.len() as u64).to_be_bytes());
-                hash.update(content);
-            }
-        }
-        hash.update(include_str!("binaries/build.rs"));
-        hash.update(std::env::consts::ARCH);
-        Ok(crate::hexadecimal(&hash.finalize()[..6]))
+/// Runs `go/build.sh`, which says how far it is, and prints the folder.
+fn build(tier: Tier) -> Result<PathBuf> {
+    let mut child = Command::new(source().join("build.sh"))
+        .arg(tier.name())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("e2e/go/build.sh")?;
+    let mut said = Vec::new();
+    for line in BufReader::new(child.stderr.take().context("its stderr")?).lines() {
+        said.push(line?);
+        said.last().into_iter().for_each(|line| say(line));
     }
+    let mut folder = String::new();
+    child.stdout.take().context("its stdout")?.read_to_string(&mut folder)?;
+    let status = child.wait()?;
+    ensure!(status.success(), "the programs of the {} are missing ({status}):\n{}", tier.name(), said.join("\n"));
+    Ok(folder.trim_end().into())
+}
+
+/// The folder of the Go module.
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("go")
+}
+
+/// The version of a module that `go.mod` pins, such as `v1.36.3`.
+fn version(module: &str) -> Result<String> {
+    let path = source().join("go.mod");
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let required = words.windows(2).find(|pair| pair[0] == module && pair[1].starts_with('v'));
+    let version = required.map(|pair| pair[1].to_owned());
+    version.with_context(|| format!("{} does not require {module}", path.display()))
 }
 
 /// What a control plane consists of.
@@ -139,18 +119,26 @@ impl Programs {
         std::env::var_os("KUBEBUILDER_ASSETS").filter(|value| !value.is_empty()).map(PathBuf::from)
     }
 
-    /// Finds or builds them.
+    /// Finds them in the cache, or builds them.
+    ///
+    /// # Errors
+    /// As [`Tier::folder`].
+    pub(crate) fn build() -> Result<Self> {
+        let folder = Tier::ControlPlane.folder()?;
+        Ok(Self {
+            etcd: folder.join("etcd"),
+            kube_apiserver: folder.join("kube-apiserver"),
+            kube_controller_manager: Some(folder.join("kube-controller-manager")),
+        })
+    }
+
+    /// Finds them where the user says, else as [`Self::build`].
     ///
     /// # Errors
     /// If they are not there and cannot be built.
     pub fn find() -> Result<Self> {
         let Some(assets) = Self::assets() else {
-            let kubernetes = Component::Kubernetes.folder()?;
-            return Ok(Self {
-                etcd: Component::Etcd.folder()?.join("etcd"),
-                kube_apiserver: kubernetes.join("kube-apiserver"),
-                kube_controller_manager: Some(kubernetes.join("kube-controller-manager")),
-            });
+            return Self::build();
         };
         for program in ["etcd", "kube-apiserver"] {
             ensure!(assets.join(program).exists(), "KUBEBUILDER_ASSETS: there is no {program} in {}", assets.display());
@@ -168,29 +156,20 @@ impl Programs {
 /// beside them.
 ///
 /// # Errors
-/// As [`Component::folder`].
+/// As [`Tier::folder`].
 pub fn show(control_plane: bool) -> Result<()> {
     let assets = Programs::assets().filter(|_| control_plane);
-    let beside = [Component::Etcd, Component::Kubernetes, Component::Registry];
-    let components = if control_plane { &beside[..] } else { &Component::ALL };
+    let tiers = if control_plane { &[Tier::ControlPlane, Tier::Registry][..] } else { &Tier::ALL };
     let mut table = std::io::stdout().lock();
-    writeln!(table, "{:<12}{:<10}FOLDER", "COMPONENT", "VERSION")?;
-    for component in components {
-        let (version, folder) = match assets.as_ref().filter(|_| *component != Component::Registry) {
+    writeln!(table, "{:<15}{:<50}FOLDER", "TIER", "VERSIONS")?;
+    for tier in tiers {
+        let (versions, folder) = match assets.as_ref().filter(|_| *tier == Tier::ControlPlane) {
             Some(assets) => ("?".to_owned(), assets.clone()),
-            None => (component.version()?, component.folder()?),
+            None => (tier.versions()?, tier.folder()?),
         };
-        writeln!(table, "{:<12}{version:<10}{}", component.name(), folder.display())?;
+        writeln!(table, "{:<15}{versions:<50}{}", tier.name(), folder.display())?;
     }
     Ok(())
-}
-
-fn cache() -> Result<PathBuf> {
-    let named = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
-    named("PROVISO_E2E_CACHE")
-        .or_else(|| Some(named("XDG_CACHE_HOME")?.join("proviso-e2e")))
-        .or_else(|| Some(named("HOME")?.join(".cache/proviso-e2e")))
-        .context("set PROVISO_E2E_CACHE to a folder for the binaries of Kubernetes: there is no HOME")
 }
 
 #[cfg(test)]
@@ -199,16 +178,13 @@ mod tests {
 
     #[test]
     fn versions_are_those_that_the_documentation_promises() -> Result<()> {
-        for (component, promised) in [
-            (Component::Kubernetes, "v1.36."),
-            (Component::Etcd, "v3.6."),
-            (Component::Helm, "v4."),
-            (Component::CoreDns, "v1."),
-            (Component::Registry, "v3."),
-            (Component::Pod, "v0."),
-        ] {
-            let version = component.version()?;
-            assert!(version.starts_with(promised), "{component:?} is {version}");
+        let pinned: Vec<_> = Tier::ALL.into_iter().flat_map(Tier::components).collect();
+        for (component, promised) in
+            [("kubernetes", "v1.36."), ("etcd", "v3.6."), ("helm", "v4."), ("coredns", "v1."), ("distribution", "v3.")]
+        {
+            let (_, module) = pinned.iter().find(|(name, _)| *name == component).context(component)?;
+            let version = version(module)?;
+            assert!(version.starts_with(promised), "{component} is {version}");
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, Client, Config};
+use tokio::sync::OnceCell;
 
 pub use api_server::ApiServer;
 use etcd::Etcd;
@@ -92,6 +93,16 @@ impl ControlPlane {
         Self::start_in(Place::loopback(), Folder::new(name)?, programs, options).await
     }
 
+    /// The control plane that the tests of this program share; the first that asks starts it. Each test works in a
+    /// namespace of its own, and leaves the processes alone. They end with the program.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn shared(name: &str) -> Result<&'static Self> {
+        static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
+        SHARED.get_or_try_init(|| Self::start(name)).await
+    }
+
     pub(crate) async fn start_in(place: Place, folder: Folder, programs: Programs, options: Options) -> Result<Self> {
         let secrets = Secrets::new(&folder.path().join("pki"))?;
         let etcd = Etcd::start(&place, &folder, &programs, &secrets).await?;
@@ -130,6 +141,12 @@ impl ControlPlane {
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         self.api_servers[0].kubeconfig()
+    }
+
+    /// The address of the first API server: `https://host:port`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.api_servers[0].url()
     }
 
     /// An administrator's client of the first API server.

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::{Result, bail};
 use tokio::process::Command;
 
-use crate::binaries::Component;
+use crate::binaries::Tier;
 
 /// Helm for one cluster.
 #[derive(Debug, Clone)]
@@ -21,7 +21,7 @@ impl Helm {
     /// # Errors
     /// If Helm is missing and cannot be built.
     pub fn new(kubeconfig: &Path) -> Result<Self> {
-        Ok(Self { program: Component::Helm.folder()?.join("helm"), kubeconfig: kubeconfig.to_owned() })
+        Ok(Self { program: Tier::Node.folder()?.join("helm"), kubeconfig: kubeconfig.to_owned() })
     }
 
     /// Runs it with these arguments; what it wrote to stdout.

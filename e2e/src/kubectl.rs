@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::{Result, bail};
 use tokio::process::Command;
 
-use crate::binaries::Component;
+use crate::binaries::Tier;
 
 /// kubectl for one cluster and one user.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ impl Kubectl {
         let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(|folder| PathBuf::from(folder).join("kubectl"));
         let program = match assets.filter(|program| program.exists()) {
             Some(program) => program,
-            None => Component::Kubernetes.folder()?.join("kubectl"),
+            None => Tier::ControlPlane.folder()?.join("kubectl"),
         };
         Ok(Self { program, kubeconfig: kubeconfig.to_owned(), user: Vec::new() })
     }

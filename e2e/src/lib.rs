@@ -17,6 +17,7 @@ mod helm;
 mod image;
 mod kubeconfig;
 mod kubectl;
+pub mod manifests;
 mod node;
 pub mod pki;
 mod port;

@@ -22,7 +22,7 @@ use host::Host;
 use inside::Inside;
 use namespaces::Namespaces;
 
-use crate::binaries::{Component, Programs};
+use crate::binaries::{Programs, Tier};
 use crate::control_plane::{ControlPlane, Options, PATIENCE, Place};
 use crate::process::Process;
 use crate::registry::{Access, Registry};
@@ -70,7 +70,7 @@ impl Node {
     /// If this is not root, a program is missing and named, or a build fails.
     pub fn prepare() -> Result<()> {
         Host::find()?;
-        Component::ALL.into_iter().try_for_each(|component| component.folder().map(drop))
+        Tier::ALL.into_iter().try_for_each(|tier| tier.folder().map(drop))
     }
 
     /// Starts one and waits until it is Ready; its files are in `target/e2e/<name>/`.
@@ -80,15 +80,11 @@ impl Node {
     pub async fn start(name: &str) -> Result<Self> {
         let host = Host::find()?;
         // Building them takes minutes: first, before anything waits for anything else.
-        let kubernetes = Component::Kubernetes.folder()?;
-        let pod = Component::Pod.folder()?.join("pod");
+        let programs = Programs::build()?;
+        let tier = Tier::Node.folder()?;
+        let pod = tier.join("pod");
         let images = [Image::new(runtime::PAUSE).file(&pod, "/pod").entrypoint(["/pod"]), dns::image()?];
-        Component::Registry.folder()?;
-        let programs = Programs {
-            etcd: Component::Etcd.folder()?.join("etcd"),
-            kube_apiserver: kubernetes.join("kube-apiserver"),
-            kube_controller_manager: Some(kubernetes.join("kube-controller-manager")),
-        };
+        Tier::Registry.folder()?;
 
         let folder = Folder::new(name)?;
         let cgroups = Cgroups::new(folder.path())?;
@@ -100,7 +96,7 @@ impl Node {
         let (tars, log) = (folder.path().join("images"), folder.log("images"));
         let whole = async {
             let control_plane = ControlPlane::start_in(place, folder, programs, Options::default()).await?;
-            let mut processes = inside.start_all(&kubernetes, &control_plane)?;
+            let mut processes = inside.start_all(&tier, &control_plane)?;
             until_ready(&control_plane, &mut processes).await?;
             Ok((control_plane, processes))
         };

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use std::net::Ipv4Addr;
 
-use crate::binaries::Component;
+use crate::binaries::Tier;
 use crate::control_plane::{PATIENCE, Place};
 use crate::pki::Identity;
 use crate::port::Port;
@@ -77,7 +77,7 @@ impl Registry {
         let file = folder.path().join("registry.yaml");
         std::fs::write(&file, serde_yaml::to_string(&configuration)?)?;
         // Building it must not hold up what goes on beside it.
-        let program = tokio::task::spawn_blocking(|| Component::Registry.folder()).await??.join("registry");
+        let program = tokio::task::spawn_blocking(|| Tier::Registry.folder()).await??.join("registry");
         let invocation = Invocation::new(program)
             .argument("serve")
             .argument(file)

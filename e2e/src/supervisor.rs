@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::binaries::{Component, Programs};
+use crate::binaries::{Programs, Tier};
 use crate::{ControlPlane, Folder, Node, say, until};
 
 /// A start waits for several things, each within bounds of its own.
@@ -155,11 +155,10 @@ impl Cluster {
             Self::Node(node) => (node.kubeconfig(), Some(node)),
             Self::ControlPlane(plane) => (plane.kubeconfig(), None),
         };
-        let kubectl =
-            Programs::assets().filter(|_| more.is_none()).map_or_else(|| Component::Kubernetes.folder(), Ok)?;
+        let kubectl = Programs::assets().filter(|_| more.is_none()).map_or_else(|| Tier::ControlPlane.folder(), Ok)?;
         let mut folders = vec![kubectl.display().to_string()];
         if more.is_some() {
-            folders.push(Component::Helm.folder()?.display().to_string());
+            folders.push(Tier::Node.folder()?.display().to_string());
         }
         let mut usage =
             format!("export KUBECONFIG={}\nexport PATH={}:$PATH\n", kubeconfig.display(), folders.join(":"));

@@ -70,7 +70,9 @@ impl ApiServer {
             .flag("requestheader-group-headers", "X-Remote-Group")
             .flag("requestheader-extra-headers-prefix", "X-Remote-Extra-")
             .flag("proxy-client-cert-file", &front_proxy_client.certificate)
-            .flag("proxy-client-key-file", &front_proxy_client.key);
+            .flag("proxy-client-key-file", &front_proxy_client.key)
+            // A fifth less CPU time until it serves, for 120 MB more memory.
+            .variable("GOGC", "400");
         if place.address().is_loopback() {
             // Nobody but us needs an endpoint of the Service `kubernetes`, and loopback may not be one.
             invocation = invocation.flag("endpoint-reconciler-type", "none");

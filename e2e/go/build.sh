@@ -1,0 +1,178 @@
+#!/usr/bin/env bash
+# Prints the folder of the programs of each tier that is named, and builds those that are not in the cache:
+#
+#   build.sh control-plane   etcd, kube-apiserver, kube-controller-manager, kubectl
+#   build.sh registry        registry
+#   build.sh node            kubelet, kube-proxy, kube-scheduler, helm, coredns, pod
+#
+# The cache is PROVISO_E2E_CACHE, else $XDG_CACHE_HOME/proviso-e2e, else ~/.cache/proviso-e2e. The name of a folder has a
+# digest of what the programs depend on: this file, their main packages, and go.mod and go.sum, which pin all others.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+PROGRESS_SECONDS=15
+
+say() { echo "$*" >&2; }
+fail() { say "$*"; exit 1; }
+
+# version MODULE: the version that go.mod requires.
+version() {
+	awk -v module="$1" '$1 == module && $2 ~ /^v/ { print $2; exit }' go.mod
+}
+
+# A tier has main packages, each built to a program of the same name, and links: `name:program`.
+describe() {
+	case $1 in
+	control-plane)
+		component=k8s.io/kubernetes
+		packages=(kubernetes-control-plane)
+		links=({etcd,kube-apiserver,kube-controller-manager,kubectl}:kubernetes-control-plane)
+		;;
+	registry)
+		component=github.com/distribution/distribution/v3
+		packages=(registry)
+		links=()
+		;;
+	node)
+		component=k8s.io/kubernetes
+		packages=(kubernetes-node coredns pod)
+		links=({kubelet,kube-proxy,kube-scheduler,helm}:kubernetes-node)
+		;;
+	*) fail "there is no tier $1: name control-plane, registry or node" ;;
+	esac
+}
+
+digest() {
+	{ uname -m; sha256sum build.sh go.mod go.sum "${packages[@]/%//main.go}"; } | sha256sum | head -c 12
+}
+
+# The remedy is the same for no Go and an old one.
+check_go() {
+	local needed found remedy
+	needed=$(awk '$1 == "go" { print $2; exit }' go.mod)
+	remedy="Kubernetes is built from source for the tests: install Go ${needed%.*} or later (https://go.dev/doc/install), or set \
+KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, or PROVISO_E2E_KUBECONFIG to use a cluster of yours"
+	command -v go >/dev/null || fail "there is no \`go\` in PATH. $remedy"
+	# Not here: an older Go would look into go.mod, and may fetch the Go that it asks for.
+	found=$(cd / && go env GOVERSION)
+	at_least "$needed" "$found" && return
+	# Go 1.21 and later fetches the one that go.mod asks for, unless it is told not to.
+	at_least 1.21 "$found" && [ "$(cd / && go env GOTOOLCHAIN)" != local ] && return
+	fail "\`go\` is $found. $remedy"
+}
+
+# at_least VERSION GO: GO is what `go env GOVERSION` prints.
+at_least() {
+	printf '%s\n' "$1" "${2##*go}" | sort -VC
+}
+
+# change MODULE FILE SED...: lets the build use a copy of the module, in which FILE is changed by arguments for sed, or missing
+# if there are none. The copy is made of links to the original.
+change() {
+	local module=$1 file=$2 folder part
+	shift 2
+	local original copy=$sources/$module
+	original=$(go list -m -f '{{.Dir}}' "$module")
+	[ -d "$copy" ] || { mkdir -p "$copy" && ln -s "$original"/* "$copy"; }
+	go mod edit -replace "$module=$copy" "$sources/go.mod"
+	# The folders on the way to the file are folders of the copy, not links.
+	folder=$copy
+	local from=$original
+	while IFS= read -r part; do
+		folder+=/$part from+=/$part
+		[ -L "$folder" ] && rm "$folder" && mkdir "$folder" && ln -s "$from"/* "$folder"
+	done < <(dirname "$file" | tr / '\n')
+	rm "$copy/$file"
+	[ $# = 0 ] || sed "$@" "$original/$file" >"$copy/$file"
+}
+
+# Leaves out what no program of ours needs and what costs a fifth of the time of the control plane.
+change_all() {
+	go mod download k8s.io/kubernetes k8s.io/apiserver github.com/distribution/distribution/v3
+	cp go.mod go.sum "$sources"
+	# All of kubelet, and with it the scheduler, for one comparison.
+	change k8s.io/kubernetes pkg/controller/podgc/gc_controller.go \
+		-e '/"k8s.io\/kubernetes\/pkg\/kubelet\/eviction"/d' \
+		-e 's/eviction\.PodIsEvicted(\(o\[.\]\.Status\))/(\1.Phase == v1.PodFailed \&\& \1.Reason == "Evicted")/g'
+	# The fake client of all APIs, for tests.
+	change k8s.io/kubernetes pkg/scheduler/backend/queue/testing.go
+	change k8s.io/apiserver pkg/admission/plugin/policy/generic/policy_test_context.go
+	# Exporters of traces.
+	change github.com/distribution/distribution/v3 tracing/tracing.go \
+		-e 's/"go.opentelemetry.io\/contrib\/exporters\/autoexport"/"io"/' \
+		-e 's/autoexport\.NewSpanExporter(ctx)/stdouttrace.New(stdouttrace.WithWriter(io.Discard))/'
+}
+
+# Without its version a Kubernetes API server says `v0.0.0-master`, which charts with a `kubeVersion` refuse.
+linker_flags() {
+	local kubernetes package minor
+	kubernetes=$(version k8s.io/kubernetes)
+	minor=${kubernetes#v*.} minor=${minor%%.*}
+	printf -- '-s -w'
+	for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+		printf -- ' -X %s' "$package.gitVersion=$kubernetes" "$package.gitMajor=1" "$package.gitMinor=$minor" \
+			"$package.gitTreeState=clean"
+	done
+	printf -- ' -X %s' "helm.sh/helm/v4/internal/version.version=$(version helm.sh/helm/v4)" \
+		"github.com/distribution/distribution/v3/version.version=$(version github.com/distribution/distribution/v3)"
+}
+
+# Reads a line for each package as it is compiled, and the errors: says how far the build is, and keeps the last lines.
+progress() {
+	local said=$SECONDS count=0 line
+	while IFS= read -r line; do
+		count=$((count + 1))
+		echo "$line"
+		if [ $((SECONDS - said)) -ge $PROGRESS_SECONDS ]; then
+			said=$SECONDS
+			say "building $tier: $count of at most $1 packages, $SECONDS s"
+		fi
+	done | tail -n 20 >"$unfinished.log"
+}
+
+# compile FOLDER
+compile() {
+	local sources=$1.sources total
+	# The caches of Go do not depend on the folder: -trimpath.
+	export CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false -trimpath"
+	rm -rf "$sources" && mkdir "$sources"
+	change_all
+	total=$(go list -modfile="$sources/go.mod" -deps "${packages[@]/#/./}" | wc -l)
+	# Compilers are short-lived: they collect garbage only if there is much of it.
+	GOGC=off GOMEMLIMIT=1GiB go build -modfile="$sources/go.mod" -v -gcflags=all=-dwarf=false \
+		-ldflags "$(linker_flags)" -o "$1/" "${packages[@]/#/./}" 2>&1 | progress "$total" || fail "building $tier failed:"$'\n'"$(<"$1.log")"
+	rm -r "$sources" "$1.log"
+}
+
+# Builds into a folder beside the final one and renames it: half a build is never taken for a whole one. Of several processes
+# that want the same, one builds and the others wait.
+build() {
+	local folder=$1 unfinished=$1.unfinished link
+	mkdir -p "${folder%/*}"
+	exec 9>"$folder.lock"
+	flock -n 9 || { say "waiting for another process that builds $tier" && flock 9; }
+	[ ! -d "$folder" ] || return 0
+	check_go
+	rm -rf "$unfinished" && mkdir "$unfinished"
+	SECONDS=0
+	say "building $tier (${component##*/} $(version "$component")) from source, once"
+	compile "$unfinished"
+	for link in "${links[@]}"; do
+		ln -s "${link#*:}" "$unfinished/${link%:*}"
+	done
+	mv -T "$unfinished" "$folder"
+	say "built $tier in $SECONDS s"
+}
+
+cache=${PROVISO_E2E_CACHE:-}
+[ -n "$cache" ] || cache=${XDG_CACHE_HOME:+$XDG_CACHE_HOME/proviso-e2e}
+[ -n "$cache" ] || cache=${HOME:+$HOME/.cache/proviso-e2e}
+[ -n "$cache" ] || fail "set PROVISO_E2E_CACHE to a folder for the programs of Kubernetes: there is no HOME"
+# A relative one is meant from where the script was called.
+[ "${cache#/}" != "$cache" ] || cache=$OLDPWD/$cache
+for tier; do
+	describe "$tier"
+	folder=$cache/$tier-$(version "$component")-$(digest)
+	[ -d "$folder" ] || build "$folder"
+	echo "$folder"
+done
