@@ -8,6 +8,7 @@ mod admission;
 pub mod context;
 mod definitions;
 mod experiment;
+mod formats;
 pub mod names;
 mod policy;
 mod policy_server;

@@ -1,6 +1,4 @@
-//! Golden files of what is made: `PROVISO_GOLDEN=1 cargo test` writes them anew.
-
-use std::path::Path;
+//! The objects of a policy server, as the files beside this one, and how they change with its spec.
 
 use super::*;
 
@@ -65,16 +63,7 @@ fn what_is_made_is_what_the_files_say() {
     {
         let documents: Vec<_> =
             objects(&server, &place()).iter().map(|object| serde_yaml::to_string(object).unwrap()).collect();
-        let made = documents.join("---\n");
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/policy_servers/build").join(file);
-        if std::env::var_os("PROVISO_GOLDEN").is_some() {
-            std::fs::write(&path, &made).unwrap();
-        }
-        let found = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            found == made,
-            "{file} is not what is made: look at the difference after `PROVISO_GOLDEN=1 cargo test`"
-        );
+        proviso_recorded::check(&format!("operator/src/policy_servers/build/{file}"), &documents.join("---\n"));
     }
 }
 

@@ -1,7 +1,5 @@
 //! What a real API server makes of the kinds: `kubectl apply -f crds/`, and which objects it takes.
 
-#![allow(clippy::unwrap_used, reason = "clippy knows only #[test] functions as tests")]
-
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,11 +10,11 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A control plane that knows the kinds, and its kubectl.
+/// A control plane that knows the kinds, and its kubectl. A warning about the kinds is an error.
 async fn start(name: &str) -> Result<(ControlPlane, Kubectl)> {
     let plane = ControlPlane::start(name).await?;
     let kubectl = Kubectl::new(plane.kubeconfig())?;
-    kubectl.run(&["apply", "-f", env!("CARGO_MANIFEST_DIR")]).await?;
+    kubectl.run(&["apply", "--warnings-as-errors", "-f", env!("CARGO_MANIFEST_DIR")]).await?;
     kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).await?;
     Ok((plane, kubectl))
 }

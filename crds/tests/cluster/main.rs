@@ -1,0 +1,5 @@
+//! The kinds in a real API server.
+
+#![allow(clippy::unwrap_used, reason = "clippy knows only #[test] functions as tests")]
+
+mod api_server;
