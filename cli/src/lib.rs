@@ -30,7 +30,9 @@ mod server;
 mod signatures;
 mod suite;
 
+use std::ffi::OsStr;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
@@ -42,9 +44,10 @@ use commands::Session;
 use error::Error;
 use home::Home;
 
-/// The whole program, under the name by which a person calls it.
+/// The whole program, under the name by which a person calls it: `kubectl proviso` if its file is called `kubectl-proviso`.
 #[must_use]
-pub fn main(program: &'static str) -> ExitCode {
+pub fn main() -> ExitCode {
+    let program = called(std::env::args_os().next().as_deref());
     let matches = arguments::command(program).get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let program = arguments.called(&matches, program);
@@ -52,6 +55,14 @@ pub fn main(program: &'static str) -> ExitCode {
         complain(&error, program);
         error.exit_code()
     })
+}
+
+/// Returns the name by which a person calls the program whose file has this name (`argv[0]`).
+fn called(file: Option<&OsStr>) -> &'static str {
+    match file.and_then(|file| Path::new(file).file_stem()) {
+        Some(name) if name == "kubectl-proviso" => "kubectl proviso",
+        _ => "proviso",
+    }
 }
 
 fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> {
@@ -121,8 +132,24 @@ fn complain(error: &Error, program: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use clap::ValueEnum as _;
     use clap_complete::Shell;
+
+    #[test]
+    fn the_name_of_the_file_says_how_the_program_is_called() {
+        for (file, program) in [
+            (Some("kubectl-proviso"), "kubectl proviso"),
+            (Some("/usr/local/bin/kubectl-proviso"), "kubectl proviso"),
+            (Some("kubectl-proviso.exe"), "kubectl proviso"),
+            (Some("/opt/kubectl-proviso/proviso"), "proviso"),
+            (Some("proviso"), "proviso"),
+            (None, "proviso"),
+        ] {
+            assert_eq!(super::called(file.map(OsStr::new)), program, "{file:?}");
+        }
+    }
 
     #[test]
     fn every_shell_has_completions_for_the_program_as_it_is_installed() {

@@ -1,5 +1,5 @@
-//! `proviso`.
+//! `proviso`, and `kubectl-proviso`: a link to it, which kubectl runs for `kubectl proviso`.
 
 fn main() -> std::process::ExitCode {
-    proviso_cli::main("proviso")
+    proviso_cli::main()
 }

@@ -10,7 +10,13 @@
 
 mod actions;
 mod experiments;
+mod modules;
+mod signatures;
+#[path = "../../../crates/artifacts/tests/sigstore/mod.rs"]
+mod sigstore;
 mod stage;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::path::Path;
 use std::process::Stdio;

@@ -9,7 +9,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use proviso_crds::{Policy, PolicyExperiment, PolicyRevision};
-use proviso_e2e::{ControlPlane, Kubectl, until};
+use proviso_e2e::{ControlPlane, Kubectl, manifests, until};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -47,16 +47,17 @@ impl Stage {
     pub async fn start(name: &str) -> Result<Self> {
         let plane = ControlPlane::start(name).await?;
         let kubectl = Kubectl::new(plane.kubeconfig())?;
-        for namespace in [NAMESPACE, TEAM] {
-            kubectl.run(&["create", "namespace", namespace]).await?;
+        let client = plane.client().await?;
+        for name in [NAMESPACE, TEAM] {
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            manifests::apply(&client, &namespace.to_string()).await?;
         }
-        Ok(Self { client: plane.client().await?, kubectl, plane })
+        Ok(Self { client, kubectl, plane })
     }
 
     pub async fn with_kinds(name: &str) -> Result<Self> {
         let stage = Self::start(name).await?;
-        stage.kubectl.run(&["create", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../crds")]).await?;
-        stage.kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await?;
+        manifests::apply_crds(&stage.client, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../crds"))).await?;
         Ok(stage)
     }
 
@@ -216,13 +217,10 @@ impl Stage {
     }
 }
 
-/// Runs a program of this package.
-pub async fn run(program: &str, kubeconfig: &Path, arguments: &[&str]) -> Result<Said> {
-    let file = match program {
-        "proviso" => env!("CARGO_BIN_EXE_proviso"),
-        _ => env!("CARGO_BIN_EXE_kubectl-proviso"),
-    };
-    let output = Command::new(file)
+/// Runs the program under a name: `proviso` or `kubectl-proviso`.
+pub async fn run(name: &str, kubeconfig: &Path, arguments: &[&str]) -> Result<Said> {
+    let output = Command::new(env!("CARGO_BIN_EXE_proviso"))
+        .arg0(name)
         .arg("--kubeconfig")
         .arg(kubeconfig)
         .args(arguments)

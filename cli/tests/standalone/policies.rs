@@ -1,63 +1,15 @@
-//! What `proviso` does with policies and modules, without a cluster: `test`, `run`, `import`, `new`, and modules with a real
-//! registry.
+//! What `proviso` does with policies and modules in files: `test`, `run`, `import`, `new`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use proviso_e2e::{Access, Registry};
 use serde_json::{Value, json};
 
-const TEMPLATE: &str = include_str!("../../examples/suites/gatekeeper/template.yaml");
-const CONSTRAINT: &str = include_str!("../../examples/suites/gatekeeper/constraint.yaml");
+use crate::support::{examples, proviso, proviso_in, write};
 
-/// What the program said and how it ended.
-#[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-fn examples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples")
-}
-
-fn proviso_in(folder: &Path, arguments: &[&str], input: &str) -> Result<Said> {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_proviso"))
-        .args(arguments)
-        .current_dir(folder)
-        .env("KUBECONFIG", "/nowhere")
-        .env_remove("PROVISO_SOURCES")
-        .env_remove("PROVISO_PULL_SECRETS")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    // One that reads nothing may be gone already.
-    let _ = process.stdin.take().context("stdin")?.write_all(input.as_bytes());
-    let output = process.wait_with_output()?;
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Ok(Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) })
-}
-
-fn proviso(arguments: &[&str]) -> Result<Said> {
-    proviso_in(&examples(), arguments, "")
-}
-
-fn write(folder: &Path, name: &str, text: &str) -> Result<String> {
-    let file = folder.join(name);
-    std::fs::write(&file, text)?;
-    Ok(file.to_str().context("UTF-8")?.to_owned())
-}
+const TEMPLATE: &str = include_str!("../../../examples/suites/gatekeeper/template.yaml");
+const CONSTRAINT: &str = include_str!("../../../examples/suites/gatekeeper/constraint.yaml");
 
 #[test]
 fn the_suites_of_the_examples_pass() -> Result<()> {
@@ -357,56 +309,6 @@ fn build(place: &Path) -> Result<()> {
         .output()
         .context("running make")?;
     ensure!(output.status.success(), "make: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_module_goes_to_a_registry_and_comes_back() -> Result<()> {
-    let registry = Registry::start("cli-modules", Access { password: true, ..Access::default() }).await?;
-    let folder = tempfile::tempdir()?;
-    let place = folder.path();
-    let module = examples().join("policies/trusted-registries/trusted-registries.wasm");
-    let module = module.to_str().unwrap();
-    let sources = write(place, "sources.yaml", &format!("insecureSources: ['{}']", registry.address()))?;
-    let secret = place.join("secrets/registry");
-    std::fs::create_dir_all(&secret)?;
-    let (user, password) = (Registry::USER, Registry::PASSWORD);
-    let auths = serde_json::json!({"auths": {registry.address(): {"username": user, "password": password}}});
-    std::fs::write(secret.join(".dockerconfigjson"), auths.to_string())?;
-    let with = |arguments: &[&str]| {
-        let known = ["--sources", &sources, "--pull-secrets", "secrets"];
-        proviso_in(place, &[arguments, &known].concat(), "")
-    };
-
-    let digest = proviso(&["digest", module])?.out.trim().to_owned();
-    ensure!(digest.starts_with("sha256:"), "{digest}");
-    let reference = format!("registry://{}/team/registries:v1", registry.address());
-    let said = with(&["push", module, &reference])?;
-    ensure!(said.code == Some(0) && said.out.contains(&format!("module: {digest}\n")), "{said:?}");
-    ensure!(with(&["push", module, &reference])?.code == Some(0), "what is there already is no error");
-    let manifest = said.out.lines().find_map(|line| line.strip_prefix("manifest: ")).context("a manifest")?;
-    let by_manifest = format!("registry://{}/team/registries@{manifest}", registry.address());
-    for reference in [&reference, &by_manifest] {
-        let said = with(&["verify", reference, "--digest", &digest])?;
-        ensure!(said.code == Some(0), "{said:?}");
-    }
-    let said = with(&["verify", &reference, "--digest", &format!("sha256:{}", "0".repeat(64))])?;
-    ensure!(said.code == Some(1) && said.err.contains(&format!("has the digest {digest}, not")), "{said:?}");
-
-    let said = with(&["pull", &reference])?;
-    ensure!(said.code == Some(0) && said.out == format!("registries.wasm: {digest}\n"), "{said:?}");
-    ensure!(std::fs::read(place.join("registries.wasm"))? == std::fs::read(module)?);
-    ensure!(with(&["pull", &reference])?.err.contains("registries.wasm"), "what is there stays");
-    let said = with(&["inspect", &reference, "-o", "json"])?;
-    let report: Value = serde_json::from_str(&said.out)?;
-    ensure!(report["digest"] == digest.as_str() && report["mode"] == "kubewarden-wapc", "{report:#}");
-    ensure!(report["exports"].as_array().unwrap().contains(&"__guest_call".into()), "{report:#}");
-
-    let anonymous = proviso_in(place, &["push", module, &reference, "--sources", &sources], "")?;
-    ensure!(anonymous.code == Some(2) && anonymous.err.contains("401"), "{anonymous:?}");
-    let text = write(place, "text.wasm", "no module")?;
-    let said = with(&["push", &text, &reference])?;
-    ensure!(said.code == Some(2) && said.err.contains("no WebAssembly module"), "{said:?}");
     Ok(())
 }
 

@@ -1,23 +1,13 @@
 //! `proviso verify`, `proviso pull` and `proviso run` of modules in a real registry, with signatures that a test made.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
-#[path = "../../crates/artifacts/tests/sigstore/mod.rs"]
-mod sigstore;
-
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use proviso_artifacts::Digest;
 use rcgen::KeyPair;
 use serde_json::{Value, json};
-use sigstore::stage::{MODULE, SUBJECT, Stage, all_of};
-use sigstore::{ISSUER, Layer, Sigstore, payload};
+
+use crate::sigstore::stage::{MODULE, SUBJECT, Stage, all_of};
+use crate::sigstore::{ISSUER, Layer, Sigstore, payload};
 
 const GITHUB: &str = "https://token.actions.githubusercontent.com";
 

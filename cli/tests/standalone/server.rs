@@ -1,12 +1,5 @@
 //! `proviso experiment` with the REST API of a real policy server over a folder.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "clippy knows only #[test] functions as tests"
-)]
-
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -60,6 +53,8 @@ impl Server {
             .args(["--listen", listen, "--admin-listen", "127.0.0.1:0", "--log-format", "json", "--manifests"])
             .arg(folder.path().join("manifests"))
             .args(arguments)
+            // With their own priority, previews come to no end on a machine that is busy with other things.
+            .env("PROVISO_PREVIEW_PRIORITY", "normal")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
