@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
@@ -22,7 +24,8 @@ use kube::{Api, Client, Config};
 use proviso_core::matching::Labels;
 use proviso_crds::PolicyRevision;
 use proviso_crds::names::SERVER_LABEL;
-use proviso_election::Leadership;
+use proviso_election::{Election, Leadership, Missing};
+use proviso_host::{Cluster, Limits};
 use tokio::sync::mpsc;
 
 use crate::config::Replica;
@@ -50,10 +53,34 @@ const SILENCE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// When there is neither a kubeconfig nor a service account.
-pub async fn client() -> kube::Result<Client> {
+async fn client() -> kube::Result<Client> {
     let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
     config.read_timeout = Some(SILENCE);
     Client::try_from(config)
+}
+
+/// Joins the replicas of a policy server: their election, which somebody wins who prepares revisions for all of them, and
+/// what follows the revisions. The operator makes the Lease. `prepare` makes a preparer over the objects of the cluster, of
+/// which policies may keep `context_memory` bytes.
+///
+/// # Errors
+/// When there is neither a kubeconfig nor a service account.
+pub async fn join(
+    replica: Replica,
+    context_memory: usize,
+    prepare: impl FnOnce(Cluster) -> Arc<Preparer>,
+    table: Arc<SharedTable>,
+    metrics: Arc<Metrics>,
+) -> anyhow::Result<(Election, BoxFuture<'static, ()>)> {
+    // The error tells its sources itself.
+    let client = client().await.map_err(|error| {
+        anyhow!("--policy-server needs a cluster: run in a pod, or name a kubeconfig file in KUBECONFIG: {error}")
+    })?;
+    let preparer = prepare(Cluster::new(client.clone(), Limits::of(context_memory)));
+    let lease = format!("policy-server-{}", replica.policy_server);
+    let election = Election::stand(&replica.namespace, &lease, Missing::Wait, &replica.identity()).await?;
+    let follower = Follower::new(&client, replica, election.leadership(), preparer, table, metrics);
+    Ok((election, Box::pin(follower.run(client))))
 }
 
 /// Makes the table follow the revisions.

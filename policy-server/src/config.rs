@@ -142,6 +142,10 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", env = "PROVISO_PREVIEW_QUEUE", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub preview_queue: u32,
 
+    /// When previews run
+    #[arg(long, value_name = "PRIORITY", env = "PROVISO_PREVIEW_PRIORITY", default_value = "idle")]
+    pub preview_priority: PreviewPriority,
+
     /// How long to keep answering after SIGTERM while callers learn that this server is going, 0s to 10m;
     /// SIGINT (Ctrl-C) skips it
     #[arg(long, value_name = "DURATION", env = "PROVISO_SHUTDOWN_DELAY", default_value = "15s", value_parser = shutdown_delay)]
@@ -188,6 +192,15 @@ pub enum LogFormat {
     Json,
 }
 
+/// When previews run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PreviewPriority {
+    /// When a CPU has nothing else to do
+    Idle,
+    /// As everything else does
+    Normal,
+}
+
 /// What the server was told, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -219,6 +232,7 @@ pub struct Config {
     pub context_memory: usize,
     pub concurrency: u32,
     pub preview_queue: usize,
+    pub preview_priority: PreviewPriority,
     pub shutdown_delay: Duration,
 }
 
@@ -350,6 +364,7 @@ impl TryFrom<Arguments> for Config {
             context_memory: arguments.context_memory as usize * 1024 * 1024,
             concurrency: arguments.concurrency,
             preview_queue: arguments.preview_queue as usize,
+            preview_priority: arguments.preview_priority,
             shutdown_delay: arguments.shutdown_delay,
         })
     }

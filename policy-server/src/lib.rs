@@ -1,9 +1,12 @@
 //! The policy server: loads, serves and previews policies. Alone over a folder of manifests, or as a replica in a
 //! cluster.
 
+#![cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "some functions serve replicas in a cluster only"))]
+
 mod admin;
 mod after;
 mod api;
+#[cfg(feature = "cluster")]
 mod cluster;
 pub mod compile;
 pub mod config;
@@ -28,20 +31,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
-use futures_util::future::Either;
+use anyhow::Context as _;
+use futures_util::future::BoxFuture;
 use hyper::service::service_fn;
 use hyper_util::service::TowerToHyperService;
 use proviso_artifacts::{Cache, Fetcher, SigningKeys, Volume};
-use proviso_election::{Election, Missing};
 use proviso_engines::wasm;
-use proviso_host::{Cluster, FolderObjects, Images, Limits, World};
+use proviso_host::{FolderObjects, Images, World};
 use proviso_http::shutdown;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::api::{Access, Api};
-use crate::cluster::Follower;
 use crate::compile::Compilers;
 use crate::config::{Config, SharedCache, Source};
 use crate::metrics::Metrics;
@@ -90,9 +91,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let images = Images::new(Arc::clone(&fetcher));
     let table = Arc::<SharedTable>::default();
     let policies = config.source.to_string();
+    #[cfg(feature = "cluster")]
     let mut election = None;
     let mut api = None;
-    let following = match config.source {
+    let following: BoxFuture<'static, ()> = match config.source {
         Source::Folder(path) => {
             let state = config.state_dir.as_deref().map(StateFile::in_folder);
             let objects = Arc::<FolderObjects>::default();
@@ -100,28 +102,25 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             let rollout = Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state, objects)?;
             let access = Access::new(config.listen.ip(), config.api_token_file)?;
             api = access.map(|access| Api::new(rollout.desk(), access));
-            Either::Left(rollout.run(path))
+            Box::pin(rollout.run(path))
         }
+        #[cfg(feature = "cluster")]
         Source::Cluster(replica) => {
-            // The error tells its sources itself.
-            let client = cluster::client().await.map_err(|error| {
-                anyhow!(
-                    "--policy-server needs a cluster: run in a pod, or name a kubeconfig file in KUBECONFIG: {error}"
-                )
-            })?;
-            let objects = Cluster::new(client.clone(), Limits::of(config.context_memory));
-            let preparer = prepare_over(World::cluster(objects, images));
-            let lease = format!("policy-server-{}", replica.policy_server);
-            let identity = replica.identity();
-            let stood = Election::stand(&replica.namespace, &lease, Missing::Wait, &identity).await?;
-            let election = election.insert(stood);
+            let prepare = |objects| prepare_over(World::cluster(objects, images));
             let (table, metrics) = (Arc::clone(&table), Arc::clone(&metrics));
-            Either::Right(Follower::new(&client, replica, election.leadership(), preparer, table, metrics).run(client))
+            let (stood, follower) = cluster::join(replica, config.context_memory, prepare, table, metrics).await?;
+            election = Some(stood);
+            follower
         }
+        #[cfg(not(feature = "cluster"))]
+        Source::Cluster(_) => anyhow::bail!(
+            "--policy-server: this program was built without the feature `cluster`; build it with \
+             `cargo build -p policy-server`, or serve a folder with --manifests"
+        ),
     };
 
-    let (previews, previewing) =
-        Previews::start(config.preview_queue, config.concurrency).context("the preview worker cannot be started")?;
+    let (previews, previewing) = Previews::start(config.preview_queue, config.concurrency, config.preview_priority)
+        .context("the preview worker cannot be started")?;
     let server =
         Arc::new(Server { bodies: Semaphore::new(BODIES_KIB), table, metrics, previews, phase: phase.clone() });
     tracing::info!(
@@ -155,6 +154,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     });
     proviso_http::serve(listener, tls, answers, shutdown::draining(phase), drain).await;
     following.abort();
+    #[cfg(feature = "cluster")]
     if let Some(election) = election {
         election.end().await;
     }

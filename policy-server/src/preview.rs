@@ -1,5 +1,6 @@
 //! Previews (AIP-236): ACTIVE experiments are evaluated on live traffic after the live answer has left. The queue is
-//! bounded and never waits; the workers run at the lowest priority, so that live requests do not feel them.
+//! bounded and never waits; the workers run at the lowest priority, so that live requests do not feel them, unless the
+//! server is told otherwise.
 
 mod line;
 mod tally;
@@ -17,6 +18,7 @@ use proviso_core::{Divergence, Failure, Review, Verdict};
 use proviso_engines::EvaluationError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use crate::config::PreviewPriority;
 use crate::decide::{Overloaded, evaluate, exemption, left_out};
 use crate::table::{Experiment, Revision};
 
@@ -91,13 +93,15 @@ impl Previews {
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(capacity: usize, places: u32) -> io::Result<(Self, Worker)> {
+    pub fn start(capacity: usize, places: u32, priority: PreviewPriority) -> io::Result<(Self, Worker)> {
         let (jobs, receiver) = mpsc::channel(capacity);
         let concurrency = (places / 4).clamp(1, CONCURRENCY);
         let (ended, worker) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         std::thread::Builder::new().name("preview".to_owned()).spawn(move || {
-            if let Err(error) = give_way() {
+            if priority == PreviewPriority::Idle
+                && let Err(error) = give_way()
+            {
                 tracing::warn!(%error, "previews run at normal priority");
             }
             runtime.block_on(work(receiver, concurrency));

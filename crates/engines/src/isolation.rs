@@ -62,7 +62,7 @@ impl Isolation {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use super::*;
 
@@ -80,11 +80,17 @@ mod tests {
     #[tokio::test]
     async fn nobody_waits_for_what_is_stuck() {
         let isolation = Isolation::with_places(1);
-        let (release, stuck) = mpsc::channel::<()>();
-        let started = Instant::now();
-        let result = isolation.run(Deadline::after(SHORT), move || Ok(stuck.recv().is_ok())).await;
-        assert_eq!(result, Err(EvaluationError::DeadlineExceeded));
-        assert!(started.elapsed() < AMPLE);
+        let ((release, stuck), (begin, started)) = (mpsc::channel::<()>(), mpsc::channel());
+        // Long enough to begin, also on a busy machine.
+        let deadline = Deadline::after(Duration::from_secs(1));
+        let running = isolation.run(deadline, move || {
+            let _ = begin.send(());
+            Ok(stuck.recv().is_ok())
+        });
+        // The runtime fires its timers in the order of their times, however late: this one is the second.
+        let result = timeout_at((deadline.instant() + SHORT).into(), running).await;
+        assert_eq!(result, Ok(Err(EvaluationError::DeadlineExceeded)));
+        assert!(started.try_recv().is_ok(), "it has begun");
         let other = Isolation::with_places(1).run(Deadline::after(AMPLE), || Ok(())).await;
         assert_eq!(other, Ok(()), "another program has its own places");
         let result = isolation.run(Deadline::after(SHORT), || Ok(true)).await;
