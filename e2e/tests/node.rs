@@ -112,7 +112,7 @@ async fn an_image_that_was_pushed_is_pulled() -> Result<()> {
         return Ok(());
     }
     let node = Node::start("an-image-that-was-pushed").await?;
-    let pod = proviso_e2e::binaries::Component::Pod.folder()?.join("pod");
+    let pod = proviso_e2e::binaries::Tier::Node.folder()?.join("pod");
     let folder = node.control_plane().folder().path();
     let image = Image::new("pushed:1").file(pod, "/pushed").entrypoint(["/pushed"]);
     image.write(&folder.join("pushed.tar"))?;

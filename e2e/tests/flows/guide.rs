@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use proviso_e2e::{program, until};
+use proviso_e2e::until;
 use tokio::process::Command;
 
 use crate::stage::{PATIENCE, Stage};
@@ -74,8 +74,7 @@ fn is_like(found: &str, wanted: &str) -> bool {
 
 /// Runs a command in a shell that finds kubectl and its plugin; whether it did what it should, and what it said.
 async fn run(stage: &Stage, repository: &Path, command: &str) -> Result<(bool, String)> {
-    let plugin = program::program("kubectl-proviso")?;
-    let folders = [plugin.parent(), stage.kubectl.program().parent()];
+    let folders = [Some(stage.plugins.as_path()), stage.kubectl.program().parent()];
     let mut path = OsString::new();
     for folder in folders.into_iter().flatten() {
         path.push(folder);

@@ -1,6 +1,7 @@
 //! The lifecycle of policies as their users see it: Proviso, installed by its charts on a full node, with a policy server of
-//! three replicas and a volume that they share. One test for each flow of the RFC (Kubewarden's policy lifecycle), one
-//! after the other on one cluster. Needs root: `make e2e`.
+//! three replicas and a volume that they share. One test for each flow of the RFC (Kubewarden's policy lifecycle), all on one
+//! cluster. Flows that touch nothing but their own policies run together, the others one after the other. Needs root:
+//! `make e2e`.
 
 #![allow(clippy::print_stderr, reason = "what was measured is for people to read")]
 
@@ -18,14 +19,19 @@ use std::io::Write as _;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Trial};
 use proviso_e2e::Node;
 use tokio::runtime::Runtime;
+use tokio::sync::RwLock;
 
 use restart::End;
 use stage::Stage;
+
+/// How many flows run at the same time, of those that may.
+const TOGETHER: usize = 4;
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 type Flow = for<'a> fn(&'a Stage) -> Running<'a>;
@@ -37,15 +43,21 @@ macro_rules! flows {
     };
 }
 
-fn main() -> ExitCode {
-    let flows = flows! {
+/// A flow, and whether it disturbs others.
+struct Entry {
+    name: String,
+    run: Run,
+    is_alone: bool,
+}
+
+/// Every flow, those that run together first.
+fn entries() -> Vec<Entry> {
+    // Each of these touches nothing but its own policy.
+    let together = flows! {
         policies:
             first_policy,
             update,
             update_that_fails_at_each_step_and_recovers,
-            cached_modules_that_nobody_needs_are_collected,
-            update_while_the_cache_fails,
-            update_while_a_replica_hangs,
             two_updates_in_quick_succession,
             rollback_to_any_kept_revision,
             rollback_from_the_command_line,
@@ -54,6 +66,16 @@ fn main() -> ExitCode {
             validating_becomes_mutating_and_back,
             mode_message_and_conditions_are_carried_over,
             a_namespaced_owner_can_debug;
+        experiments:
+            preview_of_a_new_policy,
+            preview_of_an_update,
+            preview_of_a_deletion;
+    };
+    let alone = flows! {
+        policies:
+            cached_modules_that_nobody_needs_are_collected,
+            update_while_the_cache_fails,
+            update_while_a_replica_hangs;
         servers:
             move_to_another_policy_server,
             policy_server_deleted_with_policies_on_it,
@@ -62,10 +84,6 @@ fn main() -> ExitCode {
             updates_while_operators_are_killed,
             bootstrap_with_many_policies,
             server_version_upgrade_loses_no_request;
-        experiments:
-            preview_of_a_new_policy,
-            preview_of_an_update,
-            preview_of_a_deletion;
         guide:
             the_guide_of_experiments_as_written;
         quickstart:
@@ -100,8 +118,14 @@ fn main() -> ExitCode {
             Box::new(move |stage| Box::pin(restart::in_the_middle_of(flow(stage), changes, End::Terminated, stage)));
         (name, run)
     });
-    let flows = flows.into_iter().map(|(name, flow)| (name.to_owned(), Box::new(flow) as Run)).chain(restarted);
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let named = |(name, flow): (&str, Flow)| (name.to_owned(), Box::new(flow) as Run);
+    let alone = alone.into_iter().map(named).chain(restarted).map(|(name, run)| Entry { name, run, is_alone: true });
+    let together = together.into_iter().map(named).map(|(name, run)| Entry { name, run, is_alone: false });
+    together.chain(alone).collect()
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments { test_threads: Some(TOGETHER), ..Arguments::from_args() };
     if !Node::is_possible() && !arguments.list {
         let reason = "skipped: a full node needs root";
         let _ = writeln!(std::io::stderr(), "{reason}");
@@ -113,23 +137,29 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error.into()),
     };
     if arguments.list {
-        let names = flows.map(|(name, _)| Trial::test(name, || Ok(())));
-        return libtest_mimic::run(&arguments, names.collect()).exit_code();
+        let trials = entries().into_iter().map(|entry| Trial::test(entry.name, || Ok(())));
+        return libtest_mimic::run(&arguments, trials.collect()).exit_code();
     }
     let stage = match runtime.block_on(Stage::start()) {
         Ok(stage) => Arc::new(stage),
         Err(error) => return fail(&error),
     };
-    let trials = flows.map(|(name, flow)| {
-        let (runtime, stage) = (Arc::clone(&runtime), Arc::clone(&stage));
-        Trial::test(name, move || {
-            runtime
-                .block_on(async {
-                    // Whatever became of the one before.
-                    stage.until_operated().await?;
-                    flow(&stage).await
-                })
-                .map_err(|error| format!("{error:?}").into())
+    let others = Arc::new(RwLock::new(()));
+    let trials = entries().into_iter().map(|Entry { name, run, is_alone }| {
+        let (runtime, stage, others) = (Arc::clone(&runtime), Arc::clone(&stage), Arc::clone(&others));
+        Trial::test(name.clone(), move || {
+            let result = runtime.block_on(async {
+                let _alone = if is_alone { Some(others.write().await) } else { None };
+                let _together = if is_alone { None } else { Some(others.read().await) };
+                let begin = Instant::now();
+                // Whatever became of the one before.
+                stage.until_operated().await?;
+                let result = run(&stage).await;
+                // `.ci/times` reads this line.
+                eprintln!("flow {name} took {:.1} s", begin.elapsed().as_secs_f64());
+                result
+            });
+            result.map_err(|error: anyhow::Error| format!("{error:?}").into())
         })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());

@@ -33,6 +33,8 @@ pub struct Stage {
     pub kubectl: Kubectl,
     /// The volume that the replicas share.
     pub cache: PathBuf,
+    /// The folder with the plugins of kubectl: `kubectl-proviso`.
+    pub plugins: PathBuf,
     /// Whether a policy that nobody could look at is written again until somebody does.
     pub asks_again: AtomicBool,
 }
@@ -55,8 +57,11 @@ impl Stage {
         std::fs::create_dir_all(&cache)?;
         // Nobody changes the owner of such a volume for a pod.
         std::fs::set_permissions(&cache, std::fs::Permissions::from_mode(0o777))?;
+        let plugins = folder.join("plugins");
+        std::fs::create_dir_all(&plugins)?;
+        std::os::unix::fs::symlink(program::program("proviso")?, plugins.join("kubectl-proviso"))?;
         let (client, kubectl) = (node.client().await?, node.kubectl()?);
-        let stage = Self { node, client, kubectl, cache, asks_again: AtomicBool::new(false) };
+        let stage = Self { node, client, kubectl, cache, plugins, asks_again: AtomicBool::new(false) };
         stage.install(&folder).await?;
         Ok(stage)
     }

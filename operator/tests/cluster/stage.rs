@@ -1,6 +1,7 @@
 //! A control plane that knows the kinds, and operators that run on it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_crds::{PolicyRevision, PolicyServer, PolicyServerStatus};
-use proviso_e2e::{ControlPlane, Kubectl, address_for_endpoints, until};
+use proviso_e2e::{ControlPlane, Kubectl, address_for_endpoints, manifests, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -63,10 +64,10 @@ impl Stage {
         let plane = ControlPlane::start(name).await?;
         plane.ensure_controllers()?;
         let kubectl = Kubectl::new(plane.kubeconfig())?;
-        kubectl.run(&["create", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../crds")]).await?;
-        kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await?;
-        kubectl.run(&["create", "namespace", NAMESPACE]).await?;
         let client = plane.client().await?;
+        manifests::apply_crds(&client, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../crds"))).await?;
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+        manifests::apply(&client, &namespace.to_string()).await?;
         Ok(Self { operators: Vec::new(), address: None, client, kubectl, plane })
     }
 

@@ -35,7 +35,7 @@ fn reads(kinds: &[(&str, &str)]) -> Value {
 
 #[tokio::test]
 async fn a_policy_goes_live_when_what_it_reads_is_there() -> Result<()> {
-    let stage = Stage::start("what-it-reads-is-there").await?;
+    let stage = Stage::alone("what-it-reads-is-there").await?;
     let server = stage.replica("pod-1").await?;
     stage.create(&revision("maps", 1, &reads(&[("v1", "ConfigMap"), ("v1", "Pod")]))).await?;
     until_answered(&server, "/validate/cluster.maps/1", "read").await?;
@@ -101,7 +101,7 @@ async fn run(kubectl: &Kubectl, command: &str) -> Result<()> {
 
 #[tokio::test]
 async fn policies_of_every_engine_decide_by_an_object_as_it_is_now() -> Result<()> {
-    let stage = modules::Stage::start("decide-by-an-object").await?;
+    let stage = modules::Stage::alone("decide-by-an-object").await?;
     let kind = json!({"api_version": "v1", "kind": "ConfigMap"});
     let get = json!({"name": "switch", "namespace": "default"});
     let asking = |operation: &str, request: &Value| {
@@ -178,7 +178,7 @@ async fn policies_of_every_engine_decide_by_an_object_as_it_is_now() -> Result<(
 
 #[tokio::test]
 async fn policies_decide_by_other_objects_of_their_scope() -> Result<()> {
-    let stage = Stage::start("decide-by-others").await?;
+    let stage = Stage::alone("decide-by-others").await?;
     stage.create(&revision("unique", 1, &gatekeeper(UNIQUE, "Service"))).await?;
     stage.create(&revision("owned", 1, &gatekeeper(OWNED, "Namespace"))).await?;
     let mut own = revision("unique", 1, &gatekeeper(UNIQUE, "Service"));
@@ -213,7 +213,7 @@ async fn policies_decide_by_other_objects_of_their_scope() -> Result<()> {
 
 #[tokio::test]
 async fn policies_decide_by_the_namespace_and_by_who_may_do_what() -> Result<()> {
-    let stage = modules::Stage::start("decide-by-rights").await?;
+    let stage = modules::Stage::alone("decide-by-rights").await?;
     let may_ask = json!({"hostCapabilities": ["kubernetes/can_i"]});
     let attributes = json!({"group": "", "resource": "secrets", "namespace": "default", "verb": "get"});
     let review = json!({"subject_access_review": {"user": "ann", "groups": null, "resource_attributes": attributes}});
@@ -271,7 +271,7 @@ async fn policies_decide_by_the_namespace_and_by_who_may_do_what() -> Result<()>
 
 #[tokio::test]
 async fn policies_decide_by_what_a_registry_has() -> Result<()> {
-    let stage = modules::Stage::start("decide-by-a-registry").await?;
+    let stage = modules::Stage::alone("decide-by-a-registry").await?;
     let digest = stage.registry.push("app", "v1", Registry::MODULE, b"an image").await?;
     let image = json!(format!("{}/app:v1", stage.registry.address()));
     let question = Question { namespace: "oci", operation: "v1/manifest_digest", request: &image };

@@ -128,7 +128,7 @@ async fn a_registry_that_says_nothing_holds_up_no_policy_that_needs_none() -> Re
 
 #[tokio::test]
 async fn a_slow_api_server_delays_what_is_new_and_takes_no_lease_away() -> Result<()> {
-    let mut stage = Stage::start("a-slow-api-server").await?;
+    let stage = Stage::start("a-slow-api-server").await?;
     let link = stage.link("slow").await?;
     link.proxy.set(Fault::Delay(Duration::from_millis(300)));
     stage.create(&revision("a", 1, &forbid("true", "one"))).await?;
@@ -158,7 +158,7 @@ async fn a_slow_api_server_delays_what_is_new_and_takes_no_lease_away() -> Resul
 
 #[tokio::test]
 async fn a_watch_that_is_half_open_is_noticed_and_nothing_is_lost() -> Result<()> {
-    let mut stage = Stage::start("a-half-open-watch").await?;
+    let stage = Stage::start("a-half-open-watch").await?;
     let link = stage.link("replica").await?;
     // Reported at the same time: their connections are kept, for requests to come.
     let names = ["a", "b", "c", "d", "e", "f"];
@@ -197,7 +197,7 @@ async fn a_network_that_refuses_makes_nobody_run_hot() -> Result<()> {
 
 /// A replica serves while the network to the API server does this, does not run hot, and catches up afterwards.
 async fn outlasts(test: &str, fault: Fault) -> Result<()> {
-    let mut stage = Stage::start(test).await?;
+    let stage = Stage::start(test).await?;
     let link = stage.link("replica").await?;
     stage.create(&revision("a", 1, &forbid("true", "one"))).await?;
     let mut command = stage.command("pod-0", "uid-0");
@@ -223,17 +223,17 @@ async fn outlasts(test: &str, fault: Fault) -> Result<()> {
 
 #[tokio::test]
 async fn while_etcd_is_frozen_what_is_loaded_keeps_serving_and_nothing_is_lost() -> Result<()> {
-    let mut stage = Stage::start("etcd-frozen").await?;
+    let mut stage = Stage::alone("etcd-frozen").await?;
     stage.create(&revision("a", 1, &forbid("true", "one"))).await?;
     let server = stage.replica("uid-0").await?;
     stage.until_reported("cluster.a-1", "uid-0", "True", "Loaded").await?;
     let warned = warnings(&server).len();
-    stage.plane.etcd().freeze()?;
+    stage.plane.own().etcd().freeze()?;
     answers_meanwhile(&server, "/validate/cluster.a/1", "one").await?;
     let warnings = warnings(&server).split_off(warned);
     ensure!(warnings.len() <= 20, "{} warnings in {FAULT:?}: {warnings:#?}", warnings.len());
     ensure!(server.event("the lease cannot be read or written; trying again").is_some(), "nobody noticed");
-    stage.plane.etcd().thaw()?;
+    stage.plane.own().etcd().thaw()?;
     until("a store that takes something", PATIENCE, async || {
         // An answer that came too late may have been a yes.
         match stage.revisions.get_opt("cluster.a-2").await? {

@@ -13,6 +13,8 @@ mod leader_killed;
 mod leadership;
 mod modules;
 mod previews;
+mod quickstart;
+mod registry;
 mod restarts;
 mod revisions;
 #[path = "../support/mod.rs"]

@@ -2,8 +2,6 @@
 //! calls of their policy, or on those of a webhook of their own, and what came of it stands in their status. The operator
 //! is played by the test.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use hyper::StatusCode;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -377,20 +375,18 @@ async fn an_experiment_that_never_ends_leaves_the_live_answer_alone_and_its_drop
     command.args(["--preview-queue", "2"]);
     let server = support::stage::Stage::run(command).await?;
     stage.cluster.create(&revision("a", 1, &forbid(NEVER, ""))).await?;
-    let endless = json!({"program": {"wasm": {"module": stage.module("endless:v1")}}, "timeoutEvalSeconds": 1});
+    let endless = json!({"program": {"wasm": {"module": stage.module("endless:v1")}}, "timeoutEvalSeconds": 10});
     stage.cluster.create(&candidate("a", "endless", &endless)).await?;
     let name = "experiment.cluster.endless-1";
     until_loaded(&server, "cluster.a-1").await;
     until_loaded(&server, name).await;
 
-    let (calls, mut slowest) = (100, Duration::ZERO);
+    let calls = 100;
     for _ in 0..calls {
-        let start = std::time::Instant::now();
         ensure!(ask(&server, "/validate/cluster.a/1").await.is_allowed());
-        slowest = slowest.max(start.elapsed());
     }
-    // Each of its evaluations takes a second.
-    ensure!(slowest < Duration::from_millis(800), "{slowest:?}");
+    // Each of its evaluations takes 10 s, and the first has not come to its end: no answer waited for one.
+    ensure!(server.count("proviso_preview_evaluations_total", &[]).await == 0, "{:#?}", server.previews());
     let report = stage.cluster.until_counted(name, |it| it.evaluated + it.dropped == calls).await?;
     ensure!(report.counts.errors == report.counts.evaluated && report.counts.errors > 0, "{report:?}");
     ensure!(report.counts.dropped > 50, "{report:?}");

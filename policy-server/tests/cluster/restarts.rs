@@ -21,8 +21,8 @@ use crate::support::{self, PATIENCE, Server, forbid, pod};
 
 /// How often the endpoints are probed: a kubelet does every few seconds.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
-/// How long a replica answers after SIGTERM: several probes.
-const DELAY: &str = "1s";
+/// How long a replica answers after SIGTERM: several probes, also on a busy machine.
+const DELAY: &str = "3s";
 const CLIENTS: usize = 4;
 const PATH: &str = "/validate/cluster.a/1";
 

@@ -62,7 +62,7 @@ async fn generations_are_loaded_beside_each_other_and_unloaded_one_by_one() -> R
 
 #[tokio::test]
 async fn a_revision_that_does_not_work_says_why_and_the_others_go_on() -> Result<()> {
-    let stage = Stage::start("revisions-that-do-not-work").await?;
+    let stage = Stage::alone("revisions-that-do-not-work").await?;
     let server = stage.replica("pod-1").await?;
     stage.create(&revision("good", 1, &forbid("true", "good"))).await?;
     until_answered(&server, "/validate/cluster.good/1", "good").await?;
@@ -128,7 +128,7 @@ async fn a_revision_that_does_not_work_says_why_and_the_others_go_on() -> Result
 
 #[tokio::test]
 async fn without_the_api_server_what_is_loaded_keeps_serving() -> Result<()> {
-    let mut stage = Stage::start("without-the-api-server").await?;
+    let mut stage = Stage::alone("without-the-api-server").await?;
     stage.kubectl.run(&["label", "namespace", "default", "team=a"]).await?;
     // Asked only about namespaces of this label: the server has to know them.
     let selector = json!({"admission": {"namespaceSelector": {"matchLabels": {"team": "a"}}}});
@@ -138,7 +138,7 @@ async fn without_the_api_server_what_is_loaded_keeps_serving() -> Result<()> {
     stage.until_reported("cluster.a-1", "pod-1", "True", "Loaded").await?;
     let version = stage.revisions.get("cluster.a-1").await?.metadata.resource_version;
 
-    stage.plane.api_server(0).process().kill();
+    stage.plane.own().api_server(0).process().kill();
     until("a watch that is interrupted", PATIENCE, async || {
         server.event("watch interrupted; what is loaded keeps serving").map(drop).context("nothing in the log")
     })
@@ -146,15 +146,15 @@ async fn without_the_api_server_what_is_loaded_keeps_serving() -> Result<()> {
     ensure!(ask(&server, "/validate/cluster.a/1").await.message() == "one");
     ensure!(server.get("/readyz").await.status == StatusCode::OK);
 
-    stage.plane.api_server(0).process().restart()?;
-    stage.plane.api_server(0).until_ready().await?;
+    stage.plane.own().api_server(0).process().restart()?;
+    stage.plane.own().api_server(0).until_ready().await?;
     stage.create(&revision("a", 2, &forbid("true", "two"))).await?;
     until_answered(&server, "/validate/cluster.a/2", "two").await?;
     until_answered(&server, "/validate/cluster.a/1", "one").await?;
     stage.until_reported("cluster.a-2", "pod-1", "True", "Loaded").await?;
 
     // Watches that cannot be resumed are begun anew.
-    stage.plane.expire_watches().await?;
+    stage.plane.own().expire_watches().await?;
     stage.revisions.delete("cluster.a-2", &DeleteParams::default()).await?;
     until_unloaded(&server, "/validate/cluster.a/2").await?;
 

@@ -1,9 +1,9 @@
 //! Rego that misbehaves (row 9).
-
 use serde_json::json;
 
-use crate::support::{Folder, forbid, pod, policy, rego, with};
 use crate::{TOO_LONG, ask, assert_failed, assert_fine, server_beside_fine_policies};
+
+use crate::support::{Folder, forbid, pod, policy, rego, with};
 
 // FAULTS 9: Rego that is heavy when it runs.
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,4 @@
 //! Requests that misbehave, or are too many (rows 10, 12 and 13).
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,8 +8,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::{self, Folder, Server, forbid, pod, policy, rego, wapc, wasm, with};
 use crate::{TOO_LONG, ask, assert_failed, assert_fine, server_beside_fine_policies};
+
+use crate::support::{self, Folder, Server, forbid, pod, policy, rego, wapc, wasm, with};
 
 /// The largest body that is read.
 const MAX_BODY: usize = 7 << 20;
@@ -119,16 +119,17 @@ async fn a_thousand_slow_clients_are_closed_at_the_deadline_and_hold_up_nobody()
             assert!(!String::from_utf8_lossy(&answer).contains("200"), "an answer to no request");
         }));
     }
-    for _ in 0..20 {
+    let mut answered = 0;
+    while !slow.iter().any(tokio::task::JoinHandle::is_finished) {
         assert_fine(&server).await;
+        answered += 1;
     }
-    if opened.elapsed() < Duration::from_secs(9) {
-        assert_eq!(slow.iter().filter(|task| task.is_finished()).count(), 0, "others were served meanwhile");
-    }
+    assert!(opened.elapsed() >= Duration::from_secs(9), "closed before the deadline of 10 s");
+    // Who waits for the slow ones is answered once at most.
+    assert!(answered >= 5, "only {answered} others were served meanwhile");
     for task in slow {
         tokio::time::timeout(support::PATIENCE, task).await.expect("closed at the deadline of 10 s").unwrap();
     }
-    assert!(opened.elapsed() >= Duration::from_secs(9));
     assert_fine(&server).await;
 }
 
@@ -150,10 +151,10 @@ async fn a_body_that_does_not_arrive_is_given_up() {
 async fn overload_is_answered_503_with_retry_after_and_never_allowed() {
     let folder = Folder::new();
     folder.write("loop.wasm", wapc::doing(wapc::ENDLESS));
-    folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 5}))));
+    folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 10}))));
     folder.write("allow.wasm", wapc::answering(&json!({"accepted": true})));
-    folder.write("allow.json", policy("allow", &wasm("allow.wasm")));
-    let server = server_beside_fine_policies(folder, &["--concurrency", "2", "--evaluation-timeout", "200ms"]).await;
+    folder.write("allow.json", policy("allow", &with(wasm("allow.wasm"), &json!({"timeoutEvalSeconds": 1}))));
+    let server = server_beside_fine_policies(folder, &["--concurrency", "2"]).await;
     let mut loops = Vec::new();
     for _ in 0..2 {
         loops.push(server.begin("/validate/cluster.loop", pod("u", "x").to_string()).await);

@@ -1,10 +1,10 @@
 //! Settings that are refused (rows 3 and 4).
-
 use hyper::StatusCode;
 use serde_json::json;
 
-use crate::support::{Folder, Server, forbid, policy, wapc, wasm};
 use crate::{ask, assert_failed, assert_fine, server_beside_fine_policies};
+
+use crate::support::{Folder, Server, forbid, policy, wapc, wasm};
 
 // FAULTS 3: settings that the policy refuses.
 #[tokio::test]

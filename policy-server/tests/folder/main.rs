@@ -12,7 +12,6 @@ mod compiling;
 mod context;
 mod malformed;
 mod previews;
-mod registry;
 mod reload;
 mod serving;
 mod startup;

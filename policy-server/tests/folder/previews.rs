@@ -1,10 +1,11 @@
 //! Previews (AIP-236): what an experiment would have said, on live requests, beside what was said.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{Folder, Server, experiment, forbid, manifest, pod, policy, rego, wapc, wasm, with};
+use crate::support::{self, Folder, Server, experiment, forbid, manifest, pod, policy, rego, wapc, wasm, with};
 
 const NEVER: &str = "false";
 
@@ -361,7 +362,8 @@ async fn the_live_answer_leaves_before_its_preview_begins() {
     let folder = Folder::new();
     folder.write("live.json", policy("live", &forbid("true", "live")));
     folder.write("loop.wasm", wapc::doing(wapc::ENDLESS));
-    let endless = with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 3}));
+    // Time for five answers, also on a busy machine.
+    let endless = with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 8}));
     folder.write("loop.json", experiment("loop", "live", &endless));
     folder.write("new.json", experiment("new", "live", &forbid(NEVER, "")));
     let server = Server::start(folder, &[]).await;
@@ -371,4 +373,36 @@ async fn the_live_answer_leaves_before_its_preview_begins() {
     let loops = |lines: &[Value]| lines.iter().filter(|line| line["experiment"] == "cluster.loop").count();
     assert_eq!(loops(&server.previews()), 0, "all five were answered while the first preview was under way");
     assert_eq!(loops(&server.until_previews(10).await), 5, "and all were previewed");
+}
+
+/// The scheduling policy of the thread that previews, as Linux numbers it (`man 5 proc_pid_stat`).
+fn scheduling(server: &Server) -> Option<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+    let mut threads = threads.map(|thread| thread.unwrap().path());
+    let worker = threads.find(|thread| std::fs::read_to_string(thread.join("comm")).unwrap() == "preview\n")?;
+    let stat = std::fs::read_to_string(worker.join("stat")).unwrap();
+    stat.rsplit_once(") ")?.1.split(' ').nth(38)?.parse().ok()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn previews_give_way_to_everything_else_unless_told_otherwise() {
+    const NORMAL: u32 = 0;
+    const IDLE: u32 = 5;
+    for (arguments, wanted) in [(&[][..], IDLE), (&["--preview-priority", "normal"], NORMAL)] {
+        let folder = Folder::new();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_policy-server"));
+        command.args([
+            "--listen",
+            "127.0.0.1:0",
+            "--admin-listen",
+            "127.0.0.1:0",
+            "--log-format",
+            "json",
+            "--manifests",
+        ]);
+        command.arg(folder.manifests()).args(arguments).env_remove(support::PREVIEW_PRIORITY);
+        let server = Server::run(command, folder).await;
+        server.until("the priority", async || scheduling(&server) == Some(wanted)).await;
+    }
 }

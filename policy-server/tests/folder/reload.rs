@@ -1,7 +1,7 @@
 //! Changes of the folder, and what survives a restart.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hyper::StatusCode;
 use serde_json::json;
@@ -68,19 +68,17 @@ async fn no_request_is_lost_or_wrong_while_policies_change() {
     let folder = Folder::new();
     folder.write("a.json", policy("a", &cel("false", "generation 1")));
     let server = Arc::new(Server::start(folder, &[]).await);
-    let changing = Arc::new(AtomicBool::new(true));
-    let asking: Vec<_> = (0..4)
-        .map(|_| {
-            let (server, changing) = (Arc::clone(&server), Arc::clone(&changing));
+    let (changing, seen) = (Arc::new(AtomicBool::new(true)), Arc::<[AtomicU64; 4]>::default());
+    let asking: Vec<_> = (0..seen.len())
+        .map(|client| {
+            let (server, changing, seen) = (Arc::clone(&server), Arc::clone(&changing), Arc::clone(&seen));
             tokio::spawn(async move {
-                let mut seen = 0_u64;
                 while changing.load(Ordering::Relaxed) {
                     let message = server.post("/validate/cluster.a", pod("u", "x").to_string()).await.message();
                     let generation = message.strip_prefix("generation ").unwrap().parse::<u64>().unwrap();
-                    assert!(generation >= seen, "{generation} after {seen}");
-                    seen = generation;
+                    let before = seen[client].swap(generation, Ordering::Relaxed);
+                    assert!(generation >= before, "{generation} after {before}");
                 }
-                seen
             })
         })
         .collect();
@@ -88,9 +86,12 @@ async fn no_request_is_lost_or_wrong_while_policies_change() {
         server.folder.write("a.json", policy("a", &cel("false", &format!("generation {generation}"))));
         server.until_details(&format!("cluster.a generation {generation} live")).await;
     }
+    let all_saw = || seen.iter().all(|generation| generation.load(Ordering::Relaxed) == 20);
+    let is_over = || all_saw() || asking.iter().any(tokio::task::JoinHandle::is_finished);
+    server.until("the load to see the changes", async || is_over()).await;
     changing.store(false, Ordering::Relaxed);
     for task in asking {
-        assert!(task.await.unwrap() >= 19, "the load saw the changes");
+        task.await.unwrap();
     }
 }
 

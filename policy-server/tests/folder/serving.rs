@@ -253,8 +253,8 @@ async fn sigterm_makes_the_server_not_ready_keeps_it_answering_drains_and_ends_i
     let folder = Folder::new();
     folder.write("fine.json", policy("fine", &forbid("true", "fine")));
     folder.write("loop.wasm", wapc::doing(wapc::ENDLESS));
-    folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 5}))));
-    let mut server = Server::start(folder, &["--shutdown-delay", "2s"]).await;
+    folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 10}))));
+    let mut server = Server::start(folder, &["--shutdown-delay", "4s"]).await;
     let before = server.post("/validate/cluster.fine", create("x")).await;
     assert!(!before.headers.contains_key("connection"), "{:?}", before.headers);
     let slow = server.begin("/validate/cluster.loop", create("x")).await;
@@ -262,18 +262,15 @@ async fn sigterm_makes_the_server_not_ready_keeps_it_answering_drains_and_ends_i
     server.signal(Signal::TERM);
     server.until("not ready", async || server.get("/readyz").await.status == StatusCode::SERVICE_UNAVAILABLE).await;
     assert!(server.details().await.contains("readyz check failed: the server is shutting down"));
-    let mut answered = 0;
-    while told.elapsed() < Duration::from_secs(1) {
+    for _ in 0..10 {
         let answer = server.post("/validate/cluster.fine", create("x")).await;
         assert_eq!(answer.message(), "fine");
         assert_eq!(answer.headers["connection"], "close");
         assert_eq!(server.get("/livez").await.status, StatusCode::OK);
-        answered += 1;
     }
-    assert!(answered > 0, "it keeps answering");
     // Draining, it takes no more connections; the request that is under way has its answer.
     server.until("the listener's end", async || TcpStream::connect(&server.listen).await.is_err()).await;
-    assert!(told.elapsed() >= Duration::from_secs(2), "the delay was kept");
+    assert!(told.elapsed() >= Duration::from_secs(4), "the delay was kept");
     assert!(!slow.is_finished(), "the slow request is still under way");
     assert_eq!(server.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE, "probes see the way out");
     let slow = slow.await.unwrap();
@@ -423,11 +420,15 @@ async fn certificates_that_change_all_the_time_break_no_handshake() {
     };
     // At each look of the server there is another pair, every second one only half-written.
     let rotate = async {
-        for (number, pair) in pairs.iter().enumerate().skip(1) {
+        let mut number = 0;
+        while number < pairs.len() || asked.load(Ordering::Relaxed) <= 100 {
+            let old = std::slice::from_ref(&pairs[number % pairs.len()]);
+            number += 1;
+            let pair = &pairs[number % pairs.len()];
             let half = if number % 2 == 0 { pair.cert.len() / 2 } else { pair.cert.len() };
             std::fs::write(tls.join("tls.crt"), &pair.cert[..half]).unwrap();
             server.until("half a pair", async || server.count("proviso_tls_pair_valid", &[]).await == 0).await;
-            assert!(post(&pairs[number - 1..number], "h2").await.is_ok(), "the old one stays");
+            assert!(post(old, "h2").await.is_ok(), "the old one stays");
             std::fs::write(tls.join("tls.crt"), &pair.cert).unwrap();
             std::fs::write(tls.join("tls.key"), &pair.key).unwrap();
             server.until("the new pair", async || post(std::slice::from_ref(pair), "h2").await.is_ok()).await;
@@ -435,8 +436,6 @@ async fn certificates_that_change_all_the_time_break_no_handshake() {
         is_over.store(true, Ordering::Relaxed);
     };
     tokio::join!(rotate, ask("http/1.1"), ask("h2"), ask("h2"));
-    let asked = asked.into_inner();
-    assert!(asked > 100, "only {asked} requests");
 }
 
 #[tokio::test]

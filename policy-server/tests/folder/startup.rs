@@ -12,7 +12,7 @@ use crate::support::{self, Ended, Folder, Server, forbid, pod, policy, run_to_en
 /// Any free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
 /// Every flag that has a variable of its own.
-const FLAGS: [&str; 29] = [
+const FLAGS: [&str; 30] = [
     "api-token-file",
     "manifests",
     "policy-server",
@@ -34,6 +34,7 @@ const FLAGS: [&str; 29] = [
     "compile-timeout",
     "concurrency",
     "preview-queue",
+    "preview-priority",
     "shutdown-delay",
     "log-format",
     "context-memory",
@@ -223,6 +224,7 @@ async fn the_environment_speaks_where_no_flag_does() {
         ("PROVISO_CONCURRENCY", "many", 2, "--concurrency"),
         ("PROVISO_MEMORY_LIMIT", "0", 2, "--memory-limit"),
         ("PROVISO_PREVIEW_QUEUE", "0", 2, "--preview-queue"),
+        ("PROVISO_PREVIEW_PRIORITY", "highest", 2, "--preview-priority"),
         ("PROVISO_SHUTDOWN_DELAY", "1h", 2, "--shutdown-delay"),
         ("PROVISO_LOG_FORMAT", "xml", 2, "--log-format"),
         ("PROVISO_TLS_CERT", "a", 2, "--tls-key"),
@@ -312,6 +314,7 @@ fn the_demo_shows_what_it_promises() {
         .arg(env!("CARGO_BIN_EXE_policy-server"))
         .env("PORT", port)
         .env("ADMIN_PORT", admin_port)
+        .env(support::PREVIEW_PRIORITY, "normal")
         .output()
         .unwrap();
     let (stdout, stderr) = (String::from_utf8(demo.stdout).unwrap(), String::from_utf8(demo.stderr).unwrap());

@@ -33,6 +33,9 @@ use tokio::task::JoinHandle;
 
 /// How long to wait for anything.
 pub const PATIENCE: Duration = Duration::from_mins(1);
+/// Says when previews run. A server of a test runs them as everything else, unless its command says something: with their own
+/// priority they come to no end on a machine that is busy with other things.
+pub const PREVIEW_PRIORITY: &str = "PROVISO_PREVIEW_PRIORITY";
 
 pub struct Server {
     child: Child,
@@ -146,6 +149,9 @@ impl Server {
 
     /// Runs a command that is a server which logs in JSON, and waits until it listens.
     pub async fn run(mut command: Command, folder: Folder) -> Self {
+        if !command.get_envs().any(|(name, _)| name == PREVIEW_PRIORITY) {
+            command.env(PREVIEW_PRIORITY, "normal");
+        }
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (stdout, stderr) = (Lines::default(), Lines::default());
         stdout.follow(child.stdout.take().unwrap());

@@ -19,10 +19,19 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// As [`stage::Stage::start`].
     pub async fn start(test: &str) -> Result<Self> {
+        Self::beside(test, stage::Stage::start(test)).await
+    }
+
+    /// As [`stage::Stage::alone`].
+    pub async fn alone(test: &str) -> Result<Self> {
+        Self::beside(test, stage::Stage::alone(test)).await
+    }
+
+    async fn beside(test: &str, cluster: impl Future<Output = Result<stage::Stage>>) -> Result<Self> {
         let registry = format!("{test}-registry");
-        let (cluster, registry) =
-            tokio::try_join!(stage::Stage::start(test), Registry::start(&registry, Access::default()))?;
+        let (cluster, registry) = tokio::try_join!(cluster, Registry::start(&registry, Access::default()))?;
         let stage = Self { cluster, registry, mounts: tempfile::tempdir()? };
         stage.rotate(&[&key()])?;
         std::fs::write(stage.path("sources.yaml"), format!("insecureSources: ['{}']", stage.registry.address()))?;

@@ -1,15 +1,11 @@
 //! Recorded reviews: as an API server sent them, but for what differs from run to run.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use regex::{Captures, Regex};
 use serde_json::Value;
 
 use super::example;
-
-/// Set, it makes the tests write what they would compare with: `make recordings`.
-const RECORD: &str = "PROVISO_E2E_RECORD";
 
 /// The recordings of one run. What is equal in it stays equal: the same object has the same uid everywhere.
 #[derive(Default)]
@@ -20,21 +16,20 @@ pub struct Recorder {
 impl Recorder {
     /// Compares a review with the recording of this name, or records it.
     pub fn check(&mut self, name: &str, review: &[u8]) {
-        let file = file(name);
+        let file = format!("examples/reviews/{name}.json");
         let text = self.normalize(&indent(review));
-        if std::env::var_os(RECORD).is_some() {
-            std::fs::write(&file, text).unwrap();
+        if proviso_recorded::record(&file, &text) {
             return;
         }
-        let recorded: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let recorded = std::fs::read(example(&format!("reviews/{name}.json"))).unwrap();
+        let recorded: Value = serde_json::from_slice(&recorded).unwrap();
         let (recorded, now) = (shape(&recorded), shape(&text.parse().unwrap()));
         let gone: Vec<_> = recorded.difference(&now).collect();
         let new: Vec<_> = now.difference(&recorded).collect();
         assert!(
             gone.is_empty() && new.is_empty(),
-            "the API server sends another review than {} shows: not any more {gone:#?}, but {new:#?}; if that is \
-             right, `make recordings`",
-            file.display()
+            "the API server sends another review than {file} shows: not any more {gone:#?}, but {new:#?}. {}",
+            proviso_recorded::HINT
         );
     }
 
@@ -65,10 +60,6 @@ impl Recorder {
             self.seen.len() - 1
         }) + 1
     }
-}
-
-fn file(name: &str) -> PathBuf {
-    example(&format!("reviews/{name}.json"))
 }
 
 /// The same JSON for people to read, its members in the order in which they came.

@@ -1,28 +1,65 @@
 //! A real control plane that knows the kinds, and replicas of the policy server `default` in it.
 
-use std::path::PathBuf;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use hyper::StatusCode;
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use proviso_crds::PolicyRevision;
-use proviso_e2e::{ControlPlane, Kubectl, Options, Proxy, until};
+use proviso_e2e::{ControlPlane, Kubectl, Proxy, manifests, until};
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
 use super::{Answer, Folder, PATIENCE, Server, pod, policy};
 
 pub const POD: &str = "policy-server-default-0";
 pub const LEASE: &str = "policy-server-default";
+/// The definitions of the kinds.
+const CRDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crds");
 
-/// A control plane that knows the kinds, and its revisions.
+/// A namespace of a control plane that knows the kinds, and the revisions in it.
 pub struct Stage {
-    pub plane: ControlPlane,
+    pub plane: Plane,
+    /// Where the revisions and the Lease are.
+    pub namespace: String,
     pub kubectl: Kubectl,
     pub revisions: Api<DynamicObject>,
     pub leases: Api<Lease>,
+}
+
+/// A control plane, of one test or of all tests of this program.
+pub enum Plane {
+    Own(Box<ControlPlane>),
+    Shared(&'static ControlPlane),
+}
+
+impl Plane {
+    /// The control plane of this test, to stop its processes.
+    ///
+    /// # Panics
+    /// If the control plane is shared: start the stage by [`Stage::alone`].
+    pub fn own(&mut self) -> &mut ControlPlane {
+        match self {
+            Self::Own(plane) => plane,
+            Self::Shared(_) => panic!("the tests of this program share the control plane: use Stage::alone"),
+        }
+    }
+}
+
+impl Deref for Plane {
+    type Target = ControlPlane;
+
+    fn deref(&self) -> &ControlPlane {
+        match self {
+            Self::Own(plane) => plane,
+            Self::Shared(plane) => plane,
+        }
+    }
 }
 
 /// A network that can be disturbed, and the kubeconfig of who uses it.
@@ -32,18 +69,31 @@ pub struct Link {
 }
 
 impl Stage {
+    /// A namespace of the control plane that the tests of this program share.
     pub async fn start(test: &str) -> Result<Self> {
-        Self::start_with(test, Options::default()).await
+        static KINDS: OnceCell<()> = OnceCell::const_new();
+        let plane = ControlPlane::shared("policy-server").await?;
+        let client = plane.client().await?;
+        KINDS.get_or_try_init(|| manifests::apply_crds(&client, Path::new(CRDS))).await?;
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": test}});
+        manifests::apply(&client, &namespace.to_string()).await?;
+        Self::of(Plane::Shared(plane), test, client).await
     }
 
-    pub async fn start_with(test: &str, options: Options) -> Result<Self> {
-        let plane = ControlPlane::start_with(test, options).await?;
-        let kubectl = Kubectl::new(plane.kubeconfig())?;
-        kubectl.run(&["create", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../crds")]).await?;
-        kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).await?;
+    /// The namespace `default` of a control plane for this test alone, which disturbs it or counts on an empty cluster.
+    pub async fn alone(test: &str) -> Result<Self> {
+        let plane = Box::pin(ControlPlane::start(test)).await?;
         let client = plane.client().await?;
-        let revisions = Api::default_namespaced_with(client.clone(), &ApiResource::erase::<PolicyRevision>(&()));
-        let stage = Self { plane, kubectl, revisions, leases: Api::default_namespaced(client) };
+        manifests::apply_crds(&client, Path::new(CRDS)).await?;
+        Self::of(Plane::Own(Box::new(plane)), "default", client).await
+    }
+
+    async fn of(plane: Plane, namespace: &str, client: Client) -> Result<Self> {
+        let kubectl = Kubectl::new(plane.kubeconfig())?;
+        let resource = ApiResource::erase::<PolicyRevision>(&());
+        let revisions = Api::namespaced_with(client.clone(), namespace, &resource);
+        let leases = Api::namespaced(client, namespace);
+        let stage = Self { plane, namespace: namespace.to_owned(), kubectl, revisions, leases };
         stage.make_lease().await?;
         Ok(stage)
     }
@@ -70,7 +120,16 @@ impl Stage {
         let mut command = Command::new(env!("CARGO_BIN_EXE_policy-server"));
         command
             .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"])
-            .args(["--policy-server", "default", "--namespace", "default", "--pod-name", pod, "--pod-uid", pod_uid])
+            .args([
+                "--policy-server",
+                "default",
+                "--namespace",
+                &self.namespace,
+                "--pod-name",
+                pod,
+                "--pod-uid",
+                pod_uid,
+            ])
             .env("KUBECONFIG", self.plane.kubeconfig());
         command
     }
@@ -83,11 +142,12 @@ impl Stage {
     }
 
     /// A network of its own between a replica and the API server.
-    pub async fn link(&mut self, replica: &str) -> Result<Link> {
-        let server = self.plane.api_server(0).url();
+    pub async fn link(&self, replica: &str) -> Result<Link> {
+        let server = self.plane.url();
         let proxy = Proxy::start(server.trim_start_matches("https://").parse()?).await?;
         let direct = std::fs::read_to_string(self.plane.kubeconfig())?;
-        let kubeconfig = self.plane.folder().path().join(format!("{replica}.kubeconfig"));
+        let file = format!("{}-{replica}.kubeconfig", self.namespace);
+        let kubeconfig = self.plane.folder().path().join(file);
         std::fs::write(&kubeconfig, direct.replace(&server, &format!("https://{}", proxy.address())))?;
         Ok(Link { proxy, kubeconfig })
     }

@@ -4,6 +4,6 @@
 
 pub mod boundary;
 pub mod hostile;
-#[path = "../../tests/wasm/world.rs"]
+#[path = "../../tests/standalone/wasm/world.rs"]
 #[allow(dead_code, reason = "the tests give it objects, too")]
 mod world;

@@ -56,21 +56,21 @@ pub fn with(
     })
 }
 
-/// Calls the host, within ten seconds.
-pub async fn ask(host: &ProgramHost, capability: &str, request: Value) -> Result<Value, String> {
-    ask_within(Duration::from_secs(10), host, capability, request).await
+/// Long enough for every answer, also on a busy machine.
+pub fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(30))
 }
 
-pub async fn ask_within(
-    budget: Duration,
-    host: &ProgramHost,
-    capability: &str,
-    request: Value,
-) -> Result<Value, String> {
+/// Calls the host.
+pub async fn ask(host: &ProgramHost, capability: &str, request: Value) -> Result<Value, String> {
+    ask_by(soon(), host, capability, request).await
+}
+
+pub async fn ask_by(deadline: Deadline, host: &ProgramHost, capability: &str, request: Value) -> Result<Value, String> {
     let (namespace, operation) = capability.split_once('/').unwrap();
     let payload = request.to_string().into_bytes();
     let call = HostCall { binding: "kubewarden", namespace, operation, payload: &payload };
-    let answer = host.call(call, Deadline::after(budget)).await?;
+    let answer = host.call(call, deadline).await?;
     Ok(serde_json::from_slice(&answer).unwrap())
 }
 

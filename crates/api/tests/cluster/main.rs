@@ -1,0 +1,10 @@
+//! The REST API over a real API server.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy knows only #[test] functions as tests"
+)]
+
+mod kubernetes;

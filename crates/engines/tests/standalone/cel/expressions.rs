@@ -1,0 +1,260 @@
+//! Runs the validations in `cases/cel.yaml`, and the bombs that must not end the process or outlive their
+//! deadline.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use proviso_core::{Review, Verdict};
+use proviso_engines::cel::{Program, Validation};
+use proviso_engines::{CompileError, Deadline, EvaluationError};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::deadline::ended_at;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    /// Each is true for the review below.
+    #[serde(default)]
+    holds: Vec<String>,
+    /// Each is false for it.
+    #[serde(default)]
+    fails: Vec<String>,
+    /// Each has no value for it, and so denies.
+    #[serde(default)]
+    errors: Vec<String>,
+    /// Each is refused when it is compiled, with this reason and a part of the message.
+    #[serde(default)]
+    refused: Vec<(String, String, String)>,
+}
+
+fn review() -> Review {
+    review_of("web")
+}
+
+fn review_of(name: &str) -> Review {
+    let object = json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "labels": {"owner": "me", "a.b/c": "x"}, "annotations": null},
+        "spec": {"replicas": 3, "weight": 1.5, "whole": 2.0, "huge": 9_223_372_036_854_775_807_u64, "paused": false,
+                 "containers": [{"name": "a", "image": "r.example/a:1"}, {"name": "b", "image": "b"}], "none": []},
+    });
+    let request = json!({
+        "uid": "u", "operation": "CREATE", "name": name, "namespace": "default",
+        "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
+        "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
+        "userInfo": {"username": "alice", "groups": ["dev"]},
+        "object": object, "oldObject": null,
+    });
+    Review::admission(Bytes::from(json!({"request": request}).to_string())).unwrap()
+}
+
+fn params() -> Value {
+    json!({"max": 5, "registries": ["r.example/"]})
+}
+
+fn validation(expression: &str) -> Validation {
+    Validation { expression: expression.into(), ..Validation::default() }
+}
+
+fn compile(expression: &str) -> Result<Program, CompileError> {
+    Program::compile(vec![validation(expression)], &params())
+}
+
+async fn evaluate(expression: &str) -> Result<Verdict, EvaluationError> {
+    let program = compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
+    program.evaluate(&review(), Deadline::after(Duration::from_mins(1))).await
+}
+
+#[tokio::test]
+async fn expressions_are_what_their_cases_say() {
+    let cases: Vec<Case> = serde_yaml::from_str(include_str!("../../cases/cel.yaml")).unwrap();
+    for case in cases {
+        let name = &case.name;
+        for expression in &case.holds {
+            assert_eq!(evaluate(expression).await, Ok(Verdict::allow()), "{name}: {expression}");
+        }
+        for expression in &case.fails {
+            let verdict = evaluate(expression).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(verdict.message, Some(format!("failed expression: {expression}")), "{name}");
+            assert_eq!((verdict.allowed, verdict.code), (false, Some(422)), "{name}: {expression}");
+        }
+        for expression in &case.errors {
+            let Err(EvaluationError::Failed(message)) = evaluate(expression).await else {
+                panic!("{name}: {expression} has a value")
+            };
+            assert!(message.contains(&format!("{expression:?}")), "{name}: {message} names the expression");
+        }
+        for (expression, reason, part) in &case.refused {
+            let Err(error) = compile(expression) else { panic!("{name}: {expression} compiled") };
+            let message = error.to_string();
+            assert!(error.reason() == reason && message.contains(part.as_str()), "{name}: {expression}: {error:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_first_that_fails_decides_and_all_are_causes() {
+    let told = |expression: &str, message: &str, reason: &str| Validation {
+        expression: expression.into(),
+        message: Some(message.into()),
+        reason: Some(reason.into()),
+        ..Validation::default()
+    };
+    let validations = vec![
+        told("true", "never said", "Invalid"),
+        told("object.spec.replicas > params.max", "too few", "Forbidden"),
+        validation("object.kind\n  == 'Pod'"),
+    ];
+    let program = Program::compile(validations, &params()).unwrap();
+    let verdict = program.evaluate(&review(), Deadline::after(Duration::from_mins(1))).await.unwrap();
+    assert_eq!(verdict.message.as_deref(), Some("too few"));
+    assert_eq!((verdict.reason.as_deref(), verdict.code), (Some("Forbidden"), Some(403)));
+    let causes: Vec<&str> = verdict.causes.iter().map(|cause| cause.message.as_str()).collect();
+    assert_eq!(causes, ["too few", "failed expression: object.kind == 'Pod'"]);
+}
+
+#[tokio::test]
+async fn reasons_have_the_codes_that_kubernetes_gives_them() {
+    for (reason, code) in [("Unauthorized", 401), ("Forbidden", 403), ("Invalid", 422), ("RequestEntityTooLarge", 413)]
+    {
+        let validation = Validation { reason: Some(reason.into()), ..validation("false") };
+        let program = Program::compile(vec![validation], &json!({})).unwrap();
+        let verdict = program.evaluate(&review(), Deadline::after(Duration::from_mins(1))).await.unwrap();
+        assert_eq!((verdict.reason.as_deref(), verdict.code), (Some(reason), Some(code)));
+        assert!(verdict.causes.is_empty(), "one is no list");
+    }
+    let unknown = Validation { reason: Some("Teapot".into()), ..validation("false") };
+    assert!(matches!(Program::compile(vec![unknown], &json!({})), Err(CompileError::Invalid(_))));
+}
+
+#[tokio::test]
+async fn an_empty_message_is_like_none() {
+    let validation = Validation { message: Some(String::new()), ..validation("false") };
+    let program = Program::compile(vec![validation], &json!({})).unwrap();
+    let verdict = program.evaluate(&review(), Deadline::after(Duration::from_mins(1))).await.unwrap();
+    assert_eq!(verdict.message.as_deref(), Some("failed expression: false"));
+}
+
+#[tokio::test]
+async fn no_validation_allows_everything() {
+    let program = Program::compile(Vec::new(), &json!({})).unwrap();
+    assert_eq!(program.evaluate(&review(), Deadline::after(Duration::ZERO)).await, Ok(Verdict::allow()));
+}
+
+#[tokio::test]
+async fn a_missing_object_is_null_and_so_are_missing_parameters() {
+    let body = json!({"request": {"uid": "u", "operation": "DELETE", "oldObject": {"a": 1}, "object": null,
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"}}});
+    let review = Review::admission(Bytes::from(body.to_string())).unwrap();
+    let expression = "object == null && oldObject.a == 1 && params == null && request.operation == 'DELETE'";
+    let program = Program::compile(vec![validation(expression)], &Value::Null).unwrap();
+    assert_eq!(program.evaluate(&review, Deadline::after(Duration::from_mins(1))).await, Ok(Verdict::allow()));
+}
+
+/// Lists of 400 and loops in each other: 10¹⁰ steps and more, in every macro there is. Each step is a long one: it takes
+/// many minutes until they have gone round too often.
+#[tokio::test]
+async fn loops_end_at_the_deadline() {
+    let params = json!({"list": (0..400).collect::<Vec<_>>(), "text": "a".repeat(1 << 14)});
+    for (begin, is_found, end) in [
+        ("all(a, ", "", ")"),
+        ("exists(a, ", "!", ")"),
+        ("exists_one(a, ", "!", ")"),
+        ("map(a, ", "", ").size() >= 0"),
+        ("map(a, true, ", "", ").size() >= 0"),
+        ("filter(a, ", "", ").size() >= 0"),
+    ] {
+        let step = format!("{is_found}(params.text.split('a').size() > 0)");
+        let loops = (0..4).fold(step, |body, _| format!("params.list.{begin}{body}{end}"));
+        let expression = format!("request.name == 'short' || {loops}");
+        let program = Program::compile(vec![validation(&expression)], &params).unwrap();
+        let (review, deadline) = (review(), Deadline::after(Duration::from_millis(100)));
+        let result = ended_at(deadline, program.evaluate(&review, deadline)).await;
+        assert_eq!(result, Err(EvaluationError::DeadlineExceeded), "{expression}");
+        // More than there are places: such loops take them all.
+        let (mut loops, deadline) = (JoinSet::new(), Deadline::after(Duration::from_millis(500)));
+        for _ in 0..600 {
+            let (program, review) = (program.clone(), review.clone());
+            loops.spawn(async move { program.evaluate(&review, deadline).await });
+        }
+        let ended = loops.join_all().await;
+        assert!(ended.contains(&Err(EvaluationError::Overloaded)), "there were places for all: {expression}");
+        let are_late = |it: &_| matches!(it, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded));
+        assert!(ended.iter().all(are_late), "{expression}: {ended:?}");
+        // Their threads are free again: a loop that went on would keep its place.
+        let short = program.evaluate(&review_of("short"), Deadline::after(Duration::from_mins(1))).await;
+        assert_eq!(short, Ok(Verdict::allow()), "{expression}");
+    }
+}
+
+#[test]
+fn bombs_are_refused_when_they_are_compiled() {
+    for expression in [
+        "(".repeat(5000),
+        "[".repeat(5000),
+        "!".repeat(5000) + "true",
+        format!("0{} == 0", "+0".repeat(5000)),
+        format!("object{} == 0", ".a".repeat(5000)),
+        format!("{}true", "true ? false : ".repeat(600)),
+        format!("object.{}", "all(a, a.".repeat(500)),
+        "true || ".repeat(5000) + "true",
+        "'\n".to_owned() + "0" + &"+0".repeat(8000),
+        "ar'\\'' + 0".to_owned() + &"+0".repeat(7900),
+        "'\\z' + 0".to_owned() + &"+0".repeat(7900),
+        format!("1r'\\' + 0{}'", "+0".repeat(7900)),
+    ] {
+        let started = Instant::now();
+        assert!(compile(&expression).is_err(), "{}", &expression[..40]);
+        assert!(started.elapsed() < Duration::from_secs(20), "{}", &expression[..40]);
+    }
+}
+
+/// The deepest expressions that are let through run on a thread of the usual size.
+#[tokio::test]
+async fn what_is_just_shallow_enough_runs() {
+    let sum = format!("0{}", " + 0".repeat(60));
+    for expression in [
+        format!("{}true{}", "(".repeat(24), ")".repeat(24)),
+        format!("{sum} == 0"),
+        format!("{}true", "!".repeat(60)),
+        vec!["true"; 1500].join(" && "),
+        format!("{}true", "true ? true : ".repeat(30)),
+        (0..8).fold(format!("({sum}) == 0"), |body, n| format!("[0].all(x{n}, {}{body})", "!!".repeat(20))),
+    ] {
+        match compile(&expression) {
+            Ok(program) => {
+                let verdict = program.evaluate(&review(), Deadline::after(Duration::from_mins(1))).await;
+                assert_eq!(verdict, Ok(Verdict::allow()), "{expression}");
+            }
+            Err(error) => panic!("{expression}: {error}"),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn no_expression_ends_the_process(expression in "[\\[\\]{}()a-c\"'`%#.:=+?!|&<0-9 \n\\\\-]{0,40}") {
+        let _ = compile(&expression);
+    }
+
+    /// Numbers are what Kubernetes takes them for: arithmetic on ints stays exact.
+    #[test]
+    fn integers_stay_integers(number in any::<i32>()) {
+        let program = Program::compile(
+            vec![validation(&format!("params.n + 1 == {} && type(params.n) == int", i64::from(number) + 1))],
+            &json!({"n": number}),
+        ).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let verdict = runtime.block_on(program.evaluate(&review(), Deadline::after(Duration::from_mins(1))));
+        prop_assert_eq!(verdict, Ok(Verdict::allow()));
+    }
+}

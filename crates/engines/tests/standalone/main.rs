@@ -1,0 +1,13 @@
+//! The engines through their public face: CEL, Rego, wasm, and groups of them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod cel;
+mod conformance;
+#[path = "../support/deadline.rs"]
+mod deadline;
+mod group;
+mod ledger;
+mod rego;
+#[cfg(feature = "wasm")]
+mod wasm;

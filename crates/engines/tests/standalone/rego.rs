@@ -1,0 +1,238 @@
+//! Runs the Rego policies in `cases/rego.yaml`, and the bombs that must not end the process.
+
+mod faults;
+mod inventory;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use proviso_core::{Review, Verdict};
+use proviso_engines::rego::{Dialect, Program};
+use proviso_engines::{CompileError, Deadline, EvaluationError};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::deadline::ended_at;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    dialect: String,
+    /// Several spellings of one policy, which must answer alike.
+    sources: Vec<String>,
+    entrypoint: Option<String>,
+    #[serde(default)]
+    settings: Value,
+    /// Refused when it is compiled: the reason, and a part of the message.
+    refused: Option<(String, String)>,
+    #[serde(default)]
+    reviews: Vec<Expected>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expected {
+    #[serde(default)]
+    request: serde_json::Map<String, Value>,
+    /// The verdict: the message of a denial, or that it is allowed.
+    deny: Option<String>,
+    #[serde(default)]
+    allow: bool,
+    /// Reason and part of the message of a failed evaluation.
+    error: Option<(String, String)>,
+    #[serde(default)]
+    warnings: Vec<String>,
+    #[serde(default)]
+    causes: usize,
+    code: Option<u16>,
+    patch: Option<Value>,
+}
+
+fn review(request: &serde_json::Map<String, Value>) -> Review {
+    let mut whole = json!({
+        "uid": "u", "operation": "CREATE",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+    });
+    whole.as_object_mut().unwrap().extend(request.clone());
+    Review::admission(Bytes::from(json!({"request": whole}).to_string())).unwrap()
+}
+
+fn compile(source: &str) -> Result<Program, CompileError> {
+    Program::compile(source, Dialect::Gatekeeper, None, &json!({}))
+}
+
+fn ample() -> Deadline {
+    Deadline::after(Duration::from_mins(1))
+}
+
+#[tokio::test]
+async fn policies_decide_as_their_cases_say() {
+    let cases: Vec<Case> = serde_yaml::from_str(include_str!("../cases/rego.yaml")).unwrap();
+    for case in cases {
+        let dialect = match case.dialect.as_str() {
+            "Gatekeeper" => Dialect::Gatekeeper,
+            "Admission" => Dialect::Admission,
+            other => panic!("{}: no dialect {other}", case.name),
+        };
+        for source in &case.sources {
+            let compiled = Program::compile(source, dialect, case.entrypoint.as_deref(), &case.settings);
+            if let Some((reason, part)) = &case.refused {
+                let Err(error) = compiled else { panic!("{}: compiled", case.name) };
+                let message = error.to_string();
+                assert!(error.reason() == reason && message.contains(part.as_str()), "{}: {error:?}", case.name);
+                continue;
+            }
+            let program = compiled.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            assert!(!case.reviews.is_empty(), "{} checks nothing", case.name);
+            for (number, expected) in case.reviews.iter().enumerate() {
+                let verdict = program.evaluate(&review(&expected.request), ample()).await;
+                check(&format!("{}, review {number}, of {source}", case.name), expected, verdict);
+            }
+        }
+    }
+}
+
+fn check(name: &str, expected: &Expected, verdict: Result<Verdict, EvaluationError>) {
+    if let Some((reason, part)) = &expected.error {
+        let Err(error) = verdict else { panic!("{name}: {verdict:?}") };
+        assert!(error.reason() == reason && error.to_string().contains(part.as_str()), "{name}: {error:?}");
+        return;
+    }
+    let verdict = verdict.unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(verdict.allowed, expected.allow, "{name}: {verdict:?}");
+    assert_eq!(verdict.message, expected.deny, "{name}");
+    assert_eq!(verdict.warnings, expected.warnings, "{name}");
+    assert_eq!(verdict.causes.len(), expected.causes, "{name}: {verdict:?}");
+    assert_eq!(verdict.code, expected.code, "{name}");
+    assert_eq!(verdict.patch.map(|patch| serde_json::to_value(patch).unwrap()), expected.patch, "{name}");
+}
+
+#[tokio::test]
+async fn a_loop_ends_at_its_deadline() {
+    let program = compile(
+        "package p\nviolation[{\"msg\": \"m\"}] { a := numbers.range(1, input.review.n); x := a[_]; y := a[_]; z := a[_]; \
+         x + y + z < 0 }",
+    )
+    .unwrap();
+    let long = review(&serde_json::Map::from_iter([("n".to_owned(), json!(2000))]));
+    let deadline = Deadline::after(Duration::from_millis(200));
+    let result = ended_at(deadline, program.evaluate(&long, deadline)).await;
+    assert_eq!(result, Err(EvaluationError::DeadlineExceeded));
+    // More than there are places: such loops take them all.
+    let (mut loops, deadline) = (JoinSet::new(), Deadline::after(Duration::from_millis(500)));
+    for _ in 0..600 {
+        let (program, long) = (program.clone(), long.clone());
+        loops.spawn(async move { program.evaluate(&long, deadline).await });
+    }
+    let ended = loops.join_all().await;
+    assert!(ended.contains(&Err(EvaluationError::Overloaded)), "there were places for all");
+    assert!(ended.iter().all(|it| matches!(it, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded))));
+    // Their threads are free again: a loop that went on would keep its place for many minutes.
+    let short = review(&serde_json::Map::from_iter([("n".to_owned(), json!(1))]));
+    assert_eq!(program.evaluate(&short, ample()).await, Ok(Verdict::allow()));
+}
+
+#[tokio::test]
+async fn the_deepest_review_is_decided() {
+    let source = "package p\nviolation[{\"msg\": \"found\"}] { walk(input.review.object, [path, value]); value == \"x\"; \
+                  count(path) > 200; json.marshal(input) != \"\" }";
+    let mut object = json!("x");
+    for _ in 0..250 {
+        object = json!({"a": object});
+    }
+    let request = serde_json::Map::from_iter([("object".to_owned(), object)]);
+    let verdict = compile(source).unwrap().evaluate(&review(&request), ample()).await.unwrap();
+    assert_eq!(verdict.message.as_deref(), Some("found"));
+}
+
+/// Found before the policy is live, with a request like those that come.
+#[test]
+fn what_fails_for_every_object_is_refused() {
+    for condition in [
+        "input.review.operation == \"CREATE\"",
+        "input.review.kind.kind",
+        "input.review.userInfo.username",
+        "input.review.object.metadata",
+        "input.review.oldObject == null",
+    ] {
+        let source = format!(
+            "package p\nbad = 1 {{ {condition} }}\nbad = 2 {{ {condition} }}\nviolation[{{\"msg\": \"m\"}}] {{ bad > 0 }}"
+        );
+        assert!(matches!(compile(&source), Err(CompileError::Invalid(_))), "{source}");
+    }
+    // An answer of the wrong shape is no fault of the policy: such an object has no name.
+    compile("package p\nviolation[{\"msg\": msg}] { msg := object.get(input.review.object.metadata, \"name\", 1) }")
+        .unwrap();
+}
+
+/// Each of these ended the process, or kept it for minutes, before it was refused.
+#[test]
+fn bombs_are_refused_when_they_are_compiled() {
+    let rules = |make: fn(usize) -> String| (0..2000).map(make).collect::<Vec<_>>().join("\n");
+    for (name, body) in [
+        ("nested lists", format!("v = {}1{}", "[".repeat(24), "]".repeat(24))),
+        ("a sum", format!("v = {}", vec!["1"; 50_000].join("\n+ "))),
+        ("a reference", format!("v = input{}", "\n.a".repeat(50_000))),
+        ("statements", format!("v = 1 {{\n{}\n}}", "input.a[_] == 1\n".repeat(4000))),
+        ("a recursive function", "v = f(1)\nf(x) = y { y := f(x + 1) }".to_owned()),
+        ("recursive rules", "v = a\na = y { y := b }\nb = y { y := a }".to_owned()),
+        ("recursion through data", "v = a\na = y { y := data.p.v }".to_owned()),
+        ("recursion through a function value", "v = f(1)\nf(x) = y { y := g with input as x }\ng = f(2)".to_owned()),
+        ("a chain of functions", rules(|i| format!("f{i}(x) = y {{ y := f{}(x) }}", i + 1)) + "\nf2000(x) = x"),
+        ("a chain of rules", rules(|i| format!("r{i} = y {{ y := r{} }}", i + 1)) + "\nr2000 = 1"),
+        ("a huge source", format!("v = 1 # {}", "x".repeat(300 * 1024))),
+    ] {
+        let started = Instant::now();
+        let result = compile(&format!("package p\nviolation[{{\"msg\": \"m\"}}] {{ v == 1 }}\n{body}\n"));
+        let Err(error) = result else { panic!("{name} compiled") };
+        assert!(started.elapsed() < Duration::from_secs(20), "{name}");
+        assert!(!error.to_string().is_empty());
+    }
+}
+
+/// The heaviest policies that are let through run on a thread of the usual size.
+#[tokio::test]
+async fn what_is_just_light_enough_runs() {
+    let chain = (0..70).map(|i| format!("f{i}(x) = y {{ y := f{}(x) }}\n", i + 1)).collect::<Vec<_>>().concat();
+    let wide = (0..190).map(|i| format!("  x{i} := input.review.list[_]\n  x{i} == 1\n")).collect::<Vec<_>>().concat();
+    for body in [
+        format!("{chain}f70(x) = x\nv = f0(1)"),
+        format!("v = 1 {{\n{wide}}}"),
+        format!("v = y {{ y := 1\n{}0 }}", "+".to_owned() + &"0\n+".repeat(100)),
+    ] {
+        let source = format!("package p\nviolation[{{\"msg\": \"m\"}}] {{ v == 1 }}\n{body}\n");
+        let program = compile(&source).unwrap_or_else(|error| panic!("{error}: {source}"));
+        let request = serde_json::Map::from_iter([("list".to_owned(), json!([1]))]);
+        let verdict = program.evaluate(&review(&request), ample()).await.unwrap();
+        assert_eq!(verdict.message.as_deref(), Some("m"));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn no_source_ends_the_process(source in "[\\[\\]{}()a-c\"`%#.:=+\n \\\\-]{0,60}") {
+        let _ = compile(&format!("package p\nviolation[{{\"msg\": m}}] {{ m := \"m\" }}\n{source}"));
+    }
+
+    /// A denial names every violation once, whatever the labels are.
+    #[test]
+    fn every_missing_label_is_denied(required in proptest::collection::btree_set("[a-z]{1,6}", 0..6),
+                                     present in proptest::collection::btree_set("[a-z]{1,6}", 0..6)) {
+        let source = "package p\nviolation[{\"msg\": label}] {\n  label := input.parameters.labels[_]\n  \
+                      not input.review.object.metadata.labels[label]\n}";
+        let program = Program::compile(source, Dialect::Gatekeeper, None, &json!({"labels": required})).unwrap();
+        let labels: serde_json::Map<_, _> = present.iter().map(|label| (label.clone(), json!("x"))).collect();
+        let request = serde_json::Map::from_iter([("object".to_owned(), json!({"metadata": {"labels": labels}}))]);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let verdict = runtime.block_on(program.evaluate(&review(&request), ample())).unwrap();
+        let missing: Vec<String> = required.difference(&present).cloned().collect();
+        prop_assert_eq!(verdict.allowed, missing.is_empty());
+        prop_assert_eq!(verdict.message.unwrap_or_default(), missing.join(", "));
+    }
+}

@@ -1,0 +1,95 @@
+//! The cases of the CEL engine (`crates/engines/tests/cases/cel`), put to a real API server: a `ValidatingAdmissionPolicy`
+//! with the same expressions must give the same answers. Where it does not, the case says so, and why (`differs`).
+
+#[path = "../../../crates/engines/tests/support/cel_cases.rs"]
+mod cases;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Error, Result, bail, ensure};
+use cases::{Answer, Question};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use proviso_e2e::{ControlPlane, until};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+const SENTINEL: &str = "case-sentinel";
+
+fn policy(name: &str, validations: &[Value]) -> Result<ValidatingAdmissionPolicy> {
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]});
+    let policy = json!({
+        "metadata": {"name": name},
+        "spec": {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": [rule]}, "validations": validations},
+    });
+    Ok(serde_json::from_value(policy)?)
+}
+
+/// What the API server has against a ConfigMap of this name; none if it takes it.
+async fn refusal(client: &Client, name: &str) -> Result<Option<String>> {
+    let map = json!({"metadata": {"name": name, "namespace": "default"}, "data": {"a": "1", "empty": ""}});
+    let map: ConfigMap = serde_json::from_value(map)?;
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    match Api::<ConfigMap>::namespaced(client.clone(), "default").create(&dry_run, &map).await {
+        Ok(_) => Ok(None),
+        Err(kube::Error::Api(status)) => Ok(Some(status.message.clone())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[tokio::test]
+async fn an_api_server_gives_the_same_answers() -> Result<()> {
+    let plane = ControlPlane::start("cel").await?;
+    let client = plane.client().await?;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/engines/tests/cases/cel");
+    let questions = cases::questions(&folder, |difference| difference.kubernetes).map_err(Error::msg)?;
+    ensure!(questions.len() > 200, "only {} expressions were found", questions.len());
+
+    let started = Instant::now();
+    let policies = Api::<ValidatingAdmissionPolicy>::all(client.clone());
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let mut validations = vec![json!({"expression": format!("request.name != '{SENTINEL}'"), "message": "ready"})];
+    let mut refused = Vec::new();
+    for (number, question) in questions.iter().enumerate() {
+        let expression = format!("request.name != 'case-{number}' || ({})", question.expression);
+        let validation = json!({"expression": expression, "message": "does not hold"});
+        match policies.create(&dry_run, &policy("one", std::slice::from_ref(&validation))?).await {
+            Ok(_) => validations.push(validation),
+            Err(kube::Error::Api(status)) => refused.push((number, status.message.clone())),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    policies.create(&PostParams::default(), &policy("cases", &validations)?).await?;
+    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
+        "metadata": {"name": "cases"}, "spec": {"policyName": "cases", "validationActions": ["Deny"]},
+    }))?;
+    Api::all(client.clone()).create(&PostParams::default(), &binding).await?;
+    until("the policy to decide", PATIENCE, async || {
+        let refusal = refusal(&client, SENTINEL).await?;
+        ensure!(refusal.as_ref().is_some_and(|why| why.contains("ready")), "{refusal:?}");
+        Ok(())
+    })
+    .await?;
+
+    let mut wrong = Vec::new();
+    for (number, Question { case, expression, wanted }) in questions.iter().enumerate() {
+        let (answer, why) = match refused.iter().find(|(refused, _)| *refused == number) {
+            Some((_, why)) => (Answer::Errors, why.clone()),
+            None => match refusal(&client, &format!("case-{number}")).await? {
+                None => (Answer::Holds, String::new()),
+                Some(why) if why.contains("resulted in error") => (Answer::Errors, why),
+                Some(why) if why.contains("does not hold") => (Answer::Fails, String::new()),
+                Some(why) => bail!("{expression}: {why}"),
+            },
+        };
+        if answer != *wanted {
+            wrong.push(format!("{case}: {expression}: {answer:?}, not {wanted:?}: {why}"));
+        }
+    }
+    ensure!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), questions.len(), wrong.join("\n"));
+    eprintln!("{} expressions in {:.1} s", questions.len(), started.elapsed().as_secs_f64());
+    Ok(())
+}
