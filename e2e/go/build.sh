@@ -156,12 +156,12 @@ build() {
 	rm -rf "$unfinished" && mkdir "$unfinished"
 	SECONDS=0
 	say "building $tier (${component##*/} $(version "$component")) from source, once"
-	compile "$unfinished"
+	local TIMEFORMAT="built $tier in %0R s; CPU time: %0U s, and %0S s in the kernel"
+	time compile "$unfinished"
 	for link in "${links[@]}"; do
 		ln -s "${link#*:}" "$unfinished/${link%:*}"
 	done
 	mv -T "$unfinished" "$folder"
-	say "built $tier in $SECONDS s"
 }
 
 cache=${PROVISO_E2E_CACHE:-}
