@@ -4,7 +4,7 @@ mod admin;
 mod admission;
 mod api;
 mod authority;
-pub mod config;
+mod config;
 mod context;
 mod experiments;
 mod guarded;
@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::Parser as _;
 use hyper_util::service::TowerToHyperService;
 use kube::Client;
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
@@ -41,11 +42,19 @@ const LEASE: &str = "proviso-operator";
 /// How long requests may last that are under way when no more are accepted.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Runs until SIGTERM or Ctrl-C.
+/// The whole program. In `main.rs`, it would be compiled twice: generic code belongs to the crate that calls it.
 ///
 /// # Errors
-/// When there is no cluster.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+/// When there is no cluster, or the filter of the log cannot be understood.
+pub fn main() -> anyhow::Result<()> {
+    let config = Config::parse();
+    log(&config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(run(config))
+}
+
+/// Runs until SIGTERM or Ctrl-C.
+async fn run(config: Config) -> anyhow::Result<()> {
     let mut phase = shutdown::listen(config.shutdown_delay).context("signals cannot be followed")?;
     let client = objects::client().await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
     let certificate = Arc::new(Certificate::default());
@@ -167,10 +176,7 @@ impl Controllers {
 }
 
 /// Starts logging to stderr.
-///
-/// # Errors
-/// When the filter cannot be understood.
-pub fn log(config: &Config) -> anyhow::Result<()> {
+fn log(config: &Config) -> anyhow::Result<()> {
     let wanted = EnvFilter::try_new(&config.log).with_context(|| format!("--log {}", config.log))?;
     // The client calls each request that fails an error, without a subject. Whoever asked says what failed, and once.
     let is_named = config.log.contains("kube_client");

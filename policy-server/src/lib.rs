@@ -8,11 +8,11 @@ mod after;
 mod api;
 #[cfg(feature = "cluster")]
 mod cluster;
-pub mod compile;
-pub mod config;
+mod compile;
+mod config;
 mod decide;
 mod folder;
-pub mod logging;
+mod logging;
 mod manifests;
 mod metrics;
 mod modules;
@@ -21,6 +21,7 @@ mod prepare;
 mod preview;
 mod rollout;
 mod routes;
+mod start;
 mod state;
 mod table;
 mod tls;
@@ -54,14 +55,13 @@ use crate::routes::{BODIES_KIB, Server};
 use crate::state::StateFile;
 use crate::table::SharedTable;
 
+pub use crate::start::main;
+
 /// How long requests under way may take to end beyond an evaluation's own limit, and queued previews after them.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Serves until a signal ends it.
-///
-/// # Errors
-/// When something that it cannot do without is missing at the start: a port, a folder, a certificate.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+async fn run(config: Config) -> anyhow::Result<()> {
     let phase = shutdown::listen(config.shutdown_delay).context("signals cannot be followed")?;
     let metrics = Arc::new(Metrics::new());
     let listener = bind("--listen", config.listen).await?;
