@@ -62,6 +62,7 @@ fn entries() -> Vec<Entry> {
             rollback_to_any_kept_revision,
             rollback_from_the_command_line,
             history_is_limited_and_collected,
+            cached_modules_that_nobody_needs_are_collected,
             disable_and_delete,
             validating_becomes_mutating_and_back,
             mode_message_and_conditions_are_carried_over,
@@ -73,7 +74,6 @@ fn entries() -> Vec<Entry> {
     };
     let alone = flows! {
         policies:
-            cached_modules_that_nobody_needs_are_collected,
             update_while_the_cache_fails,
             update_while_a_replica_hangs;
         servers:
@@ -153,7 +153,7 @@ fn main() -> ExitCode {
                 let _together = if is_alone { None } else { Some(others.read().await) };
                 let begin = Instant::now();
                 // Whatever became of the one before.
-                stage.until_operated().await?;
+                stage.restore().await?;
                 let result = run(&stage).await;
                 // `.ci/times` reads this line.
                 eprintln!("flow {name} took {:.1} s", begin.elapsed().as_secs_f64());

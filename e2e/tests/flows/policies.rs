@@ -114,21 +114,20 @@ pub async fn cached_modules_that_nobody_needs_are_collected(stage: &Stage) -> Re
     spec["settings"] = json!({"registries": ["registry.example.com"]});
     let generation = stage.write("kept", &spec).await?;
     stage.until_live("kept", generation).await?;
-    // One that no revision has, older than any that may be on its way.
-    let unused = stage.cache.join("modules").join(format!("{}.wasm", "0".repeat(64)));
+    // One that a revision has and one that none has, both older than any that may be on its way.
+    let [used, unused] = [hexadecimal(&Sha256::digest(example("trusted-registries")?)), "0".repeat(64)]
+        .map(|digest| stage.cache.join("modules").join(format!("{digest}.wasm")));
     std::fs::write(&unused, "")?;
     let long_ago = SystemTime::now() - Duration::from_hours(2);
-    let modules = std::fs::read_dir(stage.cache.join("modules"))?.map(|entry| Ok(entry?.path()));
-    for path in modules.collect::<Result<Vec<_>>>()? {
-        std::fs::File::options().write(true).open(path)?.set_modified(long_ago)?;
+    for module in [&used, &unused] {
+        std::fs::File::options().write(true).open(module)?.set_modified(long_ago)?;
     }
     until("the end of the unused one", PATIENCE, async || {
         ensure!(!unused.exists(), "it is still there");
         Ok(())
     })
     .await?;
-    let used = hexadecimal(&Sha256::digest(example("trusted-registries")?));
-    ensure!(stage.cache.join("modules").join(format!("{used}.wasm")).exists(), "one that is needed went with it");
+    ensure!(used.exists(), "one that is needed went with it");
     stage.delete("kept").await
 }
 

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams};
 use proviso_e2e::until;
 use rustix::process::{Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::load::Load;
+use crate::load::{Load, deny_in_time};
 use crate::restart::{End, in_the_middle_of};
 use crate::stage::{PATIENCE, REPLICAS, Stage, deny};
 
@@ -22,20 +22,14 @@ async fn make_server(stage: &Stage, name: &str) -> Result<()> {
     stage.until_served(name, 1).await
 }
 
-async fn change(stage: &Stage, server: &str, spec: Value) -> Result<()> {
-    let patch = Patch::Merge(json!({"spec": spec}));
-    stage.servers().patch(server, &PatchParams::default(), &patch).await?;
-    Ok(())
-}
-
 pub async fn move_to_another_policy_server(stage: &Stage) -> Result<()> {
     make_server(stage, "second").await?;
-    let first = stage.write("moves", &deny("moves", "1")).await?;
+    let first = stage.write("moves", &deny_in_time("moves", "1")).await?;
     stage.until_live("moves", first).await?;
     stage.until_denied("moves", "1").await?;
     let begin = Instant::now();
     let load = Load::start(stage.asker("moves"));
-    let mut spec = deny("moves", "2");
+    let mut spec = deny_in_time("moves", "2");
     spec["policyServer"] = "second".into();
     let moved = stage.write("moves", &spec).await?;
     stage.until_live("moves", moved).await?;
@@ -52,7 +46,7 @@ pub async fn policy_server_deleted_with_policies_on_it(stage: &Stage) -> Result<
     if stage.servers().get_opt("second").await?.is_none() {
         make_server(stage, "second").await?;
     }
-    let mut spec = deny("moves", "3");
+    let mut spec = deny_in_time("moves", "3");
     spec["policyServer"] = "second".into();
     let generation = stage.write("moves", &spec).await?;
     stage.until_live("moves", generation).await?;
@@ -75,7 +69,7 @@ pub async fn policy_server_deleted_with_policies_on_it(stage: &Stage) -> Result<
 }
 
 pub async fn scale_up_and_down(stage: &Stage) -> Result<()> {
-    let first = stage.write("scale", &deny("scale", "1")).await?;
+    let first = stage.write("scale", &deny_in_time("scale", "1")).await?;
     stage.until_live("scale", first).await?;
     let summary = async |wanted: &str| {
         until(&format!("the policy on {wanted} replicas"), PATIENCE, async || {
@@ -91,18 +85,18 @@ pub async fn scale_up_and_down(stage: &Stage) -> Result<()> {
     };
     let begin = Instant::now();
     let load = Load::start(stage.asker("scale"));
-    change(stage, "default", json!({"replicas": REPLICAS + 1})).await?;
+    stage.change("default", json!({"replicas": REPLICAS + 1})).await?;
     stage.until_served("default", REPLICAS + 1).await?;
     summary(&format!("{0}/{0}", REPLICAS + 1)).await?;
-    change(stage, "default", json!({"replicas": REPLICAS - 1})).await?;
+    stage.change("default", json!({"replicas": REPLICAS - 1})).await?;
     // In the middle of it, an update: the new replica counts until it is gone.
-    let second = stage.write("scale", &deny("scale", "2")).await?;
+    let second = stage.write("scale", &deny_in_time("scale", "2")).await?;
     stage.until_live("scale", second).await?;
     let switched = Instant::now();
     stage.until_served("default", REPLICAS - 1).await?;
     summary(&format!("{0}/{0}", REPLICAS - 1)).await?;
     load.finish(&[(first, begin), (second, switched)]).await?;
-    change(stage, "default", json!({"replicas": REPLICAS})).await?;
+    stage.change("default", json!({"replicas": REPLICAS})).await?;
     stage.until_served("default", REPLICAS).await?;
     stage.delete("scale").await
 }
@@ -142,7 +136,7 @@ pub async fn leader_killed_and_frozen(stage: &Stage) -> Result<()> {
 }
 
 pub async fn updates_while_operators_are_killed(stage: &Stage) -> Result<()> {
-    let first = stage.write("killed", &deny("killed", "1")).await?;
+    let first = stage.write("killed", &deny_in_time("killed", "1")).await?;
     stage.until_live("killed", first).await?;
     stage.until_denied("killed", "1").await?;
     let mut seen = vec![(first, Instant::now())];
@@ -151,7 +145,7 @@ pub async fn updates_while_operators_are_killed(stage: &Stage) -> Result<()> {
     for changes in 1..=4 {
         let update = async {
             let message = (first + i64::try_from(changes)?).to_string();
-            let generation = stage.write("killed", &deny("killed", &message)).await?;
+            let generation = stage.write("killed", &deny_in_time("killed", &message)).await?;
             stage.until_live("killed", generation).await?;
             Ok(generation)
         };
@@ -198,7 +192,7 @@ pub async fn bootstrap_with_many_policies(stage: &Stage) -> Result<()> {
 }
 
 pub async fn server_version_upgrade_loses_no_request(stage: &Stage) -> Result<()> {
-    let first = stage.write("upgrade", &deny("upgrade", "1")).await?;
+    let first = stage.write("upgrade", &deny_in_time("upgrade", "1")).await?;
     stage.until_live("upgrade", first).await?;
     stage.until_denied("upgrade", "1").await?;
     let begin = Instant::now();
@@ -206,7 +200,7 @@ pub async fn server_version_upgrade_loses_no_request(stage: &Stage) -> Result<()
     // The second time it is the way back.
     let before = stage.servers().get("default").await?.spec.image.unwrap_or_default();
     let tag = if before.ends_with(":next") { ":0.1.0" } else { ":next" };
-    change(stage, "default", json!({"image": format!("docker.io/proviso/policy-server{tag}")})).await?;
+    stage.change("default", json!({"image": format!("docker.io/proviso/policy-server{tag}")})).await?;
     until("every replica of the next version", PATIENCE, async || {
         let pods = stage.replicas_of("default").await?;
         for pod in &pods {

@@ -237,6 +237,20 @@ impl Stage {
         .await
     }
 
+    /// As many replicas as there were at first, and operators that answer.
+    pub async fn restore(&self) -> Result<()> {
+        self.change("default", json!({"replicas": REPLICAS})).await?;
+        self.until_served("default", REPLICAS).await?;
+        self.until_operated().await
+    }
+
+    /// Changes fields of a policy server's spec.
+    pub async fn change(&self, server: &str, spec: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        self.servers().patch(server, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
     /// Waits until every operator is Ready, and is the one that API servers ask.
     pub async fn until_operated(&self) -> Result<()> {
         // In a row, but not all within one look: a busy machine takes its time.
