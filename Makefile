@@ -10,14 +10,19 @@ DENY := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/proviso/cargo-deny-$(DENY_VERSION
 GUESTS := --manifest-path examples/policies/Cargo.toml --locked
 # The test programs that need nothing but this repository. The others are called `cluster`: they start programs of
 # Kubernetes, if only the OCI registry.
-STANDALONE := --lib --bins --test standalone --test folder --test faults
+COMPUTING := --lib --bins --test standalone
+WAITING := --test folder --test faults
+STANDALONE := $(COMPUTING) $(WAITING)
 # The tests that need a full node.
 NODE := --test node --test flows
+# What `make release` builds, and where it puts them.
+PROGRAMS := operator policy-server proviso
+DIST := $(TARGET)/dist
 # Tests of clusters wait more than they compute.
 export RUST_TEST_THREADS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo check compile test e2e kubernetes cluster cluster-down lint without-wasm deny record bench fuzz fuzz-api tools harness control-plane node-tools
+.PHONY: help run demo check compile test e2e kubernetes cluster cluster-down lint without-wasm release deny record bench fuzz fuzz-api tools harness control-plane node-tools
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,7 +45,11 @@ demo: tools ## Let the quickstart show itself: verdicts, previews, a reload, a b
 	bash examples/demo.sh $(TARGET)/debug/policy-server
 
 check: tools lint ## Run every check and test that needs no Kubernetes: minutes
-	cargo test --locked --workspace $(STANDALONE)
+	cargo test --locked --workspace $(STANDALONE) --no-run
+	@# At once: those that wait leave the CPUs to the others. Their output comes last.
+	@output=$$(mktemp) && { cargo test --locked --workspace $(WAITING) >$$output 2>&1 & }; waiting=$$!; status=0; \
+	  cargo test --locked --workspace $(COMPUTING) || status=$$?; \
+	  wait $$waiting || status=$$?; cat $$output; rm $$output; exit $$status
 	cargo test $(GUESTS)
 
 test: tools lint control-plane ## Run every check and every test, but those of `make e2e`
@@ -50,6 +59,16 @@ test: tools lint control-plane ## Run every check and every test, but those of `
 e2e: node-tools ## Run the tests that need a full node of Kubernetes, and so root
 	cargo build --locked --workspace --bins
 	cargo test --locked --workspace $(NODE)
+
+release: ## Build the programs as they are shipped, and their debug information beside them; show where
+	cargo build --locked --release -p operator -p policy-server -p proviso-cli
+	@mkdir -p $(DIST)
+	@for program in $(PROGRAMS); do \
+	  objcopy --only-keep-debug --compress-debug-sections=zlib $(TARGET)/release/$$program $(DIST)/$$program.debug && \
+	  objcopy --strip-all --add-gnu-debuglink=$(DIST)/$$program.debug $(TARGET)/release/$$program $(DIST)/$$program || exit 1; \
+	done
+	@ln -sf proviso $(DIST)/kubectl-proviso
+	@ls -hl $(DIST)
 
 # What `make test` and `make e2e` run, compiled at once.
 compile:
