@@ -15,14 +15,13 @@ WAITING := --test folder --test faults
 STANDALONE := $(COMPUTING) $(WAITING)
 # The tests that need a full node.
 NODE := --test node --test flows
-# What `make release` builds, and where it puts them.
-PROGRAMS := operator policy-server proviso
+# Where `make release` puts the programs.
 DIST := $(TARGET)/dist
 # Tests of clusters wait more than they compute.
 export RUST_TEST_THREADS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo check compile test e2e kubernetes cluster cluster-down lint without-wasm release deny record bench fuzz fuzz-api tools harness control-plane node-tools
+.PHONY: help run demo check computing waiting compile test e2e kubernetes cluster cluster-down lint without-wasm release deny record bench fuzz fuzz-api tools harness control-plane node-tools
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,11 +45,16 @@ demo: tools ## Let the quickstart show itself: verdicts, previews, a reload, a b
 
 check: tools lint ## Run every check and test that needs no Kubernetes: minutes
 	cargo test --locked --workspace $(STANDALONE) --no-run
-	@# At once: those that wait leave the CPUs to the others. Their output comes last.
-	@output=$$(mktemp) && { cargo test --locked --workspace $(WAITING) >$$output 2>&1 & }; waiting=$$!; status=0; \
-	  cargo test --locked --workspace $(COMPUTING) || status=$$?; \
-	  wait $$waiting || status=$$?; cat $$output; rm $$output; exit $$status
+	@# Those that wait leave the CPUs to those that compute.
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going computing waiting
 	cargo test $(GUESTS)
+
+computing:
+	cargo test --locked --workspace $(COMPUTING)
+
+# All output at its end: two test programs that write at once cannot be read.
+waiting:
+	@output=$$(cargo test --locked --workspace $(WAITING) 2>&1); status=$$?; echo "$$output"; exit $$status
 
 test: tools lint control-plane ## Run every check and every test, but those of `make e2e`
 	cargo test --locked --workspace
@@ -63,7 +67,7 @@ e2e: node-tools ## Run the tests that need a full node of Kubernetes, and so roo
 release: ## Build the programs as they are shipped, and their debug information beside them; show where
 	cargo build --locked --release -p operator -p policy-server -p proviso-cli
 	@mkdir -p $(DIST)
-	@for program in $(PROGRAMS); do \
+	@for program in operator policy-server proviso; do \
 	  objcopy --only-keep-debug --compress-debug-sections=zlib $(TARGET)/release/$$program $(DIST)/$$program.debug && \
 	  objcopy --strip-all --add-gnu-debuglink=$(DIST)/$$program.debug $(TARGET)/release/$$program $(DIST)/$$program || exit 1; \
 	done
