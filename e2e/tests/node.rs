@@ -234,7 +234,8 @@ impl Traces {
     }
 }
 
-/// The folders below this one that have this in their name.
+/// The folders below this one that have this in their name: the name of a cluster that is in no other cluster's name, since
+/// tests run side by side.
 fn walk(folder: &Path, name: &str) -> Vec<PathBuf> {
     let folders = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let folders = folders.filter(|path| path.is_dir() && !path.is_symlink());
@@ -248,7 +249,7 @@ async fn nothing_is_left_of_a_test_that_panics() -> Result<()> {
     if is_skipped()? {
         return Ok(());
     }
-    let name = "nothing-is-left";
+    let name = "nothing-is-left-of-a-panic";
     let node = Node::start(name).await?;
     let pods = create_pod(&node, "pod", &[]).await?;
     until_ready(&pods, "pod").await?;
