@@ -61,7 +61,7 @@ test: tools lint control-plane ## Run every check and every test, but those of `
 	cargo test $(GUESTS)
 
 e2e: node-tools ## Run the tests that need a full node of Kubernetes, and so root
-	cargo build --locked --workspace --bins
+	cargo build --locked --workspace --bins $(NODE)
 	cargo test --locked --workspace $(NODE)
 
 release: ## Build the programs as they are shipped, and their debug information beside them; show where
@@ -135,7 +135,7 @@ fuzz: ## Fuzz the review envelope, then what guests of each kind ask of their ho
 	done
 
 fuzz-api: ## Ask the REST API everything that its OpenAPI document allows, and more (needs Python; EXAMPLES=50)
-	cargo build --locked --workspace --bins
+	cargo build --locked -p policy-server
 	e2e/fuzz/api.sh $(TARGET)/debug/policy-server $(TARGET)/tmp --max-examples $(or $(EXAMPLES),50)
 
 # What the tests need beside Rust, a C compiler and Go.
@@ -143,9 +143,10 @@ tools:
 	@command -v curl >/dev/null || $(call install,curl)
 	@command -v faketime >/dev/null || $(call install,faketime)
 
-# Features are those of the whole workspace: with others, the tests would compile everything again.
+# Features are those that the tests of the whole workspace ask for: with others, the tests would compile most of it again.
+# Cargo counts the features of dev-dependencies only where a test is among what it builds.
 harness:
-	cargo build --locked --workspace --bin proviso-e2e
+	cargo build --locked --workspace --bin proviso-e2e --test node
 
 # Here and not in the first test that wants it, so that the progress is seen; without the harness, so that Go can work beside
 # Cargo: `make control-plane & make test`.
