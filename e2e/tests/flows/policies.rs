@@ -140,19 +140,25 @@ fn unlike_others(mut module: Vec<u8>) -> Vec<u8> {
 }
 
 pub async fn update_while_the_cache_fails(stage: &Stage) -> Result<()> {
-    let first = stage.write("cache", &deny("cache", "one")).await?;
+    for tag in ["one", "two"] {
+        stage.node.push("modules/another", tag, Registry::MODULE, &unlike_others(example("safe-defaults")?)).await?;
+    }
+    let module = |tag: &str| {
+        let module = format!("registry://{}/modules/another:{tag}", stage.node.registry_in_pods());
+        let mut spec = about("cache", &json!({"wasm": {"module": module}}));
+        spec["admission"]["mutating"] = true.into();
+        spec
+    };
+    // The first module makes the folders.
+    let first = stage.write("cache", &module("one")).await?;
     stage.until_live("cache", first).await?;
-    stage.node.push("modules/another", "v1", Registry::MODULE, &unlike_others(example("safe-defaults")?)).await?;
     let folders = ["modules", "compiled"].map(|name| stage.cache.join(name));
     let allow = |mode: u32| -> Result<()> {
         let permissions = std::fs::Permissions::from_mode(mode);
         folders.iter().try_for_each(|folder| Ok(std::fs::set_permissions(folder, permissions.clone())?))
     };
     allow(0o555)?;
-    let module = format!("registry://{}/modules/another:v1", stage.node.registry_in_pods());
-    let mut spec = about("cache", &json!({"wasm": {"module": module}}));
-    spec["admission"]["mutating"] = true.into();
-    let second = stage.write("cache", &spec).await?;
+    let second = stage.write("cache", &module("two")).await?;
     // Each replica compiles it for itself, and says why.
     let live = stage.until_live("cache", second).await;
     allow(0o755)?;
