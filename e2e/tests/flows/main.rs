@@ -1,7 +1,7 @@
 //! The lifecycle of policies as their users see it: Proviso, installed by its charts on a full node, with a policy server of
 //! three replicas and a volume that they share. One test for each flow of the RFC (Kubewarden's policy lifecycle). There are
-//! two such nodes: one for the flows in the middle of which the operators end, which run one after the other, and one for
-//! the rest, of which those that touch nothing but their own policies run together. Needs root: `make e2e`.
+//! two such nodes, at the same time: one for what happens to policies, one for what happens to policy servers and operators.
+//! Flows that touch nothing but their own policies run together, the others one after the other. Needs root: `make e2e`.
 
 #![allow(clippy::print_stderr, reason = "what was measured is for people to read")]
 
@@ -30,8 +30,8 @@ use tokio::sync::{OnceCell, RwLock, Semaphore};
 use restart::End;
 use stage::Stage;
 
-/// How many flows run at the same time, of those that may.
-const TOGETHER: usize = 4;
+/// How many flows run at the same time on one node, of those that may. Two processors sustain no more.
+const TOGETHER: usize = 2;
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 type Flow = for<'a> fn(&'a Stage) -> Running<'a>;
@@ -108,6 +108,14 @@ fn entries(places: &[Arc<Place>; 2]) -> Vec<Entry> {
         policies:
             update_while_the_cache_fails,
             update_while_a_replica_hangs;
+        guide:
+            the_guide_of_experiments_as_written;
+        quickstart:
+            every_policy_of_the_quickstart;
+        load:
+            a_hundred_edits_lose_no_request;
+    };
+    let of_servers = flows! {
         servers:
             move_to_another_policy_server,
             policy_server_deleted_with_policies_on_it,
@@ -116,12 +124,6 @@ fn entries(places: &[Arc<Place>; 2]) -> Vec<Entry> {
             updates_while_operators_are_killed,
             bootstrap_with_many_policies,
             server_version_upgrade_loses_no_request;
-        guide:
-            the_guide_of_experiments_as_written;
-        quickstart:
-            every_policy_of_the_quickstart;
-        load:
-            a_hundred_edits_lose_no_request;
     };
     // All that the operator has a part in.
     let restarted = flows! {
@@ -155,10 +157,11 @@ fn entries(places: &[Arc<Place>; 2]) -> Vec<Entry> {
         let place = Arc::clone(place);
         move |(name, run)| Entry { name, run, place: Arc::clone(&place), is_alone }
     };
-    let [flows, restarts] = places;
-    let together = together.into_iter().map(named).map(entry(flows, false));
-    let alone = alone.into_iter().map(named).map(entry(flows, true));
-    together.chain(alone).chain(restarted.map(entry(restarts, true))).collect()
+    let [policies, servers] = places;
+    let together = together.into_iter().map(named).map(entry(policies, false));
+    let alone = alone.into_iter().map(named).map(entry(policies, true));
+    let of_servers = of_servers.into_iter().map(named).chain(restarted).map(entry(servers, true));
+    together.chain(alone).chain(of_servers).collect()
 }
 
 fn main() -> ExitCode {
@@ -167,7 +170,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error.into()),
     };
     // They end before the runtime does.
-    let places = ["flows", "restarts"].map(Place::new);
+    let places = ["flows", "servers"].map(Place::new);
     let entries = entries(&places);
     // Each waits for its turn at its place.
     let arguments = Arguments { test_threads: Some(entries.len()), ..Arguments::from_args() };

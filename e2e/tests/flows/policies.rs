@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams, LogParams};
 use kube::{Resource as _, ResourceExt as _};
-use proviso_crds::{ClusterPolicy, Mode, Policy, Readiness};
+use proviso_crds::{ClusterPolicy, ConditionStatus, Mode, Policy};
 use proviso_e2e::{Registry, until};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
@@ -33,7 +33,10 @@ pub async fn first_policy(stage: &Stage) -> Result<()> {
     }
     let [revision] = &stage.revisions_of("first").await?[..] else { bail!("not one revision") };
     let said = revision.status.clone().context("no status of the revision")?;
-    ensure!(said.replicas.len() == REPLICAS && said.replicas.iter().all(|it| it.ready == Readiness::True), "{said:#?}");
+    ensure!(
+        said.replicas.len() == REPLICAS && said.replicas.iter().all(|it| it.ready == ConditionStatus::True),
+        "{said:#?}"
+    );
     ensure!(events(stage, &policy).await?.iter().any(|event| event.contains("Live: generation 1 answers requests")));
     stage.delete("first").await
 }

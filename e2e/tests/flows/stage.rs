@@ -35,7 +35,8 @@ pub struct Stage {
     pub cache: PathBuf,
     /// The folder with the plugins of kubectl: `kubectl-proviso`.
     pub plugins: PathBuf,
-    /// Whether a policy that nobody could look at is written again until somebody does.
+    /// Whether a policy that nobody could look at is written again until somebody does. One that nobody looked at in time always
+    /// is: the machine may be busy.
     pub asks_again: AtomicBool,
 }
 
@@ -163,15 +164,17 @@ impl Stage {
     }
 
     async fn patch(&self, name: &str, how: &PatchParams, patch: &Patch<Value>) -> Result<ClusterPolicy> {
-        let write = async || match self.policies().patch(name, how, patch).await {
-            Err(kube::Error::Api(status)) if status.message.contains("failed calling webhook") => Err(status),
-            other => Ok(other),
+        let asks_again = self.asks_again.load(Ordering::Relaxed);
+        let is_passing = |why: &str| {
+            why.contains("failed calling webhook") && (asks_again || why.contains("context deadline exceeded"))
         };
-        if self.asks_again.load(Ordering::Relaxed) {
-            let looked_at = until("an operator that looks at it", PATIENCE, async || Ok(write().await?)).await?;
-            return Ok(looked_at?);
-        }
-        Ok(write().await??)
+        let looked_at = until("an operator that looks at it", PATIENCE, async || {
+            match self.policies().patch(name, how, patch).await {
+                Err(kube::Error::Api(status)) if is_passing(&status.message) => Err(status.into()),
+                other => Ok(other),
+            }
+        });
+        Ok(looked_at.await??)
     }
 
     /// Waits until this generation decides; how long that took.
