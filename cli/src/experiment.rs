@@ -1,7 +1,7 @@
 //! What may be done to an experiment, and how far its preview is. Pure; the operator does the work.
 
 use proviso_core::PolicyId;
-use proviso_crds::PreviewState;
+use proviso_crds::{ConditionType, PreviewState};
 
 use crate::objects::{ExperimentObject, PolicyObject};
 use crate::report::{ExperimentReport, Problem};
@@ -142,7 +142,7 @@ pub fn progress(uid: &str, generation: i64, now: Option<&ExperimentObject>) -> P
         return Progress::Waiting("the operator has not taken it up yet".to_owned());
     }
     let report = ExperimentReport::new(experiment);
-    match (report.problem, experiment.condition("Previewing")) {
+    match (report.problem, experiment.condition(ConditionType::Previewing)) {
         (Some(problem), _) => Progress::Stuck(problem),
         (None, Some(previewing)) if previewing.status == "True" => Progress::Previewing,
         (None, previewing) => {

@@ -13,7 +13,7 @@ use proviso_core::PolicyId;
 use proviso_core::experiment::etag;
 use proviso_core::policy_id::PolicyIdError;
 use proviso_crds::names::ROLLBACK_TO;
-use proviso_crds::{PolicyKind, PolicyRevisionStatus, PolicyStatus, RevisedPolicy};
+use proviso_crds::{ConditionType, Conditions as _, PolicyKind, PolicyRevisionStatus, PolicyStatus, RevisedPolicy};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -136,20 +136,20 @@ impl RevisionObject {
     }
 
     #[must_use]
-    pub fn condition(&self, name: &str) -> Option<&Condition> {
-        self.status.conditions.iter().find(|condition| condition.type_ == name)
+    pub fn condition(&self, type_: ConditionType) -> Option<&Condition> {
+        self.status.conditions.condition(type_)
     }
 
     /// Whether requests are answered by it.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.condition("Live").is_some_and(|condition| condition.status == "True")
+        self.status.conditions.is_true(ConditionType::Live)
     }
 
     /// Whether requests are or were answered by it.
     #[must_use]
     pub fn was_ever_live(&self) -> bool {
-        self.condition("Live").is_some()
+        self.condition(ConditionType::Live).is_some()
     }
 }
 
@@ -169,7 +169,7 @@ pub mod tests {
     //! Objects for the tests of this crate.
 
     use super::*;
-    use proviso_crds::Readiness;
+    use proviso_crds::ConditionStatus;
     use serde_json::json;
 
     pub use super::experiment::tests::{experiment, previewing};
@@ -257,7 +257,7 @@ pub mod tests {
     pub fn with_replica(
         mut revision: RevisionObject,
         pod: &str,
-        ready: Readiness,
+        ready: ConditionStatus,
         reason: &str,
         message: &str,
     ) -> RevisionObject {

@@ -5,6 +5,7 @@
 #![allow(clippy::duplicated_attributes, reason = "many printed columns have one type")]
 
 mod admission;
+pub mod conditions;
 pub mod context;
 mod definitions;
 mod experiment;
@@ -20,6 +21,7 @@ pub mod validation;
 mod verification;
 
 pub use admission::{Admission, FailurePolicy, MatchPolicy, Mode, Reach};
+pub use conditions::{ConditionState, ConditionType, Conditions};
 pub use definitions::{chart, definitions};
 pub use experiment::{
     ClusterPolicyExperiment, ClusterPolicyExperimentSpec, DivergenceCounts, DivergenceSample, ExperimentSpec,
@@ -38,7 +40,7 @@ pub use program::{
 };
 pub use report::{MAX_MESSAGE, MAX_SAMPLES};
 pub use revision::{
-    ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, PreviewReport, Readiness,
+    ConditionStatus, ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, PreviewReport,
     ReplicaStatus, RevisedExperiment, RevisedPolicy, RevisionRole,
 };
 pub use subscription::{

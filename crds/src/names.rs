@@ -14,3 +14,26 @@ pub const COMMITTED_EXPERIMENT: &str = "proviso.dev/committed-experiment";
 pub const COMMIT_INTENT: &str = "proviso.dev/commit-intent";
 /// Label of a `ClusterRole`: what it grants, all policy servers are granted.
 pub const AGGREGATE_LABEL: &str = "proviso.dev/aggregate-to-policy-server";
+/// Annotation of a webhook configuration: why somebody has taken it into their own hands, to do with it what an
+/// emergency needs. The operator leaves it as it is.
+pub const BREAK_GLASS: &str = "proviso.dev/break-glass";
+
+/// The field managers of server-side apply: each writer owns its own fields.
+pub mod field_managers {
+    /// The operator.
+    pub const OPERATOR: &str = "proviso-operator";
+    /// The operator, where it follows the leader of a policy server.
+    pub const OPERATOR_LEADER: &str = "proviso-operator-leader";
+    /// The REST API.
+    pub const API: &str = "proviso-api";
+    /// The command line.
+    pub const CLI: &str = "proviso-cli";
+    /// The leader of a policy server, whichever replica it is.
+    pub const LEADER: &str = "proviso-leader";
+
+    /// A replica of a policy server, by the name of its pod.
+    #[must_use]
+    pub fn replica(pod: &str) -> String {
+        format!("proviso-replica-{pod}")
+    }
+}

@@ -136,7 +136,7 @@ pub struct ReplicaStatus {
     /// The version of the policy server.
     pub server_version: String,
     /// Whether it serves the revision.
-    pub ready: Readiness,
+    pub ready: ConditionStatus,
     /// One word in CamelCase.
     pub reason: String,
     /// For people.
@@ -160,8 +160,19 @@ pub struct PreviewReport {
 
 /// The status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-pub enum Readiness {
+pub enum ConditionStatus {
     True,
     False,
     Unknown,
+}
+
+impl ConditionStatus {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
 }

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config, Resource, ResourceExt as _};
+use proviso_crds::names::field_managers;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// Who writes what the operator writes.
-pub(crate) const MANAGER: &str = "proviso-operator";
+/// Who the operator is: in managed fields, labels and Events.
+pub(crate) const MANAGER: &str = field_managers::OPERATOR;
 /// What selects all that is a part of Proviso, by a label that Kubernetes recommends.
 pub(crate) const OURS: &str = "app.kubernetes.io/part-of=proviso";
 /// How often an object is looked at when nothing is known to have happened.
@@ -120,24 +120,4 @@ pub(crate) async fn write_secret(api: &Api<Secret>, found: Option<&Secret>, want
     }
     api.replace(&secret.name_any(), &PostParams::default(), &secret).await?;
     Ok(true)
-}
-
-/// A condition; its time is that of the last change of its status.
-pub(crate) fn condition(
-    known: &[Condition],
-    name: &str,
-    status: &str,
-    reason: &str,
-    message: &str,
-    generation: i64,
-) -> Condition {
-    let same = known.iter().find(|condition| condition.type_ == name && condition.status == status);
-    Condition {
-        type_: name.to_owned(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        observed_generation: Some(generation),
-        last_transition_time: same.map_or_else(|| Time(Timestamp::now()), |same| same.last_transition_time.clone()),
-    }
 }

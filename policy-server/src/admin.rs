@@ -11,7 +11,7 @@ use axum::routing::get;
 use proviso_http::shutdown::Phase;
 
 use crate::routes::Server;
-use crate::table::{Listed, Origin, Standing, Table};
+use crate::table::{Idle, Listed, Origin, Standing, Table};
 
 /// The routes of `--admin-listen`.
 pub fn router(server: Arc<Server>) -> Router {
@@ -65,34 +65,34 @@ fn details(table: &Table) -> String {
     let mut policies: Vec<_> = policies.collect();
     policies.sort_by_key(|(id, _)| *id);
     for (id, entry) in policies {
-        match (&entry.live, &entry.trouble) {
+        match (&entry.live, &entry.failure) {
             (Some(live), None) if live.enabled => write('+', format_args!("{id} generation {} live", live.generation)),
             (Some(live), None) => write(' ', format_args!("{id} generation {} disabled", live.generation)),
-            (Some(live), Some(trouble)) => write(
+            (Some(live), Some(failure)) => write(
                 '-',
-                format_args!("{id} generation {} live; the newest version does not work: {trouble}", live.generation),
+                format_args!("{id} generation {} live; the newest version does not work: {failure}", live.generation),
             ),
             (None, _) if entry.is_preparing => write(' ', format_args!("{id} is being loaded")),
-            (None, trouble) => {
-                let trouble = trouble.as_deref().unwrap_or_default();
-                write('-', format_args!("{id} denies everything: no generation works: {trouble}"));
+            (None, None) => write('-', format_args!("{id} denies everything: no generation works")),
+            (None, Some(failure)) => {
+                write('-', format_args!("{id} denies everything: no generation works: {failure}"));
             }
         }
         for experiment in entry.experiments.iter() {
             let (name, generation) = (&experiment.id, experiment.revision.generation);
-            match &experiment.trouble {
+            match &experiment.failure {
                 None => write('+', format_args!("experiment {name} generation {generation} previews {id}")),
-                Some(trouble) => write(
+                Some(failure) => write(
                     '-',
                     format_args!(
-                        "experiment {name} generation {generation} previews {id}; the newest version does not work: {trouble}"
+                        "experiment {name} generation {generation} previews {id}; the newest version does not work: {failure}"
                     ),
                 ),
             }
         }
     }
     for (id, why) in &table.idle_experiments {
-        let mark = if why.starts_with("not started") { ' ' } else { '-' };
+        let mark = if matches!(why, Idle::NotStarted) { ' ' } else { '-' };
         write(mark, format_args!("experiment {id} previews nothing: {why}"));
     }
     for problem in &table.problems {

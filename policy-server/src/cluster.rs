@@ -293,7 +293,7 @@ impl Follower {
                 revision,
                 metrics,
                 tally: Some(tally),
-                trouble: None,
+                failure: None,
             });
         }
         self.is_changed = true;

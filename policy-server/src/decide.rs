@@ -130,7 +130,7 @@ fn log(
     }
     match (outcome, failed) {
         (_, Some(failure)) => {
-            decision!(warn, "evaluation failed", reason = failure.reason, error = failure.message.as_str());
+            decision!(warn, "evaluation failed", reason = failure.reason.as_str(), error = failure.message.as_str());
         }
         (Outcome::Denied | Outcome::Monitored, None) => {
             decision!(info, "request denied", denial);

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
+use proviso_core::{Failure, PolicyId, Reason};
 use proviso_crds::{ExperimentSpec, PolicySpec};
 use serde_json::Value;
 
@@ -112,6 +112,14 @@ impl fmt::Display for Problem {
             write!(f, "{}: ", self.field)?;
         }
         f.write_str(&self.message)
+    }
+}
+
+impl Problem {
+    /// What it is to the object.
+    #[must_use]
+    pub fn to_failure(&self) -> Failure {
+        Failure { reason: Reason::INVALID, message: self.to_string() }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_artifacts::{CacheError, Digest, DigestError, FetchError, Fetcher, ReferenceError, Volume};
-use proviso_core::{PolicyId, experiment};
+use proviso_core::{Failure, PolicyId, experiment};
 use proviso_crds::validation::FieldError;
 use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
 use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, group, wasm};
@@ -90,6 +90,12 @@ impl PrepareError {
 }
 
 impl PrepareError {
+    /// What it is to others.
+    #[must_use]
+    pub fn to_failure(&self) -> Failure {
+        Failure::new(self.reason(), self.to_string())
+    }
+
     /// Whether the same version may work later, because what stood in its way was not its own.
     #[must_use]
     pub fn is_passing(&self) -> bool {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proviso_artifacts::Digest;
-use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
+use proviso_core::{Failure, PolicyId};
 use proviso_engines::Program;
 use proviso_host::FolderObjects;
 use serde_json::Value;
@@ -265,7 +265,7 @@ impl Rollout {
         let policy = match policy_of(id, &record) {
             Ok(policy) => policy.clone(),
             Err(error) => {
-                slot.lost = Some(format!("{}: {error}", error.reason()));
+                slot.lost = Some(error.to_failure());
                 return;
             }
         };
@@ -318,7 +318,7 @@ impl Rollout {
             Err(error) => {
                 let message = "the last good generation cannot be loaded again";
                 tracing::error!(object = %id, reason = error.reason(), %error, message);
-                slot.lost = Some(format!("{}: {message}: {error}", error.reason()));
+                slot.lost = Some(Failure::new(error.reason(), format!("{message}: {error}")));
             }
         }
     }
@@ -352,8 +352,8 @@ impl Rollout {
                     object = %id, reason = error.reason(), place = %wanted.place, %error,
                     "new version does not work; the last good generation keeps serving"
                 );
-                let trouble = format!("{}: {error} ({})", error.reason(), wanted.place);
-                slot.fail(fingerprint, trouble, error.is_passing(), Instant::now());
+                let failure = Failure::new(error.reason(), format!("{error} ({})", wanted.place));
+                slot.fail(fingerprint, failure, error.is_passing(), Instant::now());
                 self.metrics.rollout(false);
                 if slot.live.is_none() && slot.lost.is_none() && !slot.is_restoring {
                     self.restore(&id);

@@ -228,8 +228,8 @@ fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Resu
         let message = format!("{} is still being loaded", endpoint.policy);
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message));
     }
-    let trouble = entry.trouble.as_deref().unwrap_or_default();
-    deny(format!("{} has no generation that works: {trouble}", endpoint.policy))
+    let why = entry.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
+    deny(format!("{} has no generation that works{why}", endpoint.policy))
 }
 
 async fn read_body(mut body: Incoming) -> Result<Bytes, Refusal> {

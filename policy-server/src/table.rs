@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
+use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_core::matching::Labels;
-use proviso_core::{Divergence, Enforcement, Match, PolicyId, Review};
+use proviso_core::{Divergence, Enforcement, Failure, Match, PolicyId, Review};
 use proviso_crds::Reach;
 use proviso_engines::Program;
 use proviso_programs::Conditions;
@@ -62,7 +63,7 @@ pub struct Table {
     /// What is wrong beside the policies themselves, a line each.
     pub problems: Vec<String>,
     /// Experiments that preview nothing, and why.
-    pub idle_experiments: Vec<(ExperimentId, String)>,
+    pub idle_experiments: Vec<(ExperimentId, Idle)>,
     /// Whether everything that is to be served was tried at least once.
     pub is_complete: bool,
     /// Why requests had better go to other replicas.
@@ -96,7 +97,24 @@ pub enum Standing {
     /// Not to be served.
     Disabled,
     /// Why it does not serve.
-    Failed(String),
+    Failed(Failure),
+}
+
+/// Why an experiment previews nothing.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Idle {
+    #[error("not started: spec.autoStart is false")]
+    NotStarted,
+    #[error("suspended")]
+    Suspended,
+    #[error("being prepared")]
+    Preparing,
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    #[error("{0} has {MAX_EXPERIMENTS} active experiments already: remove one")]
+    TooMany(PolicyId),
+    #[error("spec.policyRef.name: there is no policy {0}")]
+    PolicyNotFound(PolicyId),
 }
 
 /// One policy.
@@ -112,11 +130,11 @@ pub struct Entry {
     /// Whether a version is being loaded now.
     pub is_preparing: bool,
     /// Why the newest version of the manifest does not serve.
-    pub trouble: Option<String>,
+    pub failure: Option<Failure>,
     /// In a cluster: generations on their way, which will be here in a moment.
     pub expected: Vec<u64>,
     /// In a cluster: generations that cannot be served, and why.
-    pub failed: Vec<(u64, String)>,
+    pub failed: Vec<(u64, Failure)>,
 }
 
 /// A generation of a policy or an experiment, ready to decide.
@@ -153,7 +171,7 @@ pub struct Experiment {
     /// What is reported in its status, where somebody reports it.
     pub tally: Option<Arc<Tally>>,
     /// Why the newest version of the manifest is not the one that is previewed.
-    pub trouble: Option<String>,
+    pub failure: Option<Failure>,
 }
 
 impl Experiment {

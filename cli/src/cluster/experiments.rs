@@ -4,6 +4,7 @@
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::core::Status;
 use proviso_core::PolicyId;
+use proviso_crds::names::field_managers;
 use serde_json::{Value, json};
 
 use super::{Cluster, Pair as _};
@@ -14,8 +15,6 @@ use crate::objects::ExperimentObject;
 /// The API in which starting, stopping and committing are.
 const GROUP: &str = "actions.proviso.dev";
 const VERSION: &str = "v1alpha1";
-/// Who creates experiments, for `metadata.managedFields`.
-const FIELD_MANAGER: &str = "proviso-cli";
 
 /// What AIP-236 calls custom methods.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +76,7 @@ impl Cluster {
     /// When the API server does not take it.
     pub async fn create(&self, id: &PolicyId, manifest: Value, is_dry: bool) -> Result<ExperimentObject, Error> {
         let object = serde_json::from_value(manifest)?;
-        let how = PostParams { dry_run: is_dry, field_manager: Some(FIELD_MANAGER.to_owned()) };
+        let how = PostParams { dry_run: is_dry, field_manager: Some(field_managers::CLI.to_owned()) };
         let created = self.api_of::<ExperimentObject>(id).create(&how, &object).await;
         let created = created.map_err(|error| self.error(error, ExperimentObject::access("create", id)))?;
         ExperimentObject::read(&created).map_err(|error| Error::Malformed { what: id.to_string(), error })

@@ -4,9 +4,9 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
-use proviso_core::PolicyId;
 use proviso_core::experiment::etag;
-use proviso_crds::{ExperimentStatus, PolicyRef, PreviewState};
+use proviso_core::{Failure, PolicyId};
+use proviso_crds::{ConditionType, Conditions as _, ExperimentStatus, PolicyRef, PreviewState};
 use serde_json::Value;
 
 use super::{ObjectError, created, field};
@@ -29,8 +29,10 @@ pub struct ExperimentObject {
     pub spec: Value,
     pub auto_start: bool,
     pub status: ExperimentStatus,
-    /// Where it was read by the REST API, which has no conditions: why this version does not work, or nothing.
-    pub state_message: Option<String>,
+    /// Whether it was read from a cluster. Elsewhere it was read by the REST API, which tells no conditions.
+    pub is_in_cluster: bool,
+    /// By the REST API: why this version does not work.
+    pub failure: Option<Failure>,
 }
 
 impl ExperimentObject {
@@ -52,7 +54,8 @@ impl ExperimentObject {
             spec: spec["policy"].clone(),
             auto_start: spec["autoStart"].as_bool().unwrap_or_default(),
             status: field(&object.data["status"], "status")?,
-            state_message: None,
+            is_in_cluster: true,
+            failure: None,
         })
     }
 
@@ -64,9 +67,8 @@ impl ExperimentObject {
 
     /// A condition of this version.
     #[must_use]
-    pub fn condition(&self, name: &str) -> Option<&Condition> {
-        let is_of_this = |it: &&Condition| it.type_ == name && it.observed_generation == Some(self.generation);
-        self.status.conditions.iter().find(is_of_this)
+    pub fn condition(&self, type_: ConditionType) -> Option<&Condition> {
+        self.status.conditions.condition(type_).filter(|it| it.observed_generation == Some(self.generation))
     }
 
     /// Whether the status is about the preview that was started last: what stands there may be of the one before.
@@ -135,7 +137,10 @@ pub mod tests {
             assert_eq!(experiment(generation, &previewing(1)).state(), wanted);
         }
         assert_eq!(experiment(1, &Value::Null).state(), None);
-        assert!(experiment(2, &previewing(1)).condition("Previewing").is_none(), "it is of the version before");
+        assert!(
+            experiment(2, &previewing(1)).condition(ConditionType::Previewing).is_none(),
+            "it is of the version before"
+        );
     }
 
     #[test]

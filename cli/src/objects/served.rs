@@ -1,7 +1,7 @@
 //! Policies and experiments as the REST API has them. It tells no generations and no conditions.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use proviso_core::PolicyId;
+use proviso_core::{Failure, PolicyId};
 use proviso_crds::{DivergenceCounts, DivergenceSample, ExperimentStatus, PolicyStatus, PreviewMetadata, PreviewState};
 use serde::Deserialize;
 use serde_json::Value;
@@ -32,6 +32,7 @@ struct ServedExperiment {
     #[serde(default)]
     samples: Vec<DivergenceSample>,
     create_time: Option<Time>,
+    state_reason: Option<String>,
     #[serde(default)]
     state_message: String,
 }
@@ -111,7 +112,10 @@ impl ExperimentObject {
                 samples: experiment.samples,
                 ..ExperimentStatus::default()
             },
-            state_message: Some(experiment.state_message),
+            is_in_cluster: false,
+            failure: experiment
+                .state_reason
+                .map(|reason| Failure { reason: reason.into(), message: experiment.state_message }),
         })
     }
 }

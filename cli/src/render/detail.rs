@@ -1,7 +1,7 @@
 //! Everything about one policy, the most urgent first.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use proviso_crds::{PolicyPhase, Readiness, ReplicaStatus};
+use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, PolicyPhase, ReplicaStatus};
 
 use super::overview::phase_style;
 use super::text::paragraph;
@@ -71,8 +71,8 @@ fn about(policy: &PolicyReport, revisions: &[RevisionReport], view: &View) -> Ve
 /// The revision knows it better; the policy knows it of its newest generation.
 fn live_since(policy: &PolicyReport, revisions: &[RevisionReport], live: i64) -> Option<jiff::Timestamp> {
     let revision = revisions.iter().find(|it| it.generation == live).and_then(|it| it.since.as_ref());
-    let is_live = |it: &&Condition| it.type_ == "Live" && it.status == "True" && it.observed_generation == Some(live);
-    let condition = policy.conditions.iter().find(is_live).map(|it| &it.last_transition_time);
+    let is_live = |it: &&Condition| it.status == ConditionStatus::True.as_str() && it.observed_generation == Some(live);
+    let condition = policy.conditions.condition(ConditionType::Live).filter(is_live).map(|it| &it.last_transition_time);
     revision.or(condition).map(|time| time.0)
 }
 
@@ -96,12 +96,12 @@ fn steps(page: &mut String, policy: &PolicyReport, view: &View) {
 }
 
 fn in_words(condition: &str) -> &str {
-    match condition {
-        "Scheduled" => "Taken up by the operator",
-        "Initialized" => "Program prepared",
-        "Ready" => "Loaded by every replica",
-        "Live" => "Answering requests",
-        other => other,
+    match ConditionType::parse(condition) {
+        Some(ConditionType::Scheduled) => "Taken up by the operator",
+        Some(ConditionType::Initialized) => "Program prepared",
+        Some(ConditionType::Ready) => "Loaded by every replica",
+        Some(ConditionType::Live) => "Answering requests",
+        _ => condition,
     }
 }
 
@@ -110,7 +110,7 @@ fn state(policy: &PolicyReport, condition: &Condition) -> (&'static str, anstyle
     match condition.status.as_str() {
         "True" => ("done", GOOD),
         _ if policy.phase == PolicyPhase::Disabled => ("off", DIM),
-        "False" if is_problem && condition.type_ != "Live" => ("failed", BAD),
+        "False" if is_problem && condition.type_ != ConditionType::Live.as_str() => ("failed", BAD),
         _ => ("waiting", WAITING),
     }
 }
@@ -138,8 +138,8 @@ pub(super) fn replica_table(replicas: &[ReplicaStatus], told: Option<&str>, view
     let mut table = Table::new(&["POD", uid, "READY", "FOR", "VERSION", "REASON", "MESSAGE"]);
     for replica in replicas {
         let style = match replica.ready {
-            Readiness::True => GOOD,
-            Readiness::False if replica.reason != "Loading" => BAD,
+            ConditionStatus::True => GOOD,
+            ConditionStatus::False if replica.reason != "Loading" => BAD,
             _ => WAITING,
         };
         table.row(vec![
@@ -201,9 +201,9 @@ mod tests {
 
     fn revisions() -> [RevisionObject; 2] {
         let newest = revision(8, "team", true, &[condition("Initialized", "False", "CompileError", MESSAGE, 8)]);
-        let newest = with_replica(newest, "policy-server-default-0", Readiness::False, "CompileError", MESSAGE);
+        let newest = with_replica(newest, "policy-server-default-0", ConditionStatus::False, "CompileError", MESSAGE);
         let old = revision(7, "owner", true, &live("True", 7));
-        [newest, with_replica(old, "policy-server-default-0", Readiness::True, "Loaded", "")]
+        [newest, with_replica(old, "policy-server-default-0", ConditionStatus::True, "Loaded", "")]
     }
 
     #[test]

@@ -128,13 +128,13 @@ mod tests {
     use crate::objects::RevisionObject;
     use crate::objects::tests::{active, condition, live, policy, revision, with_replica};
     use crate::report;
-    use proviso_crds::{ModuleStatus, Readiness};
+    use proviso_crds::{ConditionStatus, ModuleStatus};
 
     fn revisions() -> Vec<RevisionObject> {
         let newest = revision(4, "team", true, &[condition("Initialized", "True", "Prepared", "", 4)]);
-        let newest = with_replica(newest, "server-0", Readiness::False, "CacheError", "no space left");
+        let newest = with_replica(newest, "server-0", ConditionStatus::False, "CacheError", "no space left");
         let serving =
-            with_replica(revision(3, "owner", true, &live("True", 3)), "server-0", Readiness::True, "Loaded", "");
+            with_replica(revision(3, "owner", true, &live("True", 3)), "server-0", ConditionStatus::True, "Loaded", "");
         let failed = revision(2, "owner", false, &[condition("Initialized", "False", "CompileError", "no", 2)]);
         vec![newest, serving, failed, revision(1, "name", false, &live("False", 1))]
     }

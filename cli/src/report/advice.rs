@@ -1,7 +1,8 @@
 //! What a person does next, in the words of somebody who has seen it before. Commands are whole, to be copied.
 
+use proviso_crds::conditions::reasons;
 use proviso_crds::names::SERVER_LABEL;
-use proviso_crds::{PolicyPhase, Readiness};
+use proviso_crds::{ConditionStatus, PolicyPhase};
 
 use super::{NextStep, Place, PolicyReport, RevisionReport, is_up_to_date};
 use crate::objects::PolicyObject;
@@ -55,7 +56,7 @@ pub(super) fn next_steps(
 /// What the replicas that cannot load the newest generation ask for; the same is said once.
 fn of_replicas(steps: &mut Vec<NextStep>, report: &PolicyReport, revisions: &[RevisionReport], place: &Place) {
     let newest = revisions.iter().filter(|it| it.generation == report.generation).flat_map(|it| &it.replicas);
-    for replica in newest.filter(|it| it.ready == Readiness::False && it.reason != "Loading") {
+    for replica in newest.filter(|it| it.ready == ConditionStatus::False && it.reason != reasons::LOADING) {
         let step = for_reason(&replica.reason);
         steps.extend(step.filter(|step| !steps.contains(step)));
         let log = format!("kubectl logs -n {} {}", place.proviso_namespace, replica.name);
@@ -127,9 +128,9 @@ mod tests {
     #[test]
     fn a_replica_that_fails_is_named() {
         let newest = revision(3, "a", true, &[condition("Initialized", "True", "Prepared", "", 3)]);
-        let newest = with_replica(newest, "server-0", Readiness::True, "Loaded", "");
-        let newest = with_replica(newest, "server-1", Readiness::False, "CacheError", "no space left");
-        let newest = with_replica(newest, "server-2", Readiness::False, "CacheError", "no space left");
+        let newest = with_replica(newest, "server-0", ConditionStatus::True, "Loaded", "");
+        let newest = with_replica(newest, "server-1", ConditionStatus::False, "CacheError", "no space left");
+        let newest = with_replica(newest, "server-2", ConditionStatus::False, "CacheError", "no space left");
         let mut status = failed(3, 2, "Prepared", "");
         status["conditions"][1] = condition("Initialized", "True", "Prepared", "", 3);
         status["conditions"][2] = condition("Ready", "False", "LoadingFailed", "1 of 2", 3);

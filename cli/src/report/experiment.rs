@@ -2,8 +2,11 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use proviso_core::PolicyId;
-use proviso_crds::{DivergenceCounts, DivergenceSample, PreviewMetadata, PreviewState, ReplicaCount};
+use proviso_core::{Failure, PolicyId, Reason};
+use proviso_crds::conditions::reasons;
+use proviso_crds::{
+    ConditionStatus, ConditionType, DivergenceCounts, DivergenceSample, PreviewMetadata, PreviewState, ReplicaCount,
+};
 use serde::Serialize;
 
 use super::divergence::{coverage, ratio, told};
@@ -12,7 +15,7 @@ use crate::cluster::Found;
 use crate::objects::ExperimentObject;
 
 /// Why a preview does not get on by itself; other reasons of this condition are steps on its way.
-const STUCK: [&str; 2] = ["NoReplicas", "LoadingFailed"];
+const STUCK: [Reason; 2] = [reasons::NO_REPLICAS, reasons::LOADING_FAILED];
 
 /// Where one experiment stands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -157,16 +160,18 @@ fn since(experiment: &ExperimentObject) -> Option<Time> {
 }
 
 fn problem(experiment: &ExperimentObject) -> Option<Problem> {
-    if let Some(message) = &experiment.state_message {
-        // A sentence may have a colon, too.
-        let reason = message.split_once(": ").filter(|(reason, _)| reason.chars().all(char::is_alphanumeric));
-        let (reason, message) = reason.unwrap_or(("DoesNotWork", message));
-        return (!message.is_empty()).then(|| Problem { reason: reason.to_owned(), message: message.to_owned() });
+    if let Some(Failure { reason, message }) = &experiment.failure {
+        return Some(Problem { reason: reason.to_string(), message: message.clone() });
     }
-    let refused = experiment.condition("Accepted");
-    let broken = experiment.condition("Initialized").filter(|_| experiment.state() == Some(PreviewState::Active));
-    let stuck = experiment.condition("Previewing").filter(|it| STUCK.contains(&it.reason.as_str()));
-    let failed = [refused, broken, stuck].into_iter().flatten().find(|condition| condition.status == "False")?;
+    let refused = experiment.condition(ConditionType::Accepted);
+    let broken =
+        experiment.condition(ConditionType::Initialized).filter(|_| experiment.state() == Some(PreviewState::Active));
+    let stuck =
+        experiment.condition(ConditionType::Previewing).filter(|it| STUCK.iter().any(|reason| it.reason == *reason));
+    let failed = [refused, broken, stuck]
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.status == ConditionStatus::False.as_str())?;
     Some(Problem { reason: failed.reason.clone(), message: failed.message.clone() })
 }
 
@@ -174,7 +179,7 @@ fn summary(experiment: &ExperimentObject, problem: Option<&Problem>) -> String {
     if experiment.is_being_deleted {
         return "it is being deleted".to_owned();
     }
-    let (generation, is_in_cluster) = (experiment.generation, experiment.state_message.is_none());
+    let (generation, is_in_cluster) = (experiment.generation, experiment.is_in_cluster);
     let started = experiment.status.preview_metadata.as_ref().map(|preview| preview.generation);
     match (experiment.state(), started) {
         (None | Some(PreviewState::Suspended), _) if experiment.auto_start && problem.is_none() && is_in_cluster => {
@@ -195,7 +200,7 @@ fn summary(experiment: &ExperimentObject, problem: Option<&Problem>) -> String {
             "it was started; the operator has not taken it up yet".to_owned()
         }
         (Some(PreviewState::Active), _) => {
-            let is_everywhere = experiment.condition("Previewing").is_some_and(|it| it.status == "True");
+            let is_everywhere = experiment.condition(ConditionType::Previewing).is_some_and(|it| it.status == "True");
             let on_its_way = if is_everywhere { "" } else { "it is on its way to the replicas; " };
             format!("{on_its_way}{}", told(experiment.status.divergence.as_ref()))
         }

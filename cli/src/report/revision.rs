@@ -1,7 +1,8 @@
 //! What became of a revision, and what it changed.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use proviso_crds::{ModuleStatus, Readiness, ReplicaStatus};
+use proviso_crds::conditions::reasons;
+use proviso_crds::{ConditionStatus, ConditionType, ModuleStatus, ReplicaStatus};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -66,7 +67,7 @@ impl RevisionReport {
     /// How many replicas serve it, and how many said something.
     #[must_use]
     pub fn ready(&self) -> (usize, usize) {
-        let ready = self.replicas.iter().filter(|replica| replica.ready == Readiness::True).count();
+        let ready = self.replicas.iter().filter(|replica| replica.ready == ConditionStatus::True).count();
         (ready, self.replicas.len())
     }
 }
@@ -83,7 +84,7 @@ fn report(policy: &PolicyObject, revision: &RevisionObject, before: Option<&Revi
         generation: revision.generation,
         name: revision.name.clone(),
         state: state(policy, revision),
-        since: revision.condition("Live").map(|condition| condition.last_transition_time.clone()),
+        since: revision.condition(ConditionType::Live).map(|condition| condition.last_transition_time.clone()),
         loaded: revision.is_enabled,
         policy_server: revision.policy_server.clone(),
         created: revision.created.map(Time),
@@ -119,11 +120,13 @@ fn state(policy: &PolicyObject, revision: &RevisionObject) -> RevisionState {
 
 /// Why it cannot be served: what the leader says, else what the first replica that cannot says.
 fn problem(revision: &RevisionObject) -> Option<Problem> {
-    let initialized = revision.condition("Initialized").filter(|condition| condition.status == "False");
+    let initialized = revision
+        .condition(ConditionType::Initialized)
+        .filter(|condition| condition.status == ConditionStatus::False.as_str());
     let of_leader = initialized.map(|it| (it.reason.clone(), it.message.clone()));
     let of_replica = || {
         let mut replicas = revision.status.replicas.iter();
-        let failed = replicas.find(|it| it.ready == Readiness::False && it.reason != "Loading")?;
+        let failed = replicas.find(|it| it.ready == ConditionStatus::False && it.reason != reasons::LOADING)?;
         Some((failed.reason.clone(), format!("{}: {}", failed.name, failed.message)))
     };
     let (reason, message) = of_leader.or_else(of_replica)?;
@@ -139,10 +142,15 @@ mod tests {
     fn every_revision_has_its_state() {
         let policy = policy(7, &active(5));
         let initialized = |status: &str| vec![condition("Initialized", status, "CompileError", "no", 1)];
-        let broken =
-            with_replica(revision(6, "a", true, &initialized("True")), "s-0", Readiness::False, "CacheError", "full");
+        let broken = with_replica(
+            revision(6, "a", true, &initialized("True")),
+            "s-0",
+            ConditionStatus::False,
+            "CacheError",
+            "full",
+        );
         let loading =
-            with_replica(revision(7, "a", true, &initialized("True")), "s-0", Readiness::False, "Loading", "");
+            with_replica(revision(7, "a", true, &initialized("True")), "s-0", ConditionStatus::False, "Loading", "");
         let mut off = revision(7, "a", false, &[]);
         off.data["enabled"] = false.into();
         for (revision, wanted) in [

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use proviso_core::Failure;
 use serde_json::{Value, json};
 
 /// What the reasons of errors belong to (AIP-193, `ErrorInfo.domain`).
@@ -84,6 +85,12 @@ impl Error {
             metadata: BTreeMap::new(),
             violations: Vec::new(),
         }
+    }
+
+    /// The newest version of a policy or an experiment does not work.
+    #[must_use]
+    pub fn does_not_work(failure: &Failure) -> Self {
+        Self::new(Code::FailedPrecondition, failure.reason.as_str(), &*failure.message)
     }
 
     /// One field is wrong.

@@ -144,11 +144,11 @@ impl<S: PolicyStore> Api<S> {
     async fn list_operations(&self, call: &Call) -> Result<Value> {
         let operation = |policy: &StoredPolicy| {
             let progress = match policy.state {
-                State::Pending | State::Updating => Progress::Running(policy.message.clone()),
+                State::Pending | State::Updating => Progress::Running(
+                    policy.problem.as_ref().map(|problem| problem.message.clone()).unwrap_or_default(),
+                ),
                 State::Active | State::Disabled => Progress::Done,
-                State::Failed => {
-                    Progress::Failed(Error::new(Code::FailedPrecondition, "ROLLOUT_FAILED", policy.message.clone()))
-                }
+                State::Failed => Progress::Failed(policy.to_error()),
             };
             awaited_policy(Effect::Update, policy).operation(&progress, Some(policy.to_json()))
         };

@@ -13,6 +13,7 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pos
 use kube::{Api, Client, ResourceExt as _};
 use proviso_core::PolicyId;
 use proviso_crds::PreviewMetadata;
+use proviso_crds::names::field_managers;
 use serde_json::json;
 
 use crate::error::{Code, Error};
@@ -26,8 +27,6 @@ use object::Kind;
 
 pub use access::{Access, Authorizer, Everyone};
 
-/// Who writes what is written here.
-const MANAGER: &str = "proviso-api";
 /// How often a change is tried that others came before.
 const ATTEMPTS: usize = 5;
 
@@ -112,7 +111,7 @@ impl<A: Authorizer> Kubernetes<A> {
         object: &DynamicObject,
         name: &str,
     ) -> Result<DynamicObject> {
-        let parameters = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let parameters = PostParams { field_manager: Some(field_managers::API.to_owned()), ..PostParams::default() };
         let replaced = self.api(kind, namespace).replace(&object.name_any(), &parameters, object).await;
         replaced.map_err(|error| from_kube(&error, name))
     }
@@ -156,7 +155,7 @@ impl<A: Authorizer> Kubernetes<A> {
         object: &DynamicObject,
         name: &str,
     ) -> Result<DynamicObject> {
-        let parameters = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let parameters = PostParams { field_manager: Some(field_managers::API.to_owned()), ..PostParams::default() };
         let created = self.api(kind, namespace).create(&parameters, object).await;
         created.map_err(|error| from_kube(&error, name))
     }
@@ -332,7 +331,8 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
                 "metadata": {"resourceVersion": object.resource_version()},
                 "status": {"previewMetadata": after},
             });
-            let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+            let parameters =
+                PatchParams { field_manager: Some(field_managers::API.to_owned()), ..PatchParams::default() };
             match api.patch_status(&name.name, &parameters, &Patch::Merge(patch)).await {
                 Ok(patched) => return object::experiment(&patched),
                 Err(kube::Error::Api(status)) if status.is_conflict() => {}

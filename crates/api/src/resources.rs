@@ -49,7 +49,11 @@ pub(crate) struct Policy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("readOnly" = true))]
     state: Option<State>,
-    /// Why, where it is not as it should be.
+    /// Why, where it is not as it should be: one word in CamelCase, which is stable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("readOnly" = true))]
+    state_reason: Option<String>,
+    /// The same for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(extend("readOnly" = true))]
     state_message: String,
@@ -90,7 +94,11 @@ pub(crate) struct PolicyExperiment {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("readOnly" = true))]
     update_time: Option<Time>,
-    /// Why the newest version does not work.
+    /// Why the newest version does not work: one word in CamelCase, which is stable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("readOnly" = true))]
+    state_reason: Option<String>,
+    /// The same for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(extend("readOnly" = true))]
     state_message: String,
@@ -135,7 +143,8 @@ impl StoredPolicy {
             create_time: meta.create_time,
             update_time: meta.update_time,
             state: Some(self.state),
-            state_message: self.message.clone(),
+            state_reason: self.problem.as_ref().map(|problem| problem.reason.to_string()),
+            state_message: self.problem.as_ref().map(|problem| problem.message.clone()).unwrap_or_default(),
         })
     }
 
@@ -166,7 +175,8 @@ impl StoredExperiment {
             samples: self.samples.clone(),
             create_time: meta.create_time,
             update_time: meta.update_time,
-            state_message: self.message.clone(),
+            state_reason: self.problem.as_ref().map(|problem| problem.reason.to_string()),
+            state_message: self.problem.as_ref().map(|problem| problem.message.clone()).unwrap_or_default(),
         })
     }
 
@@ -178,7 +188,7 @@ impl StoredExperiment {
 }
 
 const POLICY: &[&str] =
-    &["name", "uid", "etag", "spec", "annotations", "createTime", "updateTime", "state", "stateMessage"];
+    &["name", "uid", "etag", "spec", "annotations", "createTime", "updateTime", "state", "stateReason", "stateMessage"];
 const EXPERIMENT: &[&str] = &[
     "name",
     "uid",
@@ -191,13 +201,14 @@ const EXPERIMENT: &[&str] = &[
     "samples",
     "createTime",
     "updateTime",
+    "stateReason",
     "stateMessage",
 ];
 
 pub(crate) const POLICY_FIELDS: Fields = Fields {
     spec: "spec",
     mutable: &["annotations"],
-    output: &["name", "uid", "etag", "createTime", "updateTime", "state", "stateMessage"],
+    output: &["name", "uid", "etag", "createTime", "updateTime", "state", "stateReason", "stateMessage"],
 };
 pub(crate) const EXPERIMENT_FIELDS: Fields = Fields {
     spec: "policy.spec",
@@ -211,6 +222,7 @@ pub(crate) const EXPERIMENT_FIELDS: Fields = Fields {
         "samples",
         "createTime",
         "updateTime",
+        "stateReason",
         "stateMessage",
         "policy.name",
         "policy.uid",
@@ -219,6 +231,7 @@ pub(crate) const EXPERIMENT_FIELDS: Fields = Fields {
         "policy.createTime",
         "policy.updateTime",
         "policy.state",
+        "policy.stateReason",
         "policy.stateMessage",
     ],
 };

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use proviso_core::PolicyId;
+use proviso_core::{Failure, PolicyId};
 use proviso_crds::{DivergenceCounts, DivergenceSample, PolicySpec, PreviewMetadata};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::operation::Awaited;
 
 /// Who calls, as far as it is known: whoever serves the router puts it into the request's extensions.
@@ -74,7 +74,17 @@ pub struct StoredPolicy {
     pub spec: PolicySpec,
     pub state: State,
     /// Why, where it is not as it should be.
-    pub message: String,
+    pub problem: Option<Failure>,
+}
+
+impl StoredPolicy {
+    /// Why the newest version of one that has failed does not work.
+    pub(crate) fn to_error(&self) -> Error {
+        match &self.problem {
+            Some(problem) => Error::does_not_work(problem),
+            None => Error::new(Code::FailedPrecondition, "FAILED", "the newest version does not work"),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -88,7 +98,7 @@ pub struct StoredExperiment {
     pub divergence: Option<DivergenceCounts>,
     pub samples: Vec<DivergenceSample>,
     /// Why the newest version does not work.
-    pub message: String,
+    pub problem: Option<Failure>,
 }
 
 impl StoredExperiment {

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::verdict::{Failure, Verdict};
+use crate::failure::Failure;
+use crate::verdict::Verdict;
 
 /// How an experiment's verdict differs from the live one on the same request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -109,7 +110,7 @@ mod tests {
         ] {
             assert_eq!(Divergence::between(live, Ok(experiment), Some(&object)), wanted, "{live:?} {experiment:?}");
         }
-        let failure = Failure { reason: "Trap", message: "unreachable".into() };
+        let failure = Failure::new("Trap", "unreachable");
         assert_eq!(Divergence::between(&deny, Err(&failure), None), Divergence::ExperimentError);
     }
 }

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use crate::failure::Failure;
+
 /// How long the revisions of a deleted policy go on answering after its webhook is gone.
 pub const DELETE_AFTER: Duration = Duration::from_secs(10);
 
@@ -54,14 +56,6 @@ pub struct Pod {
     pub name: String,
     /// Tells it from its predecessor of the same name.
     pub uid: String,
-}
-
-/// Why something does not work.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// One word in `CamelCase`.
-    pub reason: String,
-    pub message: String,
 }
 
 /// What is to be done, and what is to be said about it.

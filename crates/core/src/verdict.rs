@@ -6,6 +6,8 @@ use base64::Engine as _;
 use json_patch::Patch;
 use serde::Serialize;
 
+use crate::failure::Failure;
+
 /// What a program decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
@@ -32,17 +34,8 @@ pub struct Cause {
     pub message: String,
 }
 
-/// An evaluation that came to no decision. It denies: see [`Failure::verdict`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct Failure {
-    /// Stable name: log field and metric label.
-    pub reason: &'static str,
-    pub message: String,
-}
-
 impl Failure {
-    /// The denial that a failed evaluation is: code 500 inside an HTTP 200, because an API server takes an
+    /// The denial that an evaluation which came to no decision is: code 500 inside an HTTP 200, because an API server takes an
     /// HTTP error for a failed webhook and may let the request pass (`failurePolicy: Ignore`).
     #[must_use]
     pub fn verdict(&self) -> Verdict {

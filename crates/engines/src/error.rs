@@ -72,6 +72,6 @@ impl EvaluationError {
 
 impl From<&EvaluationError> for Failure {
     fn from(error: &EvaluationError) -> Self {
-        Self { reason: error.reason(), message: error.to_string() }
+        Self::new(error.reason(), error.to_string())
     }
 }

@@ -3,21 +3,24 @@
 
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::Patch;
 use kube::runtime::events::{Event, EventType};
+use proviso_core::Reason;
 use proviso_core::experiment::rollout::{Acceptance, Decision, Progress};
 use proviso_core::experiment::{MAX_EXPERIMENTS, etag};
-use proviso_core::rollout::Failure;
-use proviso_crds::{ExperimentStatus, PreviewReport, PreviewState, ReplicaCount};
-use serde_json::json;
+use proviso_crds::conditions::{reasons, status_patch};
+use proviso_crds::{ConditionState, ConditionType, ExperimentStatus, PreviewReport, PreviewState, ReplicaCount};
 
 use super::build::START;
 use super::object::{self, ExperimentObject};
 use super::observe::Seen;
 use crate::context::{Context, Error};
-use crate::objects::{self, condition};
+use crate::objects;
 
+/// The conditions of an experiment.
+const TYPES: [ConditionType; 3] = [ConditionType::Accepted, ConditionType::Initialized, ConditionType::Previewing];
 /// How often what came of an experiment is written at most.
 const COUNTED_EVERY: Duration = Duration::from_secs(10);
 
@@ -54,9 +57,8 @@ pub(super) async fn write<K: ExperimentObject>(
         context.tell(experiment, event).await;
     }
     let ours = ExperimentStatus { preview_metadata: None, ..status.clone() };
-    let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": K::kind(&()), "status": ours});
     let api = object::api::<K>(&context.client, experiment);
-    api.patch_status(&experiment.name_any(), &objects::apply(), &Patch::Apply(patch)).await?;
+    api.patch_status(&experiment.name_any(), &objects::apply(), &Patch::Apply(status_patch::<K>(&ours))).await?;
     Ok(later)
 }
 
@@ -71,10 +73,11 @@ fn status<K: ExperimentObject>(
     let policy = object::policy_id(experiment, &experiment.spec().policy_ref.name)?.to_string();
     let report = report(known, seen, generation);
     let steps = steps(decision, &policy, generation, seen);
-    let conditions = ["Accepted", "Initialized", "Previewing"]
-        .iter()
+    let now = Timestamp::now();
+    let conditions = TYPES
+        .into_iter()
         .zip(steps)
-        .map(|(name, (status, reason, text))| condition(&known.conditions, name, status, &reason, &text, generation));
+        .map(|(type_, step)| step.into_condition(type_, &known.conditions, Some(generation), now));
     let is_previewed = !matches!(decision.progress, Progress::NotAccepted | Progress::NotStarted | Progress::Suspended);
     let (ready, total) = (decision.ready, decision.total);
     let live = seen.live.as_ref().map(|live| &live.spec.policy_ref);
@@ -113,45 +116,53 @@ fn report<K: ExperimentObject>(known: &ExperimentStatus, seen: &Seen<K>, generat
     }
 }
 
-type Step = (&'static str, String, String);
-
-/// Status, reason and message of `Accepted`, `Initialized` and `Previewing`.
-fn steps<K: ExperimentObject>(decision: &Decision, policy: &str, generation: i64, seen: &Seen<K>) -> [Step; 3] {
-    let yes = |reason: &str, message: &str| ("True", reason.to_owned(), message.to_owned());
-    let no = |reason: &str, message: &str| ("False", reason.to_owned(), message.to_owned());
-    let wait = |reason: &str, message: &str| ("Unknown", reason.to_owned(), message.to_owned());
-    let failed = |failure: &Failure| no(&failure.reason, &failure.message);
+/// What the conditions of [`TYPES`] say.
+fn steps<K: ExperimentObject>(
+    decision: &Decision,
+    policy: &str,
+    generation: i64,
+    seen: &Seen<K>,
+) -> [ConditionState; 3] {
+    use ConditionState as State;
     let accepted = match decision.acceptance {
-        Acceptance::Accepted => yes("Accepted", &format!("it is one of at most {MAX_EXPERIMENTS} of {policy}")),
-        Acceptance::PolicyNotFound => no("PolicyNotFound", &format!("there is no policy {policy}: it waits for one")),
+        Acceptance::Accepted => {
+            State::yes(Reason::new("Accepted"), format!("it is one of at most {MAX_EXPERIMENTS} of {policy}"))
+        }
+        Acceptance::PolicyNotFound => {
+            State::no(Reason::new("PolicyNotFound"), format!("there is no policy {policy}: it waits for one"))
+        }
         Acceptance::TooMany => {
             let message =
                 format!("{policy} has {MAX_EXPERIMENTS} older experiments, more are not previewed: delete one");
-            no("TooMany", &message)
+            State::no(Reason::new("TooMany"), message)
         }
     };
-    let initialized = || yes("Prepared", "its program was compiled and accepted its settings");
+    let initialized = || State::yes(reasons::PREPARED, "its program was compiled and accepted its settings");
+    let idle = |reason, message: &str| {
+        let reason = Reason::new(reason);
+        (State::unknown(reason.clone(), message), State::no(reason, message))
+    };
     let loaded = format!("{} of {} Ready replicas have loaded it", decision.ready, decision.total);
     let (initialized, previewing) = match &decision.progress {
-        Progress::NotAccepted => (wait("NotAccepted", &accepted.2), no("NotAccepted", &accepted.2)),
-        Progress::NotStarted => {
-            let message = "it was not started, and spec.autoStart is false";
-            (wait("NotStarted", message), no("NotStarted", message))
+        Progress::NotAccepted => idle("NotAccepted", &accepted.message),
+        Progress::NotStarted => idle("NotStarted", "it was not started, and spec.autoStart is false"),
+        Progress::Suspended => idle("Suspended", &format!("generation {generation} is not started")),
+        Progress::Initializing => {
+            (State::unknown(reasons::PREPARING, "the policy server is at work"), State::no(reasons::PREPARING, loaded))
         }
-        Progress::Suspended => {
-            let message = format!("generation {generation} is not started");
-            (wait("Suspended", &message), no("Suspended", &message))
+        Progress::InitializationFailed(failure) => {
+            (failure.clone().into(), State::no(reasons::NOT_INITIALIZED, "it does not work"))
         }
-        Progress::Initializing => (wait("Preparing", "the policy server is at work"), no("Preparing", &loaded)),
-        Progress::InitializationFailed(failure) => (failed(failure), no("NotInitialized", "it does not work")),
-        Progress::NoReplicas => (initialized(), no("NoReplicas", "no replica of the policy server is Ready")),
-        Progress::Loading => (initialized(), no("Loading", &loaded)),
+        Progress::NoReplicas => {
+            (initialized(), State::no(reasons::NO_REPLICAS, "no replica of the policy server is Ready"))
+        }
+        Progress::Loading => (initialized(), State::no(reasons::LOADING, loaded)),
         Progress::LoadingFailed(replicas) => {
-            let causes = replicas.iter().map(|(pod, cause)| format!("{pod}: {}: {}", cause.reason, cause.message));
+            let causes = replicas.iter().map(|(pod, failure)| format!("{pod}: {failure}"));
             let message = format!("{loaded}; {}", causes.collect::<Vec<_>>().join("; "));
-            (initialized(), no("LoadingFailed", &message))
+            (initialized(), State::no(reasons::LOADING_FAILED, message))
         }
-        Progress::Previewing => (initialized(), yes("Previewing", how(decision, seen))),
+        Progress::Previewing => (initialized(), State::yes(Reason::new("Previewing"), how(decision, seen))),
     };
     [accepted, initialized, previewing]
 }
@@ -177,10 +188,11 @@ fn events(old: &ExperimentStatus, new: &ExperimentStatus) -> Vec<Event> {
             (&it.type_, &it.status, &it.reason, it.observed_generation)
                 == (&condition.type_, &condition.status, &condition.reason, condition.observed_generation)
         });
-        let (type_, is_told) = match (condition.type_.as_str(), condition.status.as_str()) {
-            ("Previewing", "True") => (EventType::Normal, true),
-            ("Previewing", "False") => (EventType::Warning, condition.reason == "LoadingFailed"),
-            ("Accepted" | "Initialized", "False") => (EventType::Warning, true),
+        let is_previewing = condition.type_ == ConditionType::Previewing.as_str();
+        let (type_, is_told) = match condition.status.as_str() {
+            "True" => (EventType::Normal, is_previewing),
+            "False" if is_previewing => (EventType::Warning, condition.reason == reasons::LOADING_FAILED),
+            "False" => (EventType::Warning, true),
             _ => (EventType::Normal, false),
         };
         if is_new && is_told {

@@ -1,11 +1,14 @@
 //! Makes the cluster what was decided. The order is what makes it safe to stop anywhere.
 
+use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_core::rollout::{Decision, Observed};
-use proviso_crds::PolicyRevision;
+use proviso_crds::conditions::{reasons, status_patch};
+use proviso_crds::names::{POLICY_LABEL, field_managers};
+use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyRevision};
 use serde_json::{Value, json};
 
 use super::FINALIZER;
@@ -15,8 +18,7 @@ use super::observe::{Seen, named};
 use crate::context::{Context, Error};
 use crate::experiments::cascade;
 use crate::guarded::Guarded;
-use crate::objects::{self, apply, condition, ignore_gone};
-use proviso_crds::names::POLICY_LABEL;
+use crate::objects::{self, apply, ignore_gone};
 
 /// Goes on with what answers, whatever the policy may say now.
 pub(super) async fn keep<O: Resource>(policy: &O, seen: &Seen, context: &Context) -> Result<(), Error> {
@@ -112,26 +114,32 @@ async fn revision_status(
 ) -> Result<(), Error> {
     let generation = revision.spec.policy_ref.generation;
     let known = revision.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let was_live = known.iter().any(|condition| condition.type_ == "Live");
-    let mut conditions = Vec::new();
+    let was_live = known.condition(ConditionType::Live).is_some();
+    let mut said = Vec::new();
     if decision.live == Some(generation) {
-        conditions.push(condition(known, "Live", "True", "Live", "requests are answered by this revision", generation));
+        let state = ConditionState::yes(reasons::LIVE, "requests are answered by this revision");
+        said.push((ConditionType::Live, state));
     } else if was_live || observed.live == Some(generation) {
-        let message = "requests are answered by another revision, or by none";
-        conditions.push(condition(known, "Live", "False", "Replaced", message, generation));
+        let state = ConditionState::no(reasons::REPLACED, "requests are answered by another revision, or by none");
+        said.push((ConditionType::Live, state));
     }
     if generation == observed.generation {
         let (ready, total) = (decision.ready, decision.total);
-        let is_ready = if total > 0 && ready == total { ("True", "Loaded") } else { ("False", "Loading") };
         let message = format!("{ready} of {total} Ready replicas serve it");
-        conditions.push(condition(known, "Ready", is_ready.0, is_ready.1, &message, generation));
+        let state = if total > 0 && ready == total {
+            ConditionState::yes(reasons::LOADED, message)
+        } else {
+            ConditionState::no(reasons::LOADING, message)
+        };
+        said.push((ConditionType::Ready, state));
     }
+    let now = Timestamp::now();
+    let conditions = said.into_iter().map(|(type_, state)| state.into_condition(type_, known, Some(generation), now));
+    let conditions: Vec<_> = conditions.collect();
     if conditions.is_empty() || conditions.iter().all(|condition| known.contains(condition)) {
         return Ok(());
     }
-    let status = json!({
-        "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": {"conditions": conditions},
-    });
+    let status = status_patch::<PolicyRevision>(&json!({"conditions": conditions}));
     revisions.patch_status(&revision.name_any(), &apply(), &Patch::Apply(status)).await?;
     Ok(())
 }
@@ -142,11 +150,9 @@ async fn forget_replica(
     replica: &str,
     revisions: &Api<PolicyRevision>,
 ) -> Result<(), Error> {
-    let nothing = json!({
-        "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision",
-        "metadata": {"uid": revision.metadata.uid}, "status": {},
-    });
-    let as_replica = PatchParams::apply(&format!("proviso-replica-{replica}")).force();
+    let mut nothing = status_patch::<PolicyRevision>(&json!({}));
+    nothing["metadata"] = json!({"uid": revision.metadata.uid});
+    let as_replica = PatchParams::apply(&field_managers::replica(replica)).force();
     let forgotten = revisions.patch_status(&revision.name_any(), &as_replica, &Patch::Apply(nothing)).await;
     Ok(ignore_gone(forgotten)?)
 }

@@ -10,18 +10,16 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ListParams;
 use kube::{Api, Resource, ResourceExt as _};
-use proviso_core::Endpoint;
-use proviso_core::rollout::{Failure, Observed, Replica, Revision};
-use proviso_crds::{PolicyRevision, Readiness, ReplicaStatus};
+use proviso_core::rollout::{Observed, Replica, Revision};
+use proviso_core::{Endpoint, Failure};
+use proviso_crds::conditions::{failure, reasons};
+use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, PolicyRevision, ReplicaStatus};
 
 use super::build::webhook_name;
 use super::object::{self, PolicyObject};
 use crate::context::{Context, Error};
 use crate::guarded::{Guarded, Malformed};
-use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL};
-
-/// On a webhook configuration: who puts it there does with it what an emergency needs.
-pub(super) const BREAK_GLASS: &str = "proviso.dev/break-glass";
+use proviso_crds::names::{BREAK_GLASS, POLICY_LABEL, SERVER_LABEL};
 
 /// A webhook configuration that is somebody's, for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,8 +110,7 @@ impl Seen {
 }
 
 pub(crate) fn is_marked_live(revision: &PolicyRevision) -> bool {
-    let conditions = revision.status.iter().flat_map(|status| &status.conditions);
-    conditions.into_iter().any(|condition| condition.type_ == "Live" && condition.status == "True")
+    revision.status.as_ref().is_some_and(|status| status.conditions.is_true(ConditionType::Live))
 }
 
 /// The generation that a webhook's path names.
@@ -125,12 +122,11 @@ fn generation(config: &WebhookClientConfig) -> Option<i64> {
 fn revision(revision: &PolicyRevision, live: Option<i64>, now: Timestamp) -> Revision {
     let status = revision.status.clone().unwrap_or_default();
     let generation = revision.spec.policy_ref.generation;
-    let condition = |name: &str| status.conditions.iter().find(|condition| condition.type_ == name);
-    let was_live = condition("Live").filter(|_| live != Some(generation));
+    let was_live = status.conditions.condition(ConditionType::Live).filter(|_| live != Some(generation));
     Revision {
         generation,
         is_enabled: revision.spec.enabled,
-        initialized: condition("Initialized").and_then(outcome),
+        initialized: status.conditions.condition(ConditionType::Initialized).and_then(outcome),
         replicas: status.replicas.iter().map(replica).collect(),
         replaced_for: was_live.map(|condition| match condition.status.as_str() {
             // The webhook has just moved on, or is about to.
@@ -153,7 +149,7 @@ fn malformed(policy: &impl Resource, revision: &Malformed) -> Option<Revision> {
     Some(Revision {
         generation: named(policy, revision)?,
         is_enabled: true,
-        initialized: Some(Err(Failure { reason: "Malformed".to_owned(), message })),
+        initialized: Some(Err(Failure { reason: reasons::MALFORMED, message })),
         replicas: Vec::new(),
         replaced_for: None,
     })
@@ -162,19 +158,19 @@ fn malformed(policy: &impl Resource, revision: &Malformed) -> Option<Revision> {
 pub(crate) fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {
     match condition.status.as_str() {
         "True" => Some(Ok(())),
-        "False" => Some(Err(Failure { reason: condition.reason.clone(), message: condition.message.clone() })),
+        "False" => Some(Err(failure(condition))),
         _ => None,
     }
 }
 
 pub(crate) fn replica(status: &ReplicaStatus) -> Replica {
-    let failure = || Failure { reason: status.reason.clone(), message: status.message.clone() };
+    let failure = || Failure { reason: status.reason.clone().into(), message: status.message.clone() };
     Replica {
         pod: proviso_core::rollout::Pod { name: status.name.clone(), uid: status.pod_uid.clone() },
         result: match status.ready {
-            Readiness::True => Some(Ok(())),
-            Readiness::False => Some(Err(failure())),
-            Readiness::Unknown => None,
+            ConditionStatus::True => Some(Ok(())),
+            ConditionStatus::False => Some(Err(failure())),
+            ConditionStatus::Unknown => None,
         },
     }
 }

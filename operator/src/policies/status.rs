@@ -1,21 +1,25 @@
 //! What the owner of a policy is told: its status, and Events in its own namespace. Whoever may see the policy needs no
 //! access to the operator's namespace to know why a version does not serve.
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::api::Patch;
 use kube::runtime::events::{Event, EventType};
-use proviso_core::rollout::{Decision, Failure, Observed, Progress};
-use proviso_crds::{PolicyPhase, PolicyStatus, ReplicaCount};
-use serde_json::json;
+use proviso_core::Reason;
+use proviso_core::rollout::{Decision, Observed, Progress};
+use proviso_crds::conditions::{reasons, status_patch};
+use proviso_crds::names::BREAK_GLASS;
+use proviso_crds::{ConditionState, ConditionType, PolicyPhase, PolicyStatus, ReplicaCount};
 
 use super::object::{self, PolicyObject};
-use super::observe::{BREAK_GLASS, BreakGlass, Seen};
+use super::observe::{BreakGlass, Seen};
 use crate::context::{Context, Error};
-use crate::objects::{self, condition};
+use crate::objects;
 
-/// Of the condition `Live` while somebody holds the webhook.
-const BROKEN_GLASS: &str = "BreakGlass";
+/// The conditions of a policy.
+const TYPES: [ConditionType; 4] =
+    [ConditionType::Scheduled, ConditionType::Initialized, ConditionType::Ready, ConditionType::Live];
 
 /// Writes the status if it says something new.
 pub(super) async fn write<K: PolicyObject>(
@@ -35,10 +39,8 @@ pub(super) async fn write<K: PolicyObject>(
     for event in events(&known, &status) {
         context.tell(policy, event).await;
     }
-    let kind = format!("{:?}", K::KIND);
-    let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": kind, "status": status});
     let policies = object::api::<K>(&context.client, policy);
-    policies.patch_status(&policy.name_any(), &objects::apply(), &Patch::Apply(patch)).await?;
+    policies.patch_status(&policy.name_any(), &objects::apply(), &Patch::Apply(status_patch::<K>(&status))).await?;
     Ok(())
 }
 
@@ -56,12 +58,13 @@ fn status<K: PolicyObject>(
     };
     let mut steps = steps(decision, &answering);
     if let Some(held) = held {
-        steps[3] = ("Unknown", BROKEN_GLASS.to_owned(), told(held));
+        steps[3] = ConditionState::unknown(reasons::BREAK_GLASS, told(held));
     }
-    let names = ["Scheduled", "Initialized", "Ready", "Live"];
-    let conditions = names.iter().zip(steps).map(|(name, (status, reason, message))| {
-        condition(known, name, status, &reason, &message, observed.generation)
-    });
+    let now = Timestamp::now();
+    let conditions = TYPES
+        .into_iter()
+        .zip(steps)
+        .map(|(type_, step)| step.into_condition(type_, known, Some(observed.generation), now));
     let (ready, total) = (decision.ready, decision.total);
     PolicyStatus {
         phase: Some(phase(decision, observed)),
@@ -86,8 +89,6 @@ fn phase(decision: &Decision, observed: &Observed) -> PolicyPhase {
     }
 }
 
-type Step = (&'static str, String, String);
-
 /// Why nobody but who broke the glass knows what the API server asks, and how that ends.
 fn told(held: &BreakGlass) -> String {
     let BreakGlass { configuration, why } = held;
@@ -97,54 +98,58 @@ fn told(held: &BreakGlass) -> String {
     )
 }
 
-/// Status, reason and message of `Scheduled`, `Initialized`, `Ready` and `Live`.
-fn steps(decision: &Decision, answering: &str) -> [Step; 4] {
-    let yes = |reason: &str, message: &str| ("True", reason.to_owned(), message.to_owned());
-    let no = |reason: &str, message: &str| ("False", reason.to_owned(), message.to_owned());
-    let wait = |reason: &str, message: &str| ("Unknown", reason.to_owned(), message.to_owned());
-    let failed = |failure: &Failure| no(&failure.reason, &failure.message);
-    let scheduled = || yes("RevisionCreated", "there is a revision of this generation");
-    let initialized = || yes("Prepared", "its program was compiled and accepted its settings");
+/// What the conditions of [`TYPES`] say.
+fn steps(decision: &Decision, answering: &str) -> [ConditionState; 4] {
+    use ConditionState as State;
+    let scheduled = || State::yes(Reason::new("RevisionCreated"), "there is a revision of this generation");
+    let initialized = || State::yes(reasons::PREPARED, "its program was compiled and accepted its settings");
     let served = format!("{} of {} Ready replicas serve it", decision.ready, decision.total);
-    let not_yet = |reason: &str| no(reason, &format!("not yet; {answering}"));
+    let not_yet = |reason: Reason| State::no(reason, format!("not yet; {answering}"));
     match &decision.progress {
         Progress::Unscheduled => [
             scheduled(),
-            wait("Preparing", "the policy server has not looked at it yet"),
-            no("Preparing", &served),
-            not_yet("Preparing"),
+            State::unknown(reasons::PREPARING, "the policy server has not looked at it yet"),
+            State::no(reasons::PREPARING, served),
+            not_yet(reasons::PREPARING),
         ],
         Progress::Initializing => [
             scheduled(),
-            wait("Preparing", "the policy server is at work"),
-            no("Preparing", &served),
-            not_yet("Preparing"),
+            State::unknown(reasons::PREPARING, "the policy server is at work"),
+            State::no(reasons::PREPARING, served),
+            not_yet(reasons::PREPARING),
         ],
-        Progress::InitializationFailed(failure) => {
-            [scheduled(), failed(failure), no("NotInitialized", &served), not_yet("NotInitialized")]
-        }
+        Progress::InitializationFailed(failure) => [
+            scheduled(),
+            failure.clone().into(),
+            State::no(reasons::NOT_INITIALIZED, served),
+            not_yet(reasons::NOT_INITIALIZED),
+        ],
         Progress::NoReplicas => [
             scheduled(),
             initialized(),
-            no("NoReplicas", "no replica of the policy server is Ready"),
-            not_yet("NoReplicas"),
+            State::no(reasons::NO_REPLICAS, "no replica of the policy server is Ready"),
+            not_yet(reasons::NO_REPLICAS),
         ],
-        Progress::Loading => [scheduled(), initialized(), no("Loading", &served), not_yet("Loading")],
-        Progress::LoadingFailed(replicas) => {
-            let causes: Vec<_> = replicas
-                .iter()
-                .map(|(pod, failure)| format!("{pod}: {}: {}", failure.reason, failure.message))
-                .collect();
-            let message = format!("{served}; {}", causes.join("; "));
-            [scheduled(), initialized(), no("LoadingFailed", &message), not_yet("LoadingFailed")]
+        Progress::Loading => {
+            [scheduled(), initialized(), State::no(reasons::LOADING, served), not_yet(reasons::LOADING)]
         }
-        Progress::Held => [scheduled(), initialized(), yes("Loaded", &served), not_yet(BROKEN_GLASS)],
-        Progress::Live => [scheduled(), initialized(), yes("Loaded", &served), yes("Live", answering)],
+        Progress::LoadingFailed(replicas) => {
+            let causes: Vec<_> = replicas.iter().map(|(pod, failure)| format!("{pod}: {failure}")).collect();
+            let message = format!("{served}; {}", causes.join("; "));
+            let failed = State::no(reasons::LOADING_FAILED, message);
+            [scheduled(), initialized(), failed, not_yet(reasons::LOADING_FAILED)]
+        }
+        Progress::Held => {
+            [scheduled(), initialized(), State::yes(reasons::LOADED, served), not_yet(reasons::BREAK_GLASS)]
+        }
+        Progress::Live => {
+            [scheduled(), initialized(), State::yes(reasons::LOADED, served), State::yes(reasons::LIVE, answering)]
+        }
         Progress::Disabled => [
             scheduled(),
-            wait("Disabled", "spec.enabled is false"),
-            no("Disabled", "spec.enabled is false"),
-            no("Disabled", "spec.enabled is false: requests are not decided by this policy"),
+            State::unknown(reasons::DISABLED, "spec.enabled is false"),
+            State::no(reasons::DISABLED, "spec.enabled is false"),
+            State::no(reasons::DISABLED, "spec.enabled is false: requests are not decided by this policy"),
         ],
     }
 }
@@ -157,15 +162,15 @@ fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
         events.push(Event { type_, reason: reason.to_owned(), note: Some(note), action, secondary: None });
     };
     if let Some(live) = new.live_generation.filter(|_| new.live_generation != old.live_generation) {
-        add(EventType::Normal, "Live", format!("generation {live} answers requests"));
+        add(EventType::Normal, reasons::LIVE.as_str(), format!("generation {live} answers requests"));
     }
     if old.live_generation.is_some() && new.live_generation.is_none() {
         add(EventType::Normal, "NotLive", "requests are not decided by this policy any more".to_owned());
     }
-    let held = |status: &PolicyStatus| status.conditions.iter().find(|it| it.reason == BROKEN_GLASS).cloned();
+    let held = |status: &PolicyStatus| status.conditions.iter().find(|it| it.reason == reasons::BREAK_GLASS).cloned();
     match (held(old), held(new)) {
         (before, Some(now)) if before.as_ref().is_none_or(|before| before.message != now.message) => {
-            add(EventType::Warning, BROKEN_GLASS, now.message);
+            add(EventType::Warning, reasons::BREAK_GLASS.as_str(), now.message);
         }
         (Some(_), None) => add(EventType::Normal, "BreakGlassEnded", "the webhook is Proviso's again".to_owned()),
         _ => {}
@@ -175,8 +180,9 @@ fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
             (&it.type_, &it.reason, &it.message, it.observed_generation)
                 == (&condition.type_, &condition.reason, &condition.message, condition.observed_generation)
         });
-        let is_failure = condition.type_ == "Initialized" || condition.reason == "LoadingFailed";
-        if is_new && is_failure && condition.type_ != "Live" {
+        let is = |type_: ConditionType| condition.type_ == type_.as_str();
+        let is_failure = is(ConditionType::Initialized) || condition.reason == reasons::LOADING_FAILED;
+        if is_new && is_failure && !is(ConditionType::Live) {
             let generation = condition.observed_generation.unwrap_or_default();
             let note = format!("generation {generation}: {}", condition.message);
             add(EventType::Warning, &condition.reason, note);

@@ -12,16 +12,15 @@ use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::events::EventType;
-use proviso_crds::PolicyServer;
+use proviso_core::Reason;
+use proviso_crds::conditions::status_patch;
+use proviso_crds::names::{SERVER_LABEL, field_managers};
+use proviso_crds::{ConditionState, ConditionType, PolicyServer};
 use serde_json::json;
 
 use super::{Context, Error, build, of_label, on_error};
 use crate::guarded::Guarded;
-use crate::objects::{RESYNC, condition, until, watching};
-use proviso_crds::names::SERVER_LABEL;
-
-/// Of its part of the status: the rest is another controller's.
-const MANAGER: &str = "proviso-operator-leader";
+use crate::objects::{RESYNC, until, watching};
 
 /// When a Lease was first seen as it is: how old it is by our own clock, whatever its holder's clock says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +70,8 @@ async fn reconcile(server: Arc<Guarded<PolicyServer>>, context: Arc<LeaderContex
     let name = build::name(&server.name_any());
     let lease = match leases.get_opt(&name).await? {
         Some(lease) => lease,
+        // It went with its policy server. What is known here may be older than that.
+        None if is_going(server, &context.shared).await? => return Ok(Action::await_change()),
         // Empty: its first words are the replicas'.
         None => leases.create(&PostParams::default(), &lease(server, &name)?).await?,
     };
@@ -81,6 +82,12 @@ async fn reconcile(server: Arc<Guarded<PolicyServer>>, context: Arc<LeaderContex
         Leadership::Of(_, end) => until(end, now).saturating_add(Duration::from_millis(100)),
         Leadership::Ended(_) | Leadership::Vacant => RESYNC,
     }))
+}
+
+/// Whether the policy server is being deleted, or is gone.
+async fn is_going(server: &PolicyServer, context: &Context) -> Result<bool, Error> {
+    let found = context.servers().get_metadata_opt(&server.name_any()).await?;
+    Ok(found.is_none_or(|found| found.metadata.deletion_timestamp.is_some() || found.uid() != server.uid()))
 }
 
 fn lease(server: &PolicyServer, name: &str) -> Result<Lease, Error> {
@@ -122,27 +129,38 @@ fn judge(lease: &LeaseSpec, known: Option<Sighting>, now: Timestamp) -> (Leaders
 async fn write(server: &PolicyServer, leadership: &Leadership, context: &Context) -> Result<(), Error> {
     let known = server.status.clone().unwrap_or_default();
     let goes_on = "policies that are live go on, new versions wait for a leader";
-    let (leader, (status, reason, message)) = match leadership {
-        Leadership::Of(leader, _) => (Some(leader), ("True", "Elected", format!("{leader} leads"))),
-        Leadership::Ended(end) => (None, ("False", "LeaseExpired", format!("nobody leads since {end:.0}; {goes_on}"))),
-        Leadership::Vacant => (None, ("False", "NoLeader", format!("no replica leads; {goes_on}"))),
+    let (leader, state) = match leadership {
+        Leadership::Of(leader, _) => {
+            (Some(leader), ConditionState::yes(Reason::new("Elected"), format!("{leader} leads")))
+        }
+        Leadership::Ended(end) => {
+            let message = format!("nobody leads since {end:.0}; {goes_on}");
+            (None, ConditionState::no(Reason::new("LeaseExpired"), message))
+        }
+        Leadership::Vacant => {
+            (None, ConditionState::no(Reason::new("NoLeader"), format!("no replica leads; {goes_on}")))
+        }
     };
-    let generation = server.metadata.generation.unwrap_or_default();
-    let condition = condition(&known.conditions, "LeaderElected", status, reason, &message, generation);
+    let generation = server.metadata.generation;
+    let condition = state.into_condition(ConditionType::LeaderElected, &known.conditions, generation, Timestamp::now());
     if known.leader.as_ref() == leader && known.conditions.contains(&condition) {
         return Ok(());
     }
-    let mut said = json!({"conditions": [condition]});
+    let mut said = json!({"conditions": [&condition]});
     if let Some(leader) = leader {
         said["leader"] = json!(leader);
     }
-    let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyServer", "status": said});
-    let apply = PatchParams::apply(MANAGER).force();
-    context.servers().patch_status(&server.name_any(), &apply, &Patch::Apply(patch)).await?;
+    let apply = PatchParams::apply(field_managers::OPERATOR_LEADER).force();
+    let patch = Patch::Apply(status_patch::<PolicyServer>(&said));
+    context.servers().patch_status(&server.name_any(), &apply, &patch).await?;
     // A leader that is lost is news; that there was none yet is not.
     match leadership {
-        Leadership::Of(..) => context.publish(server, EventType::Normal, reason, &message).await?,
-        Leadership::Ended(_) => context.publish(server, EventType::Warning, reason, &message).await?,
+        Leadership::Of(..) => {
+            context.publish(server, EventType::Normal, &condition.reason, &condition.message).await?;
+        }
+        Leadership::Ended(_) => {
+            context.publish(server, EventType::Warning, &condition.reason, &condition.message).await?;
+        }
         Leadership::Vacant => {}
     }
     Ok(())

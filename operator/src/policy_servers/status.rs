@@ -1,19 +1,24 @@
 //! What people are told about a policy server: its status, and Events.
 
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt as _;
 use kube::api::Patch;
 use kube::runtime::events::EventType;
-use proviso_crds::{PolicyServer, PolicyServerStatus};
-use serde_json::json;
+use proviso_core::Reason;
+use proviso_crds::conditions::{reasons, status_patch};
+use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyServer, PolicyServerStatus};
 
 use super::secrets::Renewed;
 use super::{Context, Error};
-use crate::objects::{self, condition};
+use crate::objects;
 
 /// Of how many replicas or policies a message speaks; the rest is counted.
 const NAMED: usize = 10;
+
+/// The conditions that are written here.
+const TYPES: [ConditionType; 3] = [ConditionType::Ready, ConditionType::CertificateValid, ConditionType::Terminating];
 
 /// What a status is made of.
 pub(super) struct Facts<'a> {
@@ -29,15 +34,15 @@ pub(super) async fn write(server: &PolicyServer, facts: &Facts<'_>, context: &Co
     let known = server.status.clone().unwrap_or_default();
     let status = status(server, &known, facts);
     if !says_nothing_new(&known, &status) {
-        let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyServer", "status": status});
+        let patch = status_patch::<PolicyServer>(&status);
         context.servers().patch_status(&server.name_any(), &objects::apply(), &Patch::Apply(patch)).await?;
     }
     if facts.renewed.is_new {
-        let certificate = status.conditions.iter().find(|condition| condition.type_ == "CertificateValid");
+        let certificate = status.conditions.condition(ConditionType::CertificateValid);
         let message = certificate.map(|condition| condition.message.as_str()).unwrap_or_default();
         context.publish(server, EventType::Normal, "CertificateIssued", message).await?;
     }
-    let waits = status.conditions.iter().find(|condition| condition.type_ == "Terminating");
+    let waits = status.conditions.condition(ConditionType::Terminating);
     if let Some(waits) = waits.filter(|waits| !known.conditions.contains(waits)) {
         context.publish(server, EventType::Warning, &waits.reason, &waits.message).await?;
     }
@@ -47,28 +52,26 @@ pub(super) async fn write(server: &PolicyServer, facts: &Facts<'_>, context: &Co
 /// What another controller has written stays as it is.
 fn says_nothing_new(known: &PolicyServerStatus, status: &PolicyServerStatus) -> bool {
     let numbers = |it: &PolicyServerStatus| (it.observed_generation, it.replicas, it.ready_replicas);
-    let ours = |name: &str| ["Ready", "CertificateValid", "Terminating"].contains(&name);
-    let known_ours = known.conditions.iter().filter(|condition| ours(&condition.type_)).count();
+    let known_ours = TYPES.iter().filter(|type_| known.conditions.condition(**type_).is_some()).count();
     numbers(known) == numbers(status)
         && known_ours == status.conditions.len()
         && status.conditions.iter().all(|condition| known.conditions.contains(condition))
 }
 
 fn status(server: &PolicyServer, known: &PolicyServerStatus, facts: &Facts<'_>) -> PolicyServerStatus {
-    let generation = server.metadata.generation.unwrap_or_default();
-    let of = |name: &str, (status, reason, message): (&str, &str, String)| {
-        condition(&known.conditions, name, status, reason, &message, generation)
-    };
+    let (generation, now) = (server.metadata.generation, Timestamp::now());
+    let of = |type_, state: ConditionState| state.into_condition(type_, &known.conditions, generation, now);
     let mut conditions = vec![
-        of("Ready", ready(server.spec.replicas, facts.applied, facts.pods)),
-        of("CertificateValid", certificate(facts.renewed)),
+        of(ConditionType::Ready, ready(server.spec.replicas, facts.applied, facts.pods)),
+        of(ConditionType::CertificateValid, certificate(facts.renewed)),
     ];
     if !facts.users.is_empty() {
-        conditions.push(of("Terminating", ("True", "PoliciesRemain", remaining(facts.users))));
+        let waits = ConditionState::yes(Reason::new("PoliciesRemain"), remaining(facts.users));
+        conditions.push(of(ConditionType::Terminating, waits));
     }
     let counted = facts.applied.status.as_ref();
     PolicyServerStatus {
-        observed_generation: Some(generation),
+        observed_generation: Some(generation.unwrap_or_default()),
         replicas: Some(counted.map_or(0, |counted| counted.replicas)),
         ready_replicas: Some(counted.and_then(|counted| counted.ready_replicas).unwrap_or_default()),
         leader: None,
@@ -76,16 +79,17 @@ fn status(server: &PolicyServer, known: &PolicyServerStatus, facts: &Facts<'_>) 
     }
 }
 
-fn ready(wanted: i32, applied: &StatefulSet, pods: &[Pod]) -> (&'static str, &'static str, String) {
+fn ready(wanted: i32, applied: &StatefulSet, pods: &[Pod]) -> ConditionState {
     let counted = applied.status.clone().unwrap_or_default();
     let (ready, updated) = (counted.ready_replicas.unwrap_or_default(), counted.updated_replicas.unwrap_or_default());
     let is_current = counted.observed_generation == applied.metadata.generation
         && (updated == wanted || counted.update_revision == counted.current_revision);
     if wanted == 0 {
-        return ("False", "NoReplicas", "spec.replicas is 0: nobody evaluates".to_owned());
+        return ConditionState::no(reasons::NO_REPLICAS, "spec.replicas is 0: nobody evaluates");
     }
     if is_current && ready == wanted && counted.replicas == wanted {
-        return ("True", "AllReplicasReady", format!("{ready} of {wanted} replicas are Ready"));
+        let message = format!("{ready} of {wanted} replicas are Ready");
+        return ConditionState::yes(Reason::new("AllReplicasReady"), message);
     }
     let mut message = format!("{ready} of {wanted} replicas are Ready");
     if !is_current {
@@ -96,7 +100,7 @@ fn ready(wanted: i32, applied: &StatefulSet, pods: &[Pod]) -> (&'static str, &'s
     if !troubles.is_empty() {
         message = format!("{message}; {troubles}");
     }
-    ("False", if is_current { "ReplicasNotReady" } else { "RollingOut" }, message)
+    ConditionState::no(Reason::new(if is_current { "ReplicasNotReady" } else { "RollingOut" }), message)
 }
 
 /// Why a pod is not Ready, or was not a moment ago; nothing about one that is well.
@@ -125,10 +129,12 @@ fn cause(container: &ContainerStatus) -> Option<String> {
     (!causes.is_empty()).then(|| causes.join(", "))
 }
 
-fn certificate(renewed: &Renewed) -> (&'static str, &'static str, String) {
+fn certificate(renewed: &Renewed) -> ConditionState {
     match &renewed.certificate {
-        Ok(expires_at) => ("True", "Issued", format!("valid until {expires_at}, and renewed before")),
-        Err(why) => ("False", "NotIssued", why.clone()),
+        Ok(expires_at) => {
+            ConditionState::yes(Reason::new("Issued"), format!("valid until {expires_at}, and renewed before"))
+        }
+        Err(why) => ConditionState::no(Reason::new("NotIssued"), why.as_str()),
     }
 }
 
@@ -148,7 +154,7 @@ fn listed(items: &[String], separator: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     fn stateful_set(status: &Value) -> StatefulSet {
         serde_json::from_value(json!({"metadata": {"generation": 2}, "status": status})).unwrap()
@@ -181,8 +187,9 @@ mod tests {
             (2, done.clone(), ("False", "ReplicasNotReady", "3 of 2 replicas are Ready")),
             (1, json!({"replicas": 0}), ("False", "RollingOut", "0 of 1 replicas are Ready, 0 run what the spec says")),
         ] {
-            let (is_ready, reason, message) = ready(wanted, &stateful_set(&status), &[]);
-            assert_eq!((is_ready, reason, message.as_str()), expected, "{wanted}: {status}");
+            let said = ready(wanted, &stateful_set(&status), &[]);
+            let said = (said.status.as_str(), said.reason.as_str(), said.message.as_str());
+            assert_eq!(said, expected, "{wanted}: {status}");
         }
     }
 

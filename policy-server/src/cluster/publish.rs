@@ -49,9 +49,7 @@ impl Follower {
                     }
                 }
                 Some(Outcome::Loaded { revision, .. }) => entry.others.push(Arc::clone(revision)),
-                Some(Outcome::Failed { reason, message, .. }) => {
-                    entry.failed.push((wanted.generation, format!("{reason}: {message}")));
-                }
+                Some(Outcome::Failed { failure, .. }) => entry.failed.push((wanted.generation, failure.clone())),
                 None if wanted.is_enabled => entry.expected.push(wanted.generation),
                 None => {}
             }
@@ -77,8 +75,8 @@ impl Follower {
     fn unready(&self) -> Option<String> {
         let mut slots = self.slots.iter();
         slots.find_map(|(name, slot)| match slot.outcome() {
-            Some(Outcome::Failed { reason, message, .. }) if slot.is_missed() => {
-                Some(format!("{name} is live, and not served here: {reason}: {message}"))
+            Some(Outcome::Failed { failure, .. }) if slot.is_missed() => {
+                Some(format!("{name} is live, and not served here: {failure}"))
             }
             _ => None,
         })

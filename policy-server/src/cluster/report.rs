@@ -6,14 +6,14 @@ use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use proviso_crds::PolicyRevision;
+use proviso_crds::conditions::status_patch;
+use proviso_crds::names::field_managers;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::status::{Reported, Update};
 use crate::config::Replica;
 
-/// Who the leader of a policy server is to the API server, whichever replica it is.
-const LEADER: &str = "proviso-leader";
 /// Reports at the same time: a start may have hundreds.
 const CONCURRENCY: usize = 8;
 
@@ -21,7 +21,6 @@ const CONCURRENCY: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Reporter {
     revisions: Api<DynamicObject>,
-    kind: ApiResource,
     pod_name: String,
     places: Arc<Semaphore>,
 }
@@ -31,7 +30,6 @@ impl Reporter {
         let kind = ApiResource::erase::<PolicyRevision>(&());
         Self {
             revisions: Api::namespaced_with(client.clone(), &replica.namespace, &kind),
-            kind,
             pod_name: replica.pod_name.clone(),
             places: Arc::new(Semaphore::new(CONCURRENCY)),
         }
@@ -53,9 +51,9 @@ impl Reporter {
     }
 
     async fn write(&self, name: &str, uid: &str, update: Update) -> Result<Reported, kube::Error> {
-        let as_replica = format!("proviso-replica-{}", self.pod_name);
+        let as_replica = field_managers::replica(&self.pod_name);
         let mut reported = Reported::default();
-        for (manager, part) in [(LEADER, update.leader), (as_replica.as_str(), update.replica)] {
+        for (manager, part) in [(field_managers::LEADER, update.leader), (as_replica.as_str(), update.replica)] {
             if let Some(part) = part {
                 let object = self.apply(name, uid, manager, &part).await?;
                 reported = Reported::read(&object, &self.pod_name);
@@ -65,13 +63,9 @@ impl Reporter {
     }
 
     async fn apply(&self, name: &str, uid: &str, manager: &str, status: &Value) -> Result<DynamicObject, kube::Error> {
-        let object = json!({
-            "apiVersion": self.kind.api_version,
-            "kind": self.kind.kind,
-            // With its uid, so that another one of the same name is left alone.
-            "metadata": {"name": name, "uid": uid},
-            "status": status,
-        });
+        let mut object = status_patch::<PolicyRevision>(status);
+        // With its uid, so that another one of the same name is left alone.
+        object["metadata"] = json!({"name": name, "uid": uid});
         let parameters = PatchParams::apply(manager).force();
         self.revisions.patch_status(name, &parameters, &Patch::Apply(&object)).await
     }

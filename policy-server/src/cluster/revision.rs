@@ -2,8 +2,8 @@
 //! another version of Proviso, must not keep the others from being read.
 
 use kube::core::DynamicObject;
-use proviso_core::PolicyId;
 use proviso_core::policy_id::check_name;
+use proviso_core::{Failure, PolicyId, Reason};
 use proviso_crds::{PolicyKind, PolicyRevisionSpec, PolicySpec, RevisedPolicy, RevisionRole, validation};
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ pub(super) struct Seen {
     /// `metadata.generation` of the object itself.
     pub object_generation: Option<i64>,
     /// What it asks for, or why that cannot be told.
-    pub wanted: Result<Wanted, String>,
+    pub wanted: Result<Wanted, Failure>,
     pub reported: Reported,
 }
 
@@ -49,7 +49,8 @@ impl Seen {
         Self {
             uid: object.metadata.uid.clone().unwrap_or_default(),
             object_generation: object.metadata.generation,
-            wanted: read(name, &object.data["spec"], &replica.policy_server),
+            wanted: read(name, &object.data["spec"], &replica.policy_server)
+                .map_err(|message| Failure { reason: Reason::INVALID, message }),
             reported: Reported::read(object, &replica.pod_name),
         }
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_artifacts::Digest;
+use proviso_core::Failure;
 use proviso_crds::PreviewReport;
 
 use super::revision::{Seen, Wanted};
@@ -50,8 +51,7 @@ pub(super) enum Outcome {
         modules: BTreeMap<String, Digest>,
     },
     Failed {
-        reason: &'static str,
-        message: String,
+        failure: Failure,
         /// None where trying again would not help.
         retry_at: Option<Instant>,
     },
@@ -146,7 +146,7 @@ impl Slot {
             Err(error) => {
                 let retry_at = error.is_passing().then(|| now + Backoff::PREPARE.delay(self.attempts));
                 self.attempts += 1;
-                Outcome::Failed { reason: error.reason(), message: error.to_string(), retry_at }
+                Outcome::Failed { failure: error.to_failure(), retry_at }
             }
         });
     }
@@ -178,12 +178,11 @@ impl Slot {
 
     pub(super) fn standing(&self) -> Standing {
         match (&self.seen.wanted, &self.outcome) {
-            (Err(error), _) => Standing::Failed(format!("Invalid: {error}")),
+            (Err(failure), _) | (Ok(_), Some(Outcome::Failed { failure, .. })) => Standing::Failed(failure.clone()),
             (Ok(wanted), _) if !wanted.is_enabled => Standing::Disabled,
             (Ok(_), None) if self.preparing.is_none() && !self.seen.reported.is_initialized() => Standing::Waiting,
             (Ok(_), None) => Standing::Loading,
             (Ok(_), Some(Outcome::Loaded { .. })) => Standing::Loaded,
-            (Ok(_), Some(Outcome::Failed { reason, message, .. })) => Standing::Failed(format!("{reason}: {message}")),
         }
     }
 

@@ -6,7 +6,11 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::core::DynamicObject;
 use proviso_artifacts::Digest;
-use proviso_crds::{ModuleStatus, PreviewReport, Readiness, ReplicaStatus};
+use proviso_core::Failure;
+use proviso_crds::conditions::reasons;
+use proviso_crds::{
+    ConditionState, ConditionStatus, ConditionType, Conditions as _, ModuleStatus, PreviewReport, ReplicaStatus,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -15,10 +19,6 @@ use crate::config::Replica;
 
 /// The version that this server reports.
 const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The condition of the leader.
-const INITIALIZED: &str = "Initialized";
-/// A condition of the operator.
-const LIVE: &str = "Live";
 /// The longest message, in characters: each replica has one in the same object.
 const MAX_MESSAGE: usize = 1024;
 
@@ -42,9 +42,10 @@ impl Reported {
         Self {
             version: object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0),
             replica: item(&status["replicas"], "name", pod_name),
-            initialized: item(&status["conditions"], "type", INITIALIZED),
+            initialized: item(&status["conditions"], "type", ConditionType::Initialized.as_str()),
             modules: status["modules"].as_array().into_iter().flatten().filter_map(module).collect(),
-            is_live: item::<Condition>(&status["conditions"], "type", LIVE).is_some_and(|live| live.status == "True"),
+            is_live: item::<Condition>(&status["conditions"], "type", ConditionType::Live.as_str())
+                .is_some_and(|live| live.status == ConditionStatus::True.as_str()),
             is_served_by_others: status["replicas"]
                 .as_array()
                 .is_some_and(|replicas| replicas.iter().any(|it| it["name"] != pod_name && it["ready"] == "True")),
@@ -58,7 +59,7 @@ impl Reported {
 
     /// Whether a leader has prepared it for all replicas.
     pub(super) fn is_initialized(&self) -> bool {
-        self.initialized.as_ref().is_some_and(|condition| condition.status == "True")
+        self.initialized.as_slice().is_true(ConditionType::Initialized)
     }
 }
 
@@ -98,15 +99,15 @@ impl Update {
     }
 }
 
-/// Whether the revision can be served, in words; none while that is not known or nobody asks for it.
-fn verdict(slot: &Slot) -> Option<(bool, &str, String)> {
-    let (works, reason, message) = match (&slot.seen.wanted, slot.outcome()) {
-        (Err(error), _) => (false, "Invalid", error.as_str()),
-        (Ok(_), Some(Outcome::Failed { reason, message, .. })) => (false, *reason, message.as_str()),
-        (Ok(_), Some(Outcome::Loaded { .. })) => (true, "", ""),
+/// Whether the revision can be served; none while that is not known or nobody asks for it.
+fn result(slot: &Slot) -> Option<Result<(), Failure>> {
+    let failure = match (&slot.seen.wanted, slot.outcome()) {
+        (Err(failure), _) | (Ok(_), Some(Outcome::Failed { failure, .. })) => failure,
+        (Ok(_), Some(Outcome::Loaded { .. })) => return Some(Ok(())),
         (Ok(_), None) => return None,
     };
-    Some((works, reason, message.chars().take(MAX_MESSAGE).collect()))
+    let message = failure.message.chars().take(MAX_MESSAGE).collect();
+    Some(Err(Failure { reason: failure.reason.clone(), message }))
 }
 
 fn replica_part(slot: &Slot, replica: &Replica, preview: Option<PreviewReport>, time: &Time) -> Option<Value> {
@@ -116,12 +117,12 @@ fn replica_part(slot: &Slot, replica: &Replica, preview: Option<PreviewReport>, 
         // An applied part without the item takes it away.
         return old.map(|_| json!({}));
     }
-    let (ready, reason, message) = match verdict(slot) {
-        Some((true, ..)) => (Readiness::True, "Loaded", String::new()),
-        Some((false, reason, message)) => (Readiness::False, reason, message),
+    let ConditionState { status: ready, reason, message } = match result(slot) {
+        Some(Ok(())) => ConditionState::yes(reasons::LOADED, ""),
+        Some(Err(failure)) => failure.into(),
         // A server that was restarted in its pod must not be taken for the one that said this.
-        None if old.is_some_and(|old| old.pod_uid == replica.pod_uid && old.ready == Readiness::True) => {
-            (Readiness::False, "Loading", String::new())
+        None if old.is_some_and(|old| old.pod_uid == replica.pod_uid && old.ready == ConditionStatus::True) => {
+            ConditionState::no(reasons::LOADING, "")
         }
         None => return None,
     };
@@ -130,7 +131,7 @@ fn replica_part(slot: &Slot, replica: &Replica, preview: Option<PreviewReport>, 
         pod_uid: replica.pod_uid.clone(),
         server_version: SERVER_VERSION.to_owned(),
         ready,
-        reason: reason.to_owned(),
+        reason: reason.to_string(),
         message,
         last_transition_time: match old {
             Some(old) if old.ready == ready && old.pod_uid == replica.pod_uid => old.last_transition_time.clone(),
@@ -142,32 +143,22 @@ fn replica_part(slot: &Slot, replica: &Replica, preview: Option<PreviewReport>, 
 }
 
 fn leader_part(slot: &Slot, time: &Time) -> Option<Value> {
-    let (works, reason, message) = match verdict(slot)? {
-        (true, ..) => (true, "Prepared", "the program was compiled and accepted its settings".to_owned()),
-        failed => failed,
-    };
-    let old = slot.seen.reported.initialized.as_ref();
-    if !works && slot.seen.reported.is_initialized() {
+    let result = result(slot)?;
+    let old = &slot.seen.reported.initialized;
+    if result.is_err() && slot.seen.reported.is_initialized() {
         // It was prepared: that this replica cannot load it now is what it says of itself.
         return None;
     }
-    let status = if works { "True" } else { "False" };
-    let new = Condition {
-        type_: INITIALIZED.to_owned(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-        message,
-        observed_generation: slot.seen.object_generation,
-        last_transition_time: match old {
-            Some(old) if old.status == status => old.last_transition_time.clone(),
-            _ => time.clone(),
-        },
+    let state = match result {
+        Ok(()) => ConditionState::yes(reasons::PREPARED, "the program was compiled and accepted its settings"),
+        Err(failure) => failure.into(),
     };
+    let new = state.into_condition(ConditionType::Initialized, old.as_slice(), slot.seen.object_generation, time.0);
     let loaded = match slot.outcome() {
         Some(Outcome::Loaded { modules, .. }) => modules,
         _ => &BTreeMap::new(),
     };
-    if old == Some(&new) && slot.seen.reported.modules == *loaded {
+    if old.as_ref() == Some(&new) && slot.seen.reported.modules == *loaded {
         return None;
     }
     let module =

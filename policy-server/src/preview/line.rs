@@ -67,7 +67,7 @@ struct Side<'a> {
     warnings: &'a [String],
     /// Why there is no decision.
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'static str>,
+    error: Option<&'a str>,
 }
 
 impl<'a> Line<'a> {
@@ -135,7 +135,7 @@ impl<'a> Side<'a> {
             message: Some(&failure.message),
             mutated: false,
             warnings: &[],
-            error: Some(failure.reason),
+            error: Some(failure.reason.as_str()),
         }
     }
 }

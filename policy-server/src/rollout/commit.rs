@@ -194,7 +194,7 @@ mod tests {
                     meta: meta("p"),
                     spec: serde_json::from_value(spec("old")).unwrap(),
                     state: State::Active,
-                    message: String::new(),
+                    problem: None,
                 },
                 experiment: StoredExperiment {
                     name: ExperimentName { policy: id, name: "e".into() },
@@ -204,7 +204,7 @@ mod tests {
                     preview: None,
                     divergence: None,
                     samples: Vec::new(),
-                    message: String::new(),
+                    problem: None,
                 },
             }
         }

@@ -9,7 +9,7 @@ use proviso_api::{
     Awaited, Change, Code, Committing, Effect, Error, ExperimentName, Meta, Preview, Progress, State, StoredExperiment,
     StoredPolicy, is_reserved,
 };
-use proviso_core::{PolicyId, experiment::etag};
+use proviso_core::{Failure, PolicyId, experiment::etag};
 use proviso_crds::{ExperimentSpec, PolicyRef, PolicySpec, PreviewMetadata};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
@@ -18,7 +18,7 @@ use super::slot::Slot;
 use super::{Rollout, commit};
 use crate::folder::Folder;
 use crate::manifests::edit::{self, Content, Draft, EditError};
-use crate::manifests::{Annotations, ExperimentId, ObjectId};
+use crate::manifests::{Annotations, ExperimentId, ObjectId, Problem};
 use crate::state::ExperimentOf;
 
 /// Orders that wait for their turn.
@@ -146,24 +146,23 @@ impl Rollout {
     }
 
     /// Why the newest version does not work.
-    fn trouble(&self, object: &ObjectId, slot: &Slot) -> Option<String> {
+    fn failure(&self, object: &ObjectId, slot: &Slot) -> Option<Failure> {
         let refusal = self.problems.iter().find(|problem| problem.object.as_ref() == Some(object));
-        refusal.map(ToString::to_string).or_else(|| slot.trouble().map(ToOwned::to_owned))
+        refusal.map(Problem::to_failure).or_else(|| slot.failure().cloned())
     }
 
     pub(crate) fn stored_policy(&self, id: &PolicyId) -> Result<StoredPolicy> {
         let object = policy_object(id);
         let seen = self.seen(&object).ok_or_else(|| Error::not_found(&format!("policies/{id}")))?;
-        let trouble = self.trouble(&object, seen.slot);
-        let (state, message) = match trouble {
-            Some(trouble) => (State::Failed, trouble),
-            None if seen.is_accepted && seen.slot.live.is_some() => {
-                (if seen.spec.enabled { State::Active } else { State::Disabled }, String::new())
-            }
-            None if seen.slot.live.is_some() => (State::Updating, String::new()),
-            None => (State::Pending, String::new()),
+        let problem = self.failure(&object, seen.slot);
+        let state = match (&problem, &seen.slot.live) {
+            (Some(_), _) => State::Failed,
+            (None, Some(_)) if seen.is_accepted && seen.spec.enabled => State::Active,
+            (None, Some(_)) if seen.is_accepted => State::Disabled,
+            (None, Some(_)) => State::Updating,
+            (None, None) => State::Pending,
         };
-        Ok(StoredPolicy { id: id.clone(), meta: seen.meta(), spec: seen.spec.clone(), state, message })
+        Ok(StoredPolicy { id: id.clone(), meta: seen.meta(), spec: seen.spec.clone(), state, problem })
     }
 
     pub(crate) fn stored_policies(&self) -> Vec<StoredPolicy> {
@@ -189,7 +188,7 @@ impl Rollout {
             preview: preview.map(|preview| PreviewMetadata { state: preview.state(generation), ..preview }),
             divergence,
             samples: samples.unwrap_or_default(),
-            message: self.trouble(&object, seen.slot).unwrap_or_default(),
+            problem: self.failure(&object, seen.slot),
         })
     }
 
@@ -341,8 +340,8 @@ impl Rollout {
         let now = Time(Timestamp::now());
         slot.preview = match (change, slot.preview.take()) {
             (Preview::Start, before) => {
-                if let Some(trouble) = slot.trouble().filter(|_| slot.is_idle()) {
-                    let error = Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", trouble);
+                if let Some(failure) = slot.failure().filter(|_| slot.is_idle()) {
+                    let error = Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", failure.to_string());
                     slot.preview = before;
                     return Err(error);
                 }
@@ -371,7 +370,7 @@ impl Rollout {
         let policy = self.stored_policy(&name.policy)?;
         same_etag(committing.parent_etag.as_deref(), &policy.meta, &format!("policies/{}", name.policy))?;
         if !self.seen(&experiment_object(name)).is_some_and(|seen| seen.is_accepted) {
-            let why = if experiment.message.is_empty() { "is still being prepared" } else { &experiment.message };
+            let why = experiment.problem.map_or_else(|| "is still being prepared".to_owned(), |why| why.to_string());
             return Err(Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", format!("{name}: {why}")));
         }
         let drafts = (self.draft(&policy_object(&name.policy))?, self.draft(&experiment_object(name))?);
@@ -414,11 +413,8 @@ impl Rollout {
             // A newer one serves: this one did, or would have.
             std::cmp::Ordering::Greater => Progress::Done,
             std::cmp::Ordering::Less if seen.fingerprint == fingerprint => {
-                match self.trouble(&object, seen.slot).filter(|_| seen.slot.is_idle()) {
-                    Some(trouble) => {
-                        let reason = trouble.split(':').next().filter(|reason| reason.ends_with("Error"));
-                        failed(Code::FailedPrecondition, reason.unwrap_or("DoesNotWork"), &trouble)
-                    }
+                match self.failure(&object, seen.slot).filter(|_| seen.slot.is_idle()) {
+                    Some(failure) => Progress::Failed(Error::does_not_work(&failure)),
                     None => Progress::Running("its program to be prepared".to_owned()),
                 }
             }

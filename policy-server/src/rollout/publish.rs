@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use proviso_core::PolicyId;
 use proviso_core::experiment::MAX_EXPERIMENTS;
+use proviso_core::{Failure, PolicyId};
 
 use super::slot::Slot;
 use super::{Rollout, WRITE_AGAIN};
 use crate::manifests::{ExperimentId, ObjectId, Problem};
 use crate::state::{Record, Records};
-use crate::table::{Entry, Experiment, Origin, Table};
+use crate::table::{Entry, Experiment, Idle, Origin, Table};
 
 impl Rollout {
     /// Writes the state, then the table. Where the state cannot be written, serving goes on, and `/readyz?verbose`
@@ -58,7 +58,7 @@ impl Rollout {
     }
 
     fn count(&self) {
-        let failing = self.slots.values().filter(|slot| slot.trouble().is_some()).count();
+        let failing = self.slots.values().filter(|slot| slot.failure().is_some()).count();
         self.metrics.failing.set(failing.try_into().unwrap_or(i64::MAX));
         self.metrics.manifest_problems.set(self.problems.len().try_into().unwrap_or(i64::MAX));
         for (id, slot) in &self.slots {
@@ -78,7 +78,7 @@ impl Rollout {
     }
 
     fn to_table(&self) -> Table {
-        // What is wrong with the manifest of an object is that object's trouble.
+        // What is wrong with the manifest of an object is that object's failure.
         let mut refused: BTreeMap<&ObjectId, &Problem> = BTreeMap::new();
         let mut problems: Vec<String> = self.state_trouble.iter().cloned().collect();
         for problem in &self.problems {
@@ -93,11 +93,11 @@ impl Rollout {
         let mut experiments: HashMap<PolicyId, Vec<Arc<Experiment>>> = HashMap::new();
         let mut idle_experiments = Vec::new();
         for (id, slot) in &self.slots {
-            let refusal = refused.remove(id).map(ToString::to_string);
+            let refusal = refused.remove(id).map(Problem::to_failure);
             match id {
                 ObjectId::Policy(policy) => {
                     let entry = slot.to_entry();
-                    policies.insert(policy.clone(), Entry { trouble: refusal.or(entry.trouble), ..entry });
+                    policies.insert(policy.clone(), Entry { failure: refusal.or(entry.failure), ..entry });
                 }
                 ObjectId::Experiment(experiment) => match self.activate(experiment, slot, refusal) {
                     Ok(active) => experiments.entry(active.revision.policy.clone()).or_default().push(active),
@@ -109,7 +109,7 @@ impl Rollout {
         for (id, problem) in refused {
             match id {
                 ObjectId::Policy(policy) => {
-                    let entry = Entry { trouble: Some(problem.to_string()), ..Entry::default() };
+                    let entry = Entry { failure: Some(problem.to_failure()), ..Entry::default() };
                     policies.insert(policy.clone(), entry);
                 }
                 _ => problems.push(problem.to_string()),
@@ -120,9 +120,9 @@ impl Rollout {
                 Some(entry) => {
                     let excess = active.split_off(active.len().min(MAX_EXPERIMENTS));
                     entry.experiments = active.into();
-                    (excess, format!("{policy} has {MAX_EXPERIMENTS} active experiments already: remove one"))
+                    (excess, Idle::TooMany(policy))
                 }
-                None => (active, format!("spec.policyRef.name: there is no policy {policy}")),
+                None => (active, Idle::PolicyNotFound(policy)),
             };
             idle_experiments.extend(excess.iter().map(|experiment| (experiment.id.clone(), why.clone())));
         }
@@ -139,21 +139,19 @@ impl Rollout {
     }
 
     /// The experiment, if it is to be previewed; else why not.
-    fn activate(&self, id: &ExperimentId, slot: &Slot, refusal: Option<String>) -> Result<Arc<Experiment>, String> {
-        let trouble = refusal.or_else(|| slot.trouble().map(ToOwned::to_owned));
-        let Some(revision) = slot.live.clone() else {
-            return Err(trouble.unwrap_or_else(|| "being prepared".to_owned()));
-        };
+    fn activate(&self, id: &ExperimentId, slot: &Slot, refusal: Option<Failure>) -> Result<Arc<Experiment>, Idle> {
+        let failure = refusal.or_else(|| slot.failure().cloned());
+        let idle = |why| failure.clone().map_or(why, Idle::Failed);
+        let revision = slot.live.clone().ok_or_else(|| idle(Idle::Preparing))?;
         if !slot.is_active(revision.generation) {
-            let why = if slot.preview.is_some() { "suspended" } else { "not started: spec.autoStart is false" };
-            return Err(trouble.unwrap_or_else(|| why.to_owned()));
+            return Err(idle(if slot.preview.is_some() { Idle::Suspended } else { Idle::NotStarted }));
         }
         Ok(Arc::new(Experiment {
             id: id.clone(),
             revision,
             metrics: self.metrics.experiment(id),
             tally: slot.tally.as_ref().map(|session| Arc::clone(&session.tally)),
-            trouble,
+            failure,
         }))
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use proviso_artifacts::Digest;
+use proviso_core::Failure;
 use proviso_crds::{PreviewMetadata, PreviewReport, PreviewState};
 
 use crate::folder::Wanted;
@@ -38,7 +39,7 @@ pub(super) struct Slot {
     pub is_restoring: bool,
     pub failed: Option<Failed>,
     /// Why the generation that was accepted last cannot be loaded again.
-    pub lost: Option<String>,
+    pub lost: Option<Failure>,
 }
 
 /// A preview from its start to its stop.
@@ -53,7 +54,7 @@ pub(super) struct Session {
 #[derive(Debug)]
 pub(super) struct Failed {
     fingerprint: Digest,
-    pub trouble: String,
+    failure: Failure,
     attempts: u32,
     /// None where trying again would not help.
     retry_at: Option<Instant>,
@@ -228,13 +229,13 @@ impl Slot {
     }
 
     /// Takes note that a version does not work; `passing` reasons let it be tried again, less and less often.
-    pub(super) fn fail(&mut self, fingerprint: Digest, trouble: String, passing: bool, now: Instant) {
+    pub(super) fn fail(&mut self, fingerprint: Digest, failure: Failure, passing: bool, now: Instant) {
         let attempts = match &self.failed {
             Some(failed) if failed.fingerprint == fingerprint => failed.attempts + 1,
             _ => 0,
         };
         let retry_at = passing.then(|| now + Backoff::PREPARE.delay(attempts));
-        self.failed = Some(Failed { fingerprint, trouble, attempts, retry_at });
+        self.failed = Some(Failed { fingerprint, failure, attempts, retry_at });
     }
 
     /// Forgets generations that are not live since longer than `after`. Returns whether there were any.
@@ -267,8 +268,8 @@ impl Slot {
     }
 
     /// Why what is wanted does not serve.
-    pub(super) fn trouble(&self) -> Option<&str> {
-        self.failed.as_ref().map(|failed| failed.trouble.as_str()).or(self.lost.as_deref())
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        self.failed.as_ref().map(|failed| &failed.failure).or(self.lost.as_ref())
     }
 
     /// The modules that what serves, served, and is being prepared need.
@@ -285,7 +286,7 @@ impl Slot {
             others: self.retired.iter().map(|retired| Arc::clone(&retired.revision)).collect(),
             experiments: Arc::default(),
             is_preparing: !self.is_idle(),
-            trouble: self.trouble().map(ToOwned::to_owned),
+            failure: self.failure().cloned(),
             ..Entry::default()
         }
     }
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!(slot.want(wanted("a"), now), Next::Prepare);
         assert_eq!(slot.want(wanted("a"), now), Next::Settled { changed: false }, "it is being prepared");
         slot.preparing = None;
-        slot.fail(wanted("a").fingerprint, "CompileError".into(), false, now);
+        slot.fail(wanted("a").fingerprint, Failure::new("CompileError", ""), false, now);
         let later = now + Duration::from_hours(1);
         assert!(!slot.is_due(later));
         assert_eq!(slot.want(wanted("a"), later), Next::Settled { changed: false });
@@ -330,7 +331,7 @@ mod tests {
         for _ in 0..8 {
             assert_eq!(slot.want(wanted("a"), now), Next::Prepare);
             slot.preparing = None;
-            slot.fail(wanted("a").fingerprint, "CompileTimeout".into(), true, now);
+            slot.fail(wanted("a").fingerprint, Failure::new("CompileTimeout", ""), true, now);
             let due = (0..400).find(|seconds| slot.is_due(now + Duration::from_secs(*seconds))).unwrap();
             delays.push(due);
             now += Duration::from_secs(due);

@@ -327,6 +327,29 @@ async fn what_cannot_be_done_is_refused_with_its_reason_and_changes_nothing() {
 }
 
 #[tokio::test]
+async fn an_operation_that_fails_gives_the_reason_that_a_cluster_gives() {
+    let api = Api::start().await;
+    let module = "file://".to_owned()
+        + concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/policies/trusted-registries/trusted-registries.wasm");
+    for (name, program, state_reason, error_reason) in [
+        ("compile", json!({"cel": {"validations": [{"expression": "1 +"}]}}), "CompileError", "COMPILE_ERROR"),
+        ("settings", json!({"wasm": {"module": module}}), "SettingsInvalid", "SETTINGS_INVALID"),
+        ("pull", json!({"wasm": {"module": "file:///no/such.wasm"}}), "PullError", "PULL_ERROR"),
+    ] {
+        let spec = spec(&json!({"program": program}));
+        let operation = api
+            .ok(Method::POST, &format!("{EXPERIMENTS}?experimentId={name}"), &json!({"policy": {"spec": spec}}))
+            .await;
+        let wait = format!("/v1/{}:wait", operation["name"].as_str().unwrap());
+        let failed = api.ok(Method::POST, &wait, &json!({})).await;
+        assert_eq!(failed["error"]["details"][0]["reason"], error_reason, "{failed}");
+        let stored = api.get(&format!("{EXPERIMENTS}/{name}")).await;
+        assert_eq!(stored["stateReason"], state_reason, "{stored}");
+        assert!(!stored["stateMessage"].as_str().unwrap().starts_with(state_reason), "{stored}");
+    }
+}
+
+#[tokio::test]
 async fn a_version_that_does_not_work_fails_its_operation_and_is_not_committed() {
     let api = Api::start().await;
     let broken =
@@ -337,7 +360,7 @@ async fn a_version_that_does_not_work_fails_its_operation_and_is_not_committed()
     assert_eq!((&failed["done"], &failed["error"]["code"]), (&json!(true), &json!(9)), "{failed}");
     assert_eq!(failed["error"]["details"][0]["reason"], "COMPILE_ERROR");
     let stored = api.get(E).await;
-    assert!(stored["stateMessage"].as_str().unwrap().contains("CompileError"), "{stored}");
+    assert_eq!(stored["stateReason"], "CompileError", "{stored}");
     let commit = json!({"etag": stored["etag"]});
     assert_eq!(api.refused(Method::POST, &format!("{E}:commit"), &commit).await, reason(400, "DOES_NOT_WORK"));
     assert_eq!(api.refused(Method::POST, &format!("{E}:startPreview"), &json!({})).await, reason(400, "DOES_NOT_WORK"));

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use kube::core::ApiResource;
-use proviso_core::{PolicyId, experiment::etag};
+use proviso_core::{Failure, PolicyId, experiment::etag};
+use proviso_crds::conditions::failure;
 use proviso_crds::{
-    ClusterPolicy, ClusterPolicyExperiment, ExperimentSpec, ExperimentStatus, Policy, PolicyExperiment, PolicyPhase,
-    PolicySpec, PolicyStatus, PreviewState,
+    ClusterPolicy, ClusterPolicyExperiment, ConditionStatus, ConditionType, ExperimentSpec, ExperimentStatus, Policy,
+    PolicyExperiment, PolicyPhase, PolicySpec, PolicyStatus, PreviewState,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -81,11 +82,11 @@ pub(super) fn policy(object: &DynamicObject) -> Result<StoredPolicy, Error> {
     let id = PolicyId::new(object.namespace().as_deref(), &object.name_any())
         .map_err(|error| Error::new(Code::FailedPrecondition, "MALFORMED", error.to_string()))?;
     let status: PolicyStatus = status(object)?;
-    let (state, message) = state(&status, generation(object));
-    Ok(StoredPolicy { id, meta: meta(object), spec: part::<PolicySpec>(object, "spec")?, state, message })
+    let (state, problem) = state(&status, generation(object));
+    Ok(StoredPolicy { id, meta: meta(object), spec: part::<PolicySpec>(object, "spec")?, state, problem })
 }
 
-fn state(status: &PolicyStatus, generation: i64) -> (State, String) {
+fn state(status: &PolicyStatus, generation: i64) -> (State, Option<Failure>) {
     let seen = status.conditions.iter().any(|condition| condition.observed_generation == Some(generation));
     let state = match status.phase.filter(|_| seen) {
         Some(PolicyPhase::Active) => State::Active,
@@ -95,10 +96,10 @@ fn state(status: &PolicyStatus, generation: i64) -> (State, String) {
         _ => State::Pending,
     };
     if state == State::Active || !seen {
-        return (state, String::new());
+        return (state, None);
     }
-    let wrong = status.conditions.iter().find(|condition| condition.status != "True");
-    (state, wrong.map(|condition| format!("{}: {}", condition.reason, condition.message)).unwrap_or_default())
+    let wrong = status.conditions.iter().find(|condition| condition.status != ConditionStatus::True.as_str());
+    (state, wrong.map(failure))
 }
 
 /// The name of the policy that this is an experiment of.
@@ -112,8 +113,8 @@ pub(super) fn experiment(object: &DynamicObject) -> Result<StoredExperiment, Err
         .map_err(|error| Error::new(Code::FailedPrecondition, "MALFORMED", error.to_string()))?;
     let status: ExperimentStatus = status(object)?;
     let failed = status.conditions.iter().find(|condition| {
-        condition.status == "False"
-            && condition.type_ != "Previewing"
+        condition.status == ConditionStatus::False.as_str()
+            && condition.type_ != ConditionType::Previewing.as_str()
             && condition.observed_generation == Some(generation(object))
     });
     let preview = status.preview_metadata.map(|mut preview| {
@@ -131,7 +132,7 @@ pub(super) fn experiment(object: &DynamicObject) -> Result<StoredExperiment, Err
         preview,
         divergence: status.divergence,
         samples: status.samples,
-        message: failed.map(|failed| format!("{}: {}", failed.reason, failed.message)).unwrap_or_default(),
+        problem: failed.map(failure),
     })
 }
 

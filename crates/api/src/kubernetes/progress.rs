@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use proviso_crds::PreviewState;
+use proviso_crds::{ConditionType, Conditions as _, PreviewState};
 
 use super::object;
 use crate::error::{Code, Error};
@@ -33,27 +33,23 @@ fn policy(object: &DynamicObject, generation: i64) -> Result<Progress, Error> {
     Ok(match stored.state {
         _ if live.is_some_and(|live| live >= generation) => Progress::Done,
         State::Active | State::Disabled => Progress::Done,
-        State::Failed => {
-            let (reason, message) = stored.message.split_once(": ").unwrap_or(("Failed", &stored.message));
-            Progress::Failed(Error::new(Code::FailedPrecondition, reason, message))
-        }
+        State::Failed => Progress::Failed(stored.to_error()),
         State::Pending | State::Updating => {
-            Progress::Running(if stored.message.is_empty() { "the operator".to_owned() } else { stored.message })
+            Progress::Running(stored.problem.map_or_else(|| "the operator".to_owned(), |problem| problem.message))
         }
     })
 }
 
 fn experiment(effect: Effect, object: &DynamicObject, generation: i64) -> Result<Progress, Error> {
-    let StoredExperiment { preview, auto_start, message, .. } = object::experiment(object)?;
+    let StoredExperiment { preview, auto_start, problem, .. } = object::experiment(object)?;
     let is_same = object.metadata.generation == Some(generation);
     let waits = match effect {
         Effect::StartPreview => true,
         Effect::Create | Effect::Update => auto_start && is_same,
         Effect::StopPreview | Effect::Delete | Effect::Commit => false,
     };
-    if is_same && !message.is_empty() && effect != Effect::StopPreview {
-        let (reason, message) = message.split_once(": ").unwrap_or(("Failed", &message));
-        return Ok(Progress::Failed(Error::new(Code::FailedPrecondition, reason, message)));
+    if let Some(problem) = problem.filter(|_| is_same && effect != Effect::StopPreview) {
+        return Ok(Progress::Failed(Error::does_not_work(&problem)));
     }
     let is_active = preview.is_some_and(|preview| preview.state == PreviewState::Active);
     if effect == Effect::StartPreview && !(is_same && is_active) {
@@ -62,11 +58,8 @@ fn experiment(effect: Effect, object: &DynamicObject, generation: i64) -> Result
     }
     let conditions: Vec<Condition> =
         serde_json::from_value(object.data["status"]["conditions"].clone()).unwrap_or_default();
-    let is_everywhere = conditions.iter().any(|condition| {
-        condition.type_ == "Previewing"
-            && condition.status == "True"
-            && condition.observed_generation == Some(generation)
-    });
+    let is_everywhere = conditions.is_true(ConditionType::Previewing)
+        && conditions.condition(ConditionType::Previewing).and_then(|it| it.observed_generation) == Some(generation);
     if waits && !(is_active && is_everywhere) {
         return Ok(Progress::Running("every replica of the policy server to load it".to_owned()));
     }

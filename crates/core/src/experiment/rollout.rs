@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use super::MAX_EXPERIMENTS;
-use crate::rollout::{Failure, Pod, Replica, failed, result};
+use crate::failure::Failure;
+use crate::rollout::{Pod, Replica, failed, result};
 
 /// How long a commit may take between saying that it is about to be made and writing the policy. Who takes longer is taken
 /// for dead.

@@ -9,8 +9,8 @@ fn pod(name: &str) -> Pod {
     Pod { name: name.to_owned(), uid: format!("{name}-uid") }
 }
 
-fn failure(reason: &str) -> Failure {
-    Failure { reason: reason.to_owned(), message: String::new() }
+fn failure(reason: &'static str) -> Failure {
+    Failure::new(reason, "")
 }
 
 /// An enabled revision that the leader is at work on.

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
+use proviso_core::Failure;
 use proviso_crds::ClusterPolicy;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -46,7 +47,7 @@ fn told(progress: Progress, live: Option<i64>, held: Option<&BreakGlass>) -> Pol
 }
 
 fn failure() -> Failure {
-    Failure { reason: "PullError".to_owned(), message: "no such host".to_owned() }
+    Failure::new("PullError", "no such host")
 }
 
 fn held() -> BreakGlass {
@@ -58,7 +59,7 @@ fn held() -> BreakGlass {
 
 #[test]
 fn each_step_says_whether_it_is_done_or_what_it_waits_for() {
-    let not_loaded = || vec![("server-1".to_owned(), Failure { reason: "CacheError".to_owned(), ..failure() })];
+    let not_loaded = || vec![("server-1".to_owned(), Failure { reason: Reason::new("CacheError"), ..failure() })];
     let scheduled = "True RevisionCreated";
     for (progress, initialized, ready, live) in [
         (Progress::Unscheduled, "Unknown Preparing", "False Preparing", "False Preparing"),

@@ -52,7 +52,7 @@ fn active() -> Observed {
 }
 
 fn failure() -> Failure {
-    Failure { reason: "CompileError".to_owned(), message: "no".to_owned() }
+    Failure::new("CompileError", "no")
 }
 
 #[test]
