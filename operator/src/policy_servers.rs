@@ -190,7 +190,8 @@ async fn steps(object: &Guarded<PolicyServer>, context: &Context) -> Result<Acti
     }
     let users = if is_deleted { observe::users(&object.name_any(), context).await? } else { Vec::new() };
     if is_deleted && users.is_empty() {
-        objects::remove_finalizer(&context.servers(), object, FINALIZER).await?;
+        apply::delete(&object.name_any(), context).await?;
+        objects::ignore_gone(objects::remove_finalizer(&context.servers(), object, FINALIZER).await)?;
         return Ok(Action::await_change());
     }
     // What is made for a policy server that nobody can read stays as it is.

@@ -6,10 +6,11 @@ use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Resource as _, ResourceExt as _};
 use proviso_crds::PolicyServer;
+use proviso_crds::names::SERVER_LABEL;
 use serde_json::Value;
 
 use super::observe::Seen;
-use super::{Context, Error};
+use super::{Context, Error, build};
 use crate::objects::{self, ignore_gone};
 
 /// Applies the objects in their order; the `StatefulSet` as it is then.
@@ -28,16 +29,20 @@ pub(super) async fn objects(server: &PolicyServer, objects: &[Value], context: &
     Ok(stateful_set.unwrap_or_default())
 }
 
+fn api(api_version: &str, kind: &str, context: &Context) -> Api<DynamicObject> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    if kind == "ClusterRoleBinding" {
+        Api::all_with(context.client.clone(), &resource)
+    } else {
+        Api::namespaced_with(context.client.clone(), &context.place.namespace, &resource)
+    }
+}
+
 async fn one(object: &Value, context: &Context) -> kube::Result<DynamicObject> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
-    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &kind));
-    let api = match object["metadata"]["namespace"].as_str() {
-        Some(namespace) => Api::<DynamicObject>::namespaced_with(context.client.clone(), namespace, &resource),
-        None => Api::<DynamicObject>::all_with(context.client.clone(), &resource),
-    };
-    let name = text(&object["metadata"]["name"]);
+    let (kind, name) = (text(&object["kind"]), text(&object["metadata"]["name"]));
+    let api = api(&text(&object["apiVersion"]), &kind, context);
     match api.patch(&name, &objects::apply(), &Patch::Apply(object)).await {
         // Whom a binding binds to what cannot be changed: somebody made another under its name.
         Err(kube::Error::Api(status)) if status.is_invalid() && kind.ends_with("RoleBinding") => {
@@ -46,6 +51,21 @@ async fn one(object: &Value, context: &Context) -> kube::Result<DynamicObject> {
         }
         result => result,
     }
+}
+
+/// Deletes everything that was made for the policy server of this name. What somebody else has made under the same name stays.
+pub(super) async fn delete(server: &str, context: &Context) -> Result<(), Error> {
+    for (api_version, kind, name) in build::parts(server) {
+        let api = api(api_version, kind, context);
+        let Some(found) = api.get_metadata_opt(&name).await? else { continue };
+        if found.labels().get(SERVER_LABEL).is_some_and(|label| label == server) {
+            let only = Preconditions { uid: found.uid(), resource_version: None };
+            let delete = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };
+            ignore_gone(api.delete(&name, &delete).await)?;
+        }
+    }
+    tracing::info!(policy_server = server, "deleted, since no policy needs it");
+    Ok(())
 }
 
 /// Deletes the claim of a cache that is kept elsewhere now. Pods that still use it hold it until they are replaced.

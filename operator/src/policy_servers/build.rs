@@ -2,7 +2,7 @@
 
 mod pod;
 
-use kube::{Resource as _, ResourceExt as _};
+use kube::ResourceExt as _;
 use proviso_crds::{PolicyServer, Verification};
 use serde_json::{Map, Value, json};
 
@@ -52,13 +52,39 @@ pub(super) fn certificate_names(server: &str, namespace: &str) -> Vec<String> {
     hosts.iter().flat_map(|host| [host.clone(), format!("{host}.cluster.local")]).collect()
 }
 
-/// Labels and owner of an object of the policy server.
+/// Name and labels of an object of the policy server.
+///
+/// It has no owner reference: with one, Kubernetes' garbage collector deletes it at once when somebody deletes the policy
+/// server in the foreground, also while policies still need it. The operator deletes it: see [`parts`].
 pub(super) fn metadata(server: &PolicyServer, name: &str) -> Value {
     let own = server.name_any();
     let mut labels = labels("policy-server", &own);
     labels.insert(SERVER_LABEL.to_owned(), own);
-    let owner: Vec<_> = server.controller_owner_ref(&()).into_iter().collect();
-    json!({"name": name, "labels": labels, "ownerReferences": owner})
+    json!({"name": name, "labels": labels})
+}
+
+/// Version, kind and name of everything that the operator may have made for the policy server of this name, whatever its spec
+/// says. What others use comes after those.
+pub(super) fn parts(server: &str) -> Vec<(&'static str, &'static str, String)> {
+    vec![
+        ("apps/v1", "StatefulSet", name(server)),
+        ("policy/v1", "PodDisruptionBudget", name(server)),
+        ("v1", "Service", name(server)),
+        ("v1", "Service", replicas_name(server)),
+        ("v1", "PersistentVolumeClaim", cache_name(server)),
+        ("v1", "ConfigMap", sources_name(server)),
+        ("v1", "Secret", tls_name(server)),
+        ("v1", "Secret", signing_name(server)),
+        ("coordination.k8s.io/v1", "Lease", name(server)),
+        ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", cluster_role_binding_name(server)),
+        ("rbac.authorization.k8s.io/v1", "RoleBinding", name(server)),
+        ("rbac.authorization.k8s.io/v1", "Role", name(server)),
+        ("v1", "ServiceAccount", name(server)),
+    ]
+}
+
+fn cluster_role_binding_name(server: &str) -> String {
+    format!("proviso-{}", name(server))
 }
 
 /// All of it but the Secrets and the Lease, each of which has a life of its own. Who needs another comes after it.
@@ -117,7 +143,7 @@ fn bindings(server: &PolicyServer, place: &Place) -> [Value; 2] {
     };
     [
         binding("RoleBinding", &name, "Role", &name),
-        binding("ClusterRoleBinding", &format!("proviso-{name}"), "ClusterRole", CLUSTER_ROLE),
+        binding("ClusterRoleBinding", &cluster_role_binding_name(&server.name_any()), "ClusterRole", CLUSTER_ROLE),
     ]
 }
 

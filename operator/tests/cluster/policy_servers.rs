@@ -216,13 +216,18 @@ async fn what_was_changed_or_deleted_by_hand_is_restored() -> Result<()> {
         ("v1", "Secret", "policy-server-default-tls", json!({"data": {"tls.crt": "bm9uc2Vuc2U="}})),
         ("v1", "Secret", "policy-server-default-signing", json!({"data": {"signing.key": ""}})),
         ("v1", "Secret", "proviso-ca", json!({"data": {"bundle.crt": "bm9uc2Vuc2U="}})),
-        ("v1", "ServiceAccount", "policy-server-default", json!({"metadata": {"ownerReferences": null}})),
+        (
+            "v1",
+            "ServiceAccount",
+            "policy-server-default",
+            json!({"metadata": {"labels": {"app.kubernetes.io/part-of": "mine"}}}),
+        ),
     ] {
         let api = stage.dynamic(version, kind, Some(NAMESPACE));
         let settled = |object: &kube::api::DynamicObject| {
             let mut data = object.data.clone();
             data.as_object_mut().unwrap().remove("status");
-            (data, object.metadata.owner_references.clone())
+            (data, object.metadata.labels.clone())
         };
         let was = settled(&api.get(name).await?);
         api.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await?;
@@ -364,8 +369,15 @@ async fn a_policy_server_stays_until_no_policy_needs_it() -> Result<()> {
         until("a live policy", PATIENCE, async || stage.published(policy).await).await?;
     }
     let uids = stage.found().await?;
-    // Also who waits for its parts to go first does not take them from under the policies.
+    // Also who waits for its parts to go first does not take them from under the policies. Kubernetes' garbage collector looks
+    // for new kinds every 30 s.
     stage.kubectl.run(&["delete", "pvs", "default", "--cascade=foreground", "--wait=false"]).await?;
+    until("the garbage collector", 4 * PATIENCE, async || {
+        let finalizers = stage.servers().get("default").await?.metadata.finalizers.unwrap_or_default();
+        ensure!(!finalizers.iter().any(|finalizer| finalizer == "foregroundDeletion"), "{finalizers:?}");
+        Ok(())
+    })
+    .await?;
     let message = stage.until_condition("default", "Terminating", "True", "PoliciesRemain").await?;
     ensure!(message.contains("cluster.a, cluster.b"), "{message}");
     let described = stage.kubectl.run(&["describe", "pvs", "default"]).await?;

@@ -67,6 +67,17 @@ fn what_is_made_is_what_the_files_say() {
     }
 }
 
+#[test]
+fn what_is_made_is_known_by_name_when_it_is_to_go() {
+    let parts = parts("busy");
+    for object in objects(&server("busy", every_field()), &place()) {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let (version, kind, name) =
+            (text(&object["apiVersion"]), text(&object["kind"]), text(&object["metadata"]["name"]));
+        assert!(parts.contains(&(&version, &kind, name.clone())), "{kind} {name}");
+    }
+}
+
 fn template(spec: Value) -> Value {
     let objects = objects(&server("a", spec), &place());
     objects.into_iter().find(|object| object["kind"] == "StatefulSet").unwrap()["spec"]["template"].take()
