@@ -1,7 +1,7 @@
 //! The lifecycle of policies as their users see it: Proviso, installed by its charts on a full node, with a policy server of
-//! three replicas and a volume that they share. One test for each flow of the RFC (Kubewarden's policy lifecycle). There are
-//! two such nodes, at the same time: one for what happens to policies, one for what happens to policy servers and operators.
-//! Flows that touch nothing but their own policies run together, the others one after the other. Needs root: `make e2e`.
+//! three replicas and a volume that they share. One test for each flow of the RFC (Kubewarden's policy lifecycle), all on one
+//! cluster. Flows that touch nothing but their own policies run together, the others one after the other. Needs root:
+//! `make e2e`.
 
 #![allow(clippy::print_stderr, reason = "what was measured is for people to read")]
 
@@ -21,17 +21,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use libtest_mimic::{Arguments, Trial};
 use proviso_e2e::Node;
 use tokio::runtime::Runtime;
-use tokio::sync::{OnceCell, RwLock, Semaphore};
+use tokio::sync::RwLock;
 
 use restart::End;
 use stage::Stage;
 
-/// How many flows run at the same time on one node, of those that may. Two processors sustain no more.
-const TOGETHER: usize = 2;
+/// How many flows run at the same time, of those that may.
+const TOGETHER: usize = 4;
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 type Flow = for<'a> fn(&'a Stage) -> Running<'a>;
@@ -43,47 +43,15 @@ macro_rules! flows {
     };
 }
 
-/// A node with Proviso in it, which is started when a flow first needs it.
-struct Place {
-    name: &'static str,
-    /// It is started once, also if that fails.
-    stage: OnceCell<Result<Stage, String>>,
-    /// A flow that disturbs others writes; a flow that touches nothing but its own policy reads.
-    order: RwLock<()>,
-    together: Semaphore,
-}
-
-impl Place {
-    fn new(name: &'static str) -> Arc<Self> {
-        let (stage, order, together) = (OnceCell::new(), RwLock::new(()), Semaphore::new(TOGETHER));
-        Arc::new(Self { name, stage, order, together })
-    }
-
-    async fn run(&self, Entry { name, run, is_alone, .. }: &Entry) -> Result<()> {
-        let _alone = if *is_alone { Some(self.order.write().await) } else { None };
-        let _together = if *is_alone { None } else { Some((self.order.read().await, self.together.acquire().await?)) };
-        let start = async || Stage::start(self.name).await.map_err(|error| format!("{error:?}"));
-        let stage = self.stage.get_or_init(start).await.as_ref().map_err(|error| anyhow!("no stage: {error}"))?;
-        let begin = Instant::now();
-        // Whatever became of the one before.
-        stage.restore().await?;
-        let result = run(stage).await;
-        // `.ci/times` reads this line.
-        eprintln!("flow {name} took {:.1} s", begin.elapsed().as_secs_f64());
-        result
-    }
-}
-
-/// A flow, where it runs, and whether it disturbs others there.
+/// A flow, and whether it disturbs others.
 struct Entry {
     name: String,
     run: Run,
-    place: Arc<Place>,
     is_alone: bool,
 }
 
 /// Every flow, those that run together first.
-fn entries(places: &[Arc<Place>; 2]) -> Vec<Entry> {
+fn entries() -> Vec<Entry> {
     // Each of these touches nothing but its own policy.
     let together = flows! {
         policies:
@@ -108,14 +76,6 @@ fn entries(places: &[Arc<Place>; 2]) -> Vec<Entry> {
         policies:
             update_while_the_cache_fails,
             update_while_a_replica_hangs;
-        guide:
-            the_guide_of_experiments_as_written;
-        quickstart:
-            every_policy_of_the_quickstart;
-        load:
-            a_hundred_edits_lose_no_request;
-    };
-    let of_servers = flows! {
         servers:
             move_to_another_policy_server,
             policy_server_deleted_with_policies_on_it,
@@ -124,6 +84,12 @@ fn entries(places: &[Arc<Place>; 2]) -> Vec<Entry> {
             updates_while_operators_are_killed,
             bootstrap_with_many_policies,
             server_version_upgrade_loses_no_request;
+        guide:
+            the_guide_of_experiments_as_written;
+        quickstart:
+            every_policy_of_the_quickstart;
+        load:
+            a_hundred_edits_lose_no_request;
     };
     // All that the operator has a part in.
     let restarted = flows! {
@@ -153,47 +119,52 @@ fn entries(places: &[Arc<Place>; 2]) -> Vec<Entry> {
         (name, run)
     });
     let named = |(name, flow): (&str, Flow)| (name.to_owned(), Box::new(flow) as Run);
-    let entry = |place: &Arc<Place>, is_alone: bool| {
-        let place = Arc::clone(place);
-        move |(name, run)| Entry { name, run, place: Arc::clone(&place), is_alone }
-    };
-    let [policies, servers] = places;
-    let together = together.into_iter().map(named).map(entry(policies, false));
-    let alone = alone.into_iter().map(named).map(entry(policies, true));
-    let of_servers = of_servers.into_iter().map(named).chain(restarted).map(entry(servers, true));
-    together.chain(alone).chain(of_servers).collect()
+    let alone = alone.into_iter().map(named).chain(restarted).map(|(name, run)| Entry { name, run, is_alone: true });
+    let together = together.into_iter().map(named).map(|(name, run)| Entry { name, run, is_alone: false });
+    together.chain(alone).collect()
 }
 
 fn main() -> ExitCode {
-    let runtime = match Runtime::new() {
-        Ok(runtime) => Arc::new(runtime),
-        Err(error) => return fail(&error.into()),
-    };
-    // They end before the runtime does.
-    let places = ["flows", "servers"].map(Place::new);
-    let entries = entries(&places);
-    // Each waits for its turn at its place.
-    let arguments = Arguments { test_threads: Some(entries.len()), ..Arguments::from_args() };
+    let arguments = Arguments { test_threads: Some(TOGETHER), ..Arguments::from_args() };
     if !Node::is_possible() && !arguments.list {
         let reason = "skipped: a full node needs root";
         let _ = writeln!(std::io::stderr(), "{reason}");
         let must_run = std::env::var("CI").is_ok_and(|value| value == "true");
         return if must_run { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
+    let runtime = match Runtime::new() {
+        Ok(runtime) => Arc::new(runtime),
+        Err(error) => return fail(&error.into()),
+    };
     if arguments.list {
-        let trials = entries.into_iter().map(|entry| Trial::test(entry.name, || Ok(())));
+        let trials = entries().into_iter().map(|entry| Trial::test(entry.name, || Ok(())));
         return libtest_mimic::run(&arguments, trials.collect()).exit_code();
     }
-    let trials = entries.into_iter().map(|entry| {
-        let runtime = Arc::clone(&runtime);
-        Trial::test(entry.name.clone(), move || {
-            let result = runtime.block_on(entry.place.run(&entry));
-            result.map_err(|error| format!("{error:?}").into())
+    let stage = match runtime.block_on(Stage::start()) {
+        Ok(stage) => Arc::new(stage),
+        Err(error) => return fail(&error),
+    };
+    let others = Arc::new(RwLock::new(()));
+    let trials = entries().into_iter().map(|Entry { name, run, is_alone }| {
+        let (runtime, stage, others) = (Arc::clone(&runtime), Arc::clone(&stage), Arc::clone(&others));
+        Trial::test(name.clone(), move || {
+            let result = runtime.block_on(async {
+                let _alone = if is_alone { Some(others.write().await) } else { None };
+                let _together = if is_alone { None } else { Some(others.read().await) };
+                let begin = Instant::now();
+                // Whatever became of the one before.
+                stage.restore().await?;
+                let result = run(&stage).await;
+                // `.ci/times` reads this line.
+                eprintln!("flow {name} took {:.1} s", begin.elapsed().as_secs_f64());
+                result
+            });
+            result.map_err(|error: anyhow::Error| format!("{error:?}").into())
         })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     if conclusion.has_failed() {
-        places.iter().filter_map(|place| place.stage.get()?.as_ref().ok()).for_each(Stage::tell);
+        stage.tell();
     }
     conclusion.exit_code()
 }

@@ -41,8 +41,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub async fn start(name: &str) -> Result<Self> {
-        let node = Node::start(name).await?;
+    pub async fn start() -> Result<Self> {
+        let node = Node::start("flows").await?;
         let folder = node.control_plane().folder().path().to_owned();
         for name in ["operator", "policy-server"] {
             let stripped = folder.join(name);
