@@ -15,25 +15,25 @@ use crate::ConditionStatus;
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionType {
-    /// Of an experiment, by the operator: it is one of those that may be previewed.
+    /// The operator sets it on an experiment: the experiment is one of those that may be previewed.
     Accepted,
-    /// Of a policy server, by the operator: its certificate is valid.
+    /// The operator sets it on a policy server: the certificate is valid.
     CertificateValid,
-    /// Of a revision, by the leader of the policy server: the program was fetched, compiled and accepted its settings. The
+    /// The leader of the policy server sets it on a revision: the program was fetched, compiled and accepted its settings. The
     /// operator repeats it on the policy or the experiment.
     Initialized,
-    /// Of a policy server, by the operator: a replica leads.
+    /// The operator sets it on a policy server: a replica leads.
     LeaderElected,
-    /// Of a policy or a revision, by the operator: requests are decided by it.
+    /// The operator sets it on a policy or a revision: it decides requests.
     Live,
-    /// Of an experiment, by the operator: every replica that is Ready previews it.
+    /// The operator sets it on an experiment: every replica that is Ready previews the experiment.
     Previewing,
-    /// Of a policy or a revision, by the operator: every replica that is Ready serves it. Of a policy server: all its replicas
-    /// are Ready.
+    /// The operator sets it on a policy or a revision: every replica that is Ready serves it. The operator sets it on a policy
+    /// server: all replicas are Ready.
     Ready,
-    /// Of a policy, by the operator: there is a revision of this generation.
+    /// The operator sets it on a policy: there is a revision of this generation.
     Scheduled,
-    /// Of a policy server, by the operator: it is being deleted, and waits.
+    /// The operator sets it on a policy server: it is being deleted, and waits.
     Terminating,
 }
 
@@ -50,7 +50,7 @@ impl ConditionType {
         Self::Terminating,
     ];
 
-    /// None if another version of Proviso, or somebody else, has written this type.
+    /// The type of this name; none if another version of Proviso, or somebody else, has written it.
     #[must_use]
     pub fn parse(type_: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|it| it.as_str() == type_)
@@ -108,7 +108,7 @@ pub mod reasons {
     pub const REPLACED: Reason = Reason::new("Replaced");
 }
 
-/// What a condition says.
+/// A condition without its type and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionState {
     pub status: ConditionStatus,
@@ -178,13 +178,13 @@ impl Conditions for [Condition] {
     }
 }
 
-/// Why a condition is not true, or not yet.
+/// The failure that a condition which is not true tells.
 #[must_use]
 pub fn failure(condition: &Condition) -> Failure {
     Failure { reason: condition.reason.clone().into(), message: condition.message.clone() }
 }
 
-/// What is sent to write a part of an object's status.
+/// The body of a request that writes a part of an object's status.
 #[must_use]
 pub fn status_patch<K: Resource<DynamicType = ()>>(status: &impl Serialize) -> Value {
     json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "status": status})

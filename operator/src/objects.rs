@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config, Resource, ResourceExt as _};
 use proviso_crds::names::field_managers;
@@ -58,6 +58,16 @@ pub(crate) fn ignore_gone<T>(result: kube::Result<T>) -> kube::Result<()> {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         result => result.map(drop),
     }
+}
+
+/// Deletes the object that was found, and no other that has its name meanwhile.
+pub(crate) async fn delete<K>(api: &Api<K>, found: &impl Resource) -> kube::Result<()>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let only = Preconditions { uid: found.uid(), resource_version: None };
+    let delete = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+    ignore_gone(api.delete(&found.name_any(), &delete).await)
 }
 
 /// The note of an Event: its beginning, if it is too long.

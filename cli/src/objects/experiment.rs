@@ -29,9 +29,9 @@ pub struct ExperimentObject {
     pub spec: Value,
     pub auto_start: bool,
     pub status: ExperimentStatus,
-    /// Whether it was read from a cluster. Elsewhere it was read by the REST API, which tells no conditions.
+    /// The experiment was read from a cluster, and not by the REST API, which tells no conditions.
     pub is_in_cluster: bool,
-    /// By the REST API: why this version does not work.
+    /// The failure of this version, as the REST API tells it.
     pub failure: Option<Failure>,
 }
 

@@ -49,11 +49,11 @@ pub(crate) struct Policy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("readOnly" = true))]
     state: Option<State>,
-    /// Why, where it is not as it should be: one word in CamelCase, which is stable.
+    /// The reason of a state that is not as it should be: one word in CamelCase, which is stable.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("readOnly" = true))]
     state_reason: Option<String>,
-    /// The same for people.
+    /// The message for people that belongs to `stateReason`.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(extend("readOnly" = true))]
     state_message: String,
@@ -94,11 +94,11 @@ pub(crate) struct PolicyExperiment {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("readOnly" = true))]
     update_time: Option<Time>,
-    /// Why the newest version does not work: one word in CamelCase, which is stable.
+    /// The reason for which the newest version does not work: one word in CamelCase, which is stable.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("readOnly" = true))]
     state_reason: Option<String>,
-    /// The same for people.
+    /// The message for people that belongs to `stateReason`.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(extend("readOnly" = true))]
     state_message: String,

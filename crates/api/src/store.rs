@@ -78,7 +78,7 @@ pub struct StoredPolicy {
 }
 
 impl StoredPolicy {
-    /// Why the newest version of one that has failed does not work.
+    /// The error of an operation that waits for the newest version of this policy, which has failed.
     pub(crate) fn to_error(&self) -> Error {
         match &self.problem {
             Some(problem) => Error::does_not_work(problem),

@@ -1,4 +1,4 @@
-//! Why something does not work, or not yet, for programs and for people.
+//! Failures: a reason for programs and a message for people.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt;
 pub struct Reason(Cow<'static, str>);
 
 impl Reason {
-    /// The object that asks for this says something that makes no sense.
+    /// An object says something that makes no sense.
     pub const INVALID: Self = Self::new("Invalid");
 
     #[must_use]
@@ -41,7 +41,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Why something does not work, or not yet. It is displayed as `reason: message`.
+/// A failure says why something does not work, or does not work yet. It is displayed as `reason: message`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct Failure {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::events::{Event, EventType};
 use kube::{Api, ResourceExt as _};
 use proviso_core::experiment::rollout::{Change, Decision, MadeFor, Observed};
@@ -34,9 +34,7 @@ pub(super) async fn decision<K: ExperimentObject>(
         if decision.remove {
             // The policy says that it is this: who committed it has not come to the second of two writes.
             context.publish(known, event("Committed", "it is what its policy is now".to_owned())).await?;
-            let this = Preconditions { uid: experiment.uid(), resource_version: None };
-            let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
-            ignore_gone(api.delete(&experiment.name_any(), &parameters).await)?;
+            objects::delete(&api, experiment).await?;
             return Ok(Break(()));
         }
         if decision.forget_intent {

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, Patch};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Resource as _, ResourceExt as _};
 use proviso_crds::PolicyServer;
@@ -59,9 +59,7 @@ pub(super) async fn delete(server: &str, context: &Context) -> Result<(), Error>
         let api = api(api_version, kind, context);
         let Some(found) = api.get_metadata_opt(&name).await? else { continue };
         if found.labels().get(SERVER_LABEL).is_some_and(|label| label == server) {
-            let only = Preconditions { uid: found.uid(), resource_version: None };
-            let delete = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };
-            ignore_gone(api.delete(&name, &delete).await)?;
+            objects::delete(&api, &found).await?;
         }
     }
     tracing::info!(policy_server = server, "deleted, since no policy needs it");
@@ -75,8 +73,5 @@ pub(super) async fn leave_out(server: &PolicyServer, seen: &Seen, context: &Cont
     if is_wanted || claim.meta().deletion_timestamp.is_some() {
         return Ok(());
     }
-    let only = Preconditions { uid: claim.uid(), resource_version: None };
-    let delete = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
-    ignore_gone(context.namespaced::<PersistentVolumeClaim>().delete(&claim.name_any(), &delete).await)?;
-    Ok(())
+    Ok(objects::delete(&context.namespaced::<PersistentVolumeClaim>(), claim).await?)
 }
