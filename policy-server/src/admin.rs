@@ -72,7 +72,7 @@ fn details(table: &Table) -> String {
                 '-',
                 format_args!("{id} generation {} live; the newest version does not work: {failure}", live.generation),
             ),
-            (None, _) if entry.is_preparing => write(' ', format_args!("{id} is being loaded")),
+            (None, _) if !entry.expected.is_empty() => write(' ', format_args!("{id} is being loaded")),
             (None, None) => write('-', format_args!("{id} denies everything: no generation works")),
             (None, Some(failure)) => {
                 write('-', format_args!("{id} denies everything: no generation works: {failure}"));

@@ -19,7 +19,7 @@ use proviso_api::{Caller, Code, Error};
 use tokio::sync::watch;
 
 use crate::after::After;
-use crate::rollout::Desk;
+use crate::folder::Desk;
 use proviso_http::shutdown::Phase;
 use store::Standalone;
 

@@ -3,10 +3,10 @@
 //! leader, what is loaded keeps serving.
 
 mod collect;
+mod object;
 mod publish;
 mod report;
 mod revision;
-mod slot;
 mod status;
 mod watch;
 
@@ -29,14 +29,14 @@ use proviso_host::{Cluster, Limits};
 use tokio::sync::mpsc;
 
 use crate::config::Replica;
+use crate::lifecycle::prepare::Preparer;
+use crate::lifecycle::{Lifecycle, Publisher, Slot};
 use crate::metrics::Metrics;
-use crate::preparations::Preparations;
-use crate::prepare::{ModuleSource, PrepareError, Prepared, Preparer, Scope};
 use crate::preview;
 use crate::table::{Experiment, SharedTable};
+use object::Object;
 use report::Reporter;
 use revision::Seen;
-use slot::Slot;
 use status::Reported;
 use watch::Change;
 
@@ -87,23 +87,19 @@ pub async fn join(
 #[derive(Debug)]
 pub struct Follower {
     replica: Replica,
-    preparations: Preparations,
-    table: Arc<SharedTable>,
+    lifecycle: Lifecycle<String>,
+    publisher: Publisher,
     metrics: Arc<Metrics>,
     reporter: Reporter,
     /// Whether this replica prepares for all.
     leadership: Leadership,
-    /// By the names of their objects.
-    slots: BTreeMap<String, Slot>,
+    /// The revisions by their names, which are their keys in the lifecycle too.
+    objects: BTreeMap<String, Object>,
     /// Their labels; none before they were listed first.
     namespaces: Option<Arc<BTreeMap<String, Labels>>>,
     has_listed: bool,
-    /// Whether every enabled revision was tried at least once.
-    is_complete: bool,
     /// Whether the table is older than what stands here.
     is_changed: bool,
-    /// Preparations so far: a result that comes too late is told by its number.
-    tickets: u64,
     sender: mpsc::UnboundedSender<Event>,
     receiver: mpsc::UnboundedReceiver<Event>,
 }
@@ -113,7 +109,6 @@ pub struct Follower {
 enum Event {
     Revisions(Change<Seen>),
     Namespaces(Change<Labels>),
-    Prepared { name: String, ticket: u64, result: Result<Prepared, PrepareError> },
     Reported { name: String, uid: String, result: Result<Reported, kube::Error> },
 }
 
@@ -128,23 +123,22 @@ impl Follower {
         metrics: Arc<Metrics>,
     ) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let follower = Self {
+        let mut follower = Self {
             reporter: Reporter::new(client, &replica),
             replica,
-            preparations: Preparations::new(preparer),
-            table,
+            lifecycle: Lifecycle::new(preparer, Arc::clone(&metrics)),
+            publisher: Publisher::new(table, Arc::clone(&metrics)),
             metrics,
             leadership,
-            slots: BTreeMap::new(),
+            objects: BTreeMap::new(),
             namespaces: None,
             has_listed: false,
-            is_complete: false,
-            is_changed: false,
-            tickets: 0,
+            // The first table says that the policies come from a cluster.
+            is_changed: true,
             sender,
             receiver,
         };
-        follower.table.store(follower.to_table());
+        follower.publish();
         follower
     }
 
@@ -166,11 +160,20 @@ impl Follower {
                         self.take(event);
                     }
                 }
+                ended = self.lifecycle.ended() => {
+                    let mut next = Some(ended);
+                    while let Some(ended) = next {
+                        if let Some(name) = self.lifecycle.settle(ended) {
+                            self.take_settled(&name);
+                        }
+                        next = self.lifecycle.try_ended();
+                    }
+                }
                 () = self.leadership.changed() => {}
                 _ = look.tick() => {}
                 _ = collect.tick() => self.collect(),
             }
-            self.prepare();
+            self.is_changed |= self.lifecycle.start(self.leadership.is_leader());
             self.publish();
             self.report();
         }
@@ -214,10 +217,10 @@ impl Follower {
                 change.apply(Arc::make_mut(self.namespaces.get_or_insert_default()));
                 self.is_changed = true;
             }
-            Event::Prepared { name, ticket, result } => self.take_prepared(&name, ticket, result),
             Event::Reported { name, uid, result } => {
-                if let Some(slot) = self.slots.get_mut(&name).filter(|slot| slot.seen.uid == uid) {
-                    self.is_changed |= slot.take_reported(&name, result, Instant::now());
+                if let Some(object) = self.objects.get_mut(&name).filter(|object| object.seen.uid == uid) {
+                    self.is_changed |= object.take_reported(&name, result, Instant::now());
+                    self.desire(name);
                 }
             }
         }
@@ -228,7 +231,10 @@ impl Follower {
             Change::All(all) => {
                 self.has_listed = true;
                 self.is_changed = true;
-                self.slots.retain(|name, _| all.contains_key(name));
+                let gone: Vec<String> = self.objects.keys().filter(|name| !all.contains_key(*name)).cloned().collect();
+                for name in gone {
+                    self.remove(&name);
+                }
                 for (name, seen) in all {
                     self.see(name, seen);
                 }
@@ -236,75 +242,60 @@ impl Follower {
             Change::Applied(name, seen) => self.see(name, seen),
             Change::Deleted(name) => {
                 tracing::info!(revision = name, "removed");
-                self.slots.remove(&name);
-                self.is_changed = true;
+                self.remove(&name);
             }
         }
     }
 
-    fn see(&mut self, name: String, seen: Seen) {
-        if let Some(slot) = self.slots.get_mut(&name) {
-            self.is_changed |= slot.see(seen);
-        } else {
-            self.slots.insert(name, Slot::new(seen));
-            self.is_changed = true;
-        }
-    }
-
-    /// Starts what is to be prepared now, be it for the first time or again.
-    fn prepare(&mut self) {
-        let (now, is_leader) = (Instant::now(), self.leadership.is_leader());
-        for (name, slot) in &mut self.slots {
-            let begun = slot.begin(self.tickets, is_leader, now);
-            let Some((policy, spec)) = begun.map(|wanted| (wanted.policy.clone(), wanted.spec.clone())) else {
-                continue;
-            };
-            let (sender, name, ticket) = (self.sender.clone(), name.clone(), self.tickets);
-            self.tickets += 1;
-            self.is_changed = true;
-            let source = ModuleSource::Network(slot.seen.reported.modules.clone());
-            let is_known = slot.seen.reported.is_initialized();
-            self.preparations.start(policy, spec, Scope::POLICY, source, is_known, move |result| {
-                // Nobody listens only when the server ends.
-                let _ = sender.send(Event::Prepared { name, ticket, result });
-            });
-        }
-    }
-
-    fn take_prepared(&mut self, name: &str, ticket: u64, result: Result<Prepared, PrepareError>) {
-        // It may have been removed, disabled or made anew meanwhile.
-        let Some(slot) = self.slots.get_mut(name) else { return };
-        let Some(wanted) = slot.end(ticket) else { return };
-        let preparer = self.preparations.preparer();
-        let result = result.and_then(|Prepared { program, modules }| {
-            let revision = preparer.revision(wanted.revision_of(), &wanted.spec, program, &self.metrics)?;
-            Ok((revision, modules))
-        });
-        self.metrics.rollout(result.is_ok());
-        match &result {
-            Ok((revision, _)) => tracing::info!(revision = name, engine = revision.program.engine(), "loaded"),
-            Err(error) => tracing::warn!(revision = name, reason = error.reason(), %error, "revision does not work"),
-        }
-        slot.settle(result, Instant::now());
-        if let Some(id) = wanted.experiment {
-            let metrics = self.metrics.experiment(&id);
-            slot.preview(preview::now(), |revision, tally| Experiment {
-                id,
-                revision,
-                metrics,
-                tally: Some(tally),
-                failure: None,
-            });
-        }
+    fn remove(&mut self, name: &String) {
+        self.objects.remove(name);
+        self.lifecycle.release(name);
         self.is_changed = true;
+    }
+
+    fn see(&mut self, name: String, seen: Seen) {
+        match self.objects.get_mut(&name) {
+            Some(object) if object.seen.uid == seen.uid => self.is_changed |= object.see(seen),
+            _ => {
+                // Another object of this name is another revision.
+                self.remove(&name);
+                self.objects.insert(name.clone(), Object::new(seen));
+            }
+        }
+        self.desire(name);
+    }
+
+    /// Desires the revision of an object, unless it is disabled.
+    fn desire(&mut self, name: String) {
+        self.is_changed |= match self.objects.get(&name).and_then(Object::desired) {
+            Some(desired) => self.lifecycle.desire(name, desired),
+            None => self.lifecycle.release(&name),
+        };
+    }
+
+    /// A revision was loaded, or has failed.
+    fn take_settled(&mut self, name: &String) {
+        self.is_changed = true;
+        let (Some(object), Some(loaded)) =
+            (self.objects.get_mut(name), self.lifecycle.get(name).and_then(Slot::loaded))
+        else {
+            return;
+        };
+        let experiment = object.seen.wanted.as_ref().ok().and_then(|wanted| wanted.experiment.clone());
+        if let Some(id) = experiment {
+            let (metrics, revision) = (self.metrics.experiment(&id), Arc::clone(&loaded.revision));
+            let make = |tally| Experiment { id, revision, metrics, tally: Some(tally), failure: None };
+            object.preview(preview::now(), make);
+        }
     }
 
     /// Writes what the API server does not know yet.
     fn report(&mut self) {
         let (now, time, is_leader) = (Instant::now(), Timestamp::now(), self.leadership.is_leader());
-        for (name, slot) in &mut self.slots {
-            let Some(update) = slot.begin_report(&self.replica, is_leader, now, time) else { continue };
-            let (sender, name, uid) = (self.sender.clone(), name.clone(), slot.seen.uid.clone());
+        for (name, object) in &mut self.objects {
+            let slot = self.lifecycle.get(name);
+            let Some(update) = object.begin_report(slot, &self.replica, is_leader, now, time) else { continue };
+            let (sender, name, uid) = (self.sender.clone(), name.clone(), object.seen.uid.clone());
             self.reporter.start(name.clone(), uid.clone(), update, move |result| {
                 // Nobody listens only when the server ends.
                 let _ = sender.send(Event::Reported { name, uid, result });

@@ -1,262 +1,313 @@
-//! The folder of manifests, watched by looking: every quarter of a second, at names, times and sizes only. Unlike
-//! notifications this also works for mounted ConfigMaps, network file systems and modules outside the folder
-//! (docs/adr/0002).
+//! The folder of manifests as a source of revisions. Each version of a manifest is prepared beside the generation that serves,
+//! and becomes the next generation when it works. The state file remembers the generations over a restart.
 
-use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+mod commit;
+mod desk;
+mod object;
+mod publish;
+mod scan;
 
-use proviso_artifacts::{Digest, Module, ModuleReference};
-use proviso_core::PolicyId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use proviso_core::matching::Labels;
-use proviso_crds::PolicySpec;
+use proviso_core::{Failure, PolicyId};
+use proviso_host::FolderObjects;
 use serde_json::Value;
+use tokio::sync::mpsc;
 
-use crate::manifests::{self, Annotations, Manifests, ObjectId, Place, Problem, Sourced};
-use crate::prepare::module_references;
-use crate::state::{DigestText, ExperimentOf};
+use crate::lifecycle::prepare::Preparer;
+use crate::lifecycle::{Lifecycle, Publisher, Slot};
+use crate::manifests::{ExperimentId, ObjectId, Problem, Sourced};
+use crate::metrics::Metrics;
+use crate::state::{Record, StateError, StateFile};
+use crate::table::{Revision, SharedTable};
+use desk::Order;
+use object::{Object, RevisionKey};
+use scan::{Folder, Scan};
 
-/// A file that changed this recently may change again within the same tick of its file system's clock.
-const SETTLING: Duration = Duration::from_secs(2);
+pub use desk::Desk;
 
-/// What the folder wants.
-#[derive(Debug, Default)]
-pub struct Scan {
-    pub wanted: BTreeMap<ObjectId, Wanted>,
-    pub namespaces: BTreeMap<String, Sourced<Labels>>,
-    /// What programs may be allowed to read, Namespaces among them.
-    pub objects: Vec<Sourced<Value>>,
-    pub problems: Vec<Problem>,
-}
+/// How often the folder is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long the generation before the live one still answers: API servers learn of a switch at different times.
+const RETIRE_AFTER: Duration = Duration::from_mins(5);
+/// How long to wait before the state is written again when that failed.
+const WRITE_AGAIN: Duration = Duration::from_secs(5);
 
-/// A policy or an experiment as its manifest has it.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    /// The policy; that of an experiment is the one it wants to replace.
-    pub policy: PolicyId,
-    pub spec: PolicySpec,
-    /// None for a policy.
-    pub experiment: Option<ExperimentOf>,
-    pub annotations: Annotations,
-    pub place: Place,
-    /// Of everything above but the annotations and the place, the bytes of the modules included.
-    pub fingerprint: Digest,
-    /// The modules in files that could be read, by their references.
-    pub modules: BTreeMap<String, DigestText>,
-}
-
-impl Scan {
-    /// Whether an object that was last seen in this file and is not wanted now may still be meant to be there.
-    #[must_use]
-    pub fn may_still_hold(&self, id: &ObjectId, file: &Path) -> bool {
-        self.problems.iter().any(|problem| match &problem.object {
-            Some(object) => object == id,
-            None => file.starts_with(&problem.place.file),
-        })
-    }
-}
-
-/// Looks at a folder and remembers what it saw.
+/// Makes the table follow the folder.
 #[derive(Debug)]
-pub struct Folder {
-    path: PathBuf,
-    /// None while the next look has to read, whatever it sees.
-    seen: Option<u64>,
-    modules: ModuleFiles,
+pub struct FolderSource {
+    lifecycle: Lifecycle<RevisionKey>,
+    publisher: Publisher,
+    state: Option<StateFile>,
+    objects: BTreeMap<ObjectId, Object>,
+    namespaces: BTreeMap<String, Sourced<Labels>>,
+    /// The objects that programs may be allowed to read.
+    context: Vec<Sourced<Value>>,
+    readable: Arc<FolderObjects>,
+    metrics: Arc<Metrics>,
+    problems: Vec<Problem>,
+    /// Held so that the other end never closes.
+    desk: Desk,
+    orders: mpsc::Receiver<Order>,
+    /// Whether the folder was read at least once.
+    has_listed: bool,
+    /// Whether the table is older than this value.
+    is_changed: bool,
+    /// When the state file may be written; `None` if it is up to date.
+    unsaved: Option<Instant>,
+    /// Why the state cannot be written.
+    state_trouble: Option<String>,
 }
 
-/// The modules that manifests name, with what was read of them; none while one cannot be read.
-type ModuleFiles = BTreeMap<PathBuf, Option<(Stamp, Digest)>>;
-
-/// What changes when a file changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(path: &Path) -> Option<Self> {
-        let metadata = std::fs::metadata(path).ok()?;
-        Some(Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
+impl FolderSource {
+    /// # Errors
+    /// When the state file cannot be read: a start without it would forget generations silently.
+    pub fn new(
+        preparer: Arc<Preparer>,
+        table: Arc<SharedTable>,
+        metrics: Arc<Metrics>,
+        state: Option<StateFile>,
+        readable: Arc<FolderObjects>,
+    ) -> Result<Self, StateError> {
+        let records = state.as_ref().map(StateFile::read).transpose()?.unwrap_or_default();
+        let (desk, orders) = Desk::new();
+        let restore = |(key, record): (String, Record)| {
+            let id = object_id(&key, &record)?;
+            Some((id.clone(), Object::restore(id, record)))
+        };
+        Ok(Self {
+            desk,
+            orders,
+            objects: records.into_iter().filter_map(restore).collect(),
+            lifecycle: Lifecycle::new(preparer, Arc::clone(&metrics)),
+            publisher: Publisher::new(table, Arc::clone(&metrics)),
+            state,
+            namespaces: BTreeMap::new(),
+            context: Vec::new(),
+            readable,
+            metrics,
+            problems: Vec::new(),
+            has_listed: false,
+            is_changed: false,
+            unsaved: None,
+            state_trouble: None,
         })
     }
 
-    fn is_settling(&self) -> bool {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or_default());
-        // A time in the future is a wrong clock, not a fresh change.
-        now.checked_sub(changed).is_some_and(|age| age < SETTLING)
-    }
-}
-
-impl Folder {
+    /// Where the API asks for changes.
     #[must_use]
-    pub fn new(path: PathBuf) -> Self {
-        Self { path, seen: None, modules: ModuleFiles::new() }
+    pub fn desk(&self) -> Desk {
+        self.desk.clone()
     }
 
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Reads the folder if it may have changed since the last time. Blocks on the disk.
-    pub fn changed(&mut self) -> Option<Scan> {
-        let (glance, is_settling) = self.glance();
-        if self.seen == Some(glance) && !is_settling {
-            return None;
+    /// Follows the folder until the task is dropped.
+    pub async fn run(mut self, path: PathBuf) {
+        commit::recover(&path);
+        let mut folder = Folder::new(path.clone());
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let mut answer = None;
+            tokio::select! {
+                _ = look.tick() => {
+                    let looked = tokio::task::spawn_blocking(move || {
+                        let scan = folder.changed();
+                        (folder, scan)
+                    });
+                    let scan = match looked.await {
+                        Ok((returned, scan)) => {
+                            folder = returned;
+                            scan
+                        }
+                        Err(error) => {
+                            tracing::error!(%error, "reading the folder of manifests failed; trying again");
+                            folder = Folder::new(path.clone());
+                            None
+                        }
+                    };
+                    if let Some(scan) = scan {
+                        self.take_scan(scan);
+                    }
+                    self.retire();
+                }
+                ended = self.lifecycle.ended() => {
+                    let mut next = Some(ended);
+                    // Writing the state and the table once for many is what makes a restart fast.
+                    while let Some(ended) = next {
+                        if let Some(key) = self.lifecycle.settle(ended) {
+                            self.take_settled(&key);
+                        }
+                        next = self.lifecycle.try_ended();
+                    }
+                }
+                // One at a time, and never beside a look: a version that is compared is still there when it is swapped.
+                Some(order) = self.orders.recv() => {
+                    answer = Some(tokio::task::block_in_place(|| order(&mut self, &mut folder)));
+                }
+            }
+            // The folder has no other replicas.
+            self.is_changed |= self.lifecycle.start(true);
+            self.publish().await;
+            if let Some(answer) = answer {
+                answer();
+            }
         }
-        let named: Vec<PathBuf> = self.modules.keys().cloned().collect();
-        let scan = self.read();
-        // The glance was taken before the reading: what changed meanwhile must not pass for seen. Modules that are
-        // named for the first time were not in it.
-        self.seen = self.modules.keys().eq(&named).then_some(glance);
-        Some(scan)
     }
 
-    /// Sums up names and stamps of all files that matter, and whether one of them changed just now.
-    fn glance(&self) -> (u64, bool) {
-        let mut hasher = DefaultHasher::new();
-        let mut is_settling = false;
-        let mut look = |path: &Path| {
-            let stamp = Stamp::of(path);
-            is_settling |= stamp.is_some_and(|stamp| stamp.is_settling());
-            (path, stamp).hash(&mut hasher);
+    fn take_scan(&mut self, mut scan: Scan) {
+        self.report(&scan.problems);
+        // Before the policies that read them.
+        self.take_context(&mut scan);
+        let is_gone = |(id, object): &(&ObjectId, &Object)| {
+            !scan.wanted.contains_key(id) && !object.file().is_some_and(|file| scan.may_still_hold(id, file))
         };
-        for entry in manifests::files(&self.path).flatten() {
-            look(entry.path());
+        let gone: Vec<ObjectId> = self.objects.iter().filter(is_gone).map(|(id, _)| id.clone()).collect();
+        for id in gone {
+            tracing::info!(object = %id, "removed");
+            self.remove_object(&id);
         }
-        for path in self.modules.keys() {
-            look(path);
-        }
-        (hasher.finish(), is_settling)
-    }
-
-    fn read(&mut self) -> Scan {
-        let Manifests { policies, experiments, namespaces, objects, problems } = Manifests::read(&self.path);
-        let mut scan = Scan { namespaces, objects, problems, ..Scan::default() };
-        let mut modules = ModuleFiles::new();
-        for (id, sourced) in policies {
-            let wanted = self.wanted(id.clone(), None, sourced, &mut modules);
-            scan.wanted.insert(ObjectId::Policy(id), wanted);
-        }
-        for (id, Sourced { spec, annotations, place }) in experiments {
-            match PolicyId::new(id.namespace.as_deref(), &spec.policy_ref.name) {
-                Ok(policy) => {
-                    let experiment = ExperimentOf { policy: policy.clone(), auto_start: spec.auto_start };
-                    let sourced = Sourced { spec: spec.policy, annotations, place };
-                    let wanted = self.wanted(policy, Some(experiment), sourced, &mut modules);
-                    scan.wanted.insert(ObjectId::Experiment(id), wanted);
-                }
-                Err(error) => scan.problems.push(Problem {
-                    place,
-                    object: Some(ObjectId::Experiment(id)),
-                    field: "spec.policyRef.name".to_owned(),
-                    message: error.to_string(),
-                }),
+        for (id, wanted) in std::mem::take(&mut scan.wanted) {
+            let object = self.objects.entry(id.clone()).or_insert_with(|| Object::new(id));
+            if object.take(wanted) {
+                self.unsaved.get_or_insert_with(Instant::now);
             }
         }
-        self.modules = modules;
-        scan
-    }
-
-    fn wanted(
-        &self,
-        policy: PolicyId,
-        experiment: Option<ExperimentOf>,
-        Sourced { spec, annotations, place }: Sourced<PolicySpec>,
-        seen: &mut ModuleFiles,
-    ) -> Wanted {
-        let folder = place.file.parent().unwrap_or(&self.path);
-        let mut modules = BTreeMap::new();
-        let mut unread = Vec::new();
-        for wasm in module_references(&spec.program) {
-            let digest = match ModuleReference::parse(&wasm.module, folder) {
-                Ok(ModuleReference::File(path)) => self.digest(path, seen),
-                // What these name is asked once, when the version is prepared.
-                Ok(ModuleReference::Registry(_) | ModuleReference::Https(_)) | Err(_) => None,
-            };
-            match digest {
-                Some(digest) => {
-                    modules.insert(wasm.module.clone(), DigestText(digest));
-                }
-                None => unread.push(&wasm.module),
+        for (name, old) in std::mem::take(&mut self.namespaces) {
+            if scan.may_still_hold(&ObjectId::Namespace(name.clone()), &old.place.file) {
+                scan.namespaces.entry(name).or_insert(old);
             }
         }
-        let all = serde_json::to_vec(&(&spec, &experiment, &modules, &unread)).unwrap_or_default();
-        Wanted { fingerprint: Digest::of(&all), policy, experiment, annotations, place, modules, spec }
+        self.namespaces = scan.namespaces;
+        self.problems = scan.problems;
+        (self.has_listed, self.is_changed) = (true, true);
+        let ids: Vec<ObjectId> = self.objects.keys().cloned().collect();
+        for id in ids {
+            self.desire(&id);
+        }
     }
 
-    /// The digest of a module, read only if it may have changed. The file is looked at from now on, even if it is
-    /// not there.
-    fn digest(&self, path: PathBuf, seen: &mut ModuleFiles) -> Option<Digest> {
-        if let Some(read) = seen.get(&path) {
-            return read.map(|(_, digest)| digest);
+    /// Lets programs read the objects of the folder. Those of a document that cannot be read now stay as they were.
+    fn take_context(&mut self, scan: &mut Scan) {
+        let is_broken = |object: &Sourced<Value>| {
+            let mut whole = scan.problems.iter().filter(|problem| problem.object.is_none());
+            whole.any(|problem| object.place.file.starts_with(&problem.place.file))
+        };
+        let id = |object: &Sourced<Value>| {
+            let object = &object.spec;
+            let metadata = &object["metadata"];
+            [&object["apiVersion"], &object["kind"], &metadata["namespace"], &metadata["name"]].map(Value::to_string)
+        };
+        let mut objects = std::mem::take(&mut scan.objects);
+        let known: BTreeSet<_> = objects.iter().map(id).collect();
+        let kept = self.context.drain(..).filter(|old| is_broken(old) && !known.contains(&id(old)));
+        objects.extend(kept);
+        self.readable.replace(objects.iter().map(|object| object.spec.clone()));
+        self.context = objects;
+    }
+
+    fn remove_object(&mut self, id: &ObjectId) {
+        if let Some(mut object) = self.objects.remove(id) {
+            for key in object.replace_desired(Vec::new()) {
+                self.lifecycle.release(&key);
+            }
         }
-        let known = self.modules.get(&path).copied().flatten();
-        let read = Stamp::of(&path).and_then(|stamp| match known {
-            Some((old, digest)) if old == stamp && !stamp.is_settling() => Some((stamp, digest)),
-            _ => Module::read(&path).ok().map(|module| (stamp, module.digest)),
-        });
-        seen.insert(path, read);
-        read.map(|(_, digest)| digest)
+        self.unsaved.get_or_insert_with(Instant::now);
+    }
+
+    /// Desires the revisions of an object that are to be loaded now, and no others.
+    fn desire(&mut self, id: &ObjectId) {
+        let Some(object) = self.objects.get_mut(id) else { return };
+        let desired = object.desired(|key| self.lifecycle.get(key));
+        let keys = desired.iter().map(|(key, _)| key.clone()).collect();
+        for (key, desired) in desired {
+            self.is_changed |= self.lifecycle.desire(key, desired);
+        }
+        for key in object.replace_desired(keys) {
+            self.is_changed |= self.lifecycle.release(&key);
+        }
+    }
+
+    /// A revision was loaded, or has failed.
+    fn take_settled(&mut self, key: &RevisionKey) {
+        self.is_changed = true;
+        let Some(object) = self.objects.get_mut(&key.object) else { return };
+        let loaded = self.lifecycle.get(key).and_then(Slot::loaded).cloned();
+        let accepted = object.accepted();
+        if let Some(loaded) = loaded {
+            let generation = key.generation;
+            if object.newest().as_ref() == Some(key) {
+                let was_live = accepted.is_some_and(|accepted| self.lifecycle.is_loaded(&accepted));
+                object.accept(&loaded, was_live, Instant::now());
+                self.unsaved.get_or_insert_with(Instant::now);
+                tracing::info!(object = %key.object, generation, "live");
+            } else if accepted.as_ref() == Some(key) {
+                tracing::warn!(object = %key.object, generation, "serving the last good generation");
+            }
+        }
+        self.desire(&key.object);
+    }
+
+    /// Forgets generations that answered long enough.
+    fn retire(&mut self) {
+        let now = Instant::now();
+        let retired = self.objects.iter_mut().filter_map(|(id, object)| object.retire(now, RETIRE_AFTER).then_some(id));
+        let retired: Vec<ObjectId> = retired.cloned().collect();
+        for id in retired {
+            self.desire(&id);
+        }
+    }
+
+    /// Logs the problems that were not there before.
+    fn report(&self, problems: &[Problem]) {
+        for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
+            tracing::warn!(
+                place = %problem.place, field = problem.field, error = problem.message,
+                "manifest refused; whatever it held before keeps serving"
+            );
+        }
+    }
+
+    /// The revision of the object that serves: the generation that was accepted last, while it is loaded.
+    fn live(&self, object: &Object) -> Option<&Arc<Revision>> {
+        let accepted = self.lifecycle.get(&object.accepted()?)?;
+        accepted.loaded().map(|loaded| &loaded.revision)
+    }
+
+    /// Why the newest version of the object does not serve: its manifest is refused, it does not work, or the generation that
+    /// was accepted last cannot be loaded again.
+    fn failure(&self, object: &Object) -> Option<Failure> {
+        let failure = |key: Option<RevisionKey>| self.lifecycle.get(&key?)?.failure().cloned();
+        failure(object.newest()).or_else(|| {
+            let Failure { reason, message } = failure(object.accepted())?;
+            Some(Failure { reason, message: format!("the last good generation cannot be loaded again: {message}") })
+        })
+    }
+
+    /// Whether every version of the object was tried once.
+    fn is_tried(&self, object: &Object) -> bool {
+        let mut keys = [object.newest(), object.accepted()].into_iter().flatten();
+        keys.all(|key| self.lifecycle.get(&key).is_none_or(|slot| slot.loaded().is_some() || slot.failure().is_some()))
+    }
+
+    /// Whether no version of the object is being prepared.
+    fn is_settled(&self, object: &Object) -> bool {
+        let mut keys = [object.newest(), object.accepted()].into_iter().flatten();
+        keys.all(|key| self.lifecycle.get(&key).is_none_or(Slot::is_settled))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const POLICY: &str = r#"{"apiVersion":"proviso.dev/v1alpha1","kind":"ClusterPolicy","metadata":{"name":"a"},"spec":{
-        "program":{"wasm":{"module":"file://../m.wasm"}},"admission":{"rules":[{"operations":["*"],"apiGroups":["*"],
-        "apiVersions":["*"],"resources":["*"]}]}}}"#;
-
-    fn fingerprint(folder: &mut Folder) -> Digest {
-        let scan = folder.changed().expect("a change is seen");
-        scan.wanted.values().next().unwrap().fingerprint
-    }
-
-    #[test]
-    fn a_module_that_comes_later_goes_or_changes_is_seen_wherever_it_is() {
-        let root = tempfile::tempdir().unwrap();
-        let manifests = root.path().join("manifests");
-        std::fs::create_dir(&manifests).unwrap();
-        std::fs::write(manifests.join("a.json"), POLICY).unwrap();
-        let mut folder = Folder::new(manifests);
-        let missing = fingerprint(&mut folder);
-        std::fs::write(root.path().join("m.wasm"), "one").unwrap();
-        let first = fingerprint(&mut folder);
-        std::fs::write(root.path().join("m.wasm"), "two").unwrap();
-        let second = fingerprint(&mut folder);
-        assert!(missing != first && first != second);
-        std::fs::remove_file(root.path().join("m.wasm")).unwrap();
-        assert_eq!(fingerprint(&mut folder), missing);
-    }
-
-    #[test]
-    fn a_folder_that_does_not_change_is_not_read_again() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("a.json");
-        std::fs::write(&path, POLICY).unwrap();
-        let mut folder = Folder::new(root.path().to_owned());
-        // The kernel sets the time of the last change: pretend that this was long ago by waiting for it to be.
-        let deadline = std::time::Instant::now() + Duration::from_secs(30);
-        while folder.changed().is_some() {
-            assert!(std::time::Instant::now() < deadline, "the folder is read again and again");
-            std::thread::sleep(Duration::from_millis(20));
+/// The object that a record belongs to.
+fn object_id(key: &str, record: &Record) -> Option<ObjectId> {
+    match &record.experiment {
+        None => key.parse().ok().map(ObjectId::Policy),
+        Some(experiment) => {
+            let namespace = experiment.policy.namespace().map(ToOwned::to_owned);
+            let id: PolicyId = key.strip_prefix("experiment ")?.parse().ok()?;
+            Some(ObjectId::Experiment(ExperimentId { namespace, name: id.name().to_owned() }))
         }
-        std::fs::remove_file(&path).unwrap();
-        assert!(folder.changed().unwrap().wanted.is_empty());
     }
 }

@@ -6,20 +6,19 @@
 mod admin;
 mod after;
 mod api;
+mod backoff;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod compile;
 mod config;
 mod decide;
 mod folder;
+mod lifecycle;
 mod logging;
 mod manifests;
 mod metrics;
 mod modules;
-mod preparations;
-mod prepare;
 mod preview;
-mod rollout;
 mod routes;
 mod start;
 mod state;
@@ -46,11 +45,11 @@ use tokio::sync::Semaphore;
 use crate::api::{Access, Api};
 use crate::compile::Compilers;
 use crate::config::{Config, SharedCache, Source};
+use crate::folder::FolderSource;
+use crate::lifecycle::prepare::Preparer;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
-use crate::prepare::Preparer;
 use crate::preview::Previews;
-use crate::rollout::Rollout;
 use crate::routes::{BODIES_KIB, Server};
 use crate::state::StateFile;
 use crate::table::SharedTable;
@@ -99,10 +98,10 @@ async fn run(config: Config) -> anyhow::Result<()> {
             let state = config.state_dir.as_deref().map(StateFile::in_folder);
             let objects = Arc::<FolderObjects>::default();
             let preparer = prepare_over(World::folder(Arc::clone(&objects), images));
-            let rollout = Rollout::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state, objects)?;
+            let source = FolderSource::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state, objects)?;
             let access = Access::new(config.listen.ip(), config.api_token_file)?;
-            api = access.map(|access| Api::new(rollout.desk(), access));
-            Box::pin(rollout.run(path))
+            api = access.map(|access| Api::new(source.desk(), access));
+            Box::pin(source.run(path))
         }
         #[cfg(feature = "cluster")]
         Source::Cluster(replica) => {

@@ -1,5 +1,5 @@
 //! The folder of manifests, read: which objects stand in it, and what is wrong with the others. One bad document
-//! stops nothing else. What the objects mean together is for [`crate::rollout`].
+//! stops nothing else. What the objects mean together is for [`crate::folder`].
 
 mod document;
 pub mod edit;

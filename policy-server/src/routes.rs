@@ -224,7 +224,7 @@ fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Resu
         };
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unknown_generation", message));
     }
-    if entry.is_preparing {
+    if !entry.expected.is_empty() {
         let message = format!("{} is still being loaded", endpoint.policy);
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message));
     }

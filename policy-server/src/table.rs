@@ -122,18 +122,16 @@ pub enum Idle {
 pub struct Entry {
     /// None while no generation ever worked; in a cluster, while the operator calls none live that is loaded here.
     pub live: Option<Arc<Revision>>,
-    /// In a cluster: whether another replica may serve a live generation that is not loaded here.
+    /// Whether a live generation is not loaded here. In a cluster another replica may serve it.
     pub lacks_live: bool,
     /// Other generations that answer: the older ones; in a cluster, also newer ones.
     pub others: Vec<Arc<Revision>>,
     pub experiments: Arc<[Arc<Experiment>]>,
-    /// Whether a version is being loaded now.
-    pub is_preparing: bool,
     /// Why the newest version of the manifest does not serve.
     pub failure: Option<Failure>,
-    /// In a cluster: generations on their way, which will be here in a moment.
+    /// Generations that are being prepared.
     pub expected: Vec<u64>,
-    /// In a cluster: generations that cannot be served, and why.
+    /// Generations that do not work, and why.
     pub failed: Vec<(u64, Failure)>,
 }
 

@@ -1,6 +1,8 @@
 //! A `PolicyRevision` as its object has it. Read here and not by the client: one that makes no sense, such as one of
 //! another version of Proviso, must not keep the others from being read.
 
+use std::sync::Arc;
+
 use kube::core::DynamicObject;
 use proviso_core::policy_id::check_name;
 use proviso_core::{Failure, PolicyId, Reason};
@@ -10,7 +12,6 @@ use serde_json::Value;
 use super::status::Reported;
 use crate::config::Replica;
 use crate::manifests::ExperimentId;
-use crate::prepare::RevisionOf;
 
 /// A revision as it was seen last.
 #[derive(Debug)]
@@ -34,13 +35,7 @@ pub(super) struct Wanted {
     /// The experiment that it is a candidate of; none if it is made to answer.
     pub experiment: Option<ExperimentId>,
     pub is_enabled: bool,
-    pub spec: PolicySpec,
-}
-
-impl Wanted {
-    pub(super) fn revision_of(&self) -> RevisionOf<'_> {
-        RevisionOf { policy: &self.policy, uid: &self.origin_uid, generation: self.generation }
-    }
+    pub spec: Arc<PolicySpec>,
 }
 
 impl Seen {
@@ -79,7 +74,14 @@ fn read(name: &str, spec: &Value, policy_server: &str) -> Result<Wanted, String>
     if let Some(error) = validation::policy(&revision.data).first() {
         return Err(error.to_string());
     }
-    Ok(Wanted { policy, origin_uid, generation, experiment, is_enabled: revision.enabled, spec: revision.data })
+    Ok(Wanted {
+        policy,
+        origin_uid,
+        generation,
+        experiment,
+        is_enabled: revision.enabled,
+        spec: Arc::new(revision.data),
+    })
 }
 
 /// Fields that are not known here are refused: to ignore one would be to decide otherwise than asked.
@@ -155,8 +157,8 @@ pub(super) mod tests {
     #[test]
     fn a_candidate_is_one_of_its_experiment() {
         let wanted = read("experiment.cluster.b-3", &candidate(), "default").unwrap();
-        let of = wanted.revision_of();
-        assert_eq!((of.policy.as_str(), of.uid, of.generation), ("cluster.a", "e", 3));
+        let of = (wanted.policy.as_str(), wanted.origin_uid.as_str(), wanted.generation);
+        assert_eq!(of, ("cluster.a", "e", 3));
         assert_eq!(wanted.experiment.map(|id| id.to_string()).as_deref(), Some("cluster.b"));
         // What was committed is live all the same.
         let mut committed = candidate();

@@ -14,8 +14,9 @@ use proviso_crds::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::slot::{Outcome, Slot};
+use super::revision::Seen;
 use crate::config::Replica;
+use crate::lifecycle::Slot;
 
 /// The version that this server reports.
 const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -52,7 +53,7 @@ impl Reported {
         }
     }
 
-    /// All of it that decides what is served: see [`Slot`] and the table.
+    /// The facts that decide what is served, or what others may expect of this replica.
     pub(super) fn stage(&self) -> (bool, bool, bool) {
         (self.is_initialized(), self.is_live, self.is_served_by_others)
     }
@@ -84,7 +85,8 @@ pub(super) struct Update {
 impl Update {
     /// None where the object says everything already.
     pub(super) fn of(
-        slot: &Slot,
+        seen: &Seen,
+        slot: Option<&Slot>,
         replica: &Replica,
         is_leader: bool,
         preview: Option<PreviewReport>,
@@ -92,28 +94,33 @@ impl Update {
     ) -> Option<Self> {
         let time = Time(Timestamp::from_second(time.as_second()).unwrap_or(time));
         let update = Self {
-            replica: replica_part(slot, replica, preview, &time),
-            leader: is_leader.then(|| leader_part(slot, &time)).flatten(),
+            replica: replica_part(seen, slot, replica, preview, &time),
+            leader: is_leader.then(|| leader_part(seen, slot, &time)).flatten(),
         };
         (update.replica.is_some() || update.leader.is_some()).then_some(update)
     }
 }
 
-/// Whether the revision can be served; none while that is not known or nobody asks for it.
-fn result(slot: &Slot) -> Option<Result<(), Failure>> {
-    let failure = match (&slot.seen.wanted, slot.outcome()) {
-        (Err(failure), _) | (Ok(_), Some(Outcome::Failed { failure, .. })) => failure,
-        (Ok(_), Some(Outcome::Loaded { .. })) => return Some(Ok(())),
-        (Ok(_), None) => return None,
-    };
-    let message = failure.message.chars().take(MAX_MESSAGE).collect();
-    Some(Err(Failure { reason: failure.reason.clone(), message }))
+/// Whether the revision can be served; `None` while that is not known, or while it is disabled.
+fn result(slot: Option<&Slot>) -> Option<Result<(), Failure>> {
+    let slot = slot?;
+    if slot.loaded().is_some() {
+        return Some(Ok(()));
+    }
+    let Failure { reason, message } = slot.failure()?;
+    let message = message.chars().take(MAX_MESSAGE).collect();
+    Some(Err(Failure { reason: reason.clone(), message }))
 }
 
-fn replica_part(slot: &Slot, replica: &Replica, preview: Option<PreviewReport>, time: &Time) -> Option<Value> {
-    let old = slot.seen.reported.replica.as_ref();
-    let is_disabled = slot.seen.wanted.as_ref().is_ok_and(|wanted| !wanted.is_enabled);
-    if is_disabled {
+fn replica_part(
+    seen: &Seen,
+    slot: Option<&Slot>,
+    replica: &Replica,
+    preview: Option<PreviewReport>,
+    time: &Time,
+) -> Option<Value> {
+    let old = seen.reported.replica.as_ref();
+    if slot.is_none() {
         // An applied part without the item takes it away.
         return old.map(|_| json!({}));
     }
@@ -142,10 +149,10 @@ fn replica_part(slot: &Slot, replica: &Replica, preview: Option<PreviewReport>, 
     (old != Some(&new)).then(|| json!({"replicas": [new]}))
 }
 
-fn leader_part(slot: &Slot, time: &Time) -> Option<Value> {
+fn leader_part(seen: &Seen, slot: Option<&Slot>, time: &Time) -> Option<Value> {
     let result = result(slot)?;
-    let old = &slot.seen.reported.initialized;
-    if result.is_err() && slot.seen.reported.is_initialized() {
+    let old = &seen.reported.initialized;
+    if result.is_err() && seen.reported.is_initialized() {
         // It was prepared: that this replica cannot load it now is what it says of itself.
         return None;
     }
@@ -153,12 +160,10 @@ fn leader_part(slot: &Slot, time: &Time) -> Option<Value> {
         Ok(()) => ConditionState::yes(reasons::PREPARED, "the program was compiled and accepted its settings"),
         Err(failure) => failure.into(),
     };
-    let new = state.into_condition(ConditionType::Initialized, old.as_slice(), slot.seen.object_generation, time.0);
-    let loaded = match slot.outcome() {
-        Some(Outcome::Loaded { modules, .. }) => modules,
-        _ => &BTreeMap::new(),
-    };
-    if old.as_ref() == Some(&new) && slot.seen.reported.modules == *loaded {
+    let new = state.into_condition(ConditionType::Initialized, old.as_slice(), seen.object_generation, time.0);
+    let none = BTreeMap::new();
+    let loaded = slot.and_then(Slot::loaded).map_or(&none, |loaded| &loaded.modules);
+    if old.as_ref() == Some(&new) && seen.reported.modules == *loaded {
         return None;
     }
     let module =

@@ -19,20 +19,6 @@ use crate::support::{self, Folder, PATIENCE, Server, forbid};
 /// How long a fault lasts, where nothing else tells its end: longer than a lease, and than many a first backoff.
 const FAULT: Duration = Duration::from_secs(20);
 
-/// Says as the operator or a leader would that this condition of a revision is true.
-async fn say(stage: &Stage, name: &str, condition: &str) -> Result<()> {
-    let status = json!({
-        "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "metadata": {"name": name},
-        "status": {"conditions": [{
-            "type": condition, "status": "True", "reason": "Said", "message": "",
-            "lastTransitionTime": "2026-11-21T12:00:00Z",
-        }]},
-    });
-    let parameters = PatchParams::apply("somebody").force();
-    stage.revisions.patch_status(name, &parameters, &Patch::Apply(&status)).await?;
-    Ok(())
-}
-
 /// What a replica has warned of so far.
 fn warnings(server: &Server) -> Vec<Value> {
     let lines = server.stderr.all().into_iter().filter_map(|line| line.parse::<Value>().ok());
@@ -61,7 +47,7 @@ async fn booted_without_a_cache_and_a_registry_a_replica_serves_what_it_has() ->
     for (name, message) in [("wasm", "module"), ("rego", "source")] {
         until_answered(&first, name, message).await?;
         stage.cluster.until_initialized(&format!("cluster.{name}-1")).await?;
-        say(&stage.cluster, &format!("cluster.{name}-1"), "Live").await?;
+        stage.cluster.set_condition(&format!("cluster.{name}-1"), "Live", "True").await?;
     }
     stage.cluster.until_reported("cluster.wasm-1", "pod-0", "True", "Loaded").await?;
     stage.registry.process().kill();
@@ -112,10 +98,10 @@ async fn a_registry_that_says_nothing_holds_up_no_policy_that_needs_none() -> Re
     for number in 0..40 {
         let name = format!("wasm-{number}");
         stage.create(&name, &json!({"module": stage.module("wasm:v1")})).await?;
-        say(&stage.cluster, &format!("cluster.{name}-1"), "Initialized").await?;
+        stage.cluster.set_condition(&format!("cluster.{name}-1"), "Initialized", "True").await?;
     }
     stage.cluster.create(&revision("z", 1, &forbid("true", "source"))).await?;
-    say(&stage.cluster, "cluster.z-1", "Initialized").await?;
+    stage.cluster.set_condition("cluster.z-1", "Initialized", "True").await?;
     let server = Server::run(stage.command("pod-0", &stage.path("cache")), Folder::new()).await;
     until_answered(&server, "z", "source").await?;
     // Until it has given up on the registry, that takes a minute, others have to answer about modules.

@@ -4,7 +4,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use hyper::StatusCode;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use proviso_crds::{DivergenceCounts, PreviewReport};
 use proviso_e2e::{Registry, until};
 use serde_json::{Value, json};
@@ -42,7 +42,6 @@ fn only(resource: &str, spec: Value) -> Value {
 trait Previews {
     async fn report(&self, name: &str) -> Result<PreviewReport>;
     async fn until_counted(&self, name: &str, wanted: impl Fn(&DivergenceCounts) -> bool) -> Result<PreviewReport>;
-    async fn mark_live(&self, name: &str, status: &str) -> Result<()>;
 }
 
 impl Previews for Stage {
@@ -60,19 +59,6 @@ impl Previews for Stage {
             Ok(report)
         })
         .await
-    }
-
-    /// As the operator says which one the webhook points at.
-    async fn mark_live(&self, name: &str, status: &str) -> Result<()> {
-        let condition = json!({
-            "type": "Live", "status": status, "reason": "Live", "message": "",
-            "lastTransitionTime": "2026-11-20T09:14:07Z",
-        });
-        let patch = json!({
-            "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": {"conditions": [condition]},
-        });
-        self.revisions.patch_status(name, &PatchParams::apply("operator").force(), &Patch::Apply(patch)).await?;
-        Ok(())
     }
 }
 
@@ -206,7 +192,7 @@ async fn a_candidate_that_covers_something_else_has_a_path_of_its_own_and_counts
     let first = server.until_previews(1).await.remove(0);
     ensure!(first["liveGeneration"].is_null() && first["live"]["allowed"] == true, "{first}");
 
-    stage.mark_live("cluster.a-1", "True").await?;
+    stage.set_condition("cluster.a-1", "Live", "True").await?;
     until("the live generation to be known", PATIENCE, async || {
         preview(&server, "wider", &pod("second", "bad")).await?;
         let written = server.previews();
@@ -245,8 +231,8 @@ async fn a_candidate_that_covers_something_else_has_a_path_of_its_own_and_counts
     until_answered(&server, path, "two").await?;
     // Until it is live, only calls of a revision that covers the same and is live count.
     ensure!(lines(&server.previews(), "wider").len() == counted);
-    stage.mark_live("cluster.a-1", "False").await?;
-    stage.mark_live("cluster.a-2", "True").await?;
+    stage.set_condition("cluster.a-1", "Live", "False").await?;
+    stage.set_condition("cluster.a-2", "Live", "True").await?;
     until("the candidate to ride", PATIENCE, async || {
         ensure!(!server.post(path, pod("ridden", "x").to_string()).await.is_allowed());
         let written = server.previews();
@@ -289,7 +275,7 @@ async fn match_conditions_count_on_both_sides() -> Result<()> {
         {"name": "a", "expression": "authorizer.group('').resource('pods').check('create').allowed()"},
     ]}});
     stage.create(&candidate("a", "authorized", &with(forbid("true", "one"), &unknown))).await?;
-    stage.mark_live("cluster.a-1", "True").await?;
+    stage.set_condition("cluster.a-1", "Live", "True").await?;
     for name in ["cluster.a-1", "experiment.cluster.other-1", "experiment.cluster.alike-1"] {
         until_loaded(&server, name).await;
     }

@@ -31,7 +31,10 @@ async fn generations_are_loaded_beside_each_other_and_unloaded_one_by_one() -> R
     until_answered(&server, second, "two").await?;
     until_answered(&server, first, "one").await?;
 
-    // Which of them is live is for the API server's webhooks to say.
+    // The webhook's path selects the generation; which one is live is a gauge.
+    let live = async || server.count("proviso_policy_live_generation", &["policy=\"cluster.a\""]).await;
+    stage.set_condition("cluster.a-2", "Live", "True").await?;
+    server.until("the gauge of the live generation", async || live().await == 2).await;
     let answer = ask(&server, "/validate/cluster.a").await;
     ensure!(answer.status == StatusCode::NOT_FOUND, "{}", answer.text);
     ensure!(answer.text.contains("/validate/cluster.a/<generation>"), "{}", answer.text);
@@ -57,7 +60,9 @@ async fn generations_are_loaded_beside_each_other_and_unloaded_one_by_one() -> R
         ensure!(ask(&server, second).await.status == StatusCode::NOT_FOUND);
         Ok(())
     })
-    .await
+    .await?;
+    ensure!(!server.get("/metrics").await.text.contains("proviso_policy_live_generation{"), "of a policy that is gone");
+    Ok(())
 }
 
 #[tokio::test]

@@ -223,13 +223,17 @@ async fn an_unknown_generation_is_retried_and_an_unknown_policy_is_not() {
         ("/validate/cluster.fine/2", "cluster.fine has no generation 2 here: 1 is live"),
         ("/validate_raw/cluster.fine/7", "cluster.fine has no generation 7 here"),
         ("/audit/cluster.fine/18446744073709551615", "has no generation 18446744073709551615 here"),
-        ("/validate/cluster.broken/1", "cluster.broken has no generation 1 here, and none that works"),
+        ("/validate/cluster.broken/2", "cluster.broken has no generation 2 here, and none that works"),
     ] {
         let answer = server.post(path, pod("u", "x").to_string()).await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}: {}", answer.text);
         assert_eq!(answer.headers["retry-after"], "1", "{path}");
         assert!(answer.text.contains(words), "{path}: {}", answer.text);
     }
+    // Another replica cannot serve a generation that does not work: the request is denied, also under `Ignore`.
+    let answer = server.post("/validate/cluster.broken/1", pod("u", "x").to_string()).await;
+    assert!(!answer.is_allowed(), "{}", answer.text);
+    assert!(answer.message().starts_with("generation 1 of cluster.broken does not work here: CompileError: "));
     for path in [
         "/validate/cluster.nowhere",
         "/validate/cluster.nowhere/1",

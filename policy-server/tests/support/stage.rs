@@ -171,6 +171,18 @@ impl Stage {
         Ok(())
     }
 
+    /// Sets a condition of a revision, as the operator and the leader do.
+    pub async fn set_condition(&self, name: &str, type_: &str, status: &str) -> Result<()> {
+        let condition = json!({
+            "type": type_, "status": status, "reason": "Test", "message": "", "lastTransitionTime": "2026-11-20T09:14:07Z",
+        });
+        let patch = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": {"conditions": [condition]},
+        });
+        self.revisions.patch_status(name, &PatchParams::apply("test").force(), &Patch::Apply(patch)).await?;
+        Ok(())
+    }
+
     /// Waits for what the replica says about a revision; the whole status.
     pub async fn until_reported(&self, name: &str, pod_uid: &str, ready: &str, reason: &str) -> Result<Value> {
         until(&format!("{name} reported {ready}, {reason}"), PATIENCE, async || {

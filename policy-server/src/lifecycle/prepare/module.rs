@@ -12,7 +12,7 @@ use super::{PrepareError, Preparer, in_field};
 use crate::state::DigestText;
 
 /// Where the modules of a spec come from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum ModuleSource {
     /// What the references name now; relative ones start at this folder. Files must be the bytes that were seen when
     /// the version was fingerprinted; others must be the ones that were there when it was accepted, if it was.

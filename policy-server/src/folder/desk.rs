@@ -1,4 +1,4 @@
-//! Where the API asks for policies, experiments and changes of them. Orders are carried out by the rollout's own task, one
+//! Where the API asks for policies, experiments and changes of them. Orders are carried out by the source's own task, one
 //! at a time: what they see is what is served, and nobody changes it meanwhile but editors of the files.
 
 use std::fmt;
@@ -14,9 +14,9 @@ use proviso_crds::{ExperimentSpec, PolicyRef, PolicySpec, PreviewMetadata};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
-use super::slot::Slot;
-use super::{Rollout, commit};
-use crate::folder::Folder;
+use super::object::Object;
+use super::scan::Folder;
+use super::{FolderSource, commit};
 use crate::manifests::edit::{self, Content, Draft, EditError};
 use crate::manifests::{Annotations, ExperimentId, ObjectId, Problem};
 use crate::state::ExperimentOf;
@@ -25,7 +25,7 @@ use crate::state::ExperimentOf;
 const QUEUE: usize = 64;
 
 /// An order, and its answer, which is given when what was ordered has been written down.
-pub(super) type Order = Box<dyn FnOnce(&mut Rollout, &mut Folder) -> Box<dyn FnOnce() + Send> + Send>;
+pub(super) type Order = Box<dyn FnOnce(&mut FolderSource, &mut Folder) -> Box<dyn FnOnce() + Send> + Send>;
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -45,18 +45,18 @@ impl Desk {
         (Self(sender), receiver)
     }
 
-    /// Lets this be done by the rollout, over the folder as it is now.
+    /// Lets this be done by the source, over the folder as it is now.
     ///
     /// # Errors
     /// Those of the order, and when the server ends.
     pub async fn ask<T: Send + 'static>(
         &self,
-        order: impl FnOnce(&mut Rollout, &mut Folder) -> Result<T> + Send + 'static,
+        order: impl FnOnce(&mut FolderSource, &mut Folder) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (sender, receiver) = oneshot::channel();
-        let order: Order = Box::new(move |rollout, folder| {
-            rollout.look(folder);
-            let result = order(rollout, folder);
+        let order: Order = Box::new(move |source, folder| {
+            source.look(folder);
+            let result = order(source, folder);
             // Nobody listens when the client has gone.
             Box::new(move || drop(sender.send(result)))
         });
@@ -89,7 +89,7 @@ pub(super) fn experiment_object(name: &ExperimentName) -> ObjectId {
 
 /// An object as its manifest has it, or had it when it could be read last.
 pub(super) struct Seen<'a> {
-    pub slot: &'a Slot,
+    pub object: &'a Object,
     pub spec: &'a PolicySpec,
     experiment: Option<&'a ExperimentOf>,
     annotations: Annotations,
@@ -100,40 +100,40 @@ pub(super) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    fn new(slot: &'a Slot) -> Option<Self> {
-        let fingerprint = slot.fingerprint()?;
-        let (spec, experiment, annotations) = match (&slot.wanted, &slot.record) {
-            (Some(wanted), _) => (&wanted.spec, wanted.experiment.as_ref(), wanted.annotations.clone()),
+    fn new(object: &'a Object) -> Option<Self> {
+        let fingerprint = object.fingerprint()?;
+        let (spec, experiment, annotations) = match (&object.wanted, &object.record) {
+            (Some(wanted), _) => (wanted.spec.as_ref(), wanted.experiment.as_ref(), wanted.annotations.clone()),
             (None, Some(record)) => (&record.spec, record.experiment.as_ref(), Annotations::new()),
             (None, None) => return None,
         };
         Some(Self {
-            slot,
+            object,
             spec,
             experiment,
             annotations,
-            generation: slot.generation(fingerprint),
-            is_accepted: slot.record.as_ref().is_some_and(|record| record.fingerprint == fingerprint),
+            generation: object.generation(fingerprint),
+            is_accepted: object.record.as_ref().is_some_and(|record| record.fingerprint == fingerprint),
             fingerprint: fingerprint.to_string(),
         })
     }
 
     pub(super) fn meta(&self) -> Meta {
-        let Self { slot, generation, fingerprint, annotations, .. } = self;
+        let Self { object, generation, fingerprint, annotations, .. } = self;
         Meta {
-            uid: slot.uid.clone(),
+            uid: object.uid.clone(),
             // A version that is not accepted may share its generation with another that never will be.
-            etag: if self.is_accepted { etag(&slot.uid, generation) } else { etag(&slot.uid, fingerprint) },
+            etag: if self.is_accepted { etag(&object.uid, generation) } else { etag(&object.uid, fingerprint) },
             revision: json!([fingerprint, annotations]).to_string(),
             version: format!("{generation}-{fingerprint}"),
             annotations: annotations.clone(),
-            create_time: Some(slot.created.clone()),
-            update_time: slot.record.as_ref().and_then(|record| record.updated.clone()),
+            create_time: Some(object.created.clone()),
+            update_time: object.record.as_ref().and_then(|record| record.updated.clone()),
         }
     }
 }
 
-impl Rollout {
+impl FolderSource {
     /// Takes in what has changed in the folder.
     pub(super) fn look(&mut self, folder: &mut Folder) {
         if let Some(scan) = folder.changed() {
@@ -142,20 +142,20 @@ impl Rollout {
     }
 
     pub(super) fn seen(&self, object: &ObjectId) -> Option<Seen<'_>> {
-        self.slots.get(object).and_then(Seen::new)
+        self.objects.get(object).and_then(Seen::new)
     }
 
-    /// Why the newest version does not work.
-    fn failure(&self, object: &ObjectId, slot: &Slot) -> Option<Failure> {
-        let refusal = self.problems.iter().find(|problem| problem.object.as_ref() == Some(object));
-        refusal.map(Problem::to_failure).or_else(|| slot.failure().cloned())
+    /// Why the newest version does not serve: its manifest is refused, or it does not work.
+    fn problem(&self, id: &ObjectId, object: &Object) -> Option<Failure> {
+        let refusal = self.problems.iter().find(|problem| problem.object.as_ref() == Some(id));
+        refusal.map(Problem::to_failure).or_else(|| self.failure(object))
     }
 
     pub(crate) fn stored_policy(&self, id: &PolicyId) -> Result<StoredPolicy> {
         let object = policy_object(id);
         let seen = self.seen(&object).ok_or_else(|| Error::not_found(&format!("policies/{id}")))?;
-        let problem = self.failure(&object, seen.slot);
-        let state = match (&problem, &seen.slot.live) {
+        let problem = self.problem(&object, seen.object);
+        let state = match (&problem, self.live(seen.object)) {
             (Some(_), _) => State::Failed,
             (None, Some(_)) if seen.is_accepted && seen.spec.enabled => State::Active,
             (None, Some(_)) if seen.is_accepted => State::Disabled,
@@ -166,7 +166,7 @@ impl Rollout {
     }
 
     pub(crate) fn stored_policies(&self) -> Vec<StoredPolicy> {
-        let ids = self.slots.keys().filter_map(|id| if let ObjectId::Policy(id) = id { Some(id) } else { None });
+        let ids = self.objects.keys().filter_map(|id| if let ObjectId::Policy(id) = id { Some(id) } else { None });
         ids.filter_map(|id| self.stored_policy(id).ok()).collect()
     }
 
@@ -175,9 +175,9 @@ impl Rollout {
         let seen = self.seen(&object).filter(|seen| seen.experiment.is_some_and(|of| of.policy == name.policy));
         let seen = seen.ok_or_else(|| Error::not_found(&name.to_string()))?;
         let generation = i64::try_from(seen.generation).unwrap_or(i64::MAX);
-        let preview = seen.slot.preview.clone();
+        let preview = seen.object.preview.clone();
         // What another version came to says nothing about this one.
-        let session = seen.slot.tally.as_ref().filter(|session| session.generation == seen.generation);
+        let session = seen.object.session.as_ref().filter(|session| session.generation == seen.generation);
         let report = session.map(|session| session.tally.report());
         let (divergence, samples) = report.map(|report| (report.counts, report.samples)).unzip();
         Ok(StoredExperiment {
@@ -188,13 +188,13 @@ impl Rollout {
             preview: preview.map(|preview| PreviewMetadata { state: preview.state(generation), ..preview }),
             divergence,
             samples: samples.unwrap_or_default(),
-            problem: self.failure(&object, seen.slot),
+            problem: self.problem(&object, seen.object),
         })
     }
 
     pub(crate) fn stored_experiments(&self, policy: Option<&PolicyId>) -> Vec<StoredExperiment> {
-        let names = self.slots.iter().filter_map(|(id, slot)| {
-            let (ObjectId::Experiment(id), Some(seen)) = (id, Seen::new(slot)) else { return None };
+        let names = self.objects.iter().filter_map(|(id, object)| {
+            let (ObjectId::Experiment(id), Some(seen)) = (id, Seen::new(object)) else { return None };
             let of = &seen.experiment?.policy;
             let is_asked = policy.is_none_or(|policy| policy == of);
             is_asked.then(|| ExperimentName { policy: of.clone(), name: id.name.clone() })
@@ -217,14 +217,14 @@ impl Rollout {
     pub(super) fn draft(&self, object: &ObjectId) -> Result<Draft> {
         self.refuse_broken(object)?;
         let gone = || Error::new(Code::FailedPrecondition, "MANIFEST_REFUSED", format!("{object} is in no file now"));
-        let file = self.slots.get(object).and_then(Slot::file).ok_or_else(gone)?;
+        let file = self.objects.get(object).and_then(Object::file).ok_or_else(gone)?;
         Ok(Draft::open(file)?)
     }
 
     fn create(&mut self, folder: &mut Folder, object: &ObjectId, name: &str, content: &Content) -> Result<()> {
         self.refuse_broken(object)?;
         // Also one of another policy: in one namespace experiments have names of their own.
-        if self.slots.contains_key(object) {
+        if self.objects.contains_key(object) {
             return Err(Error::exists(name));
         }
         let path = edit::create(folder.path(), object, content)?;
@@ -335,20 +335,22 @@ impl Rollout {
         self.stored_experiment(name)?;
         let object = experiment_object(name);
         self.refuse_broken(&object)?;
-        let Some(slot) = self.slots.get_mut(&object) else { return Err(Error::not_found(&name.to_string())) };
-        let generation = slot.fingerprint().map_or(1, |fingerprint| slot.generation(fingerprint));
+        let not_found = || Error::not_found(&name.to_string());
+        let experiment = self.objects.get(&object).ok_or_else(not_found)?;
+        let failure = self.failure(experiment).filter(|_| self.is_settled(experiment));
+        let experiment = self.objects.get_mut(&object).ok_or_else(not_found)?;
         let now = Time(Timestamp::now());
-        slot.preview = match (change, slot.preview.take()) {
+        experiment.preview = match (change, &experiment.preview) {
             (Preview::Start, before) => {
-                if let Some(failure) = slot.failure().filter(|_| slot.is_idle()) {
-                    let error = Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", failure.to_string());
-                    slot.preview = before;
-                    return Err(error);
+                if let Some(failure) = failure {
+                    return Err(Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", failure.to_string()));
                 }
+                let fingerprint = experiment.fingerprint();
+                let generation = fingerprint.map_or(1, |fingerprint| experiment.generation(fingerprint));
                 let generation = i64::try_from(generation).unwrap_or(i64::MAX);
                 Some(PreviewMetadata::start(before.as_ref(), generation, now))
             }
-            (Preview::Stop, Some(before)) => Some(before.stop(now)),
+            (Preview::Stop, Some(before)) => Some(before.clone().stop(now)),
             (Preview::Stop, None) => {
                 let message = format!("{name} was never started: there is nothing to stop");
                 return Err(Error::new(Code::FailedPrecondition, "NOT_STARTED", message));
@@ -385,7 +387,7 @@ impl Rollout {
             (Effect::Commit, _) | (_, None) => policy_object(&awaited.policy),
             (_, Some(name)) => experiment_object(&name),
         };
-        let seen = self.seen(&object).filter(|seen| seen.slot.uid == awaited.uid);
+        let seen = self.seen(&object).filter(|seen| seen.object.uid == awaited.uid);
         let failed = |code, reason: &str, message: &str| Progress::Failed(Error::new(code, reason, message));
         let seen = match (seen, awaited.effect) {
             (None, Effect::Delete) | (Some(_), Effect::StopPreview) => return Progress::Done,
@@ -395,13 +397,13 @@ impl Rollout {
         };
         let (generation, fingerprint) = awaited.version.split_once('-').unwrap_or_default();
         let generation: u64 = generation.parse().unwrap_or_default();
-        let accepted = seen.slot.record.as_ref();
+        let accepted = seen.object.record.as_ref();
         let accepted_generation = accepted.map_or(0, |record| record.generation);
         let is_same = accepted.is_some_and(|record| record.fingerprint.to_string() == fingerprint);
         let suspended = "the preview was suspended before it had begun";
         match accepted_generation.cmp(&generation) {
-            std::cmp::Ordering::Equal if is_same => match (&seen.slot.live, awaited.effect) {
-                (Some(_), Effect::StartPreview) if !seen.slot.is_active(generation) => {
+            std::cmp::Ordering::Equal if is_same => match (self.live(seen.object), awaited.effect) {
+                (Some(_), Effect::StartPreview) if !seen.object.is_active(generation) => {
                     failed(Code::Aborted, "SUSPENDED", suspended)
                 }
                 (Some(_), _) => Progress::Done,
@@ -413,7 +415,7 @@ impl Rollout {
             // A newer one serves: this one did, or would have.
             std::cmp::Ordering::Greater => Progress::Done,
             std::cmp::Ordering::Less if seen.fingerprint == fingerprint => {
-                match self.failure(&object, seen.slot).filter(|_| seen.slot.is_idle()) {
+                match self.problem(&object, seen.object).filter(|_| self.is_settled(seen.object)) {
                     Some(failure) => Progress::Failed(Error::does_not_work(&failure)),
                     None => Progress::Running("its program to be prepared".to_owned()),
                 }

@@ -23,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::table::Revision;
 
+use super::Desired;
 use context::Parts;
 pub use module::{ModuleSource, module_references};
 
@@ -106,7 +107,8 @@ impl PrepareError {
                 matches!(error, EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)
             }
             Self::Context { error, .. } => context::is_passing(error),
-            Self::Cache(_) | Self::Stopped(_) => true,
+            // The next look at the folder finds the other version of a file that changed.
+            Self::Cache(_) | Self::Changed(_) | Self::Stopped(_) => true,
             _ => false,
         }
     }
@@ -193,27 +195,21 @@ impl Preparer {
     }
 
     /// Makes the spec's program, and asks it whether it accepts its settings. What the program may read of the cluster is there
-    /// then, unless the spec `is_known` to have worked before.
+    /// then, unless the revision is known to have worked before.
     ///
     /// # Errors
     /// When any of the steps fails. Nothing that serves is touched.
-    pub async fn prepare(
-        &self,
-        policy: &PolicyId,
-        spec: &PolicySpec,
-        Scope(at): Scope,
-        source: &ModuleSource,
-        is_known: bool,
-    ) -> Result<Prepared, PrepareError> {
+    pub async fn prepare(&self, desired: &Desired) -> Result<Prepared, PrepareError> {
+        let Desired { policy, spec, scope: Scope(at), modules, is_known, .. } = desired;
         if self.world.is_folder() {
             check_conditions(at, spec.admission.as_ref())?;
         }
         let gates = Gates::read(at, policy.namespace(), spec).map_err(PrepareError::Field)?;
-        let mut parts = Parts::new(gates, source);
+        let mut parts = Parts::new(gates, modules);
         let host = parts.host(&self.world, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
         let program = self.program(&field, &spec.program, &spec.settings, host, &mut parts).await?;
-        parts.ready(is_known).await?;
+        parts.ready(*is_known).await?;
         program.validate_settings(Deadline::after(self.timeout(spec))).await?;
         Ok(Prepared { program, modules: parts.modules })
     }

@@ -1,0 +1,385 @@
+//! The lifecycle of revisions. A source, which is a folder of manifests or a cluster, says which revisions it desires; each is
+//! prepared beside the revisions that serve, is loaded when it works, and is tried again when it may work later.
+
+mod preparations;
+pub mod prepare;
+mod publish;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proviso_artifacts::Digest;
+use proviso_core::{Failure, PolicyId};
+use proviso_crds::PolicySpec;
+use tokio::sync::mpsc;
+
+use crate::backoff::Backoff;
+use crate::manifests::{ExperimentId, Place};
+use crate::metrics::Metrics;
+use crate::table::{Revision, Standing};
+use preparations::Preparations;
+use prepare::{ModuleSource, PrepareError, Prepared, Preparer, RevisionOf, Scope};
+
+pub use publish::{Publication, Publisher, Role, View};
+
+/// How often the sources look for revisions that are to be tried again.
+const PREPARE_AGAIN: Backoff = Backoff { first: Duration::from_secs(5), longest: Duration::from_mins(5) };
+
+/// A revision that a source wants to have loaded.
+#[derive(Clone, Debug)]
+pub struct Desired {
+    /// The policy; for a candidate, the policy that its experiment wants to replace.
+    pub policy: PolicyId,
+    /// The experiment of a candidate; `None` for a revision of the policy itself.
+    pub experiment: Option<ExperimentId>,
+    /// `metadata.uid` of the policy or the experiment.
+    pub uid: String,
+    /// `metadata.generation` of the policy or the experiment.
+    pub generation: u64,
+    pub spec: Arc<PolicySpec>,
+    /// The field of its object that holds the spec: errors begin with it.
+    pub scope: Scope,
+    /// The document that holds the spec; `None` if it is not in a file. Errors end with it.
+    pub place: Option<Place>,
+    pub modules: ModuleSource,
+    /// Whether the revision has worked before, here or on another replica. A revision that has not is prepared by the leader
+    /// alone.
+    pub is_known: bool,
+}
+
+impl Desired {
+    fn is_same_revision(&self, other: &Self) -> bool {
+        (&self.policy, &self.experiment, &self.uid, self.generation)
+            == (&other.policy, &other.experiment, &other.uid, other.generation)
+            && (Arc::ptr_eq(&self.spec, &other.spec) || self.spec == other.spec)
+    }
+}
+
+/// A revision on its way.
+#[derive(Debug)]
+pub struct Slot {
+    /// The revision, or why it cannot be read.
+    desired: Result<Desired, Failure>,
+    /// The number of the preparation under way.
+    preparing: Option<u64>,
+    outcome: Option<Outcome>,
+    /// The number of preparations that failed in a row.
+    failures: u32,
+}
+
+/// The result of the last preparation.
+#[derive(Debug)]
+enum Outcome {
+    Loaded(Loaded),
+    Failed {
+        failure: Failure,
+        /// When to try again; `None` where that would not help.
+        retry_at: Option<Instant>,
+    },
+}
+
+/// A revision that can serve.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub revision: Arc<Revision>,
+    /// The digests of its modules, by their references.
+    pub modules: BTreeMap<String, Digest>,
+}
+
+impl Slot {
+    pub(crate) fn new(desired: Result<Desired, Failure>) -> Self {
+        let outcome =
+            desired.as_ref().err().map(|failure| Outcome::Failed { failure: failure.clone(), retry_at: None });
+        Self { desired, preparing: None, outcome, failures: 0 }
+    }
+
+    /// Takes over what the source desires now. Returns whether the revision begins anew.
+    fn update(&mut self, desired: Result<Desired, Failure>) -> bool {
+        let is_kept = match (&self.desired, &desired) {
+            (Ok(old), Ok(new)) if old.is_same_revision(new) => {
+                // A revision that failed may work with modules from another place.
+                old.modules == new.modules || !matches!(self.outcome, Some(Outcome::Failed { .. }))
+            }
+            (Err(old), Err(new)) => old == new,
+            _ => false,
+        };
+        if is_kept {
+            self.desired = desired;
+        } else {
+            *self = Self::new(desired);
+        }
+        !is_kept
+    }
+
+    /// Whether a preparation is to be started. `is_leader`: whether this replica also prepares revisions that are new to all.
+    fn is_due(&self, is_leader: bool, now: Instant) -> bool {
+        let is_due = match &self.outcome {
+            None => true,
+            Some(Outcome::Failed { retry_at: Some(retry_at), .. }) => now >= *retry_at,
+            Some(_) => false,
+        };
+        is_due && self.preparing.is_none() && self.desired.as_ref().is_ok_and(|desired| desired.is_known || is_leader)
+    }
+
+    fn settle(&mut self, result: Result<Loaded, PrepareError>, now: Instant) {
+        self.outcome = Some(match result {
+            Ok(loaded) => {
+                self.failures = 0;
+                Outcome::Loaded(loaded)
+            }
+            Err(error) => {
+                let retry_at = error.is_passing().then(|| now + PREPARE_AGAIN.delay(self.failures));
+                self.failures += 1;
+                let place = self.desired.as_ref().ok().and_then(|desired| desired.place.as_ref());
+                let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
+                Outcome::Failed { failure: Failure::new(error.reason(), format!("{error}{place}")), retry_at }
+            }
+        });
+    }
+
+    #[must_use]
+    pub fn loaded(&self) -> Option<&Loaded> {
+        if let Some(Outcome::Loaded(loaded)) = &self.outcome { Some(loaded) } else { None }
+    }
+
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        if let Some(Outcome::Failed { failure, .. }) = &self.outcome { Some(failure) } else { None }
+    }
+
+    /// Whether the revision was tried, and nothing is being prepared now.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.outcome.is_some() && self.preparing.is_none()
+    }
+
+    /// Whether a restarted server has nothing to wait for: the revision was tried, or it cannot be live yet, because it is a
+    /// candidate or because the leader has not prepared it.
+    #[must_use]
+    pub fn is_tried(&self) -> bool {
+        let can_be_live = |desired: &Desired| desired.experiment.is_none() && desired.is_known;
+        self.outcome.is_some() || !self.desired.as_ref().is_ok_and(can_be_live)
+    }
+
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        match (&self.desired, &self.outcome) {
+            (_, Some(Outcome::Failed { failure, .. })) | (Err(failure), _) => Standing::Failed(failure.clone()),
+            (_, Some(Outcome::Loaded(_))) => Standing::Loaded,
+            (Ok(desired), None) if self.preparing.is_none() && !desired.is_known => Standing::Waiting,
+            (Ok(_), None) => Standing::Loading,
+        }
+    }
+
+    /// The modules of the loaded revision.
+    pub fn modules(&self) -> impl Iterator<Item = Digest> {
+        self.loaded().into_iter().flat_map(|loaded| loaded.modules.values()).copied()
+    }
+}
+
+/// All revisions that a source desires, by its keys.
+#[derive(Debug)]
+pub struct Lifecycle<K> {
+    preparations: Preparations,
+    metrics: Arc<Metrics>,
+    slots: BTreeMap<K, Slot>,
+    /// The number of preparations so far: it tells a result that comes too late.
+    tickets: u64,
+    sender: mpsc::UnboundedSender<Ended<K>>,
+    receiver: mpsc::UnboundedReceiver<Ended<K>>,
+}
+
+/// A preparation that ended.
+#[derive(Debug)]
+pub struct Ended<K> {
+    key: K,
+    ticket: u64,
+    result: Result<Prepared, PrepareError>,
+}
+
+impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
+    #[must_use]
+    pub fn new(preparer: Arc<Preparer>, metrics: Arc<Metrics>) -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let preparations = Preparations::new(preparer);
+        Self { preparations, metrics, slots: BTreeMap::new(), tickets: 0, sender, receiver }
+    }
+
+    #[must_use]
+    pub fn preparer(&self) -> &Preparer {
+        self.preparations.preparer()
+    }
+
+    /// Desires a revision, or names one that cannot be read. A revision that is desired already goes on as it is. Returns
+    /// whether that changes anything.
+    pub fn desire(&mut self, key: K, desired: Result<Desired, Failure>) -> bool {
+        if let Some(slot) = self.slots.get_mut(&key) {
+            return slot.update(desired);
+        }
+        self.slots.insert(key, Slot::new(desired));
+        true
+    }
+
+    /// Unloads a revision. Requests under way keep it until they have their answers. Returns whether there was one.
+    pub fn release(&mut self, key: &K) -> bool {
+        self.slots.remove(key).is_some()
+    }
+
+    #[must_use]
+    pub fn get(&self, key: &K) -> Option<&Slot> {
+        self.slots.get(key)
+    }
+
+    #[must_use]
+    pub fn is_loaded(&self, key: &K) -> bool {
+        self.get(key).is_some_and(|slot| slot.loaded().is_some())
+    }
+
+    pub fn slots(&self) -> impl Iterator<Item = (&K, &Slot)> {
+        self.slots.iter()
+    }
+
+    /// Starts every preparation that is due, for the first time or again. `is_leader`: whether this replica also prepares
+    /// revisions that are new to all. Returns whether it has started any.
+    pub fn start(&mut self, is_leader: bool) -> bool {
+        let (now, first) = (Instant::now(), self.tickets);
+        for (key, slot) in &mut self.slots {
+            if !slot.is_due(is_leader, now) {
+                continue;
+            }
+            let Ok(desired) = &slot.desired else { continue };
+            let (ticket, key, sender) = (self.tickets, key.clone(), self.sender.clone());
+            self.tickets += 1;
+            slot.preparing = Some(ticket);
+            self.preparations.start(desired, move |result| {
+                // Nobody receives only when the server ends.
+                let _ = sender.send(Ended { key, ticket, result });
+            });
+        }
+        self.tickets > first
+    }
+
+    /// The next preparation that ends. Cancel safe.
+    pub async fn ended(&mut self) -> Ended<K> {
+        match self.receiver.recv().await {
+            Some(ended) => ended,
+            // The other end is a field of this value.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// A preparation that has ended already.
+    pub fn try_ended(&mut self) -> Option<Ended<K>> {
+        self.receiver.try_recv().ok()
+    }
+
+    /// Takes the result of a preparation: the revision is loaded, or has failed. Returns its key; `None` if the revision is not
+    /// desired any more, or was desired anew meanwhile.
+    pub fn settle(&mut self, Ended { key, ticket, result }: Ended<K>) -> Option<K> {
+        let slot = self.slots.get_mut(&key)?;
+        slot.preparing.take_if(|preparing| *preparing == ticket)?;
+        let desired = slot.desired.as_ref().ok()?;
+        let result = result.and_then(|Prepared { program, modules }| {
+            let of = RevisionOf { policy: &desired.policy, uid: &desired.uid, generation: desired.generation };
+            let revision = self.preparations.preparer().revision(of, &desired.spec, program, &self.metrics)?;
+            Ok(Loaded { revision: Arc::new(revision), modules })
+        });
+        self.metrics.rollout(result.is_ok());
+        slot.settle(result, Instant::now());
+        match slot.outcome.as_ref()? {
+            Outcome::Loaded(loaded) => {
+                tracing::info!(revision = %key, engine = loaded.revision.program.engine(), "revision loaded");
+            }
+            Outcome::Failed { failure, retry_at } => {
+                let (reason, error, is_tried_again) = (&failure.reason, &failure.message, retry_at.is_some());
+                tracing::warn!(revision = %key, %reason, error, is_tried_again, "revision does not work");
+            }
+        }
+        Some(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn desired(generation: u64, is_known: bool) -> Desired {
+        Desired {
+            policy: PolicyId::cluster("a").unwrap(),
+            experiment: None,
+            uid: "u".to_owned(),
+            generation,
+            spec: Arc::new(
+                serde_json::from_value(serde_json::json!({"program": {"cel": {"validations": []}}})).unwrap(),
+            ),
+            scope: Scope::POLICY,
+            place: None,
+            modules: ModuleSource::Network(BTreeMap::new()),
+            is_known,
+        }
+    }
+
+    fn fail(slot: &mut Slot, is_transient: bool, now: Instant) {
+        let error = if is_transient { PrepareError::Stopped(String::new()) } else { PrepareError::NoAdmission };
+        slot.preparing = None;
+        slot.settle(Err(error), now);
+    }
+
+    #[test]
+    fn a_revision_that_failed_for_good_is_not_prepared_again() {
+        let (mut slot, now) = (Slot::new(Ok(desired(1, true))), Instant::now());
+        assert!(slot.is_due(false, now));
+        fail(&mut slot, false, now);
+        assert!(!slot.is_due(true, now + Duration::from_hours(1)));
+        assert!(!slot.update(Ok(desired(1, true))), "the same revision");
+        assert!(slot.update(Ok(desired(2, true))) && slot.is_due(false, now), "the next generation");
+    }
+
+    #[test]
+    fn a_revision_that_failed_for_a_transient_reason_is_prepared_less_and_less_often() {
+        let (mut slot, mut now) = (Slot::new(Ok(desired(1, true))), Instant::now());
+        let mut delays = Vec::new();
+        for _ in 0..8 {
+            fail(&mut slot, true, now);
+            let due = (0..400).find(|seconds| slot.is_due(false, now + Duration::from_secs(*seconds))).unwrap();
+            delays.push(due);
+            now += Duration::from_secs(due);
+        }
+        assert_eq!(delays, [5, 10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[test]
+    fn a_revision_that_failed_is_prepared_again_when_its_modules_come_from_another_place() {
+        let (mut slot, now) = (Slot::new(Ok(desired(1, true))), Instant::now());
+        fail(&mut slot, false, now);
+        let pinned = ModuleSource::Pinned(BTreeMap::new());
+        assert!(slot.update(Ok(Desired { modules: pinned, ..desired(1, true) })) && slot.is_due(false, now));
+    }
+
+    #[test]
+    fn only_the_leader_prepares_a_revision_that_is_new_to_all_replicas() {
+        let (mut slot, now) = (Slot::new(Ok(desired(1, false))), Instant::now());
+        assert!(!slot.is_due(false, now) && slot.is_due(true, now));
+        assert!(matches!(slot.standing(), Standing::Waiting) && slot.is_tried(), "readiness does not wait for it");
+        assert!(!slot.update(Ok(desired(1, true))), "the leader has prepared it");
+        assert!(slot.is_due(false, now) && !slot.is_tried() && matches!(slot.standing(), Standing::Loading));
+    }
+
+    #[test]
+    fn a_revision_that_cannot_be_read_fails_without_being_prepared() {
+        let failure = Failure::new("Invalid", "spec.x");
+        let mut slot = Slot::new(Err(failure.clone()));
+        assert!(!slot.is_due(true, Instant::now()) && slot.is_settled() && slot.is_tried());
+        assert_eq!(slot.failure(), Some(&failure));
+        assert!(!slot.update(Err(failure)) && slot.update(Ok(desired(1, true))));
+    }
+
+    #[test]
+    fn readiness_does_not_wait_for_a_candidate() {
+        let experiment = ExperimentId { namespace: None, name: "e".to_owned() };
+        let slot = Slot::new(Ok(Desired { experiment: Some(experiment), ..desired(1, true) }));
+        assert!(slot.is_tried() && !slot.is_settled());
+    }
+}

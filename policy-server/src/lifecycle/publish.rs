@@ -1,0 +1,169 @@
+//! Publishes the revisions of a source: the table that requests read, and the gauges.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use proviso_artifacts::Digest;
+use proviso_core::experiment::MAX_EXPERIMENTS;
+use proviso_core::{Failure, PolicyId};
+
+use super::Slot;
+use crate::manifests::ExperimentId;
+use crate::metrics::Metrics;
+use crate::table::{Entry, Experiment, Idle, Origin, SharedTable, Table};
+
+/// A revision as its source presents it.
+#[derive(Debug)]
+pub struct View<'a> {
+    pub policy: &'a PolicyId,
+    pub generation: u64,
+    pub role: Role,
+    /// `None` while the source does not desire the revision: it is disabled.
+    pub slot: Option<&'a Slot>,
+}
+
+/// The part that a revision has in the lifecycle of its policy.
+#[derive(Debug)]
+pub enum Role {
+    /// The generation that decides about requests.
+    Live,
+    /// Another generation. While it is loaded, it answers requests that name it.
+    Other,
+    /// The revision of an experiment, and its preview; `None` while it previews nothing.
+    Candidate(Option<Arc<Experiment>>),
+}
+
+/// Everything that a source publishes at once.
+#[derive(Debug, Default)]
+pub struct Publication<'a> {
+    pub revisions: Vec<View<'a>>,
+    /// Why the newest version of a policy does not serve.
+    pub failures: Vec<(PolicyId, Failure)>,
+    /// Experiments that preview nothing, and why.
+    pub idle_experiments: Vec<(ExperimentId, Idle)>,
+    pub namespaces: Arc<BTreeMap<String, proviso_core::matching::Labels>>,
+    pub origin: Origin,
+    /// A line for each problem that concerns no single policy.
+    pub problems: Vec<String>,
+    /// The number of policies and experiments (in a cluster, revisions) whose newest version does not work.
+    pub failing: usize,
+    /// Whether the source knows everything that it desires.
+    pub has_listed: bool,
+    /// Why requests had better go to other replicas.
+    pub unready: Option<String>,
+    /// The modules that are desired, loaded or not.
+    pub modules: HashSet<Digest>,
+}
+
+/// The table of a publication, and what belongs to it.
+#[derive(Debug)]
+pub struct Snapshot {
+    table: Table,
+    failing: usize,
+    modules: HashSet<Digest>,
+}
+
+impl Publication<'_> {
+    #[must_use]
+    pub fn into_snapshot(self) -> Snapshot {
+        let is_complete = self.has_listed && self.revisions.iter().all(|view| view.slot.is_none_or(Slot::is_tried));
+        let mut policies: HashMap<PolicyId, Entry> = HashMap::new();
+        let mut experiments: HashMap<PolicyId, Vec<Arc<Experiment>>> = HashMap::new();
+        for view in self.revisions {
+            match view.role {
+                Role::Candidate(preview) => {
+                    experiments.entry(view.policy.clone()).or_default().extend(preview);
+                }
+                Role::Live | Role::Other => policies.entry(view.policy.clone()).or_default().add(&view),
+            }
+        }
+        for (policy, failure) in self.failures {
+            policies.entry(policy).or_default().failure = Some(failure);
+        }
+        let mut idle_experiments = self.idle_experiments;
+        for (policy, mut previews) in experiments {
+            let excess = previews.split_off(previews.len().min(MAX_EXPERIMENTS));
+            let why = Idle::TooMany(policy.clone());
+            idle_experiments.extend(excess.iter().map(|experiment| (experiment.id.clone(), why.clone())));
+            policies.entry(policy).or_default().experiments = previews.into();
+        }
+        let table = Table {
+            policies,
+            namespaces: self.namespaces,
+            origin: self.origin,
+            problems: self.problems,
+            idle_experiments,
+            is_complete,
+            unready: self.unready,
+        };
+        Snapshot { table, failing: self.failing, modules: self.modules }
+    }
+}
+
+/// Writes the table and the gauges.
+#[derive(Debug)]
+pub struct Publisher {
+    table: Arc<SharedTable>,
+    metrics: Arc<Metrics>,
+    /// Whether every revision that may be live was tried at least once. It stays true from then on.
+    is_complete: bool,
+    /// The policies that have a gauge of their live generation.
+    live: HashSet<PolicyId>,
+}
+
+impl Publisher {
+    #[must_use]
+    pub fn new(table: Arc<SharedTable>, metrics: Arc<Metrics>) -> Self {
+        Self { table, metrics, is_complete: false, live: HashSet::new() }
+    }
+
+    /// Replaces the table. Returns the modules that have to stay loaded; `None` if none may be unloaded yet.
+    pub fn publish(&mut self, Snapshot { mut table, failing, modules }: Snapshot) -> Option<HashSet<Digest>> {
+        self.is_complete |= table.is_complete;
+        table.is_complete = self.is_complete;
+        self.metrics.failing.set(failing.try_into().unwrap_or(i64::MAX));
+        self.publish_live(&table.policies);
+        self.table.store(table);
+        // A server that starts is about to load modules that no revision seems to need yet.
+        self.is_complete.then_some(modules)
+    }
+
+    fn publish_live(&mut self, policies: &HashMap<PolicyId, Entry>) {
+        self.live.retain(|policy| {
+            let is_live = policies.get(policy).is_some_and(|entry| entry.live.is_some());
+            if !is_live {
+                self.metrics.live(policy, None);
+            }
+            is_live
+        });
+        for (policy, entry) in policies {
+            if let Some(live) = &entry.live {
+                self.metrics.live(policy, Some(live.generation));
+                self.live.insert(policy.clone());
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn add(&mut self, View { generation, role, slot, .. }: &View<'_>) {
+        let is_live = matches!(role, Role::Live);
+        let loaded = slot.and_then(Slot::loaded);
+        self.lacks_live |= is_live && loaded.is_none();
+        match (loaded, slot.and_then(Slot::failure), slot) {
+            (Some(loaded), ..) if is_live => {
+                // While the operator moves from one generation to the next, both may be marked live.
+                let older = self.live.take_if(|live| live.generation < loaded.revision.generation);
+                self.others.extend(older);
+                match &self.live {
+                    None => self.live = Some(Arc::clone(&loaded.revision)),
+                    Some(_) => self.others.push(Arc::clone(&loaded.revision)),
+                }
+            }
+            (Some(loaded), ..) => self.others.push(Arc::clone(&loaded.revision)),
+            (None, Some(failure), _) => self.failed.push((*generation, failure.clone())),
+            (None, None, Some(_)) => self.expected.push(*generation),
+            (None, None, None) => {}
+        }
+    }
+}
