@@ -224,9 +224,9 @@ mod tests {
         assert_eq!(at(&before), Progress::Waiting("the operator has not taken it up yet".to_owned()));
         let mut loading = previewing(1);
         loading["conditions"][2] =
-            condition("Previewing", "False", "Loading", "1 of 2 Ready replicas have loaded it", 1);
+            condition("Previewing", "False", "Loading", "not every Ready replica has loaded it", 1);
         loading["replicas"] = json!({"ready": 1, "total": 2, "summary": "1/2"});
-        assert_eq!(at(&loading).in_words(), "1 of 2 Ready replicas have loaded it (1/2 replicas)");
+        assert_eq!(at(&loading).in_words(), "not every Ready replica has loaded it (1/2 replicas)");
         let mut failed = previewing(1);
         failed["conditions"][1] = condition("Initialized", "False", "CompileError", "no", 1);
         assert_eq!(at(&failed).in_words(), "CompileError: no");

@@ -197,7 +197,7 @@ pub mod tests {
             "conditions": [
                 condition("Scheduled", "True", "RevisionCreated", "there is a revision of this generation", generation),
                 condition("Initialized", "True", "Prepared", "its program was compiled and accepted its settings", generation),
-                condition("Ready", "True", "Loaded", "2 of 2 Ready replicas serve it", generation),
+                condition("Ready", "True", "Loaded", "every Ready replica has loaded it", generation),
                 condition("Live", "True", "Live", "requests are answered by it", generation),
             ],
         })
@@ -211,7 +211,7 @@ pub mod tests {
             "conditions": [
                 condition("Scheduled", "True", "RevisionCreated", "there is a revision of this generation", generation),
                 condition("Initialized", "False", reason, message, generation),
-                condition("Ready", "False", "NotInitialized", "0 of 2 Ready replicas serve it", generation),
+                condition("Ready", "False", "NotInitialized", "not every Ready replica has loaded it", generation),
                 condition("Live", "False", "NotInitialized", &format!("not yet; generation {live} goes on answering"), generation),
             ],
         })

@@ -117,7 +117,7 @@ impl Admission {
         }
         let (id, admission) = (id.ok()?, spec.admission.as_ref()?);
         // Of no generation that there is: only what it covers matters.
-        let wanted = build::webhook(&id, "", 1, (&spec, admission), (&self.namespace, ""));
+        let wanted = build::webhook(&id, "", 1, (&spec.policy_server, admission), (&self.namespace, ""));
         self.webhook_refusal(&id, "spec", &wanted).await
     }
 

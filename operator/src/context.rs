@@ -10,8 +10,14 @@ use kube::{Client, Resource, ResourceExt as _};
 use proviso_core::policy_id::PolicyIdError;
 
 use crate::authority;
+use crate::cache::Caches;
 use crate::guarded::Reports;
 use crate::objects::{MANAGER, note};
+
+/// The most objects of a kind that are reconciled at the same time.
+pub(crate) const CONCURRENCY: u16 = 16;
+/// How long to wait for more events about an object before it is reconciled: replicas report one after the other.
+pub(crate) const DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// What every reconcile needs.
 pub(crate) struct Context {
@@ -21,6 +27,7 @@ pub(crate) struct Context {
     pub authority: authority::Receiver,
     /// How long a replaced generation goes on answering.
     pub retire_after: Duration,
+    pub caches: Caches,
     pub reports: Arc<Reports>,
     /// When what came of an experiment was written last, by its uid.
     counted: Mutex<HashMap<String, Instant>>,
@@ -34,7 +41,8 @@ impl Context {
         retire_after: Duration,
         reports: Arc<Reports>,
     ) -> Self {
-        Self { client, namespace, authority, retire_after, reports, counted: Mutex::default() }
+        let caches = Caches::default();
+        Self { client, namespace, authority, retire_after, caches, reports, counted: Mutex::default() }
     }
 
     /// Tells the owner of a policy or of an experiment.

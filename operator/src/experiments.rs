@@ -1,4 +1,4 @@
-//! The controller of experiments (AIP-236), the same for both kinds. Every reconcile has the same steps: see what there is
+//! The controller of experiments (AIP-236), the same for both kinds. Every reconcile has the same steps: read the caches
 //! (`observe`), decide (`proviso_core::experiment::rollout`), build what there should be (`build`), apply it (`apply`),
 //! tell people (`status`). What people or the API started and stopped it only looks at, but for what starts by itself and what
 //! an update suspends.
@@ -13,20 +13,20 @@ mod status;
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::controller::{Action, Controller};
-use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Api, Resource, ResourceExt as _};
+use kube::runtime::controller::{self, Action};
+use kube::runtime::{applier, reflector::ObjectRef};
+use kube::{Resource, ResourceExt as _};
 use proviso_core::experiment::rollout;
-use proviso_crds::PolicyRevision;
+use proviso_crds::names::EXPERIMENT_LABEL;
 
 use crate::authority;
-use crate::context::{Context, Error};
+use crate::cache::{self, Queue, Reader, experiments_of};
+use crate::context::{CONCURRENCY, Context, DEBOUNCE, Error};
 use crate::guarded::Guarded;
 use crate::objects::{self, RESYNC, RETRY};
 use crate::policies::object::{PolicyObject, id as id_of};
-use proviso_crds::names::{EXPERIMENT_LABEL, SERVER_LABEL};
+use crate::revisions::Revision;
 
 pub(crate) use object::ExperimentObject;
 
@@ -35,107 +35,77 @@ const FINALIZER: &str = "proviso.dev/preview";
 
 /// Follows the experiments of one kind until it is dropped.
 pub(crate) async fn run<K: ExperimentObject>(context: Arc<Context>) {
-    let client = context.client.clone();
-    let changes = objects::watching();
-    let ours = changes.clone().labels(EXPERIMENT_LABEL);
-    let controller = Controller::new(Api::<Guarded<K>>::all(client.clone()), changes.clone());
-    let experiments = controller.store();
-    controller
-        .reconcile_all_on(authority::changes(context.authority.clone()))
-        .watches(
-            Api::<Guarded<PolicyRevision>>::namespaced(client.clone(), &context.namespace),
-            changes.clone(),
-            of_revision(experiments.clone()),
-        )
-        .watches(Api::<Guarded<K::Policy>>::all(client.clone()), changes.clone(), of_policy(experiments.clone()))
-        .watches(Api::<Guarded<K>>::all(client.clone()), changes.clone(), siblings(experiments.clone()))
-        .watches(
-            Api::<Pod>::namespaced(client.clone(), &context.namespace),
-            changes.labels(SERVER_LABEL),
-            of_pod(experiments.clone()),
-        )
-        .watches(Api::<ValidatingWebhookConfiguration>::all(client), ours, of_label(experiments))
-        .run(reconcile::<K>, on_error::<K>, context)
+    let caches = &context.caches;
+    let experiments = K::cache(caches).reader();
+    let queue = Queue::new();
+    queue
+        .add_on(K::cache(caches), |experiment| vec![ObjectRef::from_obj(experiment)])
+        .add_on(K::cache(caches), siblings(experiments.clone()))
+        .add_on(&caches.revisions, of_revision(experiments.clone()))
+        .add_on(K::Policy::cache(caches), of_policy(experiments.clone()))
+        .add_on(&caches.pods, of_pod(experiments.clone()))
+        .add_on(&caches.validating, of_label(experiments.clone()));
+    let queue = queue.stream(experiments.store(), authority::changes(context.authority.clone()));
+    caches.listed().await;
+    let config = controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
+    let reconcile = |experiment, context| Box::pin(reconcile::<K>(experiment, context));
+    applier(reconcile, on_error::<K>, Arc::clone(&context), experiments.store(), queue, config)
         // Each error was reported where it came up.
         .for_each(|_| std::future::ready(()))
         .await;
 }
 
-/// All that this is true of.
-fn those<K: ExperimentObject>(
-    experiments: &Store<Guarded<K>>,
-    are: impl Fn(&Guarded<K>) -> bool,
-) -> Vec<ObjectRef<Guarded<K>>> {
-    let state = experiments.state();
-    state.iter().filter(|it| are(it)).map(|it| ObjectRef::from_obj(&**it)).collect()
-}
-
-/// The experiments of the policy with this name.
-fn named<K: ExperimentObject>(
-    experiments: &Store<Guarded<K>>,
-    namespace: Option<&str>,
-    policy: &str,
-) -> Vec<ObjectRef<Guarded<K>>> {
-    those(experiments, |it| it.namespace().as_deref() == namespace && is_of(it, policy))
-}
-
-fn is_of<K: ExperimentObject>(experiment: &Guarded<K>, policy: &str) -> bool {
-    experiment.0.as_ref().is_ok_and(|known| known.spec().policy_ref.name == policy)
-}
-
-/// The experiment of a candidate; of a live revision all of its policy: what is live makes a difference to them.
+/// The experiment of a candidate; for a live revision, all experiments of its policy: they are compared with what is live.
 fn of_revision<K: ExperimentObject>(
-    experiments: Store<Guarded<K>>,
-) -> impl Fn(Guarded<PolicyRevision>) -> Vec<ObjectRef<Guarded<K>>> {
+    experiments: Reader<Guarded<K>>,
+) -> impl Fn(&Guarded<Revision>) -> Vec<ObjectRef<Guarded<K>>> {
     let of_label = of_label(experiments.clone());
     move |revision| {
         let Ok(known) = &revision.0 else { return of_label(revision) };
-        let policy = &known.spec.policy_ref;
+        let policy = &known.policy_ref;
         if policy.kind != K::Policy::KIND {
             return Vec::new();
         }
-        match &known.spec.experiment_ref {
-            Some(_) if revision.labels().contains_key(EXPERIMENT_LABEL) => {
-                let named = |name: &str, it: &Guarded<K>| {
-                    it.name_any() == name && it.namespace().as_deref() == policy.namespace.as_deref()
-                };
-                let name = known.spec.experiment_ref.as_ref().map_or("", |it| it.name.as_str());
-                those(&experiments, |it| named(name, it))
+        match &known.experiment_ref {
+            Some(experiment) if revision.labels().contains_key(EXPERIMENT_LABEL) => {
+                vec![cache::reference(&experiment.name, policy.namespace.as_deref())]
             }
-            _ => named(&experiments, policy.namespace.as_deref(), &policy.name),
+            _ => experiments.references(&experiments_of(&policy.name, policy.namespace.as_deref())),
         }
     }
 }
 
 fn of_policy<K: ExperimentObject>(
-    experiments: Store<Guarded<K>>,
-) -> impl Fn(Guarded<K::Policy>) -> Vec<ObjectRef<Guarded<K>>> {
-    move |policy| named(&experiments, policy.namespace().as_deref(), &policy.name_any())
+    experiments: Reader<Guarded<K>>,
+) -> impl Fn(&Guarded<K::Policy>) -> Vec<ObjectRef<Guarded<K>>> {
+    move |policy| experiments.references(&experiments_of(&policy.name_any(), policy.namespace().as_deref()))
 }
 
-/// Those that an experiment which goes has stood in the way of.
-fn siblings<K: ExperimentObject>(experiments: Store<Guarded<K>>) -> impl Fn(Guarded<K>) -> Vec<ObjectRef<Guarded<K>>> {
+/// The experiments of the same policy: an experiment that goes makes room for one of them.
+fn siblings<K: ExperimentObject>(
+    experiments: Reader<Guarded<K>>,
+) -> impl Fn(&Guarded<K>) -> Vec<ObjectRef<Guarded<K>>> {
     move |going| match &going.0 {
         Ok(known) if known.meta().deletion_timestamp.is_some() => {
-            named(&experiments, going.namespace().as_deref(), &known.spec().policy_ref.name)
+            experiments.references(&experiments_of(&known.spec().policy_ref.name, going.namespace().as_deref()))
         }
         _ => Vec::new(),
     }
 }
 
-/// Those that may be on the pod: which server answers for a policy its live revision says.
-fn of_pod<K: ExperimentObject>(experiments: Store<Guarded<K>>) -> impl Fn(Pod) -> Vec<ObjectRef<Guarded<K>>> {
-    move |_| those(&experiments, |it| it.0.as_ref().is_ok_and(|known| known.status().is_some()))
+/// The experiments that may be on the pod: the live revision of a policy says which policy server serves it.
+fn of_pod<K: ExperimentObject>(experiments: Reader<Guarded<K>>) -> impl Fn(&Pod) -> Vec<ObjectRef<Guarded<K>>> {
+    move |_| {
+        let was_seen = |it: &Guarded<K>| it.0.as_ref().is_ok_and(|known| known.status().is_some());
+        experiments.store().state_filter(was_seen).iter().map(|it| ObjectRef::from_obj(&**it)).collect()
+    }
 }
 
 /// The experiment that an object was made for.
 fn of_label<K: ExperimentObject, O: Resource>(
-    experiments: Store<Guarded<K>>,
-) -> impl Fn(O) -> Vec<ObjectRef<Guarded<K>>> {
-    move |object| {
-        let uid = object.labels().get(EXPERIMENT_LABEL);
-        those(&experiments, |it| uid.is_some() && it.meta().uid.as_ref() == uid)
-    }
+    experiments: Reader<Guarded<K>>,
+) -> impl Fn(&O) -> Vec<ObjectRef<Guarded<K>>> {
+    move |object| object.labels().get(EXPERIMENT_LABEL).map(|uid| experiments.references(uid)).unwrap_or_default()
 }
 
 async fn reconcile<K: ExperimentObject>(experiment: Arc<Guarded<K>>, context: Arc<Context>) -> Result<Action, Error> {
@@ -157,7 +127,7 @@ async fn reconcile<K: ExperimentObject>(experiment: Arc<Guarded<K>>, context: Ar
         // The change comes back as an event.
         return Ok(Action::await_change());
     }
-    let seen = observe::Seen::fetch(&*experiment, &context).await?;
+    let seen = observe::Seen::read(&*experiment, &context).await?;
     let observed = seen.observed(&experiment, jiff::Timestamp::now());
     let decision = rollout::decide(&observed);
     if apply::decision(&*experiment, &seen, &observed, &decision, &context).await?.is_break() {

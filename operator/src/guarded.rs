@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -121,11 +121,14 @@ impl Reports {
     }
 
     /// Takes apart what can be read and what cannot, and tells about the latter.
-    pub async fn sort<K: Resource<DynamicType = ()>>(&self, objects: Vec<Guarded<K>>) -> (Vec<K>, Vec<Malformed>) {
+    pub async fn sort<K: Resource<DynamicType = ()> + Clone>(
+        &self,
+        objects: Vec<Arc<Guarded<K>>>,
+    ) -> (Vec<K>, Vec<Malformed>) {
         let (mut well, mut malformed) = (Vec::new(), Vec::new());
         for object in objects {
-            self.tell(&object).await;
-            match object.0 {
+            self.tell(&*object).await;
+            match Arc::unwrap_or_clone(object).0 {
                 Ok(object) => well.push(object),
                 Err(object) => malformed.push(object),
             }

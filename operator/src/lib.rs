@@ -4,14 +4,17 @@ mod admin;
 mod admission;
 mod api;
 mod authority;
+mod cache;
 mod config;
 mod context;
+mod diff;
 mod experiments;
 mod guarded;
 mod objects;
 mod policies;
 mod policy_servers;
 mod registered;
+mod revisions;
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -129,8 +132,10 @@ async fn serve(
 /// What only one operator does.
 struct Controllers {
     authority: Authority,
-    /// Of policies and experiments.
-    context: Arc<Context>,
+    client: Client,
+    namespace: String,
+    retire_after: Duration,
+    reports: Arc<Reports>,
     servers: Arc<policy_servers::Context>,
     registration: admission::Registration,
     actions: api::registration::Registration,
@@ -145,14 +150,17 @@ impl Controllers {
         let place =
             policy_servers::build::Place { namespace: namespace.clone(), image: config.policy_server_image.clone() };
         Self {
-            context: Arc::new(Context::new(
+            client: client.clone(),
+            namespace: namespace.clone(),
+            retire_after: config.retire_after,
+            servers: Arc::new(policy_servers::Context::new(
                 client.clone(),
-                namespace.clone(),
+                place,
+                lifetimes,
                 trusted(),
-                config.retire_after,
                 Arc::clone(&reports),
             )),
-            servers: Arc::new(policy_servers::Context::new(client.clone(), place, lifetimes, trusted(), reports)),
+            reports,
             registration: admission::Registration::new(client.clone(), config, trusted()),
             actions: api::registration::Registration::new(client.clone(), config, trusted()),
             authority,
@@ -161,16 +169,26 @@ impl Controllers {
 
     /// Runs them. Does not end.
     async fn run(&self) {
+        // The caches begin anew: what another leader wrote meanwhile is not in them.
+        let context = Arc::new(Context::new(
+            self.client.clone(),
+            self.namespace.clone(),
+            self.authority.trusted(),
+            self.retire_after,
+            Arc::clone(&self.reports),
+        ));
         tokio::join!(
             self.authority.run(),
             self.registration.run(),
             self.actions.run(),
-            policies::run::<Policy>(Arc::clone(&self.context)),
-            policies::run::<ClusterPolicy>(Arc::clone(&self.context)),
-            experiments::run::<PolicyExperiment>(Arc::clone(&self.context)),
-            experiments::run::<ClusterPolicyExperiment>(Arc::clone(&self.context)),
+            policies::run::<Policy>(Arc::clone(&context)),
+            policies::run::<ClusterPolicy>(Arc::clone(&context)),
+            experiments::run::<PolicyExperiment>(Arc::clone(&context)),
+            experiments::run::<ClusterPolicyExperiment>(Arc::clone(&context)),
             policy_servers::run(Arc::clone(&self.servers)),
             policy_servers::leader::run(Arc::clone(&self.servers)),
+            // After the controllers, which listen to the first list too.
+            context.caches.follow(&self.client, &self.namespace),
         );
     }
 }

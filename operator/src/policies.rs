@@ -1,5 +1,4 @@
-//! The controller of policies, the same for both kinds. Every reconcile has the same steps: see what there is
-//! (`observe`), decide (`proviso_core::rollout`), build what there should be (`build`), apply it (`apply`), tell people
+//! The controller of policies, the same for both kinds. Every reconcile has the same steps: read the caches (`observe`), decide (`proviso_core::rollout`), build what there should be (`build`), apply it (`apply`), tell people
 //! (`status`).
 
 pub(crate) mod apply;
@@ -12,95 +11,80 @@ mod status;
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
-use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::controller::{Action, Controller};
-use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Api, Resource, ResourceExt as _};
+use kube::runtime::controller::{self, Action};
+use kube::runtime::{applier, reflector::ObjectRef};
+use kube::{Resource, ResourceExt as _};
 use proviso_core::rollout;
-use proviso_crds::{PolicyRevision, RevisionRole};
+use proviso_crds::RevisionRole;
+use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL};
 
 use crate::authority;
-use crate::context::{Context, Error};
+use crate::cache::{self, Queue, Reader};
+use crate::context::{CONCURRENCY, Context, DEBOUNCE, Error};
 use crate::experiments::ExperimentObject as _;
 use crate::guarded::Guarded;
 use crate::objects::{self, RESYNC, RETRY};
+use crate::revisions::Revision;
 use object::PolicyObject;
-use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL};
 
 /// On a policy: its revisions go before it does.
 const FINALIZER: &str = "proviso.dev/revisions";
 
 /// Follows the policies of one kind until it is dropped.
 pub(crate) async fn run<K: PolicyObject>(context: Arc<Context>) {
-    let client = context.client.clone();
-    let changes = objects::watching();
-    let ours = changes.clone().labels(POLICY_LABEL);
-    let controller = Controller::new(Api::<Guarded<K>>::all(client.clone()), changes.clone());
-    let policies = controller.store();
-    controller
-        .reconcile_all_on(authority::changes(context.authority.clone()))
-        .watches(
-            Api::<Guarded<PolicyRevision>>::namespaced(client.clone(), &context.namespace),
-            changes.clone(),
-            of_revision(policies.clone()),
-        )
-        .watches(Api::<Guarded<K::Experiment>>::all(client.clone()), changes.clone(), of_experiment::<K>)
-        .watches(
-            Api::<Pod>::namespaced(client.clone(), &context.namespace),
-            changes.labels(SERVER_LABEL),
-            of_pod(policies.clone()),
-        )
-        .watches(Api::<ValidatingWebhookConfiguration>::all(client.clone()), ours.clone(), of_label(policies.clone()))
-        .watches(Api::<MutatingWebhookConfiguration>::all(client), ours, of_label(policies))
-        .run(reconcile::<K>, on_error::<K>, context)
+    let caches = &context.caches;
+    let policies = K::cache(caches).reader();
+    let queue = Queue::new();
+    queue
+        .add_on(K::cache(caches), |policy| vec![ObjectRef::from_obj(policy)])
+        .add_on(&caches.revisions, of_revision(policies.clone()))
+        .add_on(K::Experiment::cache(caches), |experiment| of_experiment::<K>(experiment).into_iter().collect())
+        .add_on(&caches.pods, of_pod(policies.clone()))
+        .add_on(&caches.validating, of_label(policies.clone()))
+        .add_on(&caches.mutating, of_label(policies.clone()));
+    let queue = queue.stream(policies.store(), authority::changes(context.authority.clone()));
+    caches.listed().await;
+    let config = controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
+    let reconcile = |policy, context| Box::pin(reconcile::<K>(policy, context));
+    applier(reconcile, on_error::<K>, Arc::clone(&context), policies.store(), queue, config)
         // Each error was reported where it came up.
         .for_each(|_| std::future::ready(()))
         .await;
 }
 
-/// The policy that a revision is of; by name, since it may stand in the way of another policy's. What becomes of candidates
-/// is nothing to it.
+/// The policy of a revision, by its name: the revision may stand in the way of a policy of the same name. Candidate revisions do
+/// not trigger a reconcile.
 fn of_revision<K: PolicyObject>(
-    policies: Store<Guarded<K>>,
-) -> impl Fn(Guarded<PolicyRevision>) -> Option<ObjectRef<Guarded<K>>> {
+    policies: Reader<Guarded<K>>,
+) -> impl Fn(&Guarded<Revision>) -> Vec<ObjectRef<Guarded<K>>> {
     let of_label = of_label(policies);
     move |revision| {
         let Ok(known) = &revision.0 else { return of_label(revision) };
-        let policy = &known.spec.policy_ref;
-        let reference = ObjectRef::new(&policy.name);
-        let reference = policy.namespace.as_deref().map_or(reference.clone(), |namespace| reference.within(namespace));
-        (policy.kind == K::KIND && known.spec.role == RevisionRole::Live).then_some(reference)
+        let policy = &known.policy_ref;
+        let is_ours = policy.kind == K::KIND && known.role == RevisionRole::Live;
+        is_ours.then(|| cache::reference(&policy.name, policy.namespace.as_deref())).into_iter().collect()
     }
 }
 
 /// The policy that waits for the end of an experiment.
-fn of_experiment<K: PolicyObject>(experiment: Guarded<K::Experiment>) -> Option<ObjectRef<Guarded<K>>> {
-    let going = experiment.0.ok().filter(|it| it.meta().deletion_timestamp.is_some())?;
-    let reference = ObjectRef::new(&going.spec().policy_ref.name);
-    Some(going.namespace().map_or(reference.clone(), |namespace| reference.within(&namespace)))
+fn of_experiment<K: PolicyObject>(experiment: &Guarded<K::Experiment>) -> Option<ObjectRef<Guarded<K>>> {
+    let going = experiment.0.as_ref().ok().filter(|it| it.meta().deletion_timestamp.is_some())?;
+    Some(cache::reference(&going.spec().policy_ref.name, going.namespace().as_deref()))
 }
 
 /// The policies of a pod's policy server.
-fn of_pod<K: PolicyObject>(policies: Store<Guarded<K>>) -> impl Fn(Pod) -> Vec<ObjectRef<Guarded<K>>> {
+fn of_pod<K: PolicyObject>(policies: Reader<Guarded<K>>) -> impl Fn(&Pod) -> Vec<ObjectRef<Guarded<K>>> {
     move |pod| {
         let server = pod.labels().get(SERVER_LABEL).cloned().unwrap_or_default();
         let of_server = |policy: &Guarded<K>| policy.0.as_ref().is_ok_and(|it| it.spec().policy_server == server);
-        policies
-            .state()
-            .iter()
-            .filter(|policy| of_server(policy))
-            .map(|policy| ObjectRef::from_obj(&**policy))
-            .collect()
+        policies.store().state_filter(of_server).iter().map(|policy| ObjectRef::from_obj(&**policy)).collect()
     }
 }
 
 /// The policy that an object was made for.
-fn of_label<K: PolicyObject, W: Resource>(policies: Store<Guarded<K>>) -> impl Fn(W) -> Option<ObjectRef<Guarded<K>>> {
-    move |object| {
-        let uid = object.labels().get(POLICY_LABEL)?.clone();
-        policies.find(|policy| policy.uid().as_ref() == Some(&uid)).map(|policy| ObjectRef::from_obj(&*policy))
-    }
+fn of_label<K: PolicyObject, W: Resource>(policies: Reader<Guarded<K>>) -> impl Fn(&W) -> Vec<ObjectRef<Guarded<K>>> {
+    move |object| object.labels().get(POLICY_LABEL).map(|uid| policies.references(uid)).unwrap_or_default()
 }
 
 async fn reconcile<K: PolicyObject>(policy: Arc<Guarded<K>>, context: Arc<Context>) -> Result<Action, Error> {
@@ -121,7 +105,7 @@ async fn reconcile<K: PolicyObject>(policy: Arc<Guarded<K>>, context: Arc<Contex
         // The change comes back as an event.
         return Ok(Action::await_change());
     }
-    let seen = observe::Seen::fetch(&*policy, &context).await?;
+    let seen = observe::Seen::read(&*policy, &context).await?;
     if policy.0.is_err() && !is_deleted {
         // What it asks for cannot be told. Until it can, what answers goes on.
         apply::keep(&*policy, &seen, &context).await?;

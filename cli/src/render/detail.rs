@@ -224,7 +224,7 @@ Generation 8, step by step
 STEP                      STATE    FOR  WHAT
 Taken up by the operator  done     40m  there is a revision of this generation
 Program prepared          failed   40m  CompileError
-Loaded by every replica   waiting  40m  0 of 2 Ready replicas serve it
+Loaded by every replica   waiting  40m  not every Ready replica has loaded it
 Answering requests        waiting  40m  not yet; generation 7 goes on answering
 
 Replicas of generation 8 (newest)

@@ -292,7 +292,7 @@ async fn previews_are_started_stopped_and_committed_by_the_aggregated_api() -> R
     stage.loading("stricter").await?;
     let said = stage.proviso(&[wait.as_slice(), &["--timeout", "0s"]].concat()).await?;
     ensure!(
-        said.code == Some(1) && said.out.contains("1 of 2 Ready replicas have loaded it (1/2 replicas)"),
+        said.code == Some(1) && said.out.contains("not every Ready replica has loaded it (1/2 replicas)"),
         "{said:?}"
     );
     ensure!(actions.next().await? == start);

@@ -194,7 +194,7 @@ impl Stage {
     pub async fn loading(&self, name: &str) -> Result<()> {
         let mut status = previewing(0);
         status["replicas"] = json!({"ready": 1, "total": 2, "summary": "1/2"});
-        let message = "1 of 2 Ready replicas have loaded it";
+        let message = "not every Ready replica has loaded it";
         status["conditions"][2] = condition("Previewing", "False", "Loading", message, 1);
         self.experiment_status(name, status).await.map(drop)
     }
@@ -256,7 +256,7 @@ pub fn active(generation: i64) -> Value {
         "conditions": [
             condition("Scheduled", "True", "RevisionCreated", "there is a revision of this generation", generation),
             condition("Initialized", "True", "Prepared", "", generation),
-            condition("Ready", "True", "Loaded", "1 of 1 Ready replicas serve it", generation),
+            condition("Ready", "True", "Loaded", "every Ready replica has loaded it", generation),
             condition("Live", "True", "Live", "requests are answered by it", generation),
         ],
     })
@@ -269,7 +269,7 @@ pub fn failed(generation: i64, live: i64) -> Value {
         "conditions": [
             condition("Scheduled", "True", "RevisionCreated", "there is a revision of this generation", generation),
             condition("Initialized", "False", "CompileError", MESSAGE, generation),
-            condition("Ready", "False", "NotInitialized", "0 of 1 Ready replicas serve it", generation),
+            condition("Ready", "False", "NotInitialized", "not every Ready replica has loaded it", generation),
             condition("Live", "False", "NotInitialized", "not yet; generation 1 goes on answering", generation),
         ],
     })

@@ -76,7 +76,7 @@ impl Admission {
         let server = &spec.policy.policy_server;
         // Of no generation that there is: only what it covers matters.
         let asked = Asked { policy, experiment, uid: "", generation: 1, server };
-        let wanted = preview_webhook(&asked, (&spec.policy, admission), (&self.namespace, ""));
+        let wanted = preview_webhook(&asked, admission, (&self.namespace, ""));
         self.webhook_refusal(experiment, "spec.policy", &wanted).await
     }
 
@@ -100,7 +100,7 @@ impl Admission {
 
 /// The experiments of a policy that are there to stay.
 async fn names<K: ExperimentObject>(client: &Client, namespace: &str, policy: &str) -> kube::Result<Vec<String>> {
-    let all = cascade::of::<K>(client, namespace, policy).await?;
+    let all = cascade::list::<K>(client, namespace, policy).await?;
     Ok(all.iter().filter(|it| it.meta().deletion_timestamp.is_none()).map(ResourceExt::name_any).collect())
 }
 

@@ -17,8 +17,8 @@ use super::observe::Seen;
 use super::{FINALIZER, build};
 use crate::context::{Context, Error};
 use crate::guarded::Guarded;
-use crate::objects::{self, apply, ignore_gone};
-use crate::policies::apply::webhook;
+use crate::objects::{self, ignore_gone};
+use crate::policies::apply::apply_webhook;
 use crate::policies::object::id as id_of;
 
 /// Breaks off where the rest is to be decided anew.
@@ -58,7 +58,7 @@ pub(super) async fn decision<K: ExperimentObject>(
         && let (Ok(known), Some(policy), Some(session)) = (&experiment.0, &observed.policy, &observed.session)
     {
         let made_for = MadeFor { generation: session.generation, policy: policy.clone(), start: session.start.clone() };
-        let generation = seen.policy.as_ref().and_then(|policy| kube::Resource::meta(policy).generation);
+        let generation = seen.policy.as_ref().and_then(|policy| kube::Resource::meta(&**policy).generation);
         let generation = generation.ok_or(Error::Incomplete("generation"))?;
         let candidate = build::candidate(known, &made_for, generation, &context.namespace)?;
         match revisions.create(&PostParams::default(), &candidate).await {
@@ -66,7 +66,7 @@ pub(super) async fn decision<K: ExperimentObject>(
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 forget_namesake(&candidate, &revisions).await?;
             }
-            result => drop(result?),
+            result => context.caches.revisions.observe(Guarded(Ok(result?))),
         }
     }
     if decision.is_gone {
@@ -108,7 +108,8 @@ async fn change_state<K: ExperimentObject>(experiment: &K, change: Change, conte
         "metadata": {"resourceVersion": experiment.resource_version()}, "status": {"previewMetadata": after},
     });
     let api = object::api::<K>(&context.client, experiment);
-    api.patch_status(&experiment.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+    let patched = api.patch_status(&experiment.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+    K::cache(&context.caches).observe(patched);
     Ok(context.publish(experiment, told).await?)
 }
 
@@ -134,8 +135,9 @@ async fn switch<K: ExperimentObject>(
         return Ok(());
     }
     let (Ok(known), Some(policy)) = (&experiment.0, &observed.policy) else { return Ok(()) };
-    let spec = &known.spec().policy;
-    let Some(admission) = &spec.admission else { return Err(Error::Incomplete("spec.policy.admission")) };
+    let Some(admission) = &known.spec().policy.admission else {
+        return Err(Error::Incomplete("spec.policy.admission"));
+    };
     let bundle = context.bundle().ok_or(Error::NoAuthority)?;
     let asked = build::Asked {
         policy: &object::policy_id(experiment, &known.spec().policy_ref.name)?,
@@ -144,6 +146,6 @@ async fn switch<K: ExperimentObject>(
         generation: observed.generation,
         server: &policy.server,
     };
-    let wanted = build::preview_webhook(&asked, (spec, admission), (&context.namespace, &bundle));
-    Ok(webhook(&wanted, &apply(), &context.client).await?)
+    let wanted = build::preview_webhook(&asked, admission, (&context.namespace, &bundle));
+    apply_webhook(&wanted, seen.webhook.as_deref(), &context.caches.validating, context).await
 }

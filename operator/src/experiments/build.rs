@@ -3,9 +3,7 @@
 use kube::ResourceExt as _;
 use proviso_core::experiment::rollout::MadeFor;
 use proviso_core::{PolicyId, PreviewEndpoint};
-use proviso_crds::{
-    Admission, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedExperiment, RevisedPolicy, RevisionRole,
-};
+use proviso_crds::{Admission, PolicyRevision, PolicyRevisionSpec, RevisedExperiment, RevisedPolicy, RevisionRole};
 use serde_json::{Value, json};
 
 use super::object::ExperimentObject;
@@ -70,20 +68,15 @@ pub(crate) struct Asked<'a> {
     pub server: &'a str,
 }
 
-/// The webhook configuration that asks an experiment. It is that of a policy with this spec, but nobody waits for it and it
-/// stops nobody.
-pub(crate) fn preview_webhook(
-    asked: &Asked<'_>,
-    (spec, admission): (&PolicySpec, &Admission),
-    (namespace, bundle): (&str, &str),
-) -> Value {
+/// The webhook configuration that asks an experiment. It covers the requests that a policy with this section would cover, but
+/// nobody waits for it and it stops nobody.
+pub(crate) fn preview_webhook(asked: &Asked<'_>, admission: &Admission, (namespace, bundle): (&str, &str)) -> Value {
     let path = PreviewEndpoint {
         policy: asked.policy.clone(),
         experiment: asked.experiment.name().to_owned(),
         generation: asked.generation.try_into().unwrap_or_default(),
     };
-    let spec = PolicySpec { policy_server: asked.server.to_owned(), ..spec.clone() };
-    let mut wanted = webhook(asked.policy, "", asked.generation, (&spec, admission), (namespace, bundle));
+    let mut wanted = webhook(asked.policy, "", asked.generation, (asked.server, admission), (namespace, bundle));
     wanted["kind"] = "ValidatingWebhookConfiguration".into();
     wanted["metadata"] = json!({"name": webhook_name(asked.experiment), "labels": {EXPERIMENT_LABEL: asked.uid}});
     let only = &mut wanted["webhooks"][0];

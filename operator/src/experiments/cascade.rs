@@ -1,22 +1,37 @@
-//! The experiments of one policy: they go with it.
+//! The experiments of one policy: they are deleted with it.
+
+use std::sync::Arc;
 
 use kube::api::{DeleteParams, ListParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, Resource, ResourceExt as _};
 
 use super::object::ExperimentObject;
+use crate::cache::experiments_of;
+use crate::context::Context;
+use crate::guarded::Guarded;
 use crate::objects::ignore_gone;
 
-/// Those that can be read, in any order.
-pub(crate) async fn of<K: ExperimentObject>(client: &Client, namespace: &str, policy: &str) -> kube::Result<Vec<K>> {
+/// The experiments that can be read, from the cache.
+pub(super) fn of<K: ExperimentObject>(
+    policy: &str,
+    namespace: Option<&str>,
+    context: &Context,
+) -> Vec<Arc<Guarded<K>>> {
+    K::cache(&context.caches).reader().by_key(&experiments_of(policy, namespace))
+}
+
+/// The experiments that can be read, from the API server: for replicas of the operator that have no caches.
+pub(crate) async fn list<K: ExperimentObject>(client: &Client, namespace: &str, policy: &str) -> kube::Result<Vec<K>> {
     let all = K::all(client, namespace).list(&ListParams::default()).await?;
     let known = all.items.into_iter().filter_map(|experiment| experiment.0.ok());
     Ok(known.filter(|experiment| experiment.spec().policy_ref.name == policy).collect())
 }
 
-/// Deletes them; whether none is left.
-pub(crate) async fn delete<K: ExperimentObject>(client: &Client, namespace: &str, policy: &str) -> kube::Result<bool> {
-    let experiments = of::<K>(client, namespace, policy).await?;
-    let api = K::all(client, namespace);
+/// Deletes the experiments of a policy. Returns whether none is left.
+pub(crate) async fn delete<K: ExperimentObject>(policy: &impl Resource, context: &Context) -> kube::Result<bool> {
+    let namespace = policy.namespace();
+    let experiments = of::<K>(&policy.name_any(), namespace.as_deref(), context);
+    let api = K::all(&context.client, &namespace.unwrap_or_default());
     for experiment in experiments.iter().filter(|it| it.meta().deletion_timestamp.is_none()) {
         ignore_gone(api.delete(&experiment.name_any(), &DeleteParams::default()).await)?;
     }

@@ -1,7 +1,5 @@
 //! What the two kinds of experiments have in common.
 
-use std::fmt::Debug;
-
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_core::PolicyId;
 use proviso_core::policy_id::PolicyIdError;
@@ -11,12 +9,11 @@ use proviso_crds::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::cache::{Cache, Caches, Keyed};
 use crate::guarded::Guarded;
 use crate::policies::object::PolicyObject;
 
-pub(crate) trait ExperimentObject:
-    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize + Send + Sync + 'static
-{
+pub(crate) trait ExperimentObject: Keyed<Sent = Self> + DeserializeOwned + Serialize {
     /// What they are experiments of.
     type Policy: PolicyObject;
 
@@ -26,6 +23,8 @@ pub(crate) trait ExperimentObject:
 
     /// For the objects in this namespace, if the kind has any.
     fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>>;
+
+    fn cache(caches: &Caches) -> &Cache<Guarded<Self>>;
 }
 
 /// The id of the policy with this name in the scope of an object.
@@ -52,6 +51,10 @@ impl ExperimentObject for PolicyExperiment {
     fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>> {
         Api::namespaced(client.clone(), namespace)
     }
+
+    fn cache(caches: &Caches) -> &Cache<Guarded<Self>> {
+        &caches.experiments
+    }
 }
 
 impl ExperimentObject for ClusterPolicyExperiment {
@@ -67,5 +70,9 @@ impl ExperimentObject for ClusterPolicyExperiment {
 
     fn all(client: &Client, _: &str) -> Api<Guarded<Self>> {
         Api::all(client.clone())
+    }
+
+    fn cache(caches: &Caches) -> &Cache<Guarded<Self>> {
+        &caches.cluster_experiments
     }
 }

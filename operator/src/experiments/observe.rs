@@ -1,15 +1,15 @@
 //! What there is in the cluster about one experiment.
 
-use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT, EXPERIMENT_LABEL, POLICY_LABEL, SERVER_LABEL};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
-use kube::{Api, Resource as _, ResourceExt};
+use kube::{Resource as _, ResourceExt as _};
 use proviso_core::experiment::rollout::{COMMIT_WITHIN, Candidate, MadeFor, Observed, Policy, Session};
-use proviso_crds::{PolicyRevision, PreviewState, RevisedExperiment};
+use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT};
+use proviso_crds::{Admission, PreviewState, RevisedExperiment};
 
 use super::build::{START, webhook_name};
 use super::cascade;
@@ -18,70 +18,58 @@ use crate::context::{Context, Error};
 use crate::guarded::{Guarded, Malformed};
 use crate::policies::object::{PolicyObject, id as id_of};
 use crate::policies::observe::{is_marked_live, outcome, ready_pods, replica};
+use crate::revisions::Revision;
 
 pub(super) struct Seen<K: ExperimentObject> {
     /// None if there is none, and if it cannot be told which.
-    pub policy: Option<Guarded<K::Policy>>,
+    pub policy: Option<Arc<Guarded<K::Policy>>>,
     /// The revision of the policy that is live.
-    pub live: Option<PolicyRevision>,
-    pub candidates: Vec<PolicyRevision>,
+    pub live: Option<Revision>,
+    pub candidates: Vec<Revision>,
     /// Candidates that cannot be read.
     malformed: Vec<Malformed>,
-    pub webhook: Option<ValidatingWebhookConfiguration>,
+    pub webhook: Option<Arc<ValidatingWebhookConfiguration>>,
     /// How many older experiments the policy has.
     older: usize,
-    /// Of all policy servers.
-    pods: Vec<Pod>,
+    /// The pods of all policy servers.
+    pods: Vec<Arc<Pod>>,
 }
 
 impl<K: ExperimentObject> Seen<K> {
-    pub async fn fetch(experiment: &Guarded<K>, context: &Context) -> Result<Self, Error> {
-        let client = &context.client;
+    pub async fn read(experiment: &Guarded<K>, context: &Context) -> Result<Self, Error> {
+        let caches = &context.caches;
         let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
-        let of_experiment = ListParams::default().labels(&format!("{EXPERIMENT_LABEL}={uid}"));
-        let of_servers = ListParams::default().labels(SERVER_LABEL);
-        let revisions = Api::<Guarded<PolicyRevision>>::namespaced(client.clone(), &context.namespace);
-        let pods = Api::<Pod>::namespaced(client.clone(), &context.namespace);
-        let (webhooks, webhook) = (Api::all(client.clone()), webhook_name(&id_of(experiment)?));
-        let (candidates, pods, webhook) =
-            tokio::try_join!(revisions.list(&of_experiment), pods.list(&of_servers), webhooks.get_opt(&webhook),)?;
-        let (candidates, malformed) = context.reports.sort(candidates.items).await;
-        let mut seen = Self { policy: None, live: None, candidates, malformed, webhook, older: 0, pods: pods.items };
+        let (candidates, malformed) = context.reports.sort(caches.revisions.reader().by_key(&uid)).await;
+        let webhook = caches.validating.reader().get(&webhook_name(&id_of(experiment)?), None);
+        let pods = caches.pods.reader().store().state();
+        let mut seen = Self { policy: None, live: None, candidates, malformed, webhook, older: 0, pods };
         if let Ok(known) = &experiment.0 {
-            seen.fetch_policy(known, &revisions, context).await?;
+            seen.read_policy(known, context).await;
         }
         Ok(seen)
     }
 
-    async fn fetch_policy(
-        &mut self,
-        experiment: &K,
-        revisions: &Api<Guarded<PolicyRevision>>,
-        context: &Context,
-    ) -> Result<(), Error> {
-        let namespace = experiment.namespace().unwrap_or_default();
+    async fn read_policy(&mut self, experiment: &K, context: &Context) {
         let name = &experiment.spec().policy_ref.name;
-        let policies = K::Policy::all(&context.client, &namespace);
-        let found = policies.get_opt(name).await?;
+        let policies = K::Policy::cache(&context.caches).reader();
+        let found = policies.get(name, experiment.namespace().as_deref());
         // One that is being deleted takes its experiments with it.
         self.policy = found.filter(|policy| policy.meta().deletion_timestamp.is_none());
-        if let Some(uid) = self.policy.as_ref().and_then(ResourceExt::uid) {
-            let of_policy = ListParams::default().labels(&format!("{POLICY_LABEL}={uid}"));
-            let (of_policy, _) = context.reports.sort(revisions.list(&of_policy).await?.items).await;
+        if let Some(uid) = self.policy.as_ref().and_then(|policy| policy.uid()) {
+            let (of_policy, _) = context.reports.sort(context.caches.revisions.reader().by_key(&uid)).await;
             self.live = of_policy.into_iter().find(is_marked_live);
         }
-        let age = |it: &K| (it.creation_timestamp(), it.uid());
-        let siblings = cascade::of::<K>(&context.client, &namespace, name).await?;
+        let own = (experiment.creation_timestamp(), experiment.uid());
+        let siblings = cascade::of::<K>(name, experiment.namespace().as_deref(), context);
         let counted = siblings.iter().filter(|it| it.meta().deletion_timestamp.is_none());
-        self.older = counted.filter(|it| age(it) < age(experiment)).count();
-        Ok(())
+        self.older = counted.filter(|it| (it.creation_timestamp(), it.uid()) < own).count();
     }
 
     /// The same, as far as it matters to a decision.
     pub fn observed(&self, experiment: &Guarded<K>, now: Timestamp) -> Observed {
         let known = experiment.0.as_ref().ok();
         let preview = known.and_then(|known| known.status()?.preview_metadata.clone());
-        let policy = self.policy.as_ref().and_then(|policy| self.of_policy(policy));
+        let policy = self.policy.as_deref().and_then(|policy| self.of_policy(policy));
         let server = policy.as_ref().map(|policy| policy.server.clone());
         let malformed = self.malformed.iter().map(|it| Candidate {
             name: it.metadata.name.clone().unwrap_or_default(),
@@ -111,7 +99,7 @@ impl<K: ExperimentObject> Seen<K> {
 
     /// Who answers for the policy now, and not only once its newest generation is live.
     fn of_policy(&self, policy: &Guarded<K::Policy>) -> Option<Policy> {
-        let live = self.live.as_ref().map(|live| &live.spec.policy_server);
+        let live = self.live.as_ref().map(|live| &live.policy_server);
         let server = live.or(policy.0.as_ref().ok().map(|known| &known.spec().policy_server))?;
         Some(Policy { uid: policy.uid()?, server: server.clone() })
     }
@@ -119,8 +107,8 @@ impl<K: ExperimentObject> Seen<K> {
     /// Whether every request about which the experiment says anything comes with a call of what is live.
     fn rides(&self, experiment: &K) -> bool {
         let spec = &experiment.spec().policy;
-        let reach = |spec: &proviso_crds::PolicySpec| spec.admission.as_ref().map(proviso_crds::Admission::reach);
-        !spec.enabled || self.live.as_ref().is_some_and(|live| reach(&live.spec.data) == reach(spec))
+        let reach = |admission: &Option<Admission>| admission.as_ref().map(Admission::reach);
+        !spec.enabled || self.live.as_ref().is_some_and(|live| reach(&live.admission) == reach(&spec.admission))
     }
 
     fn is_committed(&self, experiment: &Guarded<K>) -> bool {
@@ -138,13 +126,13 @@ fn age(since: &str, now: Timestamp) -> Duration {
     now.duration_since(since).try_into().unwrap_or_default()
 }
 
-fn candidate(revision: &PolicyRevision) -> Candidate {
-    let status = revision.status.clone().unwrap_or_default();
+fn candidate(revision: &Revision) -> Candidate {
+    let status = &revision.status;
     let initialized = status.conditions.iter().find(|condition| condition.type_ == "Initialized");
-    let (policy, server) = (&revision.spec.policy_ref, &revision.spec.policy_server);
+    let (policy, server) = (&revision.policy_ref, &revision.policy_server);
     Candidate {
         name: revision.name_any(),
-        made_for: revision.spec.experiment_ref.as_ref().map(|experiment| MadeFor {
+        made_for: revision.experiment_ref.as_ref().map(|experiment| MadeFor {
             generation: experiment.generation,
             policy: Policy { uid: policy.uid.clone(), server: server.clone() },
             start: revision.annotations().get(START).cloned().unwrap_or_default(),

@@ -18,6 +18,7 @@ use super::object::{self, ExperimentObject};
 use super::observe::Seen;
 use crate::context::{Context, Error};
 use crate::objects;
+use crate::revisions::NOT_LOADED;
 
 /// The conditions of an experiment.
 const TYPES: [ConditionType; 3] = [ConditionType::Accepted, ConditionType::Initialized, ConditionType::Previewing];
@@ -58,7 +59,8 @@ pub(super) async fn write<K: ExperimentObject>(
     }
     let ours = ExperimentStatus { preview_metadata: None, ..status.clone() };
     let api = object::api::<K>(&context.client, experiment);
-    api.patch_status(&experiment.name_any(), &objects::apply(), &Patch::Apply(status_patch::<K>(&ours))).await?;
+    let patch = Patch::Apply(status_patch::<K>(&ours));
+    K::cache(&context.caches).observe(api.patch_status(&experiment.name_any(), &objects::apply(), &patch).await?);
     Ok(later)
 }
 
@@ -80,7 +82,7 @@ fn status<K: ExperimentObject>(
         .map(|(type_, step)| step.into_condition(type_, &known.conditions, Some(generation), now));
     let is_previewed = !matches!(decision.progress, Progress::NotAccepted | Progress::NotStarted | Progress::Suspended);
     let (ready, total) = (decision.ready, decision.total);
-    let live = seen.live.as_ref().map(|live| &live.spec.policy_ref);
+    let live = seen.live.as_ref().map(|live| &live.policy_ref);
     Ok(ExperimentStatus {
         etag: Some(etag(&uid, generation)),
         live_etag: live.map(|live| etag(&live.uid, live.generation)),
@@ -101,11 +103,11 @@ fn report<K: ExperimentObject>(known: &ExperimentStatus, seen: &Seen<K>, generat
     let session = known.preview_metadata.as_ref().filter(|session| session.generation == generation)?;
     let start = session.start_time.0.to_string();
     let of_session = seen.candidates.iter().find(|candidate| {
-        let of = candidate.spec.experiment_ref.as_ref().map(|it| it.generation);
+        let of = candidate.experiment_ref.as_ref().map(|it| it.generation);
         of == Some(generation) && candidate.annotations().get(START) == Some(&start)
     });
     if let Some(candidate) = of_session {
-        let replicas = candidate.status.iter().flat_map(|status| &status.replicas);
+        let replicas = candidate.status.replicas.iter();
         return Some(PreviewReport::sum(replicas.filter_map(|it| it.preview.as_ref()), &session.start_time));
     }
     match &known.divergence {
@@ -142,24 +144,24 @@ fn steps<K: ExperimentObject>(
         let reason = Reason::new(reason);
         (State::unknown(reason.clone(), message), State::no(reason, message))
     };
-    let loaded = format!("{} of {} Ready replicas have loaded it", decision.ready, decision.total);
     let (initialized, previewing) = match &decision.progress {
         Progress::NotAccepted => idle("NotAccepted", &accepted.message),
         Progress::NotStarted => idle("NotStarted", "it was not started, and spec.autoStart is false"),
         Progress::Suspended => idle("Suspended", &format!("generation {generation} is not started")),
-        Progress::Initializing => {
-            (State::unknown(reasons::PREPARING, "the policy server is at work"), State::no(reasons::PREPARING, loaded))
-        }
+        Progress::Initializing => (
+            State::unknown(reasons::PREPARING, "the policy server is at work"),
+            State::no(reasons::PREPARING, NOT_LOADED),
+        ),
         Progress::InitializationFailed(failure) => {
             (failure.clone().into(), State::no(reasons::NOT_INITIALIZED, "it does not work"))
         }
         Progress::NoReplicas => {
             (initialized(), State::no(reasons::NO_REPLICAS, "no replica of the policy server is Ready"))
         }
-        Progress::Loading => (initialized(), State::no(reasons::LOADING, loaded)),
+        Progress::Loading => (initialized(), State::no(reasons::LOADING, NOT_LOADED)),
         Progress::LoadingFailed(replicas) => {
             let causes = replicas.iter().map(|(pod, failure)| format!("{pod}: {failure}"));
-            let message = format!("{loaded}; {}", causes.collect::<Vec<_>>().join("; "));
+            let message = format!("{NOT_LOADED}; {}", causes.collect::<Vec<_>>().join("; "));
             (initialized(), State::no(reasons::LOADING_FAILED, message))
         }
         Progress::Previewing => (initialized(), State::yes(Reason::new("Previewing"), how(decision, seen))),

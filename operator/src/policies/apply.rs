@@ -9,16 +9,21 @@ use proviso_core::rollout::{Decision, Observed};
 use proviso_crds::conditions::{reasons, status_patch};
 use proviso_crds::names::{POLICY_LABEL, field_managers};
 use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyRevision};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::FINALIZER;
 use super::build::{self, webhook_name};
 use super::object::{self, PolicyObject};
 use super::observe::{Seen, named};
+use crate::cache::{Cache, Cached};
 use crate::context::{Context, Error};
+use crate::diff;
 use crate::experiments::cascade;
 use crate::guarded::Guarded;
 use crate::objects::{self, apply, ignore_gone};
+use crate::revisions::{self, Revision};
 
 /// Goes on with what answers, whatever the policy may say now.
 pub(super) async fn keep<O: Resource>(policy: &O, seen: &Seen, context: &Context) -> Result<(), Error> {
@@ -44,20 +49,21 @@ pub(super) async fn decision<K: PolicyObject>(
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 forget_namesake(&revision, context).await?;
             }
-            result => drop(result?),
+            result => context.caches.revisions.observe(Guarded(Ok(result?))),
         }
     }
     for (generations, enabled) in [(&decision.enable, true), (&decision.disable, false)] {
         for revision in of_generations(seen, generations) {
             let patch = Patch::Merge(json!({"spec": {"enabled": enabled}}));
-            revisions.patch(&revision.name_any(), &PatchParams::default(), &patch).await?;
+            let patched = revisions.patch(&revision.name_any(), &PatchParams::default(), &patch).await?;
+            context.caches.revisions.observe(Guarded(Ok(patched)));
         }
     }
     // Before the webhook moves: who starts again in between finds out how long the old one is to answer.
     for revision in &seen.revisions {
-        revision_status(revision, observed, decision, &revisions).await?;
+        revision_status(revision, observed, decision, &revisions, context).await?;
         for replica in seen.gone(revision) {
-            forget_replica(revision, replica, &revisions).await?;
+            forget_replica(revision, replica, &revisions, context).await?;
         }
     }
     if !decision.is_held {
@@ -67,9 +73,7 @@ pub(super) async fn decision<K: PolicyObject>(
         ignore_gone(revisions.delete(&name, &DeleteParams::default()).await)?;
     }
     // Whatever is left of it: an experiment of nothing says nothing.
-    let namespace = policy.namespace().unwrap_or_default();
-    let are_gone = observed.is_deleted
-        && cascade::delete::<K::Experiment>(&context.client, &namespace, &policy.name_any()).await?;
+    let are_gone = observed.is_deleted && cascade::delete::<K::Experiment>(policy, context).await?;
     if decision.is_gone && are_gone {
         objects::remove_finalizer(&object::api::<K>(&context.client, policy), policy, FINALIZER).await?;
     }
@@ -92,13 +96,13 @@ async fn forget_namesake(revision: &PolicyRevision, context: &Context) -> Result
     Ok(())
 }
 
-fn of_generations<'a>(seen: &'a Seen, generations: &[i64]) -> impl Iterator<Item = &'a PolicyRevision> {
-    seen.revisions.iter().filter(move |revision| generations.contains(&revision.spec.policy_ref.generation))
+fn of_generations<'a>(seen: &'a Seen, generations: &[i64]) -> impl Iterator<Item = &'a Revision> {
+    seen.revisions.iter().filter(move |revision| generations.contains(&revision.policy_ref.generation))
 }
 
 /// The names of the revisions that go. With a policy go also those of its own that nobody can read.
 fn to_delete<O: Resource>(policy: &O, seen: &Seen, decision: &Decision) -> Vec<String> {
-    let known = of_generations(seen, &decision.delete).map(PolicyRevision::name_any);
+    let known = of_generations(seen, &decision.delete).map(Revision::name_any);
     let malformed = seen.malformed.iter().filter(|revision| {
         decision.is_gone || named(policy, revision).is_some_and(|generation| decision.delete.contains(&generation))
     });
@@ -107,13 +111,14 @@ fn to_delete<O: Resource>(policy: &O, seen: &Seen, decision: &Decision) -> Vec<S
 
 /// Says which revision is live, and since when the others are not.
 async fn revision_status(
-    revision: &PolicyRevision,
+    revision: &Revision,
     observed: &Observed,
     decision: &Decision,
     revisions: &Api<PolicyRevision>,
+    context: &Context,
 ) -> Result<(), Error> {
-    let generation = revision.spec.policy_ref.generation;
-    let known = revision.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let generation = revision.policy_ref.generation;
+    let known = revision.status.conditions.as_slice();
     let was_live = known.condition(ConditionType::Live).is_some();
     let mut said = Vec::new();
     if decision.live == Some(generation) {
@@ -124,12 +129,10 @@ async fn revision_status(
         said.push((ConditionType::Live, state));
     }
     if generation == observed.generation {
-        let (ready, total) = (decision.ready, decision.total);
-        let message = format!("{ready} of {total} Ready replicas serve it");
-        let state = if total > 0 && ready == total {
-            ConditionState::yes(reasons::LOADED, message)
+        let state = if decision.total > 0 && decision.ready == decision.total {
+            ConditionState::yes(reasons::LOADED, revisions::LOADED)
         } else {
-            ConditionState::no(reasons::LOADING, message)
+            ConditionState::no(reasons::LOADING, revisions::NOT_LOADED)
         };
         said.push((ConditionType::Ready, state));
     }
@@ -140,20 +143,25 @@ async fn revision_status(
         return Ok(());
     }
     let status = status_patch::<PolicyRevision>(&json!({"conditions": conditions}));
-    revisions.patch_status(&revision.name_any(), &apply(), &Patch::Apply(status)).await?;
+    let patched = revisions.patch_status(&revision.name_any(), &apply(), &Patch::Apply(status)).await?;
+    context.caches.revisions.observe(Guarded(Ok(patched)));
     Ok(())
 }
 
 /// Takes away what a replica said that is no more: what it would apply if it had nothing to say.
 async fn forget_replica(
-    revision: &PolicyRevision,
+    revision: &Revision,
     replica: &str,
     revisions: &Api<PolicyRevision>,
+    context: &Context,
 ) -> Result<(), Error> {
     let mut nothing = status_patch::<PolicyRevision>(&json!({}));
     nothing["metadata"] = json!({"uid": revision.metadata.uid});
     let as_replica = PatchParams::apply(&field_managers::replica(replica)).force();
     let forgotten = revisions.patch_status(&revision.name_any(), &as_replica, &Patch::Apply(nothing)).await;
+    if let Ok(forgotten) = &forgotten {
+        context.caches.revisions.observe(Guarded(Ok(forgotten.clone())));
+    }
     Ok(ignore_gone(forgotten)?)
 }
 
@@ -165,16 +173,41 @@ async fn switch<O: Resource>(policy: &O, seen: &Seen, live: Option<i64>, context
         return if live.is_none() { remove(seen, true, true, &id, context).await } else { Ok(()) };
     };
     // What it says is the revision's, not the newest policy's.
-    let spec = &revision.spec.data;
-    let Some(admission) = &spec.admission else { return Err(Error::Incomplete("spec.admission")) };
-    let (generation, bundle) = (revision.spec.policy_ref.generation, context.bundle().ok_or(Error::NoAuthority)?);
-    let wanted = build::webhook(&id, &uid, generation, (spec, admission), (&context.namespace, &bundle));
+    let Some(admission) = &revision.admission else { return Err(Error::Incomplete("spec.admission")) };
+    let (generation, bundle) = (revision.policy_ref.generation, context.bundle().ok_or(Error::NoAuthority)?);
+    let server = &revision.policy_server;
+    let wanted = build::webhook(&id, &uid, generation, (server, admission), (&context.namespace, &bundle));
     // First the new one: a request may be asked about twice, never not at all.
-    webhook(&wanted, &apply(), &context.client).await?;
+    if admission.mutating {
+        apply_webhook(&wanted, seen.mutating.as_deref(), &context.caches.mutating, context).await?;
+    } else {
+        apply_webhook(&wanted, seen.validating.as_deref(), &context.caches.validating, context).await?;
+    }
     remove(seen, admission.mutating, !admission.mutating, &id, context).await
 }
 
-/// Applies what [`build::webhook`] built.
+/// Applies what [`build::webhook`] built, unless that would change nothing.
+pub(crate) async fn apply_webhook<W>(
+    wanted: &Value,
+    found: Option<&W>,
+    cache: &Cache<W>,
+    context: &Context,
+) -> Result<(), Error>
+where
+    W: Cached<Sent = W> + DeserializeOwned + Serialize,
+{
+    if let Some(found) = found
+        && diff::is_applied(wanted, &serde_json::to_value(found)?)
+    {
+        return Ok(());
+    }
+    let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
+    let applied = Api::<W>::all(context.client.clone()).patch(name, &apply(), &Patch::Apply(wanted)).await?;
+    cache.observe(applied);
+    Ok(())
+}
+
+/// Applies a webhook of either kind as the parameters say: to try it, for example.
 pub(crate) async fn webhook(wanted: &Value, how: &PatchParams, client: &Client) -> kube::Result<()> {
     let kind = wanted["kind"].as_str().unwrap_or_default();
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind));

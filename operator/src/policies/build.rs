@@ -6,14 +6,15 @@ use kube::ResourceExt as _;
 use proviso_core::{Action, Endpoint, PolicyId};
 use proviso_crds::names::{COMMITTED_EXPERIMENT, POLICY_LABEL, SERVER_LABEL};
 use proviso_crds::{
-    Admission, FailurePolicy, MatchPolicy, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedExperiment,
-    RevisedPolicy, RevisionRole,
+    Admission, FailurePolicy, MatchPolicy, PolicyRevision, PolicyRevisionSpec, RevisedExperiment, RevisedPolicy,
+    RevisionRole,
 };
 use serde_json::{Value, json};
 
 use super::object::{self, PolicyObject};
 use crate::context::Error;
 use crate::policy_servers::build::name;
+use crate::revisions::Revision;
 
 /// Of both kinds of webhook configurations.
 pub(super) fn webhook_name(policy: &PolicyId) -> String {
@@ -23,7 +24,7 @@ pub(super) fn webhook_name(policy: &PolicyId) -> String {
 /// The revision of the newest generation, after these.
 pub(super) fn revision<K: PolicyObject>(
     policy: &K,
-    before: &[PolicyRevision],
+    before: &[Revision],
     namespace: &str,
 ) -> Result<PolicyRevision, Error> {
     let generation = policy.meta().generation.ok_or(Error::Incomplete("generation"))?;
@@ -57,18 +58,18 @@ pub(super) fn revision<K: PolicyObject>(
 
 /// The experiment whose commit made this generation. The annotation stays on the policy; what it names was committed to the
 /// first generation that has it.
-fn committed<K: PolicyObject>(policy: &K, before: &[PolicyRevision]) -> Option<RevisedExperiment> {
+fn committed<K: PolicyObject>(policy: &K, before: &[Revision]) -> Option<RevisedExperiment> {
     let named = policy.annotations().get(COMMITTED_EXPERIMENT)?;
     let is_known = before.iter().any(|revision| revision.annotations().get(COMMITTED_EXPERIMENT) == Some(named));
     serde_json::from_str(named).ok().filter(|_| !is_known)
 }
 
-/// The webhook configuration that asks this generation, whose spec this is.
+/// The webhook configuration that asks this generation: the policy server that serves it, and the requests that it is about.
 pub(crate) fn webhook(
     policy: &PolicyId,
     uid: &str,
     generation: i64,
-    (spec, admission): (&PolicySpec, &Admission),
+    (server, admission): (&str, &Admission),
     (namespace, bundle): (&str, &str),
 ) -> Value {
     let generation = generation.try_into().ok();
@@ -109,7 +110,7 @@ pub(crate) fn webhook(
             "clientConfig": {
                 "service": {
                     "namespace": namespace,
-                    "name": name(&spec.policy_server),
+                    "name": name(server),
                     "port": 443,
                     "path": path,
                 },

@@ -1,7 +1,5 @@
 //! What the two kinds of policies have in common.
 
-use std::fmt::Debug;
-
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_core::PolicyId;
 use proviso_core::policy_id::PolicyIdError;
@@ -11,12 +9,11 @@ use proviso_crds::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::cache::{Cache, Caches, Keyed};
 use crate::experiments::ExperimentObject;
 use crate::guarded::Guarded;
 
-pub(crate) trait PolicyObject:
-    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize + Send + Sync + 'static
-{
+pub(crate) trait PolicyObject: Keyed<Sent = Self> + DeserializeOwned + Serialize {
     const KIND: PolicyKind;
 
     /// What its experiments are.
@@ -28,6 +25,8 @@ pub(crate) trait PolicyObject:
 
     /// For the objects in this namespace, if the kind has any.
     fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>>;
+
+    fn cache(caches: &Caches) -> &Cache<Guarded<Self>>;
 }
 
 /// The id of a policy, or of an experiment: its scope and its name, whatever else can be read of it.
@@ -56,6 +55,10 @@ impl PolicyObject for Policy {
     fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>> {
         Api::namespaced(client.clone(), namespace)
     }
+
+    fn cache(caches: &Caches) -> &Cache<Guarded<Self>> {
+        &caches.policies
+    }
 }
 
 impl PolicyObject for ClusterPolicy {
@@ -73,5 +76,9 @@ impl PolicyObject for ClusterPolicy {
 
     fn all(client: &Client, _: &str) -> Api<Guarded<Self>> {
         Api::all(client.clone())
+    }
+
+    fn cache(caches: &Caches) -> &Cache<Guarded<Self>> {
+        &caches.cluster_policies
     }
 }

@@ -1,5 +1,6 @@
 //! What there is in the cluster about one policy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,18 +9,18 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::api::ListParams;
-use kube::{Api, Resource, ResourceExt as _};
-use proviso_core::rollout::{Observed, Replica, Revision};
+use kube::{Resource, ResourceExt as _};
+use proviso_core::rollout::{self, Observed, Replica};
 use proviso_core::{Endpoint, Failure};
 use proviso_crds::conditions::{failure, reasons};
-use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, PolicyRevision, ReplicaStatus};
+use proviso_crds::names::{BREAK_GLASS, SERVER_LABEL};
+use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, ReplicaStatus};
 
 use super::build::webhook_name;
 use super::object::{self, PolicyObject};
 use crate::context::{Context, Error};
 use crate::guarded::{Guarded, Malformed};
-use proviso_crds::names::{BREAK_GLASS, POLICY_LABEL, SERVER_LABEL};
+use crate::revisions::Revision;
 
 /// A webhook configuration that is somebody's, for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,34 +31,27 @@ pub(super) struct BreakGlass {
 }
 
 pub(super) struct Seen {
-    pub revisions: Vec<PolicyRevision>,
+    pub revisions: Vec<Revision>,
     /// Revisions that cannot be read.
     pub malformed: Vec<Malformed>,
-    pub validating: Option<ValidatingWebhookConfiguration>,
-    pub mutating: Option<MutatingWebhookConfiguration>,
-    /// Of all policy servers.
-    pods: Vec<Pod>,
+    pub validating: Option<Arc<ValidatingWebhookConfiguration>>,
+    pub mutating: Option<Arc<MutatingWebhookConfiguration>>,
+    /// The pods of all policy servers.
+    pods: Vec<Arc<Pod>>,
 }
 
 impl Seen {
-    pub async fn fetch<O: Resource>(policy: &O, context: &Context) -> Result<Self, Error> {
-        let (client, name) = (&context.client, webhook_name(&object::id(policy)?));
+    pub async fn read<O: Resource>(policy: &O, context: &Context) -> Result<Self, Error> {
+        let (caches, name) = (&context.caches, webhook_name(&object::id(policy)?));
         let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
-        let of_policy = ListParams::default().labels(&format!("{POLICY_LABEL}={uid}"));
-        let of_servers = ListParams::default().labels(SERVER_LABEL);
-        let (revisions, pods) = (
-            Api::<Guarded<PolicyRevision>>::namespaced(client.clone(), &context.namespace),
-            Api::<Pod>::namespaced(client.clone(), &context.namespace),
-        );
-        let (validating, mutating) = (Api::all(client.clone()), Api::all(client.clone()));
-        let (revisions, pods, validating, mutating) = tokio::try_join!(
-            revisions.list(&of_policy),
-            pods.list(&of_servers),
-            validating.get_opt(&name),
-            mutating.get_opt(&name),
-        )?;
-        let (revisions, malformed) = context.reports.sort(revisions.items).await;
-        Ok(Self { revisions, malformed, validating, mutating, pods: pods.items })
+        let (revisions, malformed) = context.reports.sort(caches.revisions.reader().by_key(&uid)).await;
+        Ok(Self {
+            revisions,
+            malformed,
+            validating: caches.validating.reader().get(&name, None),
+            mutating: caches.mutating.reader().get(&name, None),
+            pods: caches.pods.reader().store().state(),
+        })
     }
 
     /// The same, as far as it matters to a decision.
@@ -65,7 +59,7 @@ impl Seen {
         let live = self.live();
         let spec = policy.0.as_ref().ok().map(PolicyObject::spec);
         let server = spec.map(|spec| &spec.policy_server);
-        let known = self.revisions.iter().map(|it| revision(it, live, now));
+        let known = self.revisions.iter().map(|it| observe(it, live, now));
         let unknown = self.malformed.iter().filter_map(|it| malformed(policy, it));
         Observed {
             generation: policy.meta().generation.unwrap_or_default(),
@@ -81,8 +75,8 @@ impl Seen {
     }
 
     /// The replicas that speak in a revision's status and are no more. A pod of the same name speaks for itself.
-    pub fn gone<'a>(&self, revision: &'a PolicyRevision) -> impl Iterator<Item = &'a str> {
-        let replicas = revision.status.iter().flat_map(|status| &status.replicas).map(|replica| replica.name.as_str());
+    pub fn gone<'a>(&self, revision: &'a Revision) -> impl Iterator<Item = &'a str> {
+        let replicas = revision.status.replicas.iter().map(|replica| replica.name.as_str());
         replicas.filter(|name| !self.pods.iter().any(|pod| pod.metadata.name.as_deref() == Some(name)))
     }
 
@@ -105,12 +99,12 @@ impl Seen {
         let validating = self.validating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
         let mutating = self.mutating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
         let asked = validating.chain(mutating).filter_map(generation).max();
-        asked.or_else(|| self.revisions.iter().find(|it| is_marked_live(it)).map(|it| it.spec.policy_ref.generation))
+        asked.or_else(|| self.revisions.iter().find(|it| is_marked_live(it)).map(|it| it.policy_ref.generation))
     }
 }
 
-pub(crate) fn is_marked_live(revision: &PolicyRevision) -> bool {
-    revision.status.as_ref().is_some_and(|status| status.conditions.is_true(ConditionType::Live))
+pub(crate) fn is_marked_live(revision: &Revision) -> bool {
+    revision.status.conditions.is_true(ConditionType::Live)
 }
 
 /// The generation that a webhook's path names.
@@ -119,13 +113,13 @@ fn generation(config: &WebhookClientConfig) -> Option<i64> {
     Endpoint::parse(path).ok()?.generation?.try_into().ok()
 }
 
-fn revision(revision: &PolicyRevision, live: Option<i64>, now: Timestamp) -> Revision {
-    let status = revision.status.clone().unwrap_or_default();
-    let generation = revision.spec.policy_ref.generation;
+fn observe(revision: &Revision, live: Option<i64>, now: Timestamp) -> rollout::Revision {
+    let status = &revision.status;
+    let generation = revision.policy_ref.generation;
     let was_live = status.conditions.condition(ConditionType::Live).filter(|_| live != Some(generation));
-    Revision {
+    rollout::Revision {
         generation,
-        is_enabled: revision.spec.enabled,
+        is_enabled: revision.enabled,
         initialized: status.conditions.condition(ConditionType::Initialized).and_then(outcome),
         replicas: status.replicas.iter().map(replica).collect(),
         replaced_for: was_live.map(|condition| match condition.status.as_str() {
@@ -143,10 +137,10 @@ pub(super) fn named(policy: &impl Resource, revision: &Malformed) -> Option<i64>
 }
 
 /// A revision of which nothing but its name is known: it does not work, and is let go like any other.
-fn malformed(policy: &impl Resource, revision: &Malformed) -> Option<Revision> {
+fn malformed(policy: &impl Resource, revision: &Malformed) -> Option<rollout::Revision> {
     let name = revision.metadata.name.as_deref().unwrap_or_default();
     let message = format!("its PolicyRevision is malformed: {}; delete {name}, and it is made again", revision.why);
-    Some(Revision {
+    Some(rollout::Revision {
         generation: named(policy, revision)?,
         is_enabled: true,
         initialized: Some(Err(Failure { reason: reasons::MALFORMED, message })),
@@ -166,7 +160,7 @@ pub(crate) fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {
 pub(crate) fn replica(status: &ReplicaStatus) -> Replica {
     let failure = || Failure { reason: status.reason.clone().into(), message: status.message.clone() };
     Replica {
-        pod: proviso_core::rollout::Pod { name: status.name.clone(), uid: status.pod_uid.clone() },
+        pod: rollout::Pod { name: status.name.clone(), uid: status.pod_uid.clone() },
         result: match status.ready {
             ConditionStatus::True => Some(Ok(())),
             ConditionStatus::False => Some(Err(failure())),
@@ -176,11 +170,12 @@ pub(crate) fn replica(status: &ReplicaStatus) -> Replica {
 }
 
 /// The Ready pods of this policy server.
-pub(crate) fn ready_pods(pods: &[Pod], server: &str) -> Vec<proviso_core::rollout::Pod> {
-    let of_server = |pod: &&Pod| pod.labels().get(SERVER_LABEL).is_some_and(|label| label == server) && is_ready(pod);
+pub(crate) fn ready_pods(pods: &[Arc<Pod>], server: &str) -> Vec<rollout::Pod> {
+    let of_server =
+        |pod: &&Arc<Pod>| pod.labels().get(SERVER_LABEL).is_some_and(|label| label == server) && is_ready(pod);
     pods.iter()
         .filter(of_server)
-        .filter_map(|pod| Some(proviso_core::rollout::Pod { name: pod.name_any(), uid: pod.uid()? }))
+        .filter_map(|pod| Some(rollout::Pod { name: pod.name_any(), uid: pod.uid()? }))
         .collect()
 }
 

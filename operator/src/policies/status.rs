@@ -16,6 +16,7 @@ use super::object::{self, PolicyObject};
 use super::observe::{BreakGlass, Seen};
 use crate::context::{Context, Error};
 use crate::objects;
+use crate::revisions::{LOADED, NOT_LOADED};
 
 /// The conditions of a policy.
 const TYPES: [ConditionType; 4] =
@@ -40,7 +41,8 @@ pub(super) async fn write<K: PolicyObject>(
         context.tell(policy, event).await;
     }
     let policies = object::api::<K>(&context.client, policy);
-    policies.patch_status(&policy.name_any(), &objects::apply(), &Patch::Apply(status_patch::<K>(&status))).await?;
+    let patch = Patch::Apply(status_patch::<K>(&status));
+    K::cache(&context.caches).observe(policies.patch_status(&policy.name_any(), &objects::apply(), &patch).await?);
     Ok(())
 }
 
@@ -103,25 +105,24 @@ fn steps(decision: &Decision, answering: &str) -> [ConditionState; 4] {
     use ConditionState as State;
     let scheduled = || State::yes(Reason::new("RevisionCreated"), "there is a revision of this generation");
     let initialized = || State::yes(reasons::PREPARED, "its program was compiled and accepted its settings");
-    let served = format!("{} of {} Ready replicas serve it", decision.ready, decision.total);
     let not_yet = |reason: Reason| State::no(reason, format!("not yet; {answering}"));
     match &decision.progress {
         Progress::Unscheduled => [
             scheduled(),
             State::unknown(reasons::PREPARING, "the policy server has not looked at it yet"),
-            State::no(reasons::PREPARING, served),
+            State::no(reasons::PREPARING, NOT_LOADED),
             not_yet(reasons::PREPARING),
         ],
         Progress::Initializing => [
             scheduled(),
             State::unknown(reasons::PREPARING, "the policy server is at work"),
-            State::no(reasons::PREPARING, served),
+            State::no(reasons::PREPARING, NOT_LOADED),
             not_yet(reasons::PREPARING),
         ],
         Progress::InitializationFailed(failure) => [
             scheduled(),
             failure.clone().into(),
-            State::no(reasons::NOT_INITIALIZED, served),
+            State::no(reasons::NOT_INITIALIZED, NOT_LOADED),
             not_yet(reasons::NOT_INITIALIZED),
         ],
         Progress::NoReplicas => [
@@ -131,19 +132,19 @@ fn steps(decision: &Decision, answering: &str) -> [ConditionState; 4] {
             not_yet(reasons::NO_REPLICAS),
         ],
         Progress::Loading => {
-            [scheduled(), initialized(), State::no(reasons::LOADING, served), not_yet(reasons::LOADING)]
+            [scheduled(), initialized(), State::no(reasons::LOADING, NOT_LOADED), not_yet(reasons::LOADING)]
         }
         Progress::LoadingFailed(replicas) => {
             let causes: Vec<_> = replicas.iter().map(|(pod, failure)| format!("{pod}: {failure}")).collect();
-            let message = format!("{served}; {}", causes.join("; "));
+            let message = format!("{NOT_LOADED}; {}", causes.join("; "));
             let failed = State::no(reasons::LOADING_FAILED, message);
             [scheduled(), initialized(), failed, not_yet(reasons::LOADING_FAILED)]
         }
         Progress::Held => {
-            [scheduled(), initialized(), State::yes(reasons::LOADED, served), not_yet(reasons::BREAK_GLASS)]
+            [scheduled(), initialized(), State::yes(reasons::LOADED, LOADED), not_yet(reasons::BREAK_GLASS)]
         }
         Progress::Live => {
-            [scheduled(), initialized(), State::yes(reasons::LOADED, served), State::yes(reasons::LIVE, answering)]
+            [scheduled(), initialized(), State::yes(reasons::LOADED, LOADED), State::yes(reasons::LIVE, answering)]
         }
         Progress::Disabled => [
             scheduled(),

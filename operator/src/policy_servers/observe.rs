@@ -1,5 +1,7 @@
 //! What there is in the cluster about one policy server, as far as it decides what is made and said.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
@@ -52,9 +54,9 @@ pub(super) async fn users(own: &str, context: &Context) -> Result<Vec<String>, E
     let (policies, cluster_policies, revisions) =
         tokio::try_join!(policies.list(&all), cluster_policies.list(&all), revisions.list(&of_server))?;
     // What a policy asks for that nobody can read is not known; what serves it is: its revisions.
-    let (policies, _) = context.reports.sort(policies.items).await;
-    let (cluster_policies, _) = context.reports.sort(cluster_policies.items).await;
-    let (revisions, malformed) = context.reports.sort(revisions.items).await;
+    let (policies, _) = context.reports.sort(policies.items.into_iter().map(Arc::new).collect()).await;
+    let (cluster_policies, _) = context.reports.sort(cluster_policies.items.into_iter().map(Arc::new).collect()).await;
+    let (revisions, malformed) = context.reports.sort(revisions.items.into_iter().map(Arc::new).collect()).await;
     let policies = policies.iter().filter(|policy| policy.spec.policy_server == own);
     let cluster_policies = cluster_policies.iter().filter(|policy| policy.spec.0.policy_server == own);
     let revisions = revisions.iter().filter(|revision| revision.spec.enabled);

@@ -89,12 +89,12 @@ fn messages_name_the_cause_and_who_answers_meanwhile() {
         (Progress::Unscheduled, None, 3, "not yet; nothing answers"),
         (Progress::Initializing, Some(1), 3, "not yet; generation 1 goes on answering"),
         (Progress::InitializationFailed(failure()), Some(1), 1, "no such host"),
-        (Progress::Loading, Some(1), 2, "1 of 2 Ready replicas serve it"),
+        (Progress::Loading, Some(1), 2, "not every Ready replica has loaded it"),
         (
             Progress::LoadingFailed(two),
             Some(1),
             2,
-            "1 of 2 Ready replicas serve it; server-0: PullError: no such host; server-1: PullError: no such host",
+            "not every Ready replica has loaded it; server-0: PullError: no such host; server-1: PullError: no such host",
         ),
         (Progress::NoReplicas, None, 2, "no replica of the policy server is Ready"),
         (Progress::Live, Some(2), 3, "requests are answered by it"),
@@ -142,7 +142,7 @@ fn events_are_about_changes_and_not_about_states() {
     let other_cause = Progress::InitializationFailed(Failure { message: "timed out".to_owned(), ..failure() });
     let cannot = || Progress::LoadingFailed(vec![("server-1".to_owned(), failure())]);
     let loading =
-        "Warning LoadingFailed: generation 2: 1 of 2 Ready replicas serve it; server-1: PullError: no such host";
+        "Warning LoadingFailed: generation 2: not every Ready replica has loaded it; server-1: PullError: no such host";
     let (ended, live_1) =
         ("Normal BreakGlassEnded: the webhook is Proviso's again", "Normal Live: generation 1 answers requests");
     let failed = "Warning PullError: generation 2: no such host";

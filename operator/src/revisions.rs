@@ -1,0 +1,66 @@
+//! A `PolicyRevision` without its program. A cluster has ten times as many revisions as policies; their programs would take most
+//! of the operator's memory, and no controller reads them.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use proviso_crds::{
+    Admission, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, RevisedExperiment, RevisedPolicy, RevisionRole,
+};
+
+/// The messages of the conditions about replicas. Their numbers are in `status.replicas` of a policy and of an experiment: they
+/// change with each probe, and each object with a message about them would be written as often.
+pub(crate) const LOADED: &str = "every Ready replica has loaded it";
+pub(crate) const NOT_LOADED: &str = "not every Ready replica has loaded it";
+
+#[derive(Clone, Debug)]
+pub(crate) struct Revision {
+    pub metadata: ObjectMeta,
+    pub policy_server: String,
+    pub policy_ref: RevisedPolicy,
+    pub role: RevisionRole,
+    pub experiment_ref: Option<RevisedExperiment>,
+    pub enabled: bool,
+    /// `spec.data.admission`: the requests that its webhook is called about.
+    pub admission: Option<Admission>,
+    pub status: PolicyRevisionStatus,
+}
+
+impl From<PolicyRevision> for Revision {
+    fn from(PolicyRevision { mut metadata, spec, status }: PolicyRevision) -> Self {
+        let PolicyRevisionSpec { policy_server, policy_ref, role, experiment_ref, enabled, data } = spec;
+        metadata.managed_fields = None;
+        let (admission, status) = (data.admission, status.unwrap_or_default());
+        Self { metadata, policy_server, policy_ref, role, experiment_ref, enabled, admission, status }
+    }
+}
+
+impl Resource for Revision {
+    type DynamicType = <PolicyRevision as Resource>::DynamicType;
+    type Scope = <PolicyRevision as Resource>::Scope;
+
+    fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
+        PolicyRevision::kind(of)
+    }
+
+    fn group(of: &Self::DynamicType) -> Cow<'_, str> {
+        PolicyRevision::group(of)
+    }
+
+    fn version(of: &Self::DynamicType) -> Cow<'_, str> {
+        PolicyRevision::version(of)
+    }
+
+    fn plural(of: &Self::DynamicType) -> Cow<'_, str> {
+        PolicyRevision::plural(of)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
