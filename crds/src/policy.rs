@@ -124,6 +124,21 @@ pub enum PolicyPhase {
     Disabled,
 }
 
+impl PolicyPhase {
+    pub const ALL: [Self; 5] = [Self::Pending, Self::Updating, Self::Active, Self::Failed, Self::Disabled];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Updating => "Updating",
+            Self::Active => "Active",
+            Self::Failed => "Failed",
+            Self::Disabled => "Disabled",
+        }
+    }
+}
+
 /// Replicas of a policy server.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct ReplicaCount {

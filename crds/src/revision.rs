@@ -96,6 +96,16 @@ pub enum PolicyKind {
     ClusterPolicy,
 }
 
+impl PolicyKind {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Policy => "Policy",
+            Self::ClusterPolicy => "ClusterPolicy",
+        }
+    }
+}
+
 /// How far a revision is.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -1,18 +1,25 @@
-//! What probes ask: whether the operator lives, and whether API servers are to come here.
+//! The admin port: `/livez`, `/readyz` and `/metrics`.
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::routing::get;
 use proviso_http::Certificate;
 use proviso_http::shutdown::Phase;
 use tokio::sync::watch;
 
-/// Answers probes.
-pub(crate) fn router(certificate: Arc<Certificate>, phase: watch::Receiver<Phase>) -> Router {
-    Router::new().route("/livez", get(async || "ok\n")).route("/readyz", get(readyz)).with_state((certificate, phase))
+use crate::metrics::Metrics;
+
+/// The routes of `--admin-listen`.
+pub(crate) fn router(certificate: Arc<Certificate>, metrics: Arc<Metrics>, phase: watch::Receiver<Phase>) -> Router {
+    let kind = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(async move || (kind, metrics.to_text())))
+        .with_state((certificate, phase))
 }
 
 async fn readyz(

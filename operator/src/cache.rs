@@ -3,6 +3,7 @@
 
 mod index;
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource, ResourceExt as _};
+use prometheus_client::metrics::gauge::Gauge;
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL, SERVER_LABEL};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision};
 use serde::de::DeserializeOwned;
@@ -258,12 +260,50 @@ impl Caches {
 pub(crate) struct Queue<K: Cached> {
     sender: mpsc::UnboundedSender<ObjectRef<K>>,
     receiver: mpsc::UnboundedReceiver<ObjectRef<K>>,
+    waiting: Waiting<K>,
+}
+
+/// The objects of a queue whose reconcile has not begun, and their number as a gauge.
+#[derive(Debug)]
+pub(crate) struct Waiting<K: Cached> {
+    objects: Arc<Mutex<HashSet<ObjectRef<K>>>>,
+    depth: Gauge,
+}
+
+impl<K: Cached> Clone for Waiting<K> {
+    fn clone(&self) -> Self {
+        Self { objects: Arc::clone(&self.objects), depth: self.depth.clone() }
+    }
+}
+
+impl<K: Cached> Waiting<K> {
+    fn add(&self, reference: &ObjectRef<K>) {
+        self.change(|objects| objects.insert(reference.clone()));
+    }
+
+    /// The reconcile of this object begins.
+    pub fn begin(&self, object: &K) {
+        self.change(|objects| objects.remove(&ObjectRef::from_obj(object)));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut HashSet<ObjectRef<K>>) -> bool) {
+        let mut objects = lock(&self.objects);
+        change(&mut objects);
+        self.depth.set(objects.len().try_into().unwrap_or(i64::MAX));
+    }
 }
 
 impl<K: Cached> Queue<K> {
-    pub fn new() -> Self {
+    /// `depth`: the gauge of the objects that wait.
+    pub fn new(depth: Gauge) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
-        Self { sender, receiver }
+        let waiting = Waiting { objects: Arc::default(), depth };
+        waiting.depth.set(0);
+        Self { sender, receiver, waiting }
+    }
+
+    pub fn waiting(&self) -> Waiting<K> {
+        self.waiting.clone()
     }
 
     /// Adds the objects that `concerned` names for each object that the watch brings.
@@ -272,9 +312,10 @@ impl<K: Cached> Queue<K> {
         cache: &Cache<W>,
         concerned: impl Fn(&W) -> Vec<ObjectRef<K>> + Send + 'static,
     ) -> &Self {
-        let sender = self.sender.clone();
+        let (sender, waiting) = (self.sender.clone(), self.waiting());
         cache.listen(move |object| {
             for reference in concerned(object) {
+                waiting.add(&reference);
                 // Nobody receives only when the controllers stop.
                 let _ = sender.send(reference);
             }
@@ -288,10 +329,13 @@ impl<K: Cached> Queue<K> {
         store: Store<K>,
         all: impl Stream<Item = ()>,
     ) -> impl Stream<Item = Result<ObjectRef<K>, Infallible>> {
-        let mut receiver = self.receiver;
+        let Self { mut receiver, waiting, .. } = self;
         let queued = stream::poll_fn(move |context| receiver.poll_recv(context));
         let every = all.flat_map(move |()| {
             let references: Vec<_> = store.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect();
+            for reference in &references {
+                waiting.add(reference);
+            }
             stream::iter(references)
         });
         stream::select(queued, every).map(Ok)
@@ -476,7 +520,9 @@ mod tests {
     #[tokio::test]
     async fn a_queue_has_what_concerns_its_objects_and_everything_when_everything_is_concerned() {
         let (pods, others) = (Cache::<Pod>::default(), Cache::<Pod>::default());
-        let queue = Queue::<Pod>::new();
+        let depth = Gauge::default();
+        let queue = Queue::<Pod>::new(depth.clone());
+        let waiting = queue.waiting();
         queue.add_on(&others, |other| vec![reference(&format!("of-{}", other.name_any()), None)]);
         pods.observe(pod("a", "1", "s"));
         others.take_event(Event::Apply(pod("x", "1", "s")));
@@ -485,5 +531,8 @@ mod tests {
         let names: Vec<_> = stream.map(|item| item.unwrap().name).collect().await;
         assert_eq!(names.len(), 2);
         assert!(names.contains(&"of-x".to_owned()) && names.contains(&"a".to_owned()), "{names:?}");
+        assert_eq!(depth.get(), 2);
+        waiting.begin(&pod("a", "2", "s"));
+        assert_eq!(depth.get(), 1);
     }
 }

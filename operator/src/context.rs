@@ -12,6 +12,7 @@ use proviso_core::policy_id::PolicyIdError;
 use crate::authority;
 use crate::cache::Caches;
 use crate::guarded::Reports;
+use crate::metrics::Metrics;
 use crate::objects::{MANAGER, note};
 
 /// The most objects of a kind that are reconciled at the same time.
@@ -28,6 +29,7 @@ pub(crate) struct Context {
     /// How long a replaced generation goes on answering.
     pub retire_after: Duration,
     pub caches: Caches,
+    pub metrics: Arc<Metrics>,
     pub reports: Arc<Reports>,
     /// When what came of an experiment was written last, by its uid.
     counted: Mutex<HashMap<String, Instant>>,
@@ -40,9 +42,10 @@ impl Context {
         authority: authority::Receiver,
         retire_after: Duration,
         reports: Arc<Reports>,
+        metrics: Arc<Metrics>,
     ) -> Self {
         let caches = Caches::default();
-        Self { client, namespace, authority, retire_after, caches, reports, counted: Mutex::default() }
+        Self { client, namespace, authority, retire_after, caches, metrics, reports, counted: Mutex::default() }
     }
 
     /// Tells the owner of a policy or of an experiment.

@@ -12,7 +12,7 @@ mod status;
 
 use std::sync::Arc;
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::{self, Action};
 use kube::runtime::{applier, reflector::ObjectRef};
@@ -24,6 +24,7 @@ use crate::authority;
 use crate::cache::{self, Queue, Reader, experiments_of};
 use crate::context::{CONCURRENCY, Context, DEBOUNCE, Error};
 use crate::guarded::Guarded;
+use crate::metrics::ControllerLabels;
 use crate::objects::{self, RESYNC, RETRY};
 use crate::policies::object::{PolicyObject, id as id_of};
 use crate::revisions::Revision;
@@ -37,7 +38,10 @@ const FINALIZER: &str = "proviso.dev/preview";
 pub(crate) async fn run<K: ExperimentObject>(context: Arc<Context>) {
     let caches = &context.caches;
     let experiments = K::cache(caches).reader();
-    let queue = Queue::new();
+    let name = K::plural(&()).into_owned();
+    let labels = ControllerLabels { controller: name.clone() };
+    let queue = Queue::new(context.metrics.queues.get_or_create(&labels).clone());
+    let waiting = queue.waiting();
     queue
         .add_on(K::cache(caches), |experiment| vec![ObjectRef::from_obj(experiment)])
         .add_on(K::cache(caches), siblings(experiments.clone()))
@@ -48,7 +52,12 @@ pub(crate) async fn run<K: ExperimentObject>(context: Arc<Context>) {
     let queue = queue.stream(experiments.store(), authority::changes(context.authority.clone()));
     caches.listed().await;
     let config = controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
-    let reconcile = |experiment, context| Box::pin(reconcile::<K>(experiment, context));
+    let metrics = Arc::clone(&context.metrics);
+    let reconcile = |experiment: Arc<Guarded<K>>, context| {
+        waiting.begin(&experiment);
+        let (metrics, name) = (Arc::clone(&metrics), name.clone());
+        async move { metrics.reconcile(&name, Box::pin(reconcile::<K>(experiment, context))).await }.boxed()
+    };
     applier(reconcile, on_error::<K>, Arc::clone(&context), experiments.store(), queue, config)
         // Each error was reported where it came up.
         .for_each(|_| std::future::ready(()))

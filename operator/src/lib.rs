@@ -10,6 +10,7 @@ mod context;
 mod diff;
 mod experiments;
 mod guarded;
+mod metrics;
 mod objects;
 mod policies;
 mod policy_servers;
@@ -39,6 +40,7 @@ use crate::authority::Authority;
 use crate::config::{Config, LogFormat};
 use crate::context::Context;
 use crate::guarded::Reports;
+use crate::metrics::Metrics;
 
 /// The Lease of the operator that works: of several, one does.
 const LEASE: &str = "proviso-operator";
@@ -59,25 +61,29 @@ pub fn main() -> anyhow::Result<()> {
 /// Runs until SIGTERM or Ctrl-C.
 async fn run(config: Config) -> anyhow::Result<()> {
     let mut phase = shutdown::listen(config.shutdown_delay).context("signals cannot be followed")?;
-    let client = objects::client().await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
+    let metrics = Arc::new(Metrics::new());
+    let client =
+        objects::client(Arc::clone(&metrics)).await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
     let certificate = Arc::new(Certificate::default());
     // It goes on while others take over.
-    let mut serving = tokio::spawn(serve(&client, &config, &certificate, phase.clone()).await?);
+    let mut serving = tokio::spawn(serve(&client, &config, &certificate, &metrics, phase.clone()).await?);
     let election = Election::stand(&config.namespace, LEASE, Missing::Make, &config.identity).await?;
     tracing::info!(namespace = config.namespace, identity = config.identity, "operator started");
     let names = admission::names(&config);
     let certified = admission::certificate::keep(&client, &config, names, &certificate);
-    let controllers = Controllers::new(&client, &config);
+    let controllers = Controllers::new(&client, &config, &metrics);
     let mut leadership = election.leadership();
     let leading = async {
         loop {
             leadership.won().await;
+            metrics.leader.set(1);
             tracing::info!("leading: the controllers start");
             tokio::select! {
                 () = controllers.run() => {}
                 // What it was about to write, the next one writes too: see `policies::apply`.
                 () = leadership.lost() => tracing::warn!("not leading any more: the controllers stop"),
             }
+            metrics.leader.set(0);
         }
     };
     tokio::select! {
@@ -99,6 +105,7 @@ async fn serve(
     client: &Client,
     config: &Config,
     certificate: &Arc<Certificate>,
+    metrics: &Arc<Metrics>,
     phase: watch::Receiver<Phase>,
 ) -> anyhow::Result<impl Future<Output = ()> + use<>> {
     let bind = async |flag: &str, address: SocketAddr| {
@@ -117,7 +124,7 @@ async fn serve(
     let proxies = Arc::new(FrontProxies::default());
     let api = api::router(client.clone(), &config.namespace, Arc::clone(&proxies));
     let answers = TowerToHyperService::new(Admission::new(client.clone(), config).router().merge(api));
-    let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), phase.clone()));
+    let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), Arc::clone(metrics), phase.clone()));
     let client = client.clone();
     Ok(async move {
         let answering = proviso_http::serve(listener, Some(tls), answers, shutdown::draining(phase), DRAIN);
@@ -136,13 +143,14 @@ struct Controllers {
     namespace: String,
     retire_after: Duration,
     reports: Arc<Reports>,
+    metrics: Arc<Metrics>,
     servers: Arc<policy_servers::Context>,
     registration: admission::Registration,
     actions: api::registration::Registration,
 }
 
 impl Controllers {
-    fn new(client: &Client, config: &Config) -> Self {
+    fn new(client: &Client, config: &Config, metrics: &Arc<Metrics>) -> Self {
         let (namespace, lifetimes) = (&config.namespace, config.lifetimes);
         let authority = Authority::new(client.clone(), namespace.clone(), lifetimes);
         let trusted = || authority.trusted();
@@ -159,8 +167,10 @@ impl Controllers {
                 lifetimes,
                 trusted(),
                 Arc::clone(&reports),
+                Arc::clone(metrics),
             )),
             reports,
+            metrics: Arc::clone(metrics),
             registration: admission::Registration::new(client.clone(), config, trusted()),
             actions: api::registration::Registration::new(client.clone(), config, trusted()),
             authority,
@@ -176,7 +186,9 @@ impl Controllers {
             self.authority.trusted(),
             self.retire_after,
             Arc::clone(&self.reports),
+            Arc::clone(&self.metrics),
         ));
+        self.metrics.follow(&context);
         tokio::join!(
             self.authority.run(),
             self.registration.run(),

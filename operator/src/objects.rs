@@ -1,16 +1,21 @@
 //! What all controllers share: under which name and labels the operator writes, and how it waits.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::client::{Body, ClientBuilder};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config, Resource, ResourceExt as _};
 use proviso_crds::names::field_managers;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tower::util::MapRequestLayer;
+
+use crate::metrics::Metrics;
 
 /// Who the operator is: in managed fields, labels and Events.
 pub(crate) const MANAGER: &str = field_managers::OPERATOR;
@@ -30,10 +35,14 @@ const WATCH_SECONDS: u32 = 25;
 
 /// A client of the cluster that this program runs in, or that `KUBECONFIG` names. It closes connections on which nothing
 /// arrives: without that, who asks on one that the network has forgotten waits for as long as the kernel sends again.
-pub(crate) async fn client() -> kube::Result<Client> {
+pub(crate) async fn client(metrics: Arc<Metrics>) -> kube::Result<Client> {
     let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
     config.read_timeout = Some(SILENCE);
-    Client::try_from(config)
+    let count = MapRequestLayer::new(move |request: http::Request<Body>| {
+        metrics.request(&request);
+        request
+    });
+    Ok(ClientBuilder::try_from(config)?.with_layer(&count).build())
 }
 
 /// A watch that ends, and is begun again, before its silence is that of a connection that leads nowhere.

@@ -10,7 +10,7 @@ mod status;
 
 use std::sync::Arc;
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::{self, Action};
 use kube::runtime::{applier, reflector::ObjectRef};
@@ -24,6 +24,7 @@ use crate::cache::{self, Queue, Reader};
 use crate::context::{CONCURRENCY, Context, DEBOUNCE, Error};
 use crate::experiments::ExperimentObject as _;
 use crate::guarded::Guarded;
+use crate::metrics::ControllerLabels;
 use crate::objects::{self, RESYNC, RETRY};
 use crate::revisions::Revision;
 use object::PolicyObject;
@@ -35,7 +36,10 @@ const FINALIZER: &str = "proviso.dev/revisions";
 pub(crate) async fn run<K: PolicyObject>(context: Arc<Context>) {
     let caches = &context.caches;
     let policies = K::cache(caches).reader();
-    let queue = Queue::new();
+    let name = K::plural(&()).into_owned();
+    let labels = ControllerLabels { controller: name.clone() };
+    let queue = Queue::new(context.metrics.queues.get_or_create(&labels).clone());
+    let waiting = queue.waiting();
     queue
         .add_on(K::cache(caches), |policy| vec![ObjectRef::from_obj(policy)])
         .add_on(&caches.revisions, of_revision(policies.clone()))
@@ -46,7 +50,12 @@ pub(crate) async fn run<K: PolicyObject>(context: Arc<Context>) {
     let queue = queue.stream(policies.store(), authority::changes(context.authority.clone()));
     caches.listed().await;
     let config = controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
-    let reconcile = |policy, context| Box::pin(reconcile::<K>(policy, context));
+    let metrics = Arc::clone(&context.metrics);
+    let reconcile = |policy: Arc<Guarded<K>>, context| {
+        waiting.begin(&policy);
+        let (metrics, name) = (Arc::clone(&metrics), name.clone());
+        async move { metrics.reconcile(&name, Box::pin(reconcile::<K>(policy, context))).await }.boxed()
+    };
     applier(reconcile, on_error::<K>, Arc::clone(&context), policies.store(), queue, config)
         // Each error was reported where it came up.
         .for_each(|_| std::future::ready(()))

@@ -27,6 +27,7 @@ use proviso_crds::{ClusterPolicy, Policy, PolicyRevision, PolicyServer};
 use crate::authority;
 use crate::config::Lifetimes;
 use crate::guarded::{Guarded, Reports};
+use crate::metrics::Metrics;
 use crate::objects::{self, MANAGER, RESYNC, RETRY};
 use proviso_crds::names::SERVER_LABEL;
 
@@ -41,6 +42,7 @@ pub(crate) struct Context {
     authority: authority::Receiver,
     recorder: Recorder,
     reports: Arc<Reports>,
+    metrics: Arc<Metrics>,
 }
 
 impl Context {
@@ -50,10 +52,11 @@ impl Context {
         lifetimes: Lifetimes,
         authority: authority::Receiver,
         reports: Arc<Reports>,
+        metrics: Arc<Metrics>,
     ) -> Self {
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
         let recorder = Recorder::new(client.clone(), reporter);
-        Self { client, place, lifetimes, authority, recorder, reports }
+        Self { client, place, lifetimes, authority, recorder, reports, metrics }
     }
 
     fn servers(&self) -> Api<Guarded<PolicyServer>> {
@@ -168,7 +171,7 @@ fn of_policy<K>(servers: Store<Guarded<PolicyServer>>) -> impl Fn(K) -> Vec<Obje
 
 async fn reconcile(server: Arc<Guarded<PolicyServer>>, context: Arc<Context>) -> Result<Action, Error> {
     context.reports.tell(&*server).await;
-    let result = steps(&server, &context).await;
+    let result = context.metrics.reconcile("policyservers", Box::pin(steps(&server, &context))).await;
     if let Err(error) = &result
         && let Ok(server) = &server.0
         && !error.is_race()

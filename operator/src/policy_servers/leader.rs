@@ -54,7 +54,10 @@ pub(crate) async fn run(context: Arc<Context>) {
     Controller::new(context.servers(), watching())
         .watches(context.namespaced::<Lease>(), ours, of_label::<Lease>)
         .run(
-            reconcile,
+            |server, context| async move {
+                let metrics = Arc::clone(&context.shared.metrics);
+                metrics.reconcile("policyservers-leaders", reconcile(server, context)).await
+            },
             |server, error, context| on_error(server, error, Arc::clone(&context.shared)),
             Arc::new(LeaderContext { shared: context, sightings: Sightings::default() }),
         )

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::NamespaceResourceScope;
@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client, Resource, ResourceExt as _};
+use kube::{Api, Client, Config, Resource, ResourceExt as _};
 use proviso_crds::{PolicyRevision, PolicyServer, PolicyServerStatus};
 use proviso_e2e::{ControlPlane, Kubectl, address_for_endpoints, manifests, until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -45,6 +45,30 @@ impl Drop for Operator {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// The numbers of requests of the operator to the API server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    pub writes: u64,
+    pub lists: u64,
+    pub gets: u64,
+}
+
+impl std::ops::Sub for Calls {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self { writes: self.writes - other.writes, lists: self.lists - other.lists, gets: self.gets - other.gets }
+    }
+}
+
+impl std::ops::Add for Calls {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { writes: self.writes + other.writes, lists: self.lists + other.lists, gets: self.gets + other.gets }
     }
 }
 
@@ -137,6 +161,63 @@ impl Stage {
     /// What the operator has logged so far.
     pub fn log(&self) -> Result<String> {
         Ok(std::fs::read_to_string(self.plane.folder().log("operator"))?)
+    }
+
+    /// The metrics of the operator that was started last.
+    pub async fn metrics(&self) -> Result<String> {
+        let address = until("where its admin port is", PATIENCE, async || {
+            let log = self.log()?;
+            let line = log.lines().rev().find(|line| line.contains("\"listening\"")).context("not yet")?;
+            let line: Value = serde_json::from_str(line)?;
+            Ok(line["admin"].as_str().context("no address")?.to_owned())
+        })
+        .await?;
+        let client = Client::try_from(Config::new(address.parse()?))?;
+        Ok(client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?)
+    }
+
+    /// The requests of that operator to the API server so far about its own kinds and webhooks, by verb.
+    pub async fn calls(&self) -> Result<Calls> {
+        let metrics = self.metrics().await?;
+        let mut calls = Calls::default();
+        for line in metrics.lines().filter(|line| line.starts_with("proviso_operator_api_requests_total{")) {
+            let number: u64 = line.rsplit(' ').next().context("a number")?.parse()?;
+            let is = |label: &str| line.contains(label);
+            let resources = ["policies", "policyexperiments", "policyrevisions", "webhookconfigurations", "pods"];
+            if !resources.iter().any(|resource| is(&format!("{resource}\"}}"))) {
+                continue;
+            }
+            let verbs = |verbs: &[&str]| verbs.iter().any(|verb| is(&format!("verb=\"{verb}\"")));
+            if verbs(&["create", "update", "patch", "delete"]) {
+                calls.writes += number;
+            } else if verbs(&["list"]) {
+                calls.lists += number;
+            } else if verbs(&["get"]) {
+                calls.gets += number;
+            }
+        }
+        Ok(calls)
+    }
+
+    /// As [`Self::calls`], once the operator has nothing more to do.
+    pub async fn calls_at_rest(&self) -> Result<Calls> {
+        let mut before: Option<(String, Instant)> = None;
+        until("an operator at rest", 4 * PATIENCE, async || {
+            let metrics = self.metrics().await?;
+            let of = |name: &str| metrics.lines().filter(|line| line.starts_with(name)).collect::<Vec<_>>();
+            let waiting = of("proviso_operator_queue_depth{");
+            ensure!(!waiting.is_empty() && waiting.iter().all(|line| line.ends_with(" 0")), "{waiting:?}");
+            let now = of("proviso_operator_reconciles_total{").join("\n");
+            // A watch may be about to bring what the last reconcile wrote.
+            let since = match &before {
+                Some((old, since)) if *old == now => *since,
+                _ => Instant::now(),
+            };
+            before = Some((now, since));
+            ensure!(since.elapsed() >= Duration::from_secs(2), "reconciles go on");
+            self.calls().await
+        })
+        .await
     }
 
     /// Objects of a kind in the operator's namespace.

@@ -1,0 +1,195 @@
+//! The metrics of the operator, in the OpenMetrics text format.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
+
+use http::{Method, Request};
+use kube::runtime::controller::Action;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use proviso_crds::PolicyPhase;
+
+use crate::context::Context;
+use crate::guarded::Guarded;
+use crate::policies::object::PolicyObject;
+
+/// All metrics of the process.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    reconciles: Family<ReconcileLabels, Counter>,
+    durations: Family<ControllerLabels, Histogram, fn() -> Histogram>,
+    /// The number of objects that wait to be reconciled.
+    pub queues: Family<ControllerLabels, Gauge>,
+    requests: Family<RequestLabels, Counter>,
+    policies: Family<PolicyLabels, Gauge>,
+    /// 1 while this replica leads, else 0.
+    pub leader: Gauge,
+    /// The caches of the controllers that run now: they have the policies.
+    context: Mutex<Weak<Context>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ControllerLabels {
+    /// The kind that is reconciled, in lower case.
+    pub controller: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReconcileLabels {
+    controller: String,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    verb: &'static str,
+    resource: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PolicyLabels {
+    kind: &'static str,
+    phase: &'static str,
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("proviso_operator"),
+            reconciles: Family::default(),
+            durations: Family::new_with_constructor(|| Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0])),
+            queues: Family::default(),
+            requests: Family::default(),
+            policies: Family::default(),
+            leader: Gauge::default(),
+            context: Mutex::default(),
+        };
+        let registry = &mut metrics.registry;
+        registry.register("build", "Version of this operator", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        registry.register("reconciles", "Reconciles by controller and result", metrics.reconciles.clone());
+        registry.register("reconcile_duration_seconds", "Time that reconciles took", metrics.durations.clone());
+        registry.register("queue_depth", "Objects that wait to be reconciled", metrics.queues.clone());
+        registry.register("api_requests", "Requests to the API server by verb and resource", metrics.requests.clone());
+        registry.register("policies", "Policies by kind and phase; none while not leading", metrics.policies.clone());
+        registry.register("leader", "1 while this replica leads", metrics.leader.clone());
+        metrics
+    }
+
+    /// Lets the metrics count the policies of these caches, as long as they are there.
+    pub fn follow(&self, context: &Arc<Context>) {
+        *self.context.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(context);
+    }
+
+    /// Counts a reconcile, and the time that it takes.
+    pub async fn reconcile<E>(
+        &self,
+        controller: &str,
+        reconcile: impl Future<Output = Result<Action, E>>,
+    ) -> Result<Action, E> {
+        let start = Instant::now();
+        let reconciled = reconcile.await;
+        let (controller, result) = (controller.to_owned(), if reconciled.is_ok() { "success" } else { "error" });
+        let labels = ControllerLabels { controller: controller.clone() };
+        self.durations.get_or_create(&labels).observe(start.elapsed().as_secs_f64());
+        self.reconciles.get_or_create(&ReconcileLabels { controller, result }).inc();
+        reconciled
+    }
+
+    /// Counts a request to the API server.
+    pub fn request<B>(&self, request: &Request<B>) {
+        let (verb, resource) = verb_and_resource(request.method(), request.uri().path(), request.uri().query());
+        self.requests.get_or_create(&RequestLabels { verb, resource: resource.to_owned() }).inc();
+    }
+
+    /// All metrics as text.
+    pub fn to_text(&self) -> String {
+        self.policies.clear();
+        let context = self.context.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        if let Some(context) = context {
+            self.count_policies(&context.caches.policies.reader().store().state());
+            self.count_policies(&context.caches.cluster_policies.reader().store().state());
+        }
+        let mut text = String::new();
+        if prometheus_client::encoding::text::encode(&mut text, &self.registry).is_err() {
+            // Writing to a String does not fail; a broken metric must not look like an empty page.
+            let _ = writeln!(text, "# the metrics could not be written");
+        }
+        text
+    }
+
+    fn count_policies<K: PolicyObject>(&self, policies: &[Arc<Guarded<K>>]) {
+        let phase = |policy: &Guarded<K>| policy.0.as_ref().ok()?.status()?.phase;
+        for counted in PolicyPhase::ALL {
+            let number =
+                policies.iter().filter(|policy| phase(policy).unwrap_or(PolicyPhase::Pending) == counted).count();
+            let labels = PolicyLabels { kind: K::KIND.as_str(), phase: counted.as_str() };
+            self.policies.get_or_create(&labels).set(number.try_into().unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// The verb and the resource of a request to the API server, as audit logs and RBAC have them.
+fn verb_and_resource<'a>(method: &Method, path: &'a str, query: Option<&str>) -> (&'static str, &'a str) {
+    let mut segments = path.split('/').filter(|segment| !segment.is_empty());
+    // /api/v1/… or /apis/GROUP/VERSION/…
+    match segments.next() {
+        Some("api") => drop(segments.next()),
+        Some("apis") => drop((segments.next(), segments.next())),
+        _ => return ("get", ""),
+    }
+    let rest: Vec<_> = segments.collect();
+    let rest = if let ["namespaces", _, rest @ ..] = &rest[..]
+        && !rest.is_empty()
+    {
+        rest
+    } else {
+        &rest[..]
+    };
+    let is_watch = query.is_some_and(|query| query.split('&').any(|part| part == "watch=true"));
+    let verb = match (method, rest.len()) {
+        (&Method::GET, 0 | 1) if is_watch => "watch",
+        (&Method::GET, 1) => "list",
+        (&Method::POST, _) => "create",
+        (&Method::PUT, _) => "update",
+        (&Method::PATCH, _) => "patch",
+        (&Method::DELETE, _) => "delete",
+        _ => "get",
+    };
+    (verb, rest.first().copied().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_verb_and_resource() {
+        for (method, path, query, expected) in [
+            (Method::GET, "/api/v1/pods", None, ("list", "pods")),
+            (Method::GET, "/api/v1/namespaces/a/pods", Some("&limit=1"), ("list", "pods")),
+            (Method::GET, "/api/v1/namespaces/a/pods", Some("&watch=true&resourceVersion=1"), ("watch", "pods")),
+            (Method::GET, "/api/v1/namespaces/a", None, ("get", "namespaces")),
+            (Method::GET, "/apis/proviso.dev/v1alpha1/clusterpolicies/a", None, ("get", "clusterpolicies")),
+            (
+                Method::PATCH,
+                "/apis/proviso.dev/v1alpha1/namespaces/a/policyrevisions/b/status",
+                None,
+                ("patch", "policyrevisions"),
+            ),
+            (Method::POST, "/apis/events.k8s.io/v1/namespaces/a/events", None, ("create", "events")),
+            (Method::DELETE, "/api/v1/namespaces/a/secrets/b", None, ("delete", "secrets")),
+            (Method::PUT, "/api/v1/namespaces/a/secrets/b", None, ("update", "secrets")),
+            (Method::GET, "/version", None, ("get", "")),
+            (Method::GET, "/apis", None, ("get", "")),
+        ] {
+            assert_eq!(verb_and_resource(&method, path, query), expected, "{method} {path} {query:?}");
+        }
+    }
+}
