@@ -104,7 +104,7 @@ pub struct PolicyStatus {
     /// How many replicas of the policy server serve the newest generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<ReplicaCount>,
-    /// The mode in which requests are answered.
+    /// The mode of the live generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
 }

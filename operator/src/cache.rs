@@ -16,7 +16,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use prometheus_client::metrics::gauge::Gauge;
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL, SERVER_LABEL};
-use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision};
+use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision, PolicyServer};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
@@ -76,9 +76,19 @@ impl<K: Cached> Reader<K> {
 /// All objects of one kind, as the watch or a write of this operator has shown each last.
 #[derive(Debug)]
 pub(crate) struct Cache<K: Cached> {
-    writer: Mutex<Writer<K>>,
+    watched: Mutex<Watched<K>>,
     reader: Reader<K>,
     listeners: Mutex<Listeners<K>>,
+}
+
+/// The objects, and how far the watch has come.
+#[derive(Debug)]
+struct Watched<K: Cached> {
+    writer: Writer<K>,
+    /// The largest version that the watch has brought: it has brought every older change too.
+    version: u64,
+    /// The number of lists.
+    lists: u64,
 }
 
 /// A function that is called for each object that the watch brings, also for one that was deleted.
@@ -96,7 +106,8 @@ impl<K: Cached> Default for Cache<K> {
     fn default() -> Self {
         let writer = Writer::default();
         let reader = Reader { store: writer.as_reader(), index: Arc::default() };
-        Self { writer: Mutex::new(writer), reader, listeners: Mutex::new(Listeners(Vec::new())) }
+        let watched = Mutex::new(Watched { writer, version: 0, lists: 0 });
+        Self { watched, reader, listeners: Mutex::new(Listeners(Vec::new())) }
     }
 }
 
@@ -119,9 +130,19 @@ impl<K: Cached> Cache<K> {
         self.reader.clone()
     }
 
-    /// Takes the answer to a write of this operator, which is ahead of the watch.
-    pub fn observe(&self, sent: K::Sent) {
-        self.take(K::from_sent(sent));
+    /// Writes an object and takes over the answer, which is ahead of the watch. An answer that comes after the watch has brought a
+    /// newer change, such as a deletion, is not taken over: it would bring back what is gone.
+    ///
+    /// # Errors
+    /// Those of the write.
+    pub async fn write<E>(&self, write: impl Future<Output = Result<K::Sent, E>>) -> Result<(), E> {
+        let lists = lock(&self.watched).lists;
+        let object = K::from_sent(write.await?);
+        let mut watched = lock(&self.watched);
+        if watched.lists == lists && version(&object) > watched.version {
+            self.take(&mut watched, object);
+        }
+        Ok(())
     }
 
     /// Calls `listener` for each object that the watch brings from now on.
@@ -150,48 +171,53 @@ impl<K: Cached> Cache<K> {
     }
 
     fn take_event(&self, event: watcher::Event<K::Sent>) {
+        let mut watched = lock(&self.watched);
         match event {
-            watcher::Event::Init => lock(&self.writer).apply_watcher_event(&watcher::Event::Init),
+            watcher::Event::Init => watched.writer.apply_watcher_event(&watcher::Event::Init),
             watcher::Event::InitApply(sent) => {
                 let object = K::from_sent(sent);
-                lock(&self.writer).apply_watcher_event(&watcher::Event::InitApply(object));
+                watched.version = watched.version.max(version(&object));
+                watched.writer.apply_watcher_event(&watcher::Event::InitApply(object));
             }
             watcher::Event::InitDone => {
                 let before = self.reader.store.state();
-                lock(&self.writer).apply_watcher_event(&watcher::Event::InitDone);
+                watched.writer.apply_watcher_event(&watcher::Event::InitDone);
+                watched.lists += 1;
                 let now = self.reader.store.state();
                 lock(&self.reader.index).replace(now.iter().map(|object| (name(&**object), object.keys())));
+                drop(watched);
                 let is_gone = |object: &&Arc<K>| self.reader.store.get(&ObjectRef::from_obj(&***object)).is_none();
                 before.iter().filter(is_gone).chain(&now).for_each(|object| self.tell(object));
             }
             watcher::Event::Apply(sent) => {
                 let object = K::from_sent(sent);
-                self.take(object.clone());
+                watched.version = watched.version.max(version(&object));
+                self.take(&mut watched, object.clone());
+                drop(watched);
                 self.tell(&object);
             }
             watcher::Event::Delete(sent) => {
                 let object = K::from_sent(sent);
-                let mut writer = lock(&self.writer);
+                watched.version = watched.version.max(version(&object));
                 let known = self.reader.store.get(&ObjectRef::from_obj(&object));
                 // An object of the same name that this operator has made meanwhile stays.
                 if known.is_none_or(|known| version(&*known) <= version(&object)) {
-                    writer.apply_watcher_event(&watcher::Event::Delete(object.clone()));
+                    watched.writer.apply_watcher_event(&watcher::Event::Delete(object.clone()));
                     lock(&self.reader.index).remove(&name(&object));
                 }
-                drop(writer);
+                drop(watched);
                 self.tell(&object);
             }
         }
     }
 
-    fn take(&self, object: K) {
-        let mut writer = lock(&self.writer);
+    fn take(&self, watched: &mut Watched<K>, object: K) {
         let known = self.reader.store.get(&ObjectRef::from_obj(&object));
         if known.is_some_and(|known| version(&*known) > version(&object)) {
             return;
         }
         lock(&self.reader.index).insert(name(&object), object.keys());
-        writer.apply_watcher_event(&watcher::Event::Apply(object));
+        watched.writer.apply_watcher_event(&watcher::Event::Apply(object));
     }
 
     fn tell(&self, object: &K) {
@@ -216,6 +242,7 @@ pub(crate) struct Caches {
     pub experiments: Cache<Guarded<PolicyExperiment>>,
     pub cluster_experiments: Cache<Guarded<ClusterPolicyExperiment>>,
     pub revisions: Cache<Guarded<Revision>>,
+    pub servers: Cache<Guarded<PolicyServer>>,
     /// The pods of all policy servers.
     pub pods: Cache<Pod>,
     pub validating: Cache<ValidatingWebhookConfiguration>,
@@ -233,6 +260,7 @@ impl Caches {
             self.experiments.follow(Api::all(client.clone()), all.clone()),
             self.cluster_experiments.follow(Api::all(client.clone()), all.clone()),
             self.revisions.follow(Api::namespaced(client.clone(), namespace), all.clone()),
+            self.servers.follow(Api::all(client.clone()), all.clone()),
             self.pods.follow(Api::namespaced(client.clone(), namespace), of_servers),
             // Also those that lost their label: the operator finds its own by their names.
             self.validating.follow(Api::all(client.clone()), all.clone()),
@@ -248,6 +276,7 @@ impl Caches {
             self.experiments.listed(),
             self.cluster_experiments.listed(),
             self.revisions.listed(),
+            self.servers.listed(),
             self.pods.listed(),
             self.validating.listed(),
             self.mutating.listed(),
@@ -405,6 +434,7 @@ macro_rules! keyed_as_sent {
 keyed_as_sent! {
     Policy: by_uid;
     ClusterPolicy: by_uid;
+    PolicyServer: by_uid;
     PolicyExperiment: by_uid_and_policy;
     ClusterPolicyExperiment: by_uid_and_policy;
 }
@@ -446,6 +476,7 @@ cached_as_sent! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt as _;
     use serde_json::json;
     use watcher::Event;
 
@@ -460,6 +491,11 @@ mod tests {
     fn pods(cache: &Cache<Pod>, server: &str) -> Vec<String> {
         let pods = cache.reader().by_key(server);
         pods.iter().map(|pod| format!("{} {}", pod.name_any(), version(&**pod))).collect()
+    }
+
+    /// Lets this be the answer to a write that begins and ends now.
+    fn write(cache: &Cache<Pod>, pod: Pod) {
+        cache.write(async { Ok::<_, Infallible>(pod) }).now_or_never().unwrap().unwrap();
     }
 
     /// The pods that a listener is told, as it is told.
@@ -479,7 +515,7 @@ mod tests {
     fn a_write_of_this_operator_is_ahead_of_the_watch() {
         let cache = Cache::default();
         cache.take_event(Event::Apply(pod("a", "5", "s")));
-        cache.observe(pod("a", "9", "t"));
+        write(&cache, pod("a", "9", "t"));
         assert_eq!((pods(&cache, "s"), pods(&cache, "t")), (vec![], vec!["a 9".to_owned()]));
         let mut told = told(&cache);
         cache.take_event(Event::Apply(pod("a", "7", "s")));
@@ -494,6 +530,29 @@ mod tests {
         assert_eq!(pods(&cache, "s"), ["a 10"]);
         cache.take_event(Event::Delete(pod("a", "11", "s")));
         assert!(pods(&cache, "s").is_empty() && cache.reader().get("a", Some("proviso")).is_none());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_older_than_the_watch_brings_nothing_back() {
+        let cache = Cache::default();
+        cache.take_event(Event::Apply(pod("a", "5", "s")));
+        let answer = async {
+            // Somebody deletes the pod before the answer is taken.
+            cache.take_event(Event::Delete(pod("a", "7", "s")));
+            Ok::<_, Infallible>(pod("a", "6", "s"))
+        };
+        cache.write(answer).await.unwrap();
+        assert!(pods(&cache, "s").is_empty());
+        // A list does not say how new it is.
+        let answer = async {
+            cache.take_event(Event::Init);
+            cache.take_event(Event::InitDone);
+            Ok::<_, Infallible>(pod("a", "8", "s"))
+        };
+        cache.write(answer).await.unwrap();
+        assert!(pods(&cache, "s").is_empty());
+        write(&cache, pod("a", "9", "s"));
+        assert_eq!(pods(&cache, "s"), ["a 9"]);
     }
 
     #[test]
@@ -524,7 +583,7 @@ mod tests {
         let queue = Queue::<Pod>::new(depth.clone());
         let waiting = queue.waiting();
         queue.add_on(&others, |other| vec![reference(&format!("of-{}", other.name_any()), None)]);
-        pods.observe(pod("a", "1", "s"));
+        write(&pods, pod("a", "1", "s"));
         others.take_event(Event::Apply(pod("x", "1", "s")));
         drop(others);
         let stream = queue.stream(pods.reader().store(), stream::iter([()]));

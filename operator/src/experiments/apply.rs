@@ -18,7 +18,7 @@ use super::{FINALIZER, build};
 use crate::context::{Context, Error};
 use crate::guarded::Guarded;
 use crate::objects::{self, ignore_gone};
-use crate::policies::apply::apply_webhook;
+use crate::policies::apply::{apply_webhook, write};
 use crate::policies::object::id as id_of;
 
 /// Breaks off where the rest is to be decided anew.
@@ -61,12 +61,12 @@ pub(super) async fn decision<K: ExperimentObject>(
         let generation = seen.policy.as_ref().and_then(|policy| kube::Resource::meta(&**policy).generation);
         let generation = generation.ok_or(Error::Incomplete("generation"))?;
         let candidate = build::candidate(known, &made_for, generation, &context.namespace)?;
-        match revisions.create(&PostParams::default(), &candidate).await {
+        match write(revisions.create(&PostParams::default(), &candidate), context).await {
             // Another experiment of this name had it, and is gone: so is what was made for it.
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 forget_namesake(&candidate, &revisions).await?;
             }
-            result => context.caches.revisions.observe(Guarded(Ok(result?))),
+            result => result?,
         }
     }
     if decision.is_gone {
@@ -108,8 +108,8 @@ async fn change_state<K: ExperimentObject>(experiment: &K, change: Change, conte
         "metadata": {"resourceVersion": experiment.resource_version()}, "status": {"previewMetadata": after},
     });
     let api = object::api::<K>(&context.client, experiment);
-    let patched = api.patch_status(&experiment.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
-    K::cache(&context.caches).observe(patched);
+    let (name, how, patch) = (experiment.name_any(), PatchParams::default(), Patch::Merge(patch));
+    K::cache(&context.caches).write(api.patch_status(&name, &how, &patch)).await?;
     Ok(context.publish(experiment, told).await?)
 }
 

@@ -81,6 +81,9 @@ pub(crate) fn preview_webhook(asked: &Asked<'_>, admission: &Admission, (namespa
     wanted["metadata"] = json!({"name": webhook_name(asked.experiment), "labels": {EXPERIMENT_LABEL: asked.uid}});
     let only = &mut wanted["webhooks"][0];
     only["name"] = format!("{}.preview.proviso.dev", asked.experiment).into();
+    if let Some(fields) = only.as_object_mut() {
+        fields.remove("reinvocationPolicy");
+    }
     only["failurePolicy"] = "Ignore".into();
     only["timeoutSeconds"] = 1.into();
     only["clientConfig"]["service"]["path"] = path.to_string().into();

@@ -60,7 +60,8 @@ pub(super) async fn write<K: ExperimentObject>(
     let ours = ExperimentStatus { preview_metadata: None, ..status.clone() };
     let api = object::api::<K>(&context.client, experiment);
     let patch = Patch::Apply(status_patch::<K>(&ours));
-    K::cache(&context.caches).observe(api.patch_status(&experiment.name_any(), &objects::apply(), &patch).await?);
+    let (name, how) = (experiment.name_any(), objects::apply());
+    K::cache(&context.caches).write(api.patch_status(&name, &how, &patch)).await?;
     Ok(later)
 }
 

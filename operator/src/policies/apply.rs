@@ -1,5 +1,6 @@
 //! Makes the cluster what was decided. The order is what makes it safe to stop anywhere.
 
+use futures_util::TryFutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -45,24 +46,23 @@ pub(super) async fn decision<K: PolicyObject>(
         && let Ok(known) = &policy.0
     {
         let revision = build::revision(known, &seen.revisions, &context.namespace)?;
-        match revisions.create(&PostParams::default(), &revision).await {
+        match write(revisions.create(&PostParams::default(), &revision), context).await {
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 forget_namesake(&revision, context).await?;
             }
-            result => context.caches.revisions.observe(Guarded(Ok(result?))),
+            result => result?,
         }
     }
     for (generations, enabled) in [(&decision.enable, true), (&decision.disable, false)] {
         for revision in of_generations(seen, generations) {
             let patch = Patch::Merge(json!({"spec": {"enabled": enabled}}));
-            let patched = revisions.patch(&revision.name_any(), &PatchParams::default(), &patch).await?;
-            context.caches.revisions.observe(Guarded(Ok(patched)));
+            write(revisions.patch(&revision.name_any(), &PatchParams::default(), &patch), context).await?;
         }
     }
     // Before the webhook moves: who starts again in between finds out how long the old one is to answer.
     for revision in &seen.revisions {
         revision_status(revision, observed, decision, &revisions, context).await?;
-        for replica in seen.gone(revision) {
+        for replica in seen.gone(revision, context) {
             forget_replica(revision, replica, &revisions, context).await?;
         }
     }
@@ -128,7 +128,8 @@ async fn revision_status(
         let state = ConditionState::no(reasons::REPLACED, "requests are answered by another revision, or by none");
         said.push((ConditionType::Live, state));
     }
-    if generation == observed.generation {
+    // While there is no Ready replica, the condition stays as it is: `kubectl get policy` says so.
+    if generation == observed.generation && (decision.total > 0 || known.condition(ConditionType::Ready).is_none()) {
         let state = if decision.total > 0 && decision.ready == decision.total {
             ConditionState::yes(reasons::LOADED, revisions::LOADED)
         } else {
@@ -143,9 +144,7 @@ async fn revision_status(
         return Ok(());
     }
     let status = status_patch::<PolicyRevision>(&json!({"conditions": conditions}));
-    let patched = revisions.patch_status(&revision.name_any(), &apply(), &Patch::Apply(status)).await?;
-    context.caches.revisions.observe(Guarded(Ok(patched)));
-    Ok(())
+    Ok(write(revisions.patch_status(&revision.name_any(), &apply(), &Patch::Apply(status)), context).await?)
 }
 
 /// Takes away what a replica said that is no more: what it would apply if it had nothing to say.
@@ -158,10 +157,8 @@ async fn forget_replica(
     let mut nothing = status_patch::<PolicyRevision>(&json!({}));
     nothing["metadata"] = json!({"uid": revision.metadata.uid});
     let as_replica = PatchParams::apply(&field_managers::replica(replica)).force();
-    let forgotten = revisions.patch_status(&revision.name_any(), &as_replica, &Patch::Apply(nothing)).await;
-    if let Ok(forgotten) = &forgotten {
-        context.caches.revisions.observe(Guarded(Ok(forgotten.clone())));
-    }
+    let patch = Patch::Apply(nothing);
+    let forgotten = write(revisions.patch_status(&revision.name_any(), &as_replica, &patch), context).await;
     Ok(ignore_gone(forgotten)?)
 }
 
@@ -202,9 +199,16 @@ where
         return Ok(());
     }
     let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
-    let applied = Api::<W>::all(context.client.clone()).patch(name, &apply(), &Patch::Apply(wanted)).await?;
-    cache.observe(applied);
-    Ok(())
+    let (webhooks, how, patch) = (Api::<W>::all(context.client.clone()), apply(), Patch::Apply(wanted));
+    Ok(cache.write(webhooks.patch(name, &how, &patch)).await?)
+}
+
+/// Writes a revision.
+pub(crate) async fn write(
+    write: impl Future<Output = kube::Result<PolicyRevision>>,
+    context: &Context,
+) -> kube::Result<()> {
+    context.caches.revisions.write(write.map_ok(|revision| Guarded(Ok(revision)))).await
 }
 
 /// Applies a webhook of either kind as the parameters say: to try it, for example.

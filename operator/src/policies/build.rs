@@ -84,15 +84,17 @@ pub(crate) fn webhook(
         }
     }
     let mut rules = admission.rules.clone();
-    if policy.namespace().is_some() {
-        // A namespaceSelector lets everything through that belongs to no namespace.
-        for rule in &mut rules {
+    for rule in &mut rules {
+        if policy.namespace().is_some() {
+            // A namespaceSelector lets everything through that belongs to no namespace.
             rule.scope = Some("Namespaced".to_owned());
         }
+        rule.scope.get_or_insert_with(|| "*".to_owned());
     }
     let mut conditions = vec![json!({"name": "proviso-exempt", "expression": exempt(policy, namespace)})];
     conditions.extend(admission.match_conditions.iter().map(|condition| json!(condition)));
-    json!({
+    // Every field, also where the API server would fill in the same: see `diff`.
+    let mut webhook = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": kind(admission),
         "metadata": {"name": webhook_name(policy), "labels": {POLICY_LABEL: uid}},
@@ -117,7 +119,11 @@ pub(crate) fn webhook(
                 "caBundle": STANDARD.encode(bundle),
             },
         }],
-    })
+    });
+    if admission.mutating {
+        webhook["webhooks"][0]["reinvocationPolicy"] = "Never".into();
+    }
+    webhook
 }
 
 fn kind(admission: &Admission) -> &'static str {

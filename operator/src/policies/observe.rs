@@ -74,10 +74,14 @@ impl Seen {
         }
     }
 
-    /// The replicas that speak in a revision's status and are no more. A pod of the same name speaks for itself.
-    pub fn gone<'a>(&self, revision: &'a Revision) -> impl Iterator<Item = &'a str> {
-        let replicas = revision.status.replicas.iter().map(|replica| replica.name.as_str());
-        replicas.filter(|name| !self.pods.iter().any(|pod| pod.metadata.name.as_deref() == Some(name)))
+    /// The replicas in a revision's status that are gone for good: no pod has their name, and the policy server has not so many
+    /// replicas that there will be one. A pod that is replaced writes its item itself.
+    pub fn gone<'a>(&self, revision: &'a Revision, context: &Context) -> Vec<&'a str> {
+        let server = context.caches.servers.reader().get(&revision.policy_server, None);
+        let replicas = server.and_then(|server| Some(server.0.as_ref().ok()?.spec.replicas)).unwrap_or_default();
+        let names = revision.status.replicas.iter().map(|replica| replica.name.as_str());
+        let has_pod = |name: &str| self.pods.iter().any(|pod| pod.metadata.name.as_deref() == Some(name));
+        names.filter(|name| !has_pod(name) && ordinal(name).is_none_or(|ordinal| ordinal >= replicas)).collect()
     }
 
     /// The webhook configuration that somebody has taken into their own hands, and why. The operator leaves both kinds as
@@ -101,6 +105,11 @@ impl Seen {
         let asked = validating.chain(mutating).filter_map(generation).max();
         asked.or_else(|| self.revisions.iter().find(|it| is_marked_live(it)).map(|it| it.policy_ref.generation))
     }
+}
+
+/// The number at the end of the name of a `StatefulSet`'s pod.
+fn ordinal(pod: &str) -> Option<i32> {
+    pod.rsplit_once('-')?.1.parse().ok()
 }
 
 pub(crate) fn is_marked_live(revision: &Revision) -> bool {

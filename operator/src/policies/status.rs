@@ -16,7 +16,7 @@ use super::object::{self, PolicyObject};
 use super::observe::{BreakGlass, Seen};
 use crate::context::{Context, Error};
 use crate::objects;
-use crate::revisions::{LOADED, NOT_LOADED};
+use crate::revisions::{LOADED, NOT_LOADED, Revision};
 
 /// The conditions of a policy.
 const TYPES: [ConditionType; 4] =
@@ -32,7 +32,7 @@ pub(super) async fn write<K: PolicyObject>(
 ) -> Result<(), Error> {
     let known = policy.status().cloned().unwrap_or_default();
     let held = seen.break_glass().filter(|_| decision.is_held);
-    let status = status(&known.conditions, observed, decision, held.as_ref(), policy);
+    let status = status(&known.conditions, observed, decision, held.as_ref(), &seen.revisions);
     if status == known {
         return Ok(());
     }
@@ -42,16 +42,16 @@ pub(super) async fn write<K: PolicyObject>(
     }
     let policies = object::api::<K>(&context.client, policy);
     let patch = Patch::Apply(status_patch::<K>(&status));
-    K::cache(&context.caches).observe(policies.patch_status(&policy.name_any(), &objects::apply(), &patch).await?);
-    Ok(())
+    let (name, how) = (policy.name_any(), objects::apply());
+    Ok(K::cache(&context.caches).write(policies.patch_status(&name, &how, &patch)).await?)
 }
 
-fn status<K: PolicyObject>(
+fn status(
     known: &[Condition],
     observed: &Observed,
     decision: &Decision,
     held: Option<&BreakGlass>,
-    policy: &K,
+    revisions: &[Revision],
 ) -> PolicyStatus {
     let answering = match decision.live {
         Some(live) if live != observed.generation => format!("generation {live} goes on answering"),
@@ -68,6 +68,7 @@ fn status<K: PolicyObject>(
         .zip(steps)
         .map(|(type_, step)| step.into_condition(type_, known, Some(observed.generation), now));
     let (ready, total) = (decision.ready, decision.total);
+    let live = revisions.iter().find(|revision| Some(revision.policy_ref.generation) == decision.live);
     PolicyStatus {
         phase: Some(phase(decision, observed)),
         live_generation: decision.live,
@@ -77,7 +78,7 @@ fn status<K: PolicyObject>(
             total: total.try_into().unwrap_or(u32::MAX),
             summary: format!("{ready}/{total}"),
         }),
-        mode: policy.spec().admission.as_ref().map(|admission| admission.mode),
+        mode: live.and_then(|live| live.admission.as_ref()).map(|admission| admission.mode),
     }
 }
 

@@ -10,10 +10,10 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Config, Resource, ResourceExt as _};
-use proviso_crds::{PolicyRevision, PolicyServer, PolicyServerStatus};
+use proviso_crds::{ClusterPolicy, PolicyPhase, PolicyRevision, PolicyServer, PolicyServerStatus};
 use proviso_e2e::{ControlPlane, Kubectl, address_for_endpoints, manifests, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ pub const POD: &str = "policy-server-default-0";
 pub const IMAGE: &str = "registry.example.com/policy-server:1";
 
 /// A running operator. Ends with this value.
-pub struct Operator(Child);
+pub struct Operator(pub Child);
 
 impl Operator {
     /// Asks it to end (SIGTERM), and waits until it has.
@@ -265,7 +265,7 @@ impl Stage {
                 ]},
             },
         });
-        let api = Api::<proviso_crds::ClusterPolicy>::all(self.client.clone());
+        let api = Api::<ClusterPolicy>::all(self.client.clone());
         let written = api.patch(name, &PatchParams::apply("owner").force(), &Patch::Apply(policy)).await?;
         written.metadata.generation.context("its generation")
     }
@@ -275,6 +275,35 @@ impl Stage {
         let generation = self.policy(name, "default", expression).await?;
         self.serve(&format!("cluster.{name}-{generation}"), POD).await?;
         self.until_path(&format!("proviso-cluster.{name}"), &format!("/validate/cluster.{name}/{generation}")).await
+    }
+
+    /// Waits until this generation of a policy is live, and its status says so.
+    pub async fn until_active(&self, name: &str, generation: i64) -> Result<()> {
+        until(&format!("{name} Active"), 4 * PATIENCE, async || {
+            let policy = Api::<ClusterPolicy>::all(self.client.clone()).get(name).await?;
+            let status = policy.status.context("no status")?;
+            let is_live = status.phase == Some(PolicyPhase::Active) && status.live_generation == Some(generation);
+            ensure!(is_live, "{status:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Replaces a pod, as a rolling restart does: the new one serves every enabled revision, then it is Ready.
+    pub async fn replace_pod(&self, pod: &str) -> Result<()> {
+        let pods = self.api::<Pod>();
+        let old = pods.get(pod).await?.uid();
+        pods.delete(pod, &DeleteParams::default()).await?;
+        until("another pod", PATIENCE, async || {
+            ensure!(pods.get(pod).await?.uid() != old, "the old one");
+            Ok(())
+        })
+        .await?;
+        let revisions = self.api::<PolicyRevision>().list(&ListParams::default()).await?;
+        for revision in revisions.items.iter().filter(|revision| revision.spec.enabled) {
+            self.load(&revision.name_any(), pod).await?;
+        }
+        self.ready(pod).await
     }
 
     /// Makes a pod Ready, as far as the API server knows.
@@ -296,18 +325,28 @@ impl Stage {
     pub async fn serve(&self, revision: &str, pod: &str) -> Result<()> {
         let revisions = self.api::<PolicyRevision>();
         until(revision, PATIENCE, async || Ok(revisions.get(revision).await?)).await?;
-        let (time, uid) = ("2026-11-20T09:14:07Z", self.api::<Pod>().get(pod).await?.uid());
-        let initialized = json!({"conditions": [
-            {"type": "Initialized", "status": "True", "reason": "Prepared", "message": "", "lastTransitionTime": time},
-        ]});
+        let initialized = json!({"conditions": [{
+            "type": "Initialized", "status": "True", "reason": "Prepared", "message": "",
+            "lastTransitionTime": "2026-11-20T09:14:07Z",
+        }]});
+        self.apply_status(revision, "proviso-leader", &initialized).await?;
+        self.load(revision, pod).await
+    }
+
+    /// Says what this replica would say of a revision: it is served.
+    pub async fn load(&self, revision: &str, pod: &str) -> Result<()> {
+        let uid = self.api::<Pod>().get(pod).await?.uid();
         let replica = json!({"replicas": [{
             "name": pod, "podUID": uid, "serverVersion": "0.1.0", "ready": "True", "reason": "Loaded",
-            "lastTransitionTime": time,
+            "lastTransitionTime": "2026-11-20T09:14:07Z",
         }]});
-        for (manager, status) in [("proviso-leader", initialized), (pod, replica)] {
-            let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": status});
-            revisions.patch_status(revision, &PatchParams::apply(manager).force(), &Patch::Apply(patch)).await?;
-        }
+        self.apply_status(revision, pod, &replica).await
+    }
+
+    async fn apply_status(&self, revision: &str, manager: &str, status: &Value) -> Result<()> {
+        let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": status});
+        let how = PatchParams::apply(manager).force();
+        self.api::<PolicyRevision>().patch_status(revision, &how, &Patch::Apply(patch)).await?;
         Ok(())
     }
 

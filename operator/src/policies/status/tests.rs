@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use proviso_core::Failure;
-use proviso_crds::ClusterPolicy;
+
+use proviso_crds::{Mode, PolicyRevision};
 use serde_json::{Value, json};
 
 use super::*;
@@ -37,13 +38,31 @@ fn observed(live: Option<i64>) -> Observed {
     }
 }
 
-fn told(progress: Progress, live: Option<i64>, held: Option<&BreakGlass>) -> PolicyStatus {
-    let policy: ClusterPolicy = serde_json::from_value(json!({
-        "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "a"},
-        "spec": {"program": {"cel": {"validations": []}}, "admission": {"rules": [], "mode": "Monitor"}},
+/// A revision of this generation in this mode.
+fn revision(generation: i64, mode: &str) -> Revision {
+    let revision: PolicyRevision = serde_json::from_value(json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "metadata": {"name": "cluster.a"},
+        "spec": {
+            "policyServer": "default", "enabled": true,
+            "policyRef": {"kind": "ClusterPolicy", "name": "a", "uid": "u", "generation": generation},
+            "data": {"program": {"cel": {"validations": []}}, "admission": {"rules": [], "mode": mode}},
+        },
     }))
     .unwrap();
-    status(&[], &observed(live), &decision(progress, live), held, &policy)
+    revision.into()
+}
+
+fn told(progress: Progress, live: Option<i64>, held: Option<&BreakGlass>) -> PolicyStatus {
+    let revisions = [revision(1, "Monitor"), revision(2, "Protect")];
+    status(&[], &observed(live), &decision(progress, live), held, &revisions)
+}
+
+#[test]
+fn the_mode_is_that_of_the_live_generation() {
+    for (live, mode) in [(Some(1), Some(Mode::Monitor)), (Some(2), Some(Mode::Protect)), (None, None), (Some(3), None)]
+    {
+        assert_eq!(told(Progress::Loading, live, None).mode, mode, "{live:?}");
+    }
 }
 
 fn failure() -> Failure {
