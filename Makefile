@@ -125,7 +125,7 @@ record: control-plane ## Write the committed files that tests compare with what 
 	PROVISO_RECORD=1 cargo test --locked --workspace --lib
 	PROVISO_RECORD=1 cargo test --locked --workspace --test standalone --test cluster -- ledger quickstart
 
-bench: ## Measure the engines, and the server beside a bare one
+bench: control-plane ## Measure the engines, the server beside a bare one, and the operator's calls
 	cargo bench --locked --workspace --bench '*'
 
 # Without AddressSanitizer: the one unsafe line of all this is not on the way from guests to their host, and what wasmtime does

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proviso_core::matching::{Coverage, Labels};
+use proviso_core::review::Operation;
 use proviso_core::{Action, Failure, Review, Verdict};
 use proviso_engines::{Deadline, EvaluationError};
 
@@ -105,6 +106,8 @@ pub async fn evaluate(revision: &Revision, review: &Review) -> Result<Verdict, E
     revision.program.evaluate(review, Deadline::after(revision.timeout)).await
 }
 
+/// Logs the decision. A line about a denial names the object and the user: the uid of a request stands in no other log but the API
+/// server's audit log.
 fn log(
     revision: &Revision,
     review: &Review,
@@ -128,13 +131,18 @@ fn log(
             )
         };
     }
-    match (outcome, failed) {
-        (_, Some(failure)) => {
-            decision!(warn, "evaluation failed", reason = failure.reason.as_str(), error = failure.message.as_str());
-        }
-        (Outcome::Denied | Outcome::Monitored, None) => {
-            decision!(info, "request denied", denial);
-        }
-        _ => decision!(debug, "request allowed"),
+    if failed.is_none() && !matches!(outcome, Outcome::Denied | Outcome::Monitored) {
+        decision!(debug, "request allowed");
+        return;
+    }
+    let Some(omitted) = revision.metrics.denials.admit() else { return };
+    let head = review.head().cloned().unwrap_or_default();
+    let (kind, namespace, name, user) = (head.kind.kind, head.namespace, head.name, head.user.username);
+    let operation = head.operation.map(Operation::as_str).unwrap_or_default();
+    if let Some(Failure { reason, message }) = failed {
+        let (reason, error) = (reason.as_str(), message.as_str());
+        decision!(warn, "evaluation failed", reason, error, operation, kind, namespace, name, user, omitted);
+    } else {
+        decision!(info, "request denied", denial, operation, kind, namespace, name, user, omitted);
     }
 }

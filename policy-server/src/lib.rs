@@ -12,6 +12,7 @@ mod cluster;
 mod compile;
 mod config;
 mod decide;
+mod denial_log;
 mod folder;
 mod lifecycle;
 mod logging;

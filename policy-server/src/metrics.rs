@@ -11,6 +11,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use proviso_core::{Divergence, PolicyId};
 
+use crate::denial_log::{DenialLog, PolicyDenialLog};
 use crate::manifests::ExperimentId;
 
 /// All metrics of the process.
@@ -30,6 +31,7 @@ pub struct Metrics {
     pub failing: Gauge,
     /// Whether the certificate files hold a pair that works: 1 or 0.
     pub tls_pair_valid: Gauge,
+    denials: DenialLog,
 }
 
 /// How an evaluation ended.
@@ -99,6 +101,7 @@ struct RefusalLabels {
 pub struct PolicyMetrics {
     outcomes: [Counter; Outcome::ALL.len()],
     duration: Histogram,
+    pub denials: PolicyDenialLog,
 }
 
 /// The series of one experiment.
@@ -150,6 +153,7 @@ impl Metrics {
             manifest_problems: Gauge::default(),
             failing: Gauge::default(),
             tls_pair_valid: Gauge::default(),
+            denials: DenialLog::default(),
         };
         metrics.register();
         metrics
@@ -182,6 +186,7 @@ impl Metrics {
                 self.evaluations.get_or_create_owned(&EvaluationLabels { policy: policy.clone(), engine, outcome })
             }),
             duration: self.duration.get_or_create_owned(&PolicyLabels { policy }),
+            denials: self.denials.policy(),
         }
     }
 

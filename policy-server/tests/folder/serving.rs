@@ -487,3 +487,31 @@ async fn the_safe_defaults_of_the_example_are_in_the_patched_pod() {
     let again = server.post("/validate/cluster.safe", review.to_string()).await.response();
     assert_eq!((&again["allowed"], again.get("patch")), (&json!(true), None), "{again}");
 }
+
+#[tokio::test]
+async fn a_denial_is_logged_with_the_object_and_the_user_also_in_the_mode_monitor() {
+    let folder = Folder::new();
+    folder.write("deny.json", policy("deny", &forbid("true", "no")));
+    folder.write("monitor.json", policy("monitor", &admitting(forbid("true", "no"), &json!({"mode": "Monitor"}))));
+    let server = Server::start(folder, &[]).await;
+    for (name, is_allowed) in [("deny", false), ("monitor", true)] {
+        let answer = server.post(&format!("/validate/cluster.{name}"), pod(name, "web").to_string()).await;
+        assert_eq!(answer.is_allowed(), is_allowed);
+        let line = || server.events("request denied").into_iter().find(|line| line["request_uid"] == name);
+        server.until("the line", async || line().is_some()).await;
+        let line = line().unwrap();
+        for (field, value) in [
+            ("policy", json!(format!("cluster.{name}"))),
+            ("operation", json!("CREATE")),
+            ("kind", json!("Pod")),
+            ("namespace", json!("default")),
+            ("name", json!("web")),
+            ("user", json!("ann")),
+            ("denial", json!("no")),
+            ("allowed", json!(is_allowed)),
+            ("omitted", json!(0)),
+        ] {
+            assert_eq!(line[field], value, "{field}: {line}");
+        }
+    }
+}

@@ -174,8 +174,13 @@ impl Server {
 
     /// The first log line with this message.
     pub fn event(&self, message: &str) -> Option<Value> {
-        let lines = self.stderr.all();
-        lines.iter().filter_map(|line| serde_json::from_str(line).ok()).find(|line: &Value| line["message"] == message)
+        self.events(message).into_iter().next()
+    }
+
+    /// All log lines with this message.
+    pub fn events(&self, message: &str) -> Vec<Value> {
+        let lines = self.stderr.all().into_iter().filter_map(|line| serde_json::from_str(&line).ok());
+        lines.filter(|line: &Value| line["message"] == message).collect()
     }
 
     /// Asks a policy: `path` such as `/validate/cluster.a`.
