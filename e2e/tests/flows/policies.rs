@@ -187,8 +187,11 @@ pub async fn update_while_a_replica_hangs(stage: &Stage) -> Result<()> {
     let second = stage.write("hangs", &deny("hangs", "two")).await?;
     // As long as it counts as Ready, it is waited for.
     until("all the others to serve it", PATIENCE, async || {
-        let why = stage.until_condition("hangs", "Ready", "False", "Loading").await?;
-        ensure!(why.starts_with(&format!("{} of {REPLICAS}", REPLICAS - 1)), "{why}");
+        let status = stage.policies().get("hangs").await?.status.context("no status")?;
+        let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").context("no condition")?;
+        ensure!(ready.status == "False" && ready.reason == "Loading", "{ready:?}");
+        let replicas = status.replicas.context("no replicas")?;
+        ensure!(replicas.summary == format!("{}/{REPLICAS}", REPLICAS - 1), "{replicas:?}");
         Ok(())
     })
     .await?;
