@@ -18,6 +18,23 @@ pub const AGGREGATE_LABEL: &str = "proviso.dev/aggregate-to-policy-server";
 /// emergency needs. The operator leaves it as it is.
 pub const BREAK_GLASS: &str = "proviso.dev/break-glass";
 
+/// Annotation of a candidate revision: the start of the preview that it was made for. Another start makes another candidate.
+pub const PREVIEW_START: &str = "proviso.dev/preview-start";
+/// Annotation of a Secret: the phase of the replacement of its keys.
+pub const ROTATION: &str = "proviso.dev/rotation";
+/// Annotation of a Secret: since when the replacement of its keys is in its phase, as a time of RFC 3339.
+pub const ROTATION_SINCE: &str = "proviso.dev/rotation-since";
+
+/// The finalizers of the operator: it has something to do before an object goes.
+pub mod finalizers {
+    /// Finalizer of a policy: its revisions go before it does.
+    pub const REVISIONS: &str = "proviso.dev/revisions";
+    /// Finalizer of an experiment: its candidate and its webhook go before it does.
+    pub const PREVIEW: &str = "proviso.dev/preview";
+    /// Finalizer of a policy server: it goes after the policies that name it.
+    pub const POLICIES: &str = "proviso.dev/policies";
+}
+
 /// The field managers of server-side apply: each writer owns its own fields.
 pub mod field_managers {
     /// The operator.
@@ -26,6 +43,8 @@ pub mod field_managers {
     pub const OPERATOR_LEADER: &str = "proviso-operator-leader";
     /// The REST API.
     pub const API: &str = "proviso-api";
+    /// The operator, where it tries whether the API server would take a webhook.
+    pub const ADMISSION: &str = "proviso-admission";
     /// The command line.
     pub const CLI: &str = "proviso-cli";
     /// The leader of a policy server, whichever replica it is.

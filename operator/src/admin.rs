@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 
 /// The routes of `--admin-listen`.
 pub(crate) fn router(certificate: Arc<Certificate>, metrics: Arc<Metrics>, phase: watch::Receiver<Phase>) -> Router {
-    let kind = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
+    let kind = [(header::CONTENT_TYPE, proviso_http::metrics::CONTENT_TYPE)];
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))

@@ -12,7 +12,6 @@ use std::time::Duration;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::routing::post;
 use axum::{Json, Router};
-use kube::api::PatchParams;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use kube::{Api, Client};
@@ -23,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::config::Config;
-use crate::policies::{apply, build};
+use crate::webhook;
 
 pub(crate) use registration::Registration;
 
@@ -117,7 +116,7 @@ impl Admission {
         }
         let (id, admission) = (id.ok()?, spec.admission.as_ref()?);
         // Of no generation that there is: only what it covers matters.
-        let wanted = build::webhook(&id, "", 1, (&spec.policy_server, admission), (&self.namespace, ""));
+        let wanted = webhook::build(&id, "", 1, (&spec.policy_server, admission), (&self.namespace, ""));
         self.webhook_refusal(&id, "spec", &wanted).await
     }
 
@@ -140,8 +139,7 @@ impl Admission {
     /// Why the API server would not take this webhook: it knows best what its expressions may be. `at` is where the spec of
     /// the policy stands.
     async fn webhook_refusal(&self, id: &PolicyId, at: &str, wanted: &Value) -> Option<String> {
-        let only_try = PatchParams::apply("proviso-admission").force().dry_run();
-        match tokio::time::timeout(TRIAL, apply::webhook(wanted, &only_try, &self.client)).await {
+        match tokio::time::timeout(TRIAL, webhook::dry_run(wanted, &self.client)).await {
             Ok(Err(kube::Error::Api(status))) if status.code == 422 => {
                 Some(format!("{at}.admission: the API server does not take its webhook: {}", status.message))
             }

@@ -22,8 +22,9 @@ use tokio::sync::watch;
 
 use crate::config::Lifetimes;
 use crate::objects::{self, OURS, RESYNC, RETRY};
+use certificate::Pair;
 use kept::{Kept, Surroundings};
-use proviso_crds::names::POLICY_LABEL;
+use proviso_crds::names::{POLICY_LABEL, ROTATION_SINCE};
 use rotation::{Step, Times};
 
 /// In the operator's namespace.
@@ -35,7 +36,7 @@ pub(crate) struct Trusted {
     /// All who vouch for policy servers now, in PEM.
     pub bundle: String,
     /// The one that signs.
-    signing: String,
+    pub signing: Pair,
 }
 
 /// What the rest of the operator knows; nothing before the authority was found or made.
@@ -146,16 +147,18 @@ impl Authority {
     async fn write(&self, found: Option<&Secret>, kept: &Kept) -> Result<bool, Error> {
         let mut wanted = Secret { data: Some(kept.data()), type_: Some("Opaque".to_owned()), ..Secret::default() };
         wanted.metadata.name = Some(SECRET.to_owned());
-        wanted.metadata.annotations = Some([(kept::SINCE.to_owned(), kept.since().to_string())].into());
+        wanted.metadata.annotations = Some([(ROTATION_SINCE.to_owned(), kept.since().to_string())].into());
         wanted.metadata.labels = Some(objects::labels(SECRET, SECRET));
-        match objects::write_secret(&self.secrets(), found, wanted).await {
-            Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_conflict() => Ok(true),
-            result => Ok(result?),
+        let Some(secret) = objects::changed_secret(found.cloned(), wanted) else { return Ok(false) };
+        match objects::write_secret(&self.secrets(), &secret).await {
+            Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_conflict() => {}
+            result => drop(result?),
         }
+        Ok(true)
     }
 
     fn tell(&self, kept: &Kept) {
-        let trusted = Trusted { bundle: kept.bundle(), signing: kept.signing.certificate.clone() };
+        let trusted = Trusted { bundle: kept.bundle(), signing: kept.signing.clone() };
         self.trusted.send_if_modified(|known| {
             let is_new = known.as_deref() != Some(&trusted);
             *known = Some(Arc::new(trusted));

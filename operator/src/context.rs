@@ -1,5 +1,4 @@
-//! What the controllers of policies and of experiments share: what every reconcile needs, and why one does not come to
-//! its end.
+//! The values and the errors that the reconciles of all controllers share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,15 +9,10 @@ use kube::{Client, Resource, ResourceExt as _};
 use proviso_core::policy_id::PolicyIdError;
 
 use crate::authority;
-use crate::cache::Caches;
+use crate::caches::Caches;
 use crate::guarded::Reports;
 use crate::metrics::Metrics;
 use crate::objects::{MANAGER, note};
-
-/// The most objects of a kind that are reconciled at the same time.
-pub(crate) const CONCURRENCY: u16 = 16;
-/// How long to wait for more events about an object before it is reconciled: replicas report one after the other.
-pub(crate) const DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// What every reconcile needs.
 pub(crate) struct Context {
@@ -28,7 +22,7 @@ pub(crate) struct Context {
     pub authority: authority::Receiver,
     /// How long a replaced generation goes on answering.
     pub retire_after: Duration,
-    pub caches: Caches,
+    pub caches: Arc<Caches>,
     pub metrics: Arc<Metrics>,
     pub reports: Arc<Reports>,
     /// When what came of an experiment was written last, by its uid.
@@ -44,7 +38,7 @@ impl Context {
         reports: Arc<Reports>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let caches = Caches::default();
+        let caches = Arc::default();
         Self { client, namespace, authority, retire_after, caches, metrics, reports, counted: Mutex::default() }
     }
 
@@ -80,27 +74,44 @@ impl Context {
 /// Why a reconcile did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error(transparent)]
+    #[error("{}", said(.0))]
     Kubernetes(#[from] kube::Error),
+    #[error("{object}: {}", said(error))]
+    Apply { object: String, error: kube::Error },
     #[error(transparent)]
     Name(#[from] PolicyIdError),
     #[error("an object of the API server's has no {0}")]
     Incomplete(&'static str),
     #[error("an object cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
+    #[error("a key cannot be made: {0}")]
+    Key(#[from] rcgen::Error),
     #[error("there is no authority yet that vouches for policy servers")]
     NoAuthority,
 }
 
 impl Error {
-    /// Stable name: log field.
+    /// Stable name: of Events, and log field.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Kubernetes(_) => "KubernetesError",
+            Self::Apply { .. } => "ApplyFailed",
             Self::Name(_) => "InvalidName",
             Self::Incomplete(_) => "IncompleteObject",
             Self::Json(_) => "InvalidObject",
+            Self::Key(_) => "KeyError",
             Self::NoAuthority => "NoAuthority",
         }
     }
+
+    /// Returns whether another writer was faster, as it happens.
+    pub fn is_race(&self) -> bool {
+        let (Self::Kubernetes(error) | Self::Apply { error, .. }) = self else { return false };
+        matches!(error, kube::Error::Api(status) if status.is_conflict() || status.is_already_exists())
+    }
+}
+
+/// The API server's own message, without the object that it is about.
+fn said(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error { status.message.clone() } else { error.to_string() }
 }

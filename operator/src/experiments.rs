@@ -4,64 +4,42 @@
 //! an update suspends.
 
 mod apply;
-pub(crate) mod build;
-pub(crate) mod cascade;
-mod object;
+mod build;
 mod observe;
 mod status;
 
 use std::sync::Arc;
 
-use futures_util::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::controller::{self, Action};
-use kube::runtime::{applier, reflector::ObjectRef};
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt as _};
 use proviso_core::experiment::rollout;
-use proviso_crds::names::EXPERIMENT_LABEL;
+use proviso_crds::names::{EXPERIMENT_LABEL, finalizers};
 
 use crate::authority;
-use crate::cache::{self, Queue, Reader, experiments_of};
-use crate::context::{CONCURRENCY, Context, DEBOUNCE, Error};
+use crate::cache::{self, Reader};
+use crate::context::{Context, Error};
+use crate::controller::Controller;
 use crate::guarded::Guarded;
-use crate::metrics::ControllerLabels;
+use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject as _, experiments_of};
 use crate::objects::{self, RESYNC, RETRY};
-use crate::policies::object::{PolicyObject, id as id_of};
 use crate::revisions::Revision;
 
-pub(crate) use object::ExperimentObject;
-
-/// On an experiment: its candidate and its webhook go before it does.
-const FINALIZER: &str = "proviso.dev/preview";
-
-/// Follows the experiments of one kind until it is dropped.
-pub(crate) async fn run<K: ExperimentObject>(context: Arc<Context>) {
+/// Reconciles the experiments of one kind until it is dropped.
+pub(crate) async fn run<K: ExperimentObject>(name: &'static str, context: Arc<Context>) {
     let caches = &context.caches;
     let experiments = K::cache(caches).reader();
-    let name = K::plural(&()).into_owned();
-    let labels = ControllerLabels { controller: name.clone() };
-    let queue = Queue::new(context.metrics.queues.get_or_create(&labels).clone());
-    let waiting = queue.waiting();
-    queue
-        .add_on(K::cache(caches), |experiment| vec![ObjectRef::from_obj(experiment)])
+    let controller = Controller::new(name, K::cache(caches), &context.metrics);
+    controller
         .add_on(K::cache(caches), siblings(experiments.clone()))
         .add_on(&caches.revisions, of_revision(experiments.clone()))
         .add_on(K::Policy::cache(caches), of_policy(experiments.clone()))
         .add_on(&caches.pods, of_pod(experiments.clone()))
-        .add_on(&caches.validating, of_label(experiments.clone()));
-    let queue = queue.stream(experiments.store(), authority::changes(context.authority.clone()));
+        .add_on(&caches.validating, of_label(experiments));
     caches.listed().await;
-    let config = controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
-    let metrics = Arc::clone(&context.metrics);
-    let reconcile = |experiment: Arc<Guarded<K>>, context| {
-        waiting.begin(&experiment);
-        let (metrics, name) = (Arc::clone(&metrics), name.clone());
-        async move { metrics.reconcile(&name, Box::pin(reconcile::<K>(experiment, context))).await }.boxed()
-    };
-    applier(reconcile, on_error::<K>, Arc::clone(&context), experiments.store(), queue, config)
-        // Each error was reported where it came up.
-        .for_each(|_| std::future::ready(()))
-        .await;
+    let authority = authority::changes(context.authority.clone());
+    controller.run(context, authority, reconcile::<K>).await;
 }
 
 /// The experiment of a candidate; for a live revision, all experiments of its policy: they are compared with what is live.
@@ -124,15 +102,15 @@ async fn reconcile<K: ExperimentObject>(experiment: Arc<Guarded<K>>, context: Ar
         return Ok(Action::await_change());
     }
     let is_deleted = experiment.meta().deletion_timestamp.is_some();
-    if is_deleted && !experiment.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+    if is_deleted && !experiment.finalizers().iter().any(|finalizer| finalizer == finalizers::PREVIEW) {
         return Ok(Action::await_change());
     }
     if experiment.0.is_err() && !is_deleted {
         // What it asks for cannot be told. Until it can, what is previewed goes on.
         return Ok(Action::requeue(RESYNC));
     }
-    let api = object::api::<K>(&context.client, &*experiment);
-    if !is_deleted && objects::add_finalizer(&api, &*experiment, FINALIZER).await? {
+    let api = kinds::api::<K>(&context.client, &*experiment);
+    if !is_deleted && objects::add_finalizer(&api, &*experiment, finalizers::PREVIEW).await? {
         // The change comes back as an event.
         return Ok(Action::await_change());
     }
@@ -156,11 +134,4 @@ async fn reconcile<K: ExperimentObject>(experiment: Arc<Guarded<K>>, context: Ar
     }
     let otherwise = if is_deleted { RETRY } else { RESYNC };
     Ok(Action::requeue(look_again.unwrap_or(otherwise)))
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "what a controller calls")]
-fn on_error<K: ExperimentObject>(experiment: Arc<Guarded<K>>, error: &Error, _: Arc<Context>) -> Action {
-    let experiment = id_of(&*experiment).map_or_else(|_| experiment.name_any(), |id| id.to_string());
-    tracing::warn!(experiment, reason = error.reason(), %error, "reconcile failed; trying again");
-    Action::requeue(RETRY)
 }

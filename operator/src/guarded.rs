@@ -3,15 +3,18 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource, ResourceExt as _};
+use proviso_crds::PolicyServer;
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::cache::Cached;
 use crate::objects::{MANAGER, note};
 
 /// An object, or what is wrong with it. kube's `DeserializeGuard` does not say in which field.
@@ -76,6 +79,48 @@ impl<K: Resource> Resource for Guarded<K> {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         self.0.as_mut().map_or_else(|malformed| &mut malformed.metadata, K::meta_mut)
+    }
+}
+
+/// A kind of Proviso's, as a cache keeps its [`Guarded`] objects.
+pub(crate) trait Keyed: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static {
+    /// The object as the API server sends it.
+    type Sent: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static;
+
+    fn from_sent(sent: Self::Sent) -> Self;
+
+    /// The keys of an object; also of one that cannot be read.
+    fn keys(object: &Guarded<Self>) -> Vec<String>;
+}
+
+impl<K: Keyed> Cached for Guarded<K> {
+    type Sent = Guarded<K::Sent>;
+
+    fn from_sent(mut sent: Self::Sent) -> Self {
+        // The fields' managers take half of the memory.
+        sent.meta_mut().managed_fields = None;
+        Self(sent.0.map(K::from_sent))
+    }
+
+    fn keys(&self) -> Vec<String> {
+        K::keys(self)
+    }
+}
+
+/// The uid of an object, as its key.
+pub(crate) fn by_uid<K: Resource>(object: &Guarded<K>) -> Vec<String> {
+    object.uid().into_iter().collect()
+}
+
+impl Keyed for PolicyServer {
+    type Sent = Self;
+
+    fn from_sent(sent: Self) -> Self {
+        sent
+    }
+
+    fn keys(object: &Guarded<Self>) -> Vec<String> {
+        by_uid(object)
     }
 }
 

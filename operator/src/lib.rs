@@ -5,17 +5,25 @@ mod admission;
 mod api;
 mod authority;
 mod cache;
+mod caches;
+mod cascade;
+mod client;
 mod config;
 mod context;
-mod diff;
+mod controller;
 mod experiments;
 mod guarded;
+mod kinds;
 mod metrics;
+#[cfg(test)]
+mod mock_api;
 mod objects;
 mod policies;
 mod policy_servers;
 mod registered;
+mod replicas;
 mod revisions;
+mod webhook;
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -63,7 +71,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let mut phase = shutdown::listen(config.shutdown_delay).context("signals cannot be followed")?;
     let metrics = Arc::new(Metrics::new());
     let client =
-        objects::client(Arc::clone(&metrics)).await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
+        client::connect(Arc::clone(&metrics)).await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
     let certificate = Arc::new(Certificate::default());
     // It goes on while others take over.
     let mut serving = tokio::spawn(serve(&client, &config, &certificate, &metrics, phase.clone()).await?);
@@ -144,7 +152,7 @@ struct Controllers {
     retire_after: Duration,
     reports: Arc<Reports>,
     metrics: Arc<Metrics>,
-    servers: Arc<policy_servers::Context>,
+    servers: policy_servers::Settings,
     registration: admission::Registration,
     actions: api::registration::Registration,
 }
@@ -161,14 +169,7 @@ impl Controllers {
             client: client.clone(),
             namespace: namespace.clone(),
             retire_after: config.retire_after,
-            servers: Arc::new(policy_servers::Context::new(
-                client.clone(),
-                place,
-                lifetimes,
-                trusted(),
-                Arc::clone(&reports),
-                Arc::clone(metrics),
-            )),
+            servers: policy_servers::Settings { place, lifetimes },
             reports,
             metrics: Arc::clone(metrics),
             registration: admission::Registration::new(client.clone(), config, trusted()),
@@ -188,17 +189,18 @@ impl Controllers {
             Arc::clone(&self.reports),
             Arc::clone(&self.metrics),
         ));
-        self.metrics.follow(&context);
+        self.metrics.follow(&context.caches);
+        let servers = Arc::new(policy_servers::Context::new(Arc::clone(&context), self.servers.clone()));
         tokio::join!(
             self.authority.run(),
             self.registration.run(),
             self.actions.run(),
-            policies::run::<Policy>(Arc::clone(&context)),
-            policies::run::<ClusterPolicy>(Arc::clone(&context)),
-            experiments::run::<PolicyExperiment>(Arc::clone(&context)),
-            experiments::run::<ClusterPolicyExperiment>(Arc::clone(&context)),
-            policy_servers::run(Arc::clone(&self.servers)),
-            policy_servers::leader::run(Arc::clone(&self.servers)),
+            policies::run::<Policy>("policies", Arc::clone(&context)),
+            policies::run::<ClusterPolicy>("clusterpolicies", Arc::clone(&context)),
+            experiments::run::<PolicyExperiment>("policyexperiments", Arc::clone(&context)),
+            experiments::run::<ClusterPolicyExperiment>("clusterpolicyexperiments", Arc::clone(&context)),
+            policy_servers::run(Arc::clone(&servers)),
+            policy_servers::leader::run(servers),
             // After the controllers, which listen to the first list too.
             context.caches.follow(&self.client, &self.namespace),
         );

@@ -1,6 +1,5 @@
-//! The metrics of the operator, in the OpenMetrics text format.
+//! The metrics of the operator.
 
-use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
@@ -15,9 +14,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use proviso_crds::PolicyPhase;
 
-use crate::context::Context;
+use crate::caches::Caches;
 use crate::guarded::Guarded;
-use crate::policies::object::PolicyObject;
+use crate::kinds::PolicyObject;
 
 /// All metrics of the process.
 #[derive(Debug)]
@@ -25,25 +24,45 @@ pub(crate) struct Metrics {
     registry: Registry,
     reconciles: Family<ReconcileLabels, Counter>,
     durations: Family<ControllerLabels, Histogram, fn() -> Histogram>,
-    /// The number of objects that wait to be reconciled.
-    pub queues: Family<ControllerLabels, Gauge>,
+    queues: Family<ControllerLabels, Gauge>,
     requests: Family<RequestLabels, Counter>,
     policies: Family<PolicyLabels, Gauge>,
     /// 1 while this replica leads, else 0.
     pub leader: Gauge,
-    /// The caches of the controllers that run now: they have the policies.
-    context: Mutex<Weak<Context>>,
+    /// The caches of the controllers that run now.
+    caches: Mutex<Weak<Caches>>,
+}
+
+/// The series of one controller.
+#[derive(Clone, Debug)]
+pub(crate) struct ControllerMetrics {
+    /// The number of objects that wait to be reconciled.
+    pub queue: Gauge,
+    succeeded: Counter,
+    failed: Counter,
+    duration: Histogram,
+}
+
+impl ControllerMetrics {
+    /// Counts a reconcile, and the time that it takes.
+    pub async fn observe<E>(&self, reconcile: impl Future<Output = Result<Action, E>>) -> Result<Action, E> {
+        let start = Instant::now();
+        let reconciled = reconcile.await;
+        self.duration.observe(start.elapsed().as_secs_f64());
+        let result = if reconciled.is_ok() { &self.succeeded } else { &self.failed };
+        result.inc();
+        reconciled
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct ControllerLabels {
-    /// The kind that is reconciled, in lower case.
-    pub controller: String,
+struct ControllerLabels {
+    controller: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReconcileLabels {
-    controller: String,
+    controller: &'static str,
     result: &'static str,
 }
 
@@ -69,7 +88,7 @@ impl Metrics {
             requests: Family::default(),
             policies: Family::default(),
             leader: Gauge::default(),
-            context: Mutex::default(),
+            caches: Mutex::default(),
         };
         let registry = &mut metrics.registry;
         registry.register("build", "Version of this operator", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
@@ -82,24 +101,21 @@ impl Metrics {
         metrics
     }
 
-    /// Lets the metrics count the policies of these caches, as long as they are there.
-    pub fn follow(&self, context: &Arc<Context>) {
-        *self.context.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(context);
+    /// The series of a controller. `controller` is the kind that it reconciles, in lower case.
+    pub fn controller(&self, controller: &'static str) -> ControllerMetrics {
+        let labels = ControllerLabels { controller };
+        let reconciles = |result| self.reconciles.get_or_create_owned(&ReconcileLabels { controller, result });
+        ControllerMetrics {
+            queue: self.queues.get_or_create_owned(&labels),
+            succeeded: reconciles("success"),
+            failed: reconciles("error"),
+            duration: self.durations.get_or_create_owned(&labels),
+        }
     }
 
-    /// Counts a reconcile, and the time that it takes.
-    pub async fn reconcile<E>(
-        &self,
-        controller: &str,
-        reconcile: impl Future<Output = Result<Action, E>>,
-    ) -> Result<Action, E> {
-        let start = Instant::now();
-        let reconciled = reconcile.await;
-        let (controller, result) = (controller.to_owned(), if reconciled.is_ok() { "success" } else { "error" });
-        let labels = ControllerLabels { controller: controller.clone() };
-        self.durations.get_or_create(&labels).observe(start.elapsed().as_secs_f64());
-        self.reconciles.get_or_create(&ReconcileLabels { controller, result }).inc();
-        reconciled
+    /// Lets the metrics count the policies of these caches, as long as they are there.
+    pub fn follow(&self, caches: &Arc<Caches>) {
+        *self.caches.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(caches);
     }
 
     /// Counts a request to the API server.
@@ -108,20 +124,15 @@ impl Metrics {
         self.requests.get_or_create(&RequestLabels { verb, resource: resource.to_owned() }).inc();
     }
 
-    /// All metrics as text.
+    /// All metrics in the OpenMetrics text format.
     pub fn to_text(&self) -> String {
         self.policies.clear();
-        let context = self.context.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        if let Some(context) = context {
-            self.count_policies(&context.caches.policies.reader().store().state());
-            self.count_policies(&context.caches.cluster_policies.reader().store().state());
+        let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        if let Some(caches) = caches {
+            self.count_policies(&caches.policies.reader().store().state());
+            self.count_policies(&caches.cluster_policies.reader().store().state());
         }
-        let mut text = String::new();
-        if prometheus_client::encoding::text::encode(&mut text, &self.registry).is_err() {
-            // Writing to a String does not fail; a broken metric must not look like an empty page.
-            let _ = writeln!(text, "# the metrics could not be written");
-        }
-        text
+        proviso_http::metrics::to_text(&self.registry)
     }
 
     fn count_policies<K: PolicyObject>(&self, policies: &[Arc<Guarded<K>>]) {

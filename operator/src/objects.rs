@@ -1,21 +1,16 @@
 //! What all controllers share: under which name and labels the operator writes, and how it waits.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::client::{Body, ClientBuilder};
 use kube::runtime::watcher;
-use kube::{Api, Client, Config, Resource, ResourceExt as _};
+use kube::{Api, Resource, ResourceExt as _};
 use proviso_crds::names::field_managers;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tower::util::MapRequestLayer;
-
-use crate::metrics::Metrics;
 
 /// Who the operator is: in managed fields, labels and Events.
 pub(crate) const MANAGER: &str = field_managers::OPERATOR;
@@ -28,22 +23,8 @@ const NOTE: usize = 1024;
 /// How long to wait after an error.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
 
-/// How long the API server may say nothing on a connection. A watch says at least that it ends.
-const SILENCE: Duration = Duration::from_secs(30);
-/// How long a watch lasts, in seconds.
+/// How long a watch lasts, in seconds: less than the silence after which [`crate::client`] closes a connection.
 const WATCH_SECONDS: u32 = 25;
-
-/// A client of the cluster that this program runs in, or that `KUBECONFIG` names. It closes connections on which nothing
-/// arrives: without that, who asks on one that the network has forgotten waits for as long as the kernel sends again.
-pub(crate) async fn client(metrics: Arc<Metrics>) -> kube::Result<Client> {
-    let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
-    config.read_timeout = Some(SILENCE);
-    let count = MapRequestLayer::new(move |request: http::Request<Body>| {
-        metrics.request(&request);
-        request
-    });
-    Ok(ClientBuilder::try_from(config)?.with_layer(&count).build())
-}
 
 /// A watch that ends, and is begun again, before its silence is that of a connection that leads nowhere.
 pub(crate) fn watching() -> watcher::Config {
@@ -123,20 +104,26 @@ where
     Ok(())
 }
 
-/// Makes the Secret that was found what is wanted, or creates it; whether anything was to do. Of two writers one fails.
-pub(crate) async fn write_secret(api: &Api<Secret>, found: Option<&Secret>, wanted: Secret) -> kube::Result<bool> {
-    let Some(found) = found else {
-        api.create(&PostParams::default(), &wanted).await?;
-        return Ok(true);
-    };
+/// The Secret to write so that the one that was found becomes as wanted; none if it is.
+pub(crate) fn changed_secret(found: Option<Secret>, wanted: Secret) -> Option<Secret> {
+    let Some(found) = found else { return Some(wanted) };
     let mut secret = found.clone();
     secret.data = wanted.data;
-    secret.labels_mut().extend(wanted.metadata.labels.unwrap_or_default());
-    secret.annotations_mut().extend(wanted.metadata.annotations.unwrap_or_default());
-    secret.metadata.owner_references = wanted.metadata.owner_references;
-    if secret == *found {
-        return Ok(false);
+    if let Some(labels) = wanted.metadata.labels {
+        secret.labels_mut().extend(labels);
     }
-    api.replace(&secret.name_any(), &PostParams::default(), &secret).await?;
-    Ok(true)
+    if let Some(annotations) = wanted.metadata.annotations {
+        secret.annotations_mut().extend(annotations);
+    }
+    secret.metadata.owner_references = wanted.metadata.owner_references;
+    (secret != found).then_some(secret)
+}
+
+/// Writes a Secret that [`changed_secret`] returned: replaces the one that was found, or creates it. Of two writers one fails.
+pub(crate) async fn write_secret(api: &Api<Secret>, secret: &Secret) -> kube::Result<Secret> {
+    if secret.metadata.resource_version.is_some() {
+        api.replace(&secret.name_any(), &PostParams::default(), secret).await
+    } else {
+        api.create(&PostParams::default(), secret).await
+    }
 }

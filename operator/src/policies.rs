@@ -1,65 +1,45 @@
-//! The controller of policies, the same for both kinds. Every reconcile has the same steps: read the caches (`observe`), decide (`proviso_core::rollout`), build what there should be (`build`), apply it (`apply`), tell people
-//! (`status`).
+//! The controller of policies, the same for both kinds. Every reconcile has the same steps: read the caches (`observe`), decide
+//! (`proviso_core::rollout`), build what there should be (`build`), apply it (`apply`), tell people (`status`).
 
-pub(crate) mod apply;
-pub(crate) mod build;
-pub(crate) mod object;
-pub(crate) mod observe;
+mod apply;
+mod build;
+mod observe;
 mod rollback;
 mod status;
 
 use std::sync::Arc;
 
-use futures_util::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::controller::{self, Action};
-use kube::runtime::{applier, reflector::ObjectRef};
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt as _};
 use proviso_core::rollout;
 use proviso_crds::RevisionRole;
-use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL};
+use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL, finalizers};
 
 use crate::authority;
-use crate::cache::{self, Queue, Reader};
-use crate::context::{CONCURRENCY, Context, DEBOUNCE, Error};
-use crate::experiments::ExperimentObject as _;
+use crate::cache::{self, Reader};
+use crate::context::{Context, Error};
+use crate::controller::Controller;
 use crate::guarded::Guarded;
-use crate::metrics::ControllerLabels;
-use crate::objects::{self, RESYNC, RETRY};
+use crate::kinds::{self, ExperimentObject as _, Kind as _, PolicyObject};
+use crate::objects::{self, RESYNC};
 use crate::revisions::Revision;
-use object::PolicyObject;
 
-/// On a policy: its revisions go before it does.
-const FINALIZER: &str = "proviso.dev/revisions";
-
-/// Follows the policies of one kind until it is dropped.
-pub(crate) async fn run<K: PolicyObject>(context: Arc<Context>) {
+/// Reconciles the policies of one kind until it is dropped.
+pub(crate) async fn run<K: PolicyObject>(name: &'static str, context: Arc<Context>) {
     let caches = &context.caches;
     let policies = K::cache(caches).reader();
-    let name = K::plural(&()).into_owned();
-    let labels = ControllerLabels { controller: name.clone() };
-    let queue = Queue::new(context.metrics.queues.get_or_create(&labels).clone());
-    let waiting = queue.waiting();
-    queue
-        .add_on(K::cache(caches), |policy| vec![ObjectRef::from_obj(policy)])
+    let controller = Controller::new(name, K::cache(caches), &context.metrics);
+    controller
         .add_on(&caches.revisions, of_revision(policies.clone()))
-        .add_on(K::Experiment::cache(caches), |experiment| of_experiment::<K>(experiment).into_iter().collect())
+        .add_on(K::Experiment::cache(caches), of_experiment::<K>)
         .add_on(&caches.pods, of_pod(policies.clone()))
         .add_on(&caches.validating, of_label(policies.clone()))
-        .add_on(&caches.mutating, of_label(policies.clone()));
-    let queue = queue.stream(policies.store(), authority::changes(context.authority.clone()));
+        .add_on(&caches.mutating, of_label(policies));
     caches.listed().await;
-    let config = controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
-    let metrics = Arc::clone(&context.metrics);
-    let reconcile = |policy: Arc<Guarded<K>>, context| {
-        waiting.begin(&policy);
-        let (metrics, name) = (Arc::clone(&metrics), name.clone());
-        async move { metrics.reconcile(&name, Box::pin(reconcile::<K>(policy, context))).await }.boxed()
-    };
-    applier(reconcile, on_error::<K>, Arc::clone(&context), policies.store(), queue, config)
-        // Each error was reported where it came up.
-        .for_each(|_| std::future::ready(()))
-        .await;
+    let authority = authority::changes(context.authority.clone());
+    controller.run(context, authority, reconcile::<K>).await;
 }
 
 /// The policy of a revision, by its name: the revision may stand in the way of a policy of the same name. Candidate revisions do
@@ -103,13 +83,14 @@ async fn reconcile<K: PolicyObject>(policy: Arc<Guarded<K>>, context: Arc<Contex
         return Ok(Action::await_change());
     }
     let is_deleted = policy.meta().deletion_timestamp.is_some();
-    if is_deleted && !policy.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+    if is_deleted && !policy.finalizers().iter().any(|finalizer| finalizer == finalizers::REVISIONS) {
         return Ok(Action::await_change());
     }
-    let api = object::api::<K>(&context.client, &*policy);
+    let api = kinds::api::<K>(&context.client, &*policy);
     if let Ok(known) = &policy.0
         && !is_deleted
-        && (objects::add_finalizer(&api, &*policy, FINALIZER).await? || rollback::wanted(known, &context).await?)
+        && (objects::add_finalizer(&api, &*policy, finalizers::REVISIONS).await?
+            || rollback::wanted(known, &context).await?)
     {
         // The change comes back as an event.
         return Ok(Action::await_change());
@@ -131,9 +112,5 @@ async fn reconcile<K: PolicyObject>(policy: Arc<Guarded<K>>, context: Arc<Contex
     Ok(Action::requeue(decision.look_again.unwrap_or(RESYNC)))
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "what a controller calls")]
-fn on_error<K: PolicyObject>(policy: Arc<Guarded<K>>, error: &Error, _: Arc<Context>) -> Action {
-    let policy = object::id(&*policy).map_or_else(|_| policy.name_any(), |id| id.to_string());
-    tracing::warn!(policy, reason = error.reason(), %error, "reconcile failed; trying again");
-    Action::requeue(RETRY)
-}
+#[cfg(test)]
+mod tests;

@@ -5,9 +5,14 @@ use std::borrow::Cow;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
+use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL};
 use proviso_crds::{
-    Admission, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, RevisedExperiment, RevisedPolicy, RevisionRole,
+    Admission, ConditionType, Conditions as _, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus,
+    RevisedExperiment, RevisedPolicy, RevisionRole,
 };
+
+use crate::cache::labelled;
+use crate::guarded::{Guarded, Keyed};
 
 /// The messages of the conditions about replicas. Their numbers are in `status.replicas` of a policy and of an experiment: they
 /// change with each probe, and each object with a message about them would be written as often.
@@ -28,11 +33,29 @@ pub(crate) struct Revision {
 }
 
 impl From<PolicyRevision> for Revision {
-    fn from(PolicyRevision { mut metadata, spec, status }: PolicyRevision) -> Self {
+    fn from(PolicyRevision { metadata, spec, status }: PolicyRevision) -> Self {
         let PolicyRevisionSpec { policy_server, policy_ref, role, experiment_ref, enabled, data } = spec;
-        metadata.managed_fields = None;
         let (admission, status) = (data.admission, status.unwrap_or_default());
         Self { metadata, policy_server, policy_ref, role, experiment_ref, enabled, admission, status }
+    }
+}
+
+impl Revision {
+    /// Returns whether the operator has marked it as the revision that answers.
+    pub fn is_marked_live(&self) -> bool {
+        self.status.conditions.is_true(ConditionType::Live)
+    }
+}
+
+impl Keyed for Revision {
+    type Sent = PolicyRevision;
+
+    fn from_sent(sent: PolicyRevision) -> Self {
+        sent.into()
+    }
+
+    fn keys(object: &Guarded<Self>) -> Vec<String> {
+        labelled(object, &[POLICY_LABEL, EXPERIMENT_LABEL])
     }
 }
 

@@ -102,6 +102,5 @@ fn details(table: &Table) -> String {
 }
 
 async fn metrics(State(server): State<Arc<Server>>) -> Response {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], server.metrics.to_text()).into_response()
+    ([(header::CONTENT_TYPE, proviso_http::metrics::CONTENT_TYPE)], server.metrics.to_text()).into_response()
 }

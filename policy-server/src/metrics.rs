@@ -1,7 +1,5 @@
 //! Counters and gauges for `/metrics`. Hot paths hold the handles of their own series, so that no request looks one up.
 
-use std::fmt::Write as _;
-
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -229,11 +227,6 @@ impl Metrics {
     /// All metrics in the OpenMetrics text format.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let mut text = String::new();
-        if prometheus_client::encoding::text::encode(&mut text, &self.registry).is_err() {
-            // Writing to a String does not fail; a broken metric must not pass for an empty page.
-            let _ = writeln!(text, "# the metrics could not be written");
-        }
-        text
+        proviso_http::metrics::to_text(&self.registry)
     }
 }

@@ -1,8 +1,9 @@
 //! Connections: accepted, under TLS with a certificate that can be replaced, served, and drained when the process is told
-//! to end. What is answered is for others.
+//! to end; and the text of `/metrics`. What else is answered is for others.
 
 mod certificate;
 mod client;
+pub mod metrics;
 mod serve;
 pub mod shutdown;
 

@@ -9,9 +9,9 @@ use proviso_crds::names::COMMIT_INTENT;
 use proviso_crds::{ClusterPolicyExperiment, ExperimentSpec, PolicyExperiment};
 
 use super::{Admission, TRIAL, check, compiled, read};
-use crate::experiments::build::{Asked, preview_webhook};
-use crate::experiments::{ExperimentObject, cascade};
-use crate::policies::object::PolicyObject as _;
+use crate::cascade;
+use crate::kinds::{ExperimentObject, Kind as _};
+use crate::webhook::{self, Asked};
 
 impl Admission {
     /// Why an experiment is refused; none if it is not. `namespace` is that of a `PolicyExperiment`.
@@ -76,7 +76,7 @@ impl Admission {
         let server = &spec.policy.policy_server;
         // Of no generation that there is: only what it covers matters.
         let asked = Asked { policy, experiment, uid: "", generation: 1, server };
-        let wanted = preview_webhook(&asked, admission, (&self.namespace, ""));
+        let wanted = webhook::build_preview(&asked, admission, (&self.namespace, ""));
         self.webhook_refusal(experiment, "spec.policy", &wanted).await
     }
 

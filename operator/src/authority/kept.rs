@@ -7,12 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
+use proviso_crds::names::ROTATION_SINCE;
 
 use super::certificate::{self, Pair};
 use super::rotation::{Phase, Standing, Step, renew_at};
-
-/// Since when the Secret's rotation is in its phase.
-pub(crate) const SINCE: &str = "proviso.dev/rotation-since";
 
 /// An authority, and what there is of the one after or before it.
 #[derive(Clone, PartialEq, Eq)]
@@ -62,7 +60,7 @@ impl Kept {
         } else {
             Other::None
         };
-        let since = secret.annotations().get(SINCE).and_then(|since| since.parse::<Timestamp>().ok());
+        let since = secret.annotations().get(ROTATION_SINCE).and_then(|since| since.parse::<Timestamp>().ok());
         Ok(Self { signing, other, since: since.unwrap_or(now).min(now) })
     }
 
@@ -150,7 +148,7 @@ mod tests {
 
     fn secret(kept: &Kept) -> Secret {
         let mut secret = Secret { data: Some(kept.data()), ..Secret::default() };
-        secret.annotations_mut().insert(SINCE.to_owned(), kept.since().to_string());
+        secret.annotations_mut().insert(ROTATION_SINCE.to_owned(), kept.since().to_string());
         secret
     }
 
@@ -208,7 +206,7 @@ mod tests {
         assert!(Kept::read(&Secret::default(), at(1)).is_err_and(|trusted| trusted.is_empty()));
         // A time that cannot be is now.
         let mut future = secret(&first);
-        future.annotations_mut().insert(SINCE.to_owned(), at(500).to_string());
+        future.annotations_mut().insert(ROTATION_SINCE.to_owned(), at(500).to_string());
         assert!(Kept::read(&future, at(1)).is_ok_and(|read| read.since() == at(1)));
     }
 }

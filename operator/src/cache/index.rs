@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 /// The namespace and the name of an object.
-pub(super) type Name = (Option<String>, String);
+pub(crate) type Name = (Option<String>, String);
 
 #[derive(Debug, Default)]
 pub(super) struct Index {

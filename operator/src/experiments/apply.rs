@@ -1,6 +1,5 @@
 //! Makes the cluster what was decided. The order is what makes it safe to stop anywhere.
 
-use proviso_crds::names::{COMMIT_INTENT, EXPERIMENT_LABEL};
 use std::ops::ControlFlow::{self, Break, Continue};
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
@@ -9,17 +8,17 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::events::{Event, EventType};
 use kube::{Api, ResourceExt as _};
 use proviso_core::experiment::rollout::{Change, Decision, MadeFor, Observed};
+use proviso_crds::names::{COMMIT_INTENT, EXPERIMENT_LABEL, finalizers};
 use proviso_crds::{PolicyRevision, PreviewMetadata};
 use serde_json::json;
 
-use super::object::{self, ExperimentObject};
+use super::build;
 use super::observe::Seen;
-use super::{FINALIZER, build};
 use crate::context::{Context, Error};
 use crate::guarded::Guarded;
+use crate::kinds::{self, ExperimentObject};
 use crate::objects::{self, ignore_gone};
-use crate::policies::apply::{apply_webhook, write};
-use crate::policies::object::id as id_of;
+use crate::webhook::{self, Asked};
 
 /// Breaks off where the rest is to be decided anew.
 pub(super) async fn decision<K: ExperimentObject>(
@@ -29,7 +28,7 @@ pub(super) async fn decision<K: ExperimentObject>(
     decision: &Decision,
     context: &Context,
 ) -> Result<ControlFlow<()>, Error> {
-    let api = object::api::<K>(&context.client, experiment);
+    let api = kinds::api::<K>(&context.client, experiment);
     if let Ok(known) = &experiment.0 {
         if decision.remove {
             // The policy says that it is this: who committed it has not come to the second of two writes.
@@ -61,7 +60,7 @@ pub(super) async fn decision<K: ExperimentObject>(
         let generation = seen.policy.as_ref().and_then(|policy| kube::Resource::meta(&**policy).generation);
         let generation = generation.ok_or(Error::Incomplete("generation"))?;
         let candidate = build::candidate(known, &made_for, generation, &context.namespace)?;
-        match write(revisions.create(&PostParams::default(), &candidate), context).await {
+        match context.caches.write_revision(revisions.create(&PostParams::default(), &candidate)).await {
             // Another experiment of this name had it, and is gone: so is what was made for it.
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 forget_namesake(&candidate, &revisions).await?;
@@ -70,7 +69,7 @@ pub(super) async fn decision<K: ExperimentObject>(
         }
     }
     if decision.is_gone {
-        objects::remove_finalizer(&api, experiment, FINALIZER).await?;
+        objects::remove_finalizer(&api, experiment, finalizers::PREVIEW).await?;
     }
     Ok(Continue(()))
 }
@@ -107,7 +106,7 @@ async fn change_state<K: ExperimentObject>(experiment: &K, change: Change, conte
     let patch = json!({
         "metadata": {"resourceVersion": experiment.resource_version()}, "status": {"previewMetadata": after},
     });
-    let api = object::api::<K>(&context.client, experiment);
+    let api = kinds::api::<K>(&context.client, experiment);
     let (name, how, patch) = (experiment.name_any(), PatchParams::default(), Patch::Merge(patch));
     K::cache(&context.caches).write(api.patch_status(&name, &how, &patch)).await?;
     Ok(context.publish(experiment, told).await?)
@@ -126,11 +125,11 @@ async fn switch<K: ExperimentObject>(
     decision: &Decision,
     context: &Context,
 ) -> Result<(), Error> {
-    let id = id_of(experiment)?;
+    let id = kinds::id(experiment)?;
     if !decision.webhook {
         if seen.webhook.is_some() {
             let webhooks = Api::<ValidatingWebhookConfiguration>::all(context.client.clone());
-            ignore_gone(webhooks.delete(&build::webhook_name(&id), &DeleteParams::default()).await)?;
+            ignore_gone(webhooks.delete(&webhook::preview_name(&id), &DeleteParams::default()).await)?;
         }
         return Ok(());
     }
@@ -139,13 +138,13 @@ async fn switch<K: ExperimentObject>(
         return Err(Error::Incomplete("spec.policy.admission"));
     };
     let bundle = context.bundle().ok_or(Error::NoAuthority)?;
-    let asked = build::Asked {
-        policy: &object::policy_id(experiment, &known.spec().policy_ref.name)?,
+    let asked = Asked {
+        policy: &kinds::policy_id(experiment, &known.spec().policy_ref.name)?,
         experiment: &id,
         uid: &experiment.uid().ok_or(Error::Incomplete("uid"))?,
         generation: observed.generation,
         server: &policy.server,
     };
-    let wanted = build::preview_webhook(&asked, admission, (&context.namespace, &bundle));
-    apply_webhook(&wanted, seen.webhook.as_deref(), &context.caches.validating, context).await
+    let wanted = webhook::build_preview(&asked, admission, (&context.namespace, &bundle));
+    webhook::apply(&wanted, seen.webhook.as_deref(), &context.caches.validating, context).await
 }

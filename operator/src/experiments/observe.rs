@@ -8,17 +8,16 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource as _, ResourceExt as _};
 use proviso_core::experiment::rollout::{COMMIT_WITHIN, Candidate, MadeFor, Observed, Policy, Session};
-use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT};
-use proviso_crds::{Admission, PreviewState, RevisedExperiment};
+use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT, PREVIEW_START};
+use proviso_crds::{Admission, ConditionType, Conditions as _, PreviewState, RevisedExperiment};
 
-use super::build::{START, webhook_name};
-use super::cascade;
-use super::object::ExperimentObject;
+use crate::cascade;
 use crate::context::{Context, Error};
 use crate::guarded::{Guarded, Malformed};
-use crate::policies::object::{PolicyObject, id as id_of};
-use crate::policies::observe::{is_marked_live, outcome, ready_pods, replica};
+use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject};
+use crate::replicas::{outcome, ready_pods, replica};
 use crate::revisions::Revision;
+use crate::webhook;
 
 pub(super) struct Seen<K: ExperimentObject> {
     /// None if there is none, and if it cannot be told which.
@@ -40,7 +39,7 @@ impl<K: ExperimentObject> Seen<K> {
         let caches = &context.caches;
         let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
         let (candidates, malformed) = context.reports.sort(caches.revisions.reader().by_key(&uid)).await;
-        let webhook = caches.validating.reader().get(&webhook_name(&id_of(experiment)?), None);
+        let webhook = caches.validating.reader().get(&webhook::preview_name(&kinds::id(experiment)?), None);
         let pods = caches.pods.reader().store().state();
         let mut seen = Self { policy: None, live: None, candidates, malformed, webhook, older: 0, pods };
         if let Ok(known) = &experiment.0 {
@@ -57,7 +56,7 @@ impl<K: ExperimentObject> Seen<K> {
         self.policy = found.filter(|policy| policy.meta().deletion_timestamp.is_none());
         if let Some(uid) = self.policy.as_ref().and_then(|policy| policy.uid()) {
             let (of_policy, _) = context.reports.sort(context.caches.revisions.reader().by_key(&uid)).await;
-            self.live = of_policy.into_iter().find(is_marked_live);
+            self.live = of_policy.into_iter().find(Revision::is_marked_live);
         }
         let own = (experiment.creation_timestamp(), experiment.uid());
         let siblings = cascade::of::<K>(name, experiment.namespace().as_deref(), context);
@@ -128,14 +127,14 @@ fn age(since: &str, now: Timestamp) -> Duration {
 
 fn candidate(revision: &Revision) -> Candidate {
     let status = &revision.status;
-    let initialized = status.conditions.iter().find(|condition| condition.type_ == "Initialized");
+    let initialized = status.conditions.condition(ConditionType::Initialized);
     let (policy, server) = (&revision.policy_ref, &revision.policy_server);
     Candidate {
         name: revision.name_any(),
         made_for: revision.experiment_ref.as_ref().map(|experiment| MadeFor {
             generation: experiment.generation,
             policy: Policy { uid: policy.uid.clone(), server: server.clone() },
-            start: revision.annotations().get(START).cloned().unwrap_or_default(),
+            start: revision.annotations().get(PREVIEW_START).cloned().unwrap_or_default(),
         }),
         initialized: initialized.and_then(outcome),
         replicas: status.replicas.iter().map(replica).collect(),

@@ -11,12 +11,12 @@ use proviso_core::Reason;
 use proviso_core::experiment::rollout::{Acceptance, Decision, Progress};
 use proviso_core::experiment::{MAX_EXPERIMENTS, etag};
 use proviso_crds::conditions::{reasons, status_patch};
+use proviso_crds::names::PREVIEW_START;
 use proviso_crds::{ConditionState, ConditionType, ExperimentStatus, PreviewReport, PreviewState, ReplicaCount};
 
-use super::build::START;
-use super::object::{self, ExperimentObject};
 use super::observe::Seen;
 use crate::context::{Context, Error};
+use crate::kinds::{self, ExperimentObject};
 use crate::objects;
 use crate::revisions::NOT_LOADED;
 
@@ -58,7 +58,7 @@ pub(super) async fn write<K: ExperimentObject>(
         context.tell(experiment, event).await;
     }
     let ours = ExperimentStatus { preview_metadata: None, ..status.clone() };
-    let api = object::api::<K>(&context.client, experiment);
+    let api = kinds::api::<K>(&context.client, experiment);
     let patch = Patch::Apply(status_patch::<K>(&ours));
     let (name, how) = (experiment.name_any(), objects::apply());
     K::cache(&context.caches).write(api.patch_status(&name, &how, &patch)).await?;
@@ -73,7 +73,7 @@ fn status<K: ExperimentObject>(
 ) -> Result<ExperimentStatus, Error> {
     let generation = experiment.meta().generation.ok_or(Error::Incomplete("generation"))?;
     let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
-    let policy = object::policy_id(experiment, &experiment.spec().policy_ref.name)?.to_string();
+    let policy = kinds::policy_id(experiment, &experiment.spec().policy_ref.name)?.to_string();
     let report = report(known, seen, generation);
     let steps = steps(decision, &policy, generation, seen);
     let now = Timestamp::now();
@@ -105,7 +105,7 @@ fn report<K: ExperimentObject>(known: &ExperimentStatus, seen: &Seen<K>, generat
     let start = session.start_time.0.to_string();
     let of_session = seen.candidates.iter().find(|candidate| {
         let of = candidate.experiment_ref.as_ref().map(|it| it.generation);
-        of == Some(generation) && candidate.annotations().get(START) == Some(&start)
+        of == Some(generation) && candidate.annotations().get(PREVIEW_START) == Some(&start)
     });
     if let Some(candidate) = of_session {
         let replicas = candidate.status.replicas.iter();

@@ -1,30 +1,24 @@
 //! Makes the cluster what was decided. The order is what makes it safe to stop anywhere.
 
-use futures_util::TryFutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client, Resource, ResourceExt as _};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Resource, ResourceExt as _};
 use proviso_core::rollout::{Decision, Observed};
 use proviso_crds::conditions::{reasons, status_patch};
-use proviso_crds::names::{POLICY_LABEL, field_managers};
+use proviso_crds::names::{POLICY_LABEL, field_managers, finalizers};
 use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyRevision};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::FINALIZER;
-use super::build::{self, webhook_name};
-use super::object::{self, PolicyObject};
+use super::build;
 use super::observe::{Seen, named};
-use crate::cache::{Cache, Cached};
+use crate::cascade;
 use crate::context::{Context, Error};
-use crate::diff;
-use crate::experiments::cascade;
 use crate::guarded::Guarded;
+use crate::kinds::{self, PolicyObject};
 use crate::objects::{self, apply, ignore_gone};
 use crate::revisions::{self, Revision};
+use crate::webhook;
 
 /// Goes on with what answers, whatever the policy may say now.
 pub(super) async fn keep<O: Resource>(policy: &O, seen: &Seen, context: &Context) -> Result<(), Error> {
@@ -46,7 +40,7 @@ pub(super) async fn decision<K: PolicyObject>(
         && let Ok(known) = &policy.0
     {
         let revision = build::revision(known, &seen.revisions, &context.namespace)?;
-        match write(revisions.create(&PostParams::default(), &revision), context).await {
+        match context.caches.write_revision(revisions.create(&PostParams::default(), &revision)).await {
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 forget_namesake(&revision, context).await?;
             }
@@ -56,7 +50,10 @@ pub(super) async fn decision<K: PolicyObject>(
     for (generations, enabled) in [(&decision.enable, true), (&decision.disable, false)] {
         for revision in of_generations(seen, generations) {
             let patch = Patch::Merge(json!({"spec": {"enabled": enabled}}));
-            write(revisions.patch(&revision.name_any(), &PatchParams::default(), &patch), context).await?;
+            context
+                .caches
+                .write_revision(revisions.patch(&revision.name_any(), &PatchParams::default(), &patch))
+                .await?;
         }
     }
     // Before the webhook moves: who starts again in between finds out how long the old one is to answer.
@@ -75,7 +72,7 @@ pub(super) async fn decision<K: PolicyObject>(
     // Whatever is left of it: an experiment of nothing says nothing.
     let are_gone = observed.is_deleted && cascade::delete::<K::Experiment>(policy, context).await?;
     if decision.is_gone && are_gone {
-        objects::remove_finalizer(&object::api::<K>(&context.client, policy), policy, FINALIZER).await?;
+        objects::remove_finalizer(&kinds::api::<K>(&context.client, policy), policy, finalizers::REVISIONS).await?;
     }
     Ok(())
 }
@@ -144,7 +141,10 @@ async fn revision_status(
         return Ok(());
     }
     let status = status_patch::<PolicyRevision>(&json!({"conditions": conditions}));
-    Ok(write(revisions.patch_status(&revision.name_any(), &apply(), &Patch::Apply(status)), context).await?)
+    Ok(context
+        .caches
+        .write_revision(revisions.patch_status(&revision.name_any(), &apply(), &Patch::Apply(status)))
+        .await?)
 }
 
 /// Takes away what a replica said that is no more: what it would apply if it had nothing to say.
@@ -158,13 +158,14 @@ async fn forget_replica(
     nothing["metadata"] = json!({"uid": revision.metadata.uid});
     let as_replica = PatchParams::apply(&field_managers::replica(replica)).force();
     let patch = Patch::Apply(nothing);
-    let forgotten = write(revisions.patch_status(&revision.name_any(), &as_replica, &patch), context).await;
+    let forgotten =
+        context.caches.write_revision(revisions.patch_status(&revision.name_any(), &as_replica, &patch)).await;
     Ok(ignore_gone(forgotten)?)
 }
 
 /// Points the webhook at the live revision, or takes it away.
 async fn switch<O: Resource>(policy: &O, seen: &Seen, live: Option<i64>, context: &Context) -> Result<(), Error> {
-    let (id, uid) = (object::id(policy)?, policy.uid().ok_or(Error::Incomplete("uid"))?);
+    let (id, uid) = (kinds::id(policy)?, policy.uid().ok_or(Error::Incomplete("uid"))?);
     let Some(revision) = live.and_then(|live| of_generations(seen, &[live]).next()) else {
         // A live generation without its revision fails closed until there is another.
         return if live.is_none() { remove(seen, true, true, &id, context).await } else { Ok(()) };
@@ -173,50 +174,14 @@ async fn switch<O: Resource>(policy: &O, seen: &Seen, live: Option<i64>, context
     let Some(admission) = &revision.admission else { return Err(Error::Incomplete("spec.admission")) };
     let (generation, bundle) = (revision.policy_ref.generation, context.bundle().ok_or(Error::NoAuthority)?);
     let server = &revision.policy_server;
-    let wanted = build::webhook(&id, &uid, generation, (server, admission), (&context.namespace, &bundle));
+    let wanted = webhook::build(&id, &uid, generation, (server, admission), (&context.namespace, &bundle));
     // First the new one: a request may be asked about twice, never not at all.
     if admission.mutating {
-        apply_webhook(&wanted, seen.mutating.as_deref(), &context.caches.mutating, context).await?;
+        webhook::apply(&wanted, seen.mutating.as_deref(), &context.caches.mutating, context).await?;
     } else {
-        apply_webhook(&wanted, seen.validating.as_deref(), &context.caches.validating, context).await?;
+        webhook::apply(&wanted, seen.validating.as_deref(), &context.caches.validating, context).await?;
     }
     remove(seen, admission.mutating, !admission.mutating, &id, context).await
-}
-
-/// Applies what [`build::webhook`] built, unless that would change nothing.
-pub(crate) async fn apply_webhook<W>(
-    wanted: &Value,
-    found: Option<&W>,
-    cache: &Cache<W>,
-    context: &Context,
-) -> Result<(), Error>
-where
-    W: Cached<Sent = W> + DeserializeOwned + Serialize,
-{
-    if let Some(found) = found
-        && diff::is_applied(wanted, &serde_json::to_value(found)?)
-    {
-        return Ok(());
-    }
-    let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
-    let (webhooks, how, patch) = (Api::<W>::all(context.client.clone()), apply(), Patch::Apply(wanted));
-    Ok(cache.write(webhooks.patch(name, &how, &patch)).await?)
-}
-
-/// Writes a revision.
-pub(crate) async fn write(
-    write: impl Future<Output = kube::Result<PolicyRevision>>,
-    context: &Context,
-) -> kube::Result<()> {
-    context.caches.revisions.write(write.map_ok(|revision| Guarded(Ok(revision)))).await
-}
-
-/// Applies a webhook of either kind as the parameters say: to try it, for example.
-pub(crate) async fn webhook(wanted: &Value, how: &PatchParams, client: &Client) -> kube::Result<()> {
-    let kind = wanted["kind"].as_str().unwrap_or_default();
-    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind));
-    let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
-    Api::<DynamicObject>::all_with(client.clone(), &kind).patch(name, how, &Patch::Apply(wanted)).await.map(drop)
 }
 
 async fn remove(
@@ -226,7 +191,7 @@ async fn remove(
     id: &proviso_core::PolicyId,
     context: &Context,
 ) -> Result<(), Error> {
-    let (name, now) = (webhook_name(id), DeleteParams::default());
+    let (name, now) = (webhook::name(id), DeleteParams::default());
     if validating && seen.validating.is_some() {
         let api = Api::<ValidatingWebhookConfiguration>::all(context.client.clone());
         ignore_gone(api.delete(&name, &now).await)?;

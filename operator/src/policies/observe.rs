@@ -8,19 +8,19 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource, ResourceExt as _};
-use proviso_core::rollout::{self, Observed, Replica};
+use proviso_core::rollout::{self, Observed};
 use proviso_core::{Endpoint, Failure};
-use proviso_crds::conditions::{failure, reasons};
-use proviso_crds::names::{BREAK_GLASS, SERVER_LABEL};
-use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, ReplicaStatus};
+use proviso_crds::conditions::reasons;
+use proviso_crds::names::BREAK_GLASS;
+use proviso_crds::{ConditionType, Conditions as _};
 
-use super::build::webhook_name;
-use super::object::{self, PolicyObject};
 use crate::context::{Context, Error};
 use crate::guarded::{Guarded, Malformed};
+use crate::kinds::{self, PolicyObject};
+use crate::replicas::{outcome, ready_pods, replica};
 use crate::revisions::Revision;
+use crate::webhook;
 
 /// A webhook configuration that is somebody's, for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(super) struct Seen {
 
 impl Seen {
     pub async fn read<O: Resource>(policy: &O, context: &Context) -> Result<Self, Error> {
-        let (caches, name) = (&context.caches, webhook_name(&object::id(policy)?));
+        let (caches, name) = (&context.caches, webhook::name(&kinds::id(policy)?));
         let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
         let (revisions, malformed) = context.reports.sort(caches.revisions.reader().by_key(&uid)).await;
         Ok(Self {
@@ -103,17 +103,13 @@ impl Seen {
         let validating = self.validating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
         let mutating = self.mutating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
         let asked = validating.chain(mutating).filter_map(generation).max();
-        asked.or_else(|| self.revisions.iter().find(|it| is_marked_live(it)).map(|it| it.policy_ref.generation))
+        asked.or_else(|| self.revisions.iter().find(|it| it.is_marked_live()).map(|it| it.policy_ref.generation))
     }
 }
 
 /// The number at the end of the name of a `StatefulSet`'s pod.
 fn ordinal(pod: &str) -> Option<i32> {
     pod.rsplit_once('-')?.1.parse().ok()
-}
-
-pub(crate) fn is_marked_live(revision: &Revision) -> bool {
-    revision.status.conditions.is_true(ConditionType::Live)
 }
 
 /// The generation that a webhook's path names.
@@ -141,7 +137,7 @@ fn observe(revision: &Revision, live: Option<i64>, now: Timestamp) -> rollout::R
 
 /// The generation that a malformed revision has in its name.
 pub(super) fn named(policy: &impl Resource, revision: &Malformed) -> Option<i64> {
-    let id = object::id(policy).ok()?;
+    let id = kinds::id(policy).ok()?;
     revision.metadata.name.as_deref()?.strip_prefix(id.as_str())?.strip_prefix('-')?.parse().ok()
 }
 
@@ -156,41 +152,4 @@ fn malformed(policy: &impl Resource, revision: &Malformed) -> Option<rollout::Re
         replicas: Vec::new(),
         replaced_for: None,
     })
-}
-
-pub(crate) fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {
-    match condition.status.as_str() {
-        "True" => Some(Ok(())),
-        "False" => Some(Err(failure(condition))),
-        _ => None,
-    }
-}
-
-pub(crate) fn replica(status: &ReplicaStatus) -> Replica {
-    let failure = || Failure { reason: status.reason.clone().into(), message: status.message.clone() };
-    Replica {
-        pod: rollout::Pod { name: status.name.clone(), uid: status.pod_uid.clone() },
-        result: match status.ready {
-            ConditionStatus::True => Some(Ok(())),
-            ConditionStatus::False => Some(Err(failure())),
-            ConditionStatus::Unknown => None,
-        },
-    }
-}
-
-/// The Ready pods of this policy server.
-pub(crate) fn ready_pods(pods: &[Arc<Pod>], server: &str) -> Vec<rollout::Pod> {
-    let of_server =
-        |pod: &&Arc<Pod>| pod.labels().get(SERVER_LABEL).is_some_and(|label| label == server) && is_ready(pod);
-    pods.iter()
-        .filter(of_server)
-        .filter_map(|pod| Some(rollout::Pod { name: pod.name_any(), uid: pod.uid()? }))
-        .collect()
-}
-
-/// Ready, and not on its way out.
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let is_ready = conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True");
-    is_ready && pod.meta().deletion_timestamp.is_none()
 }

@@ -8,8 +8,8 @@ use proviso_crds::PolicyRevision;
 use proviso_crds::names::ROLLBACK_TO;
 use serde_json::json;
 
-use super::object::{self, PolicyObject};
 use crate::context::{Context, Error};
+use crate::kinds::{self, PolicyObject};
 use crate::revisions::Revision;
 
 /// Does what the annotation asks and removes it; whether there was one.
@@ -32,7 +32,7 @@ pub(super) async fn wanted<K: PolicyObject>(policy: &K, context: &Context) -> Re
         operations.push(json!({"op": "replace", "path": "/spec", "value": revision.spec.data}));
     }
     let patch: Patch<()> = Patch::Json(serde_json::from_value(json!(operations))?);
-    object::api::<K>(&context.client, policy).patch(&policy.name_any(), &PatchParams::default(), &patch).await?;
+    kinds::api::<K>(&context.client, policy).patch(&policy.name_any(), &PatchParams::default(), &patch).await?;
     context.publish(policy, event(wanted, found.is_some(), &revisions)).await?;
     Ok(true)
 }

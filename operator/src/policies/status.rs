@@ -12,9 +12,9 @@ use proviso_crds::conditions::{reasons, status_patch};
 use proviso_crds::names::BREAK_GLASS;
 use proviso_crds::{ConditionState, ConditionType, PolicyPhase, PolicyStatus, ReplicaCount};
 
-use super::object::{self, PolicyObject};
 use super::observe::{BreakGlass, Seen};
 use crate::context::{Context, Error};
+use crate::kinds::{self, PolicyObject};
 use crate::objects;
 use crate::revisions::{LOADED, NOT_LOADED, Revision};
 
@@ -40,7 +40,7 @@ pub(super) async fn write<K: PolicyObject>(
     for event in events(&known, &status) {
         context.tell(policy, event).await;
     }
-    let policies = object::api::<K>(&context.client, policy);
+    let policies = kinds::api::<K>(&context.client, policy);
     let patch = Patch::Apply(status_patch::<K>(&status));
     let (name, how) = (policy.name_any(), objects::apply());
     Ok(K::cache(&context.caches).write(policies.patch_status(&name, &how, &patch)).await?)

@@ -1,32 +1,96 @@
 //! Makes the cluster what was built.
 
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{DeleteParams, DynamicObject, Patch};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Resource as _, ResourceExt as _};
 use proviso_crds::PolicyServer;
 use proviso_crds::names::SERVER_LABEL;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::observe::Seen;
-use super::{Context, Error, build};
+use super::build;
+use super::context::{Applied, Context};
+use crate::cache::{Cache, Cached, lock};
+use crate::context::Error;
 use crate::objects::{self, ignore_gone};
 
-/// Applies the objects in their order; the `StatefulSet` as it is then.
-pub(super) async fn objects(server: &PolicyServer, objects: &[Value], context: &Context) -> Result<StatefulSet, Error> {
-    let mut stateful_set = None;
+/// Applies the objects in their order. Objects that are as the last apply has left them are left alone.
+pub(super) async fn objects(server: &PolicyServer, objects: &[Value], context: &Context) -> Result<(), Error> {
     for object in objects {
-        let applied = one(object, context).await.map_err(|error| {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            Error::Apply { object: format!("{} {name}", object["kind"].as_str().unwrap_or_default()), error }
-        })?;
-        if object["kind"] == "StatefulSet" {
-            stateful_set = Some(serde_json::from_value(serde_json::to_value(applied)?)?);
-        }
+        one(object, context).await?;
     }
     tracing::debug!(policy_server = server.name_any(), "applied");
-    Ok(stateful_set.unwrap_or_default())
+    Ok(())
+}
+
+async fn one(object: &Value, context: &Context) -> Result<(), Error> {
+    let caches = &context.caches;
+    match object["kind"].as_str().unwrap_or_default() {
+        "StatefulSet" => apply(object, &caches.stateful_sets, &context.namespaced(), context).await,
+        "Service" => apply(object, &caches.services, &context.namespaced(), context).await,
+        "PodDisruptionBudget" => apply(object, &caches.disruption_budgets, &context.namespaced(), context).await,
+        "ConfigMap" => apply(object, &caches.config_maps, &context.namespaced(), context).await,
+        "PersistentVolumeClaim" => apply(object, &caches.claims, &context.namespaced(), context).await,
+        "ServiceAccount" => apply(object, &caches.service_accounts, &context.namespaced(), context).await,
+        "Role" => apply(object, &caches.roles, &context.namespaced(), context).await,
+        "RoleBinding" => apply(object, &caches.role_bindings, &context.namespaced(), context).await,
+        "ClusterRoleBinding" => {
+            apply(object, &caches.cluster_role_bindings, &Api::all(context.client.clone()), context).await
+        }
+        _ => Err(Error::Incomplete("kind that the operator applies")),
+    }
+}
+
+async fn apply<K>(object: &Value, cache: &Cache<K>, api: &Api<K>, context: &Context) -> Result<(), Error>
+where
+    K: Cached<Sent = K> + Serialize + DeserializeOwned,
+{
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default();
+    let key = (K::kind(&()).into_owned(), name.to_owned());
+    if let Some(found) = cache.reader().get(name, metadata["namespace"].as_str()) {
+        let now = Applied { wanted: object.clone(), content: content(&*found)? };
+        if lock(&context.applied).get(&key) == Some(&now) {
+            return Ok(());
+        }
+    }
+    let patch = async {
+        let failed = |error| Error::Apply { object: format!("{} {name}", K::kind(&())), error };
+        let answer = patch(object, name, api).await.map_err(failed)?;
+        let last = Applied { wanted: object.clone(), content: content(&answer)? };
+        lock(&context.applied).insert(key, last);
+        Ok(answer)
+    };
+    cache.write(patch).await
+}
+
+async fn patch<K>(object: &Value, name: &str, api: &Api<K>) -> kube::Result<K>
+where
+    K: Cached + DeserializeOwned,
+{
+    let (how, patch) = (objects::apply(), Patch::Apply(object));
+    match api.patch(name, &how, &patch).await {
+        // The roleRef of a binding cannot be changed: somebody made another binding under its name.
+        Err(kube::Error::Api(status)) if status.is_invalid() && K::kind(&()).ends_with("RoleBinding") => {
+            ignore_gone(api.delete(name, &DeleteParams::default()).await)?;
+            api.patch(name, &how, &patch).await
+        }
+        result => result,
+    }
+}
+
+/// An object without its status, and without what changes with every write.
+fn content(object: &impl Serialize) -> Result<Value, serde_json::Error> {
+    let mut content = serde_json::to_value(object)?;
+    if let Some(fields) = content.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(metadata) = content["metadata"].as_object_mut() {
+        metadata.retain(|field, _| !["generation", "managedFields", "resourceVersion"].contains(&field.as_str()));
+    }
+    Ok(content)
 }
 
 fn api(api_version: &str, kind: &str, context: &Context) -> Api<DynamicObject> {
@@ -35,21 +99,7 @@ fn api(api_version: &str, kind: &str, context: &Context) -> Api<DynamicObject> {
     if kind == "ClusterRoleBinding" {
         Api::all_with(context.client.clone(), &resource)
     } else {
-        Api::namespaced_with(context.client.clone(), &context.place.namespace, &resource)
-    }
-}
-
-async fn one(object: &Value, context: &Context) -> kube::Result<DynamicObject> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (kind, name) = (text(&object["kind"]), text(&object["metadata"]["name"]));
-    let api = api(&text(&object["apiVersion"]), &kind, context);
-    match api.patch(&name, &objects::apply(), &Patch::Apply(object)).await {
-        // Whom a binding binds to what cannot be changed: somebody made another under its name.
-        Err(kube::Error::Api(status)) if status.is_invalid() && kind.ends_with("RoleBinding") => {
-            ignore_gone(api.delete(&name, &DeleteParams::default()).await)?;
-            api.patch(&name, &objects::apply(), &Patch::Apply(object)).await
-        }
-        result => result,
+        Api::namespaced_with(context.client.clone(), &context.namespace, &resource)
     }
 }
 
@@ -57,6 +107,7 @@ async fn one(object: &Value, context: &Context) -> kube::Result<DynamicObject> {
 pub(super) async fn delete(server: &str, context: &Context) -> Result<(), Error> {
     for (api_version, kind, name) in build::parts(server) {
         let api = api(api_version, kind, context);
+        // Not from the caches: what a late watch has not brought yet would stay for ever.
         let Some(found) = api.get_metadata_opt(&name).await? else { continue };
         if found.labels().get(SERVER_LABEL).is_some_and(|label| label == server) {
             objects::delete(&api, &found).await?;
@@ -67,11 +118,15 @@ pub(super) async fn delete(server: &str, context: &Context) -> Result<(), Error>
 }
 
 /// Deletes the claim of a cache that is kept elsewhere now. Pods that still use it hold it until they are replaced.
-pub(super) async fn leave_out(server: &PolicyServer, seen: &Seen, context: &Context) -> Result<(), Error> {
-    let Some(claim) = &seen.claim else { return Ok(()) };
+pub(super) async fn leave_out(server: &PolicyServer, context: &Context) -> Result<(), Error> {
     let is_wanted = server.spec.cache.as_ref().is_some_and(|cache| cache.persistent_volume_claim.is_some());
-    if is_wanted || claim.meta().deletion_timestamp.is_some() {
+    let own = server.name_any();
+    let claim = context.caches.claims.reader().get(&build::cache_name(&own), Some(&context.namespace));
+    let Some(claim) = claim.filter(|claim| !is_wanted && claim.meta().deletion_timestamp.is_none()) else {
+        return Ok(());
+    };
+    if claim.labels().get(SERVER_LABEL) != Some(&own) {
         return Ok(());
     }
-    Ok(objects::delete(&context.namespaced::<PersistentVolumeClaim>(), claim).await?)
+    Ok(objects::delete(&context.namespaced::<PersistentVolumeClaim>(), &*claim).await?)
 }

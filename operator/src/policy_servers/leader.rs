@@ -5,22 +5,25 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::stream;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::runtime::controller::{Action, Controller};
+use kube::runtime::controller::Action;
 use kube::runtime::events::EventType;
 use proviso_core::Reason;
 use proviso_crds::conditions::status_patch;
-use proviso_crds::names::{SERVER_LABEL, field_managers};
+use proviso_crds::names::field_managers;
 use proviso_crds::{ConditionState, ConditionType, PolicyServer};
 use serde_json::json;
 
-use super::{Context, Error, build, of_label, on_error};
+use super::build;
+use super::context::{Context, of_label};
+use crate::context::Error;
+use crate::controller::Controller;
 use crate::guarded::Guarded;
-use crate::objects::{RESYNC, until, watching};
+use crate::objects::{RESYNC, until};
 
 /// When a Lease was first seen as it is: how old it is by our own clock, whatever its holder's clock says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,51 +46,53 @@ enum Leadership {
 #[derive(Default)]
 struct Sightings(Mutex<HashMap<String, Sighting>>);
 
-struct LeaderContext {
-    shared: Arc<Context>,
-    sightings: Sightings,
-}
-
 /// Follows the Leases of all policy servers until it is dropped.
 pub(crate) async fn run(context: Arc<Context>) {
-    let ours = watching().labels(SERVER_LABEL);
-    Controller::new(context.servers(), watching())
-        .watches(context.namespaced::<Lease>(), ours, of_label::<Lease>)
-        .run(
-            |server, context| async move {
-                let metrics = Arc::clone(&context.shared.metrics);
-                metrics.reconcile("policyservers-leaders", reconcile(server, context)).await
-            },
-            |server, error, context| on_error(server, error, Arc::clone(&context.shared)),
-            Arc::new(LeaderContext { shared: context, sightings: Sightings::default() }),
-        )
-        // Each error was reported where it came up.
-        .for_each(|_| std::future::ready(()))
-        .await;
+    let caches = &context.caches;
+    let controller = Controller::new("policyservers-leaders", &caches.servers, &context.metrics);
+    controller.add_on(&caches.leases, of_label);
+    caches.listed().await;
+    let sightings = Sightings::default();
+    let reconcile = |server: Arc<Guarded<PolicyServer>>, context: Arc<Context>| {
+        let sightings = &sightings;
+        async move { reconcile(&server, sightings, &context).await }
+    };
+    controller.run(context, stream::pending(), reconcile).await;
 }
 
-async fn reconcile(server: Arc<Guarded<PolicyServer>>, context: Arc<LeaderContext>) -> Result<Action, Error> {
-    // About others, another controller tells.
+async fn reconcile(server: &Guarded<PolicyServer>, sightings: &Sightings, context: &Context) -> Result<Action, Error> {
+    // Another controller reports a policy server that nobody can read.
     let Ok(server) = &server.0 else { return Ok(Action::await_change()) };
-    let leases = context.shared.namespaced::<Lease>();
     let name = build::name(&server.name_any());
-    let lease = match leases.get_opt(&name).await? {
-        Some(lease) => lease,
+    let lease = match context.caches.leases.reader().get(&name, Some(&context.namespace)) {
+        Some(lease) => Lease::clone(&lease),
         // It went with its policy server. What is known here may be older than that.
-        None if is_going(server, &context.shared).await? => return Ok(Action::await_change()),
-        // Empty: its first words are the replicas'.
-        None => leases.create(&PostParams::default(), &lease(server, &name)?).await?,
+        None if is_going(server, context).await? => return Ok(Action::await_change()),
+        None => create(server, &name, context).await?,
     };
     let now = Timestamp::now();
-    let leadership = context.sightings.judge(&server.name_any(), &lease.spec.unwrap_or_default(), now);
-    write(server, &leadership, &context.shared).await?;
+    let leadership = sightings.judge(&server.name_any(), &lease.spec.unwrap_or_default(), now);
+    write(server, &leadership, context).await?;
     Ok(Action::requeue(match leadership {
         Leadership::Of(_, end) => until(end, now).saturating_add(Duration::from_millis(100)),
         Leadership::Ended(_) | Leadership::Vacant => RESYNC,
     }))
 }
 
-/// Whether the policy server is being deleted, or is gone.
+/// Creates the Lease, empty: its first words are the replicas'. One that is there without the label is given it.
+async fn create(server: &PolicyServer, name: &str, context: &Context) -> Result<Lease, Error> {
+    let leases = context.namespaced::<Lease>();
+    let wanted = lease(server, name)?;
+    match leases.create(&PostParams::default(), &wanted).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            let labels = json!({"metadata": {"labels": wanted.metadata.labels}});
+            Ok(leases.patch(name, &PatchParams::default(), &Patch::Merge(labels)).await?)
+        }
+        created => Ok(created?),
+    }
+}
+
+/// Returns whether the policy server is being deleted, or is gone.
 async fn is_going(server: &PolicyServer, context: &Context) -> Result<bool, Error> {
     let found = context.servers().get_metadata_opt(&server.name_any()).await?;
     Ok(found.is_none_or(|found| found.metadata.deletion_timestamp.is_some() || found.uid() != server.uid()))
@@ -155,14 +160,15 @@ async fn write(server: &PolicyServer, leadership: &Leadership, context: &Context
     }
     let apply = PatchParams::apply(field_managers::OPERATOR_LEADER).force();
     let patch = Patch::Apply(status_patch::<PolicyServer>(&said));
-    context.servers().patch_status(&server.name_any(), &apply, &patch).await?;
+    let servers = context.servers();
+    context.caches.servers.write(servers.patch_status(&server.name_any(), &apply, &patch)).await?;
     // A leader that is lost is news; that there was none yet is not.
     match leadership {
         Leadership::Of(..) => {
-            context.publish(server, EventType::Normal, &condition.reason, &condition.message).await?;
+            context.record(server, EventType::Normal, &condition.reason, &condition.message).await?;
         }
         Leadership::Ended(_) => {
-            context.publish(server, EventType::Warning, &condition.reason, &condition.message).await?;
+            context.record(server, EventType::Warning, &condition.reason, &condition.message).await?;
         }
         Leadership::Vacant => {}
     }

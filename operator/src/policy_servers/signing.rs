@@ -7,14 +7,13 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
+use proviso_crds::names::{ROTATION, ROTATION_SINCE};
 use rcgen::{KeyPair, PKCS_ED25519};
 
-use crate::authority::kept::{SINCE, text};
+use crate::authority::kept::text;
 use crate::authority::rotation::{self, Phase, Standing, Step, Times};
 use crate::config::Lifetimes;
 
-/// How far a replacement of the key is: two keys alone do not tell.
-const PHASE: &str = "proviso.dev/rotation";
 /// In the Secret.
 const FILE: &str = "signing.key";
 
@@ -36,14 +35,15 @@ impl Keys {
         let texts = found.split(END).filter_map(|key| Some(format!("{}{END}\n", &key[key.find(BEGIN)?..])));
         let pems: Vec<_> = texts.filter(|key| is_key(key)).collect();
         let annotation = |name: &str| secret.annotations().get(name).map(String::as_str);
-        let phase = match (pems.len(), annotation(PHASE)) {
+        let phase = match (pems.len(), annotation(ROTATION)) {
             (0, _) => return None,
             (1, _) => Phase::Steady,
             (2, Some("Announced")) => Phase::Announced,
             // If nobody knows, the others may have signed something.
             _ => Phase::Retiring,
         };
-        let since = annotation(SINCE).and_then(|since| since.parse::<Timestamp>().ok()).unwrap_or(now).min(now);
+        let since =
+            annotation(ROTATION_SINCE).and_then(|since| since.parse::<Timestamp>().ok()).unwrap_or(now).min(now);
         Some(Self { pems, phase, since })
     }
 
@@ -96,7 +96,7 @@ impl Keys {
             Phase::Announced => "Announced",
             Phase::Retiring => "Retiring",
         };
-        [(PHASE.to_owned(), phase.to_owned()), (SINCE.to_owned(), self.since.to_string())].into()
+        [(ROTATION.to_owned(), phase.to_owned()), (ROTATION_SINCE.to_owned(), self.since.to_string())].into()
     }
 }
 

@@ -1,5 +1,7 @@
 //! What people are told about a policy server: its status, and Events.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -10,8 +12,10 @@ use proviso_core::Reason;
 use proviso_crds::conditions::{reasons, status_patch};
 use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyServer, PolicyServerStatus};
 
+use super::build;
+use super::context::Context;
 use super::secrets::Renewed;
-use super::{Context, Error};
+use crate::context::Error;
 use crate::objects;
 
 /// Of how many replicas or policies a message speaks; the rest is counted.
@@ -20,31 +24,45 @@ const NAMED: usize = 10;
 /// The conditions that are written here.
 const TYPES: [ConditionType; 3] = [ConditionType::Ready, ConditionType::CertificateValid, ConditionType::Terminating];
 
-/// What a status is made of.
-pub(super) struct Facts<'a> {
-    pub applied: &'a StatefulSet,
-    pub pods: &'a [Pod],
-    pub renewed: &'a Renewed,
-    /// Whom its deletion waits for.
-    pub users: &'a [String],
+/// The facts that a status tells.
+struct Facts<'a> {
+    applied: &'a StatefulSet,
+    pods: &'a [Arc<Pod>],
+    renewed: &'a Renewed,
+    /// The policies that its deletion waits for.
+    users: &'a [String],
 }
 
 /// Writes the status if it says something new.
-pub(super) async fn write(server: &PolicyServer, facts: &Facts<'_>, context: &Context) -> Result<(), Error> {
+pub(super) async fn write(
+    server: &PolicyServer,
+    renewed: &Renewed,
+    users: &[String],
+    context: &Context,
+) -> Result<(), Error> {
+    let (caches, own) = (&context.caches, server.name_any());
+    let stateful_set = caches.stateful_sets.reader().get(&build::name(&own), Some(&context.namespace));
+    let facts = Facts {
+        applied: &stateful_set.map(|it| StatefulSet::clone(&it)).unwrap_or_default(),
+        pods: &caches.pods.reader().by_key(&own),
+        renewed,
+        users,
+    };
     let known = server.status.clone().unwrap_or_default();
-    let status = status(server, &known, facts);
+    let status = status(server, &known, &facts);
     if !says_nothing_new(&known, &status) {
         let patch = status_patch::<PolicyServer>(&status);
-        context.servers().patch_status(&server.name_any(), &objects::apply(), &Patch::Apply(patch)).await?;
+        let (servers, how, patch) = (context.servers(), objects::apply(), Patch::Apply(patch));
+        caches.servers.write(servers.patch_status(&own, &how, &patch)).await?;
     }
     if facts.renewed.is_new {
         let certificate = status.conditions.condition(ConditionType::CertificateValid);
         let message = certificate.map(|condition| condition.message.as_str()).unwrap_or_default();
-        context.publish(server, EventType::Normal, "CertificateIssued", message).await?;
+        context.record(server, EventType::Normal, "CertificateIssued", message).await?;
     }
     let waits = status.conditions.condition(ConditionType::Terminating);
     if let Some(waits) = waits.filter(|waits| !known.conditions.contains(waits)) {
-        context.publish(server, EventType::Warning, &waits.reason, &waits.message).await?;
+        context.record(server, EventType::Warning, &waits.reason, &waits.message).await?;
     }
     Ok(())
 }
@@ -79,7 +97,7 @@ fn status(server: &PolicyServer, known: &PolicyServerStatus, facts: &Facts<'_>) 
     }
 }
 
-fn ready(wanted: i32, applied: &StatefulSet, pods: &[Pod]) -> ConditionState {
+fn ready(wanted: i32, applied: &StatefulSet, pods: &[Arc<Pod>]) -> ConditionState {
     let counted = applied.status.clone().unwrap_or_default();
     let (ready, updated) = (counted.ready_replicas.unwrap_or_default(), counted.updated_replicas.unwrap_or_default());
     let is_current = counted.observed_generation == applied.metadata.generation
@@ -95,7 +113,7 @@ fn ready(wanted: i32, applied: &StatefulSet, pods: &[Pod]) -> ConditionState {
     if !is_current {
         message = format!("{message}, {updated} run what the spec says");
     }
-    let troubles = pods.iter().filter_map(trouble);
+    let troubles = pods.iter().filter_map(|pod| trouble(pod));
     let troubles = listed(&troubles.collect::<Vec<_>>(), "; ");
     if !troubles.is_empty() {
         message = format!("{message}; {troubles}");

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Client, Resource, ResourceExt as _};
 
-use super::object::ExperimentObject;
-use crate::cache::experiments_of;
 use crate::context::Context;
 use crate::guarded::Guarded;
+use crate::kinds::{ExperimentObject, experiments_of};
 use crate::objects::ignore_gone;
 
 /// The experiments that can be read, from the cache.
-pub(super) fn of<K: ExperimentObject>(
+pub(crate) fn of<K: ExperimentObject>(
     policy: &str,
     namespace: Option<&str>,
     context: &Context,

@@ -1,11 +1,11 @@
-//! Whether an apply would change anything.
+//! Compares an object with what is to be applied: an apply that would change nothing is left out.
 
 use serde_json::Value;
 
 /// Returns whether `found` is as `wanted` asks for: to apply `wanted` would change nothing. `wanted` has to name every field that
 /// the API server would fill in: a field that only `found` has may come from somebody else, and counts as a difference. Labels and
 /// annotations of others are left alone, as an apply does.
-pub(crate) fn is_applied(wanted: &Value, found: &Value) -> bool {
+pub(super) fn is_applied(wanted: &Value, found: &Value) -> bool {
     let fields = wanted.as_object().into_iter().flatten();
     fields.into_iter().all(|(key, wanted)| match key.as_str() {
         "apiVersion" | "kind" => true,
@@ -18,7 +18,7 @@ fn has_all(wanted: &Value, found: &Value) -> bool {
     wanted.as_object().into_iter().flatten().all(|(key, value)| found.get(key) == Some(value))
 }
 
-/// Whether two values are the same. The API server leaves out lists and objects that are empty.
+/// Returns whether two values are the same. The API server leaves out lists and objects that are empty.
 fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {

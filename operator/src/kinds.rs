@@ -1,0 +1,154 @@
+//! The kinds of policies and of experiments, with a namespace and without: what the two kinds of each have in common.
+
+use kube::{Api, Client, Resource, ResourceExt as _};
+use proviso_core::PolicyId;
+use proviso_core::policy_id::PolicyIdError;
+use proviso_crds::{
+    ClusterPolicy, ClusterPolicyExperiment, ExperimentSpec, ExperimentStatus, Policy, PolicyExperiment, PolicyKind,
+    PolicySpec, PolicyStatus,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::cache::Cache;
+use crate::caches::Caches;
+use crate::guarded::{Guarded, Keyed, by_uid};
+
+/// A kind that people write, and that a controller reconciles.
+pub(crate) trait Kind: Keyed<Sent = Self> + DeserializeOwned + Serialize {
+    /// The API of the objects in this namespace; of all objects, if the kind has no namespaces.
+    fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>>;
+
+    fn cache(caches: &Caches) -> &Cache<Guarded<Self>>;
+}
+
+pub(crate) trait PolicyObject: Kind {
+    const KIND: PolicyKind;
+
+    /// The kind of its experiments.
+    type Experiment: ExperimentObject;
+
+    fn spec(&self) -> &PolicySpec;
+
+    fn status(&self) -> Option<&PolicyStatus>;
+}
+
+pub(crate) trait ExperimentObject: Kind {
+    /// The kind of the policies that its experiments are about.
+    type Policy: PolicyObject;
+
+    fn spec(&self) -> &ExperimentSpec;
+
+    fn status(&self) -> Option<&ExperimentStatus>;
+}
+
+/// The id of a policy, or of an experiment: its scope and its name, whatever else can be read of it.
+pub(crate) fn id<O: Resource>(object: &O) -> Result<PolicyId, PolicyIdError> {
+    policy_id(object, &object.name_any())
+}
+
+/// The id of the policy with this name in the scope of an object.
+pub(crate) fn policy_id<O: Resource>(object: &O, policy: &str) -> Result<PolicyId, PolicyIdError> {
+    PolicyId::new(object.namespace().as_deref(), policy)
+}
+
+/// The API of the objects of this kind in the namespace of another object.
+pub(crate) fn api<K: Kind>(client: &Client, object: &impl Resource) -> Api<Guarded<K>> {
+    K::all(client, &object.namespace().unwrap_or_default())
+}
+
+/// The key of the experiments of the policy with this name.
+pub(crate) fn experiments_of(policy: &str, namespace: Option<&str>) -> String {
+    format!("{}/{policy}", namespace.unwrap_or_default())
+}
+
+fn by_uid_and_policy<K: ExperimentObject>(object: &Guarded<K>) -> Vec<String> {
+    let policy = object.0.as_ref().ok().map(|known| &known.spec().policy_ref.name);
+    let policy = policy.map(|policy| experiments_of(policy, object.namespace().as_deref()));
+    by_uid(object).into_iter().chain(policy).collect()
+}
+
+macro_rules! kinds {
+    ($($kind:ty: $cache:ident, $keys:ident, $all:expr;)*) => {$(
+        impl Keyed for $kind {
+            type Sent = Self;
+
+            fn from_sent(sent: Self) -> Self {
+                sent
+            }
+
+            fn keys(object: &Guarded<Self>) -> Vec<String> {
+                $keys(object)
+            }
+        }
+
+        impl Kind for $kind {
+            fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>> {
+                $all(client.clone(), namespace)
+            }
+
+            fn cache(caches: &Caches) -> &Cache<Guarded<Self>> {
+                &caches.$cache
+            }
+        }
+    )*};
+}
+
+kinds! {
+    Policy: policies, by_uid, Api::namespaced;
+    ClusterPolicy: cluster_policies, by_uid, |client, _| Api::all(client);
+    PolicyExperiment: experiments, by_uid_and_policy, Api::namespaced;
+    ClusterPolicyExperiment: cluster_experiments, by_uid_and_policy, |client, _| Api::all(client);
+}
+
+impl PolicyObject for Policy {
+    const KIND: PolicyKind = PolicyKind::Policy;
+
+    type Experiment = PolicyExperiment;
+
+    fn spec(&self) -> &PolicySpec {
+        &self.spec
+    }
+
+    fn status(&self) -> Option<&PolicyStatus> {
+        self.status.as_ref()
+    }
+}
+
+impl PolicyObject for ClusterPolicy {
+    const KIND: PolicyKind = PolicyKind::ClusterPolicy;
+
+    type Experiment = ClusterPolicyExperiment;
+
+    fn spec(&self) -> &PolicySpec {
+        &self.spec.0
+    }
+
+    fn status(&self) -> Option<&PolicyStatus> {
+        self.status.as_ref()
+    }
+}
+
+impl ExperimentObject for PolicyExperiment {
+    type Policy = Policy;
+
+    fn spec(&self) -> &ExperimentSpec {
+        &self.spec
+    }
+
+    fn status(&self) -> Option<&ExperimentStatus> {
+        self.status.as_ref()
+    }
+}
+
+impl ExperimentObject for ClusterPolicyExperiment {
+    type Policy = ClusterPolicy;
+
+    fn spec(&self) -> &ExperimentSpec {
+        &self.spec.0
+    }
+
+    fn status(&self) -> Option<&ExperimentStatus> {
+        self.status.as_ref()
+    }
+}

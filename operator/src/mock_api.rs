@@ -1,0 +1,149 @@
+//! An API server for unit tests: it stores the objects that are written, as far as the reconciles need, and knows the calls.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use kube::runtime::watcher::Event;
+use kube::{Client, ResourceExt as _};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+
+use crate::authority::Trusted;
+use crate::authority::certificate;
+use crate::cache::{Cache, Cached, lock};
+use crate::context::Context;
+use crate::guarded::Reports;
+use crate::metrics::Metrics;
+
+/// The namespace of the operator.
+const NAMESPACE: &str = "proviso";
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MockApi(Arc<Mutex<Stored>>);
+
+#[derive(Debug, Default)]
+struct Stored {
+    calls: Vec<String>,
+    /// The objects by their paths.
+    objects: HashMap<String, Value>,
+    /// The `resourceVersion` of the last write.
+    version: u64,
+}
+
+impl MockApi {
+    /// The calls since this was asked last, in their order: the method and the path from the resource on; of a write also the
+    /// field manager, of an Event its reason.
+    pub fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.0).calls)
+    }
+
+    pub fn client(&self) -> Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move { Ok::<_, Infallible>(api.answer(request).await) }
+        });
+        Client::new(service, NAMESPACE)
+    }
+
+    /// The context of reconciles, with an authority and with empty caches.
+    pub fn context(&self) -> Arc<Context> {
+        let pair = certificate::authority(jiff::Timestamp::now(), Duration::from_hours(24)).unwrap();
+        let trusted = Trusted { bundle: pair.certificate.clone(), signing: pair };
+        let (_, authority) = watch::channel(Some(Arc::new(trusted)));
+        let (client, reports) = (self.client(), Arc::new(Reports::new(self.client())));
+        let (retire_after, metrics) = (Duration::from_secs(30), Arc::new(Metrics::new()));
+        Arc::new(Context::new(client, NAMESPACE.to_owned(), authority, retire_after, reports, metrics))
+    }
+
+    /// Stores an object, as somebody else would, and lets the watch of its cache bring it. Returns the object as it is cached.
+    pub fn put<K: Cached>(&self, cache: &Cache<K>, mut object: Value) -> Arc<K> {
+        let metadata = &object["metadata"];
+        let (name, namespace) = (metadata["name"].as_str().unwrap().to_owned(), metadata["namespace"].as_str());
+        let path = format!("{}/{name}", K::url_path(&(), namespace));
+        lock(&self.0).write(&path, &mut object);
+        let sent: K::Sent = serde_json::from_value(object).unwrap();
+        let namespace = sent.namespace();
+        cache.take_event(Event::Apply(sent));
+        cache.reader().get(&name, namespace.as_deref()).unwrap()
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let mut object: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let path = parts.uri.path();
+        let mut manager = parts.uri.query().into_iter().flat_map(|query| query.split('&'));
+        let manager = manager.find_map(|part| part.strip_prefix("fieldManager="));
+        let about = object["reason"].as_str().or(manager).map(|about| format!(" ({about})")).unwrap_or_default();
+        let mut stored = lock(&self.0);
+        stored.calls.push(format!("{} {}{about}", parts.method, from_resource(path)));
+        let path = path.trim_end_matches("/status");
+        match parts.method {
+            Method::GET | Method::DELETE => stored.objects.get(path).map_or_else(
+                || {
+                    let status = json!({"status": "Failure", "code": 404, "reason": "NotFound", "message": "gone"});
+                    respond(StatusCode::NOT_FOUND, &status)
+                },
+                |object| respond(StatusCode::OK, object),
+            ),
+            Method::POST => {
+                let path = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap_or("generated"));
+                stored.write(&path, &mut object);
+                respond(StatusCode::CREATED, &object)
+            }
+            _ => {
+                stored.write(path, &mut object);
+                respond(StatusCode::OK, &object)
+            }
+        }
+    }
+}
+
+impl Stored {
+    /// Merges the object into the one that is stored.
+    fn write(&mut self, path: &str, object: &mut Value) {
+        self.version += 1;
+        let stored = self.objects.entry(path.to_owned()).or_insert_with(|| json!({"metadata": {"uid": path}}));
+        merge(stored, object);
+        stored["metadata"]["name"] = path.rsplit('/').next().into();
+        stored["metadata"]["resourceVersion"] = self.version.to_string().into();
+        *object = stored.clone();
+    }
+}
+
+/// Merges like server-side apply: of a list of conditions, those of other types stay.
+fn merge(stored: &mut Value, written: &Value) {
+    match (stored, written) {
+        (Value::Object(stored), Value::Object(written)) => {
+            for (key, value) in written {
+                merge(stored.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(stored), Value::Array(written)) if written.iter().any(|item| item["type"].is_string()) => {
+            stored.retain(|item| written.iter().all(|written| written["type"] != item["type"]));
+            stored.extend(written.iter().cloned());
+        }
+        (stored @ Value::Null, Value::Object(_)) => {
+            *stored = Map::new().into();
+            merge(stored, written);
+        }
+        (stored, written) => *stored = written.clone(),
+    }
+}
+
+/// A path without the API's group, version and namespace.
+fn from_resource(path: &str) -> &str {
+    let segments = if path.starts_with("/apis/") { 4 } else { 3 };
+    let rest = path.splitn(segments + 1, '/').last().unwrap_or_default();
+    rest.strip_prefix("namespaces/").and_then(|rest| rest.split_once('/')).map_or(rest, |(_, rest)| rest)
+}
+
+fn respond(status: StatusCode, object: &Value) -> Response<Body> {
+    Response::builder().status(status).body(Body::from(serde_json::to_vec(object).unwrap())).unwrap()
+}

@@ -1,0 +1,118 @@
+//! The calls of reconciles, against an API server that is played.
+
+use proviso_crds::names::{SERVER_LABEL, field_managers};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::config::Lifetimes;
+use crate::mock_api::MockApi;
+
+struct Cluster {
+    api: MockApi,
+    context: Arc<Context>,
+}
+
+fn server(spec: &Value) -> Value {
+    json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyServer",
+        "metadata": {"name": "default", "uid": "server", "generation": 1, "finalizers": [finalizers::POLICIES]},
+        "spec": spec,
+    })
+}
+
+impl Cluster {
+    fn new(spec: &Value) -> Self {
+        let api = MockApi::default();
+        let shared = api.context();
+        let hour = std::time::Duration::from_hours(1);
+        let lifetimes = Lifetimes {
+            authority: 300 * hour,
+            certificate: 30 * hour,
+            signing_key: 30 * hour,
+            announcement: hour,
+            authority_retirement: hour,
+            signing_key_retirement: 24 * hour,
+        };
+        let place = build::Place { namespace: shared.namespace.clone(), image: "policy-server:1".to_owned() };
+        api.put(&shared.caches.servers, server(spec));
+        Self { api, context: Arc::new(Context::new(shared, Settings { place, lifetimes })) }
+    }
+
+    /// Reconciles the policy server as its cache has it. Returns the calls.
+    async fn reconcile(&self) -> Vec<String> {
+        let server = self.context.caches.servers.reader().get("default", None).unwrap();
+        reconcile(server, Arc::clone(&self.context)).await.unwrap();
+        self.api.calls()
+    }
+}
+
+fn apply(resource: &str) -> String {
+    format!("PATCH {resource} ({})", field_managers::OPERATOR)
+}
+
+#[tokio::test]
+async fn a_policy_server_is_made_once() {
+    let cluster = Cluster::new(&json!({}));
+    let calls = cluster.reconcile().await;
+    let expected = [
+        "GET secrets/policy-server-default-signing".to_owned(),
+        "POST secrets".to_owned(),
+        "GET secrets/policy-server-default-tls".to_owned(),
+        "POST secrets".to_owned(),
+        apply("serviceaccounts/policy-server-default"),
+        apply("roles/policy-server-default"),
+        apply("rolebindings/policy-server-default"),
+        apply("clusterrolebindings/proviso-policy-server-default"),
+        apply("configmaps/policy-server-default-sources"),
+        apply("services/policy-server-default-replicas"),
+        apply("services/policy-server-default"),
+        apply("poddisruptionbudgets/policy-server-default"),
+        apply("statefulsets/policy-server-default"),
+        apply("policyservers/default/status"),
+        "POST events (CertificateIssued)".to_owned(),
+    ];
+    assert_eq!(calls, expected);
+    assert!(cluster.reconcile().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_object_is_applied_again_where_it_or_the_spec_has_changed() {
+    let cluster = Cluster::new(&json!({}));
+    cluster.reconcile().await;
+    let caches = &cluster.context.caches;
+    let service = caches.services.reader().get("policy-server-default", Some("proviso")).unwrap();
+    let mut service = serde_json::to_value(&*service).unwrap();
+    service["spec"]["type"] = "NodePort".into();
+    cluster.api.put(&caches.services, service);
+    assert_eq!(cluster.reconcile().await, [apply("services/policy-server-default")]);
+    // Its status is the API server's, and no difference.
+    let replicas = json!({"status": {"replicas": 2, "readyReplicas": 2}});
+    let metadata =
+        json!({"name": "policy-server-default", "namespace": "proviso", "labels": {SERVER_LABEL: "default"}});
+    let mut counted = replicas.clone();
+    counted["metadata"] = metadata;
+    cluster.api.put(&caches.stateful_sets, counted);
+    assert_eq!(cluster.reconcile().await, [apply("policyservers/default/status")]);
+    cluster.api.put(&caches.servers, server(&json!({"replicas": 3})));
+    let calls = cluster.reconcile().await;
+    assert_eq!(calls, [apply("statefulsets/policy-server-default"), apply("policyservers/default/status")]);
+    assert!(cluster.reconcile().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_policy_server_that_is_deleted_waits_for_its_policies_without_a_list() {
+    let cluster = Cluster::new(&json!({}));
+    cluster.reconcile().await;
+    let caches = &cluster.context.caches;
+    let policy = json!({
+        "metadata": {"name": "a", "generation": 1},
+        "spec": {"program": {"cel": {"validations": [{"expression": "true"}]}}},
+    });
+    cluster.api.put(&caches.cluster_policies, policy);
+    let mut deleted = server(&json!({}));
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    cluster.api.put(&caches.servers, deleted);
+    let calls = cluster.reconcile().await;
+    assert_eq!(calls, [apply("policyservers/default/status"), "POST events (PoliciesRemain)".to_owned()]);
+    assert!(cluster.reconcile().await.is_empty());
+}

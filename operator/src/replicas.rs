@@ -1,0 +1,51 @@
+//! The replicas of policy servers, as the decisions about policies and experiments need them: Ready pods, and what the replicas say
+//! in a revision's status.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{Resource as _, ResourceExt as _};
+use proviso_core::Failure;
+use proviso_core::rollout::{self, Replica};
+use proviso_crds::conditions::failure;
+use proviso_crds::names::SERVER_LABEL;
+use proviso_crds::{ConditionStatus, ReplicaStatus};
+
+/// The result that a condition tells: none while it is `Unknown`.
+pub(crate) fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {
+    match condition.status.as_str() {
+        "True" => Some(Ok(())),
+        "False" => Some(Err(failure(condition))),
+        _ => None,
+    }
+}
+
+pub(crate) fn replica(status: &ReplicaStatus) -> Replica {
+    let failure = || Failure { reason: status.reason.clone().into(), message: status.message.clone() };
+    Replica {
+        pod: rollout::Pod { name: status.name.clone(), uid: status.pod_uid.clone() },
+        result: match status.ready {
+            ConditionStatus::True => Some(Ok(())),
+            ConditionStatus::False => Some(Err(failure())),
+            ConditionStatus::Unknown => None,
+        },
+    }
+}
+
+/// The Ready pods of this policy server.
+pub(crate) fn ready_pods(pods: &[Arc<Pod>], server: &str) -> Vec<rollout::Pod> {
+    let of_server =
+        |pod: &&Arc<Pod>| pod.labels().get(SERVER_LABEL).is_some_and(|label| label == server) && is_ready(pod);
+    pods.iter()
+        .filter(of_server)
+        .filter_map(|pod| Some(rollout::Pod { name: pod.name_any(), uid: pod.uid()? }))
+        .collect()
+}
+
+/// Returns whether the pod is Ready, and not on its way out.
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let is_ready = conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True");
+    is_ready && pod.meta().deletion_timestamp.is_none()
+}
