@@ -3,7 +3,7 @@
 mod pod;
 
 use kube::ResourceExt as _;
-use proviso_crds::{PolicyServer, Verification};
+use proviso_crds::{GROUP, PolicyServer, Verification};
 use serde_json::{Map, Value, json};
 
 use crate::objects::labels;
@@ -117,8 +117,8 @@ fn role(server: &PolicyServer) -> Value {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
         "metadata": metadata(server, &name),
         "rules": [
-            {"apiGroups": ["proviso.dev"], "resources": ["policyrevisions"], "verbs": ["get", "list", "watch"]},
-            {"apiGroups": ["proviso.dev"], "resources": ["policyrevisions/status"], "verbs": ["patch"]},
+            {"apiGroups": [GROUP], "resources": ["policyrevisions"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": [GROUP], "resources": ["policyrevisions/status"], "verbs": ["patch"]},
             {
                 "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [name],
                 "verbs": ["get", "patch"],
