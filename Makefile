@@ -124,6 +124,7 @@ $(DENY):
 record: control-plane ## Write the committed files that tests compare with what the code makes, instead of comparing
 	PROVISO_RECORD=1 cargo test --locked --workspace --lib
 	PROVISO_RECORD=1 cargo test --locked --workspace --test standalone --test cluster -- ledger quickstart
+	PROVISO_RECORD=1 cargo test --locked --workspace --test node -- charts
 
 bench: control-plane ## Measure the engines, the server beside a bare one, and the operator's calls
 	cargo bench --locked --workspace --bench '*'

@@ -13,6 +13,15 @@ pub fn definitions() -> Vec<(String, String)> {
     all().iter().map(file).collect()
 }
 
+/// `crds/Kustomization`, which lists the files of `crds/`. `config/crd` refers to the folder: a kustomization may not refer to single
+/// files outside its own folder. The name has no extension, so that `kubectl apply -f crds` does not read the file.
+#[must_use]
+pub fn kustomization() -> String {
+    let head = "# Generated from the types of crds/: `make record`.\napiVersion: kustomize.config.k8s.io/v1beta1\n\
+                kind: Kustomization\nresources:\n";
+    definitions().iter().fold(head.to_owned(), |text, (file, _)| text + "  - " + file + "\n")
+}
+
 /// The files of the chart: the same, but Helm does not delete them, and with them every policy, when the chart goes.
 #[must_use]
 pub fn chart() -> Vec<(String, String)> {
@@ -56,5 +65,6 @@ mod tests {
                 proviso_recorded::check(&format!("{folder}/{file}"), &text);
             }
         }
+        proviso_recorded::check("crds/Kustomization", &super::kustomization());
     }
 }

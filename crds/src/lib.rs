@@ -22,7 +22,7 @@ mod verification;
 
 pub use admission::{Admission, FailurePolicy, MatchPolicy, Mode, Reach};
 pub use conditions::{ConditionState, ConditionType, Conditions};
-pub use definitions::{chart, definitions};
+pub use definitions::{chart, definitions, kustomization};
 pub use experiment::{
     ClusterPolicyExperiment, ClusterPolicyExperimentSpec, DivergenceCounts, DivergenceSample, ExperimentSpec,
     ExperimentStatus, PolicyExperiment, PolicyRef, PreviewMetadata, PreviewState,

@@ -13,6 +13,7 @@ mod admission;
 mod calls;
 mod experiments;
 mod failover;
+mod kustomize;
 mod lifecycle;
 mod malformed_objects;
 mod policy_servers;

@@ -83,16 +83,22 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Without an operator.
-    pub async fn start(name: &str) -> Result<Self> {
+    /// Without the kinds, the namespace, and an operator.
+    pub async fn empty(name: &str) -> Result<Self> {
         let plane = ControlPlane::start(name).await?;
         plane.ensure_controllers()?;
         let kubectl = Kubectl::new(plane.kubeconfig())?;
         let client = plane.client().await?;
-        manifests::apply_crds(&client, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../crds"))).await?;
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
-        manifests::apply(&client, &namespace.to_string()).await?;
         Ok(Self { operators: Vec::new(), address: None, client, kubectl, plane })
+    }
+
+    /// Without an operator.
+    pub async fn start(name: &str) -> Result<Self> {
+        let stage = Self::empty(name).await?;
+        manifests::apply_crds(&stage.client, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../crds"))).await?;
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+        manifests::apply(&stage.client, &namespace.to_string()).await?;
+        Ok(stage)
     }
 
     /// With an operator, and a policy server of one Ready replica.

@@ -1,4 +1,4 @@
-//! A full node: what the tests that run pods stand on. Needs root: `make e2e`.
+//! A full node: what the tests that run pods stand on.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};

@@ -1,0 +1,104 @@
+//! `config/operator` and `config/policy-server`: the chart with its default values, for `kubectl apply -k`. Needs Helm, and neither a
+//! cluster nor root.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use proviso_e2e::{Helm, Kubectl};
+use serde::Deserialize as _;
+use serde_yaml::{Mapping, Value};
+
+const NAMESPACE: &str = "proviso-system";
+/// The label that says which program manages an object.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// A kubeconfig for commands that talk to no cluster: no such file.
+fn no_kubeconfig() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("charts.kubeconfig")
+}
+
+/// Removes the labels and annotations of Helm.
+fn remove_helm(value: &mut Value) {
+    match value {
+        Value::Mapping(mapping) => {
+            mapping.values_mut().for_each(remove_helm);
+            mapping.retain(|key, value| {
+                let key = key.as_str().unwrap_or_default();
+                let is_empty = value.as_mapping().is_some_and(Mapping::is_empty);
+                let goes = key.starts_with("helm.sh/") || (key == "annotations" && is_empty);
+                !goes
+            });
+            if let Some(manager) = mapping.get_mut(MANAGED_BY) {
+                *manager = "kustomize".into();
+            }
+        }
+        Value::Sequence(items) => items.iter_mut().for_each(remove_helm),
+        _ => {}
+    }
+}
+
+/// The objects of each template of the chart.
+async fn rendered() -> Result<BTreeMap<String, Vec<Value>>> {
+    let chart = repository().join("charts/proviso");
+    let chart = chart.to_str().context("its path")?;
+    let text = Helm::new(&no_kubeconfig())?.run(&["template", "proviso", chart, "--namespace", NAMESPACE]).await?;
+    ensure!(!text.contains("helm.sh/hook"), "kubectl runs no hooks: config/ needs another way to do the same");
+    let mut templates = BTreeMap::<_, Vec<_>>::new();
+    for document in text.split("\n---\n") {
+        let source = document.lines().find_map(|line| line.strip_prefix("# Source: proviso/templates/"));
+        let mut object: Value = serde_yaml::from_str(document)?;
+        let Some(source) = source.filter(|_| !object.is_null()) else { continue };
+        remove_helm(&mut object);
+        templates.entry(source.to_owned()).or_default().push(object);
+    }
+    Ok(templates)
+}
+
+/// The file of `config/` for a template.
+fn file(template: &str) -> String {
+    let folder = if template == "policyserver.yaml" { "policy-server" } else { "operator" };
+    format!("config/{folder}/{template}")
+}
+
+/// Objects by their kind, namespace and name.
+fn by_id(objects: impl IntoIterator<Item = Value>) -> BTreeMap<String, Value> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let id = |object: &Value| {
+        let metadata = &object["metadata"];
+        format!("{} {}/{}", text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]))
+    };
+    objects.into_iter().map(|object| (id(&object), object)).collect()
+}
+
+#[tokio::test]
+async fn the_kustomizations_are_the_chart_with_its_default_values() -> Result<()> {
+    let templates = rendered().await?;
+    for (template, objects) in &templates {
+        let documents = objects.iter().map(serde_yaml::to_string).collect::<Result<Vec<_>, _>>()?;
+        let header = format!("# Generated from charts/proviso/templates/{template}: `make record`.\n");
+        proviso_recorded::check(&file(template), &(header + &documents.join("---\n")));
+    }
+
+    // Each file is listed in its kustomization, and nothing else but the namespace, which the chart does not create.
+    let kubectl = Kubectl::new(&no_kubeconfig())?;
+    let mut built = Vec::new();
+    for folder in ["config/operator", "config/policy-server"] {
+        let folder = repository().join(folder);
+        let text = kubectl.run(&["kustomize", folder.to_str().context("its path")?]).await?;
+        for document in serde_yaml::Deserializer::from_str(&text) {
+            built.push(Value::deserialize(document)?);
+        }
+    }
+    let (mut built, wanted) = (by_id(built), by_id(templates.into_values().flatten()));
+    ensure!(built.remove(&format!("Namespace /{NAMESPACE}")).is_some(), "no namespace");
+    ensure!(built.keys().eq(wanted.keys()), "kustomize: {:#?}\nchart: {:#?}", built.keys(), wanted.keys());
+    for (id, object) in &wanted {
+        ensure!(built.get(id) == Some(object), "{id} of kustomize is not that of the chart:\n{:#?}", built.get(id));
+    }
+    Ok(())
+}
