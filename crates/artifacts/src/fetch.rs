@@ -2,6 +2,7 @@
 //! checks what came (docs/adr/0006).
 
 mod address;
+mod blocking;
 mod challenge;
 mod client;
 mod connection;
@@ -33,9 +34,10 @@ pub(crate) use room::Room;
 pub use sources::{Sources, SourcesError};
 
 use crate::digest::Digest;
-use crate::module::Module;
+use crate::module::{MAX_MODULE, Module};
 use crate::reference::{Host, ModuleReference};
 use crate::volume::Volume;
+use blocking::blocking;
 use client::Client;
 use connection::Trust;
 use room::Rooms;
@@ -77,7 +79,7 @@ impl Fetcher {
             pull_secrets,
             volume: cache,
             deadline: DEADLINE,
-            rooms: Rooms::new(),
+            rooms: Rooms::new(MAX_MODULE),
             proxies: Proxies::default(),
             verifying: Verifying::default(),
         }
@@ -184,11 +186,4 @@ impl Fetcher {
 
 fn read_sources(path: &Path) -> Result<Sources, FetchError> {
     Sources::read(path).map_err(|error| FetchError::Sources { path: path.to_owned(), error })
-}
-
-/// Reads files off the async workers.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, FetchError> + Send + 'static,
-) -> Result<T, FetchError> {
-    tokio::task::spawn_blocking(work).await.map_err(|stopped| FetchError::Stopped(stopped.to_string()))?
 }

@@ -5,6 +5,7 @@
 mod bundle;
 mod candidate;
 mod certificate;
+mod claims;
 mod configuration;
 mod error;
 mod key;
@@ -12,6 +13,7 @@ mod legacy;
 mod request;
 mod requirement;
 mod root;
+mod signed;
 mod subject;
 
 pub use certificate::SigningCertificate;
@@ -25,7 +27,6 @@ pub use subject::{Subject, UrlPrefix};
 
 pub(crate) use candidate::Candidate;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::digest::Digest;
@@ -79,6 +80,3 @@ impl Checks {
         Err(refuse(format!("{} of: {}", any_of.minimum, wanted.join("; or "))))
     }
 }
-
-/// What a signer noted beside a signature.
-pub(crate) type Annotations = BTreeMap<String, String>;

@@ -27,7 +27,7 @@ use super::sources::Sources;
 use crate::reference::Host;
 
 /// How long it may take until a server is reached and TLS stands.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long each of its addresses is tried.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -93,7 +93,7 @@ pub(super) async fn open(url: &Url, host: &Host, trust: &Trust) -> Result<Sender
         secure(proxy.tunnel(stream, host, port).await?, url, host, trust).await
     })
     .await
-    .unwrap_or(Err(ConnectError::Timeout))
+    .unwrap_or(Err(ConnectError::Timeout(CONNECT_TIMEOUT)))
 }
 
 /// TLS on this stream, if the URL asks for it.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 
-use super::connection::CONNECT_TIMEOUT;
 use super::credentials::PullSecretError;
 use super::sources::SourcesError;
 use crate::digest::Digest;
@@ -81,8 +80,8 @@ pub enum ConnectError {
     Address(IpAddr),
     #[error("{0}")]
     Connect(io::Error),
-    #[error("no connection within {} s", CONNECT_TIMEOUT.as_secs())]
-    Timeout,
+    #[error("no connection within {} s", .0.as_secs())]
+    Timeout(Duration),
     #[error("TLS does not come about: {0} (an authority of your own belongs into `sourceAuthorities`)")]
     Tls(io::Error),
     #[error("TLS cannot be set up: {0}")]

@@ -5,29 +5,34 @@ use std::sync::Arc;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-use crate::module::MAX_MODULE;
-
 /// The modules of the largest size that may be here at once.
 const LARGEST: u64 = 2;
 const MIB: u64 = 1 << 20;
 
-/// The room for all modules.
+/// The memory for all modules.
 #[derive(Debug)]
-pub(super) struct Rooms(Arc<Semaphore>);
+pub(super) struct Rooms {
+    /// The size of the largest module, in bytes.
+    largest: u64,
+    /// A permit for each MiB.
+    free: Arc<Semaphore>,
+}
 
 /// The room of one module. Its clones are of the same bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Room(#[allow(dead_code, reason = "it is given back when it is dropped")] Arc<OwnedSemaphorePermit>);
 
 impl Rooms {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(usize::try_from(LARGEST * MAX_MODULE / MIB).unwrap_or(usize::MAX))))
+    /// Creates the memory for modules of at most `largest` bytes.
+    pub(super) fn new(largest: u64) -> Self {
+        let permits = usize::try_from(LARGEST * largest / MIB).unwrap_or(usize::MAX);
+        Self { largest, free: Arc::new(Semaphore::new(permits)) }
     }
 
-    /// Waits for room for so many bytes, at most [`MAX_MODULE`].
+    /// Waits for room for a module of so many bytes.
     pub(super) async fn take(&self, bytes: u64) -> Result<Room, AcquireError> {
-        let mib = u32::try_from(bytes.min(MAX_MODULE).div_ceil(MIB)).unwrap_or(u32::MAX);
-        Arc::clone(&self.0).acquire_many_owned(mib).await.map(|permit| Room(Arc::new(permit)))
+        let mib = u32::try_from(bytes.min(self.largest).div_ceil(MIB)).unwrap_or(u32::MAX);
+        Arc::clone(&self.free).acquire_many_owned(mib).await.map(|permit| Room(Arc::new(permit)))
     }
 }
 
@@ -36,9 +41,11 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    const MAX_MODULE: u64 = 64 * MIB;
+
     #[tokio::test]
     async fn large_modules_wait_for_each_other_and_small_ones_for_nobody() {
-        let rooms = Rooms::new();
+        let rooms = Rooms::new(MAX_MODULE);
         let first = rooms.take(MAX_MODULE).await.unwrap();
         let small = rooms.take(3 * MIB).await.unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(20), rooms.take(MAX_MODULE)).await.is_err());

@@ -4,11 +4,9 @@
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sigstore_verify::VerificationResult;
 use sigstore_verify::types::{Bundle, DsseEnvelope, Sha256Hash, SignatureContent};
 
-use super::Annotations;
-use super::candidate::Identity;
+use super::claims::{Annotations, Identity, identity_of};
 use super::root::TrustRoot;
 use crate::digest::Digest;
 
@@ -86,20 +84,5 @@ impl Bundled {
     pub(super) fn identity(&self, root: &TrustRoot) -> Option<Result<Identity, String>> {
         self.bundle.signing_certificate()?;
         Some(identity_of(root.verifier.verify(self.artifact(), &self.bundle, &root.policy())))
-    }
-}
-
-/// Whom a certificate that was verified is for.
-pub(super) fn identity_of(verified: Result<VerificationResult, sigstore_verify::Error>) -> Result<Identity, String> {
-    let verified = verified.map_err(|error| error.to_string())?;
-    // What was not checked must not be taken for checked, whatever the library's defaults come to be.
-    if !verified.certificate_verified() || !verified.tlog_verified() || verified.verified_timestamps().is_empty() {
-        return Err("its authority, its time or the log's entry of it was not verified".to_owned());
-    }
-    match (verified.issuer(), verified.identity()) {
-        (Some(issuer), Some(subject)) => {
-            Ok(Identity { issuer: issuer.to_owned(), subject: subject.as_str().to_owned() })
-        }
-        _ => Err("it names no issuer or no subject".to_owned()),
     }
 }

@@ -4,12 +4,13 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::Annotations;
 use super::bundle::Bundled;
 use super::certificate::SigningCertificate;
+use super::claims::{Annotations, Identity};
 use super::key::PublicKey;
 use super::legacy::Legacy;
 use super::root::TrustRoot;
+use super::signed::Signed;
 use crate::digest::Digest;
 
 /// A signature from a registry. Nothing of it is known to be true.
@@ -19,20 +20,6 @@ pub(crate) enum Candidate {
     Layer { payload: Bytes, annotations: Annotations },
     /// A bundle of Sigstore's, in JSON.
     Bundle(Bytes),
-}
-
-/// Who signed, as a certificate authority vouches for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub issuer: String,
-    pub subject: String,
-}
-
-/// A signature that says it is one of the image.
-#[derive(Debug)]
-pub(super) enum Signed<'a> {
-    Legacy(Legacy<'a>),
-    Bundle(Box<Bundled>),
 }
 
 /// What a signature proves.
@@ -54,37 +41,6 @@ impl Candidate {
         };
         let identity = signed.as_ref().ok().zip(root).and_then(|(signed, root)| signed.identity(root));
         Examined { signed, identity, root }
-    }
-}
-
-impl Signed<'_> {
-    fn identity(&self, root: &TrustRoot) -> Option<Result<Identity, String>> {
-        match self {
-            Self::Legacy(legacy) => legacy.identity(root),
-            Self::Bundle(bundle) => bundle.identity(root),
-        }
-    }
-
-    fn annotations(&self) -> &Annotations {
-        match self {
-            Self::Legacy(legacy) => &legacy.annotations,
-            Self::Bundle(bundle) => &bundle.annotations,
-        }
-    }
-
-    fn has_certificate(&self) -> bool {
-        match self {
-            Self::Legacy(legacy) => legacy.has_certificate(),
-            Self::Bundle(bundle) => bundle.has_certificate(),
-        }
-    }
-
-    /// Whether this key has made the signature.
-    pub(super) fn is_signed_with(&self, key: &PublicKey) -> bool {
-        match self {
-            Self::Legacy(legacy) => key.has_signed(legacy.payload, &legacy.signature),
-            Self::Bundle(bundle) => key.has_signed(&bundle.message(), bundle.signature()),
-        }
     }
 }
 

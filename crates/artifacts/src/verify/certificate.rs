@@ -10,9 +10,9 @@ use sigstore_verify::crypto::parse_certificate_info;
 use sigstore_verify::types::DerCertificate;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use super::candidate::Signed;
 use super::key::{KeyError, PublicKey};
 use super::root::TrustRoot;
+use super::signed::Signed;
 use crate::digest::Digest;
 
 /// id-kp-codeSigning, 1.3.6.1.5.5.7.3.3.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Annotations;
 use super::certificate::SigningCertificate;
+use super::claims::Annotations;
 use super::key::{KeyError, PublicKey};
 use super::requirement::{Requirement, Signer};
 use super::root::RootError;

@@ -12,9 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigstore_verify::types::Bundle;
 
-use super::Annotations;
-use super::bundle::identity_of;
-use super::candidate::Identity;
+use super::claims::{Annotations, Identity, identity_of};
 use super::key::decode;
 use super::root::TrustRoot;
 use crate::digest::Digest;

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::Annotations;
 use super::certificate::SigningCertificate;
+use super::claims::Annotations;
 use super::key::{KeyError, PublicKey};
 use super::requirement::{Requirement, Signer};
 use super::subject::{PrefixError, Subject};

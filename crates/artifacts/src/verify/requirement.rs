@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::Annotations;
-use super::candidate::{Examined, Identity};
+use super::candidate::Examined;
 use super::certificate::SigningCertificate;
+use super::claims::{Annotations, Identity};
 use super::key::PublicKey;
 use super::subject::{Subject, plain_url};
 
