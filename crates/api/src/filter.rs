@@ -5,11 +5,6 @@ mod parser;
 
 use serde_json::Value;
 
-use crate::error::Error;
-
-/// The longest filter, in bytes.
-const MAX: usize = 4096;
-
 /// A field that a list can be filtered by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
@@ -42,21 +37,6 @@ pub(crate) enum Filter {
 pub(crate) struct Pattern(String);
 
 impl Filter {
-    /// None where everything is asked for.
-    pub(crate) fn parse(text: &str, fields: &[Field]) -> Result<Option<Self>, Error> {
-        let refused = |parser::Fault { at, message }| {
-            Error::invalid("filter", format!("at character {}: {message}", text[..at].chars().count() + 1))
-                .with("position", &(text[..at].chars().count() + 1).to_string())
-        };
-        if text.len() > MAX {
-            return Err(Error::invalid("filter", format!("is longer than {MAX} bytes")));
-        }
-        if text.trim().is_empty() {
-            return Ok(None);
-        }
-        parser::parse(text, fields).map(Some).map_err(refused)
-    }
-
     /// Whether the filter lets this resource through, in its JSON form.
     pub(crate) fn matches(&self, resource: &Value) -> bool {
         match self {

@@ -13,10 +13,11 @@ use crate::body;
 use crate::error::{Code, Error};
 use crate::filter::{Field, Filter};
 use crate::methods::{Method, Rpc};
-use crate::operation::{Awaited, Effect};
+use crate::names::ExperimentName;
+use crate::operation::{Awaited, Effect, Progress};
 use crate::page::Page;
 use crate::resources::{EXPERIMENT_FILTERS, OPERATION_FILTERS, POLICY_FILTERS};
-use crate::store::{Caller, ExperimentName, PolicyStore, Progress, State, StoredPolicy};
+use crate::store::{Caller, PolicyStore, State, StoredPolicy};
 
 /// How long `:wait` waits that says nothing else, and at most.
 const WAIT: Duration = Duration::from_secs(30);

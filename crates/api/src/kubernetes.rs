@@ -5,23 +5,18 @@ pub mod commit;
 mod failure;
 mod object;
 mod progress;
+mod store;
 
 use std::fmt;
 
-use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt as _};
 use proviso_core::PolicyId;
-use proviso_crds::PreviewMetadata;
 use proviso_crds::names::field_managers;
-use serde_json::json;
 
 use crate::error::{Code, Error};
-use crate::operation::Awaited;
-use crate::store::{
-    Caller, Change, Committing, ExperimentName, PolicyStore, Preview, Progress, StoredExperiment, StoredPolicy,
-};
-use commit::Commit;
+use crate::names::ExperimentName;
+use crate::store::{Caller, StoredExperiment};
 use failure::from_kube;
 use object::Kind;
 
@@ -199,176 +194,4 @@ impl<A: Authorizer> Kubernetes<A> {
 enum Target<'a> {
     Policy(&'a PolicyId),
     Experiment(&'a ExperimentName),
-}
-
-impl<A: Authorizer> PolicyStore for Kubernetes<A> {
-    async fn policies(&self, caller: Option<&Caller>) -> Result<Vec<StoredPolicy>> {
-        let objects = self.list(caller, Kind::Policy, None).await?;
-        Ok(objects.iter().filter_map(|object| object::policy(object).ok()).collect())
-    }
-
-    async fn policy(&self, caller: Option<&Caller>, id: &PolicyId) -> Result<StoredPolicy> {
-        self.allow_policy(caller, "get", id).await?;
-        object::policy(&self.get_policy(id).await?)
-    }
-
-    async fn create_policy(&self, caller: Option<&Caller>, id: &PolicyId, content: Change) -> Result<StoredPolicy> {
-        self.allow_policy(caller, "create", id).await?;
-        let object = object::new_policy(id, &content);
-        object::policy(&self.create(Kind::Policy, id.namespace(), &object, &format!("policies/{id}")).await?)
-    }
-
-    async fn update_policy(
-        &self,
-        caller: Option<&Caller>,
-        id: &PolicyId,
-        revision: &str,
-        content: Change,
-    ) -> Result<StoredPolicy> {
-        self.allow_policy(caller, "update", id).await?;
-        let name = format!("policies/{id}");
-        let mut object = self.get_policy(id).await?;
-        if object.resource_version().as_deref() != Some(revision) {
-            return Err(Error::busy(&name));
-        }
-        object::annotate(&mut object, content.annotations);
-        object.data["spec"] = json!(content.spec);
-        object::policy(&self.replace(Kind::Policy, id.namespace(), &object, &name).await?)
-    }
-
-    /// The policy first, because it may be another version than is meant; the operator finishes what breaks off here.
-    async fn delete_policy(&self, caller: Option<&Caller>, id: &PolicyId, etag: Option<&str>) -> Result<StoredPolicy> {
-        self.allow_policy(caller, "delete", id).await?;
-        let experiments = self.list_experiments(caller, Some(id)).await?;
-        for experiment in &experiments {
-            self.allow_experiment(caller, "delete", &experiment.name, None).await?;
-        }
-        let policy = object::policy(&self.delete_version(Target::Policy(id), etag).await?)?;
-        for experiment in experiments {
-            match self.delete_version(Target::Experiment(&experiment.name), None).await {
-                Ok(_) => {}
-                Err(error) if error.code == Code::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(policy)
-    }
-
-    async fn experiments(&self, caller: Option<&Caller>, policy: Option<&PolicyId>) -> Result<Vec<StoredExperiment>> {
-        self.list_experiments(caller, policy).await
-    }
-
-    async fn experiment(&self, caller: Option<&Caller>, name: &ExperimentName) -> Result<StoredExperiment> {
-        self.allow_experiment(caller, "get", name, None).await?;
-        object::experiment(&self.get_experiment(name).await?)
-    }
-
-    async fn create_experiment(
-        &self,
-        caller: Option<&Caller>,
-        name: &ExperimentName,
-        content: Change,
-    ) -> Result<StoredExperiment> {
-        self.allow_experiment(caller, "create", name, None).await?;
-        self.get_policy(&name.policy).await?;
-        let object = object::new_experiment(name, &content);
-        let created = self.create(Kind::Experiment, name.policy.namespace(), &object, &name.to_string()).await?;
-        object::experiment(&created)
-    }
-
-    async fn update_experiment(
-        &self,
-        caller: Option<&Caller>,
-        name: &ExperimentName,
-        revision: &str,
-        content: Change,
-    ) -> Result<StoredExperiment> {
-        self.allow_experiment(caller, "update", name, None).await?;
-        let mut object = self.get_experiment(name).await?;
-        if object.resource_version().as_deref() != Some(revision) {
-            return Err(Error::busy(&name.to_string()));
-        }
-        object::annotate(&mut object, content.annotations);
-        object.data["spec"]["policy"] = json!(content.spec);
-        object.data["spec"]["autoStart"] = json!(content.auto_start);
-        let replaced = self.replace(Kind::Experiment, name.policy.namespace(), &object, &name.to_string()).await?;
-        object::experiment(&replaced)
-    }
-
-    async fn delete_experiment(
-        &self,
-        caller: Option<&Caller>,
-        name: &ExperimentName,
-        etag: Option<&str>,
-    ) -> Result<StoredExperiment> {
-        self.allow_experiment(caller, "delete", name, None).await?;
-        object::experiment(&self.delete_version(Target::Experiment(name), etag).await?)
-    }
-
-    async fn preview(
-        &self,
-        caller: Option<&Caller>,
-        name: &ExperimentName,
-        change: Preview,
-    ) -> Result<StoredExperiment> {
-        let subresource = if change == Preview::Start { "start" } else { "stop" };
-        self.allow_experiment(caller, "create", name, Some(subresource)).await?;
-        let api = self.api(Kind::Experiment, name.policy.namespace());
-        for _ in 0..ATTEMPTS {
-            let object = self.get_experiment(name).await?;
-            let before = object::experiment(&object)?.preview;
-            let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now());
-            let generation = object.metadata.generation.unwrap_or_default();
-            let after = match (change, before) {
-                (Preview::Start, before) => PreviewMetadata::start(before.as_ref(), generation, now),
-                (Preview::Stop, Some(before)) => before.stop(now),
-                (Preview::Stop, None) => {
-                    let message = format!("{name} was never started: there is nothing to stop");
-                    return Err(Error::new(Code::FailedPrecondition, "NOT_STARTED", message));
-                }
-            };
-            let patch = json!({
-                "metadata": {"resourceVersion": object.resource_version()},
-                "status": {"previewMetadata": after},
-            });
-            let parameters =
-                PatchParams { field_manager: Some(field_managers::API.to_owned()), ..PatchParams::default() };
-            match api.patch_status(&name.name, &parameters, &Patch::Merge(patch)).await {
-                Ok(patched) => return object::experiment(&patched),
-                Err(kube::Error::Api(status)) if status.is_conflict() => {}
-                Err(error) => return Err(from_kube(&error, &name.to_string())),
-            }
-        }
-        Err(Error::busy(&name.to_string()))
-    }
-
-    async fn commit(
-        &self,
-        caller: Option<&Caller>,
-        name: &ExperimentName,
-        committing: &Committing,
-    ) -> Result<StoredPolicy> {
-        self.allow_experiment(caller, "create", name, Some("commit")).await?;
-        self.allow_policy(caller, "update", &name.policy).await?;
-        self.allow_experiment(caller, "delete", name, None).await?;
-        Commit::new(self, name, committing).run().await
-    }
-
-    async fn progress(&self, caller: Option<&Caller>, awaited: &Awaited) -> Result<Progress> {
-        let found = match (awaited.effect, awaited.experiment()) {
-            (crate::Effect::Commit, _) | (_, None) => {
-                self.allow_policy(caller, "get", &awaited.policy).await?;
-                self.get_policy(&awaited.policy).await
-            }
-            (_, Some(name)) => {
-                self.allow_experiment(caller, "get", &name, None).await?;
-                self.get_experiment(&name).await
-            }
-        };
-        match found {
-            Ok(object) => progress::of(awaited, Some(&object)),
-            Err(error) if error.code == Code::NotFound => progress::of(awaited, None),
-            Err(error) => Err(error),
-        }
-    }
 }

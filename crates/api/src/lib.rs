@@ -8,6 +8,7 @@ mod handlers;
 pub mod kubernetes;
 mod mask;
 mod methods;
+mod names;
 mod openapi;
 mod operation;
 mod page;
@@ -16,11 +17,9 @@ mod router;
 mod store;
 
 pub use error::{Code, Error, FieldViolation};
+pub use names::ExperimentName;
 pub use openapi::document;
-pub use operation::{Awaited, Effect};
+pub use operation::{Awaited, Effect, Progress};
 pub use resources::is_reserved;
 pub use router::{MAX_BODY, refuse, router};
-pub use store::{
-    Caller, Change, Committing, ExperimentName, Meta, PolicyStore, Preview, Progress, State, StoredExperiment,
-    StoredPolicy,
-};
+pub use store::{Caller, Change, Committing, Meta, PolicyStore, Preview, State, StoredExperiment, StoredPolicy};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::store::{ExperimentName, Progress};
+use crate::names::ExperimentName;
 
 /// The methods that take time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -40,6 +40,15 @@ impl Effect {
             Self::Commit => "Commit",
         }
     }
+}
+
+/// The state of an operation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Progress {
+    /// The operation waits for this.
+    Running(String),
+    Done,
+    Failed(Error),
 }
 
 /// What an operation waits for.

@@ -2,7 +2,6 @@
 //! others.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_core::{Failure, PolicyId};
@@ -12,7 +11,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::error::{Code, Error};
-use crate::operation::Awaited;
+use crate::names::ExperimentName;
+use crate::operation::{Awaited, Progress};
 
 /// Who calls, as far as it is known: whoever serves the router puts it into the request's extensions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,19 +21,6 @@ pub struct Caller {
     pub uid: String,
     pub groups: Vec<String>,
     pub extra: BTreeMap<String, Vec<String>>,
-}
-
-/// An experiment by its policy and its own name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ExperimentName {
-    pub policy: PolicyId,
-    pub name: String,
-}
-
-impl fmt::Display for ExperimentName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "policies/{}/experiments/{}", self.policy, self.name)
-    }
 }
 
 /// What every stored thing has.
@@ -134,15 +121,6 @@ pub struct Committing {
     pub etag: String,
     /// Of the policy; none: whatever it is.
     pub parent_etag: Option<String>,
-}
-
-/// Where something that takes time stands.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Progress {
-    /// On its way; what it waits for.
-    Running(String),
-    Done,
-    Failed(Error),
 }
 
 type Result<T> = std::result::Result<T, Error>;

@@ -2,19 +2,40 @@
 
 use super::{Field, Filter, Kind, Pattern};
 use crate::body::camel;
+use crate::error::Error;
+
+/// The longest filter, in bytes.
+const MAX: usize = 4096;
 
 /// How deep parentheses and negations may be nested.
 const MAX_DEPTH: usize = 32;
 
 /// What is wrong, and at which byte.
-pub(super) struct Fault {
-    pub at: usize,
-    pub message: String,
+struct Fault {
+    at: usize,
+    message: String,
 }
 
 type Result<T> = std::result::Result<T, Fault>;
 
-pub(super) fn parse(text: &str, fields: &[Field]) -> Result<Filter> {
+impl Filter {
+    /// Parses a filter; `None` if the text is empty, which asks for everything.
+    pub(crate) fn parse(text: &str, fields: &[Field]) -> std::result::Result<Option<Self>, Error> {
+        let refused = |Fault { at, message }| {
+            Error::invalid("filter", format!("at character {}: {message}", text[..at].chars().count() + 1))
+                .with("position", &(text[..at].chars().count() + 1).to_string())
+        };
+        if text.len() > MAX {
+            return Err(Error::invalid("filter", format!("is longer than {MAX} bytes")));
+        }
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        parse(text, fields).map(Some).map_err(refused)
+    }
+}
+
+fn parse(text: &str, fields: &[Field]) -> Result<Filter> {
     let mut parser = Parser { text, at: 0, fields };
     let filter = parser.expression(0)?;
     if parser.rest().is_empty() { Ok(filter) } else { parser.fault("nothing is open that could be closed here") }

@@ -8,9 +8,10 @@ use super::{Api, Call, Result, awaited_policy, custom, experiment_id, same_name}
 use crate::error::{Code, Error};
 use crate::mask;
 use crate::methods::Rpc;
-use crate::operation::{Awaited, Effect};
+use crate::names::ExperimentName;
+use crate::operation::{Awaited, Effect, Progress};
 use crate::resources::{EXPERIMENT_FIELDS, Input, POLICY_FIELDS, change};
-use crate::store::{Committing, ExperimentName, PolicyStore, Preview, Progress, StoredExperiment};
+use crate::store::{Committing, PolicyStore, Preview, StoredExperiment};
 
 /// How often a change is tried that others came before.
 const ATTEMPTS: usize = 5;

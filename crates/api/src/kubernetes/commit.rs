@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::object::{self, Kind};
 use super::{ATTEMPTS, Authorizer, Kubernetes, Result};
 use crate::error::{Code, Error};
-use crate::store::{Committing, ExperimentName, StoredExperiment, StoredPolicy};
+use crate::names::ExperimentName;
+use crate::store::{Committing, StoredExperiment, StoredPolicy};
 
 /// How long a commit may take before another one does not wait for it.
 const INTENT_LASTS: SignedDuration = SignedDuration::from_secs(30);

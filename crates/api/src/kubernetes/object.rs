@@ -15,8 +15,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::error::{Code, Error};
+use crate::names::ExperimentName;
 use crate::resources::is_reserved;
-use crate::store::{Change, ExperimentName, Meta, State, StoredExperiment, StoredPolicy};
+use crate::store::{Change, Meta, State, StoredExperiment, StoredPolicy};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {

@@ -7,8 +7,8 @@ use proviso_crds::{ConditionType, Conditions as _, PreviewState};
 
 use super::object;
 use crate::error::{Code, Error};
-use crate::operation::{Awaited, Effect};
-use crate::store::{Progress, State, StoredExperiment};
+use crate::operation::{Awaited, Effect, Progress};
+use crate::store::{State, StoredExperiment};
 
 /// `object` is the one that has the effect now, under that name; none: there is none.
 pub(super) fn of(awaited: &Awaited, object: Option<&DynamicObject>) -> Result<Progress, Error> {
