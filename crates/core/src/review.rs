@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use envelope::Envelope;
-use head::Members;
+use head::{Members, range_of};
 
 pub use head::{GroupVersionKind, GroupVersionResource, Head, Operation, UserInfo};
 
@@ -207,12 +207,6 @@ fn uid_of(request: &RawValue) -> Option<String> {
 /// The uid in a body that was refused, read a second time: nobody waits for a refusal.
 fn shallow_uid(body: &str) -> Option<String> {
     head::first_raw(body, "request").and_then(uid_of)
-}
-
-/// Where `part`, which was borrowed from `whole`, stands in it.
-fn range_of(whole: &str, part: &str) -> Range<usize> {
-    let start = part.as_ptr().addr() - whole.as_ptr().addr();
-    start..start + part.len()
 }
 
 /// Cuts the members whose value is null out of the request.

@@ -7,8 +7,6 @@ use serde::de::{self, DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use super::range_of;
-
 /// What Proviso itself reads of an `AdmissionRequest`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
@@ -175,6 +173,12 @@ fn repeated<'a>(members: &[Span<'a>]) -> Option<&'a str> {
 
 fn read<T: DeserializeOwned, E: de::Error>(key: &str, value: &str) -> Result<T, E> {
     serde_json::from_str(value).map_err(|error| E::custom(format_args!("{key}: {error}")))
+}
+
+/// Returns the range of `part` in `whole`, of which it was borrowed.
+pub(super) fn range_of(whole: &str, part: &str) -> Range<usize> {
+    let start = part.as_ptr().addr() - whole.as_ptr().addr();
+    start..start + part.len()
 }
 
 /// The string at `key` of a JSON object, if it has one; never recurses.
