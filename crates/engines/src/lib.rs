@@ -2,6 +2,7 @@
 //! Knows reviews and verdicts; knows no network, no Kubernetes and no policy objects.
 
 pub mod cel;
+mod deadline;
 pub mod error;
 pub mod group;
 pub mod host;
@@ -12,33 +13,12 @@ pub mod rego;
 pub mod wasm;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use proviso_core::{Review, Verdict};
 
+pub use deadline::Deadline;
 pub use error::{CompileError, EvaluationError, SettingsError};
 pub use host::{Host, HostCall, NoHost};
-
-/// When an evaluation must have ended.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadline(Instant);
-
-impl Deadline {
-    #[must_use]
-    pub fn after(budget: Duration) -> Self {
-        Self(Instant::now() + budget)
-    }
-
-    #[must_use]
-    pub fn instant(self) -> Instant {
-        self.0
-    }
-
-    #[must_use]
-    pub fn is_over(self) -> bool {
-        Instant::now() >= self.0
-    }
-}
 
 /// A program with its settings, ready to decide. Shared by all requests; each evaluation starts afresh. A clone is not
 /// compiled again: it is for another host ([`Program::with_host`]).

@@ -41,20 +41,11 @@ use inspect::Documents;
 use inventory::Inventory;
 use parse::Text;
 
+pub use contract::Dialect;
 pub use query::Query;
 
 /// How many steps the interpreter takes between two looks at the clock.
 const STEPS_BETWEEN_CHECKS: NonZeroU32 = NonZeroU32::new(64).unwrap();
-
-/// Whose conventions a policy follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    /// Gatekeeper's constraint templates: a set `violation` of objects with a `msg`, over `input.review`
-    /// (the request) and `input.parameters` (the settings).
-    Gatekeeper,
-    /// OPA's admission policies: sets `deny` and `warn`, or a whole `AdmissionReview`, over `input.request`.
-    Admission,
-}
 
 /// A Rego policy with its settings. A clone costs next to nothing, and shares the places in which evaluations run.
 #[derive(Clone, Debug)]

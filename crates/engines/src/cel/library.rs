@@ -16,14 +16,13 @@ mod json_patch;
 pub(super) mod kept;
 mod lists;
 mod network;
+mod overload;
 mod quantity;
 mod regex;
 mod semver;
 mod sets;
 mod url;
 
-use cel::common::functions::Function;
-use cel::common::types::Type;
 use cel::{DeclarationError, Env};
 
 pub(super) use guarded::guarded;
@@ -42,32 +41,4 @@ pub(super) fn declare(environment: &mut Env) -> Result<(), DeclarationError> {
     json_patch::declare(environment)?;
     authorizer::declare(environment)?;
     comprehensions::declare(environment)
-}
-
-/// Declares `name(…)`.
-fn function(
-    environment: &mut Env,
-    name: &str,
-    arguments: Vec<Type>,
-    operation: Function,
-) -> Result<(), DeclarationError> {
-    let id = id(name, &arguments);
-    environment.add_overload(name, &id, arguments, operation)
-}
-
-/// Declares `target.name(…)`.
-fn method(
-    environment: &mut Env,
-    target: Type,
-    name: &str,
-    arguments: Vec<Type>,
-    operation: Function,
-) -> Result<(), DeclarationError> {
-    let id = format!("{}.{}", target.name(), id(name, &arguments));
-    environment.add_member_overload(name, &id, target, arguments, operation)
-}
-
-fn id(name: &str, arguments: &[Type]) -> String {
-    let arguments: Vec<_> = arguments.iter().map(Type::name).collect();
-    format!("kubernetes.{name}({})", arguments.join(","))
 }

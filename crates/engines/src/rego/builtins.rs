@@ -1,6 +1,7 @@
 //! The builtins that a policy may call: regorus' own, some of them behind a guard, and ours. What a guard
 //! refuses is an error, and so a denial, not undefined: undefined would lose the violation.
 
+mod call;
 mod cidr;
 mod digest;
 mod documents;
@@ -9,6 +10,7 @@ mod functions;
 mod globs;
 mod growth;
 pub(super) mod guards;
+mod limits;
 mod numbers;
 mod patching;
 mod pattern;
@@ -22,30 +24,18 @@ mod token;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use regorus::unstable::{BUILTINS, Expr, Ref, Source, Span};
+use regorus::unstable::BUILTINS;
 use regorus::{Engine, Value};
 
 use crate::CompileError;
+use call::call;
 use functions::FUNCTIONS;
 use guards::Guard;
 
-/// The longest text that one call may make, in bytes: ten times the largest request.
-const MAX_TEXT: usize = 16 * 1024 * 1024;
-/// The most values that one call may make, or be given by what would make as many.
-const MAX_ELEMENTS: usize = 1_000_000;
-/// The most pairs that one call may compare.
-const MAX_PAIRS: usize = 10_000_000;
-
 /// Builtins that cannot be guarded: how deep they recurse is not seen from their arguments.
 const REFUSED: &[&str] = &["graph.reachable_paths"];
-
-/// Where regorus' builtins are told that they are called from, for their messages.
-static NOWHERE: LazyLock<Option<Span>> = LazyLock::new(|| {
-    let source = Source::from_contents("builtin".into(), String::new()).ok()?;
-    Some(Span { source, line: 1, col: 1, start: 0, end: 0 })
-});
 
 /// All builtins of our own.
 fn own() -> impl Iterator<Item = &'static (&'static str, u8, functions::Function)> {
@@ -99,18 +89,4 @@ pub(super) fn install(engine: &mut Engine) -> Result<(), CompileError> {
             .map_err(|error| CompileError::Invalid(error.to_string()))?;
     }
     Ok(())
-}
-
-/// Calls one of regorus' builtins as its interpreter does: errors are undefined, but those of limits stay.
-pub(super) fn call(name: &str, values: &[Value]) -> Result<Value, String> {
-    let (Some((builtin, _)), Some(span)) = (BUILTINS.get(name), NOWHERE.as_ref()) else {
-        return Err("it is missing".into());
-    };
-    let place = || Ref::new(Expr::Null { span: span.clone(), value: Value::Null, eidx: 0 });
-    let places: Vec<Ref<Expr>> = values.iter().map(|_| place()).collect();
-    match builtin(span, &places, values, false) {
-        Err(error) if error.downcast_ref::<regorus::LimitError>().is_some() => Err(error.to_string()),
-        Err(_) => Ok(Value::Undefined),
-        Ok(value) => Ok(value),
-    }
 }

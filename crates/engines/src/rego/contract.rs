@@ -1,9 +1,18 @@
 //! What a dialect asks of a policy: which rules are evaluated, and what they mean.
 
-use super::Dialect;
 use super::inspect::Package;
 use super::names::RuleKind;
 use crate::CompileError;
+
+/// The conventions that a policy follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Gatekeeper's constraint templates: a set `violation` of objects with a `msg`, over `input.review`
+    /// (the request) and `input.parameters` (the settings).
+    Gatekeeper,
+    /// OPA's admission policies: sets `deny` and `warn`, or a whole `AdmissionReview`, over `input.request`.
+    Admission,
+}
 
 /// The rules that decide, in the order in which they are evaluated.
 #[derive(Debug)]

@@ -1,14 +1,14 @@
 //! The calling conventions that modules have, and how each of them is told, linked and called.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use wasmparser::{Parser, Payload as Section};
-use wasmtime::{Linker, Store};
+use wasmtime::{InstancePre, Linker, Store};
 
+use super::outcome::Outcome;
 use super::state::State;
 use super::{opa, wapc, wasi};
-
-/// What a call came to: the guest's answer, or its own reason for having none. A trap is an error.
-pub(super) type Outcome = wasmtime::Result<Result<Vec<u8>, String>>;
 
 /// How host and guest talk to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -88,17 +88,17 @@ impl Abi {
 /// The exports of a module that its caller uses.
 pub(super) enum Exports {
     Wapc(wapc::Exports),
-    Opa(opa::Exports),
+    Opa(Arc<opa::Exports>),
     Wasi(wasi::Exports),
 }
 
 impl Exports {
-    /// Has a fresh instance answer the payload of its store.
-    pub(super) async fn call(&self, store: &mut Store<State>) -> Outcome {
+    /// Creates an instance, which answers the payload of its store.
+    pub(super) async fn call(&self, store: &mut Store<State>, module: &InstancePre<State>) -> Outcome {
         match self {
-            Self::Wapc(exports) => wapc::call(store, exports).await,
-            Self::Opa(exports) => opa::call(store, exports).await,
-            Self::Wasi(exports) => wasi::call(store, exports).await,
+            Self::Wapc(exports) => wapc::call(store, module, exports).await,
+            Self::Opa(exports) => opa::call(store, module, exports).await,
+            Self::Wasi(exports) => wasi::call(store, module, exports).await,
         }
     }
 }
@@ -111,7 +111,6 @@ mod hostile;
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use wasmtime::{
-    Instance, ModuleExport, Store, Trap, TypedFunc, UpdateDeadline, WasmBacktrace, WasmParams, WasmResults,
-};
+use wasmtime::{Store, Trap, UpdateDeadline, WasmBacktrace};
 
 use super::module::Module;
+use super::outcome::DeadlinePassed;
 use super::payload::Payload;
-use super::state::{DeadlinePassed, Exit, State};
+use super::state::State;
 use crate::{Deadline, EvaluationError, Host};
 
 /// Bytes of a failure's text that are kept.
@@ -24,14 +23,15 @@ pub(super) async fn call(
     if deadline.is_over() {
         return Err(EvaluationError::DeadlineExceeded);
     }
+    let loaded = module.loaded();
     // The place is given back after the store, which holds the instance, is gone.
-    let _place = module.loaded().engine.place(deadline).await?;
+    let _place = loaded.engine.place(deadline).await?;
     // It has not begun: all of its time went into waiting.
     if deadline.is_over() {
         return Err(EvaluationError::Overloaded);
     }
     let mut store = new_store(module, payload, host, deadline);
-    match module.loaded().exports.call(&mut store).await {
+    match loaded.exports.call(&mut store, &loaded.instance).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(reason)) => Err(EvaluationError::Failed(bounded(reason))),
         Err(error) => Err(failure(&error, store.data())),
@@ -40,7 +40,8 @@ pub(super) async fn call(
 
 pub(super) fn new_store(module: &Module, payload: Payload, host: Arc<dyn Host>, deadline: Deadline) -> Store<State> {
     let loaded = module.loaded();
-    let mut store = Store::new(loaded.engine.wasmtime(), State::new(loaded.clone(), payload, host, deadline));
+    let state = State::new(loaded.memory, loaded.engine.memory_limit(), payload, host, deadline);
+    let mut store = Store::new(loaded.engine.wasmtime(), state);
     store.limiter(|state| &mut state.limits);
     store.set_epoch_deadline(1);
     store.epoch_deadline_callback(|context| {
@@ -51,23 +52,6 @@ pub(super) fn new_store(module: &Module, payload: Payload, host: Arc<dyn Host>, 
         Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
     });
     store
-}
-
-pub(super) fn function<P: WasmParams, R: WasmResults>(
-    store: &mut Store<State>,
-    instance: Instance,
-    export: ModuleExport,
-) -> wasmtime::Result<TypedFunc<P, R>> {
-    let function = instance.get_module_export(&mut *store, &export).and_then(wasmtime::Extern::into_func);
-    function.ok_or_else(|| wasmtime::Error::msg("an export is no function"))?.typed(&*store)
-}
-
-/// Commands end by exiting; what they did stays.
-pub(super) fn exited_well(result: wasmtime::Result<()>) -> wasmtime::Result<()> {
-    match result {
-        Err(error) if matches!(error.downcast_ref(), Some(Exit(0))) => Ok(()),
-        result => result,
-    }
 }
 
 fn failure(error: &wasmtime::Error, state: &State) -> EvaluationError {

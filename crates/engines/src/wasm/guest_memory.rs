@@ -25,7 +25,7 @@ pub(super) fn of<'a>(
     caller: &'a mut Caller<'_, State>,
     function: &'static str,
 ) -> wasmtime::Result<(GuestMemory<'a>, &'a mut State)> {
-    let export = caller.data().module.memory;
+    let export = caller.data().memory;
     let Some(Extern::Memory(memory)) = caller.get_module_export(&export) else {
         return Err(wasmtime::Error::msg("the policy has no memory"));
     };

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::time::timeout_at;
 use wasmtime::Caller;
 
-use super::state::{DeadlinePassed, State};
+use super::outcome::DeadlinePassed;
+use super::state::State;
 use super::{guest_memory, log};
 use crate::HostCall;
 

@@ -4,8 +4,6 @@ use serde::Deserialize;
 
 use super::state::State;
 
-/// Lines that one evaluation may log; the rest is dropped.
-pub(super) const LINES: u32 = 64;
 /// Bytes of a line that are kept.
 pub(super) const LINE: usize = 1024;
 

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use wasmtime::{ExternType, FuncType, InstancePre, ModuleExport, UnknownImportError, ValType};
+use wasmtime::{ExternType, InstancePre, ModuleExport, UnknownImportError};
 
 use super::abi::{Abi, Exports};
 use super::engine::Engine;
+use super::export::export;
 use super::facts::Facts;
 use super::metadata::ExecutionMode;
 use super::state::State;
@@ -36,7 +37,7 @@ impl Module {
         let memory = export(module, "memory", |kind| matches!(kind, ExternType::Memory(_)))?;
         let exports = match abi {
             Abi::Wapc => Exports::Wapc(wapc::Exports::of(module)?),
-            Abi::Opa => Exports::Opa(opa::Exports::of(module, &facts.builtins)?),
+            Abi::Opa => Exports::Opa(Arc::new(opa::Exports::of(module, &facts.builtins)?)),
             Abi::Wasi => Exports::Wasi(wasi::Exports::of(module)?),
         };
         let loaded = Loaded { engine: engine.clone(), instance, memory, exports, facts };
@@ -85,7 +86,7 @@ impl Module {
         }
     }
 
-    pub(super) fn loaded(&self) -> &Arc<Loaded> {
+    pub(super) fn loaded(&self) -> &Loaded {
         &self.loaded
     }
 }
@@ -94,28 +95,6 @@ impl fmt::Debug for Module {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Module").field("name", &self.loaded.instance.module().name()).finish_non_exhaustive()
     }
-}
-
-pub(super) fn export(
-    module: &wasmtime::Module,
-    name: &str,
-    is_right: impl Fn(&ExternType) -> bool,
-) -> Result<ModuleExport, CompileError> {
-    match (module.get_export_index(name), module.get_export(name)) {
-        (Some(index), Some(kind)) if is_right(&kind) => Ok(index),
-        (Some(_), _) => Err(CompileError::Invalid(format!("the module's export `{name}` is of the wrong type"))),
-        (None, _) => Err(CompileError::Invalid(format!(
-            "the module does not export `{name}`: it is no policy, which has `memory` and `__guest_call` (waPC), \
-             `_start` (WASI) or what `opa build -t wasm` makes"
-        ))),
-    }
-}
-
-pub(super) fn is_function(kind: &ExternType, parameters: usize, results: usize) -> bool {
-    let ExternType::Func(function) = kind else { return false };
-    let all_i32 =
-        |function: &FuncType| function.params().chain(function.results()).all(|value| matches!(value, ValType::I32));
-    function.params().len() == parameters && function.results().len() == results && all_i32(function)
 }
 
 fn refused_import(abi: Abi, error: &wasmtime::Error) -> CompileError {

@@ -73,7 +73,7 @@ fn record(engine: &Engine, wasm: &[u8], initialisers: &[&str]) -> wasmtime::Resu
         let Exports::Wapc(exports) = &original.loaded().exports else {
             return Err(wasmtime::Error::msg("it is no waPC module"));
         };
-        let instance = wapc::set_up(&mut store, exports).await?;
+        let instance = wapc::set_up(&mut store, &original.loaded().instance, exports).await?;
         if store.data().called_host {
             return Err(wasmtime::Error::msg("it called its host"));
         }

@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
-use wasmtime::ResourceLimiter;
+use wasmtime::{ModuleExport, ResourceLimiter};
 
 use super::config::TABLE_ELEMENTS;
-use super::module::Loaded;
 use super::opa::Evaluation;
 use super::payload::Payload;
 use super::wasi::Process;
 use crate::{Deadline, Host};
 
+/// The number of lines that an evaluation may log. Further lines are dropped.
+const LOG_LINES: u32 = 64;
+
 pub(super) struct State {
-    pub(super) module: Arc<Loaded>,
+    /// The export of the guest's memory.
+    pub(super) memory: ModuleExport,
     pub(super) payload: Payload,
     pub(super) host: Arc<dyn Host>,
     pub(super) deadline: Deadline,
@@ -36,10 +39,17 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(module: Arc<Loaded>, payload: Payload, host: Arc<dyn Host>, deadline: Deadline) -> Self {
-        let limits = Limits { memory: module.engine.memory_limit(), memory_refused: false };
+    /// Creates the state of an instance whose memory has at most `memory_limit` bytes.
+    pub(super) fn new(
+        memory: ModuleExport,
+        memory_limit: usize,
+        payload: Payload,
+        host: Arc<dyn Host>,
+        deadline: Deadline,
+    ) -> Self {
+        let limits = Limits { memory: memory_limit, memory_refused: false };
         Self {
-            module,
+            memory,
             payload,
             host,
             deadline,
@@ -50,7 +60,7 @@ impl State {
             called_host: false,
             process: Process::default(),
             evaluation: Evaluation::default(),
-            lines_left: super::log::LINES,
+            lines_left: LOG_LINES,
             limits,
         }
     }
@@ -73,13 +83,3 @@ impl ResourceLimiter for Limits {
         Ok(desired <= TABLE_ELEMENTS)
     }
 }
-
-/// The guest called `proc_exit`.
-#[derive(Debug, thiserror::Error)]
-#[error("the policy exited with code {0}")]
-pub(super) struct Exit(pub(super) i32);
-
-/// The guest was stopped at its deadline.
-#[derive(Debug, thiserror::Error)]
-#[error("the deadline passed")]
-pub(super) struct DeadlinePassed;

@@ -1,11 +1,10 @@
 //! waPC: the functions that its hosts give to their guests (module `wapc`), and how a guest is called.
 
-use wasmtime::{Caller, Instance, Linker, ModuleExport, Store};
+use wasmtime::{Caller, Instance, InstancePre, Linker, ModuleExport, Store};
 
-use super::abi::Outcome;
-use super::call::{exited_well, function};
+use super::export::{export, function, is_function};
 use super::host_call::{self, Ranges};
-use super::module::{export, is_function};
+use super::outcome::{Outcome, exited_well};
 use super::state::State;
 use super::{guest_memory, log};
 use crate::CompileError;
@@ -37,21 +36,24 @@ impl Exports {
 }
 
 /// Makes an instance and has it initialise itself.
-pub(super) async fn set_up(store: &mut Store<State>, exports: &Exports) -> wasmtime::Result<Instance> {
-    let module = store.data().module.clone();
-    let instance = module.instance.instantiate_async(&mut *store).await?;
+pub(super) async fn set_up(
+    store: &mut Store<State>,
+    module: &InstancePre<State>,
+    exports: &Exports,
+) -> wasmtime::Result<Instance> {
+    let instance = module.instantiate_async(&mut *store).await?;
     for initialiser in &exports.initialisers {
-        let function = function::<(), ()>(store, instance, *initialiser)?;
+        let function = function::<(), ()>(&mut *store, instance, *initialiser)?;
         exited_well(function.call_async(&mut *store, ()).await)?;
     }
     Ok(instance)
 }
 
-pub(super) async fn call(store: &mut Store<State>, exports: &Exports) -> Outcome {
-    let instance = set_up(store, exports).await?;
+pub(super) async fn call(store: &mut Store<State>, module: &InstancePre<State>, exports: &Exports) -> Outcome {
+    let instance = set_up(store, module, exports).await?;
     let payload = &store.data().payload;
     let lengths = (i32::try_from(payload.operation().len())?, i32::try_from(payload.message_len())?);
-    let guest_call = function::<(i32, i32), i32>(store, instance, exports.guest_call)?;
+    let guest_call = function::<(i32, i32), i32>(&mut *store, instance, exports.guest_call)?;
     let succeeded = guest_call.call_async(&mut *store, lengths).await? != 0;
     let state = store.data_mut();
     Ok(match (succeeded, state.response.take(), state.error.take()) {

@@ -1,37 +1,27 @@
 //! WASI preview 1 for guests that own nothing: clocks, random numbers and a log, but no environment, no files and no
 //! network (docs/adr/0003-wasi-preview1-subset.md). Commands have arguments, standard input and output besides.
 
+mod clock;
 mod command;
 mod denied;
 mod poll;
+mod preview1;
+mod process;
 mod stdio;
-
-use std::sync::LazyLock;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use wasmtime::{Caller, Linker};
 
 use super::guest_memory;
-use super::state::{Exit, State};
+use super::outcome::Exit;
+use super::state::State;
+use clock::clock_nanoseconds;
+use preview1::{Errno, WASI, errno};
 
-pub(super) use command::{Exports, Process, START, call, define_host};
+pub(super) use command::{Exports, START, call, define_host};
+pub(super) use process::Process;
 
-const WASI: &str = "wasi_snapshot_preview1";
 /// The most random bytes that one call gives: filling all of a guest's memory would hold the thread.
 const RANDOM_LIMIT: u32 = 64 << 10;
-
-/// What WASI calls an error number.
-type Errno = i32;
-
-mod errno {
-    use super::Errno;
-
-    pub(super) const SUCCESS: Errno = 0;
-    pub(super) const BADF: Errno = 8;
-    pub(super) const INVAL: Errno = 28;
-    pub(super) const NOSYS: Errno = 52;
-    pub(super) const SPIPE: Errno = 70;
-}
 
 pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap(WASI, "args_get", args_get)?;
@@ -100,23 +90,6 @@ fn clock_time_get(mut caller: Caller<'_, State>, clock: u32, _precision: u64, re
     let (mut memory, _) = guest_memory::of(&mut caller, "clock_time_get")?;
     memory.write(result, &now.to_le_bytes())?;
     Ok(errno::SUCCESS)
-}
-
-/// What a clock shows: 0 is the wall clock, 1 the monotonic one. CPU time is nobody's business.
-fn clock_nanoseconds(clock: u32) -> Option<u64> {
-    /// The monotonic clock counts from 1970 too, so that it is ahead of what a guest saw when its initialised
-    /// memory was recorded, in another process.
-    static START: LazyLock<(Instant, u64)> = LazyLock::new(|| (Instant::now(), wall_clock()));
-    match clock {
-        0 => Some(wall_clock()),
-        1 => Some(START.1.saturating_add(u64::try_from(START.0.elapsed().as_nanos()).unwrap_or(u64::MAX))),
-        _ => None,
-    }
-}
-
-fn wall_clock() -> u64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn random_get(mut caller: Caller<'_, State>, address: u32, length: u32) -> wasmtime::Result<Errno> {

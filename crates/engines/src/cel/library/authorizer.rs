@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::argument::{Result, boxed, give, give_bool, give_text, held, text};
-use super::method;
+use super::overload::method;
 use crate::cel::asking::Asking;
 use checks::{
     AUTHORIZER, Authorizer, DECISION, Decision, Extra, GROUP, GroupCheck, PATH, PathCheck, RESOURCE, ResourceCheck,

@@ -8,7 +8,7 @@ use cel::objects::Opaque;
 use cel::{DeclarationError, Env, ExecutionError};
 
 use super::argument::{Result, boxed, held, text, texts};
-use super::{function, method};
+use super::overload::{function, method};
 use check::FORMATS;
 
 const NAME: &str = "kubernetes.NamedFormat";

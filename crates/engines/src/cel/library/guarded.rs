@@ -11,7 +11,7 @@ use cel::{DeclarationError, Env, ExecutionError};
 
 use super::argument::{Result, argument, give_bool, give_text, int, list, text};
 use super::kept::Size;
-use super::{function, method};
+use super::overload::{function, method};
 
 /// The most bytes of a text, or elements of a list, that a function makes.
 pub(super) const MAX_SIZE: usize = 4 * 1024 * 1024;

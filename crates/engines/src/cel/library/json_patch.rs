@@ -4,7 +4,7 @@ use cel::common::types::STRING_TYPE;
 use cel::{DeclarationError, Env};
 
 use super::argument::{give_text, text};
-use super::function;
+use super::overload::function;
 
 pub(super) fn declare(environment: &mut Env) -> Result<(), DeclarationError> {
     function(environment, "jsonpatch.escapeKey", vec![STRING_TYPE], |arguments| {

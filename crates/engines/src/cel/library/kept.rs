@@ -8,7 +8,7 @@ use cel::common::value::Val;
 use cel::{DeclarationError, Env, ExecutionError};
 
 use super::argument::{Result, argument};
-use super::function;
+use super::overload::function;
 
 pub(in crate::cel) const KEPT: &str = "@kept";
 /// The most that the lists, maps and variables of an evaluation hold, all together.

@@ -7,7 +7,7 @@ use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 
 use super::argument::{Result, argument, give_bool, give_int, list};
-use super::method;
+use super::overload::method;
 
 pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), DeclarationError> {
     method(environment, LIST_TYPE, "isSorted", vec![], is_sorted)?;

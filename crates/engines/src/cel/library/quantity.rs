@@ -10,12 +10,10 @@ use cel::objects::Opaque;
 use cel::{DeclarationError, Env, ExecutionError};
 
 use super::argument::{Result, give, give_bool, give_int, held, int, text};
-use super::{function, method};
-use parse::parse;
+use super::overload::{function, method};
+use parse::{NANO, parse};
 
 const NAME: &str = "kubernetes.Quantity";
-/// The smallest part of one that counts.
-const NANO: i128 = 1_000_000_000;
 
 /// In billionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use cel::{DeclarationError, Env, ExecutionError};
 use regex::{Regex, RegexBuilder};
 
 use super::argument::{Result, give_text, give_texts, int, text};
-use super::method;
+use super::overload::method;
 
 /// The largest program that a pattern compiles to, in bytes.
 const MAX_PROGRAM: usize = 2 * 1024 * 1024;

@@ -9,7 +9,7 @@ use cel::objects::Opaque;
 use cel::{DeclarationError, Env, ExecutionError};
 
 use super::argument::{Result, boolean, give, give_bool, give_int, held, text};
-use super::{function, method};
+use super::overload::{function, method};
 
 const NAME: &str = "kubernetes.Semver";
 

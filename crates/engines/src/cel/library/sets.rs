@@ -5,8 +5,8 @@ use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env};
 
 use super::argument::{Result, give_bool, list};
-use super::function;
 use super::guarded::comparable;
+use super::overload::function;
 
 pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), DeclarationError> {
     let lists = || vec![LIST_TYPE, LIST_TYPE];

@@ -11,7 +11,7 @@ use cel::objects::Opaque;
 use cel::{DeclarationError, Env, ExecutionError};
 
 use super::argument::{Result, give, give_bool, give_text, held, text, texts};
-use super::{function, method};
+use super::overload::{function, method};
 use parse::Url;
 
 const NAME: &str = "kubernetes.URL";

@@ -7,7 +7,7 @@ use regorus::Value;
 
 use super::functions::Function;
 use super::guards::items;
-use super::{MAX_ELEMENTS, MAX_PAIRS};
+use super::limits::{MAX_ELEMENTS, MAX_PAIRS};
 
 pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
     ("net.cidr_contains_matches", 2, contains_matches),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use regorus::Value;
 use serde::Deserialize as _;
 
-use super::call;
+use super::call::call;
 use super::functions::Function;
 use super::guards::text;
 use crate::rego::value::Plain;

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use regorus::Value;
 
+use super::call::call;
 use super::growth::matches_are_few;
 use super::guards::{Items, document_is_plain, exponents_are_small, items, pattern_is_valid, text, with_pattern};
-use super::{call, patching, replacing, sprintf};
+use super::{patching, replacing, sprintf};
 use crate::rego::value::Plain;
 
 pub(super) type Function = fn(&[Value]) -> Result<Value, String>;

@@ -7,7 +7,7 @@ use std::str::Chars;
 
 use regorus::Value;
 
-use super::call;
+use super::call::call;
 use super::functions::Function;
 
 pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[("glob.match", 3, glob_match)];

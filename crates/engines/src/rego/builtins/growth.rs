@@ -3,9 +3,10 @@
 
 use regorus::Value;
 
+use super::call::call;
 use super::guards::{Guard, LONG, allow, items, number, text};
+use super::limits::{MAX_ELEMENTS, MAX_PAIRS, MAX_TEXT};
 use super::size::{parts, written};
-use super::{MAX_ELEMENTS, MAX_PAIRS, MAX_TEXT, call};
 
 /// The longest text that is taken apart, in bytes. No object of Kubernetes has a longer one.
 const MAX_SEARCHED: usize = 2 << 20;

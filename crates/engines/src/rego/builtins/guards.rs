@@ -3,7 +3,9 @@
 
 use regorus::Value;
 
-use super::{MAX_ELEMENTS, MAX_TEXT, call, pattern};
+use super::call::call;
+use super::limits::{MAX_ELEMENTS, MAX_TEXT};
+use super::pattern;
 
 /// The most address bits that one call may expand: as many addresses as [`MAX_ELEMENTS`].
 const MAX_ADDRESS_BITS: u8 = 20;

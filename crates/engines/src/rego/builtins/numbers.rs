@@ -2,7 +2,7 @@
 
 use regorus::Value;
 
-use super::call;
+use super::call::call;
 use super::functions::Function;
 use super::guards::{items, number, text};
 

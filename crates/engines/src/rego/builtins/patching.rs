@@ -2,8 +2,9 @@
 
 use regorus::Value;
 
+use super::call::call;
+use super::limits::MAX_ELEMENTS;
 use super::size::parts;
-use super::{MAX_ELEMENTS, call};
 
 pub(super) fn patch(values: &[Value]) -> Result<Value, String> {
     let mut left = MAX_ELEMENTS;

@@ -2,7 +2,7 @@
 
 use regorus::Value;
 
-use super::MAX_TEXT;
+use super::limits::MAX_TEXT;
 
 /// The most bytes that are compared: at each place of the text those of each pattern, at the worst.
 const MAX_COMPARED: usize = 1 << 28;

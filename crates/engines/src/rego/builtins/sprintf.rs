@@ -3,37 +3,18 @@
 //!
 //! OPA gives Go integers, floats and strings; all else is a string already, as Rego writes it.
 
+mod argument;
+mod directive;
 mod reading;
 
 use std::fmt::Write as _;
 
 use regorus::Value;
 
-use reading::Reading;
-
+use super::limits::MAX_TEXT;
 use super::size::written;
-use super::{MAX_TEXT, call};
-
-/// The largest width and precision. Go's is a million.
-const MAX_WIDTH: usize = 1000;
-
-enum Argument {
-    /// In decimal digits, with its sign.
-    Integer(String),
-    Float(f64),
-    Text(String),
-}
-
-/// What stands between `%` and the verb.
-#[derive(Default)]
-struct Directive {
-    /// Those of `+-# 0` that there are.
-    flags: String,
-    width: Option<usize>,
-    precision: Option<usize>,
-    /// Whether it asks for a value that there is not, or in a way that Go does not know.
-    misplaced: bool,
-}
+use argument::Argument;
+use reading::Reading;
 
 pub(super) fn sprintf(values: &[Value]) -> Result<Value, String> {
     let [Value::String(format), Value::Array(items)] = values else {
@@ -73,164 +54,9 @@ pub(super) fn sprintf(values: &[Value]) -> Result<Value, String> {
     Ok(out.into())
 }
 
-impl Argument {
-    fn new(value: &Value) -> Result<Self, String> {
-        Ok(match value {
-            // A large one may be a float all the same, which Go does not write out.
-            Value::Number(number)
-                if number.is_integer() && (number.as_i64().is_some() || number.as_f64().is_none()) =>
-            {
-                Self::Integer(number.format_decimal())
-            }
-            Value::Number(number) => Self::Float(number.as_f64().unwrap_or(f64::INFINITY)),
-            Value::String(text) => Self::Text(text.to_string()),
-            // Sets and objects as OPA writes them, which is not as JSON.
-            other => match call("sprintf", &["%v".into(), vec![other.clone()].into()])? {
-                Value::String(text) => Self::Text(text.to_string()),
-                _ => return Err("a value cannot be written".into()),
-            },
-        })
-    }
-
-    fn name_of_type(&self) -> &'static str {
-        match self {
-            Self::Integer(digits) if digits.parse::<i64>().is_err() => "*big.Int",
-            Self::Integer(_) => "int64",
-            Self::Float(_) => "float64",
-            Self::Text(_) => "string",
-        }
-    }
-
-    fn plain(&self) -> String {
-        match self {
-            Self::Integer(text) | Self::Text(text) => text.clone(),
-            Self::Float(number) => general(*number, None),
-        }
-    }
-
-    fn with_type(&self) -> String {
-        format!("{}={}", self.name_of_type(), self.plain())
-    }
-}
-
-impl Directive {
-    fn format(&self, verb: char, argument: &Argument) -> String {
-        let formatted = match (verb, argument) {
-            ('T', _) => Some(argument.name_of_type().to_owned()),
-            ('v' | 'd', Argument::Integer(digits)) => Some(digits.clone()),
-            // Go's large integers write themselves.
-            ('s', Argument::Integer(digits)) if digits.parse::<i64>().is_err() => Some(digits.clone()),
-            // 4.0 and 4 are one number here; OPA has a float for the one and an error for the other.
-            ('e' | 'E' | 'f' | 'F' | 'g' | 'G', Argument::Integer(digits)) => {
-                digits.parse().ok().and_then(|number| self.float(verb, number))
-            }
-            (_, Argument::Integer(digits)) => self.integer(verb, digits),
-            (_, Argument::Float(number)) => self.float(verb, *number),
-            ('q', Argument::Text(text)) if self.flags.contains('#') && !text.contains(['`', '\u{7f}', '\u{feff}']) => {
-                let text = self.cut(text);
-                Some(if text.contains(char::is_control) { Value::from(text).to_string() } else { format!("`{text}`") })
-            }
-            ('v', Argument::Text(text)) if self.flags.contains('#') => Some(Value::from(self.cut(text)).to_string()),
-            ('v' | 's', Argument::Text(text)) => Some(self.cut(text)),
-            ('q', Argument::Text(text)) => Some(Value::from(self.cut(text)).to_string()),
-            ('x', Argument::Text(text)) => Some(hexadecimal(text)),
-            ('X', Argument::Text(text)) => Some(hexadecimal(text).to_uppercase()),
-            (_, Argument::Text(_)) => None,
-        };
-        let formatted = formatted.unwrap_or_else(|| format!("%!{verb}({})", argument.with_type()));
-        match argument {
-            Argument::Text(_) => formatted,
-            _ if formatted.starts_with(['-', '%', '\'']) || verb == 'T' => formatted,
-            _ if self.flags.contains('+') => format!("+{formatted}"),
-            _ if self.flags.contains(' ') => format!(" {formatted}"),
-            _ => formatted,
-        }
-    }
-
-    fn integer(&self, verb: char, digits: &str) -> Option<String> {
-        let number: i128 = digits.parse().ok()?;
-        let size = number.unsigned_abs();
-        let (prefix, text) = match verb {
-            'b' => ("0b", format!("{size:b}")),
-            'o' => ("0", format!("{size:o}")),
-            'O' => return Some(format!("0o{size:o}")),
-            'x' => ("0x", format!("{size:x}")),
-            'X' => ("0X", format!("{size:X}")),
-            'c' => return char::from_u32(u32::try_from(number).ok()?).map(String::from),
-            'q' => return char::from_u32(u32::try_from(number).ok()?).map(|character| format!("{character:?}")),
-            'U' => return Some(format!("U+{size:04X}")),
-            _ => return None,
-        };
-        Some(format!(
-            "{}{}{text}",
-            if number < 0 { "-" } else { "" },
-            if self.flags.contains('#') { prefix } else { "" }
-        ))
-    }
-
-    fn float(&self, verb: char, number: f64) -> Option<String> {
-        let text = match verb {
-            'v' | 'g' | 'G' => general(number, self.precision),
-            'f' | 'F' => format!("{number:.*}", self.precision.unwrap_or(6)),
-            'e' | 'E' => exponential(&format!("{number:.*e}", self.precision.unwrap_or(6))),
-            _ => return None,
-        };
-        Some(if verb.is_uppercase() { text.to_uppercase() } else { text })
-    }
-
-    fn cut(&self, text: &str) -> String {
-        text.chars().take(self.precision.unwrap_or(usize::MAX)).collect()
-    }
-
-    fn pad(&self, text: &str, argument: &Argument) -> String {
-        let missing = self.width.unwrap_or(0).saturating_sub(text.chars().count());
-        if self.flags.contains('-') {
-            return format!("{text}{}", " ".repeat(missing));
-        }
-        if self.flags.contains('0') && !matches!(argument, Argument::Text(_)) {
-            let (sign, digits) = text.split_at(usize::from(text.starts_with(['+', '-', ' '])));
-            return format!("{sign}{}{digits}", "0".repeat(missing));
-        }
-        format!("{}{text}", " ".repeat(missing))
-    }
-}
-
-fn hexadecimal(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut out, byte| {
-        _ = write!(out, "{byte:02x}");
-        out
-    })
-}
-
-/// Go's `%g`: as few digits as tell the number from others, with an exponent where it is far from one.
-fn general(number: f64, precision: Option<usize>) -> String {
-    let precision = precision.map(|precision| precision.max(1));
-    let scientific =
-        precision.map_or_else(|| format!("{number:e}"), |precision| format!("{number:.*e}", precision - 1));
-    let Some((digits, Ok(exponent))) = scientific.split_once('e').map(|(digits, e)| (digits, e.parse::<i32>())) else {
-        return scientific;
-    };
-    let digits = if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits };
-    let most = precision.map_or(6, |precision| i32::try_from(precision).unwrap_or(i32::MAX));
-    let rounded = format!("{digits}e{exponent}");
-    if exponent < -4 || exponent >= most {
-        return exponential(&rounded);
-    }
-    rounded.parse::<f64>().map_or(rounded, |number| number.to_string())
-}
-
-/// With a sign and two digits at least in the exponent.
-fn exponential(text: &str) -> String {
-    match text.split_once('e').map(|(digits, exponent)| (digits, exponent.parse::<i32>())) {
-        Some((digits, Ok(exponent))) => {
-            format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.unsigned_abs())
-        }
-        _ => text.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::directive::MAX_WIDTH;
     use super::*;
 
     fn formatted(format: &str, values: &str) -> String {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use regorus::Value;
 
-use super::call;
+use super::call::call;
 use super::functions::Function;
 use super::guards::with_pattern;
 

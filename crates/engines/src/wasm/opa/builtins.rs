@@ -1,21 +1,20 @@
 //! The builtins that compiled Rego leaves to its host: those of our Rego engine, with the same guards. What a builtin calls
 //! an error is undefined, as in OPA; what a guard refuses ends the evaluation.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use regorus::Value;
 use wasmtime::{Caller, Extern, ModuleExport, WasmParams, WasmResults};
 
-use super::{Exports, value};
-use crate::rego::builtins::{Function, named};
-use crate::wasm::state::{DeadlinePassed, State};
-use crate::wasm::{abi, guest_memory, log};
-use crate::{CompileError, EvaluationError};
+use super::exports::{Builtin, Exports};
+use super::value;
+use crate::EvaluationError;
+use crate::rego::builtins::Function;
+use crate::wasm::outcome::DeadlinePassed;
+use crate::wasm::state::State;
+use crate::wasm::{guest_memory, log};
 
-/// Those that answer what nobody outside may learn or wait for, should the Rego engine have them one day.
-const WITHHELD: &[&str] = &["http.send", "net.lookup_ip_addr", "opa.runtime", "test.sleep"];
 /// Those whose answer stays the same throughout one evaluation.
 const REMEMBERED: &[&str] = &["rand.intn", "time.now_ns", "uuid.rfc4122"];
 /// Beginnings of the names of those that take no time over short arguments; others run off the async workers.
@@ -25,38 +24,6 @@ const QUICK: &[&str] =
 const SHORT: usize = 4 << 10;
 /// The longest argument, in bytes.
 const ARGUMENT_LIMIT: usize = 16 << 20;
-
-pub(super) struct Builtin {
-    name: String,
-    arity: u8,
-    function: Arc<Function>,
-}
-
-/// What builtins know of one evaluation.
-#[derive(Default)]
-pub(in crate::wasm) struct Evaluation {
-    /// The guest is inside a builtin.
-    is_busy: bool,
-    remembered: BTreeMap<(i32, Vec<Value>), Value>,
-}
-
-/// The builtins that a module names, by its numbers.
-pub(super) fn provided(names: &BTreeMap<i32, String>) -> Result<BTreeMap<i32, Builtin>, CompileError> {
-    let (mut provided, mut missing) = (BTreeMap::new(), Vec::new());
-    for (id, name) in names {
-        match named(name).filter(|_| !WITHHELD.contains(&name.as_str())) {
-            Some((arity, function)) => {
-                provided.insert(*id, Builtin { name: name.clone(), arity, function });
-            }
-            None => missing.push(name.as_str()),
-        }
-    }
-    if missing.is_empty() {
-        return Ok(provided);
-    }
-    let missing = missing.join(", ");
-    Err(CompileError::Unsupported(format!("the module calls builtins that are not provided: {missing}")))
-}
 
 /// Answers a guest with the address of a value; zero is undefined.
 pub(super) async fn call<const N: usize>(
@@ -68,8 +35,7 @@ pub(super) async fn call<const N: usize>(
     if std::mem::replace(&mut caller.data_mut().evaluation.is_busy, true) {
         return Err(wasmtime::Error::msg("the policy called a builtin while it was being answered by another one"));
     }
-    let module = caller.data().module.clone();
-    let abi::Exports::Opa(exports) = &module.exports else {
+    let Some(exports) = caller.data().evaluation.exports.clone() else {
         return Err(wasmtime::Error::msg("the policy is no compiled Rego"));
     };
     let Some(builtin) = exports.provided.get(&id) else {
@@ -88,8 +54,8 @@ pub(super) async fn call<const N: usize>(
         let value = value::read(text);
         values.push(value.map_err(|error| builtin.failed(&format!("an argument is not valid: {error}")))?);
     }
-    let answer = ask(&mut caller, exports, (id, builtin), values, length).await?;
-    let address = if answer == Value::Undefined { 0 } else { give(&mut caller, exports, builtin, &answer).await? };
+    let answer = ask(&mut caller, &exports, (id, builtin), values, length).await?;
+    let address = if answer == Value::Undefined { 0 } else { give(&mut caller, &exports, builtin, &answer).await? };
     caller.data_mut().evaluation.is_busy = false;
     Ok(address)
 }

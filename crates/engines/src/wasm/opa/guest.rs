@@ -1,9 +1,11 @@
 //! An instance of compiled Rego, called from outside.
 
-use wasmtime::{Extern, Instance, Memory, ModuleExport, Store, WasmParams, WasmResults};
+use std::sync::Arc;
 
-use super::Exports;
-use crate::wasm::call::function;
+use wasmtime::{Extern, Instance, InstancePre, Memory, ModuleExport, Store, WasmParams, WasmResults};
+
+use super::exports::Exports;
+use crate::wasm::export::function;
 use crate::wasm::guest_memory;
 use crate::wasm::payload::Payload;
 use crate::wasm::state::State;
@@ -26,10 +28,15 @@ pub(super) struct Guest<'a> {
 
 impl<'a> Guest<'a> {
     /// A fresh instance. Compiled Rego sets itself up as it is instantiated.
-    pub(super) async fn new(store: &'a mut Store<State>, exports: &'a Exports) -> wasmtime::Result<Self> {
-        let module = store.data().module.clone();
-        let instance = module.instance.instantiate_async(&mut *store).await?;
-        let Some(Extern::Memory(memory)) = instance.get_module_export(&mut *store, &module.memory) else {
+    pub(super) async fn new(
+        store: &'a mut Store<State>,
+        module: &InstancePre<State>,
+        exports: &'a Arc<Exports>,
+    ) -> wasmtime::Result<Self> {
+        store.data_mut().evaluation.exports = Some(Arc::clone(exports));
+        let instance = module.instantiate_async(&mut *store).await?;
+        let memory = store.data().memory;
+        let Some(Extern::Memory(memory)) = instance.get_module_export(&mut *store, &memory) else {
             return Err(wasmtime::Error::msg("the policy has no memory"));
         };
         Ok(Self { store, instance, memory, exports })
@@ -40,7 +47,7 @@ impl<'a> Guest<'a> {
         P: WasmParams + Sync,
         R: WasmResults + Sync,
     {
-        function::<P, R>(self.store, self.instance, export)?.call_async(&mut *self.store, parameters).await
+        function::<P, R>(&mut *self.store, self.instance, export)?.call_async(&mut *self.store, parameters).await
     }
 
     /// Has the guest make a value of a document, and tells where that is.

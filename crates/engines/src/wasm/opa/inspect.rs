@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wasmtime::Val;
 
-use super::Guest;
+use super::guest::Guest;
 use crate::wasm::abi::{Abi, Exports};
 use crate::wasm::call::new_store;
 use crate::wasm::engine::Engine;
@@ -41,12 +41,13 @@ fn ask(module: &Module) -> wasmtime::Result<BTreeMap<i32, String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(async {
         let deadline = Deadline::after(BUDGET);
-        let _place = module.loaded().engine.place(deadline).await?;
-        let Exports::Opa(exports) = &module.loaded().exports else {
+        let loaded = module.loaded();
+        let _place = loaded.engine.place(deadline).await?;
+        let Exports::Opa(exports) = &loaded.exports else {
             return Err(wasmtime::Error::msg("it is no compiled Rego"));
         };
         let mut store = new_store(module, Payload::protocol_version(), Arc::new(NoHost), deadline);
-        let mut guest = Guest::new(&mut store, exports).await?;
+        let mut guest = Guest::new(&mut store, &loaded.instance, exports).await?;
         let version = guest.instance.get_global(&mut *guest.store, "opa_wasm_abi_version");
         match version.map(|version| version.get(&mut *guest.store)) {
             Some(Val::I32(1)) => {}

@@ -6,9 +6,10 @@ use wasm_encoder::{
 };
 use wasmparser::{ExportSectionReader, ExternalKind, ImportSectionReader, Parser, Payload, TypeRef};
 
-use super::IMPORTS;
 use crate::CompileError;
 
+/// The module of everything that compiled Rego imports.
+pub(in crate::wasm) const IMPORTS: &str = "env";
 const MEMORY: &str = "memory";
 
 /// The same module with a memory of its own under the name `memory`. What imports none stays as it is; so does what is

@@ -1,36 +1,18 @@
 //! Policies that are commands: the operation is an argument, the message comes on standard input, the answer goes to
 //! standard output, and an exit code other than zero is a failure.
 
-use wasmtime::{Caller, Linker, ModuleExport, Store};
+use wasmtime::{Caller, InstancePre, Linker, ModuleExport, Store};
 
+use super::process::{PIPE_LIMIT, Process};
 use crate::CompileError;
-use crate::wasm::abi::Outcome;
-use crate::wasm::call::{exited_well, function};
+use crate::wasm::export::{export, function, is_function};
 use crate::wasm::host_call::{self, Ranges};
-use crate::wasm::module::{export, is_function};
+use crate::wasm::outcome::{Outcome, exited_well};
 use crate::wasm::state::State;
 
 pub(in crate::wasm) const START: &str = "_start";
-/// The longest answer, and the most of what was not read yet, in bytes.
-pub(super) const PIPE_LIMIT: usize = 16 << 20;
-/// Bytes of standard error that a failure quotes.
-pub(super) const ERROR_LIMIT: usize = 512;
-
 pub(in crate::wasm) struct Exports {
     start: ModuleExport,
-}
-
-/// What a guest sees of its process. waPC guests have no arguments, read nothing and write to the log.
-#[derive(Default)]
-pub(in crate::wasm) struct Process {
-    pub(super) arguments: Vec<&'static str>,
-    pub(super) stdin: Vec<u8>,
-    /// How much of it was read.
-    pub(super) read: usize,
-    /// What a command wrote; none where standard output is but a log.
-    pub(super) stdout: Option<Vec<u8>>,
-    /// The beginning of what a command complained about.
-    pub(in crate::wasm) stderr: Vec<u8>,
 }
 
 impl Exports {
@@ -40,7 +22,7 @@ impl Exports {
 }
 
 /// Runs the command from beginning to end.
-pub(in crate::wasm) async fn call(store: &mut Store<State>, exports: &Exports) -> Outcome {
+pub(in crate::wasm) async fn call(store: &mut Store<State>, module: &InstancePre<State>, exports: &Exports) -> Outcome {
     let state = store.data_mut();
     let operation = match state.payload.operation() {
         b"validate_settings" => "validate-settings",
@@ -52,9 +34,8 @@ pub(in crate::wasm) async fn call(store: &mut Store<State>, exports: &Exports) -
         stdout: Some(Vec::new()),
         ..Process::default()
     };
-    let module = state.module.clone();
-    let instance = module.instance.instantiate_async(&mut *store).await?;
-    let start = function::<(), ()>(store, instance, exports.start)?;
+    let instance = module.instantiate_async(&mut *store).await?;
+    let start = function::<(), ()>(&mut *store, instance, exports.start)?;
     exited_well(start.call_async(&mut *store, ()).await)?;
     let answer = store.data_mut().process.stdout.take().unwrap_or_default();
     Ok(if answer.is_empty() { Err("the policy gave no answer".into()) } else { Ok(answer) })

@@ -3,7 +3,7 @@
 
 use wasmtime::{FuncType, Linker, Val, ValType};
 
-use super::{Errno, WASI, errno};
+use super::preview1::{Errno, WASI, errno};
 use crate::wasm::state::State;
 
 /// Name, parameters (`i` for 32 bits, `l` for 64) and answer. All return an error number.

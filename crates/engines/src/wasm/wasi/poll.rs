@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use wasmtime::{Caller, Linker};
 
-use super::{Errno, WASI, clock_nanoseconds, errno};
+use super::clock::clock_nanoseconds;
+use super::preview1::{Errno, WASI, errno};
 use crate::wasm::guest_memory;
-use crate::wasm::state::{DeadlinePassed, State};
+use crate::wasm::outcome::DeadlinePassed;
+use crate::wasm::state::State;
 
 /// The most subscriptions of one call.
 const SUBSCRIPTIONS: u32 = 64;

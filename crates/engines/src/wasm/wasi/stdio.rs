@@ -3,8 +3,8 @@
 
 use wasmtime::{Caller, Linker};
 
-use super::command::{ERROR_LIMIT, PIPE_LIMIT};
-use super::{Errno, WASI, errno};
+use super::preview1::{Errno, WASI, errno};
+use super::process::{ERROR_LIMIT, PIPE_LIMIT};
 use crate::wasm::guest_memory::{self, GuestMemory};
 use crate::wasm::log;
 use crate::wasm::state::State;

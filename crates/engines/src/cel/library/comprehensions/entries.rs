@@ -7,7 +7,7 @@ use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 
 use super::super::argument::{Result, argument, list};
-use super::super::function;
+use super::super::overload::function;
 
 pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), DeclarationError> {
     function(environment, "@entries", vec![LIST_TYPE], of_list)?;

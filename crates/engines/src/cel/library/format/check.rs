@@ -1,9 +1,15 @@
 //! What each format asks of a text.
 
+use std::sync::{Arc, LazyLock};
+
 use base64::Engine as _;
+use cel::{Context, Env, Program};
 use proviso_core::names;
 
 use super::super::url::is_url;
+
+/// The functions of CEL itself: built once, because that costs more than an evaluation.
+static STANDARD: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 /// A format; the check's error says what is wrong.
 pub(super) struct Checked {
@@ -111,9 +117,8 @@ fn is_date(text: &str) -> bool {
 
 /// RFC 3339, as CEL's own `timestamp` reads it.
 fn date_time(text: &str) -> Result<(), String> {
-    use cel::{Context, Program};
     let is_date_time = text.get(..10).is_some_and(is_date) && {
-        let mut context = Context::with_env(std::sync::Arc::clone(&super::super::super::environment::ENVIRONMENT));
+        let mut context = Context::with_env(Arc::clone(&STANDARD));
         context.add_variable_from_value("text", text);
         Program::compile("timestamp(text)").is_ok_and(|program| program.execute(&context).is_ok())
     };

@@ -8,7 +8,7 @@ use cel::objects::Opaque;
 use cel::{DeclarationError, Env, ExecutionError};
 
 use super::super::argument::{Result, give, give_bool, give_int, give_text, held, text};
-use super::super::{function, method};
+use super::super::overload::{function, method};
 use super::address::{self, Address};
 
 const NAME: &str = "net.CIDR";

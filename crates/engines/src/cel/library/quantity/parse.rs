@@ -2,8 +2,8 @@
 //! Kubernetes rounds away from zero to billionths, and takes no
 //! binary ones beyond 2^63-1; decimal ones end here at about 10^29.
 
-use super::NANO;
-
+/// The billionths of one: the precision of a quantity.
+pub(super) const NANO: i128 = 1_000_000_000;
 /// Of binary ones.
 const LARGEST: i128 = i64::MAX as i128 * NANO;
 

@@ -4,7 +4,8 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
-use super::{Argument, Directive, MAX_WIDTH};
+use super::argument::Argument;
+use super::directive::{Directive, MAX_WIDTH};
 
 /// How far away the end of a place may be.
 const LONGEST_PLACE: usize = 32;
