@@ -16,35 +16,15 @@ use kube::Client;
 use serde_json::Value;
 
 use crate::error::AskError;
+use crate::kind::Kind;
 use crate::kubernetes::selector::Wanted;
-use crate::rights::Kind;
 use budget::Budget;
 use direct::Direct;
+
+pub use budget::Limits;
 pub(crate) use direct::Listed;
 pub(crate) use followed::Followed;
 pub(crate) use resource::Described;
-
-/// How much memory the objects may take that are kept or listed, in bytes. What goes beyond is not kept, and reading it is an
-/// error: a large cluster must not run the policy server out of memory, nor one namespace the policies of others.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Those of one kind, or of one kind in one namespace where a policy of that namespace reads them.
-    pub kind: usize,
-    /// Those that the policies of one namespace read.
-    pub namespace: usize,
-    /// Those that policies of namespaces read, of all namespaces.
-    pub namespaces: usize,
-    /// All.
-    pub total: usize,
-}
-
-impl Limits {
-    /// So much for all, half of it for one kind, half of it for all policies of namespaces, and an eighth for those of one.
-    #[must_use]
-    pub fn of(total: usize) -> Self {
-        Self { kind: total / 2, namespace: total / 8, namespaces: total / 2, total }
-    }
-}
 
 /// A kind, in one namespace or all.
 type Key = (Kind, Option<String>);

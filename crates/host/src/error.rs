@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::rights::Kind;
+use crate::kind::Kind;
 
 /// A question without an answer.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use proviso_crds::context;
 use proviso_engines::host::Resource;
 use serde_json::Value;
 
-use crate::rights::Kind;
+use crate::kind::Kind;
 
 /// The objects that stand in the folder now.
 #[derive(Debug, Default)]

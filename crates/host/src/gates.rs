@@ -4,7 +4,8 @@ use proviso_core::Capabilities;
 use proviso_crds::validation::FieldError;
 use proviso_crds::{ContextAwareResource, PolicySpec, Program, context};
 
-use crate::rights::{Kind, Rights};
+use crate::kind::Kind;
+use crate::rights::Rights;
 
 /// What is the same for all programs of a policy.
 #[derive(Clone, Debug)]

@@ -14,9 +14,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::AskError;
-use crate::program_host::ProgramHost;
 use crate::requests::{self, CanI, Get, List};
+use crate::rights::Rights;
+use crate::world::World;
 use mask::Mask;
+use reading::Reading;
 use selector::Wanted;
 
 /// A list of more objects than this is put together off the async workers.
@@ -24,9 +26,12 @@ const SMALL: usize = 500;
 /// The longest name of an object.
 const MAX_NAME: usize = 253;
 
-/// Answers one of the operations.
+/// Answers an operation of a program with these rights. `readings` has an item for each of `rights.resources`, in the same
+/// order.
 pub(crate) async fn answer(
-    host: &ProgramHost,
+    world: &World,
+    rights: &Rights,
+    readings: &[Reading],
     operation: &str,
     payload: &[u8],
     deadline: Deadline,
@@ -37,27 +42,27 @@ pub(crate) async fn answer(
             let request: List = requests::read(&call, payload)?;
             let namespace = request.namespace.clone().ok_or_else(|| malformed(&call, "`namespace` is missing"))?;
             check_namespace(&call, &namespace)?;
-            list(host, &call, request, Some(namespace), deadline).await
+            list(rights, readings, &call, request, Some(namespace), deadline).await
         }
         "list_resources_all" => {
             let request: List = requests::read(&call, payload)?;
-            list(host, &call, request, None, deadline).await
+            list(rights, readings, &call, request, None, deadline).await
         }
-        "get_resource" => get(host, &call, requests::read(&call, payload)?, deadline).await,
-        "can_i" => can_i(host, &call, requests::read(&call, payload)?).await,
+        "get_resource" => get(rights, readings, &call, requests::read(&call, payload)?, deadline).await,
+        "can_i" => can_i(world, rights, &call, requests::read(&call, payload)?).await,
         _ => Err(AskError::Unknown(call)),
     }
 }
 
 async fn list(
-    host: &ProgramHost,
+    rights: &Rights,
+    readings: &[Reading],
     call: &str,
     request: List,
     namespace: Option<String>,
     deadline: Deadline,
 ) -> Result<Vec<u8>, AskError> {
-    let rights = host.rights();
-    let reading = host.reading(rights.check_kind(&request.kind())?);
+    let reading = &readings[rights.check_kind(&request.kind())?];
     match (&namespace, &rights.namespace) {
         (Some(namespace), _) => rights.check_namespace(namespace)?,
         (None, Some(own)) => {
@@ -108,10 +113,15 @@ fn to_list(api_version: &str, kind: &str, objects: &[Arc<Value>], mask: Option<&
     written.unwrap_or_default()
 }
 
-async fn get(host: &ProgramHost, call: &str, request: Get, deadline: Deadline) -> Result<Vec<u8>, AskError> {
+async fn get(
+    rights: &Rights,
+    readings: &[Reading],
+    call: &str,
+    request: Get,
+    deadline: Deadline,
+) -> Result<Vec<u8>, AskError> {
     let kind = request.kind();
-    let rights = host.rights();
-    let reading = host.reading(rights.check_kind(&kind)?);
+    let reading = &readings[rights.check_kind(&kind)?];
     // Some SDKs send none as an empty text.
     let namespace = request.namespace.as_deref().filter(|namespace| !namespace.is_empty());
     check_object_name(call, &request.name)?;
@@ -143,21 +153,21 @@ async fn get(host: &ProgramHost, call: &str, request: Get, deadline: Deadline) -
     Ok(serde_json::to_vec(masked.as_ref().unwrap_or(&object)).unwrap_or_default())
 }
 
-async fn can_i(host: &ProgramHost, call: &str, request: CanI) -> Result<Vec<u8>, AskError> {
+async fn can_i(world: &World, rights: &Rights, call: &str, request: CanI) -> Result<Vec<u8>, AskError> {
     let review = request.subject_access_review;
     if review.resource_attributes.is_some() == review.non_resource_attributes.is_some() {
         return Err(malformed(call, "needs exactly one of `resource_attributes` and `non_resource_attributes`"));
     }
-    if let Some(own) = &host.rights().namespace {
+    if let Some(own) = &rights.namespace {
         // As a LocalSubjectAccessReview, which is what the owners of a namespace may ask themselves.
         let namespace = review.resource_attributes.as_ref().and_then(|it| it.namespace.as_deref()).unwrap_or_default();
         if namespace.is_empty() {
             let remedy = "give the `namespace` of `resource_attributes`; a ClusterPolicy may ask about all";
             return Err(AskError::ClusterWide { call: call.to_owned(), own: own.clone(), remedy });
         }
-        host.rights().check_namespace(namespace)?;
+        rights.check_namespace(namespace)?;
     }
-    let answer = host.world().can_i(SubjectAccessReviewSpec::from(review), request.disable_cache).await?;
+    let answer = world.can_i(SubjectAccessReviewSpec::from(review), request.disable_cache).await?;
     Ok(serde_json::to_vec(&answer).unwrap_or_default())
 }
 

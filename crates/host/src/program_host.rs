@@ -30,24 +30,18 @@ pub struct ProgramHost {
     given: Mutex<Option<(Vec<u64>, Arc<Objects>)>>,
 }
 
+impl World {
+    /// Creates the host of a program with these rights. The kinds that the program may read are followed from now on, for as
+    /// long as the host lives.
+    #[must_use]
+    pub fn host(self: &Arc<Self>, rights: Rights) -> Arc<ProgramHost> {
+        let readings = rights.resources.iter().map(|kind| self.read(kind, rights.namespace.as_deref())).collect();
+        let world = Arc::clone(self);
+        Arc::new_cyclic(|me| ProgramHost { me: me.clone(), world, rights, readings, given: Mutex::default() })
+    }
+}
+
 impl ProgramHost {
-    pub(crate) fn new(world: Arc<World>, rights: Rights) -> Arc<Self> {
-        let readings = rights.resources.iter().map(|kind| world.read(kind, rights.namespace.as_deref())).collect();
-        Arc::new_cyclic(|me| Self { me: me.clone(), world, rights, readings, given: Mutex::default() })
-    }
-
-    pub(crate) fn world(&self) -> &World {
-        &self.world
-    }
-
-    pub(crate) fn rights(&self) -> &Rights {
-        &self.rights
-    }
-
-    pub(crate) fn reading(&self, index: usize) -> &Reading {
-        &self.readings[index]
-    }
-
     /// Waits until the objects of all kinds that the program may read are known.
     ///
     /// # Errors
@@ -104,7 +98,10 @@ impl ProgramHost {
     ) -> Result<Vec<u8>, AskError> {
         let call = format!("{namespace}/{operation}");
         match namespace {
-            "kubernetes" => kubernetes::answer(self, operation, payload, deadline).await,
+            "kubernetes" => {
+                let Self { world, rights, readings, .. } = self;
+                kubernetes::answer(world, rights, readings, operation, payload, deadline).await
+            }
             "net" => self.world.names().answer(&call, payload).await,
             "crypto" => certificate::answer(&call, payload).await,
             "oci" => images::answer(self.world.images(), &self.rights, operation, payload).await,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::AskError;
-use crate::rights::Kind;
+use crate::kind::Kind;
 
 /// `kubernetes/list_resources_by_namespace` and `kubernetes/list_resources_all`, the latter without a namespace.
 #[derive(Debug, Deserialize)]

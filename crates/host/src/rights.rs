@@ -1,54 +1,9 @@
 //! What one program may ask: the two gates. Each member of a group has its own second one.
 
-use std::fmt;
-
-use kube::core::GroupVersionKind;
 use proviso_core::Capabilities;
-use proviso_crds::ContextAwareResource;
 
 use crate::error::AskError;
-
-/// A kind of objects, as `contextAwareResources` names it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Kind {
-    /// Such as `v1` or `apps/v1`.
-    pub api_version: String,
-    pub kind: String,
-}
-
-impl Kind {
-    #[must_use]
-    pub fn new(api_version: &str, kind: &str) -> Self {
-        Self { api_version: api_version.to_owned(), kind: kind.to_owned() }
-    }
-
-    #[must_use]
-    pub fn namespace() -> Self {
-        Self::new("v1", "Namespace")
-    }
-
-    #[must_use]
-    pub fn group(&self) -> &str {
-        self.api_version.split_once('/').map_or("", |(group, _)| group)
-    }
-
-    pub(crate) fn gvk(&self) -> GroupVersionKind {
-        let version = self.api_version.split_once('/').map_or(&*self.api_version, |(_, version)| version);
-        GroupVersionKind::gvk(self.group(), version, &self.kind)
-    }
-}
-
-impl From<&ContextAwareResource> for Kind {
-    fn from(resource: &ContextAwareResource) -> Self {
-        Self::new(&resource.api_version, &resource.kind)
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.kind, self.api_version)
-    }
-}
+use crate::kind::Kind;
 
 /// What one program may ask. Nothing, by default.
 #[derive(Clone, Debug, Default)]
@@ -129,14 +84,6 @@ mod tests {
         assert_eq!(rights.check_kind(&Kind::new("apps/v1", "Deployment")).unwrap(), 1);
         for (api_version, kind) in [("apps/v1beta1", "Deployment"), ("v1", "Deployment"), ("v1", "pod"), ("", "Pod")] {
             assert!(rights.check_kind(&Kind::new(api_version, kind)).is_err(), "{api_version} {kind}");
-        }
-    }
-
-    #[test]
-    fn group_and_version_are_told_apart() {
-        for (api_version, group, version) in [("v1", "", "v1"), ("apps/v1", "apps", "v1")] {
-            let gvk = Kind::new(api_version, "A").gvk();
-            assert_eq!((gvk.group.as_str(), gvk.version.as_str()), (group, version));
         }
     }
 

@@ -12,10 +12,9 @@ use crate::cluster::Cluster;
 use crate::error::AskError;
 use crate::folder::FolderObjects;
 use crate::images::Images;
+use crate::kind::Kind;
 use crate::kubernetes::reading::Reading;
 use crate::names::Names;
-use crate::program_host::ProgramHost;
-use crate::rights::{Kind, Rights};
 
 /// The world, before the gates.
 #[derive(Debug)]
@@ -55,13 +54,6 @@ impl World {
 
     fn new(objects: Source, images: Images) -> Self {
         Self { runtime: Handle::current(), objects, images, names: Names::default() }
-    }
-
-    /// The world as a program with these rights sees it. The kinds that it may read are followed from now on, for as long as the
-    /// host lives.
-    #[must_use]
-    pub fn host(self: &Arc<Self>, rights: Rights) -> Arc<ProgramHost> {
-        ProgramHost::new(Arc::clone(self), rights)
     }
 
     /// Asks on the runtime for that. Who does not wait any more ends it.

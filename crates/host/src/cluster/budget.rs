@@ -6,11 +6,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Limits;
 use crate::error::{Trouble, Whose};
 
 /// Kinds that are listed at the same time: of each a page is in memory before it is known how large it is.
 const LISTINGS: usize = 4;
+
+/// The limits of the memory that objects of a cluster take, in bytes. Objects beyond a limit are not kept, and reading them is an
+/// error: a large cluster must not exhaust the memory of the policy server, and one namespace must leave memory to the policies
+/// of the others.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The objects of one kind; for a policy of a namespace, those of one kind in this namespace.
+    pub kind: usize,
+    /// The objects that the policies of one namespace read.
+    pub namespace: usize,
+    /// The objects that the policies of all namespaces read together.
+    pub namespaces: usize,
+    /// All objects.
+    pub total: usize,
+}
+
+impl Limits {
+    /// Derives the limits from `total`: half of it for one kind, half for the policies of all namespaces, an eighth for those of
+    /// one namespace.
+    #[must_use]
+    pub fn of(total: usize) -> Self {
+        Self { kind: total / 2, namespace: total / 8, namespaces: total / 2, total }
+    }
+}
 
 /// What may be taken, and what is.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use super::budget::{Budget, Share};
 use super::resource::{Described, to_value};
 use super::weight::weight;
 use crate::error::AskError;
-use crate::rights::Kind;
+use crate::kind::Kind;
 
 /// How old an answer may be: what Kubewarden's policies count on.
 const FRESH: Duration = Duration::from_secs(5);

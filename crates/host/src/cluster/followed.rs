@@ -20,7 +20,7 @@ use super::direct::PAGE;
 use super::resource::{Described, to_value};
 use super::store::Store;
 use crate::error::{AskError, Trouble};
-use crate::rights::Kind;
+use crate::kind::Kind;
 
 /// How long one watch lasts, in seconds; the next one goes on where it ended. One that has not even ended some seconds later
 /// leads nowhere: a network that has forgotten a connection tells nobody.

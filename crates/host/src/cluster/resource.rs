@@ -8,7 +8,7 @@ use proviso_crds::names::AGGREGATE_LABEL;
 use serde_json::Value;
 
 use crate::error::Trouble;
-use crate::rights::Kind;
+use crate::kind::Kind;
 
 const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;

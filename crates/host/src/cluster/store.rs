@@ -128,8 +128,7 @@ fn version(object: &Value) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Limits;
-    use super::super::budget::Budget;
+    use super::super::budget::{Budget, Limits};
     use super::*;
     use crate::error::Whose;
     use serde_json::json;

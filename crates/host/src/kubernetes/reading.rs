@@ -10,7 +10,7 @@ use super::selector::Wanted;
 use crate::cluster::{Cluster, Followed, Listed, select};
 use crate::error::AskError;
 use crate::folder::FolderObjects;
-use crate::rights::Kind;
+use crate::kind::Kind;
 
 /// A kind, read for one program.
 #[derive(Debug)]
