@@ -27,16 +27,14 @@ pub use experiment::{
     ClusterPolicyExperiment, ClusterPolicyExperimentSpec, DivergenceCounts, DivergenceSample, ExperimentSpec,
     ExperimentStatus, PolicyExperiment, PolicyRef, PreviewMetadata, PreviewState,
 };
-pub use policy::{
-    ClusterPolicy, ClusterPolicySpec, ContextAwareResource, Policy, PolicyPhase, PolicySpec, PolicyStatus, ReplicaCount,
-};
+pub use policy::{ClusterPolicy, ClusterPolicySpec, Policy, PolicyPhase, PolicySpec, PolicyStatus, ReplicaCount};
 pub use policy_server::{
     Cache, CacheClaim, EmptyDir, Evaluation, ImagePullPolicy, LogLevel, PolicyServer, PolicyServerSpec,
     PolicyServerStatus, Preview, Resources, Sources,
 };
 pub use program::{
-    Cel, CelAuditAnnotation, CelMutation, CelMutationType, CelValidation, CelVariable, Group, GroupMember, Program,
-    Rego, RegoDialect, SecretRef, Wasm, WasmMode,
+    Cel, CelAuditAnnotation, CelMutation, CelMutationType, CelValidation, CelVariable, ContextAwareResource, Group,
+    GroupMember, Program, Rego, RegoDialect, SecretRef, Wasm, WasmMode,
 };
 pub use report::{MAX_MESSAGE, MAX_SAMPLES};
 pub use revision::{

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::admission::{Admission, Mode};
-use crate::program::Program;
+use crate::program::{ContextAwareResource, Program, any_object};
 
 /// What decides, with which settings, and about what.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
@@ -148,15 +148,6 @@ pub struct ReplicaCount {
     pub summary: String,
 }
 
-/// A kind of Kubernetes objects that a program may read.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ContextAwareResource {
-    /// Group and version, such as `apps/v1`.
-    pub api_version: String,
-    pub kind: String,
-}
-
 fn default_policy_server() -> String {
     "default".to_owned()
 }
@@ -167,9 +158,4 @@ fn enabled() -> bool {
 
 fn revision_history_limit() -> u32 {
     10
-}
-
-/// An object of any shape.
-pub(crate) fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }

@@ -7,8 +7,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::policy::{ContextAwareResource, any_object};
-
 /// Exactly one of the kinds of program.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", try_from = "ProgramFields")]
@@ -233,4 +231,18 @@ pub struct GroupMember {
     /// The Kubernetes resources that this member may read. None by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub context_aware_resources: Vec<ContextAwareResource>,
+}
+
+/// A kind of Kubernetes objects that a program may read.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextAwareResource {
+    /// Group and version, such as `apps/v1`.
+    pub api_version: String,
+    pub kind: String,
+}
+
+/// Returns the schema of an object of any shape.
+pub(crate) fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
