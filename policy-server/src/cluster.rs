@@ -6,6 +6,7 @@ mod collect;
 mod object;
 mod publish;
 mod report;
+mod reported;
 mod revision;
 mod status;
 mod watch;
@@ -36,8 +37,8 @@ use crate::preview;
 use crate::table::{Experiment, SharedTable};
 use object::Object;
 use report::Reporter;
+use reported::Reported;
 use revision::Seen;
-use status::Reported;
 use watch::Change;
 
 /// How often what no revision needs any more is removed from the cache.

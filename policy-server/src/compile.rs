@@ -1,6 +1,7 @@
 //! Compiling, bounded: as many at a time as there are CPUs, each within its time, and modules in a process of their own
 //! whose memory is bounded, too. A module that is made to exhaust its compiler ends that process and nothing else.
 
+mod error;
 mod memory;
 mod process;
 
@@ -10,41 +11,9 @@ use proviso_engines::CompileError;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use memory::Memory;
+
+pub use error::Uncompiled;
 pub use process::{Order, carry_out};
-
-/// Why something is not compiled.
-#[derive(Debug, thiserror::Error)]
-pub enum Uncompiled {
-    #[error(transparent)]
-    Compile(#[from] CompileError),
-    #[error("compiling it took longer than {0:?}: make it smaller, or raise --compile-timeout")]
-    Timeout(Duration),
-    #[error(
-        "compiling it takes more than {0} MiB of memory: make it smaller, or raise --compile-memory and the container's limit"
-    )]
-    Memory(u32),
-    #[error("compiling it takes more than {0} MiB of memory, far more than its size explains: no compiler wrote it")]
-    Bomb(u32),
-    #[error("the compiler stopped: {0}")]
-    Stopped(String),
-}
-
-impl Uncompiled {
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Compile(error) => error.reason(),
-            Self::Timeout(_) => "CompileTimeout",
-            Self::Memory(_) | Self::Bomb(_) | Self::Stopped(_) => "CompileError",
-        }
-    }
-
-    /// Whether the same may compile later.
-    #[must_use]
-    pub fn is_passing(&self) -> bool {
-        matches!(self, Self::Timeout(_) | Self::Stopped(_))
-    }
-}
 
 /// Compiles sources and modules. Shared by all rollouts.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ mod desk;
 mod object;
 mod publish;
 mod scan;
+mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,6 @@ use proviso_core::matching::Labels;
 use proviso_core::{Failure, PolicyId};
 use proviso_host::FolderObjects;
 use serde_json::Value;
-use tokio::sync::mpsc;
 
 use crate::lifecycle::prepare::Preparer;
 use crate::lifecycle::{Lifecycle, Publisher, Slot};
@@ -24,14 +23,11 @@ use crate::manifests::{ExperimentId, ObjectId, Problem, Sourced};
 use crate::metrics::Metrics;
 use crate::state::{Record, StateError, StateFile};
 use crate::table::{Revision, SharedTable};
-use desk::Order;
 use object::{Object, RevisionKey};
-use scan::{Folder, Scan};
+use scan::Scan;
 
 pub use desk::Desk;
 
-/// How often the folder is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long the generation before the live one still answers: API servers learn of a switch at different times.
 const RETIRE_AFTER: Duration = Duration::from_mins(5);
 /// How long to wait before the state is written again when that failed.
@@ -50,9 +46,6 @@ pub struct FolderSource {
     readable: Arc<FolderObjects>,
     metrics: Arc<Metrics>,
     problems: Vec<Problem>,
-    /// Held so that the other end never closes.
-    desk: Desk,
-    orders: mpsc::Receiver<Order>,
     /// Whether the folder was read at least once.
     has_listed: bool,
     /// Whether the table is older than this value.
@@ -74,14 +67,11 @@ impl FolderSource {
         readable: Arc<FolderObjects>,
     ) -> Result<Self, StateError> {
         let records = state.as_ref().map(StateFile::read).transpose()?.unwrap_or_default();
-        let (desk, orders) = Desk::new();
         let restore = |(key, record): (String, Record)| {
             let id = object_id(&key, &record)?;
             Some((id.clone(), Object::restore(id, record)))
         };
         Ok(Self {
-            desk,
-            orders,
             objects: records.into_iter().filter_map(restore).collect(),
             lifecycle: Lifecycle::new(preparer, Arc::clone(&metrics)),
             publisher: Publisher::new(table, Arc::clone(&metrics)),
@@ -96,66 +86,6 @@ impl FolderSource {
             unsaved: None,
             state_trouble: None,
         })
-    }
-
-    /// Where the API asks for changes.
-    #[must_use]
-    pub fn desk(&self) -> Desk {
-        self.desk.clone()
-    }
-
-    /// Follows the folder until the task is dropped.
-    pub async fn run(mut self, path: PathBuf) {
-        commit::recover(&path);
-        let mut folder = Folder::new(path.clone());
-        let mut look = tokio::time::interval(LOOK_EVERY);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            let mut answer = None;
-            tokio::select! {
-                _ = look.tick() => {
-                    let looked = tokio::task::spawn_blocking(move || {
-                        let scan = folder.changed();
-                        (folder, scan)
-                    });
-                    let scan = match looked.await {
-                        Ok((returned, scan)) => {
-                            folder = returned;
-                            scan
-                        }
-                        Err(error) => {
-                            tracing::error!(%error, "reading the folder of manifests failed; trying again");
-                            folder = Folder::new(path.clone());
-                            None
-                        }
-                    };
-                    if let Some(scan) = scan {
-                        self.take_scan(scan);
-                    }
-                    self.retire();
-                }
-                ended = self.lifecycle.ended() => {
-                    let mut next = Some(ended);
-                    // Writing the state and the table once for many is what makes a restart fast.
-                    while let Some(ended) = next {
-                        if let Some(key) = self.lifecycle.settle(ended) {
-                            self.take_settled(&key);
-                        }
-                        next = self.lifecycle.try_ended();
-                    }
-                }
-                // One at a time, and never beside a look: a version that is compared is still there when it is swapped.
-                Some(order) = self.orders.recv() => {
-                    answer = Some(tokio::task::block_in_place(|| order(&mut self, &mut folder)));
-                }
-            }
-            // The folder has no other replicas.
-            self.is_changed |= self.lifecycle.start(true);
-            self.publish().await;
-            if let Some(answer) = answer {
-                answer();
-            }
-        }
     }
 
     fn take_scan(&mut self, mut scan: Scan) {

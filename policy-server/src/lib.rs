@@ -100,9 +100,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
             let objects = Arc::<FolderObjects>::default();
             let preparer = prepare_over(World::folder(Arc::clone(&objects), images));
             let source = FolderSource::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state, objects)?;
-            let access = Access::new(config.listen.ip(), config.api_token_file)?;
-            api = access.map(|access| Api::new(source.desk(), access));
-            Box::pin(source.run(path))
+            let (desk, following) = source.follow(path);
+            api = Access::new(config.listen.ip(), config.api_token_file)?.map(|access| Api::new(desk, access));
+            Box::pin(following)
         }
         #[cfg(feature = "cluster")]
         Source::Cluster(replica) => {

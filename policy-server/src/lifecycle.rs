@@ -1,6 +1,7 @@
 //! The lifecycle of revisions. A source, which is a folder of manifests or a cluster, says which revisions it desires; each is
 //! prepared beside the revisions that serve, is loaded when it works, and is tried again when it may work later.
 
+mod desired;
 mod preparations;
 pub mod prepare;
 mod publish;
@@ -11,51 +12,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proviso_artifacts::Digest;
-use proviso_core::{Failure, PolicyId};
-use proviso_crds::PolicySpec;
+use proviso_core::Failure;
 use tokio::sync::mpsc;
 
 use crate::backoff::Backoff;
-use crate::manifests::{ExperimentId, Place};
 use crate::metrics::Metrics;
 use crate::table::{Revision, Standing};
 use preparations::Preparations;
-use prepare::{ModuleSource, PrepareError, Prepared, Preparer, RevisionOf, Scope};
+use prepare::{PrepareError, Prepared, Preparer, RevisionOf};
 
+pub use desired::{Desired, ModuleSource, Scope};
 pub use publish::{Publication, Publisher, Role, View};
 
 /// How often the sources look for revisions that are to be tried again.
 const PREPARE_AGAIN: Backoff = Backoff { first: Duration::from_secs(5), longest: Duration::from_mins(5) };
-
-/// A revision that a source wants to have loaded.
-#[derive(Clone, Debug)]
-pub struct Desired {
-    /// The policy; for a candidate, the policy that its experiment wants to replace.
-    pub policy: PolicyId,
-    /// The experiment of a candidate; `None` for a revision of the policy itself.
-    pub experiment: Option<ExperimentId>,
-    /// `metadata.uid` of the policy or the experiment.
-    pub uid: String,
-    /// `metadata.generation` of the policy or the experiment.
-    pub generation: u64,
-    pub spec: Arc<PolicySpec>,
-    /// The field of its object that holds the spec: errors begin with it.
-    pub scope: Scope,
-    /// The document that holds the spec; `None` if it is not in a file. Errors end with it.
-    pub place: Option<Place>,
-    pub modules: ModuleSource,
-    /// Whether the revision has worked before, here or on another replica. A revision that has not is prepared by the leader
-    /// alone.
-    pub is_known: bool,
-}
-
-impl Desired {
-    fn is_same_revision(&self, other: &Self) -> bool {
-        (&self.policy, &self.experiment, &self.uid, self.generation)
-            == (&other.policy, &other.experiment, &other.uid, other.generation)
-            && (Arc::ptr_eq(&self.spec, &other.spec) || self.spec == other.spec)
-    }
-}
 
 /// A revision on its way.
 #[derive(Debug)]
@@ -303,7 +273,10 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
 
 #[cfg(test)]
 mod tests {
+    use proviso_core::PolicyId;
+
     use super::*;
+    use crate::manifests::ExperimentId;
 
     fn desired(generation: u64, is_known: bool) -> Desired {
         Desired {

@@ -3,6 +3,7 @@
 
 mod document;
 pub mod edit;
+mod id;
 mod nodes;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,9 @@ use proviso_core::matching::Labels;
 use proviso_core::{Failure, PolicyId, Reason};
 use proviso_crds::{ExperimentSpec, PolicySpec};
 use serde_json::Value;
+
+pub use document::Annotations;
+pub use id::{ExperimentId, ObjectId};
 
 /// The largest file, in bytes. A manifest is bounded by etcd's 1.5 MiB anyway; a file may hold several.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
@@ -32,23 +36,6 @@ pub struct Manifests {
     pub problems: Vec<Problem>,
 }
 
-/// An experiment by its policy's scope and its own name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ExperimentId {
-    /// The namespace of the experiment and its policy; none for a `ClusterPolicyExperiment`.
-    pub namespace: Option<String>,
-    pub name: String,
-}
-
-impl fmt::Display for ExperimentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.namespace {
-            Some(namespace) => write!(f, "ns.{namespace}.{}", self.name),
-            None => write!(f, "cluster.{}", self.name),
-        }
-    }
-}
-
 /// A spec and where it was read.
 #[derive(Clone, Debug)]
 pub struct Sourced<T> {
@@ -56,9 +43,6 @@ pub struct Sourced<T> {
     pub annotations: Annotations,
     pub place: Place,
 }
-
-/// `metadata.annotations`.
-pub type Annotations = BTreeMap<String, String>;
 
 /// A document in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,24 +57,6 @@ pub struct Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: document {}", self.file.display(), self.line, self.document)
-    }
-}
-
-/// Which object a document is about.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ObjectId {
-    Policy(PolicyId),
-    Experiment(ExperimentId),
-    Namespace(String),
-}
-
-impl fmt::Display for ObjectId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Policy(id) => id.fmt(f),
-            Self::Experiment(id) => write!(f, "experiment {id}"),
-            Self::Namespace(name) => write!(f, "namespace {name}"),
-        }
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use crate::config::PreviewPriority;
 use crate::decide::{Overloaded, evaluate, exemption, left_out};
 use crate::table::{Experiment, Revision};
+use line::Line;
 
 pub use tally::{Tally, now};
 
@@ -175,7 +176,8 @@ async fn preview(job: &Job, experiment: &Experiment, verdict: impl Future<Output
     let verdict = verdict.as_ref();
     let divergence = compare(&live, verdict, &job.review);
     experiment.observe(divergence, &job.review, job.seen, message(divergence, &live, verdict));
-    write(&line::Line::new(job, &live, experiment, verdict, divergence, duration));
+    let answered_by = job.live.revision().map(Arc::as_ref);
+    write(&Line::new(&job.review, answered_by, &live, experiment, verdict, divergence, duration));
 }
 
 /// What the one of the two that denies says: the experiment, unless only the live policy denies.
@@ -216,7 +218,7 @@ fn compare(live: &Verdict, experiment: Result<&Verdict, &Failure>, review: &Revi
     Divergence::between(live, experiment, object.as_ref())
 }
 
-fn write(line: &line::Line<'_>) {
+fn write(line: &Line<'_>) {
     // One write a line, so that lines of several threads do not mix. A closed stdout must not end the server.
     if let Err(error) = io::stdout().lock().write_all(line.to_text().as_bytes()) {
         tracing::debug!(%error, "a preview line could not be written");

@@ -1,5 +1,6 @@
 //! What an API server asks: `/validate`, `/validate_raw`, `/audit` and `/preview`.
 
+mod experiments;
 mod preview;
 
 use std::convert::Infallible;
@@ -161,7 +162,7 @@ impl Server {
         let (previews, seen) = (self.previews.clone(), Timestamp::now());
         let preview = move || {
             let Some(entry) = table.policies.get(&policy) else { return };
-            let (experiments, unsure) = preview::riding(&table, entry, &revision, &review);
+            let (experiments, unsure) = experiments::riding(&table, entry, &revision, &review);
             if !experiments.is_empty() || !unsure.is_empty() {
                 let (live, namespaces) = (Live::Answered { revision, verdict }, Arc::clone(&table.namespaces));
                 previews.offer(Job { live, experiments, unsure, namespaces, review, seen });

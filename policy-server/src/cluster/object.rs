@@ -10,12 +10,12 @@ use proviso_artifacts::Digest;
 use proviso_core::Failure;
 use proviso_crds::PreviewReport;
 
+use super::reported::Reported;
 use super::revision::{Seen, Wanted};
-use super::status::{Reported, Update};
+use super::status::Update;
 use crate::backoff::Backoff;
 use crate::config::Replica;
-use crate::lifecycle::prepare::{ModuleSource, Scope};
-use crate::lifecycle::{Desired, Role, Slot};
+use crate::lifecycle::{Desired, ModuleSource, Role, Scope, Slot};
 use crate::preview::Tally;
 use crate::table::Experiment;
 

@@ -11,7 +11,8 @@ use proviso_crds::names::field_managers;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::status::{Reported, Update};
+use super::reported::Reported;
+use super::status::Update;
 use crate::config::Replica;
 
 /// Reports at the same time: a start may have hundreds.

@@ -9,7 +9,7 @@ use proviso_core::{Failure, PolicyId, Reason};
 use proviso_crds::{PolicyKind, PolicyRevisionSpec, PolicySpec, RevisedPolicy, RevisionRole, validation};
 use serde_json::Value;
 
-use super::status::Reported;
+use super::reported::Reported;
 use crate::config::Replica;
 use crate::manifests::ExperimentId;
 

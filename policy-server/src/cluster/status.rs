@@ -1,17 +1,13 @@
-//! What is to be said about a revision, by this replica and by the leader, and what was said already. Pure.
+//! The status of a revision that this replica and the leader are to write. Pure.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::core::DynamicObject;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_artifacts::Digest;
 use proviso_core::Failure;
 use proviso_crds::conditions::reasons;
-use proviso_crds::{
-    ConditionState, ConditionStatus, ConditionType, Conditions as _, ModuleStatus, PreviewReport, ReplicaStatus,
-};
-use serde::de::DeserializeOwned;
+use proviso_crds::{ConditionState, ConditionStatus, ConditionType, ModuleStatus, PreviewReport, ReplicaStatus};
 use serde_json::{Value, json};
 
 use super::revision::Seen;
@@ -22,58 +18,6 @@ use crate::lifecycle::Slot;
 const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The longest message, in characters: each replica has one in the same object.
 const MAX_MESSAGE: usize = 1024;
-
-/// What the object says of this replica and of the leader.
-#[derive(Debug, Default)]
-pub(super) struct Reported {
-    /// `metadata.resourceVersion`: of one object the larger one is newer. 0 if it is no number.
-    pub version: u64,
-    pub replica: Option<ReplicaStatus>,
-    pub initialized: Option<Condition>,
-    /// What the leader fetched, by the references in the spec. What cannot be understood is not there.
-    pub modules: BTreeMap<String, Digest>,
-    /// Whether requests are decided by this revision, says the operator.
-    pub is_live: bool,
-    pub is_served_by_others: bool,
-}
-
-impl Reported {
-    pub(super) fn read(object: &DynamicObject, pod_name: &str) -> Self {
-        let status = &object.data["status"];
-        Self {
-            version: object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0),
-            replica: item(&status["replicas"], "name", pod_name),
-            initialized: item(&status["conditions"], "type", ConditionType::Initialized.as_str()),
-            modules: status["modules"].as_array().into_iter().flatten().filter_map(module).collect(),
-            is_live: item::<Condition>(&status["conditions"], "type", ConditionType::Live.as_str())
-                .is_some_and(|live| live.status == ConditionStatus::True.as_str()),
-            is_served_by_others: status["replicas"]
-                .as_array()
-                .is_some_and(|replicas| replicas.iter().any(|it| it["name"] != pod_name && it["ready"] == "True")),
-        }
-    }
-
-    /// The facts that decide what is served, or what others may expect of this replica.
-    pub(super) fn stage(&self) -> (bool, bool, bool) {
-        (self.is_initialized(), self.is_live, self.is_served_by_others)
-    }
-
-    /// Whether a leader has prepared it for all replicas.
-    pub(super) fn is_initialized(&self) -> bool {
-        self.initialized.as_slice().is_true(ConditionType::Initialized)
-    }
-}
-
-fn module(item: &Value) -> Option<(String, Digest)> {
-    let module: ModuleStatus = serde_json::from_value(item.clone()).ok()?;
-    Some((module.module, module.digest.parse().ok()?))
-}
-
-/// The item of a list map with this key, if it can be understood.
-fn item<T: DeserializeOwned>(list: &Value, key: &str, value: &str) -> Option<T> {
-    let item = list.as_array()?.iter().find(|item| item[key] == value)?;
-    serde_json::from_value(item.clone()).ok()
-}
 
 /// What is to be written: for each of the two writers its whole part of the status.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-use super::Uncompiled;
+use super::error::Uncompiled;
 
 /// What the first argument of this program is then.
 const NAME: &str = "compile-module";

@@ -10,7 +10,6 @@ use proviso_artifacts::{Digest, remove_for_good, write_atomically};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::desk::experiment_object;
 use crate::manifests::edit::{Content, Draft, EditError, moved};
 use crate::manifests::{ExperimentId, ObjectId};
 
@@ -55,7 +54,8 @@ pub(super) fn run(
     let committed = experiment.committed();
     let mut annotations = policy.meta.annotations.clone();
     annotations.insert(COMMITTED_EXPERIMENT.to_owned(), committed.clone());
-    let (policy_object, experiment_object) = (ObjectId::Policy(policy.id.clone()), experiment_object(&experiment.name));
+    let (policy_object, experiment_object) =
+        (ObjectId::Policy(policy.id.clone()), ObjectId::Experiment((&experiment.name).into()));
     let content = Content { spec: json!(spec), annotations };
     if policy_draft.path() == experiment_draft.path() {
         policy_draft.replace(&policy_object, &content)?;

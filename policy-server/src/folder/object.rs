@@ -14,8 +14,8 @@ use proviso_core::{Failure, PolicyId};
 use proviso_crds::{PreviewMetadata, PreviewReport, PreviewState};
 
 use super::scan::Wanted;
-use crate::lifecycle::prepare::{ModuleSource, PrepareError, Scope};
-use crate::lifecycle::{Desired, Loaded, Slot};
+use crate::lifecycle::prepare::PrepareError;
+use crate::lifecycle::{Desired, Loaded, ModuleSource, Scope, Slot};
 use crate::manifests::{ExperimentId, ObjectId};
 use crate::preview::{self, Tally};
 use crate::state::{DigestText, Record};

@@ -1,7 +1,4 @@
-//! Where the API asks for policies, experiments and changes of them. Orders are carried out by the source's own task, one
-//! at a time: what they see is what is served, and nobody changes it meanwhile but editors of the files.
-
-use std::fmt;
+//! Policies and experiments of the folder as the API sees and changes them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -12,59 +9,15 @@ use proviso_api::{
 use proviso_core::{Failure, PolicyId, experiment::etag};
 use proviso_crds::{ExperimentSpec, PolicyRef, PolicySpec, PreviewMetadata};
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot};
 
 use super::object::Object;
 use super::scan::Folder;
 use super::{FolderSource, commit};
 use crate::manifests::edit::{self, Content, Draft, EditError};
-use crate::manifests::{Annotations, ExperimentId, ObjectId, Problem};
+use crate::manifests::{Annotations, ObjectId, Problem};
 use crate::state::ExperimentOf;
 
-/// Orders that wait for their turn.
-const QUEUE: usize = 64;
-
-/// An order, and its answer, which is given when what was ordered has been written down.
-pub(super) type Order = Box<dyn FnOnce(&mut FolderSource, &mut Folder) -> Box<dyn FnOnce() + Send> + Send>;
-
 type Result<T> = std::result::Result<T, Error>;
-
-/// Takes orders.
-#[derive(Clone)]
-pub struct Desk(mpsc::Sender<Order>);
-
-impl fmt::Debug for Desk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Desk")
-    }
-}
-
-impl Desk {
-    pub(super) fn new() -> (Self, mpsc::Receiver<Order>) {
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        (Self(sender), receiver)
-    }
-
-    /// Lets this be done by the source, over the folder as it is now.
-    ///
-    /// # Errors
-    /// Those of the order, and when the server ends.
-    pub async fn ask<T: Send + 'static>(
-        &self,
-        order: impl FnOnce(&mut FolderSource, &mut Folder) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let (sender, receiver) = oneshot::channel();
-        let order: Order = Box::new(move |source, folder| {
-            source.look(folder);
-            let result = order(source, folder);
-            // Nobody listens when the client has gone.
-            Box::new(move || drop(sender.send(result)))
-        });
-        let ending = || Error::new(Code::Unavailable, "SHUTTING_DOWN", "the server is ending");
-        self.0.send(order).await.map_err(|_| ending())?;
-        receiver.await.map_err(|_| ending())?
-    }
-}
 
 impl From<EditError> for Error {
     fn from(error: EditError) -> Self {
@@ -82,9 +35,8 @@ fn policy_object(id: &PolicyId) -> ObjectId {
     ObjectId::Policy(id.clone())
 }
 
-pub(super) fn experiment_object(name: &ExperimentName) -> ObjectId {
-    let namespace = name.policy.namespace().map(ToOwned::to_owned);
-    ObjectId::Experiment(ExperimentId { namespace, name: name.name.clone() })
+fn experiment_object(name: &ExperimentName) -> ObjectId {
+    ObjectId::Experiment(name.into())
 }
 
 /// An object as its manifest has it, or had it when it could be read last.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use super::Desired;
+use super::desired::Desired;
 use super::prepare::{PrepareError, Prepared, Preparer, module_references};
 
 /// The number of revisions with modules that are prepared at the same time, and likewise of revisions without. Most revisions

@@ -2,130 +2,32 @@
 //! serves now.
 
 mod context;
+mod error;
 mod module;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proviso_artifacts::{CacheError, Digest, DigestError, FetchError, Fetcher, ReferenceError, Volume};
-use proviso_core::{Failure, PolicyId, experiment};
-use proviso_crds::validation::FieldError;
+use proviso_artifacts::{Digest, Fetcher, Volume};
+use proviso_core::{PolicyId, experiment};
 use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
-use proviso_engines::{CompileError, Deadline, EvaluationError, Program, SettingsError, group, wasm};
-use proviso_host::{AskError, Gates, ProgramHost, World};
+use proviso_engines::{CompileError, Deadline, Program, group, wasm};
+use proviso_host::{Gates, ProgramHost, World};
 use proviso_programs::{Conditions, compile_cel, compile_rego};
 use serde_json::{Map, Value};
 
-use crate::compile::{Compilers, Uncompiled};
-use crate::manifests::ObjectId;
+use crate::compile::Compilers;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::table::Revision;
 
-use super::Desired;
+use super::desired::{Desired, Scope};
 use context::Parts;
-pub use module::{ModuleSource, module_references};
+use error::in_field;
 
-/// Why a spec cannot be made to decide.
-#[derive(Debug, thiserror::Error)]
-pub enum PrepareError {
-    #[error("{field}: {error}")]
-    Reference { field: String, error: ReferenceError },
-    #[error("{field}: {error}")]
-    Fetch { field: String, error: Box<FetchError> },
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-    #[error("the module {0} is not in the state folder any more")]
-    Lost(String),
-    #[error("{field}: {error}")]
-    Compile { field: String, error: Uncompiled },
-    #[error("{0}: is not served by this version: remove it")]
-    Unsupported(String),
-    #[error("the module {0} changed while it was being read")]
-    Changed(String),
-    #[error("{field}: {error}")]
-    Digest { field: String, error: DigestError },
-    #[error("the record of {0} names no policy: remove it from the state folder")]
-    Record(ObjectId),
-    #[error("spec.admission: is missing: say which requests the policy decides about")]
-    NoAdmission,
-    #[error("{0}: a file:// module is for a policy server over a folder: name one that every replica can fetch")]
-    File(String),
-    #[error("{0}")]
-    Field(FieldError),
-    #[error("{field}: {error}")]
-    Context { field: String, error: Box<AskError> },
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
-    #[error("spec.admission: {0}")]
-    Match(#[from] kube::core::ParseExpressionError),
-    #[error("preparing it stopped: {0}")]
-    Stopped(String),
-    #[error("spec.policyRef.name: cannot be changed from {from} to {to}: make a new experiment")]
-    Immutable { from: String, to: String },
-}
-
-impl PrepareError {
-    /// Stable name: log field and, in a cluster, the reason of the condition.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Reference { .. } | Self::Lost(_) | Self::Changed(_) => "PullError",
-            Self::Fetch { error, .. } => error.reason(),
-            Self::Cache(error) => error.reason(),
-            Self::Compile { error, .. } => error.reason(),
-            Self::Unsupported(_) => "Unsupported",
-            Self::Settings(error) => error.reason(),
-            Self::Context { error, .. } => error.reason(),
-            Self::Field(_)
-            | Self::Match(_)
-            | Self::Immutable { .. }
-            | Self::Digest { .. }
-            | Self::Record(_)
-            | Self::NoAdmission
-            | Self::File(_) => "Invalid",
-            Self::Stopped(_) => "CompileError",
-        }
-    }
-}
-
-impl PrepareError {
-    /// What it is to others.
-    #[must_use]
-    pub fn to_failure(&self) -> Failure {
-        Failure::new(self.reason(), self.to_string())
-    }
-
-    /// Whether the same version may work later, because what stood in its way was not its own.
-    #[must_use]
-    pub fn is_passing(&self) -> bool {
-        match self {
-            Self::Fetch { error, .. } => error.is_passing(),
-            Self::Compile { error, .. } => error.is_passing(),
-            Self::Settings(SettingsError::Unanswered(error)) => {
-                matches!(error, EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)
-            }
-            Self::Context { error, .. } => context::is_passing(error),
-            // The next look at the folder finds the other version of a file that changed.
-            Self::Cache(_) | Self::Changed(_) | Self::Stopped(_) => true,
-            _ => false,
-        }
-    }
-}
-
-/// Where a policy's spec stands in its object: the start of every field's path.
-#[derive(Clone, Copy, Debug)]
-pub struct Scope(&'static str);
-
-impl Scope {
-    pub const POLICY: Self = Self("spec");
-
-    #[must_use]
-    pub fn of(id: &ObjectId) -> Self {
-        if matches!(id, ObjectId::Experiment(_)) { Self("spec.policy") } else { Self::POLICY }
-    }
-}
+pub use error::PrepareError;
+pub use module::module_references;
 
 /// Which generation of which policy a revision is.
 #[derive(Clone, Copy, Debug)]
@@ -276,11 +178,6 @@ impl Preparer {
         group::Program::new(members, &spec.expression, spec.message.clone())
             .map_err(in_field(&format!("{field}.group.expression")))
     }
-}
-
-fn in_field(field: &str) -> impl FnOnce(CompileError) -> PrepareError {
-    let field = field.to_owned();
-    |error| PrepareError::Compile { field, error: error.into() }
 }
 
 fn check_conditions(at: &str, admission: Option<&Admission>) -> Result<(), PrepareError> {

@@ -1,5 +1,7 @@
 //! One document: told apart from its neighbours, and read as one of our kinds with every wrong field named.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Namespace;
 use kube::core::ObjectMeta;
 use proviso_core::PolicyId;
@@ -11,8 +13,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::id::{ExperimentId, ObjectId};
 use super::nodes::Nodes;
-use super::{Annotations, ExperimentId, ObjectId};
+
+/// `metadata.annotations`.
+pub type Annotations = BTreeMap<String, String>;
 
 /// What a document says.
 pub(super) enum Object {

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use proviso_core::experiment::LOG_PREFIX;
 use proviso_core::review::{GroupVersionKind, Head, Operation};
-use proviso_core::{Divergence, Failure, PolicyId, Verdict};
+use proviso_core::{Divergence, Failure, PolicyId, Review, Verdict};
 use serde::Serialize;
 
-use super::Job;
-use crate::table::Experiment;
+use crate::table::{Experiment, Revision};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -71,23 +70,24 @@ struct Side<'a> {
 }
 
 impl<'a> Line<'a> {
+    /// `answered_by` is the revision of the verdict `live`; `None` if no revision is live.
     pub(super) fn new(
-        job: &'a Job,
+        review: &'a Review,
+        answered_by: Option<&'a Revision>,
         live: &'a Verdict,
         experiment: &'a Experiment,
         verdict: Result<&'a Verdict, &'a Failure>,
         divergence: Divergence,
         duration: Duration,
     ) -> Self {
-        let revision = job.live.revision();
         Self {
             time: jiff::Timestamp::now().to_string(),
             policy: &experiment.revision.policy,
-            live_generation: revision.map(|live| live.generation),
-            live_etag: revision.map(|live| live.etag.as_str()),
+            live_generation: answered_by.map(|live| live.generation),
+            live_etag: answered_by.map(|live| live.etag.as_str()),
             experiment: experiment.id.to_string(),
             experiment_etag: &experiment.revision.etag,
-            request: Request { uid: job.review.uid(), identity: job.review.head().map(Identity::from) },
+            request: Request { uid: review.uid(), identity: review.head().map(Identity::from) },
             live: Side::from(live),
             preview: verdict.map_or_else(Side::failed, Side::from),
             divergence,

@@ -1,5 +1,4 @@
-//! Which experiments a request concerns. In a cluster those whose policy is asked about the same requests ride on its calls;
-//! the others have a webhook of their own, `/preview`, which allows everything. No request counts twice for one of them.
+//! The webhook of an experiment, `/preview`: it allows everything.
 
 use std::sync::Arc;
 
@@ -7,50 +6,12 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
-use proviso_core::matching::Coverage;
 use proviso_core::{PreviewEndpoint, Review, Verdict};
 
 use super::{Refusal, Server, json, read_body};
 use crate::after::After;
 use crate::preview::{Job, Live};
-use crate::table::{Entry, Experiment, Origin, Revision, Table};
-
-/// The experiments that a request concerns which this revision has answered, and those that it may concern: see
-/// [`Job::unsure`].
-pub(super) fn riding(
-    table: &Table,
-    entry: &Entry,
-    revision: &Revision,
-    review: &Review,
-) -> (Arc<[Arc<Experiment>]>, Vec<Arc<Experiment>>) {
-    if matches!(table.origin, Origin::Folder) {
-        // There nobody else asks.
-        return (Arc::clone(&entry.experiments), Vec::new());
-    }
-    let (mut sure, mut unsure) = (Vec::new(), Vec::new());
-    for experiment in entry.experiments.iter() {
-        match rides(table, entry, experiment, revision, review) {
-            Some(true) => sure.push(Arc::clone(experiment)),
-            Some(false) => {}
-            None => unsure.push(Arc::clone(experiment)),
-        }
-    }
-    (sure.into(), unsure)
-}
-
-/// Whether the request counts for the experiment; none where its `matchConditions` decide.
-fn rides(table: &Table, entry: &Entry, experiment: &Experiment, revision: &Revision, review: &Review) -> Option<bool> {
-    if experiment.rides_with(revision) {
-        // While API servers turn from one generation to the next, the webhook is there for the next.
-        return Some(entry.live.as_deref().is_none_or(|live| experiment.rides_with(live)));
-    }
-    // What the experiment does not cover its own webhook is not called about: it lets it pass.
-    match experiment.revision.matching.covers(review, |name| table.namespaces.get(name)) {
-        Coverage::NotCovered { .. } => Some(true),
-        Coverage::Covered if experiment.revision.conditions.is_some() => None,
-        Coverage::Covered => Some(false),
-    }
-}
+use crate::table::{Experiment, Origin};
 
 impl Server {
     /// Answers the webhook of an experiment: whatever is asked is allowed, at once.

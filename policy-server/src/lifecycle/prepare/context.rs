@@ -9,7 +9,8 @@ use proviso_crds::{ContextAwareResource, Program as ProgramSpec};
 use proviso_engines::Deadline;
 use proviso_host::{AskError, Gates, ProgramHost, Trouble, World};
 
-use super::{ModuleSource, PrepareError};
+use super::error::PrepareError;
+use crate::lifecycle::desired::ModuleSource;
 
 /// How long the objects that a policy reads may take to arrive before it goes live without them: who asks for them then waits.
 const ARRIVAL: Duration = Duration::from_secs(30);
@@ -55,9 +56,4 @@ impl<'a> Parts<'a> {
         }
         Ok(())
     }
-}
-
-/// Whether the same may be readable later: permissions and kinds come and go without the policy.
-pub(super) fn is_passing(error: &AskError) -> bool {
-    matches!(error, AskError::Trouble { trouble, .. } if !matches!(trouble, Trouble::ClusterScoped(_)))
 }

@@ -1,6 +1,5 @@
-//! The modules of a spec: where they come from, and that they are the ones that are meant.
+//! The modules of a spec: fetched or read, and compared with the digests that they must have.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use proviso_artifacts::{Digest, FetchError, Module, ModuleReference, Wanted};
@@ -8,36 +7,9 @@ use proviso_crds::{Program as ProgramSpec, Wasm};
 use proviso_engines::wasm;
 use proviso_programs::execution_mode;
 
-use super::{PrepareError, Preparer, in_field};
-use crate::state::DigestText;
-
-/// Where the modules of a spec come from.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ModuleSource {
-    /// What the references name now; relative ones start at this folder. Files must be the bytes that were seen when
-    /// the version was fingerprinted; others must be the ones that were there when it was accepted, if it was.
-    Manifest { folder: PathBuf, digests: BTreeMap<String, DigestText> },
-    /// What the references named when the spec was accepted, from the cache.
-    Pinned(BTreeMap<String, DigestText>),
-    /// From where every replica of a cluster can fetch them. The leader has pinned the digests of these references;
-    /// others are what they name now.
-    Network(BTreeMap<String, Digest>),
-}
-
-impl ModuleSource {
-    /// The digest that the module of this reference must have.
-    fn pin(&self, reference: &str) -> Option<Digest> {
-        match self {
-            Self::Manifest { digests, .. } | Self::Pinned(digests) => digests.get(reference).map(|digest| digest.0),
-            Self::Network(pins) => pins.get(reference).copied(),
-        }
-    }
-
-    /// Where relative paths start. Nothing is relative to a folder where there is none.
-    fn folder(&self) -> &Path {
-        if let Self::Manifest { folder, .. } = self { folder } else { Path::new("") }
-    }
-}
+use super::Preparer;
+use super::error::{PrepareError, in_field};
+use crate::lifecycle::desired::ModuleSource;
 
 /// The modules that a spec names.
 pub fn module_references(program: &ProgramSpec) -> Vec<&Wasm> {

@@ -1,0 +1,108 @@
+//! Why a revision cannot be prepared, and whether it may work later.
+
+use proviso_artifacts::{CacheError, DigestError, FetchError, ReferenceError};
+use proviso_core::Failure;
+use proviso_crds::validation::FieldError;
+use proviso_engines::{CompileError, EvaluationError, SettingsError};
+use proviso_host::{AskError, Trouble};
+
+use crate::compile::Uncompiled;
+use crate::manifests::ObjectId;
+
+/// A revision that cannot be prepared.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    #[error("{field}: {error}")]
+    Reference { field: String, error: ReferenceError },
+    #[error("{field}: {error}")]
+    Fetch { field: String, error: Box<FetchError> },
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error("the module {0} is not in the state folder any more")]
+    Lost(String),
+    #[error("{field}: {error}")]
+    Compile { field: String, error: Uncompiled },
+    #[error("{0}: is not served by this version: remove it")]
+    Unsupported(String),
+    #[error("the module {0} changed while it was being read")]
+    Changed(String),
+    #[error("{field}: {error}")]
+    Digest { field: String, error: DigestError },
+    #[error("the record of {0} names no policy: remove it from the state folder")]
+    Record(ObjectId),
+    #[error("spec.admission: is missing: say which requests the policy decides about")]
+    NoAdmission,
+    #[error("{0}: a file:// module is for a policy server over a folder: name one that every replica can fetch")]
+    File(String),
+    #[error("{0}")]
+    Field(FieldError),
+    #[error("{field}: {error}")]
+    Context { field: String, error: Box<AskError> },
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error("spec.admission: {0}")]
+    Match(#[from] kube::core::ParseExpressionError),
+    #[error("preparing it stopped: {0}")]
+    Stopped(String),
+    #[error("spec.policyRef.name: cannot be changed from {from} to {to}: make a new experiment")]
+    Immutable { from: String, to: String },
+}
+
+impl PrepareError {
+    /// Stable name: log field and, in a cluster, the reason of the condition.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Reference { .. } | Self::Lost(_) | Self::Changed(_) => "PullError",
+            Self::Fetch { error, .. } => error.reason(),
+            Self::Cache(error) => error.reason(),
+            Self::Compile { error, .. } => error.reason(),
+            Self::Unsupported(_) => "Unsupported",
+            Self::Settings(error) => error.reason(),
+            Self::Context { error, .. } => error.reason(),
+            Self::Field(_)
+            | Self::Match(_)
+            | Self::Immutable { .. }
+            | Self::Digest { .. }
+            | Self::Record(_)
+            | Self::NoAdmission
+            | Self::File(_) => "Invalid",
+            Self::Stopped(_) => "CompileError",
+        }
+    }
+}
+
+impl PrepareError {
+    /// Returns the failure of the revision.
+    #[must_use]
+    pub fn to_failure(&self) -> Failure {
+        Failure::new(self.reason(), self.to_string())
+    }
+
+    /// Returns whether the same version may work later, because the cause lies outside of it.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Fetch { error, .. } => error.is_passing(),
+            Self::Compile { error, .. } => error.is_passing(),
+            Self::Settings(SettingsError::Unanswered(error)) => {
+                matches!(error, EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)
+            }
+            Self::Context { error, .. } => may_be_readable(error),
+            // The next look at the folder finds the other version of a file that changed.
+            Self::Cache(_) | Self::Changed(_) | Self::Stopped(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Returns whether the objects may be readable later: permissions and kinds come and go without the policy.
+fn may_be_readable(error: &AskError) -> bool {
+    matches!(error, AskError::Trouble { trouble, .. } if !matches!(trouble, Trouble::ClusterScoped(_)))
+}
+
+/// Puts the field before an error of the compiler.
+pub(super) fn in_field(field: &str) -> impl FnOnce(CompileError) -> PrepareError {
+    let field = field.to_owned();
+    |error| PrepareError::Compile { field, error: error.into() }
+}
