@@ -23,6 +23,14 @@ pub struct FieldError {
     pub message: String,
 }
 
+impl FieldError {
+    /// An error about `field`, such as `spec.admission.rules[0].operations`.
+    #[must_use]
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+}
+
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.field, self.message)
