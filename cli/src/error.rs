@@ -5,6 +5,9 @@ use std::process::ExitCode;
 
 use kube::config::KubeconfigError;
 use proviso_core::PolicyId;
+use proviso_evaluation::documents::DocumentError;
+use proviso_evaluation::suite::{FilterError, SuiteError};
+use proviso_import::{ImportError, ImportErrors};
 
 /// A request to the API server, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,17 +79,21 @@ pub enum Error {
     #[error("{0}")]
     Server(#[from] crate::server::ServerError),
     #[error("{0}")]
-    Document(#[from] crate::documents::DocumentError),
+    Document(#[from] DocumentError),
     #[error("{0}")]
     Field(proviso_crds::validation::FieldError),
     #[error("{0}")]
-    Prepare(#[from] crate::evaluate::PrepareError),
+    Prepare(#[from] proviso_evaluation::PrepareError),
     #[error("{0}")]
-    Suite(#[from] crate::suite::SuiteError),
+    Patch(#[from] proviso_evaluation::PatchError),
     #[error("{0}")]
-    Filter(#[from] crate::suite::FilterError),
-    #[error("{0}")]
-    Import(#[from] crate::import::ImportErrors),
+    Suite(#[from] SuiteError),
+    #[error("--run: {0}")]
+    Filter(#[from] FilterError),
+    #[error("no case is chosen by --run {0:?}")]
+    NoCase(String),
+    #[error("{}", lines(.0))]
+    Import(#[from] ImportErrors),
     #[error("{0}")]
     Module(#[from] crate::module::ModuleError),
     #[error("{0}")]
@@ -189,8 +196,10 @@ impl Error {
             | Self::Document(_)
             | Self::Field(_)
             | Self::Prepare(_)
+            | Self::Patch(_)
             | Self::Suite(_)
             | Self::Filter(_)
+            | Self::NoCase(_)
             | Self::Import(_)
             | Self::File { .. }
             | Self::Module(_)
@@ -219,6 +228,17 @@ impl Missing {
         remedies.extend(self.show.map(|show| format!("`{program} {show} -A` shows all.")));
         (!remedies.is_empty()).then(|| remedies.join(" "))
     }
+}
+
+/// Returns the errors of an import, a line each, with the options that resolve them.
+fn lines(ImportErrors(errors): &ImportErrors) -> String {
+    let line = |error: &ImportError| match error {
+        ImportError::UnknownResource { kind, guess, .. } => {
+            format!("{error}: say it, such as --resource {kind}={guess}")
+        }
+        ImportError::Document(error) => error.to_string(),
+    };
+    errors.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn list<T: fmt::Display>(items: &[T]) -> String {
@@ -250,6 +270,7 @@ pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proviso_evaluation::documents::Place;
 
     #[test]
     fn what_is_missing_says_where_it_was_looked_for_and_what_is_near() {
@@ -270,6 +291,22 @@ mod tests {
             remedy,
             "Did you mean ns.team.labels? Not looked through, because you may not: list clusterpolicies.proviso.dev. \
              `proviso status -A` shows all."
+        );
+    }
+
+    #[test]
+    fn an_import_names_the_option_for_the_resource_of_a_custom_kind() {
+        let unknown = ImportError::UnknownResource {
+            place: Place { file: "a.yaml".into(), number: Some(2) },
+            field: "spec.match.kinds[0].kinds".to_owned(),
+            kind: "Widget".to_owned(),
+            guess: "widgets".to_owned(),
+        };
+        let error = Error::from(ImportErrors(vec![unknown]));
+        assert_eq!(
+            error.to_string(),
+            "a.yaml: document 2: spec.match.kinds[0].kinds: the resource of the kind Widget is not known here: say it, such \
+             as --resource Widget=widgets"
         );
     }
 

@@ -1,7 +1,8 @@
 //! A changed policy in a file: its whole manifest, or only its spec. Pure.
 
 use kube::core::GroupVersionKind;
-use proviso_crds::{GROUP, PolicySpec, VERSION, validation};
+use proviso_crds::{GROUP, VERSION};
+use proviso_evaluation::policy_spec;
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
@@ -39,7 +40,8 @@ pub fn read(file: &str, text: &str, policy: &PolicyObject) -> Result<Value, Mani
     } else {
         (Value::Object(document), "")
     };
-    check(&spec).map_err(|(field, message)| wrong(join(prefix, &field), message))?;
+    // Strictly: the API server would drop an unknown field, and nobody would notice.
+    policy_spec::read(prefix, &spec).map_err(|error| wrong(error.field, error.message))?;
     Ok(spec)
 }
 
@@ -78,54 +80,6 @@ fn check_whose(manifest: &Map<String, Value>, policy: &PolicyObject) -> Result<(
         (is, Some(wanted)) if is == wanted => Ok(()),
         (is, Some(wanted)) => Err(("metadata.namespace".to_owned(), format!("is {is}, and of {id} it is {wanted:?}"))),
         (is, None) => Err(("metadata.namespace".to_owned(), format!("is {is}, and {id} has none"))),
-    }
-}
-
-/// Field, without `spec`, and message of what is wrong: the API server would drop what it does not know, and say so to
-/// nobody.
-fn check(spec: &Value) -> Result<(), (String, String)> {
-    self::spec(spec).map(drop)
-}
-
-/// A spec, read and validated.
-///
-/// # Errors
-/// Field, without `spec`, and message of what is wrong.
-pub fn spec(spec: &Value) -> Result<PolicySpec, (String, String)> {
-    let mut unknown = Vec::new();
-    let mut track = serde_path_to_error::Track::new();
-    let tracked = serde_path_to_error::Deserializer::new(spec, &mut track);
-    let read = serde_ignored::deserialize(tracked, |path| unknown.push(path_text(&path)));
-    let read: PolicySpec = read.map_err(|error: serde_json::Error| {
-        let path = track.path().to_string();
-        (if path == "." { String::new() } else { path }, error.to_string())
-    })?;
-    if let Some(field) = unknown.pop() {
-        return Err((field, "is no field of a policy in this version of Proviso".to_owned()));
-    }
-    match validation::policy(&read).into_iter().next() {
-        None => Ok(read),
-        Some(error) => Err((error.field.trim_start_matches("spec").trim_start_matches('.').to_owned(), error.message)),
-    }
-}
-
-/// The path in the form `a.b[0].c`.
-fn path_text(path: &serde_ignored::Path<'_>) -> String {
-    use serde_ignored::Path;
-    match path {
-        Path::Root => String::new(),
-        Path::Seq { parent, index } => format!("{}[{index}]", path_text(parent)),
-        Path::Map { parent, key } => join(&path_text(parent), key),
-        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => path_text(parent),
-    }
-}
-
-fn join(prefix: &str, field: &str) -> String {
-    match (prefix, field) {
-        ("", "") => "the spec".to_owned(),
-        ("", field) => field.to_owned(),
-        (prefix, "") => prefix.to_owned(),
-        (prefix, field) => format!("{prefix}.{field}"),
     }
 }
 
@@ -216,6 +170,6 @@ mod tests {
         let (before, after) = (spec("team"), no_op(&spec("team")));
         assert_eq!(after["program"], json!({"cel": {"validations": []}}));
         assert_eq!((&after["admission"], &after["settings"]), (&before["admission"], &before["settings"]));
-        assert!(check(&after).is_ok());
+        assert!(policy_spec::read("spec", &after).is_ok());
     }
 }

@@ -4,11 +4,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use proviso_evaluation::documents;
+use proviso_import::{Imported, import};
+
 use super::print;
 use crate::arguments::Import;
-use crate::documents;
 use crate::error::Error;
-use crate::import::{Imported, import};
 
 pub fn run(arguments: &Import) -> Result<ExitCode, Error> {
     let mut all = Vec::new();

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use proviso_artifacts::{Module, ModuleReference, Wanted, create_atomically, rewrite_atomically};
+use proviso_evaluation::documents;
 
 use super::{Session, fetcher, in_form, print};
 use crate::arguments::{Annotate, DigestOf, Inspect, Pull, Push, Registries, Signatures, Verify};
-use crate::documents;
 use crate::error::Error;
 use crate::module::{self, Contents};
 use crate::render;

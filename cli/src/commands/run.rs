@@ -6,20 +6,18 @@ use std::process::ExitCode;
 use proviso_artifacts::Fetcher;
 use proviso_core::{PolicyId, Review};
 use proviso_crds::{PolicySpec, RegoDialect, WasmMode};
+use proviso_evaluation::documents::{self, DocumentError};
+use proviso_evaluation::review::{self, Request};
+use proviso_evaluation::{Answer, Evaluator, PolicyFile, PrepareError, namespaces};
 use serde_json::{Map, Value, json};
 
 use super::{Session, fetcher, in_form, print};
 use crate::arguments::Run;
 use crate::changes;
-use crate::documents::{self, DocumentError};
 use crate::error::Error;
-use crate::evaluate::{Evaluator, PrepareError};
-use crate::policy_file::{self, Answer, PolicyFile};
 use crate::render;
 use crate::report::verdict::VerdictReport;
-use crate::review::{self, Request};
 use crate::signatures;
-use crate::suite::patched;
 
 /// Makes a policy of a program alone: about everything, and free to change it.
 const EVERYTHING: &str = r#"{"mutating": true, "rules": [
@@ -35,8 +33,8 @@ pub async fn run(session: &Session<()>, arguments: &Run, namespace: Option<&str>
     }
     let name = name(&policy);
     let evaluator = Evaluator::new(fetcher);
-    let ready = policy.prepare(&evaluator, &cluster).await?;
-    let answer = ready.ask(&review, &policy_file::namespaces(&cluster)).await?;
+    let prepared = policy.prepare(&evaluator, &cluster).await?;
+    let answer = prepared.evaluate(&review, &namespaces(&cluster)).await?;
     let report = VerdictReport::new(name, &answer);
     let request = &value["request"];
     let difference = difference(&answer, if arguments.raw { request } else { &request["object"] })?;
@@ -184,6 +182,5 @@ fn difference(answer: &Answer, object: &Value) -> Result<String, Error> {
     if answer.verdict.patch.is_none() {
         return Ok(String::new());
     }
-    let patched = patched(answer, object).map_err(Error::Usage)?;
-    Ok(changes::diff(("the request", object), ("what the policy makes of it", &patched))?)
+    Ok(changes::diff(("the request", object), ("what the policy makes of it", &answer.patched(object)?))?)
 }

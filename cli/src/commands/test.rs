@@ -1,17 +1,17 @@
-//! `proviso test`: finds suites, runs them, and tells what came of them.
+//! `proviso test`: finds suites, runs them, and prints their reports.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
+use proviso_evaluation::Evaluator;
+use proviso_evaluation::suite::{self, Counts, Filter};
 use terminal_size::{Width, terminal_size_of};
 
 use super::{fetcher, print};
 use crate::arguments::{Test, TestForm};
 use crate::error::Error;
-use crate::evaluate::Evaluator;
 use crate::render;
-use crate::suite::{self, Counts, Filter, SuiteError};
 
 pub async fn run(arguments: &Test) -> Result<ExitCode, Error> {
     let filter = Filter::new(arguments.run.as_deref())?;
@@ -19,7 +19,7 @@ pub async fn run(arguments: &Test) -> Result<ExitCode, Error> {
     if let Some(text) = &arguments.run {
         suites.retain(|suite| suite.is_chosen(&filter));
         if suites.is_empty() {
-            return Err(SuiteError::NoCase(text.clone()).into());
+            return Err(Error::NoCase(text.clone()));
         }
     }
     let evaluator = Arc::new(Evaluator::new(fetcher(&arguments.registries)));

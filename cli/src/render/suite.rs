@@ -8,7 +8,7 @@ pub use tap::tap;
 
 use std::time::Duration;
 
-use crate::suite::{Counts, Outcome, SuiteReport, TestReport};
+use proviso_evaluation::suite::{Counts, Outcome, SuiteReport, TestReport};
 
 use super::text::paragraph;
 use super::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
@@ -96,7 +96,7 @@ fn time(duration: Duration) -> String {
 pub(super) mod tests {
     use super::*;
     use crate::render::tests::plain;
-    use crate::suite::CaseReport;
+    use proviso_evaluation::suite::CaseReport;
 
     pub fn report() -> SuiteReport {
         let duration = Duration::from_millis(12);

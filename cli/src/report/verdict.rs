@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use proviso_evaluation::Answer;
 use serde::Serialize;
 use serde_json::Value;
-
-use crate::policy_file::Answer;
 
 /// A verdict as `proviso run` tells it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::title;
-use crate::suite::{Counts, Outcome, SuiteReport};
+use proviso_evaluation::suite::{Counts, Outcome, SuiteReport};
 
 /// The whole document.
 #[must_use]

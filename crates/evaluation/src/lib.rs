@@ -1,0 +1,25 @@
+//! Evaluates policies without a cluster: as `proviso run` and `proviso test` do, and as audits and replays can.
+//!
+//! [`PolicyFile`] reads a policy from a manifest, an [`Evaluator`] compiles its program, and the [`PreparedPolicy`] answers
+//! reviews as a policy server would. [`review`] makes reviews of objects, [`suite`] runs test suites, [`gatekeeper`] reads
+//! `ConstraintTemplates` and their constraints.
+//!
+//! Files are read, and modules are fetched; nothing is printed. Errors name file and field.
+
+mod blocking;
+pub mod documents;
+mod error;
+mod evaluator;
+pub mod gatekeeper;
+mod inventory;
+mod modules;
+mod plural;
+mod policy_file;
+pub mod policy_spec;
+pub mod review;
+pub mod suite;
+
+pub use error::PrepareError;
+pub use evaluator::Evaluator;
+pub use plural::plural;
+pub use policy_file::{Answer, PatchError, PolicyFile, PreparedPolicy, namespaces};

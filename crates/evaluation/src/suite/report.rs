@@ -1,0 +1,143 @@
+//! The results of suites. `proviso test -o json` prints these types, so their shape is an interface.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+/// The result of a suite.
+#[derive(Debug, Serialize)]
+pub struct SuiteReport {
+    pub file: PathBuf,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    pub tests: Vec<TestReport>,
+    #[serde(rename = "seconds", serialize_with = "seconds")]
+    pub duration: Duration,
+}
+
+/// The result of a test, and of each of its cases.
+#[derive(Debug, Serialize)]
+pub struct TestReport {
+    pub name: String,
+    /// The outcome of the test as a whole: [`Outcome::OfCases`], unless the test failed before its first case or was skipped.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cases: Vec<CaseReport>,
+    #[serde(rename = "seconds", serialize_with = "seconds")]
+    pub duration: Duration,
+}
+
+/// The result of a case.
+#[derive(Debug, Serialize)]
+pub struct CaseReport {
+    pub name: String,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    #[serde(rename = "seconds", serialize_with = "seconds")]
+    pub duration: Duration,
+}
+
+/// The outcome of a test or of a case.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", content = "message", rename_all = "camelCase")]
+pub enum Outcome {
+    Passed,
+    /// The policy did not answer as expected: the differences, a line each.
+    Failed(String),
+    /// The test could not be run: the error.
+    Error(String),
+    Skipped,
+    /// The cases of the test have the outcomes.
+    #[serde(rename = "cases")]
+    OfCases,
+}
+
+/// The number of results by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    pub passed: usize,
+    pub failed: usize,
+    pub errors: usize,
+    pub skipped: usize,
+}
+
+fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
+}
+
+impl TestReport {
+    /// Runs a test, or skips it if it is not chosen. `cases` prepares the test and runs its cases; its error is the outcome
+    /// of a test that could not be prepared.
+    pub(super) async fn of(
+        name: &str,
+        is_chosen: bool,
+        cases: impl Future<Output = Result<Vec<CaseReport>, Outcome>>,
+    ) -> Self {
+        let start = Instant::now();
+        let (outcome, cases) = if is_chosen {
+            cases.await.map_or_else(|outcome| (outcome, Vec::new()), |cases| (Outcome::OfCases, cases))
+        } else {
+            (Outcome::Skipped, Vec::new())
+        };
+        Self { name: name.to_owned(), outcome, cases, duration: start.elapsed() }
+    }
+
+    /// Returns name, outcome and duration of each case; and of the test itself, with an empty name, if it has an outcome of
+    /// its own.
+    pub fn results(&self) -> impl Iterator<Item = (&str, &Outcome, Duration)> {
+        let own = (self.outcome != Outcome::OfCases).then_some(("", &self.outcome, self.duration));
+        own.into_iter().chain(self.cases.iter().map(|case| (case.name.as_str(), &case.outcome, case.duration)))
+    }
+}
+
+impl CaseReport {
+    /// Runs a case, or skips it if it is not chosen.
+    pub(super) async fn of(
+        name: &str,
+        is_chosen: bool,
+        outcome: impl Future<Output = Result<Outcome, String>>,
+    ) -> Self {
+        let start = Instant::now();
+        let outcome = if is_chosen { outcome.await.unwrap_or_else(Outcome::Error) } else { Outcome::Skipped };
+        Self { name: name.to_owned(), outcome, duration: start.elapsed() }
+    }
+}
+
+impl SuiteReport {
+    /// Counts the results of the suite.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for (_, outcome, _) in self.tests.iter().flat_map(TestReport::results) {
+            match outcome {
+                Outcome::Passed => counts.passed += 1,
+                Outcome::Failed(_) => counts.failed += 1,
+                Outcome::Error(_) => counts.errors += 1,
+                Outcome::Skipped => counts.skipped += 1,
+                Outcome::OfCases => {}
+            }
+        }
+        counts
+    }
+}
+
+impl Counts {
+    /// Returns the number of all results.
+    #[must_use]
+    pub fn total(self) -> usize {
+        self.passed + self.failed + self.errors + self.skipped
+    }
+
+    /// Counts the results of several suites.
+    #[must_use]
+    pub fn of(suites: &[SuiteReport]) -> Self {
+        suites.iter().map(SuiteReport::counts).fold(Self::default(), |sum, it| Self {
+            passed: sum.passed + it.passed,
+            failed: sum.failed + it.failed,
+            errors: sum.errors + it.errors,
+            skipped: sum.skipped + it.skipped,
+        })
+    }
+}

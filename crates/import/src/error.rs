@@ -1,0 +1,35 @@
+//! The errors of an import.
+
+use std::fmt;
+
+use proviso_evaluation::documents::{DocumentError, Place};
+
+/// All errors of an import, one a line.
+#[derive(Debug, Default)]
+pub struct ImportErrors(pub Vec<ImportError>);
+
+/// Why a document cannot be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// A field is invalid, or has no equivalent.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    /// A constraint names a custom kind, whose resource the caller must give: see [`crate::import`].
+    #[error("{place}: {field}: the resource of the kind {kind} is not known here")]
+    UnknownResource {
+        place: Place,
+        field: String,
+        kind: String,
+        /// The resource by the rule that kinds of Kubernetes follow; it may be wrong.
+        guess: String,
+    },
+}
+
+impl fmt::Display for ImportErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errors: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&errors.join("\n"))
+    }
+}
+
+impl std::error::Error for ImportErrors {}
