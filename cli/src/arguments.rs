@@ -1,8 +1,11 @@
 //! The arguments. Nothing else reads the environment, but the client for KUBECONFIG and the terminal for its colours.
 
+mod connection;
+mod duration;
 mod experiment;
 mod modules;
 mod new;
+mod output;
 mod policies;
 mod server;
 mod signatures;
@@ -11,16 +14,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
+pub use connection::Connection;
 pub use experiment::{Commit, Create, Experiment, Experiments, Start, Status as ExperimentStatus};
 pub use modules::{Annotate, DigestOf, Inspect, Pull, Push, Verify};
 pub use new::{Language, New};
+pub use output::{Form, Output};
 pub use policies::{Import, Registries, Run, Test, TestForm};
 pub use server::Server;
 pub use signatures::Signatures;
 
+use self::duration::duration;
 use crate::policy_ref::PolicyRef;
 
 /// Where policies stand, what they were, the way back, and what they may become.
@@ -37,8 +43,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// How a person calls this program, so that it works with the same server again: what was said of it on the command
-    /// line comes first, as variables. The matches are those of these arguments.
+    /// Returns the command that calls this program with the same server again: options of the command line that name the
+    /// server come first, as variables. `matches` are the matches of these arguments.
     #[must_use]
     pub fn called(&self, matches: &ArgMatches, program: &'static str) -> &'static str {
         let (Command::Experiment(Experiments { server, .. }), Some((_, matches))) =
@@ -52,27 +58,6 @@ impl Arguments {
         // It lives as long as the program.
         if said.is_empty() { program } else { server::with_variables(&said, program).leak() }
     }
-}
-
-/// Which cluster, as whom, and where in it.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Cluster")]
-pub struct Connection {
-    /// Kubeconfig file; without it KUBECONFIG, ~/.kube/config, or the service account of the pod
-    #[arg(long, global = true, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-
-    /// Context of the kubeconfig; without it the current one
-    #[arg(long, global = true, value_name = "NAME")]
-    pub context: Option<String>,
-
-    /// Namespace of the policy; without it that of the context
-    #[arg(long, short, global = true, value_name = "NAME")]
-    pub namespace: Option<String>,
-
-    /// Namespace of the operator, where the revisions are
-    #[arg(long, global = true, value_name = "NAME", env = "PROVISO_NAMESPACE", default_value = "proviso-system")]
-    pub proviso_namespace: String,
 }
 
 /// What to do.
@@ -194,27 +179,6 @@ pub struct Rollback {
     pub timeout: Duration,
 }
 
-/// How results look.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct Output {
-    /// Form of the output; json and yaml keep their shape
-    #[arg(long, short, value_name = "FORM", default_value = "table")]
-    pub output: Form,
-}
-
-/// A form of output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Form {
-    /// For people
-    Table,
-    /// For people, with more columns
-    Wide,
-    /// For programs
-    Json,
-    /// For programs
-    Yaml,
-}
-
 /// The arguments of this program, by the name it goes by.
 #[must_use]
 pub fn command(program: &'static str) -> clap::Command {
@@ -243,11 +207,6 @@ Names of an experiment:
 fn generation(text: &str) -> Result<i64, String> {
     let number: Option<i64> = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| "is no generation: a number from 1, as `revisions list` shows it".to_owned())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let signed: jiff::SignedDuration = text.parse().map_err(|_| "is no duration such as 90s or 5m".to_owned())?;
-    Duration::try_from(signed).map_err(|_| "is negative".to_owned())
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! The cluster: everything that is asked of the API server, with errors that name what was asked.
+//! The cluster: all requests to the API server, with errors that name the request.
 
+mod action;
 mod connect;
 mod experiments;
-mod kinds;
+mod scope;
 mod watch;
+mod watched;
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -15,54 +17,51 @@ use proviso_crds::PolicyRevision;
 use proviso_crds::names::{POLICY_LABEL, ROLLBACK_TO};
 use serde_json::json;
 
-use crate::error::{Access, Error, Missing, root_cause};
-use crate::objects::{ObjectError, PolicyObject, RevisionObject};
+use crate::access::Access;
+use crate::error::{Error, Missing, root_cause};
+use crate::found::{Found, Omitted};
+use crate::kinds::Pair;
+use crate::objects::{PolicyObject, RevisionObject};
 use crate::policy_ref::PolicyRef;
-use crate::report::Unseen;
 
-pub use experiments::Action;
-pub use kinds::Pair;
-pub use watch::{Scope, Watched};
+pub use action::Action;
+pub use scope::Scope;
+pub use watched::Watched;
 
 const REVISIONS: &str = "policyrevisions.proviso.dev";
 /// Where Events of objects without a namespace are.
 const EVENTS_OF_CLUSTER: &str = "default";
-/// How alike a name must be to be suggested, from 0 to 1.
+/// The similarity from which a name is suggested, from 0 to 1.
 const LIKENESS: f32 = 0.6;
 
-/// A cluster, and the place in it that a person works in.
+/// A cluster, and the namespace that a person works in.
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    /// Sends nothing twice: what is asked for may have been done though the answer says that it was not.
+    /// A client without retries: an action may have succeeded although its response is an error.
     once: Client,
-    /// Its address, for messages.
+    /// The address of the API server, for messages.
     server: String,
     namespace: String,
-    /// Whether the person named the namespace, and not only the kubeconfig.
+    /// The user named the namespace, and not only the kubeconfig.
     is_namespace_given: bool,
     proviso_namespace: String,
 }
 
-/// What was found, and what may be missing from it.
-#[derive(Debug)]
-pub struct Found<T> {
-    pub items: Vec<T>,
-    pub unseen: Vec<Unseen>,
-}
-
 impl Cluster {
+    /// Returns the namespace of names that have none.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
+    /// Returns the namespace of the operator and of the revisions.
     #[must_use]
     pub fn proviso_namespace(&self) -> &str {
         &self.proviso_namespace
     }
 
-    /// The policy or the experiment that a person means.
+    /// Finds the policy or the experiment that a person names.
     ///
     /// # Errors
     /// When there is none, or there are two.
@@ -86,9 +85,9 @@ impl Cluster {
         }
     }
 
-    /// Says that there is no such object, and which there are.
+    /// Returns the error that there is no such object, with similar names.
     async fn missing<T: Pair>(&self, name: &str, candidates: Vec<PolicyId>) -> Result<Error, Error> {
-        // Most often it is the namespace that was forgotten.
+        // Most often the user forgot the namespace.
         let mut unseen = Vec::new();
         let mut ids = Vec::new();
         for is_namespaced in [false, true] {
@@ -107,10 +106,10 @@ impl Cluster {
         Ok(Error::Missing(Missing { kinds: T::KINDS, show: Some(T::SHOW), candidates, near, unseen }))
     }
 
-    /// A policy or an experiment, if there is one of this id.
+    /// Returns the policy or the experiment of this id; `None` if there is none.
     ///
     /// # Errors
-    /// When the API server does not say.
+    /// When the request fails, or the object is invalid.
     pub async fn get<T: Pair>(&self, id: &PolicyId) -> Result<Option<T>, Error> {
         let access = T::access("get", id);
         let object = self.api_of::<T>(id).get_opt(id.name()).await.map_err(|error| self.error(error, access))?;
@@ -118,10 +117,10 @@ impl Cluster {
         object.map_err(|error| Error::Malformed { what: id.to_string(), error })
     }
 
-    /// All of the kind without namespaces, and those of the other in the namespace or in all.
+    /// Returns all cluster-scoped objects of a pair, and the namespaced ones of the namespace or of all namespaces.
     ///
     /// # Errors
-    /// When the API server does not answer, or one may see neither kind.
+    /// When a request fails, or the user may read neither kind.
     pub async fn all<T: Pair>(&self, of_all_namespaces: bool) -> Result<Found<T>, Error> {
         let namespace = (!of_all_namespaces).then_some(self.namespace.as_str());
         let mut found = Found { items: Vec::new(), unseen: Vec::new() };
@@ -131,37 +130,37 @@ impl Cluster {
             match self.list::<T>(is_namespaced, namespace).await {
                 Ok(objects) => found.read(&objects, T::read),
                 Err(error @ Error::Forbidden { .. }) => {
-                    found.unseen.push(Unseen::forbidden(what, &error));
+                    found.unseen.push(Omitted::forbidden(what, &error));
                     refused.push(error);
                 }
                 Err(error) => return Err(error),
             }
         }
-        // Who sees neither kind has not been told anything.
+        // Without either kind the answer would be empty, and not an error.
         if refused.len() == 2 { Err(refused.swap_remove(1)) } else { Ok(found) }
     }
 
-    /// All in the namespace of this one, or all of the cluster.
+    /// Returns all objects in the namespace of `id`, or all cluster-scoped objects.
     ///
     /// # Errors
-    /// When the API server does not answer, or one may not see them.
+    /// When the request fails, such as without permission.
     pub async fn beside<T: Pair>(&self, id: &PolicyId) -> Result<Found<T>, Error> {
         let mut found = Found { items: Vec::new(), unseen: Vec::new() };
         found.read(&self.list::<T>(id.namespace().is_some(), id.namespace()).await?, T::read);
         Ok(found)
     }
 
-    /// `namespace`: none for all.
+    /// `namespace`: `None` for all namespaces.
     async fn list<T: Pair>(&self, is_namespaced: bool, namespace: Option<&str>) -> Result<Vec<DynamicObject>, Error> {
         let access = T::access_to_many("list", is_namespaced, namespace);
         let api = self.api::<T>(is_namespaced, namespace);
         Ok(api.list(&ListParams::default()).await.map_err(|error| self.error(error, access))?.items)
     }
 
-    /// The revisions that are kept of a policy, the newest first.
+    /// Returns the revisions that are kept of a policy, the newest first.
     ///
     /// # Errors
-    /// When the API server does not answer, or one may not see them.
+    /// When the request fails, such as without permission.
     pub async fn revisions(&self, policy: &PolicyObject) -> Result<Found<RevisionObject>, Error> {
         let namespace = Some(self.proviso_namespace.clone());
         let access = Access { verb: "list", resource: REVISIONS, subresource: None, namespace };
@@ -171,16 +170,16 @@ impl Cluster {
         let objects = api.list(&of_policy).await.map_err(|error| self.error(error, access))?.items;
         let mut found = Found { items: Vec::new(), unseen: Vec::new() };
         found.read(&objects, RevisionObject::read);
-        // A label says anything.
+        // Anybody may set the label.
         found.items.retain(|revision| revision.policy_uid == policy.uid);
         found.items.sort_by_key(|revision| std::cmp::Reverse(revision.generation));
         Ok(found)
     }
 
-    /// The Events of a policy, in the order of the API server.
+    /// Returns the Events of a policy, in the order of the API server.
     ///
     /// # Errors
-    /// When the API server does not answer, or one may not see them.
+    /// When the request fails, such as without permission.
     pub async fn events(&self, policy: &PolicyObject) -> Result<Vec<Event>, Error> {
         let namespace = policy.id.namespace().unwrap_or(EVENTS_OF_CLUSTER);
         let namespace_of_events = Some(namespace.to_owned());
@@ -190,13 +189,13 @@ impl Cluster {
         Ok(api.list(&of_policy).await.map_err(|error| self.error(error, access))?.items)
     }
 
-    /// Asks the operator to make a policy what it was.
+    /// Requests a rollback of the policy from the operator.
     ///
     /// # Errors
-    /// When the API server does not take it.
+    /// When the request fails.
     pub async fn ask_for_rollback(&self, policy: &PolicyObject, generation: i64) -> Result<(), Error> {
         let access = PolicyObject::access("patch", &policy.id);
-        // With its uid: another policy of the same name is not meant.
+        // With the uid, so that a later policy of the same name is not changed.
         let annotation = json!({ROLLBACK_TO: generation.to_string()});
         let patch = Patch::Merge(json!({"metadata": {"uid": policy.uid, "annotations": annotation}}));
         let patched =
@@ -208,7 +207,7 @@ impl Cluster {
         self.api::<T>(id.namespace().is_some(), id.namespace())
     }
 
-    /// `namespace`: none for all.
+    /// `namespace`: `None` for all namespaces.
     fn api<T: Pair>(&self, is_namespaced: bool, namespace: Option<&str>) -> Api<DynamicObject> {
         let (client, resource) = (self.client.clone(), T::resource(is_namespaced));
         match namespace.filter(|_| is_namespaced) {
@@ -238,25 +237,11 @@ impl Cluster {
     }
 }
 
-impl<T> Found<T> {
-    fn read<'a>(
-        &mut self,
-        objects: impl IntoIterator<Item = &'a DynamicObject>,
-        read: impl Fn(&DynamicObject) -> Result<T, ObjectError>,
-    ) {
-        for object in objects {
-            match read(object) {
-                Ok(item) => self.items.push(item),
-                Err(error) => self.unseen.push(Unseen::malformed(&name(object), &error)),
-            }
-        }
-    }
-}
-
-/// What a person may mean, seen from a namespace; `is_given`: the person has named that, and not only the kubeconfig.
+/// Returns the objects that a person may mean, seen from a namespace. `is_given`: the user named the namespace, and not only
+/// the kubeconfig.
 ///
 /// # Errors
-/// When the namespace is none, or another than an id's.
+/// When the namespace is invalid, or an id has another one.
 pub fn candidates(reference: &PolicyRef, namespace: &str, is_given: bool) -> Result<Vec<PolicyId>, Error> {
     if let PolicyRef::Id(id) = reference
         && let Some(of) = id.namespace().filter(|it| is_given && *it != namespace)
@@ -266,7 +251,7 @@ pub fn candidates(reference: &PolicyRef, namespace: &str, is_given: bool) -> Res
     reference.candidates(namespace).map_err(|error| Error::Usage(format!("--namespace: {error}")))
 }
 
-/// Those with a name like this.
+/// Returns the ids with a similar name, at most 3.
 #[must_use]
 pub fn near(name: &str, ids: &[PolicyId]) -> Vec<PolicyId> {
     let names: Vec<_> = ids.iter().map(PolicyId::name).collect();
@@ -276,28 +261,4 @@ pub fn near(name: &str, ids: &[PolicyId]) -> Vec<PolicyId> {
 
 fn id(object: &DynamicObject) -> Option<PolicyId> {
     PolicyId::new(object.namespace().as_deref(), &object.name_any()).ok()
-}
-
-/// For messages.
-fn name(object: &DynamicObject) -> String {
-    let name = object.name_any();
-    object.namespace().map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_object_that_makes_no_sense_does_not_hide_the_others() {
-        let object = |name: &str, phase: &str| {
-            let object =
-                json!({"metadata": {"name": name, "namespace": "team"}, "spec": {}, "status": {"phase": phase}});
-            serde_json::from_value(object).unwrap()
-        };
-        let mut found = Found { items: Vec::new(), unseen: Vec::new() };
-        found.read(&[object("a", "Sleeping"), object("b", "Active")], PolicyObject::read);
-        assert_eq!(found.items.iter().map(|policy| policy.id.as_str()).collect::<Vec<_>>(), ["ns.team.b"]);
-        assert_eq!((found.unseen[0].what.as_str(), found.unseen[0].reason), ("team/a", "Malformed"));
-    }
 }

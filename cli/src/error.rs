@@ -1,4 +1,4 @@
-//! What can go wrong, and what a person does about it.
+//! The errors of commands, their remedies and exit codes.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -9,41 +9,10 @@ use proviso_evaluation::documents::DocumentError;
 use proviso_evaluation::suite::{FilterError, SuiteError};
 use proviso_import::{ImportError, ImportErrors};
 
-/// A request to the API server, for messages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Access {
-    pub verb: &'static str,
-    /// Such as `policies.proviso.dev`.
-    pub resource: &'static str,
-    /// Such as `start`.
-    pub subresource: Option<&'static str>,
-    pub namespace: Option<String>,
-}
+use crate::access::Access;
+use crate::server::error::ServerError;
 
-impl fmt::Display for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.verb, self.resource)?;
-        if let Some(subresource) = self.subresource {
-            write!(f, "/{subresource}")?;
-        }
-        match &self.namespace {
-            Some(namespace) => write!(f, " in the namespace {namespace}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Access {
-    /// The command that tells whether one may.
-    #[must_use]
-    pub fn can_i(&self) -> String {
-        let place = self.namespace.as_ref().map_or_else(|| " -A".to_owned(), |namespace| format!(" -n {namespace}"));
-        let part = self.subresource.map_or_else(String::new, |it| format!(" --subresource={it}"));
-        format!("kubectl auth can-i {} {}{part}{place}", self.verb, self.resource)
-    }
-}
-
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("there is no kubeconfig, and this is no pod: {0}")]
@@ -71,13 +40,13 @@ pub enum Error {
     #[error("{policy} has no revision of generation {generation}")]
     NoRevision { policy: PolicyId, generation: i64, kept: Vec<i64> },
     #[error("{0}")]
-    Rollback(#[from] crate::rollback::PlanError),
+    Rollback(#[from] crate::rollback::error::PlanError),
     #[error("{0}")]
     Manifest(#[from] crate::manifest::ManifestError),
     #[error("{0}")]
-    Experiment(#[from] crate::experiment::ExperimentError),
+    Experiment(#[from] crate::experiment::error::ExperimentError),
     #[error("{0}")]
-    Server(#[from] crate::server::ServerError),
+    Server(#[from] ServerError),
     #[error("{0}")]
     Document(#[from] DocumentError),
     #[error("{0}")]
@@ -119,15 +88,15 @@ pub enum Error {
 /// A policy or an experiment that was not found.
 #[derive(Debug)]
 pub struct Missing {
-    /// The kinds with and without a namespace.
+    /// The namespaced and the cluster-scoped kind.
     pub kinds: [&'static str; 2],
-    /// What shows all of them, if anything does.
+    /// The command that shows all of them; `None` if there is none.
     pub show: Option<&'static str>,
-    /// Where it was looked for.
+    /// The ids that were looked for.
     pub candidates: Vec<PolicyId>,
-    /// Those with a similar name.
+    /// Objects with a similar name.
     pub near: Vec<PolicyId>,
-    /// What could not be looked through.
+    /// Requests that were forbidden.
     pub unseen: Vec<Access>,
 }
 
@@ -142,7 +111,7 @@ impl fmt::Display for Missing {
 }
 
 impl Error {
-    /// What to do about it.
+    /// Returns what a person can do about the error. `program` is the name by which the person calls this program.
     #[must_use]
     pub fn remedy(&self, program: &str) -> Option<String> {
         Some(match self {
@@ -169,29 +138,29 @@ impl Error {
             Self::Rollback(error) => error.remedy(program)?,
             Self::Experiment(error) => error.remedy(program)?,
             Self::Server(error) => error.remedy()?.to_owned(),
-            // They say it themselves.
+            // The message of the error names the remedy.
             _ => return None,
         })
     }
 
-    /// About a file that cannot be written.
+    /// An error about a file that cannot be read or written.
     #[must_use]
     pub fn file(file: &std::path::Path, error: std::io::Error) -> Self {
         Self::File { file: file.to_owned(), error }
     }
 
-    /// Whether nobody knows what became of the request.
+    /// Returns whether the request may have succeeded.
     #[must_use]
     pub fn is_unanswered(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Server(crate::server::ServerError::Unreachable { .. }))
+        matches!(self, Self::Unreachable { .. } | Self::Server(ServerError::Unreachable { .. }))
     }
 
-    /// What the program ends with.
+    /// Returns the exit code of the program.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Fetch(error) if matches!(**error, proviso_artifacts::FetchError::Unverified(_)) => ExitCode::FAILURE,
-            // 1 is for what a test, a policy or a comparison says.
+            // 1 is the result of a test, a policy or a comparison.
             Self::Usage(_)
             | Self::Document(_)
             | Self::Field(_)
@@ -206,7 +175,7 @@ impl Error {
             | Self::Reference(_)
             | Self::Fetch(_)
             | Self::Push(_) => ExitCode::from(2),
-            // Whoever reads the output has read enough.
+            // The reader of the output has closed it.
             Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             _ => ExitCode::FAILURE,
         }
@@ -257,7 +226,7 @@ impl From<proviso_artifacts::PushError> for Error {
     }
 }
 
-/// The innermost cause: what went wrong, without who noticed.
+/// Returns the innermost cause of an error.
 #[must_use]
 pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
@@ -273,7 +242,7 @@ mod tests {
     use proviso_evaluation::documents::Place;
 
     #[test]
-    fn what_is_missing_says_where_it_was_looked_for_and_what_is_near() {
+    fn a_missing_object_is_reported_with_similar_names() {
         let (own, cluster) = (PolicyId::namespaced("team", "lables").unwrap(), PolicyId::cluster("lables").unwrap());
         let near = vec![PolicyId::namespaced("team", "labels").unwrap()];
         let unseen =
@@ -311,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_right_is_named_with_the_command_that_checks_it() {
+    fn a_missing_permission_is_reported_with_the_command_that_checks_it() {
         let namespace = Some("proviso-system".to_owned());
         let access = Access { verb: "list", resource: "policyrevisions.proviso.dev", subresource: None, namespace };
         let error = Error::Forbidden { access, cause: "User \"u\" cannot".to_owned() };
@@ -319,15 +288,5 @@ mod tests {
         let remedy = error.remedy("proviso").unwrap();
         assert!(remedy.starts_with("The API server says: User \"u\" cannot."), "{remedy}");
         assert!(remedy.contains("kubectl auth can-i list policyrevisions.proviso.dev -n proviso-system"), "{remedy}");
-    }
-
-    #[test]
-    fn the_right_to_a_subresource_is_checked_as_kubectl_wants_it() {
-        let namespace = Some("team".to_owned());
-        let resource = "policyexperiments.actions.proviso.dev";
-        let access = Access { verb: "create", resource, subresource: Some("commit"), namespace };
-        assert_eq!(access.to_string(), "create policyexperiments.actions.proviso.dev/commit in the namespace team");
-        let command = "kubectl auth can-i create policyexperiments.actions.proviso.dev --subresource=commit -n team";
-        assert_eq!(access.can_i(), command);
     }
 }

@@ -1,95 +1,24 @@
-//! What may be done to an experiment, and how far its preview is. Pure; the operator does the work.
+//! Checks a commit of an experiment, and follows its preview. Pure; the operator does the work.
 
-use proviso_core::PolicyId;
+pub mod error;
+
 use proviso_crds::{ConditionType, PreviewState};
 
+use self::error::ExperimentError;
 use crate::objects::{ExperimentObject, PolicyObject};
 use crate::report::{ExperimentReport, Problem};
 
-/// Why something was not done to an experiment.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ExperimentError {
-    #[error("{experiment} was not {}: this cluster does not serve actions.proviso.dev/v1alpha1{}", done(action), because(cause.as_ref()))]
-    NoActions { experiment: PolicyId, action: &'static str, cause: Option<String> },
-    #[error("{experiment} was not {}: {cause}", done(action))]
-    Changed { experiment: PolicyId, action: &'static str, cause: String },
-    #[error("{experiment} was not {}: {cause}", done(action))]
-    Refused { experiment: PolicyId, action: &'static str, cause: String },
-    #[error("{what} is another version: its etag is {is}, not {wanted}")]
-    Etag { experiment: PolicyId, what: PolicyId, is: String, wanted: String },
-    #[error("{experiment} is an experiment of {policy}, which is not there")]
-    NoPolicy { experiment: PolicyId, policy: PolicyId },
-    #[error("{object} is being deleted")]
-    Deleted { object: PolicyId },
-}
-
-fn done(action: &str) -> &'static str {
-    match action {
-        "start" => "started",
-        "stop" => "stopped",
-        "delete" => "deleted",
-        _ => "committed",
-    }
-}
-
-fn because(cause: Option<&String>) -> String {
-    cause.map_or_else(String::new, |cause| format!(" now: {cause}"))
-}
-
-impl ExperimentError {
-    /// What to do about it.
-    #[must_use]
-    pub fn remedy(&self, program: &str) -> Option<String> {
-        Some(match self {
-            Self::NoActions { experiment, action, .. } => {
-                let whole = "The operator serves it, unless the chart's `operator.aggregatedApi` is false: `kubectl get \
-                             apiservice v1alpha1.actions.proviso.dev` says where it stands.";
-                format!("{whole} {}", without_actions(experiment, action, program))
-            }
-            Self::Changed { experiment, .. } | Self::Etag { experiment, .. } => {
-                format!("See what it is now: {program} experiment diff {experiment}.")
-            }
-            Self::NoPolicy { experiment, .. } => {
-                format!("Create the policy, or delete the experiment: {program} experiment delete {experiment}.")
-            }
-            Self::Refused { .. } | Self::Deleted { .. } => return None,
-        })
-    }
-}
-
-/// How the same is done with the objects alone.
-fn without_actions(experiment: &PolicyId, action: &str, program: &str) -> String {
-    let object = match experiment.namespace() {
-        Some(namespace) => format!("policyexperiment {} -n {namespace}", experiment.name()),
-        None => format!("clusterpolicyexperiment {}", experiment.name()),
-    };
-    let patch = |auto_start: bool| {
-        format!("kubectl patch {object} --type merge -p '{{\"spec\":{{\"autoStart\":{auto_start}}}}}'")
-    };
-    match action {
-        "start" => format!("Without it, `autoStart: true` in the experiment's spec starts it: {}", patch(true)),
-        "stop" => format!(
-            "Without it, `autoStart: false` stops an experiment that started by itself: {}; another one is deleted: \
-             {program} experiment delete {experiment}",
-            patch(false)
-        ),
-        _ => "Without it, put the experiment's spec.policy into the policy's spec, apply the policy, and delete the \
-              experiment."
-            .to_owned(),
-    }
-}
-
-/// What a commit is about to do, checked.
+/// The versions of the experiment and the policy that a commit names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommitPlan {
     pub etag: String,
     pub parent_etag: String,
 }
 
-/// The versions that a commit names: those that were read, and no others if a person named some.
+/// Plans a commit of the versions that were read. `etag` and `parent_etag` are the versions that the user named.
 ///
 /// # Errors
-/// When they are others, or one is being deleted.
+/// When the user named other versions, or an object is being deleted.
 pub fn plan_commit(
     experiment: &ExperimentObject,
     policy: &PolicyObject,
@@ -118,20 +47,20 @@ fn is_same_etag(is: &str, wanted: &str) -> bool {
     is == wanted || is.trim_matches('"') == wanted
 }
 
-/// How far a preview is that was started.
+/// The progress of a preview.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     Waiting(String),
-    /// It does not get on by itself.
+    /// The preview needs a person.
     Stuck(Problem),
-    /// On every replica.
+    /// Every replica previews the experiment.
     Previewing,
-    /// Somebody stopped or changed it.
+    /// Somebody stopped or changed the experiment.
     Stopped,
     Gone,
 }
 
-/// Looks at the experiment of this uid, in the version that was started.
+/// Returns the progress of the experiment of this uid, in the version that was started.
 #[must_use]
 pub fn progress(uid: &str, generation: i64, now: Option<&ExperimentObject>) -> Progress {
     let Some(experiment) = now.filter(|experiment| experiment.uid == uid) else { return Progress::Gone };
@@ -155,7 +84,7 @@ pub fn progress(uid: &str, generation: i64, now: Option<&ExperimentObject>) -> P
 }
 
 impl Progress {
-    /// For people.
+    /// Returns the progress in words.
     #[must_use]
     pub fn in_words(&self) -> String {
         match self {
@@ -195,21 +124,6 @@ mod tests {
         policy.is_being_deleted = true;
         let error = plan_commit(&experiment, &policy, None, None).unwrap_err();
         assert_eq!(error.to_string(), "ns.team.labels is being deleted");
-    }
-
-    #[test]
-    fn without_the_api_there_is_another_way() {
-        let experiment = experiment(1, &Value::Null).id;
-        let error = |action, cause| ExperimentError::NoActions { experiment: experiment.clone(), action, cause };
-        let start = error("start", None);
-        let told = "ns.team.stricter was not started: this cluster does not serve actions.proviso.dev/v1alpha1";
-        assert_eq!(start.to_string(), told);
-        let patch = "kubectl patch policyexperiment stricter -n team --type merge -p '{\"spec\":{\"autoStart\":true}}'";
-        assert!(start.remedy("proviso").unwrap().ends_with(patch), "{start:?}");
-        let stop = error("stop", Some("service unavailable".to_owned()));
-        assert!(stop.to_string().ends_with("v1alpha1 now: service unavailable"), "{stop}");
-        assert!(stop.remedy("proviso").unwrap().contains("proviso experiment delete ns.team.stricter"), "{stop:?}");
-        assert!(error("commit", None).remedy("proviso").unwrap().contains("apply the policy, and delete"));
     }
 
     fn at(status: &Value) -> Progress {

@@ -1,16 +1,19 @@
-//! `proviso`, also as `kubectl proviso`: where policies stand, what they were, the way back, and what they may become; and,
-//! without a cluster, what they say, how they are tested and imported, and how modules come and go.
+//! `proviso`, also as `kubectl proviso`: shows and changes policies, revisions and experiments of a cluster or a server with
+//! the REST API; and, without either, runs, tests and imports policies, and reads and writes modules.
 //!
-//! `commands` read from the `cluster`, make a `report` (pure), and print it in words by `render` (pure), or as it is. Those
-//! about experiments read from their `home`, which may also be a `server` with the REST API.
+//! A command reads objects from the `cluster` or the `backend`, makes a `report` (pure), and prints it as text by `render`
+//! (pure), or as JSON or YAML. The crate `proviso-evaluation` evaluates policies, and `proviso-import` imports them.
 
+mod access;
 mod arguments;
+mod backend;
 mod changes;
 mod cluster;
 mod commands;
 mod error;
 mod experiment;
-mod home;
+mod found;
+mod kinds;
 mod manifest;
 mod module;
 mod objects;
@@ -21,6 +24,7 @@ mod rollback;
 mod scaffold;
 mod server;
 mod signatures;
+mod terminal;
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -28,13 +32,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
-use terminal_size::{Width, terminal_size_of};
 
 use arguments::{Arguments, Command, Experiments};
+use backend::Backend;
 use cluster::Cluster;
 use commands::Session;
 use error::Error;
-use home::Home;
 
 /// The whole program, under the name by which a person calls it: `kubectl proviso` if its file is called `kubectl-proviso`.
 #[must_use]
@@ -44,7 +47,7 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let program = arguments.called(&matches, program);
     run(&arguments, program).unwrap_or_else(|error| {
-        complain(&error, program);
+        terminal::complain(&error, program);
         error.exit_code()
     })
 }
@@ -74,7 +77,7 @@ fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> 
             Command::Revisions(command) => commands::revisions::run(&cluster().await?, command).await,
             Command::Rollback(arguments) => commands::rollback::run(&cluster().await?, arguments).await,
             Command::Experiment(Experiments { server, command }) => {
-                let session = Session { at: Home::connect(&arguments.connection, server).await?, program };
+                let session = Session { at: Backend::connect(&arguments.connection, server).await?, program };
                 commands::experiment::run(&session, command).await
             }
             Command::Test(arguments) => commands::test::run(arguments).await,
@@ -102,24 +105,6 @@ fn completions(shell: clap_complete::Shell, program: &'static str) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut arguments::command(program), installed, &mut script);
     script
-}
-
-/// Says that something is not as a person may think.
-fn warn(text: &str) {
-    let columns = terminal_size_of(std::io::stderr()).map(|(Width(width), _)| width.into());
-    // If that cannot be said, nothing can.
-    let _ = anstream::stderr().write_all(render::warning(text, columns).as_bytes());
-}
-
-/// Says what went wrong and what to do.
-fn complain(error: &Error, program: &str) {
-    if matches!(error, Error::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe) {
-        return;
-    }
-    let columns = terminal_size_of(std::io::stderr()).map(|(Width(width), _)| width.into());
-    let text = render::complaint(&error.to_string(), error.remedy(program).as_deref(), columns);
-    // If that cannot be said, nothing can.
-    let _ = anstream::stderr().write_all(text.as_bytes());
 }
 
 #[cfg(test)]

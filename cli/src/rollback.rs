@@ -1,57 +1,24 @@
-//! Going back: what to, and how far a new generation is. Pure; the operator does the work.
+//! Plans a rollback, and follows the new generation. Pure; the operator does the work.
 
-use proviso_core::PolicyId;
+pub mod error;
+
 use proviso_crds::PolicyPhase;
 use serde_json::Value;
 
+use self::error::PlanError;
 use crate::changes::is_same;
 use crate::objects::{PolicyObject, RevisionObject};
 use crate::report::{EventReport, PolicyReport, Problem};
 
-/// What the operator says when it did, and when it did not, do what it was asked.
+/// The reasons of the Events of a rollback that the operator made, and of one that it refused.
 const ROLLED_BACK: &str = "RolledBack";
 const REFUSED: &str = "RollbackRefused";
 
-/// Why there is no way back.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    #[error("{policy} has nothing to go back to: no other generation that was live is kept")]
-    Nothing { policy: PolicyId },
-    #[error("generation {generation} of {policy} is not kept")]
-    NotKept { policy: PolicyId, generation: i64, kept: Vec<i64> },
-    #[error("{policy} is being deleted")]
-    Deleted { policy: PolicyId },
-    #[error("which generation to go back to cannot be told: {cause}")]
-    Blind { policy: PolicyId, cause: String },
-}
-
-impl PlanError {
-    /// What to do about it.
-    #[must_use]
-    pub fn remedy(&self, program: &str) -> Option<String> {
-        match self {
-            Self::Nothing { policy } => {
-                Some(format!("`{program} revisions list {policy}` shows what is kept; --to takes any of it."))
-            }
-            Self::NotKept { kept, .. } if kept.is_empty() => Some("None is kept.".to_owned()),
-            Self::NotKept { kept, .. } => {
-                Some(format!("Kept: {}.", kept.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")))
-            }
-            Self::Deleted { .. } => None,
-            Self::Blind { policy, .. } => Some(format!(
-                "Name it: {program} rollback {policy} --to GENERATION. The operator refuses what is not kept."
-            )),
-        }
-    }
-}
-
-/// The revision to go back to.
-///
-/// Without a wish: if the newest generation is not the live one, what is live, so that the change under way is undone; else
-/// the newest that was live before and is something else.
+/// Returns the revision to go back to: that of the generation `wish`. Without one it is the live revision if the newest
+/// generation is not live, which undoes an update; else the newest revision that was live before and has another spec.
 ///
 /// # Errors
-/// When there is none.
+/// When no such revision is kept, or the policy is being deleted.
 pub fn plan<'a>(
     policy: &PolicyObject,
     revisions: &'a [RevisionObject],
@@ -74,38 +41,38 @@ pub fn plan<'a>(
     under_way(policy).and_then(kept).or_else(before).ok_or_else(|| PlanError::Nothing { policy: id() })
 }
 
-/// The live generation, if a newer one is to replace it.
+/// Returns the live generation if a newer one is to replace it.
 #[must_use]
 pub fn under_way(policy: &PolicyObject) -> Option<i64> {
     policy.status.live_generation.filter(|live| *live != policy.generation)
 }
 
-/// The spec of the newest generation, in the form that revisions have if there is one of it.
+/// Returns the spec of the newest generation: that of its revision, or of the policy if there is no revision yet.
 #[must_use]
 pub fn newest_spec<'a>(policy: &'a PolicyObject, revisions: &'a [RevisionObject]) -> &'a Value {
     let revision = revisions.iter().find(|revision| revision.generation == policy.generation);
     revision.map_or(&policy.spec, |revision| &revision.data)
 }
 
-/// A request for a new generation, and what came of it so far.
+/// A request for a new generation, and its progress.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The policy as it was when that was asked for.
+    /// The uid of the policy, and its generation at the time of the request.
     pub uid: String,
     pub before: i64,
-    /// What the policy is to be, such as `generation 2`, and its spec if one may know it.
+    /// The origin of the new generation, such as `generation 2`; and its spec, if the user may read it.
     pub origin: String,
     pub wanted: Option<Value>,
     /// The new generation.
     pub new: Option<i64>,
 }
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The operator has not taken it up.
+    /// The operator has not answered the request.
     Asked,
-    /// It has, and there is no new generation: an Event will say why.
+    /// The operator has answered, without a new generation: an Event will say why.
     Answered,
     RollingOut {
         generation: i64,
@@ -115,13 +82,13 @@ pub enum Step {
     Done(Outcome),
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Live {
         generation: i64,
     },
-    /// What it was is disabled.
+    /// The new generation is disabled.
     Disabled {
         generation: i64,
     },
@@ -131,7 +98,7 @@ pub enum Outcome {
         problem: Problem,
     },
     Refused(String),
-    /// It was that already.
+    /// The policy has that spec already.
     Unchanged,
     /// Somebody else changed the policy.
     Overtaken {
@@ -141,7 +108,7 @@ pub enum Outcome {
 }
 
 impl Request {
-    /// Looks at the policy, and at the Events that are new since the request.
+    /// Returns the progress by the policy and the Events that are new since the request.
     pub fn look(&mut self, policy: Option<&PolicyObject>, events: &[EventReport]) -> Step {
         let Some(policy) = policy.filter(|policy| policy.uid == self.uid) else { return Step::Done(Outcome::Gone) };
         let generation = policy.generation;
@@ -176,7 +143,7 @@ impl Request {
 }
 
 impl Step {
-    /// For people.
+    /// Returns the progress in words.
     #[must_use]
     pub fn in_words(&self, origin: &str) -> String {
         match self {

@@ -1,47 +1,43 @@
 //! A server with the REST API (docs/guide/api.md): a policy server over a folder, or an operator.
 
 mod answer;
+mod client;
 mod connect;
-mod error;
+pub mod error;
 mod operation;
 
 use std::time::Duration;
 
 use futures_util::stream;
-use http::{Method, Request};
-use kube::Client;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use http::Method;
 use proviso_core::PolicyId;
 use serde_json::{Value, json};
 
-use crate::cluster::{Action, Found, Pair as _, Scope, candidates, near};
-use crate::error::{Error, Missing, root_cause};
-use crate::experiment::ExperimentError;
-use crate::home::Changes;
+use self::client::{Client, encoded, is_not_found};
+use self::error::ServerError;
+use crate::cluster::{Action, Scope, candidates, near};
+use crate::error::{Error, Missing};
+use crate::experiment::error::ExperimentError;
+use crate::found::{Found, Omitted, Updates};
+use crate::kinds::Pair as _;
 use crate::objects::{ExperimentObject, ObjectError, PolicyObject};
 use crate::policy_ref::PolicyRef;
-use crate::report::Unseen;
 
-pub use error::ServerError;
 pub use operation::{Ended, Operation};
 
-/// How often a watch looks again, and how seldom after errors.
+/// The interval of a watch, and its longest interval after errors.
 const EVERY: Duration = Duration::from_secs(2);
 const SLOWEST: Duration = Duration::from_secs(30);
-/// How long a new experiment's program is waited for: a commit names the etag that it has then. Deleting is as fast.
+/// The time limit of creating or deleting an experiment. Creating waits for the program: a commit names the etag after that.
 const PREPARATION: Duration = Duration::from_secs(30);
-/// The most that a page of a list may have.
-const PAGE: usize = 1000;
 
 type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Clone)]
 pub struct Server {
     client: Client,
-    /// Its address, for messages.
-    url: String,
     namespace: String,
-    /// Whether the person named the namespace.
+    /// The user named the namespace.
     is_namespace_given: bool,
 }
 
@@ -67,17 +63,17 @@ impl Server {
         if let Some(policy) = found.pop() {
             return Ok(policy);
         }
-        let all = self.list("policies").await?;
+        let all = self.client.list("policies").await?;
         let ids: Vec<_> = all.iter().filter_map(|it| PolicyObject::served(it).ok()).map(|it| it.id).collect();
         let near = near(reference.name(), &ids);
         let kinds = PolicyObject::KINDS;
         Err(Error::Missing(Missing { kinds, show: None, near, candidates, unseen: Vec::new() }))
     }
 
-    /// Looks through all: an experiment's name does not say whose it is.
+    /// Reads all experiments: the name of an experiment does not tell its policy.
     pub async fn find_experiment(&self, reference: &PolicyRef) -> Result<ExperimentObject> {
         let candidates = self.candidates(reference)?;
-        let all = self.read(self.list("policies/-/experiments").await?);
+        let all = self.read(self.client.list("policies/-/experiments").await?);
         let ids: Vec<_> = all.items.iter().map(|experiment| experiment.id.clone()).collect();
         let mut found: Vec<_> = all.items.into_iter().filter(|it| candidates.contains(&it.id)).collect();
         if found.len() > 1 {
@@ -99,21 +95,21 @@ impl Server {
     }
 
     pub async fn policy(&self, id: &PolicyId) -> Result<Option<PolicyObject>> {
-        let found = self.get(&format!("policies/{id}")).await?;
+        let found = self.client.get(&format!("policies/{id}")).await?;
         found.map(|it| PolicyObject::served(&it)).transpose().map_err(|error| malformed(id, error))
     }
 
     pub async fn experiment(&self, policy: &PolicyId, name: &str) -> Result<Option<ExperimentObject>> {
-        let found = self.get(&format!("policies/{policy}/experiments/{name}")).await?;
+        let found = self.client.get(&format!("policies/{policy}/experiments/{name}")).await?;
         found.map(|it| ExperimentObject::served(&it)).transpose().map_err(|error| malformed(&name, error))
     }
 
-    /// `policy`: whose experiments, if they are of one.
+    /// Returns the experiments of a scope; `policy`: only those of one policy.
     pub async fn look(&self, scope: &Scope, policy: Option<&PolicyId>) -> Result<Found<ExperimentObject>> {
         let parent = policy.map_or("-", PolicyId::as_str);
-        let mut found = match self.list(&format!("policies/{parent}/experiments")).await {
+        let mut found = match self.client.list(&format!("policies/{parent}/experiments")).await {
             Ok(items) => self.read(items),
-            // They went with their policy.
+            // A deleted policy has no experiments.
             Err(error) if policy.is_some() && is_not_found(&error) => self.read(Vec::new()),
             Err(error) => return Err(error),
         };
@@ -127,8 +123,8 @@ impl Server {
         Ok(found)
     }
 
-    /// The API has no watch.
-    pub fn follow(&self, scope: &Scope, policy: Option<&PolicyId>) -> Changes {
+    /// Reads the experiments again and again: the API has no watch.
+    pub fn follow(&self, scope: &Scope, policy: Option<&PolicyId>) -> Updates<ExperimentObject> {
         let subject = (self.clone(), scope.clone(), policy.cloned());
         Box::pin(stream::unfold((subject, EVERY), async |(subject, pause)| {
             tokio::time::sleep(pause).await;
@@ -169,34 +165,8 @@ impl Server {
     }
 
     async fn operation(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Operation> {
-        let answer = self.call(method, path, body).await?;
-        Ok(Operation::new(self.clone(), answer))
-    }
-
-    /// None if it is not there.
-    async fn get(&self, path: &str) -> Result<Option<Value>> {
-        match self.call(Method::GET, path, None).await {
-            Ok(answer) => Ok(Some(answer)),
-            Err(error) if is_not_found(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// All pages of a collection.
-    async fn list(&self, path: &str) -> Result<Vec<Value>> {
-        let collection = path.rsplit('/').next().unwrap_or(path);
-        let (mut items, mut token) = (Vec::new(), String::new());
-        loop {
-            let page = format!("{path}?pageSize={PAGE}&pageToken={}", encoded(&token));
-            let mut answer = self.call(Method::GET, &page, None).await?;
-            if let Value::Array(found) = answer[collection].take() {
-                items.extend(found);
-            }
-            match answer["nextPageToken"].as_str() {
-                Some(next) if !next.is_empty() => next.clone_into(&mut token),
-                _ => return Ok(items),
-            }
-        }
+        let answer = self.client.call(method, path, body).await?;
+        Ok(Operation::new(self.client.clone(), answer))
     }
 
     fn read(&self, items: Vec<Value>) -> Found<ExperimentObject> {
@@ -205,32 +175,12 @@ impl Server {
             match ExperimentObject::served(&item) {
                 Ok(experiment) => found.items.push(experiment),
                 Err(error) => {
-                    let name = item["name"].as_str().unwrap_or(&self.url);
-                    found.unseen.push(Unseen::malformed(name, &error));
+                    let name = item["name"].as_str().unwrap_or(self.client.url());
+                    found.unseen.push(Omitted::malformed(name, &error));
                 }
             }
         }
         found
-    }
-
-    /// One call; what was answered.
-    async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
-        let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
-        let request = Request::builder().method(method).uri(format!("/v1/{path}"));
-        let request = request.header("content-type", "application/json").body(body.into());
-        let request = request.map_err(|error| Error::Usage(format!("{path}: {error}")))?;
-        let response = self.client.send(request).await.map_err(|error| self.unreachable(&error))?;
-        let status = response.status();
-        let body = response.into_body().collect_bytes().await.map_err(|error| self.unreachable(&error))?;
-        Ok(answer::read(&self.url, status, &body)?)
-    }
-
-    fn unreachable(&self, error: &kube::Error) -> ServerError {
-        let (server, cause) = (self.url.clone(), root_cause(error));
-        match error {
-            kube::Error::Auth(_) => ServerError::Unauthorized { server, cause },
-            _ => ServerError::Unreachable { server, cause },
-        }
     }
 }
 
@@ -238,19 +188,11 @@ fn path(experiment: &ExperimentObject) -> String {
     format!("policies/{}/experiments/{}", experiment.policy, experiment.id.name())
 }
 
-fn encoded(value: &str) -> String {
-    utf8_percent_encode(value, NON_ALPHANUMERIC).to_string()
-}
-
 fn malformed(what: &impl ToString, error: ObjectError) -> Error {
     Error::Malformed { what: what.to_string(), error }
 }
 
-fn is_not_found(error: &Error) -> bool {
-    matches!(error, Error::Server(ServerError::Refused(refusal)) if refusal.status == 404)
-}
-
-/// What the server says, as why the experiment was not started, stopped, committed or deleted.
+/// Turns the refusal of an action into an error about the experiment.
 fn refused(error: Error, experiment: &ExperimentObject, action: &'static str) -> Error {
     let Error::Server(ServerError::Refused(refusal)) = error else { return error };
     let (experiment, cause) = (experiment.id.clone(), refusal.to_string());
@@ -261,7 +203,7 @@ fn refused(error: Error, experiment: &ExperimentObject, action: &'static str) ->
     })
 }
 
-/// How long a watch rests.
+/// Returns the time before the next request of a watch.
 fn next_pause(pause: Duration, is_answered: bool) -> Duration {
     if is_answered { EVERY } else { (pause * 2).min(SLOWEST) }
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{Output, Server, duration};
+use super::duration::duration;
+use super::output::Output;
+use super::server::Server;
 use crate::policy_ref::{ExperimentRef, ExperimentsRef, PolicyRef};
 
 /// What to do to experiments, and where.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 use proviso_artifacts::{Artifact, Digest};
 
-use super::Output;
+use super::output::Output;
 use super::policies::Registries;
 use super::signatures::Signatures;
 

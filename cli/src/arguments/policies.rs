@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use proviso_core::review::Operation;
 use proviso_crds::{RegoDialect, WasmMode};
 
-use super::Output;
+use super::output::Output;
 use super::signatures::Signatures;
 
 /// Where modules come from.

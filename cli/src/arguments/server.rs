@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use http::Uri;
 
-use super::Connection;
+use super::connection::Connection;
 
 /// A server with the REST API, in place of a cluster.
 #[allow(clippy::struct_field_names, reason = "clap names the options by them")]
@@ -27,14 +27,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Their ids, and the variables that say the same.
+    /// The ids of the options, and the variables in place of them.
     pub(super) const ALL: [(&'static str, &'static str); 3] =
         [("server", "PROVISO_SERVER"), ("token_file", "PROVISO_TOKEN_FILE"), ("server_ca", "PROVISO_SERVER_CA")];
 
-    /// Whether these arguments make sense together with the others.
+    /// Checks these arguments together with those that name a cluster.
     ///
     /// # Errors
-    /// What does not, in words.
+    /// The contradiction, in words.
     pub fn check(&self, connection: &Connection) -> Result<(), String> {
         let is_given = |(option, is_given)| if is_given { Some(option) } else { None };
         let of_cluster =
@@ -54,7 +54,7 @@ impl Server {
         }
     }
 
-    /// The values, in the order of [`Self::ALL`].
+    /// Returns the values of the options, in the order of [`Self::ALL`].
     pub(super) fn values(&self) -> [Option<String>; 3] {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let server = self.server.as_ref().map(|url| url.to_string().trim_end_matches('/').to_owned());
@@ -62,7 +62,7 @@ impl Server {
     }
 }
 
-/// An address that a token may be sent to.
+/// Parses an address that a token may be sent to.
 fn address(text: &str) -> Result<Uri, String> {
     let url: Uri = text.parse().map_err(|_| "is no URL such as https://policies.example.com:8443".to_owned())?;
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
@@ -78,7 +78,7 @@ fn address(text: &str) -> Result<Uri, String> {
     }
 }
 
-/// A command that a shell runs with these variables.
+/// Returns a command that a shell runs with these variables.
 pub(super) fn with_variables(variables: &[(&str, String)], program: &str) -> String {
     let quoted = |value: &str| {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.:/[]".contains(letter);

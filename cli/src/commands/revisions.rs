@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use super::{Session, in_form, print};
 use crate::arguments::Revisions;
 use crate::changes::diff;
-use crate::cluster::Found;
 use crate::error::Error;
+use crate::found::{Found, Omitted};
 use crate::objects::{PolicyObject, RevisionObject};
 use crate::policy_ref::PolicyRef;
 use crate::render;
-use crate::report::{self, RevisionReport, ShownRevision, Unseen};
+use crate::report::{self, RevisionReport, ShownRevision};
 use crate::rollback::newest_spec;
 
 /// The revisions of a policy, as `-o json` shows them.
@@ -19,7 +19,7 @@ struct Listed<'a> {
     policy: &'a proviso_core::PolicyId,
     generation: i64,
     revisions: &'a [RevisionReport],
-    unseen: &'a [Unseen],
+    unseen: &'a [Omitted],
 }
 
 pub async fn run(session: &Session, command: &Revisions) -> Result<ExitCode, Error> {

@@ -1,4 +1,4 @@
-//! `proviso rollback`: asks the operator, and waits for what comes of it.
+//! `proviso rollback`: requests a rollback from the operator, and waits for its outcome.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,8 @@ use crate::error::Error;
 use crate::objects::{PolicyObject, RevisionObject};
 use crate::render;
 use crate::report::EventReport;
-use crate::rollback::{Outcome, PlanError, Request, Step, newest_spec, plan, under_way};
+use crate::rollback::error::PlanError;
+use crate::rollback::{Outcome, Request, Step, newest_spec, plan, under_way};
 
 pub async fn run(session: &Session, arguments: &Rollback) -> Result<ExitCode, Error> {
     let cluster = &session.at;
@@ -58,7 +59,7 @@ fn origin(generation: i64) -> String {
     format!("generation {generation}")
 }
 
-/// What would change.
+/// Renders the changes that the rollback would make.
 fn preview(policy: &PolicyObject, present: &serde_json::Value, target: &RevisionObject) -> Result<String, Error> {
     let (id, newest, to) = (&policy.id, policy.generation, target.generation);
     let difference = diff((&policy.name_of(newest), present), (&policy.name_of(to), &target.data))?;

@@ -10,17 +10,19 @@ use serde::Serialize;
 use super::{Session, clear, in_form, print};
 use crate::arguments::{Form, Status};
 use crate::error::Error;
+use crate::found::Omitted;
 use crate::objects::PolicyObject;
 use crate::policy_ref::PolicyRef;
 use crate::render;
-use crate::report::{Detail, EventReport, Overview, Unseen};
+use crate::report::{Detail, EventReport, Overview};
+use crate::terminal;
 
 /// Between two looks. Looking again needs no more rights than looking once, which watching would.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Something is still on its way.
+/// The exit code while a policy is still being rolled out.
 const NOT_YET: u8 = 3;
 
-/// What was asked for.
+/// The report about one policy or all.
 #[derive(PartialEq, Serialize)]
 #[serde(untagged)]
 enum Report {
@@ -50,7 +52,7 @@ pub async fn run(session: &Session, arguments: &Status) -> Result<ExitCode, Erro
             Err(error) => {
                 let told = error.to_string();
                 if trouble.as_ref() != Some(&told) {
-                    crate::complain(&error, session.program);
+                    terminal::complain(&error, session.program);
                 }
                 trouble = Some(told);
             }
@@ -86,7 +88,7 @@ async fn look(session: &Session, arguments: &Status) -> Result<Report, Error> {
     })
 }
 
-/// Everything about a policy that one may see.
+/// Reads everything about a policy that the user may read.
 async fn detail(session: &Session, reference: &PolicyRef) -> Result<Detail, Error> {
     let policy: PolicyObject = session.at.find(reference).await?;
     let (revisions, events) = tokio::join!(session.at.revisions(&policy), session.at.events(&policy));
@@ -105,10 +107,10 @@ async fn detail(session: &Session, reference: &PolicyRef) -> Result<Detail, Erro
     Ok(Detail::new(&policy, &revisions, events, unseen, &session.place()))
 }
 
-/// What one may not see is left out, and said to be.
-fn left_out<T>(what: &str, error: Error, unseen: &mut Vec<Unseen>) -> Result<Vec<T>, Error> {
+/// Omits objects that the user may not read.
+fn left_out<T>(what: &str, error: Error, unseen: &mut Vec<Omitted>) -> Result<Vec<T>, Error> {
     let Error::Forbidden { .. } = error else { return Err(error) };
-    unseen.push(Unseen::forbidden(what, &error));
+    unseen.push(Omitted::forbidden(what, &error));
     Ok(Vec::new())
 }
 
@@ -131,7 +133,7 @@ fn worst(phases: &[PolicyPhase]) -> u8 {
     }
 }
 
-/// Whether a policy is where it should be, for other commands.
+/// Returns whether a policy is Active or Disabled.
 pub(super) fn is_settled(policy: &PolicyObject) -> bool {
     worst(&[crate::report::PolicyReport::new(policy).phase]) == 0
 }

@@ -9,7 +9,8 @@ use proviso_core::{Failure, PolicyId};
 use proviso_crds::{ConditionType, Conditions as _, ExperimentStatus, PolicyRef, PreviewState};
 use serde_json::Value;
 
-use super::{ObjectError, created, field};
+use super::error::ObjectError;
+use super::fields::{created, field};
 
 /// A `PolicyExperiment` or a `ClusterPolicyExperiment`.
 #[derive(Clone, Debug)]
@@ -17,15 +18,15 @@ pub struct ExperimentObject {
     /// In the form of a policy's: `cluster.NAME`, `ns.NAMESPACE.NAME`.
     pub id: PolicyId,
     pub uid: String,
-    /// Of this version. `commit` wants it.
+    /// The etag of this version, which a commit names.
     pub etag: String,
-    /// 0 where it is not told.
+    /// `metadata.generation`; 0 if the REST API does not tell it.
     pub generation: i64,
     pub created: Option<Timestamp>,
     pub is_being_deleted: bool,
-    /// Of which it is an experiment.
+    /// The policy of the experiment.
     pub policy: PolicyId,
-    /// What the policy's spec would become.
+    /// The spec that the policy would get.
     pub spec: Value,
     pub auto_start: bool,
     pub status: ExperimentStatus,
@@ -36,8 +37,10 @@ pub struct ExperimentObject {
 }
 
 impl ExperimentObject {
+    /// Reads an experiment of a cluster.
+    ///
     /// # Errors
-    /// When its name, its reference to a policy or its status makes no sense.
+    /// When its name, its reference to a policy or its status is invalid.
     pub fn read(object: &DynamicObject) -> Result<Self, ObjectError> {
         let (namespace, spec) = (object.namespace(), &object.data["spec"]);
         let policy = serde_json::from_value::<PolicyRef>(spec["policyRef"].clone());
@@ -59,19 +62,20 @@ impl ExperimentObject {
         })
     }
 
-    /// None before the first start. An update suspends, also before anybody has written so.
+    /// Returns the state of the preview; `None` before the first start. An update suspends the preview, also before the
+    /// status says so.
     #[must_use]
     pub fn state(&self) -> Option<PreviewState> {
         self.status.preview_metadata.as_ref().map(|preview| preview.state(self.generation))
     }
 
-    /// A condition of this version.
+    /// Returns a condition of this version.
     #[must_use]
     pub fn condition(&self, type_: ConditionType) -> Option<&Condition> {
         self.status.conditions.condition(type_).filter(|it| it.observed_generation == Some(self.generation))
     }
 
-    /// Whether the status is about the preview that was started last: what stands there may be of the one before.
+    /// Returns whether the counts of the status are those of the last preview, and not of the one before.
     #[must_use]
     pub fn is_observed(&self) -> bool {
         let counted_since = self.status.divergence.as_ref().map(|counts| &counts.since);

@@ -6,7 +6,9 @@ use proviso_crds::{DivergenceCounts, DivergenceSample, ExperimentStatus, PolicyS
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{ExperimentObject, ObjectError, PolicyObject};
+use super::error::ObjectError;
+use super::experiment::ExperimentObject;
+use super::policy::PolicyObject;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -4,11 +4,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, PolicyPhase, ReplicaStatus};
 
 use super::overview::phase_style;
-use super::text::paragraph;
-use super::{BAD, BOLD, Cell, DIM, GOOD, PLAIN, Table, View, WAITING, facts, heading, next_step, paint};
+use super::page::{facts, heading, next_step, omissions, paragraph};
+use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
+use super::table::{Cell, Table};
+use super::view::View;
 use crate::report::{Detail, EventReport, PolicyReport, RevisionReport};
 
-/// How many Events are shown where there is no room for all.
+/// The most Events that the page has, unless it is wide.
 const EVENTS: usize = 8;
 
 #[must_use]
@@ -42,7 +44,7 @@ pub fn detail(detail: &Detail, view: &View) -> String {
     if !detail.unseen.is_empty() {
         page.push('\n');
     }
-    view.unseen(&mut page, &detail.unseen);
+    omissions(&mut page, &detail.unseen, view);
     page
 }
 
@@ -179,14 +181,15 @@ fn events(page: &mut String, events: &[EventReport], view: &View) {
 mod tests {
     use super::super::tests::{plain, view};
     use super::*;
+    use crate::found::Omitted;
     use crate::objects::RevisionObject;
     use crate::objects::tests::{condition, failed, live, policy, revision, with_replica};
-    use crate::report::{Place, Unseen};
+    use crate::report::Place;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     const MESSAGE: &str = "spec.program.cel.validations[0].expression: undeclared reference to 'parms'";
 
-    fn report(revisions: &[RevisionObject], unseen: Vec<Unseen>) -> Detail {
+    fn report(revisions: &[RevisionObject], unseen: Vec<Omitted>) -> Detail {
         let event = EventReport {
             type_: "Warning".to_owned(),
             reason: "CompileError".to_owned(),
@@ -252,7 +255,7 @@ What to do
     #[test]
     fn who_may_not_see_revisions_still_learns_why() {
         let message = "you may not list policyrevisions.proviso.dev in the namespace proviso-system".to_owned();
-        let unseen = Unseen { what: "the replicas one by one".to_owned(), reason: "Forbidden", message };
+        let unseen = Omitted { what: "the replicas one by one".to_owned(), reason: "Forbidden", message };
         let page = plain(&detail(&report(&[], vec![unseen]), &view(140)));
         assert!(page.contains(&format!("CompileError: {MESSAGE}\n")), "{page}");
         assert!(page.contains("0 of 2 replicas") && page.contains("proviso rollback ns.team.labels --to 7"), "{page}");

@@ -2,7 +2,7 @@
 
 use anstyle::{AnsiColor, Style};
 
-use super::{BOLD, DIM, PLAIN, paint};
+use super::style::{BOLD, DIM, PLAIN, paint};
 
 const ADDED: Style = AnsiColor::Green.on_default();
 const REMOVED: Style = AnsiColor::Red.on_default();

@@ -3,8 +3,10 @@
 use anstyle::Style;
 use proviso_crds::{DivergenceCounts, DivergenceSample, PreviewState};
 
-use super::text::paragraph;
-use super::{BAD, BOLD, Cell, DIM, GOOD, PLAIN, Table, View, WAITING, facts, heading, next_step, paint};
+use super::page::{facts, heading, next_step, paragraph};
+use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
+use super::table::{Cell, Table};
+use super::view::View;
 use crate::report::{ExperimentDetail, ExperimentReport, coverage, percent, verdicts};
 
 pub(super) fn verdict_style(name: &str, count: u64) -> Style {
@@ -24,7 +26,7 @@ pub(super) fn state_style(state: Option<PreviewState>) -> Style {
     }
 }
 
-/// What moves while one watches, where room is short; and what needs somebody.
+/// Renders the part of the page that changes during a watch, and problems.
 #[must_use]
 pub fn live_experiment(detail: &ExperimentDetail, view: &View) -> String {
     let experiment = &detail.experiment;
@@ -53,7 +55,7 @@ pub fn experiment(detail: &ExperimentDetail, view: &View) -> String {
     page
 }
 
-/// Where it stands, and how it diverges.
+/// Renders state, counts and samples.
 fn counted(experiment: &ExperimentReport, view: &View) -> String {
     let mut page = head(experiment, view);
     if let Some(counts) = &experiment.divergence {
@@ -66,7 +68,7 @@ fn counted(experiment: &ExperimentReport, view: &View) -> String {
     page
 }
 
-/// Where the experiment stands.
+/// Renders the state of the experiment.
 fn standing(experiment: &ExperimentReport, view: &View) -> String {
     let mut page = format!("{}  ", paint(BOLD, experiment.experiment.as_str()));
     page.push_str(&paint(state_style(experiment.state), experiment.state_in_words()));
@@ -179,7 +181,7 @@ fn conditions(experiment: &ExperimentReport, view: &View) -> String {
     table.render(view.width)
 }
 
-/// What a person sees before a commit: where the experiment stands, and how it diverges.
+/// Renders the state and the divergence of an experiment, for the question before a commit.
 #[must_use]
 pub fn before_commit(experiment: &ExperimentReport, view: &View) -> String {
     let mut page = standing(experiment, view);

@@ -1,11 +1,13 @@
 //! The table of all experiments, and below it what is wrong.
 
 use super::experiment::{state_style, verdict_style};
-use super::text::{paragraph, width};
-use super::{BAD, Cell, DIM, PLAIN, Table, View, paint};
-use crate::report::{
-    CLUSTER_EXPERIMENTS, EXPERIMENTS, ExperimentOverview, ExperimentReport, Verdicts, coverage, verdicts,
-};
+use super::page::{omissions, paragraph};
+use super::style::{BAD, DIM, PLAIN, paint};
+use super::table::{Cell, Table};
+use super::text::width;
+use super::view::View;
+use crate::found::{CLUSTER_EXPERIMENTS, EXPERIMENTS};
+use crate::report::{ExperimentOverview, ExperimentReport, Verdicts, coverage, verdicts};
 
 /// `place`: where was looked, such as `the namespace team`; none if everywhere.
 #[must_use]
@@ -28,7 +30,7 @@ pub fn experiments(overview: &ExperimentOverview, place: Option<&str>, view: &Vi
     if !overview.unseen.is_empty() {
         page.push('\n');
     }
-    view.unseen(&mut page, &overview.unseen);
+    omissions(&mut page, &overview.unseen, view);
     page
 }
 
@@ -115,9 +117,8 @@ fn count(verdicts: Verdicts) -> Cell {
 mod tests {
     use super::super::tests::{plain, view};
     use super::*;
-    use crate::cluster::Found;
+    use crate::found::{Found, Omitted};
     use crate::objects::tests::{condition, experiment as object, previewing};
-    use crate::report::Unseen;
     use proviso_core::PolicyId;
     use serde_json::Value;
 
@@ -162,7 +163,7 @@ ns.team.stricter  ACTIVE       12m  1200       10      0        2        1      
         assert_eq!(told(&overview, Some("the namespace team")), wanted);
         assert_eq!(told(&overview, Some("ns.team.labels")), "There is no experiment of ns.team.labels.\n");
         let message = "you may not".to_owned();
-        overview.unseen.push(Unseen { what: CLUSTER_EXPERIMENTS.to_owned(), reason: "Forbidden", message });
+        overview.unseen.push(Omitted { what: CLUSTER_EXPERIMENTS.to_owned(), reason: "Forbidden", message });
         let page = told(&overview, None);
         assert!(page.starts_with("There is no PolicyExperiment in any namespace.\n\nNot shown: "), "{page}");
     }

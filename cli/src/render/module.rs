@@ -1,9 +1,11 @@
-//! What is in a module, for a person.
+//! The report about a module.
 
-use super::{PLAIN, View, facts, heading, paint};
+use super::page::{facts, heading};
+use super::style::{PLAIN, paint};
+use super::view::View;
 use crate::report::module::ModuleReport;
 
-/// The facts, the metadata as YAML, and what goes in and out.
+/// Renders the facts, the metadata as YAML, imports and exports.
 #[must_use]
 pub fn module(report: &ModuleReport, view: &View) -> String {
     let mut page = String::new();

@@ -3,9 +3,12 @@
 use anstyle::Style;
 use proviso_crds::PolicyPhase;
 
-use super::text::paragraph;
-use super::{BAD, BOLD, Cell, DIM, GOOD, PLAIN, Table, View, WAITING, paint};
-use crate::report::{CLUSTER_POLICIES, Overview, POLICIES, PolicyReport};
+use super::page::{omissions, paragraph};
+use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
+use super::table::{Cell, Table};
+use super::view::View;
+use crate::found::{CLUSTER_POLICIES, POLICIES};
+use crate::report::{Overview, PolicyReport};
 
 /// `of_all_namespaces` and `namespace`: where was looked.
 #[must_use]
@@ -35,7 +38,7 @@ pub fn overview(overview: &Overview, of_all_namespaces: bool, namespace: &str, v
     if !overview.unseen.is_empty() {
         page.push('\n');
     }
-    view.unseen(&mut page, &overview.unseen);
+    omissions(&mut page, &overview.unseen, view);
     page
 }
 
@@ -101,9 +104,8 @@ pub(super) fn phase_style(phase: PolicyPhase) -> Style {
 mod tests {
     use super::super::tests::{plain, view};
     use super::*;
-    use crate::cluster::Found;
+    use crate::found::{Found, Omitted};
     use crate::objects::tests::{active, failed, policy};
-    use crate::report::Unseen;
     use proviso_core::PolicyId;
 
     fn some() -> Overview {
@@ -144,7 +146,7 @@ ns.team.labels: generation 8 does not work; generation 7 goes on answering
         );
         // What could not be looked at is not said to be nothing.
         let message = "you may not list clusterpolicies.proviso.dev".to_owned();
-        nothing.unseen.push(Unseen { what: CLUSTER_POLICIES.to_owned(), reason: "Forbidden", message });
+        nothing.unseen.push(Omitted { what: CLUSTER_POLICIES.to_owned(), reason: "Forbidden", message });
         let page = plain(&overview(&nothing, true, "team", &view(140)));
         assert!(page.starts_with("There is no Policy in any namespace.\n\nNot shown: ClusterPolicies: "), "{page}");
     }

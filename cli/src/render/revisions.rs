@@ -4,16 +4,20 @@ use anstyle::Style;
 use jiff::Timestamp;
 
 use super::detail::replica_table;
-use super::text::paragraph;
-use super::{BAD, BOLD, Cell, DIM, GOOD, PLAIN, Table, View, WAITING, facts, heading, paint, printable};
+use super::page::{facts, heading, omissions, paragraph};
+use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
+use super::table::{Cell, Table};
+use super::text::printable;
+use super::view::View;
+use crate::found::Omitted;
 use crate::objects::PolicyObject;
-use crate::report::{RevisionReport, RevisionState, ShownRevision, Unseen};
+use crate::report::{RevisionReport, RevisionState, ShownRevision};
 
 /// Changed fields of a revision that are named in a list.
 const CHANGES: usize = 3;
 
 #[must_use]
-pub fn list(policy: &PolicyObject, revisions: &[RevisionReport], unseen: &[Unseen], view: &View) -> String {
+pub fn list(policy: &PolicyObject, revisions: &[RevisionReport], unseen: &[Omitted], view: &View) -> String {
     let mut page = String::new();
     if revisions.first().is_none_or(|newest| newest.generation < policy.generation) {
         let line = format!("Generation {} has no revision yet: the operator makes it.", policy.generation);
@@ -52,7 +56,7 @@ pub fn list(policy: &PolicyObject, revisions: &[RevisionReport], unseen: &[Unsee
         table.row(row);
     }
     page.push_str(&table.render(view.width));
-    view.unseen(&mut page, unseen);
+    omissions(&mut page, unseen, view);
     page
 }
 

@@ -1,7 +1,8 @@
-//! What came of suites: for people as they go, and in the forms that other programs read.
+//! The results of suites, for people and in the formats of other programs.
 
 mod junit;
 mod tap;
+mod title;
 
 pub use junit::junit;
 pub use tap::tap;
@@ -10,10 +11,11 @@ use std::time::Duration;
 
 use proviso_evaluation::suite::{Counts, Outcome, SuiteReport, TestReport};
 
-use super::text::paragraph;
-use super::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
+use self::title::title;
+use super::page::paragraph;
+use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
 
-/// A suite that is done: a line, and below it what went wrong; `is_verbose`: every case.
+/// Renders the report of a suite: a line, and below it each failure; `is_verbose`: each case.
 #[must_use]
 pub fn suite(report: &SuiteReport, is_verbose: bool, columns: Option<usize>) -> String {
     let counts = report.counts();
@@ -57,7 +59,7 @@ fn entry(
     }
 }
 
-/// The last line.
+/// Renders the summary of all suites.
 #[must_use]
 pub fn summary(reports: &[SuiteReport], duration: Duration) -> String {
     let Counts { passed, failed, errors, skipped } = Counts::of(reports);
@@ -70,15 +72,6 @@ pub fn summary(reports: &[SuiteReport], duration: Duration) -> String {
     let style = if failed + errors > 0 { BAD } else { GOOD };
     let suites = if reports.len() == 1 { "1 suite".to_owned() } else { format!("{} suites", reports.len()) };
     format!("\n{}{}\n", paint(style, &parts.join(", ")), paint(DIM, &format!("  {suites}, {}", time(duration))))
-}
-
-/// How a case is called.
-fn title(test: &str, case: &str) -> String {
-    match (test, case) {
-        (test, "") => test.to_owned(),
-        ("", case) => case.to_owned(),
-        (test, case) => format!("{test} / {case}"),
-    }
 }
 
 fn cases(count: usize) -> String {

@@ -3,14 +3,15 @@
 
 use anstyle::Style;
 
-use super::text::{paragraph, width, wrap};
-use super::{DIM, PLAIN, paint, printable};
+use super::page::paragraph;
+use super::style::{DIM, PLAIN, paint};
+use super::text::{printable, width, wrap};
 
 /// Between two columns.
 const GAP: usize = 2;
-/// The narrowest that a last column is made; where there is less room it goes below its row.
+/// The least width of a last column; with less room it goes below its row.
 const NARROWEST: usize = 24;
-/// Of what goes below its row.
+/// The indent of a last column below its row.
 const INDENT: &str = "    ";
 
 #[derive(Clone, Debug)]
@@ -43,13 +44,13 @@ impl Table {
         Self { header: header.to_vec(), rows: Vec::new() }
     }
 
-    /// A row; one cell for each column.
+    /// Adds a row with one cell for each column.
     pub(super) fn row(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.header.len());
         self.rows.push(cells);
     }
 
-    /// The table for a terminal of this width. Columns that say nothing are left out.
+    /// Renders the table for a terminal of this width, without empty columns.
     pub(super) fn render(mut self, columns: Option<usize>) -> String {
         self.drop_empty();
         let Some(last) = self.header.len().checked_sub(1) else { return String::new() };
@@ -167,7 +168,7 @@ the-second  False
     #[test]
     fn styles_do_not_move_columns() {
         let mut styled = Table::new(&["A", "B"]);
-        styled.row(vec![Cell::new("x", super::super::BAD), "y".into()]);
+        styled.row(vec![Cell::new("x", crate::render::style::BAD), "y".into()]);
         styled.row(vec!["日本".into(), "z".into()]);
         assert_eq!(plain(&styled.render(None)), "A     B\nx     y\n日本  z\n");
     }

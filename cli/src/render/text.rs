@@ -1,24 +1,23 @@
-//! Words: how long ago, how wide, and what a terminal may be sent.
+//! Text without styles: its width, its lines, and ages.
 
 use std::borrow::Cow;
 
-use anstyle::Style;
 use jiff::SignedDuration;
 use unicode_width::UnicodeWidthStr as _;
 
-/// The columns that a text takes in a terminal.
+/// Returns the columns that a text takes in a terminal.
 pub(super) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// A text without characters that a terminal would obey: messages come from whoever wrote a policy.
+/// Replaces control characters, which a terminal would obey: messages come from the authors of policies.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     let is_order = |c: char| c.is_control() && c != '\n';
     if text.contains(is_order) { text.replace(is_order, "\u{fffd}").into() } else { text.into() }
 }
 
-/// Lines of at most this width, broken between words; a word that is wider stays whole, so that it can be copied.
+/// Breaks a text between words into lines of at most this width. A wider word stays whole, so that it can be copied.
 pub(super) fn wrap(text: &str, first: usize, rest: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.lines() {
@@ -38,22 +37,7 @@ pub(super) fn wrap(text: &str, first: usize, rest: usize) -> Vec<String> {
     if lines.is_empty() { vec![String::new()] } else { lines }
 }
 
-/// A text in lines of this width; the first begins at column `used`, the others with `indent`.
-pub(super) fn paragraph(text: &str, columns: Option<usize>, used: usize, indent: &str, style: Style) -> String {
-    let columns = columns.unwrap_or(usize::MAX);
-    let lines = wrap(text, columns.saturating_sub(used), columns.saturating_sub(indent.len()));
-    let mut page = String::new();
-    for (number, line) in lines.iter().enumerate() {
-        if number > 0 {
-            page.push_str(indent);
-        }
-        page.push_str(&super::paint(style, line));
-        page.push('\n');
-    }
-    page
-}
-
-/// How long, as kubectl says it: two units where one is too coarse.
+/// Returns a duration as kubectl writes it: with two units if one is too coarse.
 pub(super) fn age(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);

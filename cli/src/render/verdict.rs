@@ -1,10 +1,12 @@
-//! What a policy answers, for a person.
+//! The answer of a policy.
 
-use super::text::paragraph;
-use super::{BAD, BOLD, GOOD, PLAIN, View, WAITING, coloured, facts, heading, paint};
+use super::diff::coloured;
+use super::page::{facts, heading, paragraph};
+use super::style::{BAD, BOLD, GOOD, PLAIN, WAITING, paint};
+use super::view::View;
 use crate::report::verdict::VerdictReport;
 
-/// The answer, what it says beside allowed or denied, and what it changes.
+/// Renders the answer of a policy; `difference` are the changes of a mutation.
 #[must_use]
 pub fn verdict(report: &VerdictReport, difference: &str, view: &View) -> String {
     let (word, style) = if report.allowed { ("allowed", GOOD) } else { ("denied", BAD) };

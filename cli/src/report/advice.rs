@@ -1,13 +1,15 @@
-//! What a person does next, in the words of somebody who has seen it before. Commands are whole, to be copied.
+//! The next steps for a policy that is not well.
 
 use proviso_crds::conditions::reasons;
 use proviso_crds::names::SERVER_LABEL;
 use proviso_crds::{ConditionStatus, PolicyPhase};
 
-use super::{NextStep, Place, PolicyReport, RevisionReport, is_up_to_date};
+use super::next_step::{NextStep, Place};
+use super::policy::{PolicyReport, is_up_to_date};
+use super::revision::RevisionReport;
 use crate::objects::PolicyObject;
 
-/// What to do about a policy; nothing if all is well.
+/// Returns the next steps for a policy; none if all is well.
 pub(super) fn next_steps(
     policy: &PolicyObject,
     report: &PolicyReport,
@@ -42,7 +44,7 @@ pub(super) fn next_steps(
                 let difference = format!("{program} revisions diff {id}");
                 steps.push(command(&format!("See what generation {live} did not have"), difference));
             }
-            // With its number: also who may not see revisions may go back.
+            // With its number, which works without permission to read revisions.
             steps.push(command("Undo the change", format!("{program} rollback {id} --to {live}")));
         }
         (PolicyPhase::Pending | PolicyPhase::Updating, _) => {
@@ -53,7 +55,7 @@ pub(super) fn next_steps(
     steps
 }
 
-/// What the replicas that cannot load the newest generation ask for; the same is said once.
+/// Adds the steps for the replicas that cannot load the newest generation, each step once.
 fn of_replicas(steps: &mut Vec<NextStep>, report: &PolicyReport, revisions: &[RevisionReport], place: &Place) {
     let newest = revisions.iter().filter(|it| it.generation == report.generation).flat_map(|it| &it.replicas);
     for replica in newest.filter(|it| it.ready == ConditionStatus::False && it.reason != reasons::LOADING) {
@@ -68,7 +70,7 @@ fn command(what: &str, command: String) -> NextStep {
     NextStep { what: what.to_owned(), command: Some(command) }
 }
 
-/// What the reason of a replica, or of the leader, asks for.
+/// Returns the step for the reason of a condition or of a replica.
 pub(super) fn for_reason(reason: &str) -> Option<NextStep> {
     let step = match reason {
         "PullError" => {

@@ -1,4 +1,4 @@
-//! Where experiments stand, and what they would change.
+//! Reports about experiments.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -9,19 +9,22 @@ use proviso_crds::{
 };
 use serde::Serialize;
 
+use super::advice;
 use super::divergence::{coverage, ratio, told};
-use super::{NextStep, Problem, Unseen};
-use crate::cluster::Found;
+use super::next_step::NextStep;
+use super::problem::Problem;
+use crate::found::{Found, Omitted};
+use crate::kinds::Pair;
 use crate::objects::ExperimentObject;
 
-/// Why a preview does not get on by itself; other reasons of this condition are steps on its way.
+/// The reasons for which a preview needs a person; other reasons of the condition are steps of its start.
 const STUCK: [Reason; 2] = [reasons::NO_REPLICAS, reasons::LOADING_FAILED];
 
-/// Where one experiment stands.
+/// The state of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExperimentReport {
-    /// Its id.
+    /// The id of the experiment.
     pub experiment: PolicyId,
     pub kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,17 +32,17 @@ pub struct ExperimentReport {
     pub name: String,
     /// The id of its policy.
     pub policy: PolicyId,
-    /// None before the first start.
+    /// `None` before the first start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<PreviewState>,
-    /// Since when it is in that state.
+    /// The time since when the experiment is in that state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Where it stands, in a sentence.
+    /// The state in a sentence.
     pub summary: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// Of this version: what a commit names.
+    /// The etag of this version, which a commit names.
     pub etag: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_etag: Option<String>,
@@ -50,7 +53,7 @@ pub struct ExperimentReport {
     pub replicas: Option<ReplicaCount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub divergence: Option<DivergenceCounts>,
-    /// The part of the requests that the experiment was asked about, from 0 to 1.
+    /// The part of the requests that the experiment evaluated, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coverage: Option<f64>,
     pub samples: Vec<DivergenceSample>,
@@ -81,19 +84,19 @@ impl PreviewReport {
     }
 }
 
-/// Not where it was not told.
+/// Returns a generation; `None` if it is not known.
 fn known(generation: i64) -> Option<i64> {
     Some(generation).filter(|generation| *generation > 0)
 }
 
-/// Where many experiments stand.
+/// The state of many experiments.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExperimentOverview {
     pub experiments: Vec<ExperimentReport>,
-    pub unseen: Vec<Unseen>,
+    pub unseen: Vec<Omitted>,
 }
 
-/// One experiment, and what a person may do next.
+/// One experiment, and the next steps of a person.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExperimentDetail {
@@ -107,7 +110,7 @@ impl ExperimentReport {
     pub fn new(experiment: &ExperimentObject) -> Self {
         let status = &experiment.status;
         let (state, problem) = (experiment.state(), problem(experiment));
-        let [namespaced, cluster] = <ExperimentObject as crate::cluster::Pair>::KINDS;
+        let [namespaced, cluster] = <ExperimentObject as Pair>::KINDS;
         Self {
             experiment: experiment.id.clone(),
             kind: if experiment.id.namespace().is_some() { namespaced } else { cluster },
@@ -243,7 +246,7 @@ fn next_steps(report: &ExperimentReport, program: &str) -> Vec<NextStep> {
             };
             steps.push(command("Delete one that is not needed", format!("{program} experiment status {policy}")));
         }
-        Some(reason) => steps.extend(super::advice::for_reason(reason)),
+        Some(reason) => steps.extend(advice::for_reason(reason)),
         None => {}
     }
     match report.state {

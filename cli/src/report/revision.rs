@@ -1,4 +1,4 @@
-//! What became of a revision, and what it changed.
+//! Reports about revisions.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use proviso_crds::conditions::reasons;
@@ -6,7 +6,7 @@ use proviso_crds::{ConditionStatus, ConditionType, ModuleStatus, ReplicaStatus};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Problem;
+use super::problem::Problem;
 use crate::changes::changes;
 use crate::objects::{PolicyObject, RevisionObject};
 
@@ -15,18 +15,18 @@ use crate::objects::{PolicyObject, RevisionObject};
 #[serde(rename_all = "camelCase")]
 pub struct RevisionReport {
     pub generation: i64,
-    /// Of the object.
+    /// The name of the object.
     pub name: String,
     pub state: RevisionState,
-    /// Since when it is live, or is not any more.
+    /// The time since when the revision is live, or is not any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Whether replicas have it loaded.
+    /// Replicas have the revision loaded.
     pub loaded: bool,
     pub policy_server: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<Time>,
-    /// The fields in which it differs from the revision before it; none for the oldest that is kept.
+    /// The fields in which it differs from the revision before it; `None` for the oldest revision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,18 +44,18 @@ pub struct ShownRevision {
     pub spec: Value,
 }
 
-/// What became of a revision.
+/// The state of a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum RevisionState {
-    /// Requests are answered by it.
+    /// The revision answers requests.
     Live,
-    /// The newest, not yet live.
+    /// The newest revision is not live yet.
     RollingOut,
-    /// It was replaced, and still answers API servers that do not know that yet.
+    /// The revision was replaced, and still answers API servers that do not know that yet.
     Retiring,
-    /// It was live.
+    /// The revision was live.
     Replaced,
-    /// It does not work.
+    /// The revision does not work.
     Failed,
     /// A newer one came before it was live.
     NeverLive,
@@ -64,7 +64,7 @@ pub enum RevisionState {
 }
 
 impl RevisionReport {
-    /// How many replicas serve it, and how many said something.
+    /// Returns the number of replicas that serve it, and of all replicas that have reported.
     #[must_use]
     pub fn ready(&self) -> (usize, usize) {
         let ready = self.replicas.iter().filter(|replica| replica.ready == ConditionStatus::True).count();
@@ -72,7 +72,7 @@ impl RevisionReport {
     }
 }
 
-/// The revisions of a policy, the newest first.
+/// Reports about the revisions of a policy, the newest first.
 #[must_use]
 pub fn list(policy: &PolicyObject, revisions: &[RevisionObject]) -> Vec<RevisionReport> {
     let before = revisions.iter().skip(1).map(Some).chain([None]);
@@ -118,7 +118,7 @@ fn state(policy: &PolicyObject, revision: &RevisionObject) -> RevisionState {
     }
 }
 
-/// Why it cannot be served: what the leader says, else what the first replica that cannot says.
+/// Returns the problem of a revision: that of the leader, else of the first replica that cannot load it.
 fn problem(revision: &RevisionObject) -> Option<Problem> {
     let initialized = revision
         .condition(ConditionType::Initialized)

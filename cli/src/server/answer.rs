@@ -1,11 +1,10 @@
-//! Answers of the REST API: pure. What is no success has the form of AIP-193.
+//! Responses of the REST API: pure. Errors have the form of AIP-193.
 
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::ServerError;
-use super::error::Refusal;
+use super::error::{Refusal, ServerError};
 
 #[derive(Deserialize)]
 struct Failure {
@@ -19,7 +18,10 @@ struct Status {
     details: Vec<Value>,
 }
 
-/// What was asked for, or why it is not there.
+/// Returns the body of a response.
+///
+/// # Errors
+/// The error of the API, or that the server does not serve it.
 pub(super) fn read(server: &str, status: StatusCode, body: &[u8]) -> Result<Value, ServerError> {
     let no_api = || ServerError::NoApi { server: server.to_owned(), status };
     if status.is_success() {

@@ -3,22 +3,24 @@
 use std::time::Duration;
 
 use http::Uri;
+use kube::Config;
 use kube::config::AuthInfo;
-use kube::{Client, Config};
 
-use super::{Server, ServerError};
+use super::Server;
+use super::client::Client;
+use super::error::ServerError;
 use crate::arguments::Server as Arguments;
 use crate::error::{Error, root_cause};
 
-/// How long a server may take to accept a connection. A person waits.
+/// The time limit of a connection. A person waits.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long it may be silent in the middle of an answer.
+/// The time limit between two reads of a response.
 const READ: Duration = Duration::from_secs(30);
-/// What a Policy without a namespace is of, as kubectl has it.
+/// The namespace of a name without one, as for kubectl.
 const NAMESPACE: &str = "default";
 
 impl Server {
-    /// The server at this address. Nothing is sent yet.
+    /// Returns the server at this address. Sends no request.
     ///
     /// # Errors
     /// When a file cannot be used.
@@ -27,7 +29,7 @@ impl Server {
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(READ);
         config.reset_reader_on_write = true;
-        // What is asked for may have been done though the answer says that it was not.
+        // An action may have succeeded although its response is an error.
         config.default_retry = false;
         if let Some(file) = &arguments.token_file {
             let fail = |cause: String| ServerError::File { option: "--token-file", file: file.clone(), cause };
@@ -39,12 +41,12 @@ impl Server {
             config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
         }
         if let Some(file) = &arguments.server_ca {
-            // What is trusted is that file alone, not the system's certificates too.
+            // Only that file is trusted, and not the certificates of the system.
             config.root_cert = Some(Vec::new());
             config.root_cert_file = Some(file.clone());
         }
         let server = url.to_string().trim_end_matches('/').to_owned();
-        let client = Client::try_from(config).map_err(|error| {
+        let client = kube::Client::try_from(config).map_err(|error| {
             let cause = root_cause(&error);
             match &arguments.server_ca {
                 Some(file) => ServerError::File { option: "--server-ca", file: file.clone(), cause },
@@ -53,6 +55,6 @@ impl Server {
         })?;
         let is_namespace_given = namespace.is_some();
         let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());
-        Ok(Self { client, url: server, namespace, is_namespace_given })
+        Ok(Self { client: Client::new(client, server), namespace, is_namespace_given })
     }
 }

@@ -1,11 +1,11 @@
-//! What can go wrong with a server, and what a person does about it.
+//! The errors of a server, and their remedies.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use http::StatusCode;
 
-/// Why a server did not do what it was asked.
+/// Why a request to a server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     #[error("{option} {file}: {cause}", file = file.display())]
@@ -25,10 +25,10 @@ pub enum ServerError {
 /// An error of the API (AIP-193).
 #[derive(Debug)]
 pub struct Refusal {
-    /// Of HTTP.
+    /// The HTTP status.
     pub status: u16,
     pub message: String,
-    /// Fields, and what is wrong with them.
+    /// Invalid fields, and the reason for each.
     pub violations: Vec<(String, String)>,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Refusal {
 }
 
 impl ServerError {
-    /// What to do about it.
+    /// Returns what a person can do about the error.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {

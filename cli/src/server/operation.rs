@@ -1,43 +1,44 @@
-//! What takes time (AIP-151): followed by `:wait`.
+//! Long-running operations (AIP-151): followed by `:wait`.
 
 use std::time::{Duration, Instant};
 
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{Server, ServerError};
+use super::client::Client;
+use super::error::ServerError;
 use crate::error::Error;
 
-/// How long one call may wait: less than a server may be silent.
+/// The longest wait of one call, shorter than the read timeout.
 const CALL: Duration = Duration::from_secs(10);
-/// Before a server that was away is asked again.
+/// The pause before a server that was away is asked again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// An operation of a server, as it was answered last.
+/// An operation of a server, with its last response.
 pub struct Operation {
-    server: Server,
+    client: Client,
     answer: Value,
 }
 
-/// What came of it, as far as was waited.
+/// The outcome of an operation at the end of the wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     Done,
-    /// Why.
+    /// The reason.
     Failed(String),
-    /// Not yet: what it waits for.
+    /// The operation still runs: the thing that it waits for.
     Running(String),
 }
 
 impl Operation {
-    pub(super) fn new(server: Server, answer: Value) -> Self {
-        Self { server, answer }
+    pub(super) fn new(client: Client, answer: Value) -> Self {
+        Self { client, answer }
     }
 
-    /// Waits until it has ended, or until the patience has. Who is away meanwhile may come back before.
+    /// Waits until the operation has ended, at most for `patience`. The server may be away meanwhile.
     ///
     /// # Errors
-    /// When the server refuses to say, or is still away at the end.
+    /// When the server refuses, or is still away at the end.
     pub async fn wait(mut self, patience: Duration) -> Result<Ended, Error> {
         let until = Instant::now() + patience;
         loop {
@@ -49,7 +50,7 @@ impl Operation {
             }
             let path = format!("{}:wait", self.answer["name"].as_str().unwrap_or_default());
             let body = json!({"timeout": format!("{:.3}s", left.min(CALL).as_secs_f64())});
-            match self.server.call(Method::POST, &path, Some(&body)).await {
+            match self.client.call(Method::POST, &path, Some(&body)).await {
                 Ok(answer) => self.answer = answer,
                 Err(Error::Server(ServerError::Unreachable { .. })) if !left.is_zero() => {
                     tokio::time::sleep(PAUSE.min(left)).await;

@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use super::super::follow;
 use super::super::{Session as SessionAt, ask, print};
-use super::{Session, difference, say, with_policy};
+use super::difference::difference;
+use super::session::{Session, say, with_policy};
 use crate::arguments::{Commit, Form};
+use crate::backend::Started;
 use crate::cluster::Action;
 use crate::error::Error;
 use crate::experiment::{CommitPlan, plan_commit};
-use crate::home::Begun;
 use crate::objects::{ExperimentObject, PolicyObject};
 use crate::render;
 use crate::report::ExperimentReport;
@@ -41,11 +42,11 @@ pub async fn run(session: &Session, arguments: &Commit) -> Result<ExitCode, Erro
     };
     say(&experiment, &format!("committed: {} is what it was", policy.id))?;
     match begun {
-        Begun::InCluster(cluster) => {
+        Started::InCluster(cluster) => {
             let session = SessionAt { at: *cluster, program: session.program };
             follow(&session, arguments, &experiment, &policy).await
         }
-        Begun::Operation(operation) if arguments.wait => {
+        Started::Operation(operation) if arguments.wait => {
             let (what, code) = match operation.wait(arguments.timeout).await? {
                 Ended::Done => ("it is live".to_owned(), ExitCode::SUCCESS),
                 Ended::Failed(why) => (format!("it is not live: {why}"), ExitCode::FAILURE),
@@ -54,7 +55,7 @@ pub async fn run(session: &Session, arguments: &Commit) -> Result<ExitCode, Erro
             follow::say(&policy, &what)?;
             Ok(code)
         }
-        Begun::Operation(_) => Ok(ExitCode::SUCCESS),
+        Started::Operation(_) => Ok(ExitCode::SUCCESS),
     }
 }
 

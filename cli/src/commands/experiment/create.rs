@@ -8,14 +8,17 @@ use proviso_core::PolicyId;
 use serde_json::{Value, json};
 
 use super::super::{in_form, print};
-use super::{Session, difference, preview, say};
+use super::difference::difference;
+use super::preview;
+use super::session::{Session, say};
 use crate::arguments::{Create, Form};
 use crate::changes::is_same;
-use crate::cluster::Pair as _;
 use crate::error::Error;
+use crate::kinds::Pair as _;
 use crate::manifest::{self, ManifestError};
 use crate::objects::{ExperimentObject, PolicyObject};
 use crate::report::ExperimentReport;
+use crate::terminal;
 
 pub async fn run(session: &Session, arguments: &Create) -> Result<ExitCode, Error> {
     let is_printed = matches!(arguments.output.output, Form::Json | Form::Yaml);
@@ -39,7 +42,7 @@ pub async fn run(session: &Session, arguments: &Create) -> Result<ExitCode, Erro
             None if !session.at.is_cluster() => "create it from a changed file: -f FILE".to_owned(),
             None => format!("edit it: kubectl edit {kind} {}{place}", id.name()),
         };
-        crate::warn(&format!("{id} does not differ from {policy}, so that a preview shows nothing; {edit}"));
+        terminal::warn(&format!("{id} does not differ from {policy}, so that a preview shows nothing; {edit}"));
     }
     if is_printed {
         print(&in_form(&manifest, arguments.output.output, String::new)?)?;

@@ -4,19 +4,19 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::super::follow::PAUSE;
-use super::{Session, find, say};
+use super::session::{Session, find, say};
 use crate::arguments::Start;
+use crate::backend::Started;
 use crate::cluster::Action;
 use crate::error::Error;
 use crate::experiment::{Progress, progress};
-use crate::home::Begun;
 use crate::objects::ExperimentObject;
 use crate::policy_ref::ExperimentRef;
 use crate::report::ExperimentReport;
 use crate::server::Ended;
 
-/// How long a preview may be stuck before the wait ends: a replica that is busy, or a registry that is away for a moment,
-/// is tried again.
+/// The time that a preview may be stuck before the wait ends: the policy server tries again when a replica is busy or a
+/// registry is away for a moment.
 const STUCK: Duration = Duration::from_secs(10);
 
 pub async fn start(session: &Session, arguments: &Start) -> Result<ExitCode, Error> {
@@ -26,8 +26,8 @@ pub async fn start(session: &Session, arguments: &Start) -> Result<ExitCode, Err
         return Ok(ExitCode::SUCCESS);
     }
     match begun {
-        Begun::InCluster(_) => wait(session, &experiment, arguments.timeout).await,
-        Begun::Operation(operation) => {
+        Started::InCluster(_) => wait(session, &experiment, arguments.timeout).await,
+        Started::Operation(operation) => {
             let (what, code) = match operation.wait(arguments.timeout).await? {
                 Ended::Done => ("it is previewed".to_owned(), ExitCode::SUCCESS),
                 Ended::Failed(why) => (why, ExitCode::FAILURE),
@@ -39,8 +39,8 @@ pub async fn start(session: &Session, arguments: &Start) -> Result<ExitCode, Err
     }
 }
 
-/// Starts an experiment, and says where it stands.
-pub(super) async fn start_now(session: &Session, experiment: &ExperimentObject) -> Result<Begun, Error> {
+/// Starts an experiment, and prints its state.
+pub(super) async fn start_now(session: &Session, experiment: &ExperimentObject) -> Result<Started, Error> {
     let begun = session.at.act(experiment, &Action::Start).await?;
     tell(session, experiment, "started").await?;
     Ok(begun)
@@ -53,7 +53,7 @@ pub async fn stop(session: &Session, reference: &ExperimentRef) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was done, and where the experiment stands now.
+/// Prints what was done, and the state of the experiment.
 async fn tell(session: &Session, experiment: &ExperimentObject, done: &str) -> Result<(), Error> {
     let Some(now) = session.at.again(experiment).await? else {
         return say(experiment, &format!("{done}, and deleted meanwhile"));

@@ -2,35 +2,15 @@
 
 use std::process::ExitCode;
 
-use proviso_core::PolicyId;
-use serde::Serialize;
-
-use super::super::{in_form, print};
-use super::{Session, find, watch};
-use crate::arguments::{ExperimentStatus, Form};
-use crate::cluster::{Found, Scope};
+use super::super::print;
+use super::session::{Session, find};
+use super::subject::Subject;
+use super::watch;
+use crate::arguments::ExperimentStatus;
+use crate::cluster::Scope;
 use crate::error::Error;
-use crate::objects::ExperimentObject;
+use crate::found::Found;
 use crate::policy_ref::ExperimentsRef;
-use crate::render;
-use crate::report::{ExperimentDetail, ExperimentOverview};
-
-/// What was asked about.
-pub(super) struct Subject {
-    pub scope: Scope,
-    /// Only the experiments of this policy.
-    pub of: Option<PolicyId>,
-    /// Where was looked, for people; none if everywhere.
-    place: Option<String>,
-}
-
-/// What was asked for.
-#[derive(PartialEq, Serialize)]
-#[serde(untagged)]
-pub(super) enum Report {
-    Overview(ExperimentOverview),
-    Detail(Box<ExperimentDetail>),
-}
 
 pub async fn run(session: &Session, arguments: &ExperimentStatus) -> Result<ExitCode, Error> {
     let form = arguments.output.output;
@@ -60,24 +40,4 @@ pub async fn run(session: &Session, arguments: &ExperimentStatus) -> Result<Exit
     }
     print(&subject.text(session, &subject.report(session, &found), form)?)?;
     Ok(ExitCode::SUCCESS)
-}
-
-impl Subject {
-    /// `found` has the one that was asked about, or all.
-    pub(super) fn report(&self, session: &Session, found: &Found<ExperimentObject>) -> Report {
-        match (&self.scope, found.items.first()) {
-            (Scope::One(_), Some(experiment)) => {
-                Report::Detail(Box::new(ExperimentDetail::new(experiment, session.program)))
-            }
-            _ => Report::Overview(ExperimentOverview::new(found, self.of.as_ref())),
-        }
-    }
-
-    pub(super) fn text(&self, session: &Session, report: &Report, form: Form) -> Result<String, Error> {
-        let view = session.view(form);
-        in_form(report, form, || match report {
-            Report::Overview(overview) => render::experiments(overview, self.place.as_deref(), &view),
-            Report::Detail(detail) => render::experiment(detail, &view),
-        })
-    }
 }

@@ -12,22 +12,24 @@ use tokio::time::MissedTickBehavior;
 
 use super::super::print;
 use super::super::screen::Screen;
-use super::Session;
-use super::status::{Report, Subject};
+use super::session::Session;
+use super::subject::{Report, Subject};
 use crate::arguments::Form;
-use crate::cluster::{Found, Scope};
+use crate::cluster::Scope;
 use crate::error::Error;
+use crate::found::Found;
 use crate::objects::ExperimentObject;
 use crate::render;
 use crate::report::ExperimentReport;
+use crate::terminal;
 
-/// How often ages move on a terminal. Nothing is asked for that.
+/// The interval at which a terminal shows new ages. It causes no request.
 const TICK: Duration = Duration::from_secs(1);
-/// An error that is not repeated for this long is over: a watch is tried again sooner, and one that goes on says nothing
+/// An error that is not repeated for this time is over: a watch is tried again sooner, and one that works reports nothing
 /// before something changes.
 const OVER: Duration = Duration::from_mins(1);
 
-/// Shows what there is, and what changes, until Ctrl-C or until the one that was asked about is gone.
+/// Shows the experiments and their changes until Ctrl-C, or until the only experiment is gone.
 pub async fn run(
     session: &Session,
     subject: &Subject,
@@ -72,11 +74,11 @@ struct Output<'a> {
     subject: &'a Subject,
     form: Form,
     screen: Option<Screen>,
-    /// What was shown last.
+    /// The report that was shown last.
     last: Option<Report>,
-    /// What was said of each, where it is said line by line.
+    /// The last line of each experiment, if the output is no terminal.
     lines: BTreeMap<String, ExperimentReport>,
-    /// Why nothing new is shown.
+    /// The error of the watch, and since when.
     trouble: Option<(String, Instant)>,
 }
 
@@ -105,7 +107,7 @@ impl<'a> Output<'a> {
         self.redraw()
     }
 
-    /// Draws what is known, where that is seen.
+    /// Draws the last report, if the output is a terminal.
     fn redraw(&mut self) -> Result<(), Error> {
         let (Some(screen), Some(report)) = (&mut self.screen, &self.last) else { return Ok(()) };
         let page = match report {
@@ -120,18 +122,18 @@ impl<'a> Output<'a> {
         screen.draw(&format!("{trouble}{page}"))
     }
 
-    /// What is shown stays, and goes on when the API server is back.
+    /// Reports an error of the watch. The last page stays, and the watch continues when the API server is back.
     fn trouble(&mut self, error: &Error) -> Result<(), Error> {
         let told = error.to_string();
         let is_news = self.trouble.as_ref().is_none_or(|(before, _)| *before != told);
         self.trouble = Some((told, Instant::now()));
         if is_news && self.screen.is_none() {
-            crate::complain(error, self.session.program);
+            terminal::complain(error, self.session.program);
         }
         self.redraw()
     }
 
-    /// The last page stays: what came of the preview is still to be read.
+    /// Ends because the experiment is gone. The last page stays, so that the result of the preview can be read.
     fn gone(&mut self, id: &PolicyId, found: &Found<ExperimentObject>) -> Result<ExitCode, Error> {
         if self.screen.is_none() {
             self.show(found)?;
@@ -150,7 +152,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// A line for each experiment that is not what it was.
+/// Returns a line for each experiment that has changed.
 fn news(said: &mut BTreeMap<String, ExperimentReport>, report: &Report, now: Timestamp) -> String {
     let experiments = match report {
         Report::Overview(overview) => overview.experiments.as_slice(),

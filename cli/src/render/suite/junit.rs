@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::title;
+use super::title::title;
 use proviso_evaluation::suite::{Counts, Outcome, SuiteReport};
 
 /// The whole document.

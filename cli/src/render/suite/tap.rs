@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::title;
+use super::title::title;
 use proviso_evaluation::suite::{Counts, Outcome, SuiteReport};
 
 /// The whole document.

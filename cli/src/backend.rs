@@ -1,39 +1,35 @@
-//! Where policies and their experiments live: a cluster, or a server with the REST API. What the commands need of either.
+//! The backend of the commands about experiments: a cluster, or a server with the REST API.
 
-use std::pin::Pin;
-
-use futures_util::{Stream, StreamExt as _, future};
+use futures_util::{StreamExt as _, future};
 use proviso_core::PolicyId;
 use serde_json::Value;
 
 use crate::arguments::{Connection, Server as ServerArguments};
-use crate::cluster::{Action, Cluster, Found, Scope, Watched};
+use crate::cluster::{Action, Cluster, Scope, Watched};
 use crate::error::Error;
+use crate::found::{Found, Omitted, Updates};
 use crate::objects::{ExperimentObject, PolicyObject};
 use crate::policy_ref::PolicyRef;
-use crate::report::Unseen;
 use crate::server::{Operation, Server};
 
-/// All that there is, again and again as it changes.
-pub type Changes = Pin<Box<dyn Stream<Item = Result<Found<ExperimentObject>, Error>> + Send>>;
-
-pub enum Home {
+/// A cluster or a server.
+pub enum Backend {
     Cluster(Box<Cluster>),
     Server(Server),
 }
 
-/// What was begun, by which it is followed to its end.
-pub enum Begun {
-    /// The objects say how far it is.
+/// An action that has started.
+pub enum Started {
+    /// The status of the objects has the progress.
     InCluster(Box<Cluster>),
     Operation(Operation),
 }
 
-impl Home {
-    /// What the arguments name. Nothing is sent yet.
+impl Backend {
+    /// Returns the cluster or the server that the arguments name. Sends no request.
     ///
     /// # Errors
-    /// When the arguments contradict each other, or name what cannot be used.
+    /// When the arguments contradict each other, or a file that they name cannot be used.
     pub async fn connect(connection: &Connection, server: &ServerArguments) -> Result<Self, Error> {
         server.check(connection).map_err(Error::Usage)?;
         Ok(match &server.server {
@@ -42,11 +38,13 @@ impl Home {
         })
     }
 
+    /// Returns whether the backend is a cluster.
     #[must_use]
     pub fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
 
+    /// Returns the namespace of names that have none.
     #[must_use]
     pub fn namespace(&self) -> &str {
         match self {
@@ -55,7 +53,7 @@ impl Home {
         }
     }
 
-    /// The policy that a person means.
+    /// Finds the policy that a person names.
     ///
     /// # Errors
     /// When there is none, or there are two.
@@ -66,7 +64,7 @@ impl Home {
         }
     }
 
-    /// The experiment that a person means.
+    /// Finds the experiment that a person names.
     ///
     /// # Errors
     /// When there is none, or there are two.
@@ -77,10 +75,10 @@ impl Home {
         }
     }
 
-    /// The policy of an experiment, if it is there.
+    /// Returns the policy of an experiment; `None` if there is none.
     ///
     /// # Errors
-    /// When that cannot be told.
+    /// When the request fails.
     pub async fn policy_of(&self, experiment: &ExperimentObject) -> Result<Option<PolicyObject>, Error> {
         match self {
             Self::Cluster(cluster) => cluster.get(&experiment.policy).await,
@@ -88,10 +86,10 @@ impl Home {
         }
     }
 
-    /// The experiment as it is now, if it is there.
+    /// Reads the experiment again; `None` if it is gone.
     ///
     /// # Errors
-    /// When that cannot be told.
+    /// When the request fails.
     pub async fn again(&self, experiment: &ExperimentObject) -> Result<Option<ExperimentObject>, Error> {
         match self {
             Self::Cluster(cluster) => cluster.get(&experiment.id).await,
@@ -99,10 +97,10 @@ impl Home {
         }
     }
 
-    /// The experiments of a scope.
+    /// Returns the experiments of a scope.
     ///
     /// # Errors
-    /// When they cannot be told, or one may see none of them.
+    /// When the request fails, or the user may read none of them.
     pub async fn look(&self, scope: &Scope, policy: Option<&PolicyId>) -> Result<Found<ExperimentObject>, Error> {
         match (self, scope) {
             (Self::Server(server), _) => server.look(scope, policy).await,
@@ -114,8 +112,8 @@ impl Home {
         }
     }
 
-    /// The same, whenever it may have changed. Goes on after errors, more and more slowly.
-    pub fn follow(&self, scope: &Scope, policy: Option<&PolicyId>, unseen: &[Unseen]) -> Changes {
+    /// Returns the experiments of a scope again whenever one may have changed. Continues after errors, with a growing delay.
+    pub fn follow(&self, scope: &Scope, policy: Option<&PolicyId>, unseen: &[Omitted]) -> Updates<ExperimentObject> {
         match self {
             Self::Server(server) => server.follow(scope, policy),
             Self::Cluster(cluster) => {
@@ -131,11 +129,11 @@ impl Home {
         }
     }
 
-    /// Creates the experiment of this manifest, and returns it with all defaults; `is_dry`: asks whether that could be
-    /// done, and changes nothing.
+    /// Creates the experiment of this manifest, and returns it with all defaults. `is_dry` only checks whether it could be
+    /// created.
     ///
     /// # Errors
-    /// When it is refused, or cannot be asked for.
+    /// When the request is refused, or the backend has no dry run.
     pub async fn create(&self, id: &PolicyId, manifest: Value, is_dry: bool) -> Result<ExperimentObject, Error> {
         match self {
             Self::Cluster(cluster) => cluster.create(id, manifest, is_dry).await,
@@ -147,10 +145,10 @@ impl Home {
         }
     }
 
-    /// Deletes an experiment, and no other of its name.
+    /// Deletes an experiment, but no later one of the same name.
     ///
     /// # Errors
-    /// When it is refused.
+    /// When the request is refused.
     pub async fn delete(&self, experiment: &ExperimentObject) -> Result<(), Error> {
         match self {
             Self::Cluster(cluster) => cluster.delete(experiment).await,
@@ -161,14 +159,14 @@ impl Home {
     /// Starts, stops or commits an experiment.
     ///
     /// # Errors
-    /// When it is refused.
-    pub async fn act(&self, experiment: &ExperimentObject, action: &Action) -> Result<Begun, Error> {
+    /// When the request is refused.
+    pub async fn act(&self, experiment: &ExperimentObject, action: &Action) -> Result<Started, Error> {
         match self {
             Self::Cluster(cluster) => {
                 cluster.act(experiment, action).await?;
-                Ok(Begun::InCluster(cluster.clone()))
+                Ok(Started::InCluster(cluster.clone()))
             }
-            Self::Server(server) => Ok(Begun::Operation(server.act(experiment, action).await?)),
+            Self::Server(server) => Ok(Started::Operation(server.act(experiment, action).await?)),
         }
     }
 }

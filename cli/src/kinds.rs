@@ -1,35 +1,39 @@
-//! Kinds that come in pairs: with a namespace, and of the whole cluster.
+//! Pairs of kinds: one with a namespace, and one of the whole cluster.
 
 use kube::core::{ApiResource, DynamicObject};
 use proviso_core::PolicyId;
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
 
-use crate::error::Access;
+use crate::access::Access;
+use crate::found::{CLUSTER_EXPERIMENTS, CLUSTER_POLICIES, EXPERIMENTS, POLICIES};
 use crate::objects::{ExperimentObject, ObjectError, PolicyObject};
 
-/// A pair of kinds that are read as one. Arrays are of the kind with a namespace, and the one without.
+/// A pair of kinds that have the same fields. Arrays have the value of the namespaced kind first.
 pub trait Pair: Sized {
     const KINDS: [&'static str; 2];
     const KINDS_PLURAL: [&'static str; 2];
     const RESOURCES: [&'static str; 2];
-    /// What they are together.
+    /// The plural of both kinds, for messages.
     const PLURAL: &'static str;
-    /// The command that, with `-A`, shows all.
+    /// The command that shows all of them with `-A`.
     const SHOW: &'static str;
 
+    /// Returns the resource of one of the kinds.
     fn resource(is_namespaced: bool) -> ApiResource;
 
+    /// Reads an object of one of the kinds.
+    ///
     /// # Errors
-    /// When the object makes no sense.
+    /// When the object is invalid.
     fn read(object: &DynamicObject) -> Result<Self, ObjectError>;
 
-    /// A request about one.
+    /// Returns a request for one object.
     #[must_use]
     fn access(verb: &'static str, id: &PolicyId) -> Access {
         Self::access_to_many(verb, id.namespace().is_some(), id.namespace())
     }
 
-    /// A request about all of a namespace, or of all.
+    /// Returns a request for all objects of a namespace, or of all namespaces.
     #[must_use]
     fn access_to_many(verb: &'static str, is_namespaced: bool, namespace: Option<&str>) -> Access {
         let namespace = namespace.filter(|_| is_namespaced).map(str::to_owned);
@@ -39,7 +43,7 @@ pub trait Pair: Sized {
 
 impl Pair for PolicyObject {
     const KINDS: [&'static str; 2] = ["Policy", "ClusterPolicy"];
-    const KINDS_PLURAL: [&'static str; 2] = [crate::report::POLICIES, crate::report::CLUSTER_POLICIES];
+    const KINDS_PLURAL: [&'static str; 2] = [POLICIES, CLUSTER_POLICIES];
     const RESOURCES: [&'static str; 2] = ["policies.proviso.dev", "clusterpolicies.proviso.dev"];
     const PLURAL: &'static str = "policies";
     const SHOW: &'static str = "status";
@@ -55,7 +59,7 @@ impl Pair for PolicyObject {
 
 impl Pair for ExperimentObject {
     const KINDS: [&'static str; 2] = ["PolicyExperiment", "ClusterPolicyExperiment"];
-    const KINDS_PLURAL: [&'static str; 2] = [crate::report::EXPERIMENTS, crate::report::CLUSTER_EXPERIMENTS];
+    const KINDS_PLURAL: [&'static str; 2] = [EXPERIMENTS, CLUSTER_EXPERIMENTS];
     const RESOURCES: [&'static str; 2] = ["policyexperiments.proviso.dev", "clusterpolicyexperiments.proviso.dev"];
     const PLURAL: &'static str = "experiments";
     const SHOW: &'static str = "experiment status";

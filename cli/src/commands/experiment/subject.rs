@@ -1,0 +1,55 @@
+//! The experiments that `proviso experiment status` is about, and their report.
+
+use proviso_core::PolicyId;
+use serde::Serialize;
+
+use super::super::in_form;
+use super::session::Session;
+use crate::arguments::Form;
+use crate::cluster::Scope;
+use crate::error::Error;
+use crate::found::Found;
+use crate::objects::ExperimentObject;
+use crate::render;
+use crate::report::{ExperimentDetail, ExperimentOverview};
+
+/// The experiments that a command is about.
+pub(super) struct Subject {
+    pub scope: Scope,
+    /// Only the experiments of this policy.
+    pub of: Option<PolicyId>,
+    /// The place that was searched, for people, such as `the namespace team`; `None` for all namespaces.
+    pub place: Option<String>,
+}
+
+/// The report about one experiment or several.
+#[derive(PartialEq, Serialize)]
+#[serde(untagged)]
+pub(super) enum Report {
+    Overview(ExperimentOverview),
+    Detail(Box<ExperimentDetail>),
+}
+
+impl Subject {
+    /// Returns the report about the experiments that were found.
+    pub(super) fn report(&self, session: &Session, found: &Found<ExperimentObject>) -> Report {
+        match (&self.scope, found.items.first()) {
+            (Scope::One(_), Some(experiment)) => {
+                Report::Detail(Box::new(ExperimentDetail::new(experiment, session.program)))
+            }
+            _ => Report::Overview(ExperimentOverview::new(found, self.of.as_ref())),
+        }
+    }
+
+    /// Returns the report in a form of output.
+    ///
+    /// # Errors
+    /// When the report cannot be serialized.
+    pub(super) fn text(&self, session: &Session, report: &Report, form: Form) -> Result<String, Error> {
+        let view = session.view(form);
+        in_form(report, form, || match report {
+            Report::Overview(overview) => render::experiments(overview, self.place.as_deref(), &view),
+            Report::Detail(detail) => render::experiment(detail, &view),
+        })
+    }
+}

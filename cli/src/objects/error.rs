@@ -1,0 +1,12 @@
+//! The errors of reading objects.
+
+use proviso_core::policy_id::PolicyIdError;
+
+/// Why an object cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    #[error(transparent)]
+    Name(#[from] PolicyIdError),
+    #[error("{field}: {error}")]
+    Field { field: &'static str, error: serde_json::Error },
+}

@@ -1,0 +1,88 @@
+//! A policy.
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::core::DynamicObject;
+use proviso_core::PolicyId;
+use proviso_core::experiment::etag;
+use proviso_crds::names::ROLLBACK_TO;
+use proviso_crds::{PolicyKind, PolicyStatus};
+use serde_json::Value;
+
+use super::error::ObjectError;
+use super::fields::{created, field};
+
+/// A Policy or a `ClusterPolicy`.
+#[derive(Clone, Debug)]
+pub struct PolicyObject {
+    pub id: PolicyId,
+    pub uid: String,
+    /// The etag of the newest version, which a commit replaces.
+    pub etag: String,
+    /// `metadata.generation`; 0 if the REST API does not tell it.
+    pub generation: i64,
+    pub created: Option<Timestamp>,
+    pub is_being_deleted: bool,
+    pub rollback_to: Option<String>,
+    pub spec: Value,
+    pub status: PolicyStatus,
+}
+
+impl PolicyObject {
+    /// Reads a Policy or a `ClusterPolicy` of a cluster.
+    ///
+    /// # Errors
+    /// When its name or its status is invalid.
+    pub fn read(object: &DynamicObject) -> Result<Self, ObjectError> {
+        let (uid, generation) = (object.uid().unwrap_or_default(), object.metadata.generation.unwrap_or_default());
+        Ok(Self {
+            id: PolicyId::new(object.namespace().as_deref(), &object.name_any())?,
+            etag: etag(&uid, generation),
+            uid,
+            generation,
+            created: created(object),
+            is_being_deleted: object.metadata.deletion_timestamp.is_some(),
+            rollback_to: object.annotations().get(ROLLBACK_TO).cloned(),
+            spec: object.data["spec"].clone(),
+            status: field(&object.data["status"], "status")?,
+        })
+    }
+
+    #[must_use]
+    pub fn kind(&self) -> PolicyKind {
+        if self.id.namespace().is_some() { PolicyKind::Policy } else { PolicyKind::ClusterPolicy }
+    }
+
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.spec["enabled"].as_bool().unwrap_or(true)
+    }
+
+    #[must_use]
+    pub fn policy_server(&self) -> &str {
+        self.spec["policyServer"].as_str().unwrap_or("default")
+    }
+
+    /// Names a generation of this policy, such as `ns.team.labels generation 2 (live, newest)`.
+    #[must_use]
+    pub fn name_of(&self, generation: i64) -> String {
+        if generation == 0 {
+            return self.id.to_string();
+        }
+        let mut names = Vec::new();
+        if self.status.live_generation == Some(generation) {
+            names.push("live");
+        }
+        if self.generation == generation {
+            names.push("newest");
+        }
+        let names = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+        format!("{} generation {generation}{names}", self.id)
+    }
+
+    /// The generation that the status is about; `None` if the operator has written no status yet.
+    #[must_use]
+    pub fn observed_generation(&self) -> Option<i64> {
+        self.status.conditions.iter().filter_map(|condition| condition.observed_generation).max()
+    }
+}

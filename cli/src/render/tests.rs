@@ -1,0 +1,13 @@
+//! Helpers for the tests of pages.
+
+use super::*;
+
+pub(super) fn view(width: usize) -> View {
+    let now = crate::objects::tests::NOW.parse().unwrap();
+    View { width: Some(width), now, is_wide: false, program: "proviso" }
+}
+
+/// Removes the styles of a text.
+pub(super) fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}

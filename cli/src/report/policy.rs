@@ -1,0 +1,180 @@
+//! The report about the state of a policy.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use proviso_core::PolicyId;
+use proviso_crds::{Mode, PolicyKind, PolicyPhase, ReplicaCount};
+use serde::Serialize;
+
+use super::problem::Problem;
+use crate::objects::PolicyObject;
+
+/// The state of a policy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyReport {
+    /// The id of the policy.
+    pub policy: PolicyId,
+    pub kind: PolicyKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    pub name: String,
+    pub phase: PolicyPhase,
+    /// The phase in a sentence.
+    pub summary: String,
+    /// The newest generation.
+    pub generation: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_generation: Option<i64>,
+    pub enabled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    pub policy_server: String,
+    /// The replicas that serve the newest generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<ReplicaCount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<Time>,
+    /// The problem of the newest generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+    pub conditions: Vec<Condition>,
+}
+
+/// Reasons of conditions that are false only for now: nobody needs to act.
+const PASSING: [&str; 4] = ["Preparing", "Loading", "NotInitialized", "Disabled"];
+
+impl PolicyReport {
+    /// Reports about a policy.
+    #[must_use]
+    pub fn new(policy: &PolicyObject) -> Self {
+        let mut report = Self {
+            policy: policy.id.clone(),
+            kind: policy.kind(),
+            namespace: policy.id.namespace().map(str::to_owned),
+            name: policy.id.name().to_owned(),
+            phase: phase(policy),
+            summary: String::new(),
+            generation: policy.generation,
+            live_generation: policy.status.live_generation,
+            enabled: policy.is_enabled(),
+            mode: policy.status.mode,
+            policy_server: policy.policy_server().to_owned(),
+            replicas: policy.status.replicas.clone().filter(|_| is_up_to_date(policy)),
+            created: policy.created.map(Time),
+            problem: problem(policy),
+            conditions: policy.status.conditions.clone(),
+        };
+        report.summary = summary(policy, report.phase);
+        report
+    }
+
+    /// Returns `policy/NAME` or `clusterpolicy/NAME`.
+    #[must_use]
+    pub fn reference(&self) -> String {
+        let kind = match self.kind {
+            PolicyKind::Policy => "policy",
+            PolicyKind::ClusterPolicy => "clusterpolicy",
+        };
+        format!("{kind}/{}", self.name)
+    }
+}
+
+/// Returns whether the status is about the newest generation.
+pub(super) fn is_up_to_date(policy: &PolicyObject) -> bool {
+    policy.observed_generation() == Some(policy.generation)
+}
+
+/// Returns the phase of the newest generation, also before the operator has looked at it.
+fn phase(policy: &PolicyObject) -> PolicyPhase {
+    match policy.status.phase {
+        Some(phase) if is_up_to_date(policy) => phase,
+        _ if policy.status.live_generation.is_some() => PolicyPhase::Updating,
+        _ => PolicyPhase::Pending,
+    }
+}
+
+fn problem(policy: &PolicyObject) -> Option<Problem> {
+    let mut conditions = policy.status.conditions.iter().filter(|_| is_up_to_date(policy));
+    let failed = conditions.find(|condition| {
+        condition.status == "False" && condition.type_ != "Live" && !PASSING.contains(&condition.reason.as_str())
+    })?;
+    Some(Problem { reason: failed.reason.clone(), message: failed.message.clone() })
+}
+
+fn summary(policy: &PolicyObject, phase: PolicyPhase) -> String {
+    let newest = policy.generation;
+    let other = policy.status.live_generation.filter(|live| *live != newest);
+    if policy.is_being_deleted {
+        return "it is being deleted".to_owned();
+    }
+    if policy.observed_generation().is_none() {
+        return "the operator has not looked at it yet".to_owned();
+    }
+    if !is_up_to_date(policy) {
+        let answering = other.map_or_else(String::new, |live| format!("; generation {live} answers"));
+        return format!("the operator has not looked at generation {newest} yet{answering}");
+    }
+    match (phase, other) {
+        (PolicyPhase::Active, _) => format!("generation {newest} answers requests"),
+        (PolicyPhase::Disabled, _) => "it is disabled: requests are not decided by it".to_owned(),
+        (PolicyPhase::Failed, Some(live)) => {
+            format!("generation {newest} does not work; generation {live} goes on answering")
+        }
+        (PolicyPhase::Failed, None) => format!("generation {newest} does not work; requests are not decided by it"),
+        (_, Some(live)) => format!("generation {newest} is on its way; generation {live} answers until then"),
+        (_, None) => format!("generation {newest} is on its way; requests are not decided by it yet"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::tests::{active, failed, policy};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_policy_is_summed_up_in_a_sentence() {
+        let mut updating = failed(3, 2, "Preparing", "");
+        updating["phase"] = json!("Updating");
+        let mut first = failed(1, 0, "CompileError", "no");
+        first["liveGeneration"] = Value::Null;
+        let mut disabled = active(2);
+        (disabled["phase"], disabled["liveGeneration"]) = (json!("Disabled"), Value::Null);
+        for (generation, status, phase, sentence) in [
+            (2, active(2), PolicyPhase::Active, "generation 2 answers requests"),
+            (
+                3,
+                failed(3, 2, "PullError", ""),
+                PolicyPhase::Failed,
+                "generation 3 does not work; generation 2 goes on answering",
+            ),
+            (1, first, PolicyPhase::Failed, "generation 1 does not work; requests are not decided by it"),
+            (3, updating, PolicyPhase::Updating, "generation 3 is on its way; generation 2 answers until then"),
+            (2, disabled, PolicyPhase::Disabled, "it is disabled: requests are not decided by it"),
+            // The status of an older generation says nothing about a newer one.
+            (
+                3,
+                active(2),
+                PolicyPhase::Updating,
+                "the operator has not looked at generation 3 yet; generation 2 answers",
+            ),
+            (1, Value::Null, PolicyPhase::Pending, "the operator has not looked at it yet"),
+        ] {
+            let report = PolicyReport::new(&policy(generation, &status));
+            assert_eq!((report.phase, report.summary.as_str()), (phase, sentence));
+        }
+    }
+
+    #[test]
+    fn a_condition_that_is_false_for_now_is_no_problem() {
+        for (status, wanted) in [
+            (active(2), None),
+            (failed(2, 1, "SettingsInvalid", "no label"), Some("SettingsInvalid")),
+            (failed(2, 1, "Preparing", ""), None),
+            (failed(1, 1, "PullError", "of a generation that is not the newest"), None),
+        ] {
+            let problem = PolicyReport::new(&policy(2, &status)).problem;
+            assert_eq!(problem.as_ref().map(|problem| problem.reason.as_str()), wanted);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The HTTP client of the REST API.
+
+use http::{Method, Request};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+use super::answer;
+use super::error::ServerError;
+use crate::error::{Error, root_cause};
+
+/// The most items of a page.
+const PAGE: usize = 1000;
+
+/// A client of one server.
+#[derive(Clone)]
+pub(super) struct Client {
+    http: kube::Client,
+    /// The address of the server, for messages.
+    url: String,
+}
+
+impl Client {
+    pub(super) fn new(http: kube::Client, url: String) -> Self {
+        Self { http, url }
+    }
+
+    /// Returns the address of the server.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns a resource; `None` if there is none.
+    ///
+    /// # Errors
+    /// When the server does not answer, or refuses.
+    pub(super) async fn get(&self, path: &str) -> Result<Option<Value>, Error> {
+        match self.call(Method::GET, path, None).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns all pages of a collection.
+    ///
+    /// # Errors
+    /// When the server does not answer, or refuses.
+    pub(super) async fn list(&self, path: &str) -> Result<Vec<Value>, Error> {
+        let collection = path.rsplit('/').next().unwrap_or(path);
+        let (mut items, mut token) = (Vec::new(), String::new());
+        loop {
+            let page = format!("{path}?pageSize={PAGE}&pageToken={}", encoded(&token));
+            let mut answer = self.call(Method::GET, &page, None).await?;
+            if let Value::Array(found) = answer[collection].take() {
+                items.extend(found);
+            }
+            match answer["nextPageToken"].as_str() {
+                Some(next) if !next.is_empty() => next.clone_into(&mut token),
+                _ => return Ok(items),
+            }
+        }
+    }
+
+    /// Calls a method, and returns its answer.
+    ///
+    /// # Errors
+    /// When the server does not answer, or refuses.
+    pub(super) async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
+        let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
+        let request = Request::builder().method(method).uri(format!("/v1/{path}"));
+        let request = request.header("content-type", "application/json").body(body.into());
+        let request = request.map_err(|error| Error::Usage(format!("{path}: {error}")))?;
+        let response = self.http.send(request).await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        let body = response.into_body().collect_bytes().await.map_err(|error| self.unreachable(&error))?;
+        Ok(answer::read(&self.url, status, &body)?)
+    }
+
+    fn unreachable(&self, error: &kube::Error) -> ServerError {
+        let (server, cause) = (self.url.clone(), root_cause(error));
+        match error {
+            kube::Error::Auth(_) => ServerError::Unauthorized { server, cause },
+            _ => ServerError::Unreachable { server, cause },
+        }
+    }
+}
+
+/// Encodes a value of a query.
+pub(super) fn encoded(value: &str) -> String {
+    utf8_percent_encode(value, NON_ALPHANUMERIC).to_string()
+}
+
+/// Returns whether the server answered 404.
+pub(super) fn is_not_found(error: &Error) -> bool {
+    matches!(error, Error::Server(ServerError::Refused(refusal)) if refusal.status == 404)
+}
