@@ -240,14 +240,17 @@ impl Server {
         self.until(wanted, async || self.details().await.contains(wanted)).await;
     }
 
-    /// The sum of the series of a metric whose labels contain all of these.
+    /// The sum of the series of a metric whose labels contain all of these; 0 where there is none.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let text = self.get("/metrics").await.text;
-        text.lines()
+        let sum: f64 = text
+            .lines()
             .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])))
             .filter(|line| labels.iter().all(|label| line.contains(label)))
             .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum()
+            .sum();
+        // The sum of no numbers is -0.
+        sum + 0.0
     }
 
     /// As [`Self::metric`], of a metric that counts.
