@@ -108,7 +108,7 @@ lint: format ## Check format and lints, warnings are errors
 # Where the workspace is built as a whole, all its crates have the features that one of them asks for. proviso-e2e is here so
 # that tokio has the features that it has there: without it, what depends on tokio is compiled a second time.
 without-wasm: ## Check that the operator compiles without wasmtime
-	$(CLIPPY) cargo $(CHECK) --locked -p operator -p proviso-host -p proviso-e2e
+	$(CLIPPY) cargo $(CHECK) --locked -p operator -p proviso-capabilities -p proviso-e2e
 	! cargo tree --locked -p operator --edges normal --prefix none | grep '^wasmtime'
 
 deny: $(DENY) ## Check licences, duplicates and origin of the dependencies; advisories where they can be fetched

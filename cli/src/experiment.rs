@@ -2,11 +2,12 @@
 
 pub mod error;
 
+use proviso_core::Failure;
 use proviso_crds::{ConditionType, PreviewState};
 
 use self::error::ExperimentError;
 use crate::objects::{ExperimentObject, PolicyObject};
-use crate::report::{ExperimentReport, Problem};
+use crate::report::ExperimentReport;
 
 /// The versions of the experiment and the policy that a commit names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +53,7 @@ fn is_same_etag(is: &str, wanted: &str) -> bool {
 pub enum Progress {
     Waiting(String),
     /// The preview needs a person.
-    Stuck(Problem),
+    Stuck(Failure),
     /// Every replica previews the experiment.
     Previewing,
     /// Somebody stopped or changed the experiment.
@@ -89,7 +90,7 @@ impl Progress {
     pub fn in_words(&self) -> String {
         match self {
             Self::Waiting(what) => what.clone(),
-            Self::Stuck(Problem { reason, message }) => format!("{reason}: {message}"),
+            Self::Stuck(failure) => failure.to_string(),
             Self::Previewing => "every replica previews it".to_owned(),
             Self::Stopped => "somebody changed or stopped it".to_owned(),
             Self::Gone => "it was deleted or committed".to_owned(),

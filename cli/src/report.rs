@@ -10,7 +10,6 @@ pub mod module;
 mod next_step;
 mod overview;
 mod policy;
-mod problem;
 mod revision;
 pub mod verdict;
 
@@ -21,5 +20,4 @@ pub use experiment::{ExperimentDetail, ExperimentOverview, ExperimentReport};
 pub use next_step::{NextStep, Place};
 pub use overview::Overview;
 pub use policy::PolicyReport;
-pub use problem::Problem;
 pub use revision::{RevisionReport, RevisionState, ShownRevision, list};

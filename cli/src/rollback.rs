@@ -2,13 +2,14 @@
 
 pub mod error;
 
+use proviso_core::Failure;
 use proviso_crds::PolicyPhase;
 use serde_json::Value;
 
 use self::error::PlanError;
 use crate::changes::is_same;
 use crate::objects::{PolicyObject, RevisionObject};
-use crate::report::{EventReport, PolicyReport, Problem};
+use crate::report::{EventReport, PolicyReport};
 
 /// The reasons of the Events of a rollback that the operator made, and of one that it refused.
 const ROLLED_BACK: &str = "RolledBack";
@@ -95,7 +96,7 @@ pub enum Outcome {
     Failed {
         generation: i64,
         live: Option<i64>,
-        problem: Problem,
+        problem: Failure,
     },
     Refused(String),
     /// The policy has that spec already.
@@ -173,8 +174,7 @@ impl Outcome {
                     || "nothing answers".to_owned(),
                     |live| format!("generation {live} goes on answering"),
                 );
-                let Problem { reason, message } = problem;
-                format!("generation {generation} does not work; {answering}: {reason}: {message}")
+                format!("generation {generation} does not work; {answering}: {problem}")
             }
             Self::Refused(message) => format!("the operator refused: {message}"),
             Self::Unchanged => format!("nothing to do: it is what {origin} was"),

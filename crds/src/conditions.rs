@@ -102,10 +102,14 @@ pub mod reasons {
     pub const NO_REPLICAS: Reason = Reason::new("NoReplicas");
     /// The program was fetched, compiled and accepted its settings.
     pub const PREPARED: Reason = Reason::new("Prepared");
+    /// The policy of an experiment does not exist.
+    pub const POLICY_NOT_FOUND: Reason = Reason::new("PolicyNotFound");
     /// The policy server has not prepared it yet.
     pub const PREPARING: Reason = Reason::new("Preparing");
     /// Another revision, or none, decides.
     pub const REPLACED: Reason = Reason::new("Replaced");
+    /// The policy has as many experiments as it may have.
+    pub const TOO_MANY: Reason = Reason::new("TooMany");
 }
 
 /// A condition without its type and its time.
@@ -182,6 +186,16 @@ impl Conditions for [Condition] {
 #[must_use]
 pub fn failure(condition: &Condition) -> Failure {
     Failure { reason: condition.reason.clone().into(), message: condition.message.clone() }
+}
+
+/// The result that a condition tells; none while it is `Unknown`.
+#[must_use]
+pub fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {
+    match condition.status.as_str() {
+        "True" => Some(Ok(())),
+        "False" => Some(Err(failure(condition))),
+        _ => None,
+    }
 }
 
 /// The body of a request that writes a part of an object's status.

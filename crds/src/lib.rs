@@ -4,11 +4,14 @@
 #![allow(clippy::doc_markdown, reason = "`kubectl explain` shows the field docs, and knows no Markdown")]
 #![allow(clippy::duplicated_attributes, reason = "many printed columns have one type")]
 
+pub mod actions;
 mod admission;
 pub mod conditions;
 pub mod context;
 mod definitions;
 mod experiment;
+#[cfg(feature = "fixtures")]
+pub mod fixtures;
 mod formats;
 pub mod names;
 mod policy;

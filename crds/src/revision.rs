@@ -3,6 +3,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
+use proviso_core::Failure;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -157,6 +158,20 @@ pub struct ReplicaStatus {
     /// Of a Candidate: what came of it on this replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<PreviewReport>,
+}
+
+impl ReplicaStatus {
+    /// The result of loading the revision; none while the replica has not tried.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Result<(), Failure>> {
+        match self.ready {
+            ConditionStatus::True => Some(Ok(())),
+            ConditionStatus::False => {
+                Some(Err(Failure { reason: self.reason.clone().into(), message: self.message.clone() }))
+            }
+            ConditionStatus::Unknown => None,
+        }
+    }
 }
 
 /// How the verdicts of a Candidate differ from the live ones, since it was made.

@@ -3,10 +3,10 @@
 mod api_server;
 mod etcd;
 mod place;
+mod secrets;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -16,14 +16,13 @@ use tokio::sync::OnceCell;
 pub use api_server::ApiServer;
 use etcd::Etcd;
 pub(crate) use place::Place;
+use secrets::Secrets;
 
 use crate::binaries::Programs;
-use crate::pki::{Authority, Identity};
+use crate::pki::Authority;
 use crate::process::{Invocation, Process};
+use crate::until::PATIENCE;
 use crate::{Folder, Proxy, kubeconfig, until};
-
-/// How long a component may take to come up; the whole takes seconds, this is for slow machines.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// How to start a control plane; the default is what most tests need.
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,34 +43,6 @@ pub struct ControlPlane {
     place: Place,
     programs: Programs,
     folder: Folder,
-}
-
-/// What proves who is who in a cluster.
-#[derive(Debug)]
-pub(crate) struct Secrets {
-    /// Vouches for users, components and API servers.
-    pub cluster: Authority,
-    pub etcd: Authority,
-    /// Vouches for API servers to aggregated API servers.
-    pub front_proxy: Authority,
-    pub admin: Identity,
-    /// Signs the tokens of service accounts, and its public half.
-    pub service_account_key: PathBuf,
-    pub service_account_public_key: PathBuf,
-}
-
-impl Secrets {
-    fn new(folder: &Path) -> Result<Self> {
-        let cluster = Authority::new("cluster", folder)?;
-        let admin = cluster.client("kubernetes-admin", Some("system:masters"))?;
-        let key = rcgen::KeyPair::generate()?;
-        let service_account_key = folder.join("service-accounts.key");
-        let service_account_public_key = folder.join("service-accounts.pub");
-        std::fs::write(&service_account_key, key.serialize_pem())?;
-        std::fs::write(&service_account_public_key, key.public_key_pem())?;
-        let (etcd, front_proxy) = (Authority::new("etcd", folder)?, Authority::new("front-proxy", folder)?);
-        Ok(Self { cluster, etcd, front_proxy, admin, service_account_key, service_account_public_key })
-    }
 }
 
 impl ControlPlane {

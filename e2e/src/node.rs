@@ -1,5 +1,6 @@
 //! A full node: a cluster that runs pods, in namespaces of its own.
 
+mod address;
 mod cgroups;
 mod dns;
 mod host;
@@ -17,23 +18,18 @@ use kube::{Api, Client};
 
 pub(crate) use namespaces::Network;
 
+use address::{ADDRESS, NAME};
 use cgroups::Cgroups;
 use host::Host;
 use inside::Inside;
 use namespaces::Namespaces;
 
 use crate::binaries::{Programs, Tier};
-use crate::control_plane::{ControlPlane, Options, PATIENCE, Place};
+use crate::control_plane::{ControlPlane, Options, Place};
 use crate::process::Process;
 use crate::registry::{Access, Registry};
+use crate::until::PATIENCE;
 use crate::{Folder, Image, Kubectl, until};
-
-/// In Kubernetes and as host name.
-const NAME: &str = "node";
-/// Of the node in its network, which is nobody else's: every node has the same one.
-const ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 2);
-/// Of the Service of `CoreDNS`: one of [`Place::SERVICES`].
-const DNS: &str = "10.96.0.10";
 
 /// A cluster of one node. Ends with this value, and with this program even if that is killed.
 ///

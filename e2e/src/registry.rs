@@ -10,10 +10,11 @@ use sha2::{Digest as _, Sha256};
 use std::net::Ipv4Addr;
 
 use crate::binaries::Tier;
-use crate::control_plane::{PATIENCE, Place};
+use crate::control_plane::Place;
 use crate::pki::Identity;
 use crate::port::Port;
 use crate::process::{Invocation, Process};
+use crate::until::PATIENCE;
 use crate::{Folder, Proxy, until};
 
 /// Reached under one name, inside a node and outside. Ends with this value.

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+/// The longest time that a component may take to come up. It takes seconds; this is for slow machines.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 /// One look may take this long: a connection to a process that is just coming up may never be served.

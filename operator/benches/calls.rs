@@ -1,7 +1,7 @@
 //! The requests of the operator to a real API server, and its memory: for an edit of one policy, for a replica whose pod is Ready
 //! no more and again, and for a rolling restart of all replicas. The policy servers are played by this program.
 //!
-//! `cargo bench -p operator --bench calls`; after `--`, the numbers of policies (100 500). `PROVISO_BENCH_REPLICAS` (2).
+//! `cargo bench -p operator --bench calls`; after `--`, the numbers of policies and of replicas (`100x2 500x10 2000x2`).
 
 #![allow(
     dead_code,
@@ -27,11 +27,14 @@ const AT_ONCE: usize = 16;
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
-    let numbers = if numbers.is_empty() { vec![100, 500] } else { numbers };
-    let replicas: usize = std::env::var("PROVISO_BENCH_REPLICAS").map_or(Ok(2), |number| number.parse())?;
+    let numbers = |argument: String| {
+        let (policies, replicas) = argument.split_once('x')?;
+        Some((policies.parse().ok()?, replicas.parse().ok()?))
+    };
+    let sizes: Vec<(usize, usize)> = std::env::args().skip(1).filter_map(numbers).collect();
+    let sizes = if sizes.is_empty() { vec![(100, 2), (500, 10), (2000, 2)] } else { sizes };
     println!("policies  replicas  what              writes    lists     gets  writes/policy  operator MiB");
-    for policies in numbers {
+    for (policies, replicas) in sizes {
         measure(policies, replicas).await?;
     }
     Ok(())

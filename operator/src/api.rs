@@ -15,8 +15,8 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use kube::Client;
-use proviso_api::kubernetes::Kubernetes;
-use proviso_api::{Code, Error};
+use proviso_rest_api::kubernetes::Kubernetes;
+use proviso_rest_api::{Code, Error};
 
 use access::Reviews;
 use actions::Actions;
@@ -31,10 +31,10 @@ pub(crate) fn router(client: Client, namespace: &str, proxies: Arc<FrontProxies>
     let actions = Actions { client, namespace: namespace.to_owned(), reviews, store: Arc::clone(&store) };
     let in_kubernetes =
         Front { callers: callers.clone(), refuse: |error| actions::respond(error.http(), error.to_string()) };
-    let as_aip = Front { callers, refuse: proviso_api::refuse };
+    let as_aip = Front { callers, refuse: proviso_rest_api::refuse };
     Router::new()
         .merge(actions.router().layer(from_fn_with_state(in_kubernetes, identify)))
-        .merge(proviso_api::router(store).layer(from_fn_with_state(as_aip, identify)))
+        .merge(proviso_rest_api::router(store).layer(from_fn_with_state(as_aip, identify)))
 }
 
 /// Before each answer.
@@ -45,7 +45,7 @@ struct Front {
     refuse: fn(&Error) -> Response,
 }
 
-/// Puts the [`proviso_api::Caller`] into the request's extensions, or answers that nobody knows who calls.
+/// Puts the [`proviso_rest_api::Caller`] into the request's extensions, or answers that nobody knows who calls.
 async fn identify(State(front): State<Front>, request: Request, next: Next) -> Response {
     let (mut head, body) = request.into_parts();
     match front.callers.identify(&head).await {

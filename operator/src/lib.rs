@@ -163,8 +163,7 @@ impl Controllers {
         let authority = Authority::new(client.clone(), namespace.clone(), lifetimes);
         let trusted = || authority.trusted();
         let reports = Arc::new(Reports::new(client.clone()));
-        let place =
-            policy_servers::build::Place { namespace: namespace.clone(), image: config.policy_server_image.clone() };
+        let place = policy_servers::Place { namespace: namespace.clone(), image: config.policy_server_image.clone() };
         Self {
             client: client.clone(),
             namespace: namespace.clone(),

@@ -2,9 +2,10 @@
 //! (`build`), apply it (`apply`), tell people (`status`). Another controller says who leads (`leader`).
 
 mod apply;
-pub(crate) mod build;
+mod build;
 mod context;
 pub(crate) mod leader;
+pub(crate) mod names;
 mod observe;
 mod secrets;
 mod signing;
@@ -29,6 +30,7 @@ use crate::objects::{self, RESYNC};
 use context::of_label;
 
 pub(crate) use context::{Context, Settings};
+pub(crate) use names::Place;
 
 /// Reconciles the policy servers until it is dropped.
 pub(crate) async fn run(context: Arc<Context>) {

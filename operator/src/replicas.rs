@@ -4,33 +4,14 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource as _, ResourceExt as _};
-use proviso_core::Failure;
 use proviso_core::rollout::{self, Replica};
-use proviso_crds::conditions::failure;
+use proviso_crds::ReplicaStatus;
 use proviso_crds::names::SERVER_LABEL;
-use proviso_crds::{ConditionStatus, ReplicaStatus};
 
-/// The result that a condition tells: none while it is `Unknown`.
-pub(crate) fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {
-    match condition.status.as_str() {
-        "True" => Some(Ok(())),
-        "False" => Some(Err(failure(condition))),
-        _ => None,
-    }
-}
-
+/// A replica, with its result for a revision.
 pub(crate) fn replica(status: &ReplicaStatus) -> Replica {
-    let failure = || Failure { reason: status.reason.clone().into(), message: status.message.clone() };
-    Replica {
-        pod: rollout::Pod { name: status.name.clone(), uid: status.pod_uid.clone() },
-        result: match status.ready {
-            ConditionStatus::True => Some(Ok(())),
-            ConditionStatus::False => Some(Err(failure())),
-            ConditionStatus::Unknown => None,
-        },
-    }
+    Replica { pod: rollout::Pod { name: status.name.clone(), uid: status.pod_uid.clone() }, result: status.outcome() }
 }
 
 /// The Ready pods of this policy server.

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::cache::{Cache, Cached};
 use crate::context::{Context, Error};
 use crate::objects;
-use crate::policy_servers::build::name as service_name;
+use crate::policy_servers::names::name as service_name;
 
 /// The name of both kinds of webhook configurations of a policy.
 pub(crate) fn name(policy: &PolicyId) -> String {

@@ -1,5 +1,5 @@
 //! The REST API of a policy server over a folder: the store is the folder, and who may ask is settled here. What the
-//! methods mean is for `proviso_api`.
+//! methods mean is for `proviso_rest_api`.
 
 mod store;
 mod token;
@@ -15,7 +15,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::service::Service as _;
 use hyper::{Request, Response, Uri, Version};
 use hyper_util::service::TowerToHyperService;
-use proviso_api::{Caller, Code, Error};
+use proviso_rest_api::{Caller, Code, Error};
 use tokio::sync::watch;
 
 use crate::after::After;
@@ -90,7 +90,7 @@ pub struct Api {
 impl Api {
     #[must_use]
     pub fn new(desk: Desk, access: Access) -> Self {
-        let router = proviso_api::router(Arc::new(Standalone::new(desk)));
+        let router = proviso_rest_api::router(Arc::new(Standalone::new(desk)));
         Self { router: TowerToHyperService::new(router), access: Arc::new(access) }
     }
 
@@ -111,7 +111,7 @@ impl Api {
                 let Ok(response) = self.router.call(request).await;
                 response
             }
-            Err(error) => proviso_api::refuse(&error),
+            Err(error) => proviso_rest_api::refuse(&error),
         };
         let (head, body) = response.into_parts();
         // Answers are made as a whole: their bodies do not fail.

@@ -22,11 +22,11 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config};
+use proviso_capabilities::{Cluster, Limits};
 use proviso_core::matching::Labels;
 use proviso_crds::PolicyRevision;
 use proviso_crds::names::SERVER_LABEL;
 use proviso_election::{Election, Leadership, Missing};
-use proviso_host::{Cluster, Limits};
 use tokio::sync::mpsc;
 
 use crate::config::Replica;
@@ -161,15 +161,7 @@ impl Follower {
                         self.take(event);
                     }
                 }
-                ended = self.lifecycle.ended() => {
-                    let mut next = Some(ended);
-                    while let Some(ended) = next {
-                        if let Some(name) = self.lifecycle.settle(ended) {
-                            self.take_settled(&name);
-                        }
-                        next = self.lifecycle.try_ended();
-                    }
-                }
+                settled = self.lifecycle.settled() => settled.iter().for_each(|name| self.take_settled(name)),
                 () = self.leadership.changed() => {}
                 _ = look.tick() => {}
                 _ = collect.tick() => self.collect(),

@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use proviso_capabilities::FolderObjects;
 use proviso_core::matching::Labels;
 use proviso_core::{Failure, PolicyId};
-use proviso_host::FolderObjects;
 use serde_json::Value;
 
 use crate::lifecycle::prepare::Preparer;

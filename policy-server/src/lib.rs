@@ -6,7 +6,6 @@
 mod admin;
 mod after;
 mod api;
-mod backoff;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod compile;
@@ -37,8 +36,8 @@ use futures_util::future::BoxFuture;
 use hyper::service::service_fn;
 use hyper_util::service::TowerToHyperService;
 use proviso_artifacts::{Cache, Fetcher, SigningKeys, Volume};
+use proviso_capabilities::{FolderObjects, Images, World};
 use proviso_engines::wasm;
-use proviso_host::{FolderObjects, Images, World};
 use proviso_http::shutdown;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;

@@ -11,11 +11,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use proviso_artifacts::Digest;
 use proviso_core::Failure;
 use tokio::sync::mpsc;
 
-use crate::backoff::Backoff;
 use crate::metrics::Metrics;
 use crate::table::{Revision, Standing};
 use preparations::Preparations;
@@ -24,8 +24,12 @@ use prepare::{PrepareError, Prepared, Preparer, RevisionOf};
 pub use desired::{Desired, ModuleSource, Scope};
 pub use publish::{Publication, Publisher, Role, View};
 
-/// How often the sources look for revisions that are to be tried again.
-const PREPARE_AGAIN: Backoff = Backoff { first: Duration::from_secs(5), longest: Duration::from_mins(5) };
+/// The delays after preparations that failed in a row for a reason that may pass.
+const PREPARE_AGAIN: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_secs(5))
+    .with_max_delay(Duration::from_mins(5))
+    .without_max_times()
+    .with_jitter();
 
 /// A revision on its way.
 #[derive(Debug)]
@@ -35,8 +39,8 @@ pub struct Slot {
     /// The number of the preparation under way.
     preparing: Option<u64>,
     outcome: Option<Outcome>,
-    /// The number of preparations that failed in a row.
-    failures: u32,
+    /// The delays of preparations that fail in a row.
+    delays: Option<ExponentialBackoff>,
 }
 
 /// The result of the last preparation.
@@ -62,7 +66,7 @@ impl Slot {
     pub(crate) fn new(desired: Result<Desired, Failure>) -> Self {
         let outcome =
             desired.as_ref().err().map(|failure| Outcome::Failed { failure: failure.clone(), retry_at: None });
-        Self { desired, preparing: None, outcome, failures: 0 }
+        Self { desired, preparing: None, outcome, delays: None }
     }
 
     /// Takes over what the source desires now. Returns whether the revision begins anew.
@@ -96,12 +100,13 @@ impl Slot {
     fn settle(&mut self, result: Result<Loaded, PrepareError>, now: Instant) {
         self.outcome = Some(match result {
             Ok(loaded) => {
-                self.failures = 0;
+                self.delays = None;
                 Outcome::Loaded(loaded)
             }
             Err(error) => {
-                let retry_at = error.is_passing().then(|| now + PREPARE_AGAIN.delay(self.failures));
-                self.failures += 1;
+                // The delays have no end.
+                let delay = self.delays.get_or_insert_with(|| PREPARE_AGAIN.build()).next().unwrap_or_default();
+                let retry_at = error.is_passing().then(|| now + delay);
                 let place = self.desired.as_ref().ok().and_then(|desired| desired.place.as_ref());
                 let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
                 Outcome::Failed { failure: Failure::new(error.reason(), format!("{error}{place}")), retry_at }
@@ -163,7 +168,7 @@ pub struct Lifecycle<K> {
 
 /// A preparation that ended.
 #[derive(Debug)]
-pub struct Ended<K> {
+struct Ended<K> {
     key: K,
     ticket: u64,
     result: Result<Prepared, PrepareError>,
@@ -231,23 +236,23 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
         self.tickets > first
     }
 
-    /// The next preparation that ends. Cancel safe.
-    pub async fn ended(&mut self) -> Ended<K> {
-        match self.receiver.recv().await {
-            Some(ended) => ended,
-            // The other end is a field of this value.
-            None => std::future::pending().await,
+    /// Waits until a preparation ends, and takes the results of all that have ended: their revisions are loaded, or have failed. Returns
+    /// the keys of the revisions. Cancel safe.
+    pub async fn settled(&mut self) -> Vec<K> {
+        // The other end is a field of this value.
+        let Some(ended) = self.receiver.recv().await else { return std::future::pending().await };
+        let mut settled = Vec::new();
+        let mut next = Some(ended);
+        while let Some(ended) = next {
+            settled.extend(self.settle(ended));
+            next = self.receiver.try_recv().ok();
         }
+        settled
     }
 
-    /// A preparation that has ended already.
-    pub fn try_ended(&mut self) -> Option<Ended<K>> {
-        self.receiver.try_recv().ok()
-    }
-
-    /// Takes the result of a preparation: the revision is loaded, or has failed. Returns its key; `None` if the revision is not
-    /// desired any more, or was desired anew meanwhile.
-    pub fn settle(&mut self, Ended { key, ticket, result }: Ended<K>) -> Option<K> {
+    /// Takes the result of a preparation. Returns the key of its revision; `None` if the revision is not desired any more, or was
+    /// desired anew meanwhile.
+    fn settle(&mut self, Ended { key, ticket, result }: Ended<K>) -> Option<K> {
         let slot = self.slots.get_mut(&key)?;
         slot.preparing.take_if(|preparing| *preparing == ticket)?;
         let desired = slot.desired.as_ref().ok()?;
@@ -316,11 +321,14 @@ mod tests {
         let mut delays = Vec::new();
         for _ in 0..8 {
             fail(&mut slot, true, now);
-            let due = (0..400).find(|seconds| slot.is_due(false, now + Duration::from_secs(*seconds))).unwrap();
+            let due = (0..700).find(|seconds| slot.is_due(false, now + Duration::from_secs(*seconds))).unwrap();
             delays.push(due);
             now += Duration::from_secs(due);
         }
-        assert_eq!(delays, [5, 10, 20, 40, 80, 160, 300, 300]);
+        // The jitter adds up to the same again.
+        for (delay, least) in delays.iter().zip([5, 10, 20, 40, 80, 160, 300, 300]) {
+            assert!((least..=2 * least + 1).contains(delay), "{delays:?}");
+        }
     }
 
     #[test]

@@ -68,14 +68,14 @@ impl Modules {
         let read = self.cache.as_ref()?.run(move |cache| cache.compiled(&digest, &engine)).await;
         let code = read
             .inspect_err(
-                |error| tracing::warn!(module = %digest, reason = error.reason(), %error, "cached module refused"),
+                |error| tracing::warn!(module = %digest, reason = error.reason().as_str(), %error, "cached module refused"),
             )
             .ok()??;
         // The cache verified these bytes after it read them.
         self.load_code(code.into())
             .await
             .inspect_err(
-                |error| tracing::warn!(module = %digest, reason = error.reason(), %error, "cached module refused"),
+                |error| tracing::warn!(module = %digest, reason = error.reason().as_str(), %error, "cached module refused"),
             )
             .ok()
     }
@@ -98,7 +98,7 @@ impl Modules {
             cache.put_compiled(&module.digest, &engine, &code)
         });
         if let Err(error) = kept.await {
-            tracing::warn!(module = %digest, reason = error.reason(), %error, "compiled module not kept");
+            tracing::warn!(module = %digest, reason = error.reason().as_str(), %error, "compiled module not kept");
         }
     }
 }

@@ -1,13 +1,10 @@
 //! The actions on experiments: start, stop, commit. They are requests to the aggregated API. Pure.
 
 use proviso_core::PolicyId;
+use proviso_crds::actions::{self, GROUP, VERSION};
 use serde_json::{Value, json};
 
 use crate::access::Access;
-
-/// The API group of the actions.
-const GROUP: &str = "actions.proviso.dev";
-const VERSION: &str = "v1alpha1";
 
 /// A custom method of AIP-236.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,33 +19,37 @@ pub enum Action {
 }
 
 impl Action {
+    /// Returns the action without its arguments.
+    fn action(&self) -> actions::Action {
+        match self {
+            Self::Start => actions::Action::Start,
+            Self::Stop => actions::Action::Stop,
+            Self::Commit { .. } => actions::Action::Commit,
+        }
+    }
+
     /// Returns the name of the action, as the path has it.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::Stop => "stop",
-            Self::Commit { .. } => "commit",
-        }
+        self.action().as_str()
     }
 
     /// Returns the body of the request.
     pub(super) fn body(&self) -> Value {
-        let version = format!("{GROUP}/{VERSION}");
-        match self {
-            Self::Start => json!({"apiVersion": version, "kind": "PreviewStart"}),
-            Self::Stop => json!({"apiVersion": version, "kind": "PreviewStop"}),
-            Self::Commit { etag, parent_etag } => {
-                json!({"apiVersion": version, "kind": "ExperimentCommit", "etag": etag, "parentEtag": parent_etag})
-            }
+        let mut body = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": self.action().kind()});
+        if let Self::Commit { etag, parent_etag } = self {
+            body["etag"] = json!(etag);
+            body["parentEtag"] = json!(parent_etag);
         }
+        body
     }
 
     /// Returns the path of the request.
     pub(super) fn path(&self, experiment: &PolicyId) -> String {
+        let [of_namespace, of_cluster] = self.action().resources();
         let object = match experiment.namespace() {
-            Some(namespace) => format!("namespaces/{namespace}/policyexperiments"),
-            None => "clusterpolicyexperiments".to_owned(),
+            Some(namespace) => format!("namespaces/{namespace}/{of_namespace}"),
+            None => of_cluster.to_owned(),
         };
         format!("/apis/{GROUP}/{VERSION}/{object}/{}/{}", experiment.name(), self.name())
     }

@@ -1,11 +1,13 @@
 //! Objects for the tests of this crate.
 
+use proviso_crds::fixtures::replica;
 use proviso_crds::{ConditionStatus, PolicyKind};
 use serde_json::{Value, json};
 
 use super::*;
 
 pub use super::experiment::tests::{experiment, previewing};
+pub use proviso_crds::fixtures::condition;
 
 pub const NOW: &str = "2026-11-21T10:00:00Z";
 
@@ -50,13 +52,6 @@ pub fn failed(generation: i64, live: i64, reason: &str, message: &str) -> Value 
     })
 }
 
-pub fn condition(name: &str, status: &str, reason: &str, message: &str, generation: i64) -> Value {
-    json!({
-        "type": name, "status": status, "reason": reason, "message": message, "observedGeneration": generation,
-        "lastTransitionTime": "2026-11-21T09:20:00Z",
-    })
-}
-
 /// The spec of a policy that demands this label.
 pub fn spec(label: &str) -> Value {
     json!({
@@ -90,10 +85,10 @@ pub fn with_replica(
     reason: &str,
     message: &str,
 ) -> RevisionObject {
-    let replica = json!({
-        "name": pod, "podUID": format!("uid-of-{pod}"), "serverVersion": "0.1.0", "ready": ready, "reason": reason,
-        "message": message, "lastTransitionTime": "2026-11-21T09:30:00Z",
-    });
+    let mut replica = replica(pod, &format!("uid-of-{pod}"), ready.as_str(), reason);
+    replica["message"] = message.into();
+    replica["lastTransitionTime"] = "2026-11-21T09:30:00Z".into();
+    replica["message"] = message.into();
     revision.status.replicas.push(serde_json::from_value(replica).unwrap());
     revision
 }

@@ -1,6 +1,7 @@
 //! Everything about one policy, the most urgent first.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use proviso_crds::conditions::reasons;
 use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, PolicyPhase, ReplicaStatus};
 
 use super::overview::phase_style;
@@ -108,7 +109,7 @@ fn in_words(condition: &str) -> &str {
 }
 
 fn state(policy: &PolicyReport, condition: &Condition) -> (&'static str, anstyle::Style) {
-    let is_problem = policy.problem.as_ref().is_some_and(|problem| problem.reason == condition.reason);
+    let is_problem = policy.problem.as_ref().is_some_and(|problem| condition.reason == problem.reason);
     match condition.status.as_str() {
         "True" => ("done", GOOD),
         _ if policy.phase == PolicyPhase::Disabled => ("off", DIM),
@@ -141,7 +142,7 @@ pub(super) fn replica_table(replicas: &[ReplicaStatus], told: Option<&str>, view
     for replica in replicas {
         let style = match replica.ready {
             ConditionStatus::True => GOOD,
-            ConditionStatus::False if replica.reason != "Loading" => BAD,
+            ConditionStatus::False if replica.reason != reasons::LOADING => BAD,
             _ => WAITING,
         };
         table.row(vec![

@@ -163,7 +163,7 @@ fn conditions(experiment: &ExperimentReport, view: &View) -> String {
     for condition in &experiment.conditions {
         let style = match condition.status.as_str() {
             "True" => GOOD,
-            "False" if experiment.problem.as_ref().is_some_and(|problem| problem.reason == condition.reason) => BAD,
+            "False" if experiment.problem.as_ref().is_some_and(|problem| condition.reason == problem.reason) => BAD,
             _ => WAITING,
         };
         let is_old = condition.observed_generation != experiment.generation;

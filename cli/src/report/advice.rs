@@ -1,8 +1,9 @@
 //! The next steps for a policy that is not well.
 
+use proviso_core::Reason;
+use proviso_crds::PolicyPhase;
 use proviso_crds::conditions::reasons;
 use proviso_crds::names::SERVER_LABEL;
-use proviso_crds::{ConditionStatus, PolicyPhase};
 
 use super::next_step::{NextStep, Place};
 use super::policy::{PolicyReport, is_up_to_date};
@@ -26,16 +27,16 @@ pub(super) fn next_steps(
     }
     let mut steps = Vec::new();
     if let Some(problem) = &report.problem {
-        match problem.reason.as_str() {
-            "NoReplicas" => {
-                let server = &report.policy_server;
-                steps.push(command(
-                    &format!("Look why the policy server {server} has no Ready pod"),
-                    format!("kubectl get pods -n {namespace} -l {SERVER_LABEL}={server}"),
-                ));
-            }
-            "LoadingFailed" => of_replicas(&mut steps, report, revisions, place),
-            reason => steps.extend(for_reason(reason)),
+        if problem.reason == reasons::NO_REPLICAS {
+            let server = &report.policy_server;
+            steps.push(command(
+                &format!("Look why the policy server {server} has no Ready pod"),
+                format!("kubectl get pods -n {namespace} -l {SERVER_LABEL}={server}"),
+            ));
+        } else if problem.reason == reasons::LOADING_FAILED {
+            of_replicas(&mut steps, report, revisions, place);
+        } else {
+            steps.extend(for_reason(&problem.reason));
         }
     }
     match (report.phase, report.live_generation) {
@@ -58,8 +59,12 @@ pub(super) fn next_steps(
 /// Adds the steps for the replicas that cannot load the newest generation, each step once.
 fn of_replicas(steps: &mut Vec<NextStep>, report: &PolicyReport, revisions: &[RevisionReport], place: &Place) {
     let newest = revisions.iter().filter(|it| it.generation == report.generation).flat_map(|it| &it.replicas);
-    for replica in newest.filter(|it| it.ready == ConditionStatus::False && it.reason != reasons::LOADING) {
-        let step = for_reason(&replica.reason);
+    for replica in newest {
+        let Some(Err(failure)) = replica.outcome() else { continue };
+        if failure.reason == reasons::LOADING {
+            continue;
+        }
+        let step = for_reason(&failure.reason);
         steps.extend(step.filter(|step| !steps.contains(step)));
         let log = format!("kubectl logs -n {} {}", place.proviso_namespace, replica.name);
         steps.push(command(&format!("See what {} says", replica.name), log));
@@ -70,26 +75,29 @@ fn command(what: &str, command: String) -> NextStep {
     NextStep { what: what.to_owned(), command: Some(command) }
 }
 
-/// Returns the step for the reason of a condition or of a replica.
-pub(super) fn for_reason(reason: &str) -> Option<NextStep> {
-    let step = match reason {
-        "PullError" => {
-            "Check that the module's reference is right and that the policy server may fetch it: program.wasm.module and \
-             imagePullSecrets of the policy, and what the PolicyServer says about its sources"
-        }
-        "VerificationError" => {
-            "The module is not the one that was meant: compare its digest with program.wasm.digest before you change \
-             either"
-        }
-        "CompileError" => "Correct the program where the message says, and apply the policy again",
-        "CompileTimeout" => "The program takes too long to compile: make it smaller",
-        "SettingsInvalid" => "Correct spec.settings: the message is the program's own",
-        "CacheError" => "Look at the policy server's cache volume: it may be full, or read-only",
-        "Unsupported" => "This version of the policy server does not serve that: leave it out, or update the server",
-        "Invalid" => "Correct the field that the message names, and apply the policy again",
-        _ => return None,
-    };
-    Some(NextStep { what: step.to_owned(), command: None })
+/// The steps for the reasons of failures.
+static STEPS: [(Reason, &str); 8] = [
+    (
+        Reason::PULL_ERROR,
+        "Check that the module's reference is right and that the policy server may fetch it: program.wasm.module and \
+         imagePullSecrets of the policy, and what the PolicyServer says about its sources",
+    ),
+    (
+        Reason::VERIFICATION_ERROR,
+        "The module is not the one that was meant: compare its digest with program.wasm.digest before you change either",
+    ),
+    (Reason::COMPILE_ERROR, "Correct the program where the message says, and apply the policy again"),
+    (Reason::COMPILE_TIMEOUT, "The program takes too long to compile: make it smaller"),
+    (Reason::SETTINGS_INVALID, "Correct spec.settings: the message is the program's own"),
+    (Reason::CACHE_ERROR, "Look at the policy server's cache volume: it may be full, or read-only"),
+    (Reason::UNSUPPORTED, "This version of the policy server does not serve that: leave it out, or update the server"),
+    (Reason::INVALID, "Correct the field that the message names, and apply the policy again"),
+];
+
+/// Returns the step for the reason of a failure; none if only time helps.
+pub(super) fn for_reason(reason: &Reason) -> Option<NextStep> {
+    let (_, step) = STEPS.iter().find(|(of, _)| of == reason)?;
+    Some(NextStep { what: (*step).to_owned(), command: None })
 }
 
 #[cfg(test)]
@@ -97,6 +105,7 @@ mod tests {
     use super::*;
     use crate::objects::tests::{active, condition, failed, policy, revision, with_replica};
     use crate::report::list;
+    use proviso_crds::ConditionStatus;
     use serde_json::{Value, json};
 
     fn steps(generation: i64, status: &Value, revisions: &[crate::objects::RevisionObject]) -> String {

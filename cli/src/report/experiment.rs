@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use proviso_core::{Failure, PolicyId, Reason};
-use proviso_crds::conditions::reasons;
+use proviso_crds::conditions::{failure, reasons};
 use proviso_crds::{
     ConditionStatus, ConditionType, DivergenceCounts, DivergenceSample, PreviewMetadata, PreviewState, ReplicaCount,
 };
@@ -12,7 +12,6 @@ use serde::Serialize;
 use super::advice;
 use super::divergence::{coverage, ratio, told};
 use super::next_step::NextStep;
-use super::problem::Problem;
 use crate::found::{Found, Omitted};
 use crate::kinds::Pair;
 use crate::objects::ExperimentObject;
@@ -60,7 +59,7 @@ pub struct ExperimentReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<Problem>,
+    pub problem: Option<Failure>,
     pub conditions: Vec<Condition>,
 }
 
@@ -162,9 +161,9 @@ fn since(experiment: &ExperimentObject) -> Option<Time> {
     }
 }
 
-fn problem(experiment: &ExperimentObject) -> Option<Problem> {
-    if let Some(Failure { reason, message }) = &experiment.failure {
-        return Some(Problem { reason: reason.to_string(), message: message.clone() });
+fn problem(experiment: &ExperimentObject) -> Option<Failure> {
+    if let Some(failure) = &experiment.failure {
+        return Some(failure.clone());
     }
     let refused = experiment.condition(ConditionType::Accepted);
     let broken =
@@ -175,10 +174,10 @@ fn problem(experiment: &ExperimentObject) -> Option<Problem> {
         .into_iter()
         .flatten()
         .find(|condition| condition.status == ConditionStatus::False.as_str())?;
-    Some(Problem { reason: failed.reason.clone(), message: failed.message.clone() })
+    Some(failure(failed))
 }
 
-fn summary(experiment: &ExperimentObject, problem: Option<&Problem>) -> String {
+fn summary(experiment: &ExperimentObject, problem: Option<&Failure>) -> String {
     if experiment.is_being_deleted {
         return "it is being deleted".to_owned();
     }
@@ -235,19 +234,18 @@ fn next_steps(report: &ExperimentReport, program: &str) -> Vec<NextStep> {
     let id = &report.experiment;
     let command = |what: &str, command: String| NextStep { what: what.to_owned(), command: Some(command) };
     let mut steps = Vec::new();
-    match report.problem.as_ref().map(|problem| problem.reason.as_str()) {
-        Some("PolicyNotFound") => {
+    if let Some(Failure { reason, .. }) = &report.problem {
+        if *reason == reasons::POLICY_NOT_FOUND {
             steps.push(NextStep { what: format!("Create the policy {}", report.policy), command: None });
-        }
-        Some("TooMany") => {
-            let policy = match report.namespace {
-                Some(_) => format!("policy/{} -n {}", report.policy.name(), report.namespace.as_deref().unwrap_or("")),
+        } else if *reason == reasons::TOO_MANY {
+            let policy = match &report.namespace {
+                Some(namespace) => format!("policy/{} -n {namespace}", report.policy.name()),
                 None => format!("clusterpolicy/{}", report.policy.name()),
             };
             steps.push(command("Delete one that is not needed", format!("{program} experiment status {policy}")));
+        } else {
+            steps.extend(advice::for_reason(reason));
         }
-        Some(reason) => steps.extend(advice::for_reason(reason)),
-        None => {}
     }
     match report.state {
         Some(PreviewState::Active) => {
@@ -348,7 +346,7 @@ mod tests {
             (2, "Previewing", "False", "Loading", false),
             (2, "Previewing", "False", "NoReplicas", true),
         ] {
-            let wanted = is_problem.then(|| reason.to_owned());
+            let wanted = is_problem.then(|| Reason::new(reason));
             assert_eq!(with(index, condition(name, status, reason, "", 1)), wanted, "{name} {reason}");
             assert_eq!(with(index, condition(name, status, reason, "", 0)), None, "of the version before");
         }

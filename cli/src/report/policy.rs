@@ -1,11 +1,11 @@
 //! The report about the state of a policy.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use proviso_core::PolicyId;
-use proviso_crds::{Mode, PolicyKind, PolicyPhase, ReplicaCount};
+use proviso_core::{Failure, PolicyId, Reason};
+use proviso_crds::conditions::{failure, reasons};
+use proviso_crds::{ConditionStatus, ConditionType, Mode, PolicyKind, PolicyPhase, ReplicaCount};
 use serde::Serialize;
 
-use super::problem::Problem;
 use crate::objects::PolicyObject;
 
 /// The state of a policy.
@@ -36,12 +36,12 @@ pub struct PolicyReport {
     pub created: Option<Time>,
     /// The problem of the newest generation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<Problem>,
+    pub problem: Option<Failure>,
     pub conditions: Vec<Condition>,
 }
 
 /// Reasons of conditions that are false only for now: nobody needs to act.
-const PASSING: [&str; 4] = ["Preparing", "Loading", "NotInitialized", "Disabled"];
+const PASSING: [Reason; 4] = [reasons::PREPARING, reasons::LOADING, reasons::NOT_INITIALIZED, reasons::DISABLED];
 
 impl PolicyReport {
     /// Reports about a policy.
@@ -93,12 +93,14 @@ fn phase(policy: &PolicyObject) -> PolicyPhase {
     }
 }
 
-fn problem(policy: &PolicyObject) -> Option<Problem> {
+fn problem(policy: &PolicyObject) -> Option<Failure> {
     let mut conditions = policy.status.conditions.iter().filter(|_| is_up_to_date(policy));
     let failed = conditions.find(|condition| {
-        condition.status == "False" && condition.type_ != "Live" && !PASSING.contains(&condition.reason.as_str())
+        let is_false = condition.status == ConditionStatus::False.as_str();
+        let is_passing = PASSING.iter().any(|reason| condition.reason == *reason);
+        is_false && condition.type_ != ConditionType::Live.as_str() && !is_passing
     })?;
-    Some(Problem { reason: failed.reason.clone(), message: failed.message.clone() })
+    Some(failure(failed))
 }
 
 fn summary(policy: &PolicyObject, phase: PolicyPhase) -> String {

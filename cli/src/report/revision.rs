@@ -1,12 +1,12 @@
 //! Reports about revisions.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use proviso_crds::conditions::reasons;
+use proviso_core::Failure;
+use proviso_crds::conditions::{outcome, reasons};
 use proviso_crds::{ConditionStatus, ConditionType, ModuleStatus, ReplicaStatus};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::problem::Problem;
 use crate::changes::changes;
 use crate::objects::{PolicyObject, RevisionObject};
 
@@ -30,7 +30,7 @@ pub struct RevisionReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<Problem>,
+    pub problem: Option<Failure>,
     pub conditions: Vec<Condition>,
     pub modules: Vec<ModuleStatus>,
     pub replicas: Vec<ReplicaStatus>,
@@ -119,18 +119,15 @@ fn state(policy: &PolicyObject, revision: &RevisionObject) -> RevisionState {
 }
 
 /// Returns the problem of a revision: that of the leader, else of the first replica that cannot load it.
-fn problem(revision: &RevisionObject) -> Option<Problem> {
-    let initialized = revision
-        .condition(ConditionType::Initialized)
-        .filter(|condition| condition.status == ConditionStatus::False.as_str());
-    let of_leader = initialized.map(|it| (it.reason.clone(), it.message.clone()));
-    let of_replica = || {
-        let mut replicas = revision.status.replicas.iter();
-        let failed = replicas.find(|it| it.ready == ConditionStatus::False && it.reason != reasons::LOADING)?;
-        Some((failed.reason.clone(), format!("{}: {}", failed.name, failed.message)))
-    };
-    let (reason, message) = of_leader.or_else(of_replica)?;
-    Some(Problem { reason, message })
+fn problem(revision: &RevisionObject) -> Option<Failure> {
+    let prepared = revision.condition(ConditionType::Initialized).and_then(outcome);
+    if let Some(Err(failure)) = prepared {
+        return Some(failure);
+    }
+    revision.status.replicas.iter().find_map(|replica| {
+        let failure = replica.outcome()?.err().filter(|failure| failure.reason != reasons::LOADING)?;
+        Some(Failure { message: format!("{}: {}", replica.name, failure.message), ..failure })
+    })
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
+use proviso_crds::fixtures::{condition, replica};
 use proviso_crds::{Policy, PolicyExperiment, PolicyRevision};
 use proviso_e2e::{ControlPlane, Kubectl, manifests, until};
 use serde_json::{Value, json};
@@ -154,10 +155,7 @@ impl Stage {
         let policy = self.policy("labels", "team").await?;
         ensure!(policy.metadata.generation == Some(2));
         self.status("labels", failed(2, 1)).await?;
-        let replica = json!({
-            "name": "policy-server-default-0", "podUID": "u", "serverVersion": "0.1.0", "ready": "True",
-            "reason": "Loaded", "lastTransitionTime": "2026-11-20T09:14:07Z",
-        });
+        let replica = replica("policy-server-default-0", "u", "True", "Loaded");
         let live = json!({"conditions": [condition("Live", "True", "Live", "", 1)], "replicas": [replica]});
         self.revision(&policy, 1, "owner", live).await?;
         let broken = json!({"conditions": [condition("Initialized", "False", "CompileError", MESSAGE, 2)]});
@@ -239,13 +237,6 @@ pub fn spec(label: &str) -> Value {
         "program": {"cel": {"validations": [{"expression": "params.label in object.metadata.labels"}]}},
         "settings": {"label": label},
         "admission": {"rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]},
-    })
-}
-
-fn condition(name: &str, status: &str, reason: &str, message: &str, generation: i64) -> Value {
-    json!({
-        "type": name, "status": status, "reason": reason, "message": message, "observedGeneration": generation,
-        "lastTransitionTime": "2026-11-20T09:14:07Z",
     })
 }
 

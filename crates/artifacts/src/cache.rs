@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use proviso_core::Reason;
 
 use crate::digest::Digest;
 use crate::file::write_atomically;
@@ -44,8 +45,8 @@ pub enum CacheError {
 
 impl CacheError {
     #[must_use]
-    pub fn reason(&self) -> &'static str {
-        "CacheError"
+    pub fn reason(&self) -> Reason {
+        Reason::CACHE_ERROR
     }
 }
 
@@ -272,7 +273,7 @@ mod tests {
         std::fs::remove_dir_all(&volume).unwrap();
         std::fs::write(&volume, "no folder").unwrap();
         let error = one.put_module(&source, b"module").unwrap_err();
-        assert!(matches!(error, CacheError::Io { .. }) && error.reason() == "CacheError");
+        assert!(matches!(error, CacheError::Io { .. }) && error.reason() == Reason::CACHE_ERROR);
     }
 
     #[test]

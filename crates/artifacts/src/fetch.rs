@@ -167,7 +167,7 @@ impl Fetcher {
     /// servers.
     async fn cached(&self, digest: Digest) -> Option<Module> {
         let read = self.volume.as_ref()?.run(move |cache| cache.module(&digest)).await;
-        read.inspect_err(|error| tracing::warn!(module = %digest, reason = error.reason(), %error, "module not taken from the cache"))
+        read.inspect_err(|error| tracing::warn!(module = %digest, reason = error.reason().as_str(), %error, "module not taken from the cache"))
             .ok()?
             .map(|bytes| Module::new(digest, bytes))
     }

@@ -66,6 +66,8 @@ impl Module {
 
 #[cfg(test)]
 mod tests {
+    use proviso_core::Reason;
+
     use super::*;
 
     #[test]
@@ -77,9 +79,9 @@ mod tests {
         assert_eq!((module.digest, &module.bytes[..]), (Digest::of(b"module"), &b"module"[..]));
         assert!(module.clone().expect(None).is_ok() && module.clone().expect(Some(&Digest::of(b"module"))).is_ok());
         let error = module.expect(Some(&Digest::of(b"other"))).unwrap_err();
-        assert_eq!((error.reason(), error.is_passing()), ("VerificationError", false));
+        assert_eq!((error.reason(), error.is_passing()), (Reason::VERIFICATION_ERROR, false));
         let missing = Module::read(&folder.path().join("b.wasm")).unwrap_err();
-        assert_eq!((missing.reason(), missing.is_passing()), ("PullError", true));
+        assert_eq!((missing.reason(), missing.is_passing()), (Reason::PULL_ERROR, true));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What can go wrong with a program, by when it goes wrong. `reason()` is the stable name that conditions,
 //! metrics and logs carry.
 
-use proviso_core::Failure;
+use proviso_core::{Failure, Reason};
 
 /// A program that cannot be made ready.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,10 +16,10 @@ pub enum CompileError {
 
 impl CompileError {
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Invalid(_) => "CompileError",
-            Self::Unsupported(_) => "Unsupported",
+            Self::Invalid(_) => Reason::COMPILE_ERROR,
+            Self::Unsupported(_) => Reason::UNSUPPORTED,
         }
     }
 }
@@ -36,8 +36,8 @@ pub enum SettingsError {
 
 impl SettingsError {
     #[must_use]
-    pub fn reason(&self) -> &'static str {
-        "SettingsInvalid"
+    pub fn reason(&self) -> Reason {
+        Reason::SETTINGS_INVALID
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_artifacts::Fetcher;
+use proviso_capabilities::{FolderObjects, Gates, Images, World};
 use proviso_crds::{Cel, ContextAwareResource, Group, GroupMember, PolicySpec, Program as ProgramSpec};
 use proviso_engines::{Deadline, Program, group, rego, wasm};
-use proviso_host::{FolderObjects, Gates, Images, World};
 use proviso_programs::{compile_cel, compile_rego, execution_mode};
 use serde_json::{Map, Value};
 

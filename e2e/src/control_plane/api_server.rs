@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use kube::Client;
 
-use super::{PATIENCE, Place, Programs, Secrets};
+use super::place::Place;
+use super::secrets::Secrets;
+use crate::binaries::Programs;
 use crate::port::Port;
 use crate::process::{Invocation, Process};
+use crate::until::PATIENCE;
 use crate::{Folder, Proxy, kubeconfig, until};
 
 /// A kube-apiserver. There can be several on one etcd.

@@ -7,7 +7,9 @@ use anyhow::{Context as _, Result};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
-use super::{Place, Programs, Secrets};
+use super::place::Place;
+use super::secrets::Secrets;
+use crate::binaries::Programs;
 use crate::pki::Identity;
 use crate::port::Port;
 use crate::process::{Invocation, Process};

@@ -5,7 +5,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, Client};
 
 use crate::binaries::Tier;
-use crate::control_plane::PATIENCE;
+use crate::until::PATIENCE;
 use crate::{Image, manifests, until};
 
 const IMAGE: &str = "localhost/coredns:1";

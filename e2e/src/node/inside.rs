@@ -8,8 +8,9 @@ use super::cgroups::Cgroups;
 use super::host::Host;
 use super::namespaces::Namespaces;
 use super::{kubelet, runtime};
-use crate::control_plane::{ControlPlane, PATIENCE};
+use crate::control_plane::ControlPlane;
 use crate::process::{Invocation, Process};
+use crate::until::PATIENCE;
 use crate::{Folder, Image};
 
 /// What it takes to run something there.

@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{ADDRESS, DNS, NAME, runtime};
+use super::address::{ADDRESS, DNS, NAME};
+use super::runtime;
 use crate::ControlPlane;
 use crate::process::Invocation;
 

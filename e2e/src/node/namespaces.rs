@@ -11,12 +11,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::net::TcpSocket;
 use tokio::sync::oneshot;
 
-use super::ADDRESS;
+use super::address::ADDRESS;
 use super::cgroups::Cgroups;
 use super::host::Host;
-use crate::control_plane::PATIENCE;
 use crate::process::{Invocation, Process};
 use crate::proxy::{Connect, Proxy};
+use crate::until::PATIENCE;
 use crate::{Folder, until};
 
 /// PID 1 of a node. Ends with this value, and all that runs in the namespaces with it.

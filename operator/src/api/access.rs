@@ -3,10 +3,9 @@
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use proviso_api::kubernetes::{Access, Authorizer};
-use proviso_api::{Caller, Code, Error};
-
-use super::actions;
+use proviso_crds::actions;
+use proviso_rest_api::kubernetes::{Access, Authorizer};
+use proviso_rest_api::{Caller, Code, Error};
 
 /// Asks the API server.
 #[derive(Clone)]

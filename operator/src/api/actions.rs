@@ -1,7 +1,6 @@
 //! The aggregated API `actions.proviso.dev/v1alpha1`: what is done to experiments and policies beside changing them, as
 //! subresources that are created. Each has the caller's own permissions and stands in the API server's audit log.
 
-use proviso_crds::names::{POLICY_LABEL, ROLLBACK_TO};
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -13,10 +12,12 @@ use axum::{Extension, Json, Router};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt as _};
-use proviso_api::kubernetes::{Access, Authorizer as _};
-use proviso_api::{Caller, Code, Committing, Error, ExperimentName, PolicyStore, Preview};
 use proviso_core::PolicyId;
+use proviso_crds::actions::{Action, GROUP, VERSION};
+use proviso_crds::names::{POLICY_LABEL, ROLLBACK_TO};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
+use proviso_rest_api::kubernetes::{Access, Authorizer as _};
+use proviso_rest_api::{Caller, Code, Committing, Error, ExperimentName, PolicyStore, Preview};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -25,51 +26,8 @@ use super::access::Reviews;
 use super::discovery;
 use crate::guarded::Guarded;
 
-pub(crate) const GROUP: &str = "actions.proviso.dev";
-pub(crate) const VERSION: &str = "v1alpha1";
 /// The largest body, in bytes: a few words are said.
 const MAX_BODY: usize = 64 * 1024;
-
-/// What can be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    Start,
-    Stop,
-    Commit,
-    Rollback,
-}
-
-impl Action {
-    pub(crate) const ALL: [Self; 4] = [Self::Start, Self::Stop, Self::Commit, Self::Rollback];
-
-    /// The subresource.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::Stop => "stop",
-            Self::Commit => "commit",
-            Self::Rollback => "rollback",
-        }
-    }
-
-    /// What is posted to it.
-    pub(crate) fn kind(self) -> &'static str {
-        match self {
-            Self::Start => "PreviewStart",
-            Self::Stop => "PreviewStop",
-            Self::Commit => "ExperimentCommit",
-            Self::Rollback => "PolicyRollback",
-        }
-    }
-
-    /// What it is done to: of a namespace, and of the cluster.
-    pub(crate) fn resources(self) -> [&'static str; 2] {
-        match self {
-            Self::Start | Self::Stop | Self::Commit => ["policyexperiments", "clusterpolicyexperiments"],
-            Self::Rollback => ["policies", "clusterpolicies"],
-        }
-    }
-}
 
 /// What is done, and to what.
 struct Target {

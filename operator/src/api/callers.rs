@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use proviso_api::Caller;
 use proviso_http::ClientCertificates;
+use proviso_rest_api::Caller;
 
 use super::front_proxy::FrontProxies;
 

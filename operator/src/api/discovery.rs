@@ -3,9 +3,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     APIGroup, APIGroupList, APIResource, APIResourceList, GroupVersionForDiscovery,
 };
+use proviso_crds::actions::{Action, GROUP, VERSION};
 use serde_json::{Map, Value, json};
-
-use super::actions::{Action, GROUP, VERSION};
 
 /// Where the OpenAPI document of the group is.
 pub(super) const OPENAPI: &str = "/openapi/v3/apis/actions.proviso.dev/v1alpha1";

@@ -4,9 +4,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::{Api, Client};
+use proviso_crds::actions::{GROUP, VERSION};
 use serde_json::{Value, json};
 
-use super::actions::{GROUP, VERSION};
 use crate::authority;
 use crate::config::Config;
 use crate::objects::labels;

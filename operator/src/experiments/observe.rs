@@ -8,6 +8,7 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource as _, ResourceExt as _};
 use proviso_core::experiment::rollout::{COMMIT_WITHIN, Candidate, MadeFor, Observed, Policy, Session};
+use proviso_crds::conditions::outcome;
 use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT, PREVIEW_START};
 use proviso_crds::{Admission, ConditionType, Conditions as _, PreviewState, RevisedExperiment};
 
@@ -15,7 +16,7 @@ use crate::cascade;
 use crate::context::{Context, Error};
 use crate::guarded::{Guarded, Malformed};
 use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject};
-use crate::replicas::{outcome, ready_pods, replica};
+use crate::replicas::{ready_pods, replica};
 use crate::revisions::Revision;
 use crate::webhook;
 

@@ -132,12 +132,12 @@ fn steps<K: ExperimentObject>(
             State::yes(Reason::new("Accepted"), format!("it is one of at most {MAX_EXPERIMENTS} of {policy}"))
         }
         Acceptance::PolicyNotFound => {
-            State::no(Reason::new("PolicyNotFound"), format!("there is no policy {policy}: it waits for one"))
+            State::no(reasons::POLICY_NOT_FOUND, format!("there is no policy {policy}: it waits for one"))
         }
         Acceptance::TooMany => {
             let message =
                 format!("{policy} has {MAX_EXPERIMENTS} older experiments, more are not previewed: delete one");
-            State::no(Reason::new("TooMany"), message)
+            State::no(reasons::TOO_MANY, message)
         }
     };
     let initialized = || State::yes(reasons::PREPARED, "its program was compiled and accepted its settings");

@@ -11,14 +11,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt as _};
 use proviso_core::rollout::{self, Observed};
 use proviso_core::{Endpoint, Failure};
-use proviso_crds::conditions::reasons;
+use proviso_crds::conditions::{outcome, reasons};
 use proviso_crds::names::BREAK_GLASS;
 use proviso_crds::{ConditionType, Conditions as _};
 
 use crate::context::{Context, Error};
 use crate::guarded::{Guarded, Malformed};
 use crate::kinds::{self, PolicyObject};
-use crate::replicas::{outcome, ready_pods, replica};
+use crate::replicas::{ready_pods, replica};
 use crate::revisions::Revision;
 use crate::webhook;
 

@@ -1,6 +1,7 @@
 //! The calls of reconciles, against an API server that is played.
 
 use proviso_crds::ClusterPolicy;
+use proviso_crds::fixtures::{condition, replica};
 use proviso_crds::names::field_managers;
 use serde_json::{Value, json};
 
@@ -30,25 +31,13 @@ fn pod(number: usize) -> Value {
     })
 }
 
-fn condition(type_: &str, status: &str, reason: &str) -> Value {
-    json!({
-        "type": type_, "status": status, "reason": reason, "message": "", "observedGeneration": 1,
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    })
-}
-
 /// The policy server has prepared the revision, and these replicas have loaded it.
 fn loaded(replicas: &[usize]) -> Value {
-    let replicas: Vec<_> = replicas
-        .iter()
-        .map(|number| {
-            json!({
-                "name": format!("policy-server-default-{number}"), "podUID": format!("pod-{number}"), "serverVersion": "1",
-                "ready": "True", "reason": "Loaded", "lastTransitionTime": "2026-01-01T00:00:00Z",
-            })
-        })
-        .collect();
-    json!({"conditions": [condition("Initialized", "True", "Prepared")], "replicas": replicas})
+    let item = |number: &usize| {
+        replica(&format!("policy-server-default-{number}"), &format!("pod-{number}"), "True", "Loaded")
+    };
+    let replicas: Vec<_> = replicas.iter().map(item).collect();
+    json!({"conditions": [condition("Initialized", "True", "Prepared", "", 1)], "replicas": replicas})
 }
 
 /// One policy and two Ready pods of its policy server.

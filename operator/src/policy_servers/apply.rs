@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::build;
 use super::context::{Applied, Context};
+use super::names;
 use crate::cache::{Cache, Cached, lock};
 use crate::context::Error;
 use crate::objects::{self, ignore_gone};
@@ -121,7 +122,7 @@ pub(super) async fn delete(server: &str, context: &Context) -> Result<(), Error>
 pub(super) async fn leave_out(server: &PolicyServer, context: &Context) -> Result<(), Error> {
     let is_wanted = server.spec.cache.as_ref().is_some_and(|cache| cache.persistent_volume_claim.is_some());
     let own = server.name_any();
-    let claim = context.caches.claims.reader().get(&build::cache_name(&own), Some(&context.namespace));
+    let claim = context.caches.claims.reader().get(&names::cache_name(&own), Some(&context.namespace));
     let Some(claim) = claim.filter(|claim| !is_wanted && claim.meta().deletion_timestamp.is_none()) else {
         return Ok(());
     };

@@ -1,50 +1,20 @@
 //! What there should be for a policy server. Pure.
 
 mod pod;
+mod quantity;
 
 use kube::ResourceExt as _;
 use proviso_crds::{GROUP, PolicyServer, Verification};
 use serde_json::{Map, Value, json};
 
+use super::names::{
+    Place, cache_name, cluster_role_binding_name, name, replicas_name, signing_name, sources_name, tls_name,
+};
 use crate::objects::labels;
 use proviso_crds::names::SERVER_LABEL;
 
 /// `proviso.dev/v1alpha1`'s permissions that are not of one namespace; the chart makes it.
 const CLUSTER_ROLE: &str = "proviso-policy-server";
-
-/// Where it all is, and what a spec leaves open.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    /// The operator's.
-    pub namespace: String,
-    /// Of policy servers that name none.
-    pub image: String,
-}
-
-/// Of almost everything that belongs to a policy server.
-pub(crate) fn name(server: &str) -> String {
-    format!("policy-server-{server}")
-}
-
-pub(super) fn replicas_name(server: &str) -> String {
-    format!("{}-replicas", name(server))
-}
-
-pub(super) fn tls_name(server: &str) -> String {
-    format!("{}-tls", name(server))
-}
-
-pub(super) fn signing_name(server: &str) -> String {
-    format!("{}-signing", name(server))
-}
-
-fn sources_name(server: &str) -> String {
-    format!("{}-sources", name(server))
-}
-
-pub(super) fn cache_name(server: &str) -> String {
-    format!("{}-cache", name(server))
-}
 
 /// The names that a policy server's certificate is for: of the Service, and of each replica.
 pub(super) fn certificate_names(server: &str, namespace: &str) -> Vec<String> {
@@ -81,10 +51,6 @@ pub(super) fn parts(server: &str) -> Vec<(&'static str, &'static str, String)> {
         ("rbac.authorization.k8s.io/v1", "Role", name(server)),
         ("v1", "ServiceAccount", name(server)),
     ]
-}
-
-fn cluster_role_binding_name(server: &str) -> String {
-    format!("proviso-{}", name(server))
 }
 
 /// All of it but the Secrets and the Lease, each of which has a life of its own. Who needs another comes after it.
@@ -172,7 +138,8 @@ fn sources(server: &PolicyServer) -> Value {
 /// The claim of a volume for the cache, if the operator is to make it.
 fn cache(server: &PolicyServer) -> Option<Value> {
     let claim = server.spec.cache.as_ref()?.persistent_volume_claim.as_ref()?;
-    let mut spec = json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": text(&claim.size)}}});
+    let mut spec =
+        json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": quantity::text(&claim.size)}}});
     if let Some(class) = &claim.storage_class_name {
         spec["storageClassName"] = json!(class);
     }
@@ -252,15 +219,6 @@ fn stateful_set(server: &PolicyServer, place: &Place) -> Value {
             },
         },
     })
-}
-
-/// A quantity as Kubernetes writes it.
-fn text(quantity: &k8s_openapi::apimachinery::pkg::util::intstr::IntOrString) -> String {
-    use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-    match quantity {
-        IntOrString::Int(number) => number.to_string(),
-        IntOrString::String(text) => text.clone(),
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use proviso_crds::PolicyServer;
 use proviso_crds::names::SERVER_LABEL;
 use serde_json::Value;
 
-use super::build::Place;
+use super::names::Place;
 use crate::config::Lifetimes;
 use crate::context;
 use crate::guarded::Guarded;

@@ -20,6 +20,7 @@ use serde_json::json;
 
 use super::build;
 use super::context::{Context, of_label};
+use super::names;
 use crate::context::Error;
 use crate::controller::Controller;
 use crate::guarded::Guarded;
@@ -63,7 +64,7 @@ pub(crate) async fn run(context: Arc<Context>) {
 async fn reconcile(server: &Guarded<PolicyServer>, sightings: &Sightings, context: &Context) -> Result<Action, Error> {
     // Another controller reports a policy server that nobody can read.
     let Ok(server) = &server.0 else { return Ok(Action::await_change()) };
-    let name = build::name(&server.name_any());
+    let name = names::name(&server.name_any());
     let lease = match context.caches.leases.reader().get(&name, Some(&context.namespace)) {
         Some(lease) => Lease::clone(&lease),
         // It went with its policy server. What is known here may be older than that.

@@ -8,6 +8,7 @@ use proviso_crds::PolicyServer;
 
 use super::build;
 use super::context::Context;
+use super::names;
 use super::signing::Keys;
 use crate::authority::leaf::Leaf;
 use crate::context::Error;
@@ -29,7 +30,7 @@ pub(super) struct Renewed {
 pub(super) async fn renew(server: &PolicyServer, context: &Context) -> Result<Renewed, Error> {
     let (now, lifetimes) = (Timestamp::now(), &context.settings.lifetimes);
     let own = server.name_any();
-    let (signing_name, tls_name) = (build::signing_name(&own), build::tls_name(&own));
+    let (signing_name, tls_name) = (names::signing_name(&own), names::tls_name(&own));
     let found = find(&signing_name, context).await?;
     let (keys, keys_due) = Keys::current(found.as_ref(), lifetimes, now)?;
     let mut signing = secret(server, &signing_name, "Opaque")?;
@@ -38,10 +39,10 @@ pub(super) async fn renew(server: &PolicyServer, context: &Context) -> Result<Re
 
     let mut renewed = Renewed { certificate: Err(NO_AUTHORITY.to_owned()), is_new: false, look_again: now + RETRY };
     let Some(authority) = context.authority.borrow().clone() else { return Ok(renewed) };
-    let names = build::certificate_names(&own, &context.namespace);
+    let hosts = build::certificate_names(&own, &context.namespace);
     let found = find(&tls_name, context).await?;
     let known = found.as_ref().map(Leaf::found);
-    let leaf = match Leaf::current(known, &authority.signing, &names, lifetimes.certificate, now) {
+    let leaf = match Leaf::current(known, &authority.signing, &hosts, lifetimes.certificate, now) {
         Ok(leaf) => leaf,
         Err(error) => {
             renewed.certificate = Err(error.to_string());

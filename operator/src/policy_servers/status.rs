@@ -12,8 +12,8 @@ use proviso_core::Reason;
 use proviso_crds::conditions::{reasons, status_patch};
 use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyServer, PolicyServerStatus};
 
-use super::build;
 use super::context::Context;
+use super::names;
 use super::secrets::Renewed;
 use crate::context::Error;
 use crate::objects;
@@ -41,7 +41,7 @@ pub(super) async fn write(
     context: &Context,
 ) -> Result<(), Error> {
     let (caches, own) = (&context.caches, server.name_any());
-    let stateful_set = caches.stateful_sets.reader().get(&build::name(&own), Some(&context.namespace));
+    let stateful_set = caches.stateful_sets.reader().get(&names::name(&own), Some(&context.namespace));
     let facts = Facts {
         applied: &stateful_set.map(|it| StatefulSet::clone(&it)).unwrap_or_default(),
         pods: &caches.pods.reader().by_key(&own),

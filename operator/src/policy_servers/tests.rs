@@ -33,7 +33,7 @@ impl Cluster {
             authority_retirement: hour,
             signing_key_retirement: 24 * hour,
         };
-        let place = build::Place { namespace: shared.namespace.clone(), image: "policy-server:1".to_owned() };
+        let place = Place { namespace: shared.namespace.clone(), image: "policy-server:1".to_owned() };
         api.put(&shared.caches.servers, server(spec));
         Self { api, context: Arc::new(Context::new(shared, Settings { place, lifetimes })) }
     }

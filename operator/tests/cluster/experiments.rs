@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
+use proviso_crds::fixtures::{TIME, replica};
 use proviso_crds::{ClusterPolicyExperiment, ExperimentStatus, PolicyRevision, PreviewMetadata, PreviewState};
 use proviso_e2e::until;
 use serde_json::{Value, json};
@@ -106,7 +107,7 @@ impl Stage {
 
     /// Says what the replica has counted: so many requests that would be denied from now on.
     async fn counted(&self, revision: &str, denied: u64) -> Result<()> {
-        let (time, uid) = ("2026-11-20T09:14:07Z", self.api::<Pod>().get(POD).await?.uid());
+        let (time, uid) = (TIME, self.api::<Pod>().get(POD).await?.uid().unwrap_or_default());
         let counts = json!({
             "evaluated": denied + 1, "same": 1, "newlyDenied": denied, "newlyAllowed": 0, "mutationDiffers": 0,
             "messageDiffers": 0, "errors": 0, "dropped": 2, "since": time,
@@ -115,10 +116,8 @@ impl Stage {
             "divergence": "NewlyDenied", "kind": "Secret", "namespace": "team", "user": "ann", "count": denied,
             "name": "password", "message": "no", "firstSeen": time, "lastSeen": time,
         }]);
-        let replica = json!({
-            "name": POD, "podUID": uid, "serverVersion": "0.1.0", "ready": "True", "reason": "Loaded",
-            "lastTransitionTime": time, "preview": {"counts": counts, "samples": samples},
-        });
+        let mut replica = replica(POD, &uid, "True", "Loaded");
+        replica["preview"] = json!({"counts": counts, "samples": samples});
         let status = json!({"replicas": [replica]});
         let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": status});
         let revisions = self.api::<PolicyRevision>();

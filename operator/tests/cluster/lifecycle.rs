@@ -10,6 +10,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
+use proviso_crds::fixtures::{condition, replica};
 use proviso_crds::{Policy, PolicyPhase, PolicyRevision, PolicyStatus};
 use proviso_e2e::until;
 use serde_json::{Value, json};
@@ -89,21 +90,15 @@ impl Stage {
     /// Says what the leader would say about the program.
     async fn initialized(&self, generation: i64, status: &str, reason: &str, message: &str) -> Result<()> {
         let revision = self.revision(generation).await?;
-        let condition = json!({
-            "type": "Initialized", "status": status, "reason": reason, "message": message,
-            "lastTransitionTime": "2026-11-20T09:14:07Z", "observedGeneration": generation,
-        });
+        let condition = condition("Initialized", status, reason, message, generation);
         self.say(&revision, "proviso-leader", json!({"conditions": [condition]})).await
     }
 
     /// Says what a replica would say.
     async fn loaded(&self, generation: i64, pod: &str, ready: &str, reason: &str) -> Result<()> {
         let revision = self.revision(generation).await?;
-        let uid = self.api::<Pod>().get(pod).await?.uid();
-        let replica = json!({
-            "name": pod, "podUID": uid, "serverVersion": "0.1.0", "ready": ready, "reason": reason,
-            "lastTransitionTime": "2026-11-20T09:14:07Z",
-        });
+        let uid = self.api::<Pod>().get(pod).await?.uid().unwrap_or_default();
+        let replica = replica(pod, &uid, ready, reason);
         self.say(&revision, pod, json!({"replicas": [replica]})).await
     }
 

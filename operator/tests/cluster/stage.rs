@@ -13,6 +13,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Config, Resource, ResourceExt as _};
+use proviso_crds::fixtures::{condition, replica};
 use proviso_crds::{ClusterPolicy, PolicyPhase, PolicyRevision, PolicyServer, PolicyServerStatus};
 use proviso_e2e::{ControlPlane, Kubectl, address_for_endpoints, manifests, until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -331,21 +332,15 @@ impl Stage {
     pub async fn serve(&self, revision: &str, pod: &str) -> Result<()> {
         let revisions = self.api::<PolicyRevision>();
         until(revision, PATIENCE, async || Ok(revisions.get(revision).await?)).await?;
-        let initialized = json!({"conditions": [{
-            "type": "Initialized", "status": "True", "reason": "Prepared", "message": "",
-            "lastTransitionTime": "2026-11-20T09:14:07Z",
-        }]});
+        let initialized = json!({"conditions": [condition("Initialized", "True", "Prepared", "", 1)]});
         self.apply_status(revision, "proviso-leader", &initialized).await?;
         self.load(revision, pod).await
     }
 
     /// Says what this replica would say of a revision: it is served.
     pub async fn load(&self, revision: &str, pod: &str) -> Result<()> {
-        let uid = self.api::<Pod>().get(pod).await?.uid();
-        let replica = json!({"replicas": [{
-            "name": pod, "podUID": uid, "serverVersion": "0.1.0", "ready": "True", "reason": "Loaded",
-            "lastTransitionTime": "2026-11-20T09:14:07Z",
-        }]});
+        let uid = self.api::<Pod>().get(pod).await?.uid().unwrap_or_default();
+        let replica = json!({"replicas": [replica(pod, &uid, "True", "Loaded")]});
         self.apply_status(revision, pod, &replica).await
     }
 

@@ -1,10 +1,10 @@
 //! The folder as a store: every question is an order to the source. There is one caller, who may do everything.
 
-use proviso_api::{
+use proviso_core::PolicyId;
+use proviso_rest_api::{
     Awaited, Caller, Change, Committing, Error, ExperimentName, PolicyStore, Preview, Progress, StoredExperiment,
     StoredPolicy,
 };
-use proviso_core::PolicyId;
 
 use crate::folder::Desk;
 

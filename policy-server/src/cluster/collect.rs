@@ -24,7 +24,7 @@ impl Follower {
             match cache.run(move |cache| cache.retain(&used, OLDER_THAN)).await {
                 Ok(0) => {}
                 Ok(removed) => tracing::info!(removed, "files that nobody needs removed from the cache"),
-                Err(error) => tracing::warn!(reason = error.reason(), %error, "the cache cannot be cleaned"),
+                Err(error) => tracing::warn!(reason = error.reason().as_str(), %error, "the cache cannot be cleaned"),
             }
         });
     }

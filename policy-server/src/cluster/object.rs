@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_artifacts::Digest;
@@ -13,7 +14,6 @@ use proviso_crds::PreviewReport;
 use super::reported::Reported;
 use super::revision::{Seen, Wanted};
 use super::status::Update;
-use crate::backoff::Backoff;
 use crate::config::Replica;
 use crate::lifecycle::{Desired, ModuleSource, Role, Scope, Slot};
 use crate::preview::Tally;
@@ -21,8 +21,12 @@ use crate::table::Experiment;
 
 /// The shortest time between two reports of a preview.
 const PREVIEW_EVERY: Duration = Duration::from_secs(10);
-/// When to write a status again that the API server did not take.
-const REPORT_AGAIN: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(1) };
+/// The delays before a status is written again that the API server did not take.
+const REPORT_AGAIN: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_secs(1))
+    .with_max_delay(Duration::from_mins(1))
+    .without_max_times()
+    .with_jitter();
 
 #[derive(Debug)]
 pub(super) struct Object {
@@ -34,8 +38,8 @@ pub(super) struct Object {
     /// When the counts may be reported again.
     preview_due: Option<Instant>,
     is_reporting: bool,
-    /// The number of reports that failed in a row, the error of the last, and when the next may start.
-    unreported: Option<(u32, String, Instant)>,
+    /// The delays of reports that fail in a row, the error of the last, and when the next may start.
+    unreported: Option<(ExponentialBackoff, String, Instant)>,
 }
 
 impl Object {
@@ -155,8 +159,10 @@ impl Object {
             }
             Err(error) => {
                 tracing::warn!(revision = name, %error, "its status cannot be written; trying again");
-                let earlier = self.unreported.take().map_or(0, |(failed, ..)| failed + 1);
-                Some((earlier, error.to_string(), now + REPORT_AGAIN.delay(earlier)))
+                let mut delays = self.unreported.take().map_or_else(|| REPORT_AGAIN.build(), |(delays, ..)| delays);
+                // The delays have no end.
+                let delay = delays.next().unwrap_or_default();
+                Some((delays, error.to_string(), now + delay))
             }
         };
         before != (self.unreported.is_some(), self.seen.reported.stage())
@@ -330,7 +336,7 @@ mod tests {
         let error = || Err(kube::Error::LinesCodecMaxLineLengthExceeded);
         assert!(object.take_reported("a", error(), now) && object.report_trouble().is_some());
         assert!(object.begin_report(Some(&failed), &replica(), true, now, Timestamp::UNIX_EPOCH).is_none());
-        let later = now + Duration::from_secs(1);
+        let later = now + Duration::from_secs(2);
         assert!(object.begin_report(Some(&failed), &replica(), true, later, Timestamp::UNIX_EPOCH).is_some());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use proviso_core::Reason;
 use proviso_engines::CompileError;
 
 /// A source or module that is not compiled.
@@ -23,11 +24,11 @@ pub enum Uncompiled {
 
 impl Uncompiled {
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
             Self::Compile(error) => error.reason(),
-            Self::Timeout(_) => "CompileTimeout",
-            Self::Memory(_) | Self::Bomb(_) | Self::Stopped(_) => "CompileError",
+            Self::Timeout(_) => Reason::COMPILE_TIMEOUT,
+            Self::Memory(_) | Self::Bomb(_) | Self::Stopped(_) => Reason::COMPILE_ERROR,
         }
     }
 

@@ -5,8 +5,8 @@
 use proviso_crds::names::COMMITTED_EXPERIMENT;
 use std::path::{Path, PathBuf};
 
-use proviso_api::{Error, StoredExperiment, StoredPolicy};
 use proviso_artifacts::{Digest, remove_for_good, write_atomically};
+use proviso_rest_api::{Error, StoredExperiment, StoredPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -146,7 +146,7 @@ pub(super) fn recover(folder: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proviso_api::{ExperimentName, Meta, State};
+    use proviso_rest_api::{ExperimentName, Meta, State};
     use std::collections::BTreeMap;
 
     fn spec(message: &str) -> serde_json::Value {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use proviso_api::{Code, Error};
+use proviso_rest_api::{Code, Error};
 use tokio::sync::{mpsc, oneshot};
 
 use super::scan::Folder;
@@ -89,16 +89,8 @@ impl FolderSource {
                     }
                     self.retire();
                 }
-                ended = self.lifecycle.ended() => {
-                    let mut next = Some(ended);
-                    // Writing the state and the table once for many is what makes a restart fast.
-                    while let Some(ended) = next {
-                        if let Some(key) = self.lifecycle.settle(ended) {
-                            self.take_settled(&key);
-                        }
-                        next = self.lifecycle.try_ended();
-                    }
-                }
+                // The state and the table are written once for many: this makes a restart fast.
+                settled = self.lifecycle.settled() => settled.iter().for_each(|key| self.take_settled(key)),
                 // One at a time, and never beside a look: a version that is compared is still there when it is swapped.
                 Some(order) = orders.recv() => {
                     answer = Some(tokio::task::block_in_place(|| order(&mut self, &mut folder)));

@@ -2,12 +2,12 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use proviso_api::{
+use proviso_core::{Failure, PolicyId, experiment::etag};
+use proviso_crds::{ExperimentSpec, PolicyRef, PolicySpec, PreviewMetadata};
+use proviso_rest_api::{
     Awaited, Change, Code, Committing, Effect, Error, ExperimentName, Meta, Preview, Progress, State, StoredExperiment,
     StoredPolicy, is_reserved,
 };
-use proviso_core::{Failure, PolicyId, experiment::etag};
-use proviso_crds::{ExperimentSpec, PolicyRef, PolicySpec, PreviewMetadata};
 use serde_json::json;
 
 use super::object::Object;

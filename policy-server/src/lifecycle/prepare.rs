@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_artifacts::{Digest, Fetcher, Volume};
+use proviso_capabilities::{Gates, ProgramHost, World};
 use proviso_core::{PolicyId, experiment};
 use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
 use proviso_engines::{CompileError, Deadline, Program, group, wasm};
-use proviso_host::{Gates, ProgramHost, World};
 use proviso_programs::{Conditions, compile_cel, compile_rego};
 use serde_json::{Map, Value};
 

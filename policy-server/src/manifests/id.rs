@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use proviso_api::ExperimentName;
 use proviso_core::PolicyId;
+use proviso_rest_api::ExperimentName;
 
 /// The id of an experiment: the scope of its policy, and its own name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use proviso_core::Reason;
 
 use super::credentials::PullSecretError;
 use super::sources::SourcesError;
@@ -97,16 +98,16 @@ pub enum ConnectError {
 impl FetchError {
     /// Stable name: log field and reason of a condition.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
             Self::Digest { .. }
             | Self::Corrupt { .. }
             | Self::Moved { .. }
             | Self::Unverified(_)
             | Self::Unverifiable(_)
-            | Self::Verification(_) => "VerificationError",
+            | Self::Verification(_) => Reason::VERIFICATION_ERROR,
             Self::Mirrors { error, .. } => error.reason(),
-            _ => "PullError",
+            _ => Reason::PULL_ERROR,
         }
     }
 

@@ -13,6 +13,7 @@ use hyper::header::{HOST, HeaderValue, PROXY_AUTHORIZATION};
 use hyper::upgrade::Upgraded;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
@@ -43,7 +44,7 @@ enum Exception {
     All,
     /// A domain and those below it, with a port or whatever it is.
     Domain(String, Option<u16>),
-    Network(IpAddr, u8),
+    Network(IpNet),
 }
 
 /// Text that names no proxy.
@@ -136,12 +137,13 @@ impl Exception {
         }
         let address = |text: &str| text.trim_matches(['[', ']']).parse::<IpAddr>().ok();
         if let Some((network, bits)) = text.split_once('/')
-            && let (Some(network), Ok(bits)) = (address(network), bits.parse())
+            && let (Some(address), Ok(bits)) = (address(network), bits.parse())
+            && let Ok(network) = IpNet::new(address, bits)
         {
-            return Self::Network(network, bits);
+            return Self::Network(network);
         }
         if let Some(address) = address(text) {
-            return Self::Network(address, if address.is_ipv4() { 32 } else { 128 });
+            return Self::Network(address.into());
         }
         let (name, port) = match text.rsplit_once(':') {
             Some((name, port)) => (name, port.parse().ok()),
@@ -155,7 +157,7 @@ impl Exception {
         let address = name.trim_matches(['[', ']']).parse::<IpAddr>().ok();
         match self {
             Self::All => true,
-            Self::Network(network, bits) => address.is_some_and(|address| is_within(address, *network, *bits)),
+            Self::Network(network) => address.is_some_and(|address| network.contains(&address)),
             Self::Domain(domain, wanted) => {
                 let below = name.strip_suffix(domain.as_str());
                 below.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
@@ -163,18 +165,6 @@ impl Exception {
             }
         }
     }
-}
-
-fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
-    let (address, network, length) = match (address, network) {
-        (IpAddr::V4(address), IpAddr::V4(network)) => {
-            (u128::from(address.to_bits()), u128::from(network.to_bits()), 32)
-        }
-        (IpAddr::V6(address), IpAddr::V6(network)) => (address.to_bits(), network.to_bits(), 128),
-        _ => return false,
-    };
-    let rest = u32::from(length - bits.min(length));
-    (address ^ network).checked_shr(rest).unwrap_or_default() == 0
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ impl Fetcher {
         }
         let read = self.volume.as_ref()?.run(move |cache| cache.verified(&module)).await;
         read.inspect_err(
-            |error| tracing::warn!(%module, reason = error.reason(), %error, "what was verified is not known any more"),
+            |error| tracing::warn!(%module, reason = error.reason().as_str(), %error, "what was verified is not known any more"),
         )
         .ok()?
     }
@@ -114,7 +114,7 @@ impl Fetcher {
         self.verifying.remember(module, verified);
         let Some(volume) = &self.volume else { return };
         if let Err(error) = volume.run(move |cache| cache.put_verified(&module, verified)).await {
-            tracing::warn!(%module, reason = error.reason(), %error, "what was verified is not kept");
+            tracing::warn!(%module, reason = error.reason().as_str(), %error, "what was verified is not kept");
         }
     }
 }

@@ -36,7 +36,7 @@ async fn mirrors_are_asked_in_order_and_the_registry_only_if_it_is_among_them() 
     ensure!(matches!(error, FetchError::NotFound { .. }) && error.to_string().contains("/none/team/a:v1"), "{error}");
     tell(&format!("'{}/none', nowhere.invalid", second.address()));
     let error = fetch().await.unwrap_err();
-    ensure!(matches!(error, FetchError::Mirrors { .. }) && error.reason() == "PullError", "{error}");
+    ensure!(matches!(error, FetchError::Mirrors { .. }) && error.reason().as_str() == "PullError", "{error}");
     ensure!(error.is_passing() && error.to_string().starts_with("nowhere.invalid cannot be reached"), "{error}");
     ensure!(error.to_string().contains("/none/team/a:v1"), "what the mirror said stands there, too: {error}");
     Ok(())

@@ -137,7 +137,7 @@ async fn what_was_verified_needs_no_registry_until_something_else_is_wanted() ->
     ensure!(matches!(error, FetchError::Connect { .. }) && error.is_passing(), "{error}");
     std::fs::remove_file(stage.path("verification.yaml"))?;
     let error = fetch(&stage).await.unwrap_err();
-    ensure!(matches!(error, FetchError::Verification(_)) && error.reason() == "VerificationError", "{error}");
+    ensure!(matches!(error, FetchError::Verification(_)) && error.reason().as_str() == "VerificationError", "{error}");
     ensure!(error.is_passing() && error.to_string().contains("verification.yaml"), "{error}");
     Ok(())
 }
@@ -150,7 +150,10 @@ async fn what_is_in_no_registry_has_no_signatures() -> Result<()> {
     for reference in ["https://127.0.0.1:1/a.wasm", "file://./a.wasm"] {
         let reference = ModuleReference::parse(reference, stage.folder.path())?;
         let error = stage.fetcher(None).fetch(&reference, Wanted::default()).await.unwrap_err();
-        ensure!(matches!(error, FetchError::Unverifiable(_)) && error.reason() == "VerificationError", "{error}");
+        ensure!(
+            matches!(error, FetchError::Unverifiable(_)) && error.reason().as_str() == "VerificationError",
+            "{error}"
+        );
         ensure!(!error.is_passing() && error.to_string().contains("a.wasm"), "{error}");
     }
     Ok(())

@@ -83,7 +83,10 @@ impl Stage {
 
     pub async fn refused(&self, case: &str, said: &str) -> Result<()> {
         let error = self.fetch().await.err().with_context(|| format!("{case}: was fetched"))?;
-        ensure!(matches!(error, FetchError::Unverified(_)) && error.reason() == "VerificationError", "{case}: {error}");
+        ensure!(
+            matches!(error, FetchError::Unverified(_)) && error.reason().as_str() == "VerificationError",
+            "{case}: {error}"
+        );
         ensure!(error.is_passing(), "a signature may come later");
         let text = error.to_string();
         ensure!(

@@ -83,7 +83,11 @@ async fn policies_decide_as_their_cases_say() {
             if let Some((reason, part)) = &case.refused {
                 let Err(error) = compiled else { panic!("{}: compiled", case.name) };
                 let message = error.to_string();
-                assert!(error.reason() == reason && message.contains(part.as_str()), "{}: {error:?}", case.name);
+                assert!(
+                    error.reason().as_str() == reason.as_str() && message.contains(part.as_str()),
+                    "{}: {error:?}",
+                    case.name
+                );
                 continue;
             }
             let program = compiled.unwrap_or_else(|error| panic!("{}: {error}", case.name));

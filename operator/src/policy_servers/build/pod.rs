@@ -5,7 +5,8 @@ use kube::ResourceExt as _;
 use proviso_crds::{Cache, ConfigMapKeyRef, EmptyDir, PolicyServer, PolicyServerSpec};
 use serde_json::{Value, json};
 
-use super::{Place, cache_name, name, signing_name, sources_name, text, tls_name};
+use super::super::names::{Place, cache_name, name, signing_name, sources_name, tls_name};
+use super::quantity::text;
 use proviso_crds::names::SERVER_LABEL;
 
 /// Distroless images call this user `nonroot`.

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use proviso_crds::PolicyPhase;
+use proviso_crds::fixtures::{condition, replica};
 use proviso_e2e::until;
 use serde_json::{Value, json};
 
@@ -145,17 +146,11 @@ async fn without_any_policy_server_a_cluster_can_still_start() -> Result<()> {
     stage.kubectl.run(&["create", "-f", file.to_str().unwrap()]).await?;
     let name = "cluster.all-1";
     let revision = until(name, PATIENCE, async || Ok(stage.revisions().get(name).await?)).await?;
-    let condition = json!({
-        "type": "Initialized", "status": "True", "reason": "Prepared", "message": "",
-        "lastTransitionTime": "2026-11-20T09:14:07Z",
-    });
+    let condition = condition("Initialized", "True", "Prepared", "", 1);
     stage.say(&revision, "proviso-leader", json!({"conditions": [condition]})).await?;
     let pods = stage.api::<Pod>().list(&ListParams::default()).await?;
     for pod in pods {
-        let replica = json!({
-            "name": pod.name_any(), "podUID": pod.uid(), "serverVersion": "0.1.0", "ready": "True", "reason": "Loaded",
-            "lastTransitionTime": "2026-11-20T09:14:07Z",
-        });
+        let replica = replica(&pod.name_any(), &pod.uid().unwrap_or_default(), "True", "Loaded");
         stage.say(&revision, &pod.name_any(), json!({"replicas": [replica]})).await?;
     }
     // Nobody answers the webhook.

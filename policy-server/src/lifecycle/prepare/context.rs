@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_artifacts::Digest;
+use proviso_capabilities::{AskError, Gates, ProgramHost, Trouble, World};
 use proviso_crds::{ContextAwareResource, Program as ProgramSpec};
 use proviso_engines::Deadline;
-use proviso_host::{AskError, Gates, ProgramHost, Trouble, World};
 
 use super::error::PrepareError;
 use crate::lifecycle::desired::ModuleSource;

@@ -1,10 +1,10 @@
 //! Why a revision cannot be prepared, and whether it may work later.
 
 use proviso_artifacts::{CacheError, DigestError, FetchError, ReferenceError};
-use proviso_core::Failure;
+use proviso_capabilities::{AskError, Trouble};
+use proviso_core::{Failure, Reason};
 use proviso_crds::validation::FieldError;
 use proviso_engines::{CompileError, EvaluationError, SettingsError};
-use proviso_host::{AskError, Trouble};
 
 use crate::compile::Uncompiled;
 use crate::manifests::ObjectId;
@@ -51,23 +51,23 @@ pub enum PrepareError {
 impl PrepareError {
     /// Stable name: log field and, in a cluster, the reason of the condition.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Reference { .. } | Self::Lost(_) | Self::Changed(_) => "PullError",
+            Self::Reference { .. } | Self::Lost(_) | Self::Changed(_) => Reason::PULL_ERROR,
             Self::Fetch { error, .. } => error.reason(),
             Self::Cache(error) => error.reason(),
             Self::Compile { error, .. } => error.reason(),
-            Self::Unsupported(_) => "Unsupported",
+            Self::Unsupported(_) => Reason::UNSUPPORTED,
             Self::Settings(error) => error.reason(),
-            Self::Context { error, .. } => error.reason(),
+            Self::Context { error, .. } => error.reason().into(),
             Self::Field(_)
             | Self::Match(_)
             | Self::Immutable { .. }
             | Self::Digest { .. }
             | Self::Record(_)
             | Self::NoAdmission
-            | Self::File(_) => "Invalid",
-            Self::Stopped(_) => "CompileError",
+            | Self::File(_) => Reason::INVALID,
+            Self::Stopped(_) => Reason::COMPILE_ERROR,
         }
     }
 }

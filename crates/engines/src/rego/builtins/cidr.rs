@@ -1,8 +1,10 @@
-//! Networks: the builtins of `net` that regorus does not have.
+//! Networks: the builtins of `net` that regorus does not have, and those that it answers otherwise than OPA. ipnet has the
+//! networks; its parser is not used, since it accepts leading zeros (krisprice/ipnet#32).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use regorus::Value;
 
 use super::functions::Function;
@@ -10,97 +12,73 @@ use super::guards::items;
 use super::limits::{MAX_ELEMENTS, MAX_PAIRS};
 
 pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
+    ("net.cidr_contains", 2, |values| Ok(contains(values).unwrap_or(Value::Undefined))),
     ("net.cidr_contains_matches", 2, contains_matches),
+    ("net.cidr_expand", 1, |values| Ok(expand(values).unwrap_or(Value::Undefined))),
     ("net.cidr_intersects", 2, |values| Ok(intersects(values).unwrap_or(Value::Undefined))),
+    ("net.cidr_is_valid", 1, |values| Ok(values.first().and_then(network).is_some().into())),
     ("net.cidr_merge", 1, merge),
+    // The older name of `net.cidr_contains`.
     ("net.cidr_overlap", 2, |values| Ok(contains(values).unwrap_or(Value::Undefined))),
 ];
 
-/// A network: its first address, left-aligned in 128 bits, and how many of its bits are fixed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Network {
-    is_v6: bool,
-    first: u128,
-    bits: u8,
+/// An address as Go's `net.ParseIP` reads it: an address of IPv4 that is mapped into IPv6 is one of IPv4. Otherwise a request
+/// could avoid a rule by the way in which it writes an address.
+fn address(text: &str) -> Option<IpAddr> {
+    text.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-impl Network {
-    fn new(is_v6: bool, address: u128, bits: u8) -> Self {
-        Self { is_v6, first: address & mask(bits), bits }
+/// A network as Go's `net.ParseCIDR` reads it.
+fn network(value: &Value) -> Option<IpNet> {
+    let Value::String(text) = value else { return None };
+    let (address, bits) = text.split_once('/')?;
+    if !bits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
     }
-
-    /// A network, or one address.
-    fn read(text: &str) -> Option<Self> {
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let (is_v6, number, width) = match address.parse().ok()? {
-            IpAddr::V4(address) => (false, u128::from(address.to_bits()) << 96, 32),
-            IpAddr::V6(address) => (true, address.to_bits(), 128),
-        };
-        let bits = match bits {
-            Some(bits) if bits.bytes().all(|digit| digit.is_ascii_digit()) => bits.parse().ok()?,
-            Some(_) => return None,
-            None => width,
-        };
-        (bits <= width).then(|| Self::new(is_v6, number, bits))
-    }
-
-    fn contains(self, other: Self) -> bool {
-        self.is_v6 == other.is_v6 && self.bits <= other.bits && other.first & mask(self.bits) == self.first
-    }
-
-    /// The network that two of the same size make, if they do.
-    fn joined(self, other: Self) -> Option<Self> {
-        if self.is_v6 != other.is_v6 || self.bits != other.bits || self.bits == 0 {
-            return None;
-        }
-        let whole = Self::new(self.is_v6, self.first, self.bits - 1);
-        (self != other && whole.contains(other)).then_some(whole)
-    }
-
-    fn written(self) -> String {
-        if self.is_v6 {
-            format!("{}/{}", std::net::Ipv6Addr::from_bits(self.first), self.bits)
-        } else {
-            let bytes = self.first.to_be_bytes();
-            format!("{}.{}.{}.{}/{}", bytes[0], bytes[1], bytes[2], bytes[3], self.bits)
-        }
-    }
+    let (address, bits): (IpAddr, u8) = (address.parse().ok()?, bits.parse().ok()?);
+    let network = match address {
+        // The prefix of a mapped network counts the 96 bits before the address of IPv4.
+        IpAddr::V6(mapped) if bits >= 96 => match mapped.to_ipv4_mapped() {
+            Some(address) => IpNet::new(address.into(), bits - 96),
+            None => IpNet::new(address, bits),
+        },
+        _ => IpNet::new(address, bits),
+    };
+    network.ok().map(|network| network.trunc())
 }
 
-fn mask(bits: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0)
-}
-
-fn network(value: &Value) -> Option<Network> {
-    match value {
-        Value::String(text) => Network::read(text),
-        _ => None,
-    }
+/// A network, or one address.
+fn network_or_address(value: &Value) -> Option<IpNet> {
+    let Value::String(text) = value else { return None };
+    address(text).map(IpNet::from).or_else(|| network(value))
 }
 
 fn intersects(values: &[Value]) -> Option<Value> {
     let (left, right) = (network(values.first()?)?, network(values.get(1)?)?);
-    Some((left.contains(right) || right.contains(left)).into())
+    Some((left.contains(&right) || right.contains(&left)).into())
 }
 
-/// The older name of `net.cidr_contains`.
 fn contains(values: &[Value]) -> Option<Value> {
-    Some(network(values.first()?)?.contains(network(values.get(1)?)?).into())
+    Some(network(values.first()?)?.contains(&network_or_address(values.get(1)?)?).into())
+}
+
+/// The addresses of a network; a guard refuses large networks.
+fn expand(values: &[Value]) -> Option<Value> {
+    let network = network(values.first()?)?;
+    let addresses = network.subnets(network.max_prefix_len()).ok()?;
+    Some(addresses.map(|one| Value::from(one.addr().to_string())).collect::<BTreeSet<Value>>().into())
 }
 
 /// The pairs of keys for which the first's network contains the second's.
 fn contains_matches(values: &[Value]) -> Result<Value, String> {
-    let lists = || Some((keyed(values.first()?)?, keyed(values.get(1)?)?));
+    let lists = || Some((keyed(values.first()?, network)?, keyed(values.get(1)?, network_or_address)?));
     let Some((left, right)) = lists() else { return Ok(Value::Undefined) };
     if left.len().saturating_mul(right.len()) > MAX_PAIRS {
         return Err("there are too many networks to compare".into());
     }
     let mut pairs = BTreeSet::new();
     for (left_key, outer) in &left {
-        for (right_key, _) in right.iter().filter(|(_, inner)| outer.contains(*inner)) {
+        for (right_key, _) in right.iter().filter(|(_, inner)| outer.contains(inner)) {
             pairs.insert(Value::from(vec![left_key.clone(), right_key.clone()]));
         }
         if pairs.len() > MAX_ELEMENTS {
@@ -111,7 +89,7 @@ fn contains_matches(values: &[Value]) -> Result<Value, String> {
 }
 
 /// Networks with what names them in the answer: themselves, their place, or their key.
-fn keyed(value: &Value) -> Option<Vec<(Value, Network)>> {
+fn keyed(value: &Value, network: fn(&Value) -> Option<IpNet>) -> Option<Vec<(Value, IpNet)>> {
     // A network stands alone or begins a list.
     let of_item = |item: &Value| match item {
         Value::Array(items) => network(items.first()?),
@@ -129,18 +107,18 @@ fn keyed(value: &Value) -> Option<Vec<(Value, Network)>> {
 }
 
 /// For `net.cidr_merge`, an address without a prefix is the network of its class, as in Go; IPv6 has no classes.
-fn network_or_class(value: &Value) -> Option<Network> {
+fn network_or_class(value: &Value) -> Option<IpNet> {
     let Value::String(text) = value else { return None };
     if text.contains('/') {
-        return Network::read(text);
+        return network(value);
     }
-    let bits = match text.parse::<std::net::Ipv4Addr>().ok()?.octets()[0] {
+    let IpAddr::V4(address) = address(text)? else { return None };
+    let bits = match address.octets()[0] {
         0..128 => 8,
         128..192 => 16,
-        192..224 => 24,
-        224.. => return None,
+        192.. => 24,
     };
-    Network::read(text).map(|address| Network::new(false, address.first, bits))
+    IpNet::new(address.into(), bits).ok().map(|network| network.trunc())
 }
 
 /// The fewest networks that hold the same addresses.
@@ -149,34 +127,9 @@ fn merge(values: &[Value]) -> Result<Value, String> {
     if items.len() > MAX_ELEMENTS {
         return Err("there are too many networks".into());
     }
-    let networks = items.map(network_or_class).collect::<Option<BTreeSet<_>>>();
-    Ok(networks.map_or(Value::Undefined, merged))
-}
-
-fn merged(networks: BTreeSet<Network>) -> Value {
-    // From the smallest networks to the largest: two that make one go on as that one.
-    let mut by_bits: BTreeMap<u8, BTreeSet<Network>> = BTreeMap::new();
-    for network in networks {
-        by_bits.entry(network.bits).or_default().insert(network);
-    }
-    let mut merged: Vec<Network> = Vec::new();
-    while let Some((bits, networks)) = by_bits.pop_last() {
-        let mut waiting: Option<Network> = None;
-        for network in networks {
-            match waiting.and_then(|before| before.joined(network)) {
-                Some(whole) => {
-                    by_bits.entry(bits - 1).or_default().insert(whole);
-                    waiting = None;
-                }
-                None => merged.extend(waiting.replace(network)),
-            }
-        }
-        merged.extend(waiting);
-    }
-    // Networks hold one another or have nothing in common, so that who holds others stands right before them.
-    merged.sort_unstable();
-    merged.dedup_by(|network, before| before.contains(*network));
-    merged.iter().map(|network| network.written().into()).collect::<BTreeSet<Value>>().into()
+    let Some(networks) = items.map(network_or_class).collect::<Option<Vec<_>>>() else { return Ok(Value::Undefined) };
+    let merged = IpNet::aggregate(&networks);
+    Ok(merged.iter().map(|network| network.to_string().into()).collect::<BTreeSet<Value>>().into())
 }
 
 #[cfg(test)]
@@ -214,7 +167,23 @@ mod tests {
             ("net.cidr_intersects", r#"["10.0.0.0/8", "11.0.0.0/8"]"#, "false"),
             ("net.cidr_intersects", r#"["10.0.0.0/8", "::/0"]"#, "false"),
             ("net.cidr_intersects", r#"["10.0.0.0/8", "x"]"#, r#""<undefined>""#),
+            ("net.cidr_intersects", r#"["10.0.0.1", "10.0.0.0/8"]"#, r#""<undefined>""#),
             ("net.cidr_overlap", r#"["10.0.0.0/8", "10.1.2.3"]"#, "true"),
+            ("net.cidr_contains", r#"["10.0.0.0/8", "10.1.0.0/16"]"#, "true"),
+            ("net.cidr_contains", r#"["10.0.0.0/8", "::ffff:10.0.0.1"]"#, "true"),
+            ("net.cidr_contains", r#"["10.0.0.0/8", "::ffff:a00:1/128"]"#, "true"),
+            ("net.cidr_contains", r#"["::ffff:10.0.0.0/104", "10.1.2.3"]"#, "true"),
+            ("net.cidr_contains", r#"["::/0", "10.1.2.3"]"#, "false"),
+            ("net.cidr_contains", r#"["010.0.0.0/8", "10.1.2.3"]"#, r#""<undefined>""#),
+            ("net.cidr_contains", r#"["10.0.0.1", "10.0.0.1"]"#, r#""<undefined>""#),
+            ("net.cidr_is_valid", r#"["10.0.0.0/8"]"#, "true"),
+            ("net.cidr_is_valid", r#"["10.0.0.0/008"]"#, "true"),
+            ("net.cidr_is_valid", r#"["10.0.0.0/+8"]"#, "false"),
+            ("net.cidr_is_valid", r#"["10.0.0.0/33"]"#, "false"),
+            ("net.cidr_is_valid", r#"["10.0.0.0/"]"#, "false"),
+            ("net.cidr_is_valid", "[1]", "false"),
+            ("net.cidr_expand", r#"["10.0.0.3/31"]"#, r#"["10.0.0.2","10.0.0.3"]"#),
+            ("net.cidr_expand", r#"["::ffff:10.0.0.3/127"]"#, r#"["10.0.0.2","10.0.0.3"]"#),
             ("net.cidr_contains_matches", r#"["1.1.1.0/24", "1.1.1.128"]"#, r#"[["1.1.1.0/24","1.1.1.128"]]"#),
             (
                 "net.cidr_contains_matches",
@@ -234,6 +203,7 @@ mod tests {
                 r#"["10.0.0.0/7","12.0.0.1/32"]"#,
             ),
             ("net.cidr_merge", r#"[["192.0.128.0", "192.0.129.0"]]"#, r#"["192.0.128.0/23"]"#),
+            ("net.cidr_merge", r#"[["224.0.0.1"]]"#, r#"["224.0.0.0/24"]"#),
             ("net.cidr_merge", r#"[["::1"]]"#, r#""<undefined>""#),
             ("net.cidr_merge", "[1]", r#""<undefined>""#),
         ] {

@@ -8,12 +8,12 @@ use std::time::Duration;
 use futures_util::TryStreamExt as _;
 use kube::Client;
 use kube::core::DynamicObject;
+use kube::runtime::watcher::DefaultBackoff;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use proviso_engines::Deadline;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
 use super::budget::Budget;
 use super::direct::PAGE;
@@ -25,9 +25,7 @@ use crate::kind::Kind;
 /// How long one watch lasts, in seconds; the next one goes on where it ended. One that has not even ended some seconds later
 /// leads nowhere: a network that has forgotten a connection tells nobody.
 const WATCH_SECONDS: u32 = 25;
-/// How long to wait before what does not work is tried again: at first, and at most. Each failure doubles it.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// The same for what was too large: to list it again and again is a burden for the API server.
+/// How long to wait before objects that were too large are listed again: the list is a burden for the API server.
 const RETRY_LARGE: Duration = Duration::from_mins(5);
 /// The answer that says that the same may be asked again later.
 const TOO_MANY_REQUESTS: u16 = 429;
@@ -152,9 +150,8 @@ struct Follower {
 
 impl Follower {
     async fn run(self) {
-        let (mut delay, longest) = RETRY;
+        let mut delays = DefaultBackoff::default();
         loop {
-            let begun = Instant::now();
             let trouble = match Described::find(&self.client, &self.kind).await {
                 Ok(described) => self.follow(Arc::new(described)).await,
                 Err(trouble) => trouble,
@@ -165,10 +162,8 @@ impl Follower {
             );
             let is_large = matches!(trouble, Trouble::TooLarge { .. });
             self.fail(trouble);
-            // What has worked for some time is not what fails again and again.
-            delay = if begun.elapsed() > longest { RETRY.0 } else { delay };
-            tokio::time::sleep(if is_large { RETRY_LARGE } else { delay }).await;
-            delay = (delay * 2).min(longest);
+            let delay = if is_large { RETRY_LARGE } else { delays.next().unwrap_or(RETRY_LARGE) };
+            tokio::time::sleep(delay).await;
         }
     }
 

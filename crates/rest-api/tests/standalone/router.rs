@@ -7,11 +7,11 @@ use axum::http::{Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
-use proviso_api::{
+use proviso_core::PolicyId;
+use proviso_rest_api::{
     Awaited, Caller, Change, Code, Committing, Error, ExperimentName, PolicyStore, Preview, Progress, StoredExperiment,
     StoredPolicy, router,
 };
-use proviso_core::PolicyId;
 use serde_json::Value;
 
 /// Breaks at every touch, but says who asked for a list.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use kube::{Client, Config};
+use proviso_capabilities::{AskError, Limits, ProgramHost};
 use proviso_e2e::until;
 use proviso_engines::Deadline;
-use proviso_host::{AskError, Limits, ProgramHost};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};

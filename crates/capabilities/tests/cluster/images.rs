@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use proviso_host::{FolderObjects, Images, ProgramHost, World};
+use proviso_capabilities::{FolderObjects, Images, ProgramHost, World};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 

@@ -12,12 +12,12 @@ use hyper_util::service::TowerToHyperService;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
-use proviso_api::kubernetes::commit::Commit;
-use proviso_api::kubernetes::{Access, Authorizer, Everyone, Kubernetes};
-use proviso_api::{Caller, Code, Committing, Error, ExperimentName, PolicyStore, router};
 use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment};
 use proviso_e2e::{ControlPlane, Kubectl, manifests};
+use proviso_rest_api::kubernetes::commit::Commit;
+use proviso_rest_api::kubernetes::{Access, Authorizer, Everyone, Kubernetes};
+use proviso_rest_api::{Caller, Code, Committing, Error, ExperimentName, PolicyStore, router};
 use serde_json::{Value, json};
 
 struct Stage {

@@ -69,6 +69,7 @@ fn experiment(effect: Effect, object: &DynamicObject, generation: i64) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proviso_crds::fixtures;
     use serde_json::{Value, json};
 
     fn look(effect: Effect, kind: &str, auto_start: bool, status: &Value) -> Progress {
@@ -91,9 +92,8 @@ mod tests {
         of(&awaited, Some(&object)).unwrap()
     }
 
-    fn condition(name: &str, status: &str, generation: i64) -> Value {
-        json!({"type": name, "status": status, "reason": "CompileError", "message": "no", "observedGeneration": generation,
-            "lastTransitionTime": "2026-11-20T09:14:07Z"})
+    fn condition(type_: &str, status: &str, generation: i64) -> Value {
+        fixtures::condition(type_, status, "CompileError", "no", generation)
     }
 
     #[test]

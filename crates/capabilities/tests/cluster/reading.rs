@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use kube::Client;
 use kube::config::Config;
+use proviso_capabilities::{Limits, ProgramHost};
 use proviso_e2e::{Cluster, ControlPlane, Fault, Kubectl, Proxy, until};
 use proviso_engines::{Deadline, Host as _};
-use proviso_host::{Limits, ProgramHost};
 use serde_json::{Value, json};
 
 use crate::support::{MIB, ask, ask_by, cluster, names, reading};

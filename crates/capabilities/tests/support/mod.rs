@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use kube::Client;
 use proviso_artifacts::Fetcher;
+use proviso_capabilities::{Cluster, FolderObjects, Images, Kind, Limits, ProgramHost, Rights, World};
 use proviso_core::Capabilities;
 use proviso_engines::{Deadline, Host as _, HostCall};
-use proviso_host::{Cluster, FolderObjects, Images, Kind, Limits, ProgramHost, Rights, World};
 use serde_json::Value;
 
 pub const MIB: usize = 1 << 20;

@@ -1,0 +1,35 @@
+//! The certificates and keys of a cluster.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::pki::{Authority, Identity};
+
+/// The certificates and keys of a cluster: they prove who is who.
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    /// Vouches for users, components and API servers.
+    pub cluster: Authority,
+    pub etcd: Authority,
+    /// Vouches for API servers to aggregated API servers.
+    pub front_proxy: Authority,
+    pub admin: Identity,
+    /// Signs the tokens of service accounts, and its public half.
+    pub service_account_key: PathBuf,
+    pub service_account_public_key: PathBuf,
+}
+
+impl Secrets {
+    pub fn new(folder: &Path) -> Result<Self> {
+        let cluster = Authority::new("cluster", folder)?;
+        let admin = cluster.client("kubernetes-admin", Some("system:masters"))?;
+        let key = rcgen::KeyPair::generate()?;
+        let service_account_key = folder.join("service-accounts.key");
+        let service_account_public_key = folder.join("service-accounts.pub");
+        std::fs::write(&service_account_key, key.serialize_pem())?;
+        std::fs::write(&service_account_public_key, key.public_key_pem())?;
+        let (etcd, front_proxy) = (Authority::new("etcd", folder)?, Authority::new("front-proxy", folder)?);
+        Ok(Self { cluster, etcd, front_proxy, admin, service_account_key, service_account_public_key })
+    }
+}

@@ -1,0 +1,10 @@
+//! The name and the addresses of a node.
+
+use std::net::Ipv4Addr;
+
+/// The name of the node in Kubernetes, and its host name.
+pub(super) const NAME: &str = "node";
+/// The address of the node in its network, which is nobody else's: every node has the same address.
+pub(super) const ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 2);
+/// The address of the Service of `CoreDNS`: one of [`crate::control_plane::Place::SERVICES`].
+pub(super) const DNS: &str = "10.96.0.10";
