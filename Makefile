@@ -17,7 +17,7 @@ STANDALONE := $(COMPUTING) $(WAITING)
 NODE := --test node --test flows
 # Clippy as the compiler of the workspace: whatever Cargo compiles is linted, and warnings are errors.
 CLIPPY := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings
-# CI lints what it compiles anyway: LINT=format, and `build` instead of `check`. See .ci/steps.
+# CI lints what it compiles anyway: LINT='format language', and `build` instead of `check`. See .ci/steps.
 LINT ?= lint
 CHECK ?= check
 # Where `make release` puts the programs.
@@ -26,7 +26,7 @@ DIST := $(TARGET)/dist
 export RUST_TEST_THREADS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo check computing waiting compile test e2e kubernetes cluster cluster-down format lint without-wasm release deny record bench fuzz fuzz-api tools harness control-plane node-tools
+.PHONY: help run demo check computing waiting compile test e2e kubernetes cluster cluster-down format language lint without-wasm release deny record bench fuzz fuzz-api tools harness control-plane node-tools
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -100,7 +100,10 @@ format: ## Check the format
 	cargo fmt --manifest-path crates/core/fuzz/Cargo.toml --check
 	cargo fmt --manifest-path crates/engines/fuzz/Cargo.toml --check
 
-lint: format ## Check format and lints, warnings are errors
+language: ## Check the language of comments and test names (CONTRIBUTING.md)
+	@git ls-files '*.rs' | xargs awk -f lint/plain-english.awk
+
+lint: format language ## Check format, language and lints, warnings are errors
 	$(CLIPPY) cargo check --locked --workspace --all-targets
 	$(CLIPPY) cargo check --locked --workspace $(NODE)
 	$(CLIPPY) cargo check $(GUESTS) --all-targets

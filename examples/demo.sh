@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Shows what Proviso does, by itself: serves a copy of the quickstart, sends it the example reviews, changes a policy
-# while it serves, breaks it, and stops. Exits with 1 as soon as anything differs from what is expected.
+# Demonstrates a policy server: serves a copy of the quickstart, sends the example reviews to it, changes a policy while it
+# serves, breaks the policy, and stops the server. Exits with 1 if a result differs from the expected one.
 #
 #   examples/demo.sh [path of policy-server]
 #
-# The server is the argument, else POLICY_SERVER, else target/debug/policy-server. It listens on PORT (3000) and
-# ADMIN_PORT (3001) of loopback. Needs curl, and nothing else that a shell does not come with.
+# The default path is POLICY_SERVER, or else target/debug/policy-server. The server listens on the ports PORT (3000) and
+# ADMIN_PORT (3001) of loopback. The script needs curl and the usual tools of a shell.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -13,7 +13,7 @@ readonly here
 readonly server=${1:-${POLICY_SERVER:-$here/../target/debug/policy-server}}
 readonly port=${PORT:-3000} admin_port=${ADMIN_PORT:-3001}
 readonly url=http://127.0.0.1:$port admin_url=http://127.0.0.1:$admin_port
-readonly patience=30 # seconds that anything below may take; a wait ends as soon as it has what it waits for
+readonly wait_timeout=30 # the time limit of each wait in seconds
 
 if [ -t 1 ]; then
   bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' green=$'\e[32m' yellow=$'\e[33m' plain=$'\e[0m'
@@ -22,7 +22,7 @@ else
 fi
 readonly bold dim red green yellow plain
 
-say() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
+title() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
 note() { printf '%s%s%s\n' "$dim" "$1" "$plain"; }
 
 fail() {
@@ -44,37 +44,37 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-# wait_until WHAT COMMAND…: polls until the command succeeds. The server's end ends the wait.
+# wait_until WHAT COMMAND…: polls until the command succeeds. Fails if the server ends.
 wait_until() {
-  local what=$1 end=$((SECONDS + patience))
+  local what=$1 end=$((SECONDS + wait_timeout))
   shift
   until "$@"; do
     kill -0 "$server_pid" 2>/dev/null || fail "the server ended while waiting for $what"
-    [ "$SECONDS" -lt "$end" ] || fail "no $what within $patience seconds"
+    [ "$SECONDS" -lt "$end" ] || fail "no $what within $wait_timeout seconds"
     sleep 0.1
   done
 }
 
-# The readiness page has a line for every policy, in whatever state the server is.
+# The readiness page has a line for every policy, also while the server is not ready.
 readiness() { curl -s --max-time 5 "$admin_url/readyz?verbose" || true; }
 is_ready() { curl -sf --max-time 5 -o /dev/null "$admin_url/readyz"; }
 serves() { readiness | grep -qF -- "[+] $1 generation $2"; }
-reports_a_problem_of() { readiness | grep -F -- '[-]' | grep -qF -- "$1"; }
-is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+has_problem() { readiness | grep -F -- '[-]' | grep -qF -- "$1"; }
+is_port_used() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# A string field of one line of JSON, without its quotes. Of several, the first.
+# json_string FIELD: prints the first string field of this name in one line of JSON, without quotes.
 json_string() {
   grep -oE "\"$1\":\"([^\"\\\\]|\\\\.)*\"" | head -n 1 | sed -E 's/^"[^"]*":"(.*)"$/\1/; s/\\"/"/g' || true
 }
 
-# decide REVIEW POLICY: asks as the API server would, or about what is none of Kubernetes'. Sets `verdict` (allowed, denied
-# or mutated) and `message`.
+# decide REVIEW POLICY: sends a review as the API server would, or a raw request. Sets `verdict` (allowed, denied or mutated)
+# and `message`.
 decide() {
   local answer action=validate
   case $1 in raw-*) action=validate_raw ;; esac
   answer=$(curl -sS --max-time 10 -H 'Content-Type: application/json' --data-binary "@$here/reviews/$1.json" \
     "$url/$action/$2") || fail "no answer from $url/$action/$2"
-  # The causes of a denial have messages of their own.
+  # The causes of a denial have their own messages, which are left out.
   message=$(sed -E 's/"causes":\[[^]]*\]//' <<<"$answer" | json_string message)
   case $answer in
     *'"allowed":true'*'"patch":"'* | *'"patch":"'*'"allowed":true'*) verdict=mutated ;;
@@ -88,17 +88,17 @@ decide() {
   fi
 }
 
-# expect REVIEW POLICY VERDICT [TEXT]: a row of the table. TEXT must be in the message.
+# expect REVIEW POLICY VERDICT [TEXT]: prints a row of the table. Fails with another verdict, or without TEXT in the message.
 expect() {
   local colour=$green
   decide "$1" "$2"
   case $verdict in denied) colour=$red ;; mutated) colour=$yellow ;; esac
   printf '%-29s %-30s %s%-8s%s %s\n' "$1" "$2" "$colour" "$verdict" "$plain" "$message"
-  [ "$verdict" = "$3" ] || fail "$2 should have answered \"$3\" about $1"
+  [ "$verdict" = "$3" ] || fail "the verdict of $2 about $1 should be \"$3\""
   case $message in *"${4-}"*) ;; *) fail "the message should say \"$4\"" ;; esac
 }
 
-# preview_of REVIEW EXPERIMENT: the preview line about that review, in `preview`.
+# preview_of REVIEW EXPERIMENT: sets `preview` to the preview line about the review. Fails if there is none yet.
 preview_of() {
   local uid
   uid=$(sed -nE 's/^    "uid": "(.*)",$/\1/p' "$here/reviews/$1.json" | head -n 1)
@@ -106,14 +106,14 @@ preview_of() {
     [ -n "$preview" ]
 }
 
-# expect_preview REVIEW EXPERIMENT DIVERGENCE
+# expect_preview REVIEW EXPERIMENT DIVERGENCE: waits for the preview line about the review, and prints it.
 expect_preview() {
   wait_until "preview of $1 by $2" preview_of "$1" "$2"
   printf '%s\n' "$preview"
   case $preview in *"\"$3\""*) ;; *) fail "the preview of $1 by $2 should say $3" ;; esac
 }
 
-# edit FILE SED-EXPRESSION: changes a manifest of the copy at one stroke, so that nobody reads half of it.
+# edit FILE SED-EXPRESSION: replaces a manifest of the copy in one step, so that the server never reads a half-written file.
 edit() {
   sed -E "$2" "$work/quickstart/$1" >"$work/edited"
   if cmp -s "$work/edited" "$work/quickstart/$1"; then fail "nothing in $1 matches $2"; fi
@@ -123,10 +123,10 @@ edit() {
 
 [ -x "$server" ] || fail "there is no policy-server at $server; build it (cargo build), or give its path as argument"
 for each in "$port" "$admin_port"; do
-  if is_taken "$each"; then fail "port $each of 127.0.0.1 is taken; choose others by PORT and ADMIN_PORT"; fi
+  if is_port_used "$each"; then fail "port $each of 127.0.0.1 is in use; choose other ports with PORT and ADMIN_PORT"; fi
 done
 
-say 'Serving a copy of examples/quickstart'
+title 'Serving a copy of examples/quickstart'
 cp -R "$here/quickstart" "$work/quickstart"
 for module in "$here"/policies/*/*.wasm; do
   mkdir -p "$work/policies/$(basename "$(dirname "$module")")"
@@ -138,7 +138,7 @@ server_pid=$!
 wait_until 'readiness' is_ready
 readiness
 
-say 'What the policies say about the requests of examples/reviews'
+title 'Verdicts of the policies about the requests of examples/reviews'
 printf '%s%-29s %-30s %-8s %s%s\n' "$dim" REVIEW POLICY VERDICT MESSAGE "$plain"
 expect pod-create                   cluster.required-labels        allowed
 expect pod-create                   cluster.trusted-registries     allowed
@@ -168,38 +168,38 @@ expect namespace-delete             cluster.protected-namespaces   denied  'prod
 expect service-create               cluster.service-types          denied  LoadBalancer
 expect raw-database                 cluster.approved-regions       denied  'not in us-1'
 
-say 'What the experiment required-labels-cost-center would have said'
-note 'Nobody was denied by it: the answers above had left when it was asked.'
+title 'Verdicts of the experiment required-labels-cost-center'
+note 'The experiment denied no request: it was evaluated after the answers above.'
 expect_preview pod-create                   required-labels-cost-center Same
 expect_preview deployment-create            required-labels-cost-center NewlyDenied
 expect_preview deployment-create-unlabelled required-labels-cost-center MessageDiffers
 
-say 'Editing required-labels.yaml: a label more'
+title 'Editing required-labels.yaml: one more label'
 edit required-labels.yaml 's/labels: \[owner\]/labels: [owner, team]/'
 wait_until 'generation 2 of required-labels' serves cluster.required-labels 2
 readiness | grep -F -- cluster.required-labels
 expect pod-create                   cluster.required-labels        denied  team
 
-say 'Breaking it: a typing error'
+title 'Breaking required-labels.yaml with a typing error'
 edit required-labels.yaml 's/dialect: Gatekeeper/dialect: Gatekeper/'
-wait_until 'report of the broken manifest' reports_a_problem_of required-labels
+wait_until 'report of the broken manifest' has_problem required-labels
 readiness | grep -F -- required-labels
-note 'The last good generation goes on:'
+note 'The last valid generation still answers:'
 expect pod-create                   cluster.required-labels        denied  team
 expect namespace-create             cluster.required-labels        denied  team
 
-say 'Stopping it with SIGTERM'
+title 'Stopping the server with SIGTERM'
 kill -TERM "$server_pid"
-wait_for_end() { ! kill -0 "$server_pid" 2>/dev/null; }
-end=$((SECONDS + patience))
-until wait_for_end; do
-  [ "$SECONDS" -lt "$end" ] || fail "the server still runs $patience seconds after SIGTERM"
+has_ended() { ! kill -0 "$server_pid" 2>/dev/null; }
+end=$((SECONDS + wait_timeout))
+until has_ended; do
+  [ "$SECONDS" -lt "$end" ] || fail "the server still runs $wait_timeout seconds after SIGTERM"
   sleep 0.1
 done
 code=0
 wait "$server_pid" || code=$?
 server_pid=
 echo "exit code $code"
-[ "$code" -eq 0 ] || fail 'a server that was asked to stop should exit with 0'
+[ "$code" -eq 0 ] || fail 'after SIGTERM the server should exit with 0'
 
 printf '\n%sEverything was as expected.%s\n' "$green" "$plain"

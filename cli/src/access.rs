@@ -6,10 +6,11 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     pub verb: &'static str,
-    /// Such as `policies.proviso.dev`.
+    /// The resource, such as `policies.proviso.dev`.
     pub resource: &'static str,
-    /// Such as `start`.
+    /// The subresource, such as `start`; `None` for a request for the object itself.
     pub subresource: Option<&'static str>,
+    /// The namespace; `None` for all namespaces, or for a cluster-scoped resource.
     pub namespace: Option<String>,
 }
 

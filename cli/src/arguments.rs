@@ -1,4 +1,5 @@
-//! The arguments. Nothing else reads the environment, but the client for KUBECONFIG and the terminal for its colours.
+//! The command-line arguments, and the environment variables `PROVISO_*` in place of them. Outside of this module, only the
+//! Kubernetes client (KUBECONFIG) and the terminal library (colours) read the environment.
 
 mod connection;
 mod duration;
@@ -29,9 +30,9 @@ pub use signatures::Signatures;
 use self::duration::duration;
 use crate::policy_ref::PolicyRef;
 
-/// Where policies stand, what they were, the way back, and what they may become.
+/// Show, roll back, preview and test policies.
 ///
-/// Talks to the cluster of KUBECONFIG, as kubectl does.
+/// The cluster is that of KUBECONFIG, as for kubectl.
 #[derive(Debug, Parser)]
 #[command(name = "proviso", version, max_term_width = 100, arg_required_else_help = true)]
 pub struct Arguments {
@@ -43,34 +44,34 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the command that calls this program with the same server again: options of the command line that name the
-    /// server come first, as variables. `matches` are the matches of these arguments.
+    /// Returns the beginning of a command that calls this program with the same server. Options of the command line that
+    /// name the server become environment variables before the program name. `matches` are the matches of these arguments.
     #[must_use]
-    pub fn called(&self, matches: &ArgMatches, program: &'static str) -> &'static str {
+    pub fn command_prefix(&self, matches: &ArgMatches, program: &'static str) -> &'static str {
         let (Command::Experiment(Experiments { server, .. }), Some((_, matches))) =
             (&self.command, matches.subcommand())
         else {
             return program;
         };
         let all = Server::ALL.into_iter().zip(server.values());
-        let said = all.filter(|((id, _), _)| matches.value_source(id) == Some(ValueSource::CommandLine));
-        let said: Vec<_> = said.filter_map(|((_, variable), value)| Some((variable, value?))).collect();
-        // It lives as long as the program.
-        if said.is_empty() { program } else { server::with_variables(&said, program).leak() }
+        let given = all.filter(|((id, _), _)| matches.value_source(id) == Some(ValueSource::CommandLine));
+        let given: Vec<_> = given.filter_map(|((_, variable), value)| Some((variable, value?))).collect();
+        // The text is used until the program ends, so it may leak.
+        if given.is_empty() { program } else { server::with_variables(&given, program).leak() }
     }
 }
 
-/// What to do.
+/// A command of the program.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Status(Status),
-    /// Show what a policy was: the revisions that are kept
+    /// Show the revisions of a policy that are kept
     #[command(subcommand, visible_alias = "revision")]
     Revisions(Revisions),
     Rollback(Rollback),
-    /// Preview the next version of a policy on live traffic, and make it the policy
+    /// Preview the next version of a policy on live traffic, and commit it
     ///
-    /// In the cluster, or with --server at a policy server over a folder.
+    /// Works with the cluster, or with --server with a policy server over a folder.
     #[command(visible_alias = "exp", alias = "experiments", arg_required_else_help = true)]
     Experiment(Experiments),
     Test(Test),
@@ -95,22 +96,21 @@ pub enum Command {
     },
 }
 
-/// Show where policies stand: which generation answers, and why a newer one does not
+/// Show the status of policies: the live generation, and the problem of a newer one
 ///
-/// Exit code: 0 if every policy asked about is Active or Disabled, 1 if one is Failed, 3 if none is but one is still on
-/// its way.
+/// Exit code: 0 if each requested policy is Active or Disabled, 1 if one is Failed, 3 if none is Failed and one is
+/// Pending or Updating.
 #[derive(Args, Debug)]
 #[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
 pub struct Status {
-    /// The policy, by any of its names; without it all that you may see: ClusterPolicies, and the Policies of the
-    /// namespace
+    /// The policy, by any of its names; default: the ClusterPolicies, and the Policies of the namespace, that you may see
     pub policy: Option<PolicyRef>,
 
     /// The Policies of all namespaces
     #[arg(long, short = 'A', conflicts_with_all = ["policy", "namespace"])]
     pub all_namespaces: bool,
 
-    /// Look again every two seconds, until Ctrl-C
+    /// Refresh every two seconds, until Ctrl-C
     #[arg(long, short)]
     pub watch: bool,
 
@@ -118,17 +118,17 @@ pub struct Status {
     pub output: Output,
 }
 
-/// What a policy was.
+/// Show the revisions of a policy that are kept.
 #[derive(Debug, Subcommand)]
 pub enum Revisions {
-    /// List them: what became of each, and what it changed
+    /// List the revisions: the state of each, and the fields that it changed
     List {
         /// The policy, by any of its names
         policy: PolicyRef,
         #[command(flatten)]
         output: Output,
     },
-    /// Show one: its spec, its modules, and what each replica says about it
+    /// Show one revision: its spec, its modules, and its status on each replica
     Show {
         /// The policy, by any of its names
         policy: PolicyRef,
@@ -138,48 +138,57 @@ pub enum Revisions {
         #[command(flatten)]
         output: Output,
     },
-    /// Compare two specs; without generations: what answers now with the newest
+    /// Compare the specs of two generations; default: the live one with the newest
     Diff {
         /// The policy, by any of its names
         policy: PolicyRef,
-        /// Generation to start from; without it the live one
+        /// Generation to start from; default: the live one
         #[arg(value_parser = generation)]
         from: Option<i64>,
-        /// Generation to compare with; without it the newest
+        /// Generation to compare with; default: the newest
         #[arg(value_parser = generation)]
         to: Option<i64>,
     },
 }
 
-/// Make a policy what it was, as a new generation
+/// Roll a policy back: the spec of an earlier generation becomes a new generation
 ///
-/// The operator does it: the new generation is rolled out like any other, and the present one answers until then. Without
-/// --to: a newest generation that is not live is undone, else the policy becomes what was live before.
+/// The operator rolls the new generation out like any other; the live generation answers requests until then. Without
+/// --to: if the newest generation is not live, the policy gets the spec of the live one; otherwise it gets the last
+/// different spec that was live before.
 ///
-/// Exit code: 0 when the new generation is live, 1 if it is not.
+/// Exit code: 0 if the new generation is live, otherwise 1.
 #[derive(Args, Debug)]
 pub struct Rollback {
     /// The policy, by any of its names
     pub policy: PolicyRef,
 
-    /// Number of the generation to go back to, as `revisions list` shows it
+    /// Number of the generation to roll back to, as `revisions list` shows it
     #[arg(long, value_name = "GENERATION", value_parser = generation)]
     pub to: Option<i64>,
 
-    /// Show what would change, and change nothing
+    /// Show the changes without making them
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Whether to wait until the new generation is live
-    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    /// Wait until the new generation is live
+    #[arg(
+        long,
+        value_name = "BOOL",
+        default_value_t = true,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        action = clap::ArgAction::Set
+    )]
     pub wait: bool,
 
-    /// How long to wait, such as 90s or 5m
+    /// Longest time to wait, such as 90s or 5m
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub timeout: Duration,
 }
 
-/// The arguments of this program, by the name it goes by.
+/// Returns the definition of the arguments. `program` is the name by which the user calls this program.
 #[must_use]
 pub fn command(program: &'static str) -> clap::Command {
     Arguments::command().bin_name(program).display_name(program).after_help(format!(
@@ -206,7 +215,7 @@ Names of an experiment:
 
 fn generation(text: &str) -> Result<i64, String> {
     let number: Option<i64> = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| "is no generation: a number from 1, as `revisions list` shows it".to_owned())
+    number.ok_or_else(|| "is not a generation: expected a number from 1, as `revisions list` shows it".to_owned())
 }
 
 #[cfg(test)]
@@ -221,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_are_well_formed_under_both_names() {
+    fn arguments_are_valid_under_both_program_names() {
         for program in ["proviso", "kubectl proviso"] {
             let mut command = command(program);
             command.clone().debug_assert();
@@ -234,17 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_remedy() {
+    fn invalid_arguments_are_refused_with_a_hint() {
         for (arguments, wanted) in [
             (vec!["status", "pod/a"], "policy/NAME"),
             (vec!["status", "a", "-A"], "cannot be used with"),
             (vec!["status", "-A", "-n", "team"], "cannot be used with"),
-            (vec!["revisions", "show", "a", "newest"], "is no generation"),
-            (vec!["revisions", "show", "a", "0"], "is no generation"),
+            (vec!["revisions", "show", "a", "newest"], "is not a generation"),
+            (vec!["revisions", "show", "a", "0"], "is not a generation"),
             (vec!["rollback", "a", "--to", "-1"], "unexpected argument"),
             (vec!["rollback", "a", "--timeout", "soon"], "90s or 5m"),
             (vec!["experiment", "create", "a"], "--from <POLICY>"),
-            (vec!["exp", "create", "A", "--from", "b"], "is no policy name"),
+            (vec!["exp", "create", "A", "--from", "b"], "is not a policy name"),
             (vec!["exp", "create", "a", "--from", "pvx/b"], "policy/NAME"),
             (vec!["exp", "create", "a", "--from", "b", "-f", "c", "--no-op"], "cannot be used with"),
             (vec!["exp", "create", "a", "--from", "b", "--start", "--dry-run"], "cannot be used with"),

@@ -12,16 +12,17 @@ use crate::objects::{ExperimentObject, PolicyObject};
 use crate::policy_ref::PolicyRef;
 use crate::server::{Operation, Server};
 
-/// A cluster or a server.
+/// The API that the commands about experiments use.
 pub enum Backend {
     Cluster(Box<Cluster>),
     Server(Server),
 }
 
-/// An action that has started.
+/// An action that the backend has accepted.
 pub enum Started {
-    /// The status of the objects has the progress.
+    /// An action in a cluster; the status of the objects shows the progress.
     InCluster(Box<Cluster>),
+    /// An operation of a server.
     Operation(Operation),
 }
 
@@ -29,7 +30,7 @@ impl Backend {
     /// Returns the cluster or the server that the arguments name. Sends no request.
     ///
     /// # Errors
-    /// When the arguments contradict each other, or a file that they name cannot be used.
+    /// When the arguments name both a cluster and a server, or a file that they name is invalid.
     pub async fn connect(connection: &Connection, server: &ServerArguments) -> Result<Self, Error> {
         server.check(connection).map_err(Error::Usage)?;
         Ok(match &server.server {
@@ -38,13 +39,13 @@ impl Backend {
         })
     }
 
-    /// Returns whether the backend is a cluster.
+    /// Returns true if the backend is a cluster.
     #[must_use]
     pub fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
 
-    /// Returns the namespace of names that have none.
+    /// Returns the default namespace for names without one.
     #[must_use]
     pub fn namespace(&self) -> &str {
         match self {
@@ -53,10 +54,10 @@ impl Backend {
         }
     }
 
-    /// Finds the policy that a person names.
+    /// Finds the policy that the user names.
     ///
     /// # Errors
-    /// When there is none, or there are two.
+    /// When no policy or more than one has this name, or a request fails.
     pub async fn find_policy(&self, reference: &PolicyRef) -> Result<PolicyObject, Error> {
         match self {
             Self::Cluster(cluster) => cluster.find(reference).await,
@@ -64,10 +65,10 @@ impl Backend {
         }
     }
 
-    /// Finds the experiment that a person names.
+    /// Finds the experiment that the user names.
     ///
     /// # Errors
-    /// When there is none, or there are two.
+    /// When no experiment or more than one has this name, or a request fails.
     pub async fn find_experiment(&self, reference: &PolicyRef) -> Result<ExperimentObject, Error> {
         match self {
             Self::Cluster(cluster) => cluster.find(reference).await,
@@ -75,7 +76,7 @@ impl Backend {
         }
     }
 
-    /// Returns the policy of an experiment; `None` if there is none.
+    /// Returns the policy of an experiment; `None` if the policy does not exist.
     ///
     /// # Errors
     /// When the request fails.
@@ -86,25 +87,29 @@ impl Backend {
         }
     }
 
-    /// Reads the experiment again; `None` if it is gone.
+    /// Reads the experiment again; `None` if it no longer exists.
     ///
     /// # Errors
     /// When the request fails.
-    pub async fn again(&self, experiment: &ExperimentObject) -> Result<Option<ExperimentObject>, Error> {
+    pub async fn reload(&self, experiment: &ExperimentObject) -> Result<Option<ExperimentObject>, Error> {
         match self {
             Self::Cluster(cluster) => cluster.get(&experiment.id).await,
             Self::Server(server) => server.experiment(&experiment.policy, experiment.id.name()).await,
         }
     }
 
-    /// Returns the experiments of a scope.
+    /// Returns the experiments of a scope. `policy` limits a server to the experiments of one policy.
     ///
     /// # Errors
-    /// When the request fails, or the user may read none of them.
-    pub async fn look(&self, scope: &Scope, policy: Option<&PolicyId>) -> Result<Found<ExperimentObject>, Error> {
+    /// When the request fails, or the user may read no experiment of the scope.
+    pub async fn list_experiments(
+        &self,
+        scope: &Scope,
+        policy: Option<&PolicyId>,
+    ) -> Result<Found<ExperimentObject>, Error> {
         match (self, scope) {
-            (Self::Server(server), _) => server.look(scope, policy).await,
-            (Self::Cluster(cluster), Scope::Beside(id)) => cluster.beside(id).await,
+            (Self::Server(server), _) => server.list_experiments(scope, policy).await,
+            (Self::Cluster(cluster), Scope::SameNamespace(id)) => cluster.in_namespace_of(id).await,
             (Self::Cluster(cluster), Scope::All { of_all_namespaces }) => cluster.all(*of_all_namespaces).await,
             (Self::Cluster(cluster), Scope::One(id)) => {
                 Ok(Found { items: cluster.get(id).await?.into_iter().collect(), unseen: Vec::new() })
@@ -112,16 +117,17 @@ impl Backend {
         }
     }
 
-    /// Returns the experiments of a scope again whenever one may have changed. Continues after errors, with a growing delay.
+    /// Returns the experiments of a scope, again each time that one may have changed. Continues after errors, with a growing
+    /// delay.
     pub fn follow(&self, scope: &Scope, policy: Option<&PolicyId>, unseen: &[Omitted]) -> Updates<ExperimentObject> {
         match self {
             Self::Server(server) => server.follow(scope, policy),
             Self::Cluster(cluster) => {
                 let mut watched = Watched::new::<ExperimentObject>(scope, unseen);
-                let news = cluster.watch::<ExperimentObject>(scope, &watched);
-                Box::pin(news.filter_map(move |news| {
-                    future::ready(match news {
-                        Ok(news) => watched.take(news).then(|| Ok(watched.found())),
+                let events = cluster.watch::<ExperimentObject>(scope, &watched);
+                Box::pin(events.filter_map(move |event| {
+                    future::ready(match event {
+                        Ok(event) => watched.apply(event).then(|| Ok(watched.found())),
                         Err(error) => Some(Err(error)),
                     })
                 }))
@@ -129,23 +135,24 @@ impl Backend {
         }
     }
 
-    /// Creates the experiment of this manifest, and returns it with all defaults. `is_dry` only checks whether it could be
-    /// created.
+    /// Creates the experiment of this manifest, and returns it with all defaults. With `is_dry` the API server checks the
+    /// manifest, and creates nothing.
     ///
     /// # Errors
-    /// When the request is refused, or the backend has no dry run.
+    /// When the request is refused, or the backend does not support a dry run.
     pub async fn create(&self, id: &PolicyId, manifest: Value, is_dry: bool) -> Result<ExperimentObject, Error> {
         match self {
             Self::Cluster(cluster) => cluster.create(id, manifest, is_dry).await,
             Self::Server(_) if is_dry => {
-                let message = "--dry-run needs a cluster: the REST API has none. -o yaml prints what would be created";
+                let message =
+                    "--dry-run needs a cluster: the REST API does not support it. Use -o yaml to print the manifest";
                 Err(Error::Usage(message.to_owned()))
             }
             Self::Server(server) => server.create(id, &manifest).await,
         }
     }
 
-    /// Deletes an experiment, but no later one of the same name.
+    /// Deletes an experiment, but not a later experiment with the same name.
     ///
     /// # Errors
     /// When the request is refused.

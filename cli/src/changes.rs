@@ -1,15 +1,15 @@
-//! How two specs differ: field by field, and as text.
+//! The differences of two specs: as a list of fields, and as text.
 
 use proviso_crds::PolicySpec;
 use serde_json::Value;
 use similar::TextDiff;
 
-/// How deep a field is named: `program.cel.validations`.
-const DEPTH: usize = 3;
-/// Unchanged lines around a change.
-const CONTEXT: usize = 3;
+/// The largest number of names in a field path, such as 3 in `program.cel.validations`.
+const MAX_DEPTH: usize = 3;
+/// The number of unchanged lines around a change.
+const CONTEXT_LINES: usize = 3;
 
-/// The fields in which two specs differ, in the order of their names.
+/// Returns the fields in which two specs differ, sorted by name.
 #[must_use]
 pub fn changes(old: &Value, new: &Value) -> Vec<String> {
     let mut fields = Vec::new();
@@ -21,7 +21,7 @@ fn collect<'a>(old: &'a Value, new: &'a Value, at: &mut Vec<&'a str>, fields: &m
     if old == new {
         return;
     }
-    let (Value::Object(old), Value::Object(new), true) = (old, new, at.len() < DEPTH) else {
+    let (Value::Object(old), Value::Object(new), true) = (old, new, at.len() < MAX_DEPTH) else {
         fields.push(at.join("."));
         return;
     };
@@ -35,21 +35,21 @@ fn collect<'a>(old: &'a Value, new: &'a Value, at: &mut Vec<&'a str>, fields: &m
     }
 }
 
-/// Whether two specs mean the same: what one leaves out may be a default of the other.
+/// Returns true if two specs are equal after defaults are filled in.
 #[must_use]
 pub fn is_same(old: &Value, new: &Value) -> bool {
     let read = |spec: &Value| serde_json::from_value::<PolicySpec>(spec.clone()).ok();
     old == new || read(old).is_some_and(|old| Some(old) == read(new))
 }
 
-/// The difference of two specs as YAML in the unified form; empty if there is none.
+/// Returns the unified diff of two specs as YAML; empty if they are equal.
 ///
 /// # Errors
-/// Never for what came from an API server.
+/// When a spec cannot be written as YAML, which does not happen with a spec of an API server.
 pub fn diff(old: (&str, &Value), new: (&str, &Value)) -> Result<String, serde_yaml::Error> {
     let (before, after) = (serde_yaml::to_string(old.1)?, serde_yaml::to_string(new.1)?);
     let diff = TextDiff::from_lines(&before, &after);
-    Ok(diff.unified_diff().context_radius(CONTEXT).header(old.0, new.0).to_string())
+    Ok(diff.unified_diff().context_radius(CONTEXT_LINES).header(old.0, new.0).to_string())
 }
 
 #[cfg(test)]
@@ -58,7 +58,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn changed_fields_are_named_as_deep_as_it_helps() {
+    fn changed_fields_are_named_down_to_three_levels() {
         let old = json!({"a": 1, "b": {"c": {"d": {"e": 1}}}, "same": [1]});
         for (new, wanted) in [
             (old.clone(), vec![]),
@@ -71,17 +71,17 @@ mod tests {
     }
 
     #[test]
-    fn defaults_make_no_difference() {
+    fn specs_that_differ_only_in_defaults_are_the_same() {
         let spec = crate::objects::tests::spec("owner");
         let mut explicit = spec.clone();
         explicit["admission"]["timeoutSeconds"] = json!(10);
         assert!(is_same(&spec, &explicit) && !is_same(&spec, &crate::objects::tests::spec("team")));
-        // What this version does not know is compared as it is.
+        // A spec that this version cannot read is compared without defaults.
         assert!(is_same(&json!({"a": 1}), &json!({"a": 1})) && !is_same(&json!({"a": 1}), &json!({"a": 2})));
     }
 
     #[test]
-    fn a_difference_shows_lines_of_a_program() {
+    fn a_diff_shows_the_lines_of_a_program() {
         let spec = |last: &str| json!({"program": {"rego": {"source": format!("package a\n\n{last}\n")}}});
         let text = diff(("generation 1", &spec("x := 1")), ("generation 2", &spec("x := 2"))).unwrap();
         let wanted = "\

@@ -1,4 +1,4 @@
-//! The cluster: all requests to the API server, with errors that name the request.
+//! The client of a cluster: requests to the API server, with errors that name the request.
 
 mod action;
 mod connect;
@@ -29,27 +29,27 @@ pub use scope::Scope;
 pub use watched::Watched;
 
 const REVISIONS: &str = "policyrevisions.proviso.dev";
-/// Where Events of objects without a namespace are.
-const EVENTS_OF_CLUSTER: &str = "default";
-/// The similarity from which a name is suggested, from 0 to 1.
-const LIKENESS: f32 = 0.6;
+/// The namespace of Events about cluster-scoped objects.
+const CLUSTER_EVENTS_NAMESPACE: &str = "default";
+/// The smallest similarity of a name that is suggested, from 0 to 1.
+const MIN_SIMILARITY: f32 = 0.6;
 
-/// A cluster, and the namespace that a person works in.
+/// A client of a cluster, and the namespace of the user.
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    /// A client without retries: an action may have succeeded although its response is an error.
-    once: Client,
-    /// The address of the API server, for messages.
+    /// A client without retries, for actions: an action may have succeeded although its response is an error.
+    client_without_retries: Client,
+    /// The URL of the API server, for messages.
     server: String,
     namespace: String,
-    /// The user named the namespace, and not only the kubeconfig.
+    /// True if an argument names the namespace, false if it is that of the kubeconfig.
     is_namespace_given: bool,
     proviso_namespace: String,
 }
 
 impl Cluster {
-    /// Returns the namespace of names that have none.
+    /// Returns the default namespace for names without one.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
@@ -61,10 +61,10 @@ impl Cluster {
         &self.proviso_namespace
     }
 
-    /// Finds the policy or the experiment that a person names.
+    /// Finds the policy or the experiment that the user names.
     ///
     /// # Errors
-    /// When there is none, or there are two.
+    /// When no object or more than one has this name, or a request fails.
     pub async fn find<T: Pair>(&self, reference: &PolicyRef) -> Result<T, Error> {
         let candidates = candidates(reference, &self.namespace, self.is_namespace_given)?;
         let (mut found, mut refused) = (Vec::new(), Vec::new());
@@ -85,10 +85,10 @@ impl Cluster {
         }
     }
 
-    /// Returns the error that there is no such object, with similar names.
+    /// Returns the error for an object that does not exist, with similar names.
     async fn missing<T: Pair>(&self, name: &str, candidates: Vec<PolicyId>) -> Result<Error, Error> {
-        // Most often the user forgot the namespace.
-        let mut unseen = Vec::new();
+        // The search includes all namespaces, because users often forget the namespace.
+        let mut forbidden = Vec::new();
         let mut ids = Vec::new();
         for is_namespaced in [false, true] {
             let everywhere = self.list::<T>(is_namespaced, None).await;
@@ -98,15 +98,15 @@ impl Cluster {
             };
             match found {
                 Ok(objects) => ids.extend(objects.iter().filter_map(id)),
-                Err(Error::Forbidden { access, .. }) => unseen.push(access),
+                Err(Error::Forbidden { access, .. }) => forbidden.push(access),
                 Err(error) => return Err(error),
             }
         }
-        let near = near(name, &ids);
-        Ok(Error::Missing(Missing { kinds: T::KINDS, show: Some(T::SHOW), candidates, near, unseen }))
+        let similar = similar_ids(name, &ids);
+        Ok(Error::Missing(Missing { kinds: T::KINDS, show: Some(T::SHOW), candidates, similar, forbidden }))
     }
 
-    /// Returns the policy or the experiment of this id; `None` if there is none.
+    /// Returns the policy or the experiment of this id; `None` if it does not exist.
     ///
     /// # Errors
     /// When the request fails, or the object is invalid.
@@ -117,7 +117,8 @@ impl Cluster {
         object.map_err(|error| Error::Malformed { what: id.to_string(), error })
     }
 
-    /// Returns all cluster-scoped objects of a pair, and the namespaced ones of the namespace or of all namespaces.
+    /// Returns the objects of both kinds of a pair: all cluster-scoped objects, and the namespaced objects of the user's
+    /// namespace or of all namespaces.
     ///
     /// # Errors
     /// When a request fails, or the user may read neither kind.
@@ -136,31 +137,31 @@ impl Cluster {
                 Err(error) => return Err(error),
             }
         }
-        // Without either kind the answer would be empty, and not an error.
+        // If the user may read neither kind, the result would be empty without an error.
         if refused.len() == 2 { Err(refused.swap_remove(1)) } else { Ok(found) }
     }
 
-    /// Returns all objects in the namespace of `id`, or all cluster-scoped objects.
+    /// Returns all objects in the namespace of `id`; if `id` is cluster-scoped, all cluster-scoped objects.
     ///
     /// # Errors
-    /// When the request fails, such as without permission.
-    pub async fn beside<T: Pair>(&self, id: &PolicyId) -> Result<Found<T>, Error> {
+    /// When the request fails, for example without permission.
+    pub async fn in_namespace_of<T: Pair>(&self, id: &PolicyId) -> Result<Found<T>, Error> {
         let mut found = Found { items: Vec::new(), unseen: Vec::new() };
         found.read(&self.list::<T>(id.namespace().is_some(), id.namespace()).await?, T::read);
         Ok(found)
     }
 
-    /// `namespace`: `None` for all namespaces.
+    /// Lists the objects of one kind. `namespace` is `None` for all namespaces.
     async fn list<T: Pair>(&self, is_namespaced: bool, namespace: Option<&str>) -> Result<Vec<DynamicObject>, Error> {
         let access = T::access_to_many("list", is_namespaced, namespace);
         let api = self.api::<T>(is_namespaced, namespace);
         Ok(api.list(&ListParams::default()).await.map_err(|error| self.error(error, access))?.items)
     }
 
-    /// Returns the revisions that are kept of a policy, the newest first.
+    /// Returns the revisions of a policy that are kept, newest first.
     ///
     /// # Errors
-    /// When the request fails, such as without permission.
+    /// When the request fails, for example without permission.
     pub async fn revisions(&self, policy: &PolicyObject) -> Result<Found<RevisionObject>, Error> {
         let namespace = Some(self.proviso_namespace.clone());
         let access = Access { verb: "list", resource: REVISIONS, subresource: None, namespace };
@@ -170,7 +171,7 @@ impl Cluster {
         let objects = api.list(&of_policy).await.map_err(|error| self.error(error, access))?.items;
         let mut found = Found { items: Vec::new(), unseen: Vec::new() };
         found.read(&objects, RevisionObject::read);
-        // Anybody may set the label.
+        // A user may set the label on any revision, so the reference in the spec decides.
         found.items.retain(|revision| revision.policy_uid == policy.uid);
         found.items.sort_by_key(|revision| std::cmp::Reverse(revision.generation));
         Ok(found)
@@ -179,9 +180,9 @@ impl Cluster {
     /// Returns the Events of a policy, in the order of the API server.
     ///
     /// # Errors
-    /// When the request fails, such as without permission.
+    /// When the request fails, for example without permission.
     pub async fn events(&self, policy: &PolicyObject) -> Result<Vec<Event>, Error> {
-        let namespace = policy.id.namespace().unwrap_or(EVENTS_OF_CLUSTER);
+        let namespace = policy.id.namespace().unwrap_or(CLUSTER_EVENTS_NAMESPACE);
         let namespace_of_events = Some(namespace.to_owned());
         let access = Access { verb: "list", resource: "events", subresource: None, namespace: namespace_of_events };
         let of_policy = ListParams::default().fields(&format!("involvedObject.uid={}", policy.uid));
@@ -189,13 +190,13 @@ impl Cluster {
         Ok(api.list(&of_policy).await.map_err(|error| self.error(error, access))?.items)
     }
 
-    /// Requests a rollback of the policy from the operator.
+    /// Requests a rollback of the policy from the operator, by an annotation.
     ///
     /// # Errors
     /// When the request fails.
-    pub async fn ask_for_rollback(&self, policy: &PolicyObject, generation: i64) -> Result<(), Error> {
+    pub async fn request_rollback(&self, policy: &PolicyObject, generation: i64) -> Result<(), Error> {
         let access = PolicyObject::access("patch", &policy.id);
-        // With the uid, so that a later policy of the same name is not changed.
+        // The uid prevents a change of a later policy with the same name.
         let annotation = json!({ROLLBACK_TO: generation.to_string()});
         let patch = Patch::Merge(json!({"metadata": {"uid": policy.uid, "annotations": annotation}}));
         let patched =
@@ -207,7 +208,7 @@ impl Cluster {
         self.api::<T>(id.namespace().is_some(), id.namespace())
     }
 
-    /// `namespace`: `None` for all namespaces.
+    /// Returns the API of one kind. `namespace` is `None` for all namespaces.
     fn api<T: Pair>(&self, is_namespaced: bool, namespace: Option<&str>) -> Api<DynamicObject> {
         let (client, resource) = (self.client.clone(), T::resource(is_namespaced));
         match namespace.filter(|_| is_namespaced) {
@@ -221,7 +222,7 @@ impl Cluster {
         match error {
             kube::Error::Api(status) if status.code == 401 => Error::Unauthorized { server, cause: status.message },
             kube::Error::Api(status) if status.is_forbidden() => Error::Forbidden { access, cause: status.message },
-            // An object that is not there has a reason; a path that is not there has none.
+            // The 404 of a missing object has a reason; the 404 of a path that is not served has none.
             kube::Error::Api(status) if status.code == 404 && !status.is_not_found() => {
                 Error::NotInstalled(access.resource)
             }
@@ -237,25 +238,25 @@ impl Cluster {
     }
 }
 
-/// Returns the objects that a person may mean, seen from a namespace. `is_given`: the user named the namespace, and not only
-/// the kubeconfig.
+/// Returns the ids of the objects that a reference may mean in a namespace. `is_given` is true if an argument names the
+/// namespace, and false if it is that of the kubeconfig.
 ///
 /// # Errors
-/// When the namespace is invalid, or an id has another one.
+/// When the namespace is invalid, or differs from that of an id.
 pub fn candidates(reference: &PolicyRef, namespace: &str, is_given: bool) -> Result<Vec<PolicyId>, Error> {
     if let PolicyRef::Id(id) = reference
         && let Some(of) = id.namespace().filter(|it| is_given && *it != namespace)
     {
-        return Err(Error::Usage(format!("{id} is of the namespace {of}, and --namespace says {namespace}")));
+        return Err(Error::Usage(format!("{id} is in the namespace {of}, but --namespace says {namespace}")));
     }
     reference.candidates(namespace).map_err(|error| Error::Usage(format!("--namespace: {error}")))
 }
 
 /// Returns the ids with a similar name, at most 3.
 #[must_use]
-pub fn near(name: &str, ids: &[PolicyId]) -> Vec<PolicyId> {
+pub fn similar_ids(name: &str, ids: &[PolicyId]) -> Vec<PolicyId> {
     let names: Vec<_> = ids.iter().map(PolicyId::name).collect();
-    let close = similar::get_close_matches(name, &names, 3, LIKENESS);
+    let close = similar::get_close_matches(name, &names, 3, MIN_SIMILARITY);
     ids.iter().filter(|id| close.contains(&id.name())).take(3).cloned().collect()
 }
 

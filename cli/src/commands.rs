@@ -1,6 +1,6 @@
-//! The commands: each reads from the cluster, or from files, makes a report, and prints it.
+//! The commands. A command reads from a cluster, a server or files, makes a report, and prints it.
 
-mod ask;
+mod confirm;
 pub mod experiment;
 mod follow;
 pub mod import;
@@ -25,17 +25,17 @@ use crate::arguments::{Form, Registries};
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::render::View;
-use crate::report::Place;
+use crate::report::CommandContext;
 
-/// What every command has.
-pub struct Session<H = Cluster> {
-    /// Where it works.
-    pub at: H,
-    /// The name by which a person calls this program.
+/// The context of a command.
+pub struct Session<B = Cluster> {
+    /// The cluster or the server that the command uses; `()` if it needs none.
+    pub backend: B,
+    /// The name by which the user calls this program.
     pub program: &'static str,
 }
 
-impl<H> Session<H> {
+impl<B> Session<B> {
     fn view(&self, form: Form) -> View {
         let width = terminal_size_of(std::io::stdout()).map(|(Width(width), _)| width.into());
         let is_wide = form == Form::Wide;
@@ -44,8 +44,8 @@ impl<H> Session<H> {
 }
 
 impl Session {
-    fn place(&self) -> Place {
-        Place { program: self.program, proviso_namespace: self.at.proviso_namespace().to_owned() }
+    fn command_context(&self) -> CommandContext {
+        CommandContext { program: self.program, proviso_namespace: self.backend.proviso_namespace().to_owned() }
     }
 }
 
@@ -53,7 +53,7 @@ fn fetcher(registries: &Registries) -> Fetcher {
     Fetcher::new(registries.sources.clone(), registries.pull_secrets.clone(), None)
 }
 
-/// A report in a form: for people, or as it is.
+/// Returns a report in an output format. `for_people` returns its text for a terminal.
 fn in_form<T: Serialize>(report: &T, form: Form, for_people: impl FnOnce() -> String) -> Result<String, Error> {
     Ok(match form {
         Form::Table | Form::Wide => for_people(),
@@ -62,18 +62,18 @@ fn in_form<T: Serialize>(report: &T, form: Form, for_people: impl FnOnce() -> St
     })
 }
 
-/// Prints; with colours where there is a terminal that wants them.
+/// Prints a text, with colours if standard output is a terminal that supports them.
 fn print(text: &str) -> Result<(), Error> {
     let mut out = anstream::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// Makes room on the terminal; nothing if there is none.
-fn clear() -> Result<(), Error> {
+/// Clears the screen if standard output is a terminal.
+fn clear_screen() -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     if out.is_terminal() {
-        // The whole screen, from its first line.
+        // Moves the cursor to the first line, and erases the screen.
         out.write_all(b"\x1b[H\x1b[2J")?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The errors of commands, their remedies and exit codes.
+//! The errors of commands, with remedies and exit codes.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -12,18 +12,18 @@ use proviso_import::{ImportError, ImportErrors};
 use crate::access::Access;
 use crate::server::error::ServerError;
 
-/// Why a command failed.
+/// The error of a command.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there is no kubeconfig, and this is no pod: {0}")]
+    #[error("there is no kubeconfig, and the program does not run in a pod: {0}")]
     NoKubeconfig(KubeconfigError),
-    #[error("the kubeconfig cannot be used: {error}")]
+    #[error("the kubeconfig is invalid: {error}")]
     Kubeconfig { error: KubeconfigError, contexts: Vec<String> },
-    #[error("no client can be made for {server}: {cause}")]
+    #[error("cannot create a client for {server}: {cause}")]
     Client { server: String, cause: String },
     #[error("{server} does not answer: {cause}")]
     Unreachable { server: String, cause: String },
-    #[error("{server} does not know you: {cause}")]
+    #[error("{server} refused the credentials: {cause}")]
     Unauthorized { server: String, cause: String },
     #[error("you may not {access}")]
     Forbidden { access: Access, cause: String },
@@ -35,7 +35,7 @@ pub enum Error {
     Missing(Missing),
     #[error("{name} is the name of two {what}")]
     Ambiguous { what: &'static str, name: String, ids: Vec<PolicyId> },
-    #[error("{what} cannot be understood: {error}")]
+    #[error("{what} is invalid: {error}")]
     Malformed { what: String, error: crate::objects::ObjectError },
     #[error("{policy} has no revision of generation {generation}")]
     NoRevision { policy: PolicyId, generation: i64, kept: Vec<i64> },
@@ -59,9 +59,9 @@ pub enum Error {
     Suite(#[from] SuiteError),
     #[error("--run: {0}")]
     Filter(#[from] FilterError),
-    #[error("no case is chosen by --run {0:?}")]
+    #[error("--run {0:?} matches no test case")]
     NoCase(String),
-    #[error("{}", lines(.0))]
+    #[error("{}", import_errors(.0))]
     Import(#[from] ImportErrors),
     #[error("{0}")]
     Module(#[from] crate::module::ModuleError),
@@ -72,16 +72,16 @@ pub enum Error {
     #[error("{0}")]
     Push(Box<proviso_artifacts::PushError>),
     #[error("{name} has the digest {actual}, not {wanted}")]
-    OtherModule { name: String, actual: proviso_artifacts::Digest, wanted: proviso_artifacts::Digest },
+    DigestMismatch { name: String, actual: proviso_artifacts::Digest, wanted: proviso_artifacts::Digest },
     #[error("{}: {error}", file.display())]
     File { file: std::path::PathBuf, error: std::io::Error },
     #[error("{0}")]
     Usage(String),
     #[error("the output cannot be written: {0}")]
     Output(#[from] std::io::Error),
-    #[error("the output cannot be put into words: {0}")]
+    #[error("the output cannot be serialized: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("the output cannot be put into words: {0}")]
+    #[error("the output cannot be serialized: {0}")]
     Yaml(#[from] serde_yaml::Error),
 }
 
@@ -92,12 +92,12 @@ pub struct Missing {
     pub kinds: [&'static str; 2],
     /// The command that shows all of them; `None` if there is none.
     pub show: Option<&'static str>,
-    /// The ids that were looked for.
+    /// The ids that were requested.
     pub candidates: Vec<PolicyId>,
-    /// Objects with a similar name.
-    pub near: Vec<PolicyId>,
-    /// Requests that were forbidden.
-    pub unseen: Vec<Access>,
+    /// The ids of existing objects with a similar name.
+    pub similar: Vec<PolicyId>,
+    /// The requests of the search that were forbidden.
+    pub forbidden: Vec<Access>,
 }
 
 impl fmt::Display for Missing {
@@ -111,13 +111,14 @@ impl fmt::Display for Missing {
 }
 
 impl Error {
-    /// Returns what a person can do about the error. `program` is the name by which the person calls this program.
+    /// Returns advice for the user; `None` if the message of the error has it. `program` is the name by which the user calls
+    /// this program.
     #[must_use]
     pub fn remedy(&self, program: &str) -> Option<String> {
         Some(match self {
             Self::NoKubeconfig(_) => "Name one with --kubeconfig or KUBECONFIG.".to_owned(),
             Self::Kubeconfig { error: KubeconfigError::LoadContext(_) | KubeconfigError::CurrentContextNotSet, contexts } => {
-                format!("Choose a context with --context: {}.", list(contexts))
+                format!("Choose a context with --context: {}.", join(contexts))
             }
             Self::Kubeconfig { .. } | Self::Client { .. } => "Does `kubectl version` work with it?".to_owned(),
             Self::Unreachable { .. } => {
@@ -125,31 +126,31 @@ impl Error {
                  be missing."
                     .to_owned()
             }
-            Self::Unauthorized { .. } => "Log in again; `kubectl auth whoami` tells whether it worked.".to_owned(),
+            Self::Unauthorized { .. } => "Log in again; `kubectl auth whoami` shows if it worked.".to_owned(),
             Self::Forbidden { access, cause } => {
-                format!("The API server says: {cause}. Ask for that right; `{}` tells whether you have it.", access.can_i())
+                format!("The API server says: {cause}. Ask for the permission; `{}` shows if you have it.", access.can_i())
             }
             Self::NotInstalled(_) => "Install Proviso, or choose the right cluster with --context.".to_owned(),
             Self::Missing(missing) => missing.remedy(program)?,
-            Self::Ambiguous { ids, .. } => format!("Say which: {}.", list(ids)),
-            Self::Malformed { .. } => "Is this program older than the Proviso that it talks to? See --version.".to_owned(),
-            Self::NoRevision { kept, .. } if kept.is_empty() => "None is kept.".to_owned(),
-            Self::NoRevision { kept, .. } => format!("Kept: {}.", list(kept)),
+            Self::Ambiguous { ids, .. } => format!("Use one of these names: {}.", join(ids)),
+            Self::Malformed { .. } => "Is this program older than Proviso in the cluster? See --version.".to_owned(),
+            Self::NoRevision { kept, .. } if kept.is_empty() => "No generation is kept.".to_owned(),
+            Self::NoRevision { kept, .. } => format!("Kept generations: {}.", join(kept)),
             Self::Rollback(error) => error.remedy(program)?,
             Self::Experiment(error) => error.remedy(program)?,
             Self::Server(error) => error.remedy()?.to_owned(),
-            // The message of the error names the remedy.
+            // The message of the error is enough.
             _ => return None,
         })
     }
 
-    /// An error about a file that cannot be read or written.
+    /// Returns the error for a file that cannot be read or written.
     #[must_use]
     pub fn file(file: &std::path::Path, error: std::io::Error) -> Self {
         Self::File { file: file.to_owned(), error }
     }
 
-    /// Returns whether the request may have succeeded.
+    /// Returns true if the server did not answer, so that the request may have succeeded.
     #[must_use]
     pub fn is_unanswered(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Server(ServerError::Unreachable { .. }))
@@ -160,7 +161,7 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Fetch(error) if matches!(**error, proviso_artifacts::FetchError::Unverified(_)) => ExitCode::FAILURE,
-            // 1 is the result of a test, a policy or a comparison.
+            // The exit code 1 means a failed test, a denial or a failed verification.
             Self::Usage(_)
             | Self::Document(_)
             | Self::Field(_)
@@ -175,7 +176,7 @@ impl Error {
             | Self::Reference(_)
             | Self::Fetch(_)
             | Self::Push(_) => ExitCode::from(2),
-            // The reader of the output has closed it.
+            // The reader of the output has closed it, such as `head`.
             Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             _ => ExitCode::FAILURE,
         }
@@ -185,32 +186,32 @@ impl Error {
 impl Missing {
     fn remedy(&self, program: &str) -> Option<String> {
         let mut remedies = Vec::new();
-        if !self.near.is_empty() {
+        if !self.similar.is_empty() {
             remedies.push(format!(
                 "Did you mean {}?",
-                self.near.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
+                self.similar.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
             ));
         }
-        if !self.unseen.is_empty() {
-            remedies.push(format!("Not looked through, because you may not: {}.", list(&self.unseen)));
+        if !self.forbidden.is_empty() {
+            remedies.push(format!("Not searched, because you may not: {}.", join(&self.forbidden)));
         }
         remedies.extend(self.show.map(|show| format!("`{program} {show} -A` shows all.")));
         (!remedies.is_empty()).then(|| remedies.join(" "))
     }
 }
 
-/// Returns the errors of an import, a line each, with the options that resolve them.
-fn lines(ImportErrors(errors): &ImportErrors) -> String {
+/// Returns the errors of an import, one a line, with the options that resolve them.
+fn import_errors(ImportErrors(errors): &ImportErrors) -> String {
     let line = |error: &ImportError| match error {
         ImportError::UnknownResource { kind, guess, .. } => {
-            format!("{error}: say it, such as --resource {kind}={guess}")
+            format!("{error}: name it with an option such as --resource {kind}={guess}")
         }
         ImportError::Document(error) => error.to_string(),
     };
     errors.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn list<T: fmt::Display>(items: &[T]) -> String {
+fn join<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
@@ -244,21 +245,21 @@ mod tests {
     #[test]
     fn a_missing_object_is_reported_with_similar_names() {
         let (own, cluster) = (PolicyId::namespaced("team", "lables").unwrap(), PolicyId::cluster("lables").unwrap());
-        let near = vec![PolicyId::namespaced("team", "labels").unwrap()];
-        let unseen =
+        let similar = vec![PolicyId::namespaced("team", "labels").unwrap()];
+        let forbidden =
             vec![Access { verb: "list", resource: "clusterpolicies.proviso.dev", subresource: None, namespace: None }];
         let error = Error::Missing(Missing {
             kinds: ["Policy", "ClusterPolicy"],
             show: Some("status"),
             candidates: vec![own, cluster],
-            near,
-            unseen,
+            similar,
+            forbidden,
         });
         assert_eq!(error.to_string(), "there is no Policy lables in the namespace team, and no ClusterPolicy lables");
         let remedy = error.remedy("proviso").unwrap();
         assert_eq!(
             remedy,
-            "Did you mean ns.team.labels? Not looked through, because you may not: list clusterpolicies.proviso.dev. \
+            "Did you mean ns.team.labels? Not searched, because you may not: list clusterpolicies.proviso.dev. \
              `proviso status -A` shows all."
         );
     }
@@ -274,8 +275,8 @@ mod tests {
         let error = Error::from(ImportErrors(vec![unknown]));
         assert_eq!(
             error.to_string(),
-            "a.yaml: document 2: spec.match.kinds[0].kinds: the resource of the kind Widget is not known here: say it, such \
-             as --resource Widget=widgets"
+            "a.yaml: document 2: spec.match.kinds[0].kinds: the resource of the kind Widget is not known here: name it with \
+             an option such as --resource Widget=widgets"
         );
     }
 

@@ -1,4 +1,4 @@
-//! The objects that were found, and those that may be missing among them.
+//! The objects that a request found, and the objects that it had to omit.
 
 use std::fmt::Display;
 use std::pin::Pin;
@@ -17,19 +17,21 @@ pub const POLICIES: &str = "Policies";
 pub const CLUSTER_EXPERIMENTS: &str = "ClusterPolicyExperiments";
 pub const EXPERIMENTS: &str = "PolicyExperiments";
 
-/// The objects that were found, and what may be missing.
+/// The objects that a request found, and the objects that it had to omit.
 #[derive(Debug)]
 pub struct Found<T> {
     pub items: Vec<T>,
+    /// The objects that the user may not read, or that are invalid.
     pub unseen: Vec<Omitted>,
 }
 
-/// All objects that there are, again whenever one changes.
+/// A stream of all objects, again each time that one changes.
 pub type Updates<T> = Pin<Box<dyn Stream<Item = Result<Found<T>, Error>> + Send>>;
 
-/// Something that may be missing from the output.
+/// Objects that are missing from the output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Omitted {
+    /// The objects, such as a kind or `NAMESPACE/NAME`.
     pub what: String,
     /// `Forbidden` or `Malformed`.
     pub reason: &'static str,
@@ -37,13 +39,13 @@ pub struct Omitted {
 }
 
 impl Omitted {
-    /// Objects that the user may not read.
+    /// Returns the omission of objects that the user may not read.
     #[must_use]
     pub fn forbidden(what: &str, error: &impl Display) -> Self {
         Self { what: what.to_owned(), reason: "Forbidden", message: error.to_string() }
     }
 
-    /// An object that is invalid.
+    /// Returns the omission of an invalid object.
     #[must_use]
     pub fn malformed(what: &str, error: &ObjectError) -> Self {
         Self { what: what.to_owned(), reason: "Malformed", message: error.to_string() }
@@ -51,7 +53,7 @@ impl Omitted {
 }
 
 impl<T> Found<T> {
-    /// Adds these objects; an invalid object is omitted.
+    /// Adds these objects. Invalid objects are omitted.
     pub fn read<'a>(
         &mut self,
         objects: impl IntoIterator<Item = &'a DynamicObject>,

@@ -1,4 +1,4 @@
-//! Pairs of kinds: one with a namespace, and one of the whole cluster.
+//! Pairs of a namespaced and a cluster-scoped kind.
 
 use kube::core::{ApiResource, DynamicObject};
 use proviso_core::PolicyId;
@@ -8,14 +8,14 @@ use crate::access::Access;
 use crate::found::{CLUSTER_EXPERIMENTS, CLUSTER_POLICIES, EXPERIMENTS, POLICIES};
 use crate::objects::{ExperimentObject, ObjectError, PolicyObject};
 
-/// A pair of kinds that have the same fields. Arrays have the value of the namespaced kind first.
+/// A pair of a namespaced and a cluster-scoped kind with the same fields. Arrays have the value of the namespaced kind first.
 pub trait Pair: Sized {
     const KINDS: [&'static str; 2];
     const KINDS_PLURAL: [&'static str; 2];
     const RESOURCES: [&'static str; 2];
     /// The plural of both kinds, for messages.
     const PLURAL: &'static str;
-    /// The command that shows all of them with `-A`.
+    /// The command that shows all objects of both kinds with `-A`.
     const SHOW: &'static str;
 
     /// Returns the resource of one of the kinds.

@@ -1,8 +1,9 @@
-//! `proviso`, also as `kubectl proviso`: shows and changes policies, revisions and experiments of a cluster or a server with
-//! the REST API; and, without either, runs, tests and imports policies, and reads and writes modules.
+//! The program `proviso`, also called as `kubectl proviso`. It shows and changes policies, revisions and experiments of a
+//! cluster or of a server with the REST API. Without a cluster or a server it evaluates, tests and imports policies, and reads
+//! and writes modules.
 //!
-//! A command reads objects from the `cluster` or the `backend`, makes a `report` (pure), and prints it as text by `render`
-//! (pure), or as JSON or YAML. The crate `proviso-evaluation` evaluates policies, and `proviso-import` imports them.
+//! A command reads objects from the `cluster` or the `backend`, makes a `report` (pure), and prints the report as text by
+//! `render` (pure), or as JSON or YAML. The crate `proviso-evaluation` evaluates policies, and `proviso-import` imports them.
 
 mod access;
 mod arguments;
@@ -39,21 +40,21 @@ use cluster::Cluster;
 use commands::Session;
 use error::Error;
 
-/// The whole program, under the name by which a person calls it: `kubectl proviso` if its file is called `kubectl-proviso`.
+/// Runs the program. If its file is called `kubectl-proviso`, its messages call it `kubectl proviso`.
 #[must_use]
 pub fn main() -> ExitCode {
-    let program = called(std::env::args_os().next().as_deref());
+    let program = program_name(std::env::args_os().next().as_deref());
     let matches = arguments::command(program).get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    let program = arguments.called(&matches, program);
+    let program = arguments.command_prefix(&matches, program);
     run(&arguments, program).unwrap_or_else(|error| {
-        terminal::complain(&error, program);
+        terminal::print_error(&error, program);
         error.exit_code()
     })
 }
 
-/// Returns the name by which a person calls the program whose file has this name (`argv[0]`).
-fn called(file: Option<&OsStr>) -> &'static str {
+/// Returns the name by which the user calls the program. `file` is the path of the program (`argv[0]`).
+fn program_name(file: Option<&OsStr>) -> &'static str {
     match file.and_then(|file| Path::new(file).file_stem()) {
         Some(name) if name == "kubectl-proviso" => "kubectl proviso",
         _ => "proviso",
@@ -70,22 +71,24 @@ fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> 
         Command::Test(_) => tokio::runtime::Builder::new_multi_thread().enable_all().build()?,
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?,
     };
-    let cluster = async || Ok::<_, Error>(Session { at: Cluster::connect(&arguments.connection).await?, program });
+    let cluster = async || Ok::<_, Error>(Session { backend: Cluster::connect(&arguments.connection).await?, program });
     runtime.block_on(async {
         match &arguments.command {
             Command::Status(arguments) => commands::status::run(&cluster().await?, arguments).await,
             Command::Revisions(command) => commands::revisions::run(&cluster().await?, command).await,
             Command::Rollback(arguments) => commands::rollback::run(&cluster().await?, arguments).await,
             Command::Experiment(Experiments { server, command }) => {
-                let session = Session { at: Backend::connect(&arguments.connection, server).await?, program };
+                let session = Session { backend: Backend::connect(&arguments.connection, server).await?, program };
                 commands::experiment::run(&session, command).await
             }
             Command::Test(arguments) => commands::test::run(arguments).await,
             Command::Run(command) => {
-                let session = Session { at: (), program };
+                let session = Session { backend: (), program };
                 commands::run::run(&session, command, arguments.connection.namespace.as_deref()).await
             }
-            Command::Inspect(arguments) => commands::modules::inspect(&Session { at: (), program }, arguments).await,
+            Command::Inspect(arguments) => {
+                commands::modules::inspect(&Session { backend: (), program }, arguments).await
+            }
             Command::Digest(arguments) => commands::modules::digest(arguments).await,
             Command::Verify(arguments) => commands::modules::verify(arguments).await,
             Command::Pull(arguments) => commands::modules::pull(arguments).await,
@@ -99,7 +102,7 @@ fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> 
     })
 }
 
-/// Completions are for the program as it is installed.
+/// Returns the completion script. The script is for the executable file, such as `kubectl-proviso`.
 fn completions(shell: clap_complete::Shell, program: &'static str) -> Vec<u8> {
     let installed = program.replace(' ', "-");
     let mut script = Vec::new();
@@ -115,7 +118,7 @@ mod tests {
     use clap_complete::Shell;
 
     #[test]
-    fn the_name_of_the_file_says_how_the_program_is_called() {
+    fn the_file_name_decides_the_program_name() {
         for (file, program) in [
             (Some("kubectl-proviso"), "kubectl proviso"),
             (Some("/usr/local/bin/kubectl-proviso"), "kubectl proviso"),
@@ -124,12 +127,12 @@ mod tests {
             (Some("proviso"), "proviso"),
             (None, "proviso"),
         ] {
-            assert_eq!(super::called(file.map(OsStr::new)), program, "{file:?}");
+            assert_eq!(super::program_name(file.map(OsStr::new)), program, "{file:?}");
         }
     }
 
     #[test]
-    fn every_shell_has_completions_for_the_program_as_it_is_installed() {
+    fn every_shell_has_completions_for_the_executable_file() {
         for shell in Shell::value_variants() {
             for (program, installed) in [("proviso", "proviso"), ("kubectl proviso", "kubectl-proviso")] {
                 let script = String::from_utf8(super::completions(*shell, program)).unwrap();

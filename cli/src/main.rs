@@ -1,4 +1,4 @@
-//! `proviso`, and `kubectl-proviso`: a link to it, which kubectl runs for `kubectl proviso`.
+//! The executable `proviso`. The link `kubectl-proviso` to it makes `kubectl proviso` work.
 
 fn main() -> std::process::ExitCode {
     proviso_cli::main()

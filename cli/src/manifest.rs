@@ -1,4 +1,4 @@
-//! A changed policy in a file: its whole manifest, or only its spec. Pure.
+//! Reads a changed policy from a file: its whole manifest, or only its spec. Pure.
 
 use kube::core::GroupVersionKind;
 use proviso_crds::{GROUP, VERSION};
@@ -8,39 +8,39 @@ use serde_json::{Map, Value};
 
 use crate::objects::PolicyObject;
 
-/// Fields that only a whole manifest has.
-const OF_MANIFEST: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
+/// The fields that only a whole manifest has.
+const MANIFEST_FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
 
-/// Why a file holds no new version of a policy.
+/// The error of reading a changed policy from a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     #[error("{file} cannot be read: {error}")]
     Read { file: String, error: std::io::Error },
-    #[error("{file} is no YAML: {error}")]
+    #[error("{file} is not YAML: {error}")]
     Yaml { file: String, error: serde_yaml::Error },
-    #[error("{file} has {count} documents: it must be one, the policy or its spec")]
+    #[error("{file} has {count} documents: it must have one, the policy or its spec")]
     Documents { file: String, count: usize },
     #[error("{file}: {field}: {message}")]
     Field { file: String, field: String, message: String },
 }
 
-/// The spec that a file makes of a policy: as a whole, as `kubectl apply` of that file would.
+/// Returns the new spec of a policy: the whole spec that `kubectl apply` of the file would set.
 ///
 /// # Errors
-/// When it is of another policy, or none of this version of Proviso.
+/// When the file is not YAML with one document, is the manifest of another object, or has an invalid spec.
 pub fn read(file: &str, text: &str, policy: &PolicyObject) -> Result<Value, ManifestError> {
     let document = only_document(file, text)?;
     let wrong = |field: String, message: String| ManifestError::Field { file: file.to_owned(), field, message };
     let Value::Object(document) = document else {
-        return Err(wrong("the document".to_owned(), "is no object".to_owned()));
+        return Err(wrong("the document".to_owned(), "is not an object".to_owned()));
     };
-    let (spec, prefix) = if OF_MANIFEST.iter().any(|field| document.contains_key(*field)) {
-        check_whose(&document, policy).map_err(|(field, message)| wrong(field, message))?;
+    let (spec, prefix) = if MANIFEST_FIELDS.iter().any(|field| document.contains_key(*field)) {
+        check_identity(&document, policy).map_err(|(field, message)| wrong(field, message))?;
         (document.get("spec").cloned().unwrap_or(Value::Null), "spec")
     } else {
         (Value::Object(document), "")
     };
-    // Strictly: the API server would drop an unknown field, and nobody would notice.
+    // An unknown field is an error, because the API server would drop it without a message.
     policy_spec::read(prefix, &spec).map_err(|error| wrong(error.field, error.message))?;
     Ok(spec)
 }
@@ -58,8 +58,8 @@ fn only_document(file: &str, text: &str) -> Result<Value, ManifestError> {
     }
 }
 
-/// Field and message of what makes it a manifest of something else.
-fn check_whose(manifest: &Map<String, Value>, policy: &PolicyObject) -> Result<(), (String, String)> {
+/// Checks that the manifest is one of the policy. The error is the field that differs, and a message.
+fn check_identity(manifest: &Map<String, Value>, policy: &PolicyObject) -> Result<(), (String, String)> {
     let id = &policy.id;
     let gvk = GroupVersionKind::gvk(GROUP, VERSION, &format!("{:?}", policy.kind()));
     let namespace = &manifest.get("metadata").map_or(Value::Null, |metadata| metadata["namespace"].clone());
@@ -71,19 +71,21 @@ fn check_whose(manifest: &Map<String, Value>, policy: &PolicyObject) -> Result<(
     ] {
         if is != wanted.as_str() {
             let is = if is.is_null() { "is missing".to_owned() } else { format!("is {is}") };
-            return Err((field.to_owned(), format!("{is}, and of {id} it is {wanted:?}")));
+            return Err((field.to_owned(), format!("{is}, but for {id} it must be {wanted:?}")));
         }
     }
     match (namespace, id.namespace()) {
-        // As for kubectl, what is not said is the namespace that is worked in.
+        // A manifest without a namespace is for the user's namespace, as for kubectl.
         (Value::Null, _) => Ok(()),
         (is, Some(wanted)) if is == wanted => Ok(()),
-        (is, Some(wanted)) => Err(("metadata.namespace".to_owned(), format!("is {is}, and of {id} it is {wanted:?}"))),
-        (is, None) => Err(("metadata.namespace".to_owned(), format!("is {is}, and {id} has none"))),
+        (is, Some(wanted)) => {
+            Err(("metadata.namespace".to_owned(), format!("is {is}, but for {id} it must be {wanted:?}")))
+        }
+        (is, None) => Err(("metadata.namespace".to_owned(), format!("is {is}, but {id} is cluster-scoped"))),
     }
 }
 
-/// A policy's spec with a program that allows everything: what previews its deletion (AIP-236).
+/// Returns the spec of a policy with a program that allows everything. Its preview shows the effect of a deletion (AIP-236).
 #[must_use]
 pub fn no_op(spec: &Value) -> Value {
     let mut spec = spec.clone();
@@ -97,7 +99,7 @@ mod tests {
     use crate::objects::tests::{active, policy, spec};
     use serde_json::json;
 
-    fn of(document: &Value) -> Result<Value, String> {
+    fn read_document(document: &Value) -> Result<Value, String> {
         read("changed.yaml", &serde_yaml::to_string(document).unwrap(), &policy(2, &active(2)))
             .map_err(|error| error.to_string())
     }
@@ -111,34 +113,46 @@ mod tests {
 
     #[test]
     fn a_file_holds_the_policy_or_its_spec() {
-        assert_eq!(of(&manifest()), Ok(spec("team")));
-        assert_eq!(of(&spec("team")), Ok(spec("team")));
-        let mut nowhere = manifest();
-        nowhere["metadata"] = json!({"name": "labels"});
-        assert_eq!(of(&nowhere), Ok(spec("team")), "kubectl takes it for this namespace, too");
+        assert_eq!(read_document(&manifest()), Ok(spec("team")));
+        assert_eq!(read_document(&spec("team")), Ok(spec("team")));
+        let mut without_namespace = manifest();
+        without_namespace["metadata"] = json!({"name": "labels"});
+        assert_eq!(read_document(&without_namespace), Ok(spec("team")), "it is for the namespace of the policy");
     }
 
     #[test]
-    fn another_policy_is_told_by_file_and_field() {
+    fn a_manifest_of_another_policy_is_refused_by_its_field() {
         for (pointer, value, wanted) in [
-            ("/kind", json!("ClusterPolicy"), "kind: is \"ClusterPolicy\", and of ns.team.labels it is \"Policy\""),
-            ("/apiVersion", json!("v1"), "apiVersion: is \"v1\", and of ns.team.labels it is \"proviso.dev/v1alpha1\""),
-            ("/metadata/name", json!("other"), "metadata.name: is \"other\", and of ns.team.labels it is \"labels\""),
-            ("/metadata/name", Value::Null, "metadata.name: is missing, and of ns.team.labels it is \"labels\""),
+            (
+                "/kind",
+                json!("ClusterPolicy"),
+                "kind: is \"ClusterPolicy\", but for ns.team.labels it must be \"Policy\"",
+            ),
+            (
+                "/apiVersion",
+                json!("v1"),
+                "apiVersion: is \"v1\", but for ns.team.labels it must be \"proviso.dev/v1alpha1\"",
+            ),
+            (
+                "/metadata/name",
+                json!("other"),
+                "metadata.name: is \"other\", but for ns.team.labels it must be \"labels\"",
+            ),
+            ("/metadata/name", Value::Null, "metadata.name: is missing, but for ns.team.labels it must be \"labels\""),
             (
                 "/metadata/namespace",
                 json!("other"),
-                "metadata.namespace: is \"other\", and of ns.team.labels it is \"team\"",
+                "metadata.namespace: is \"other\", but for ns.team.labels it must be \"team\"",
             ),
         ] {
             let mut manifest = manifest();
             *manifest.pointer_mut(pointer).unwrap() = value;
-            assert_eq!(of(&manifest).unwrap_err(), format!("changed.yaml: {wanted}"));
+            assert_eq!(read_document(&manifest).unwrap_err(), format!("changed.yaml: {wanted}"));
         }
     }
 
     #[test]
-    fn what_is_wrong_in_a_spec_is_told_by_file_and_field() {
+    fn an_invalid_spec_is_refused_with_file_and_field() {
         let mut unknown = spec("team");
         unknown["program"]["cel"]["validation"] = json!([]);
         let mut wrong = manifest();
@@ -146,17 +160,17 @@ mod tests {
         let mut invalid = manifest();
         invalid["spec"]["program"]["cel"]["validations"][0]["expression"] = json!(" ");
         for (document, wanted) in [
-            (unknown, "changed.yaml: program.cel.validation: is no field of a policy"),
+            (unknown, "changed.yaml: program.cel.validation: is not a field of a policy"),
             (wrong, "changed.yaml: spec.enabled: invalid type"),
             (invalid, "changed.yaml: spec.program.cel.validations[0].expression: is empty"),
             (json!({"kind": "Policy"}), "changed.yaml: apiVersion: is missing"),
-            (json!([]), "changed.yaml: the document: is no object"),
+            (json!([]), "changed.yaml: the document: is not an object"),
         ] {
-            let error = of(&document).unwrap_err();
+            let error = read_document(&document).unwrap_err();
             assert!(error.starts_with(wanted), "{error}");
         }
         for (text, wanted) in [
-            ("a: [", "changed.yaml is no YAML"),
+            ("a: [", "changed.yaml is not YAML"),
             ("", "has 0 documents"),
             ("a: 1\n---\nb: 2\n", "changed.yaml has 2 documents"),
         ] {
@@ -166,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_no_op_is_the_policy_without_its_program() {
+    fn a_no_op_keeps_everything_but_the_program() {
         let (before, after) = (spec("team"), no_op(&spec("team")));
         assert_eq!(after["program"], json!({"cel": {"validations": []}}));
         assert_eq!((&after["admission"], &after["settings"]), (&before["admission"], &before["settings"]));

@@ -1,13 +1,13 @@
-//! Policies, revisions and experiments of a cluster or of a server with the REST API. They are read here and not by the
-//! client: an invalid object, such as one of another version of Proviso, must not hide the others. Specs stay JSON, so that
-//! a comparison loses nothing.
+//! Policies, revisions and experiments of a cluster or of a server with the REST API. The client reads untyped objects, and
+//! this module parses them one by one, so that an invalid object, such as one of another version of Proviso, does not hide
+//! the others. Specs stay JSON, so that a comparison loses nothing.
 
 mod error;
 mod experiment;
 mod fields;
 mod policy;
+mod rest;
 mod revision;
-mod served;
 #[cfg(test)]
 pub mod tests;
 

@@ -1,45 +1,47 @@
-//! How a person names a policy or an experiment.
+//! The names of policies and experiments in arguments.
 
 use std::str::FromStr;
 
 use proviso_core::PolicyId;
 use proviso_core::policy_id::{PolicyIdError, check_name};
 
-/// What a person calls a policy.
+/// The name of a policy in an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyRef {
-    /// `cluster.x`, `ns.team.x` or `clusterpolicy/x`: says everything.
+    /// A complete id, such as `cluster.x`, `ns.team.x` or `clusterpolicy/x`.
     Id(PolicyId),
-    /// `policy/x`: in the namespace that is worked in.
+    /// The name of a namespaced policy, such as `policy/x`, in the user's namespace.
     Namespaced(String),
-    /// `x`: of either kind.
+    /// A name without a kind, such as `x`: a policy of the user's namespace or a cluster-scoped policy.
     Name(String),
 }
 
-/// What a person calls an experiment: ids, and the kinds `policyexperiment` and `clusterpolicyexperiment`.
+/// The name of an experiment in an argument: an id, a name, or a name with the kind `policyexperiment` or
+/// `clusterpolicyexperiment`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExperimentRef(pub PolicyRef);
 
-/// What experiments a person asks about.
+/// The name of one experiment, or of a policy for all its experiments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExperimentsRef {
+    /// One experiment.
     One(ExperimentRef),
-    /// All of one policy.
-    Of(PolicyRef),
+    /// All experiments of a policy.
+    OfPolicy(PolicyRef),
 }
 
-/// Why a text names no policy and no experiment.
+/// The error of a text that does not name a policy or an experiment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyRefError {
-    #[error("{kind:?} is no kind of {}: write {}/NAME or {}/NAME", words.0, words.1, words.2)]
+    #[error("{kind:?} is not a kind of {}: write {}/NAME or {}/NAME", words.0, words.1, words.2)]
     Kind { kind: String, words: (&'static str, &'static str, &'static str) },
     #[error(transparent)]
     Name(#[from] PolicyIdError),
 }
 
-/// The kinds by their names, as kubectl takes them.
+/// The names of a pair of kinds, as kubectl accepts them.
 struct Kinds {
-    /// What they are, with and without a namespace.
+    /// For messages: the noun for both kinds, the namespaced kind and the cluster-scoped kind.
     words: (&'static str, &'static str, &'static str),
     namespaced: [&'static str; 3],
     cluster: [&'static str; 3],
@@ -59,7 +61,7 @@ const EXPERIMENTS: Kinds = Kinds {
 impl Kinds {
     fn read(&self, text: &str) -> Result<PolicyRef, PolicyRefError> {
         let Some((kind, name)) = text.split_once('/') else {
-            // A policy may be called `cluster.x`: then its kind must be said.
+            // `cluster.x` is read as an id. A policy with such a name needs its kind, as in `policy/cluster.x`.
             return match text.parse() {
                 Ok(id) => Ok(PolicyRef::Id(id)),
                 Err(_) => Ok(check_name(text).map(|()| PolicyRef::Name(text.to_owned()))?),
@@ -97,17 +99,17 @@ impl FromStr for ExperimentsRef {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match POLICIES.read(text) {
-            Ok(policy) if text.contains('/') => Ok(Self::Of(policy)),
+            Ok(policy) if text.contains('/') => Ok(Self::OfPolicy(policy)),
             _ => text.parse().map(Self::One),
         }
     }
 }
 
 impl PolicyRef {
-    /// The policies that this may mean, seen from a namespace.
+    /// Returns the ids that this reference may mean in a namespace.
     ///
     /// # Errors
-    /// When `namespace` is none.
+    /// When `namespace` is not a valid namespace.
     pub fn candidates(&self, namespace: &str) -> Result<Vec<PolicyId>, PolicyIdError> {
         Ok(match self {
             Self::Id(id) => vec![id.clone()],
@@ -116,7 +118,7 @@ impl PolicyRef {
         })
     }
 
-    /// The policy's `metadata.name`.
+    /// Returns the `metadata.name` of the policy.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -150,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_policy_is_refused() {
+    fn invalid_names_are_refused() {
         for text in ["", "pod/a", "policy/", "policy/A", "policy/a/b", "a b", "-a"] {
             assert!(text.parse::<PolicyRef>().is_err(), "{text:?}");
         }
     }
 
     #[test]
-    fn an_experiment_has_as_many() {
+    fn an_experiment_has_many_names() {
         for (text, wanted) in [
             ("policyexperiment/a", vec!["ns.team.a"]),
             ("pvx/a", vec!["ns.team.a"]),
@@ -173,14 +175,15 @@ mod tests {
         let error = "policy/a".parse::<ExperimentRef>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "\"policy\" is no kind of experiment: write policyexperiment/NAME or clusterpolicyexperiment/NAME"
+            "\"policy\" is not a kind of experiment: write policyexperiment/NAME or clusterpolicyexperiment/NAME"
         );
     }
 
     #[test]
     fn experiments_are_named_one_by_one_or_by_their_policy() {
-        let of = |text: &str| matches!(text.parse().unwrap(), ExperimentsRef::Of(_));
-        assert!(of("policy/a") && of("pvcp/a") && !of("pvx/a") && !of("a") && !of("cluster.a"));
+        let is_policy = |text: &str| matches!(text.parse().unwrap(), ExperimentsRef::OfPolicy(_));
+        assert!(is_policy("policy/a") && is_policy("pvcp/a"));
+        assert!(!is_policy("pvx/a") && !is_policy("a") && !is_policy("cluster.a"));
         assert!("pod/a".parse::<ExperimentsRef>().is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Renders reports as text for people: pure.
+//! Renders reports as text for a terminal. Pure.
 
 mod detail;
 mod diff;
@@ -24,7 +24,7 @@ pub use diff::coloured;
 pub use experiment::{before_commit, experiment, live_experiment};
 pub use experiments::experiments;
 pub use frame::frame;
-pub use message::{complaint, warning};
+pub use message::{error, warning};
 pub use module::module;
 pub use overview::overview;
 pub use revisions::{list, show};

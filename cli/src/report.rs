@@ -1,5 +1,5 @@
-//! Reports about policies, made of objects: pure. `-o json` and `-o yaml` print these types, so their shape is an interface:
-//! docs/guide/cli.md.
+//! Makes reports about policies from objects. Pure. `-o json` and `-o yaml` print these types, so their fields are an
+//! interface, which docs/reference/cli.md describes.
 
 mod advice;
 mod detail;
@@ -14,10 +14,10 @@ mod revision;
 pub mod verdict;
 
 pub use detail::Detail;
-pub use divergence::{Verdicts, coverage, percent, verdicts};
+pub use divergence::{VerdictCount, coverage, percent, verdict_counts};
 pub use event::EventReport;
 pub use experiment::{ExperimentDetail, ExperimentOverview, ExperimentReport};
-pub use next_step::{NextStep, Place};
+pub use next_step::{CommandContext, NextStep};
 pub use overview::Overview;
 pub use policy::PolicyReport;
 pub use revision::{RevisionReport, RevisionState, ShownRevision, list};

@@ -1,4 +1,4 @@
-//! Plans a rollback, and follows the new generation. Pure; the operator does the work.
+//! Chooses the revision of a rollback, and computes the progress of the new generation. Pure.
 
 pub mod error;
 
@@ -11,40 +11,40 @@ use crate::changes::is_same;
 use crate::objects::{PolicyObject, RevisionObject};
 use crate::report::{EventReport, PolicyReport};
 
-/// The reasons of the Events of a rollback that the operator made, and of one that it refused.
+/// The reasons of the operator's Events about a rollback: made, and refused.
 const ROLLED_BACK: &str = "RolledBack";
 const REFUSED: &str = "RollbackRefused";
 
-/// Returns the revision to go back to: that of the generation `wish`. Without one it is the live revision if the newest
-/// generation is not live, which undoes an update; else the newest revision that was live before and has another spec.
+/// Returns the revision to roll back to: that of the generation `requested`. If `requested` is `None`, it is the live revision
+/// if the newest generation is not live; otherwise the newest revision that was live before and has another spec.
 ///
 /// # Errors
 /// When no such revision is kept, or the policy is being deleted.
 pub fn plan<'a>(
     policy: &PolicyObject,
     revisions: &'a [RevisionObject],
-    wish: Option<i64>,
+    requested: Option<i64>,
 ) -> Result<&'a RevisionObject, PlanError> {
     let id = || policy.id.clone();
     if policy.is_being_deleted {
         return Err(PlanError::Deleted { policy: id() });
     }
     let kept = |generation: i64| revisions.iter().find(|revision| revision.generation == generation);
-    if let Some(generation) = wish {
+    if let Some(generation) = requested {
         let mut all: Vec<_> = revisions.iter().map(|revision| revision.generation).collect();
         all.sort_unstable();
         return kept(generation).ok_or_else(|| PlanError::NotKept { policy: id(), generation, kept: all });
     }
-    let present = newest_spec(policy, revisions);
+    let current = newest_spec(policy, revisions);
     let was_live =
-        |it: &&RevisionObject| it.generation < policy.generation && it.was_ever_live() && !is_same(&it.data, present);
+        |it: &&RevisionObject| it.generation < policy.generation && it.was_ever_live() && !is_same(&it.data, current);
     let before = || revisions.iter().filter(was_live).max_by_key(|revision| revision.generation);
-    under_way(policy).and_then(kept).or_else(before).ok_or_else(|| PlanError::Nothing { policy: id() })
+    generation_to_replace(policy).and_then(kept).or_else(before).ok_or_else(|| PlanError::NoTarget { policy: id() })
 }
 
-/// Returns the live generation if a newer one is to replace it.
+/// Returns the live generation if a newer generation is to replace it.
 #[must_use]
-pub fn under_way(policy: &PolicyObject) -> Option<i64> {
+pub fn generation_to_replace(policy: &PolicyObject) -> Option<i64> {
     policy.status.live_generation.filter(|live| *live != policy.generation)
 }
 
@@ -58,23 +58,26 @@ pub fn newest_spec<'a>(policy: &'a PolicyObject, revisions: &'a [RevisionObject]
 /// A request for a new generation, and its progress.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The uid of the policy, and its generation at the time of the request.
+    /// The uid of the policy.
     pub uid: String,
-    pub before: i64,
-    /// The origin of the new generation, such as `generation 2`; and its spec, if the user may read it.
+    /// The newest generation at the time of the request.
+    pub old_generation: i64,
+    /// The origin of the requested spec for messages, such as `generation 2`.
     pub origin: String,
-    pub wanted: Option<Value>,
-    /// The new generation.
-    pub new: Option<i64>,
+    /// The requested spec; `None` if the user may not read it.
+    pub desired_spec: Option<Value>,
+    /// The generation after the request; `None` until it is seen.
+    pub new_generation: Option<i64>,
 }
 
 /// The progress of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The operator has not answered the request.
-    Asked,
-    /// The operator has answered, without a new generation: an Event will say why.
-    Answered,
+    /// The operator has not processed the request.
+    Requested,
+    /// The operator has processed the request without a new generation. An Event will have the reason.
+    Acknowledged,
+    /// The new generation is being rolled out.
     RollingOut {
         generation: i64,
         summary: String,
@@ -86,46 +89,40 @@ pub enum Step {
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    Live {
-        generation: i64,
-    },
+    /// The new generation is live.
+    Live { generation: i64 },
     /// The new generation is disabled.
-    Disabled {
-        generation: i64,
-    },
-    Failed {
-        generation: i64,
-        live: Option<i64>,
-        problem: Failure,
-    },
+    Disabled { generation: i64 },
+    /// The new generation does not work.
+    Failed { generation: i64, live: Option<i64>, problem: Failure },
+    /// The operator refused the request; the text is its message.
     Refused(String),
-    /// The policy has that spec already.
+    /// The policy has the requested spec already.
     Unchanged,
-    /// Somebody else changed the policy.
-    Overtaken {
-        generation: i64,
-    },
+    /// Another user changed the policy.
+    Superseded { generation: i64 },
+    /// The policy no longer exists.
     Gone,
 }
 
 impl Request {
-    /// Returns the progress by the policy and the Events that are new since the request.
-    pub fn look(&mut self, policy: Option<&PolicyObject>, events: &[EventReport]) -> Step {
+    /// Returns the progress. `events` are the Events since the request.
+    pub fn step(&mut self, policy: Option<&PolicyObject>, events: &[EventReport]) -> Step {
         let Some(policy) = policy.filter(|policy| policy.uid == self.uid) else { return Step::Done(Outcome::Gone) };
         let generation = policy.generation;
-        if generation == self.before {
+        if generation == self.old_generation {
             if policy.rollback_to.is_some() {
-                return Step::Asked;
+                return Step::Requested;
             }
             return match events.iter().rev().find(|it| it.reason == REFUSED || it.reason == ROLLED_BACK) {
                 Some(event) if event.reason == REFUSED => Step::Done(Outcome::Refused(event.message.clone())),
                 Some(_) => Step::Done(Outcome::Unchanged),
-                None => Step::Answered,
+                None => Step::Acknowledged,
             };
         }
-        let is_ours = self.wanted.as_ref().is_none_or(|wanted| is_same(wanted, &policy.spec));
-        if *self.new.get_or_insert(generation) != generation || !is_ours {
-            return Step::Done(Outcome::Overtaken { generation });
+        let is_desired = self.desired_spec.as_ref().is_none_or(|desired| is_same(desired, &policy.spec));
+        if *self.new_generation.get_or_insert(generation) != generation || !is_desired {
+            return Step::Done(Outcome::Superseded { generation });
         }
         let report = PolicyReport::new(policy);
         match (report.phase, report.problem) {
@@ -144,15 +141,15 @@ impl Request {
 }
 
 impl Step {
-    /// Returns the progress in words.
+    /// Returns the message for the user. `origin` is the origin of the requested spec.
     #[must_use]
-    pub fn in_words(&self, origin: &str) -> String {
+    pub fn message(&self, origin: &str) -> String {
         match self {
-            Self::Asked => format!("asked the operator for {origin}"),
-            Self::Answered => "the operator has taken it up, and made no new generation".to_owned(),
+            Self::Requested => format!("requested {origin} from the operator"),
+            Self::Acknowledged => "the operator has processed the request, and made no new generation".to_owned(),
             Self::RollingOut { summary, replicas: Some(replicas), .. } => format!("{summary} ({replicas} replicas)"),
             Self::RollingOut { summary, replicas: None, .. } => summary.clone(),
-            Self::Done(outcome) => outcome.in_words(origin),
+            Self::Done(outcome) => outcome.message(origin),
         }
     }
 }
@@ -163,23 +160,23 @@ impl Outcome {
         matches!(self, Self::Live { .. } | Self::Disabled { .. } | Self::Unchanged)
     }
 
-    fn in_words(&self, origin: &str) -> String {
+    fn message(&self, origin: &str) -> String {
         match self {
-            Self::Live { generation } => format!("generation {generation} answers requests: what {origin} was"),
+            Self::Live { generation } => format!("generation {generation} answers requests, with the spec of {origin}"),
             Self::Disabled { generation } => {
-                format!("generation {generation} is what {origin} was: disabled, it decides about no request")
+                format!("generation {generation} has the spec of {origin}: it is disabled, and decides no requests")
             }
             Self::Failed { generation, live, problem } => {
                 let answering = live.map_or_else(
-                    || "nothing answers".to_owned(),
+                    || "the policy decides no requests".to_owned(),
                     |live| format!("generation {live} goes on answering"),
                 );
                 format!("generation {generation} does not work; {answering}: {problem}")
             }
             Self::Refused(message) => format!("the operator refused: {message}"),
-            Self::Unchanged => format!("nothing to do: it is what {origin} was"),
-            Self::Overtaken { generation } => {
-                format!("somebody else changed the policy: generation {generation} is not what {origin} was")
+            Self::Unchanged => format!("nothing to do: it has the spec of {origin} already"),
+            Self::Superseded { generation } => {
+                format!("another user changed the policy: generation {generation} does not have the spec of {origin}")
             }
             Self::Gone => "the policy was deleted".to_owned(),
         }
@@ -202,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_wish_the_last_that_worked_is_chosen() {
+    fn the_default_is_the_last_different_live_revision() {
         let chosen = |generation: i64, status: &Value, revisions: &[RevisionObject]| {
             plan(&policy(generation, status), revisions, None).map(|revision| revision.generation)
         };
@@ -212,29 +209,29 @@ mod tests {
         let mut disabled = active(5);
         (disabled["phase"], disabled["liveGeneration"]) = (json!("Disabled"), Value::Null);
         let replaced = [revision(4, "c", false, &live("False", 4)), revision(2, "a", false, &live("False", 2))];
-        assert_eq!(chosen(5, &disabled, &replaced), Ok(4), "what was live before the policy was disabled");
+        assert_eq!(chosen(5, &disabled, &replaced), Ok(4), "generation 4 was live before the policy was disabled");
         let same = [revision(4, "c", true, &live("True", 4)), revision(3, "c", false, &live("False", 3))];
-        let nothing = Err(PlanError::Nothing { policy: policy(4, &active(4)).id });
-        assert_eq!(chosen(4, &active(4), &same), nothing, "what is the same is no way back");
-        assert_eq!(chosen(1, &Value::Null, &[]), nothing);
+        let no_target = Err(PlanError::NoTarget { policy: policy(4, &active(4)).id });
+        assert_eq!(chosen(4, &active(4), &same), no_target, "a revision with the same spec changes nothing");
+        assert_eq!(chosen(1, &Value::Null, &[]), no_target);
     }
 
     #[test]
-    fn only_what_is_kept_can_be_wished_for() {
+    fn only_a_kept_generation_can_be_requested() {
         let (policy, kept) = (policy(5, &active(5)), kept());
         assert_eq!(plan(&policy, &kept, Some(3)).map(|revision| revision.generation), Ok(3));
         let error = plan(&policy, &kept, Some(1)).unwrap_err();
         assert_eq!(error.to_string(), "generation 1 of ns.team.labels is not kept");
-        assert_eq!(error.remedy("proviso").unwrap(), "Kept: 2, 3, 4, 5.");
+        assert_eq!(error.remedy("proviso").unwrap(), "Kept generations: 2, 3, 4, 5.");
     }
 
     fn request() -> Request {
         Request {
             uid: "u".to_owned(),
-            before: 5,
+            old_generation: 5,
             origin: "generation 4".to_owned(),
-            wanted: Some(spec("owner")),
-            new: None,
+            desired_spec: Some(spec("owner")),
+            new_generation: None,
         }
     }
 
@@ -250,39 +247,39 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_followed_to_its_end() {
+    fn a_request_is_followed_to_its_outcome() {
         let mut request = request();
         let mut waiting = policy(5, &failed(5, 4, "CompileError", ""));
         waiting.rollback_to = Some("4".to_owned());
-        assert_eq!(request.look(Some(&waiting), &[]), Step::Asked);
+        assert_eq!(request.step(Some(&waiting), &[]), Step::Requested);
         let updating = policy(6, &failed(5, 4, "CompileError", "of the generation before"));
-        let Step::RollingOut { generation: 6, .. } = request.look(Some(&updating), &[]) else {
-            panic!("not under way")
+        let Step::RollingOut { generation: 6, .. } = request.step(Some(&updating), &[]) else {
+            panic!("generation 6 is not being rolled out")
         };
-        assert_eq!(request.look(Some(&policy(6, &active(6))), &[]), Step::Done(Outcome::Live { generation: 6 }));
-        let failure = request.look(Some(&policy(6, &failed(6, 4, "CacheError", "full"))), &[]);
+        assert_eq!(request.step(Some(&policy(6, &active(6))), &[]), Step::Done(Outcome::Live { generation: 6 }));
+        let failure = request.step(Some(&policy(6, &failed(6, 4, "CacheError", "full"))), &[]);
         assert_eq!(
-            failure.in_words("generation 4"),
+            failure.message("generation 4"),
             "generation 6 does not work; generation 4 goes on answering: CacheError: full"
         );
-        assert_eq!(request.look(Some(&policy(7, &active(6))), &[]), Step::Done(Outcome::Overtaken { generation: 7 }));
-        assert_eq!(request.look(None, &[]), Step::Done(Outcome::Gone));
+        assert_eq!(request.step(Some(&policy(7, &active(6))), &[]), Step::Done(Outcome::Superseded { generation: 7 }));
+        assert_eq!(request.step(None, &[]), Step::Done(Outcome::Gone));
     }
 
     #[test]
-    fn an_edit_at_the_same_time_is_not_taken_for_the_rollback() {
+    fn a_concurrent_edit_is_not_mistaken_for_the_rollback() {
         let mut other = policy(6, &active(6));
         other.spec = spec("team");
-        assert_eq!(request().look(Some(&other), &[]), Step::Done(Outcome::Overtaken { generation: 6 }));
+        assert_eq!(request().step(Some(&other), &[]), Step::Done(Outcome::Superseded { generation: 6 }));
     }
 
     #[test]
-    fn a_refusal_is_told_by_its_event() {
-        let taken = policy(5, &active(5));
-        assert_eq!(request().look(Some(&taken), &[]), Step::Answered);
+    fn an_event_has_the_reason_of_a_refusal() {
+        let processed = policy(5, &active(5));
+        assert_eq!(request().step(Some(&processed), &[]), Step::Acknowledged);
         let refused = Step::Done(Outcome::Refused("because".to_owned()));
-        assert_eq!(request().look(Some(&taken), &[event("Live"), event("RollbackRefused")]), refused);
-        let done = request().look(Some(&taken), &[event("RolledBack")]);
+        assert_eq!(request().step(Some(&processed), &[event("Live"), event("RollbackRefused")]), refused);
+        let done = request().step(Some(&processed), &[event("RolledBack")]);
         assert_eq!(done, Step::Done(Outcome::Unchanged), "the spec was the same");
     }
 }

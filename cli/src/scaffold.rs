@@ -1,9 +1,9 @@
-//! The files that a new policy begins with. Pure. Tests of this crate run what they hold.
+//! The files of a new policy. Pure. Tests of this crate build and test such policies.
 
 use crate::arguments::Language;
 
-/// What stands in place of the policy's name.
-const NAME: &str = "NAME-OF-THE-POLICY";
+/// The placeholder for the name of the policy.
+const NAME_PLACEHOLDER: &str = "NAME-OF-THE-POLICY";
 
 const REGO: &[(&str, &str)] = &[
     ("README.md", include_str!("scaffold/rego/README.md")),
@@ -35,7 +35,7 @@ const RUST: &[(&str, &str)] = &[
     ("Cargo.toml", include_str!("scaffold/rust/cargo.txt")),
     ("metadata.json", include_str!("scaffold/rust/metadata.json")),
     ("src/lib.rs", include_str!("scaffold/rust/policy.txt")),
-    // What the example policies are built with.
+    // The library of the example policies.
     ("guest/Cargo.toml", include_str!("../../examples/policies/guest/Cargo.toml")),
     ("guest/src/lib.rs", include_str!("../../examples/policies/guest/src/lib.rs")),
     ("guest/src/abi.rs", include_str!("../../examples/policies/guest/src/abi.rs")),
@@ -43,11 +43,11 @@ const RUST: &[(&str, &str)] = &[
     ("suite.yaml", MODULE_SUITE),
 ];
 
-// The same policy, whatever the module is made of.
+// The manifest and the suite are the same for each language that is compiled to a module.
 const MODULE_POLICY: &str = include_str!("scaffold/module/policy.yaml");
 const MODULE_SUITE: &str = include_str!("scaffold/module/suite.yaml");
 
-/// The files of a policy with this name.
+/// Returns the paths and the texts of the files of a policy with this name.
 pub fn files(language: Language, name: &str) -> impl Iterator<Item = (&'static str, String)> {
     let files = match language {
         Language::Rego => REGO,
@@ -55,10 +55,10 @@ pub fn files(language: Language, name: &str) -> impl Iterator<Item = (&'static s
         Language::Go => GO,
         Language::Rust => RUST,
     };
-    files.iter().map(move |(file, text)| (*file, text.replace(NAME, name)))
+    files.iter().map(move |(file, text)| (*file, text.replace(NAME_PLACEHOLDER, name)))
 }
 
-/// What comes before its tests.
+/// Returns the beginning of the hint about the tests; a module must be built first.
 #[must_use]
 pub fn next_step(language: Language) -> &'static str {
     match language {
@@ -77,7 +77,7 @@ mod tests {
     fn every_file_of_a_policy_has_its_name_and_no_placeholder() {
         for language in Language::value_variants() {
             let files: Vec<_> = files(*language, "owners").collect();
-            assert!(files.iter().all(|(_, text)| !text.contains(NAME)), "{language:?}");
+            assert!(files.iter().all(|(_, text)| !text.contains(NAME_PLACEHOLDER)), "{language:?}");
             let manifest = files.iter().find(|(file, _)| *file == "policy.yaml").unwrap();
             assert!(manifest.1.contains("name: owners"), "{language:?}");
         }

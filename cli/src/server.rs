@@ -1,4 +1,4 @@
-//! A server with the REST API (docs/guide/api.md): a policy server over a folder, or an operator.
+//! The client of a server with the REST API (docs/reference/rest-api.md): a policy server over a folder, or an operator.
 
 mod answer;
 mod client;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use self::client::{Client, encoded, is_not_found};
 use self::error::ServerError;
-use crate::cluster::{Action, Scope, candidates, near};
+use crate::cluster::{Action, Scope, candidates, similar_ids};
 use crate::error::{Error, Missing};
 use crate::experiment::error::ExperimentError;
 use crate::found::{Found, Omitted, Updates};
@@ -23,21 +23,23 @@ use crate::kinds::Pair as _;
 use crate::objects::{ExperimentObject, ObjectError, PolicyObject};
 use crate::policy_ref::PolicyRef;
 
-pub use operation::{Ended, Operation};
+pub use operation::{Operation, OperationState};
 
-/// The interval of a watch, and its longest interval after errors.
-const EVERY: Duration = Duration::from_secs(2);
-const SLOWEST: Duration = Duration::from_secs(30);
-/// The time limit of creating or deleting an experiment. Creating waits for the program: a commit names the etag after that.
-const PREPARATION: Duration = Duration::from_secs(30);
+/// The interval between two requests of a watch, and the longest interval after errors.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(30);
+/// The time limit for creating or deleting an experiment. Creation includes the preparation of the program, because it changes
+/// the etag that a commit needs.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Result<T> = std::result::Result<T, Error>;
 
+/// A client of a server, and the namespace of the user.
 #[derive(Clone)]
 pub struct Server {
     client: Client,
     namespace: String,
-    /// The user named the namespace.
+    /// True if an argument names the namespace, false if it is the default.
     is_namespace_given: bool,
 }
 
@@ -64,13 +66,13 @@ impl Server {
             return Ok(policy);
         }
         let all = self.client.list("policies").await?;
-        let ids: Vec<_> = all.iter().filter_map(|it| PolicyObject::served(it).ok()).map(|it| it.id).collect();
-        let near = near(reference.name(), &ids);
+        let ids: Vec<_> = all.iter().filter_map(|it| PolicyObject::read_resource(it).ok()).map(|it| it.id).collect();
+        let similar = similar_ids(reference.name(), &ids);
         let kinds = PolicyObject::KINDS;
-        Err(Error::Missing(Missing { kinds, show: None, near, candidates, unseen: Vec::new() }))
+        Err(Error::Missing(Missing { kinds, show: None, candidates, similar, forbidden: Vec::new() }))
     }
 
-    /// Reads all experiments: the name of an experiment does not tell its policy.
+    /// Finds an experiment among all experiments, because its name does not contain its policy.
     pub async fn find_experiment(&self, reference: &PolicyRef) -> Result<ExperimentObject> {
         let candidates = self.candidates(reference)?;
         let all = self.read(self.client.list("policies/-/experiments").await?);
@@ -85,8 +87,8 @@ impl Server {
         }
         found.pop().ok_or_else(|| {
             let (kinds, show) = (ExperimentObject::KINDS, Some(ExperimentObject::SHOW));
-            let near = near(reference.name(), &ids);
-            Error::Missing(Missing { kinds, show, near, candidates, unseen: Vec::new() })
+            let similar = similar_ids(reference.name(), &ids);
+            Error::Missing(Missing { kinds, show, candidates, similar, forbidden: Vec::new() })
         })
     }
 
@@ -96,16 +98,16 @@ impl Server {
 
     pub async fn policy(&self, id: &PolicyId) -> Result<Option<PolicyObject>> {
         let found = self.client.get(&format!("policies/{id}")).await?;
-        found.map(|it| PolicyObject::served(&it)).transpose().map_err(|error| malformed(id, error))
+        found.map(|it| PolicyObject::read_resource(&it)).transpose().map_err(|error| malformed(id, error))
     }
 
     pub async fn experiment(&self, policy: &PolicyId, name: &str) -> Result<Option<ExperimentObject>> {
         let found = self.client.get(&format!("policies/{policy}/experiments/{name}")).await?;
-        found.map(|it| ExperimentObject::served(&it)).transpose().map_err(|error| malformed(&name, error))
+        found.map(|it| ExperimentObject::read_resource(&it)).transpose().map_err(|error| malformed(&name, error))
     }
 
-    /// Returns the experiments of a scope; `policy`: only those of one policy.
-    pub async fn look(&self, scope: &Scope, policy: Option<&PolicyId>) -> Result<Found<ExperimentObject>> {
+    /// Returns the experiments of a scope. `policy` limits them to the experiments of one policy.
+    pub async fn list_experiments(&self, scope: &Scope, policy: Option<&PolicyId>) -> Result<Found<ExperimentObject>> {
         let parent = policy.map_or("-", PolicyId::as_str);
         let mut found = match self.client.list(&format!("policies/{parent}/experiments")).await {
             Ok(items) => self.read(items),
@@ -118,39 +120,39 @@ impl Server {
             Scope::All { of_all_namespaces: false } => {
                 experiment.id.namespace().is_none_or(|namespace| namespace == self.namespace)
             }
-            Scope::Beside(_) | Scope::All { of_all_namespaces: true } => true,
+            Scope::SameNamespace(_) | Scope::All { of_all_namespaces: true } => true,
         });
         Ok(found)
     }
 
-    /// Reads the experiments again and again: the API has no watch.
+    /// Returns the experiments of a scope at intervals, because the REST API has no watch.
     pub fn follow(&self, scope: &Scope, policy: Option<&PolicyId>) -> Updates<ExperimentObject> {
         let subject = (self.clone(), scope.clone(), policy.cloned());
-        Box::pin(stream::unfold((subject, EVERY), async |(subject, pause)| {
+        Box::pin(stream::unfold((subject, POLL_INTERVAL), async |(subject, pause)| {
             tokio::time::sleep(pause).await;
             let (server, scope, policy) = &subject;
-            let found = server.look(scope, policy.as_ref()).await;
+            let found = server.list_experiments(scope, policy.as_ref()).await;
             let pause = next_pause(pause, found.is_ok());
             Some((found, (subject, pause)))
         }))
     }
 
-    /// Also waits until it is known whether the experiment works, for a while.
+    /// Creates an experiment, and waits until the server has prepared it, at most for `OPERATION_TIMEOUT`.
     pub async fn create(&self, id: &PolicyId, manifest: &Value) -> Result<ExperimentObject> {
         let spec = &manifest["spec"];
         let name = spec["policyRef"]["name"].as_str().unwrap_or_default();
         let policy = PolicyId::new(id.namespace(), name).map_err(|error| Error::Usage(error.to_string()))?;
         let body = json!({"policy": {"spec": spec["policy"]}, "autoStart": spec["autoStart"]});
         let path = format!("policies/{policy}/experiments?experimentId={}", id.name());
-        self.operation(Method::POST, &path, Some(&body)).await?.wait(PREPARATION).await?;
+        self.operation(Method::POST, &path, Some(&body)).await?.wait(OPERATION_TIMEOUT).await?;
         let created = self.experiment(&policy, id.name()).await?;
         created.ok_or_else(|| Error::Usage(format!("{id} was created, and deleted meanwhile")))
     }
 
     pub async fn delete(&self, experiment: &ExperimentObject) -> Result<()> {
         let path = format!("{}?etag={}", path(experiment), encoded(&experiment.etag));
-        let begun = self.operation(Method::DELETE, &path, None).await;
-        begun.map_err(|error| refused(error, experiment, "delete"))?.wait(PREPARATION).await.map(drop)
+        let started = self.operation(Method::DELETE, &path, None).await;
+        started.map_err(|error| refused(error, experiment, "delete"))?.wait(OPERATION_TIMEOUT).await.map(drop)
     }
 
     pub async fn act(&self, experiment: &ExperimentObject, action: &Action) -> Result<Operation> {
@@ -160,8 +162,8 @@ impl Server {
             Action::Commit { etag, parent_etag } => ("commit", json!({"etag": etag, "parentEtag": parent_etag})),
         };
         let path = format!("{}:{method}", path(experiment));
-        let begun = self.operation(Method::POST, &path, Some(&body)).await;
-        begun.map_err(|error| refused(error, experiment, action.name()))
+        let started = self.operation(Method::POST, &path, Some(&body)).await;
+        started.map_err(|error| refused(error, experiment, action.name()))
     }
 
     async fn operation(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Operation> {
@@ -172,7 +174,7 @@ impl Server {
     fn read(&self, items: Vec<Value>) -> Found<ExperimentObject> {
         let mut found = Found { items: Vec::new(), unseen: Vec::new() };
         for item in items {
-            match ExperimentObject::served(&item) {
+            match ExperimentObject::read_resource(&item) {
                 Ok(experiment) => found.items.push(experiment),
                 Err(error) => {
                     let name = item["name"].as_str().unwrap_or(self.client.url());
@@ -192,7 +194,7 @@ fn malformed(what: &impl ToString, error: ObjectError) -> Error {
     Error::Malformed { what: what.to_string(), error }
 }
 
-/// Turns the refusal of an action into an error about the experiment.
+/// Converts the refusal of an action to an error about the experiment.
 fn refused(error: Error, experiment: &ExperimentObject, action: &'static str) -> Error {
     let Error::Server(ServerError::Refused(refusal)) = error else { return error };
     let (experiment, cause) = (experiment.id.clone(), refusal.to_string());
@@ -203,9 +205,9 @@ fn refused(error: Error, experiment: &ExperimentObject, action: &'static str) ->
     })
 }
 
-/// Returns the time before the next request of a watch.
+/// Returns the time before the next request of a watch. The time doubles after each error.
 fn next_pause(pause: Duration, is_answered: bool) -> Duration {
-    if is_answered { EVERY } else { (pause * 2).min(SLOWEST) }
+    if is_answered { POLL_INTERVAL } else { (pause * 2).min(MAX_POLL_INTERVAL) }
 }
 
 #[cfg(test)]
@@ -213,8 +215,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watch_looks_more_seldom_while_nobody_answers() {
-        let mut pause = EVERY;
+    fn a_watch_backs_off_while_the_server_does_not_answer() {
+        let mut pause = POLL_INTERVAL;
         let mut pauses = Vec::new();
         for is_answered in [false, false, false, false, false, true] {
             pause = next_pause(pause, is_answered);

@@ -1,41 +1,42 @@
-//! From what a person wants of signatures to what is verified, and the module that has them.
+//! Verifies the signatures of modules that the arguments require.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use proviso_artifacts::{
-    Digest, FetchError, Fetcher, Module, ModuleReference, PublicKey, Requirement, Signer, Subject, Wanted,
+    Digest, FetchError, FetchOptions, Fetcher, Module, ModuleReference, PublicKey, Requirement, Signer, Subject,
 };
 
 use crate::arguments::Signatures;
 use crate::error::Error;
 
-/// A module, and the manifest that has all signatures which are wanted.
+/// A module with the required signatures.
 #[derive(Debug)]
 pub struct Signed {
     pub module: Module,
-    /// None where a file says what is wanted: then its module was fetched by the manifest that was verified.
+    /// The digest of the manifest with the signatures; `None` if only a file names the required signatures, because the
+    /// fetcher verifies them then.
     pub manifest: Option<Digest>,
 }
 
-/// Fetches a module if it is signed as it must be.
+/// Fetches a module with the required signatures.
 ///
 /// # Errors
-/// When it is not, or that cannot be found out.
+/// When the module lacks a required signature, or the verification or the fetch fails.
 pub async fn fetch(fetcher: Fetcher, module: &str, wanted: &Signatures) -> Result<Signed, Error> {
     if !module.contains("://") {
         return Err(FetchError::Unverifiable(module.to_owned()).into());
     }
-    let fetcher = wanted.told_to(fetcher);
+    let fetcher = wanted.configure(fetcher);
     let (reference, manifest) = verify(&fetcher, module, wanted).await?;
-    Ok(Signed { module: fetcher.fetch(&reference, Wanted::default()).await?, manifest })
+    Ok(Signed { module: fetcher.fetch(&reference, FetchOptions::default()).await?, manifest })
 }
 
-/// Verifies a module by the signers that the options name, if any do. The reference that is returned means what was
-/// verified, and its manifest.
+/// Verifies the signatures of a module by the signers that the options name. Returns a reference to the verified manifest, and
+/// its digest; if no option names a signer, the reference without changes and `None`.
 ///
 /// # Errors
-/// As [`fetch`].
+/// When the module lacks a required signature, or the verification fails.
 pub async fn verify(
     fetcher: &Fetcher,
     module: &str,
@@ -50,18 +51,18 @@ pub async fn verify(
         return Err(FetchError::Unverifiable(module.to_owned()).into());
     };
     let manifest = fetcher.verify(artifact, requirements, &[]).await?;
-    // By its digest: a tag may mean another one by now.
+    // The reference has the digest, because the tag may have moved since.
     Ok((ModuleReference::Registry(artifact.with(manifest)), Some(manifest)))
 }
 
 impl Signatures {
-    /// A fetcher that wants what the file says.
-    pub fn told_to(&self, fetcher: Fetcher) -> Fetcher {
-        fetcher.verifying(self.verification_config_path.clone(), self.trusted_root.clone())
+    /// Returns a fetcher that requires the signatures of the file.
+    pub fn configure(&self, fetcher: Fetcher) -> Fetcher {
+        fetcher.with_verification(self.verification_config_path.clone(), self.trusted_root.clone())
     }
 }
 
-/// A requirement for each option that names a signer.
+/// Returns a requirement for each option that names a signer.
 fn requirements(wanted: &Signatures) -> Result<Vec<Requirement>, Error> {
     let mut signers = Vec::new();
     for file in &wanted.keys {
@@ -78,7 +79,7 @@ fn requirements(wanted: &Signatures) -> Result<Vec<Requirement>, Error> {
     }
     let annotations: BTreeMap<_, _> = wanted.annotations.iter().cloned().collect();
     if annotations.len() != wanted.annotations.len() {
-        return Err(Error::Usage("--verification-annotation: names a key twice".to_owned()));
+        return Err(Error::Usage("--verification-annotation: the same key is given twice".to_owned()));
     }
     Ok(signers.into_iter().map(|signer| Requirement { signer, annotations: annotations.clone() }).collect())
 }

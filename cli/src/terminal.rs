@@ -1,4 +1,4 @@
-//! Errors and warnings on the terminal.
+//! Prints errors and warnings to standard error.
 
 use std::io::Write as _;
 
@@ -8,19 +8,19 @@ use crate::error::Error;
 use crate::render;
 
 /// Prints a warning.
-pub fn warn(text: &str) {
+pub fn print_warning(text: &str) {
     let columns = terminal_size_of(std::io::stderr()).map(|(Width(width), _)| width.into());
-    // An error of standard error cannot be reported anywhere.
+    // A failure to write to standard error cannot be reported.
     let _ = anstream::stderr().write_all(render::warning(text, columns).as_bytes());
 }
 
-/// Prints an error and its remedy.
-pub fn complain(error: &Error, program: &str) {
+/// Prints an error and its remedy. Prints nothing if the reader has closed the output.
+pub fn print_error(error: &Error, program: &str) {
     if matches!(error, Error::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe) {
         return;
     }
     let columns = terminal_size_of(std::io::stderr()).map(|(Width(width), _)| width.into());
-    let text = render::complaint(&error.to_string(), error.remedy(program).as_deref(), columns);
-    // An error of standard error cannot be reported anywhere.
+    let text = render::error(&error.to_string(), error.remedy(program).as_deref(), columns);
+    // A failure to write to standard error cannot be reported.
     let _ = anstream::stderr().write_all(text.as_bytes());
 }

@@ -1,28 +1,28 @@
-//! The aggregated API of actions: what is done to experiments and policies beside changing them, as subresources that are created.
-//! The operator serves it, and the command line uses it.
+//! The aggregated API of actions on experiments and policies. A client performs an action by creating a subresource of the
+//! object. The operator serves the API, and the command line calls it.
 
 /// The API group of the actions.
 pub const GROUP: &str = "actions.proviso.dev";
-/// The version of the API group.
+/// The version of [`GROUP`].
 pub const VERSION: &str = "v1alpha1";
 
-/// An action.
+/// An action on an experiment or a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Starts the preview of an experiment (AIP-236).
     Start,
     /// Stops the preview of an experiment (AIP-236).
     Stop,
-    /// Makes an experiment what its policy is (AIP-236).
+    /// Replaces the spec of the policy by the spec of its experiment, and deletes the experiment (AIP-236).
     Commit,
-    /// Brings back an older generation of a policy.
+    /// Restores the spec of an older generation of a policy.
     Rollback,
 }
 
 impl Action {
     pub const ALL: [Self; 4] = [Self::Start, Self::Stop, Self::Commit, Self::Rollback];
 
-    /// The name of the subresource.
+    /// Returns the name of the subresource.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ impl Action {
         }
     }
 
-    /// The kind of the object that is created.
+    /// Returns the kind of the object that the client creates.
     #[must_use]
     pub const fn kind(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl Action {
         }
     }
 
-    /// The resources that have the subresource: the namespaced resource and the cluster's.
+    /// Returns the resources that have the subresource: the namespaced one, then the cluster-scoped one.
     #[must_use]
     pub const fn resources(self) -> [&'static str; 2] {
         match self {

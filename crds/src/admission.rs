@@ -1,4 +1,4 @@
-//! `spec.admission`: which requests to the Kubernetes API a policy decides about, and what its verdict does.
+//! `spec.admission`: the requests to the Kubernetes API that a policy decides about, and the enforcement of its verdicts.
 
 use std::collections::BTreeSet;
 
@@ -9,47 +9,53 @@ use proviso_core::{Enforcement, Match};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which requests to the Kubernetes API a policy decides about, and what its verdict does.
+/// The requests to the Kubernetes API that the policy decides about, and how its verdicts are enforced.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Admission {
-    /// Operations and resources, as in a ValidatingWebhookConfiguration.
+    /// The operations and resources that the policy decides about, as in a ValidatingWebhookConfiguration. At least one rule.
     #[schemars(length(min = 1))]
     pub rules: Vec<RuleWithOperations>,
-    /// Only objects in namespaces with these labels. Default: all.
+    /// Limits the policy to objects in namespaces with these labels. Default: objects in all namespaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
-    /// Only objects with these labels, before or after the request. Default: all.
+    /// Limits the policy to objects that have these labels before or after the request. Default: all objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_selector: Option<LabelSelector>,
-    /// CEL expressions that must all be true for the policy to be asked.
+    /// CEL expressions, as in a ValidatingWebhookConfiguration. The policy decides about a request only if all of them are
+    /// true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub match_conditions: Vec<MatchCondition>,
-    /// Whether other versions of the resources in `rules` are covered too. Default: Equivalent.
+    /// `Equivalent` also covers other API groups and versions of the resources in `rules`; `Exact` covers only the ones listed.
+    /// Default: Equivalent.
     #[serde(default)]
     pub match_policy: MatchPolicy,
-    /// What the API server does when the policy server does not answer. Default: Fail.
+    /// The reaction of the API server if the policy server does not answer: `Fail` denies the request, `Ignore` admits it.
+    /// Default: Fail.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// How long the API server waits for an answer, in seconds: 1 to 30. Default: 10.
+    /// The time that the API server waits for an answer, in seconds: 1 to 30. Default: 10.
     #[serde(default = "timeout_seconds")]
     #[schemars(range(min = 1, max = 30))]
     pub timeout_seconds: u32,
-    /// Whether the policy may change objects. A change by a policy that may not is a denial. Default: false.
+    /// True if the policy may change objects. If false, a request that the policy would change is denied. Default: false.
     #[serde(default)]
     pub mutating: bool,
-    /// Whether denials bite. Default: Protect.
+    /// `Protect` enforces denials. `Monitor` admits every request unchanged, and reports denials only in logs and metrics.
+    /// Default: Protect.
     #[serde(default)]
     pub mode: Mode,
-    /// Replaces the message of every denial; the program's own becomes a cause.
+    /// A message that replaces the message of every denial. The program's own message becomes a cause of the denial. Default:
+    /// the program's own message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether audits of existing objects ask this policy. Default: true.
+    /// Not implemented yet: this field has no effect. True if audit scans of existing objects are to evaluate the policy.
+    /// Default: true.
     #[serde(default = "background_audit")]
     pub background_audit: bool,
 }
 
-/// Whether other versions of a resource are covered.
+/// The match policy of a webhook: whether other API groups and versions of a resource are covered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum MatchPolicy {
     Exact,
@@ -57,31 +63,31 @@ pub enum MatchPolicy {
     Equivalent,
 }
 
-/// What happens to a request when the policy server does not answer.
+/// The reaction of the API server if the policy server does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum FailurePolicy {
-    /// It is denied.
+    /// The request is denied.
     #[default]
     Fail,
-    /// It is let through.
+    /// The request is admitted.
     Ignore,
 }
 
-/// Whether denials bite.
+/// The enforcement mode of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Mode {
-    /// A denial denies.
+    /// Denials are enforced.
     #[default]
     Protect,
-    /// Everything is allowed and nothing is changed; denials show in logs and metrics.
+    /// Every request is admitted unchanged. Denials are reported only in logs and metrics.
     Monitor,
 }
 
 impl Admission {
-    /// What this section covers.
+    /// Returns the matcher of the requests that this section covers.
     ///
     /// # Errors
-    /// When a selector has an unknown operator or lacks values.
+    /// Fails if a selector has an unknown operator, or no values for an operator that needs some.
     pub fn to_match(&self) -> Result<Match, ParseExpressionError> {
         Match::new(
             self.rules.clone(),
@@ -91,10 +97,10 @@ impl Admission {
         )
     }
 
-    /// Which requests it covers, to be compared with another's.
+    /// Returns the requests that this section covers, in a form that can be compared with the coverage of another section.
     #[must_use]
-    pub fn reach(&self) -> Reach {
-        Reach {
+    pub fn coverage(&self) -> AdmissionCoverage {
+        AdmissionCoverage {
             rules: self.rules.iter().map(rule).collect(),
             namespaces: requirements(self.namespace_selector.as_ref()),
             objects: requirements(self.object_selector.as_ref()),
@@ -103,7 +109,7 @@ impl Admission {
         }
     }
 
-    /// What this section does to verdicts.
+    /// Returns the changes that this section makes to verdicts.
     #[must_use]
     pub fn to_enforcement(&self) -> Enforcement {
         Enforcement {
@@ -117,10 +123,10 @@ impl Admission {
     }
 }
 
-/// Which requests an `admission` section covers. Two that are equal cover the same ones; two that are not may do so in other
-/// words.
+/// The requests that an `admission` section covers. Equal values cover the same requests. Unequal values may also cover the
+/// same requests, expressed differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct AdmissionCoverage {
     rules: BTreeSet<Rule>,
     namespaces: BTreeSet<Requirement>,
     objects: BTreeSet<Requirement>,
@@ -130,7 +136,7 @@ pub struct Reach {
 
 /// Operations, groups, versions, resources, scope.
 type Rule = ([BTreeSet<String>; 4], String);
-/// Of a label: key, operator, values.
+/// A label requirement: key, operator, values.
 type Requirement = (String, String, BTreeSet<String>);
 
 fn rule(rule: &RuleWithOperations) -> Rule {
@@ -160,8 +166,8 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn reach(section: &Value) -> Reach {
-        serde_json::from_value::<Admission>(section.clone()).unwrap().reach()
+    fn coverage(section: &Value) -> AdmissionCoverage {
+        serde_json::from_value::<Admission>(section.clone()).unwrap().coverage()
     }
 
     fn section() -> Value {
@@ -176,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_covers_the_same_is_the_same_in_any_order() {
+    fn equal_coverage_is_detected_in_any_order_of_rules() {
         let mut other = section();
         other["rules"].as_array_mut().unwrap().reverse();
         other["rules"][1]["operations"].as_array_mut().unwrap().reverse();
@@ -185,17 +191,17 @@ mod tests {
         other["namespaceSelector"] = json!({});
         other["matchConditions"] = json!([{"name": "x", "expression": "1 < 2"}, {"name": "y", "expression": "true"}]);
         other["matchPolicy"] = json!("Equivalent");
-        // How it is enforced does not matter.
+        // Enforcement is not a part of the coverage.
         for (field, value) in
             [("mode", json!("Monitor")), ("mutating", json!(true)), ("failurePolicy", json!("Ignore"))]
         {
             other[field] = value;
         }
-        assert_eq!(reach(&section()), reach(&other));
+        assert_eq!(coverage(&section()), coverage(&other));
     }
 
     #[test]
-    fn every_field_that_says_which_requests_makes_a_difference() {
+    fn every_matching_field_changes_the_coverage() {
         for (pointer, value) in [
             ("/rules/0/operations", json!(["CREATE"])),
             ("/rules/0/apiGroups", json!(["*"])),
@@ -211,7 +217,7 @@ mod tests {
             let mut other = section();
             let (parent, key) = pointer.rsplit_once('/').unwrap();
             other.pointer_mut(parent).unwrap()[key] = value.clone();
-            assert_ne!(reach(&section()), reach(&other), "{pointer} = {value}");
+            assert_ne!(coverage(&section()), coverage(&other), "{pointer} = {value}");
         }
     }
 }

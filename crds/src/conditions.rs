@@ -1,5 +1,5 @@
-//! The conditions of Proviso's kinds: what the operator, the policy servers and the command line tell each other in statuses
-//! (Kubernetes API conventions, "Typical status properties").
+//! The conditions in the statuses of Proviso's kinds (Kubernetes API conventions, "Typical status properties"). The
+//! operator and the policy servers write them, and the command line reads them.
 
 use std::fmt;
 
@@ -15,25 +15,26 @@ use crate::ConditionStatus;
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionType {
-    /// The operator sets it on an experiment: the experiment is one of those that may be previewed.
+    /// The experiment may be previewed. The operator sets this condition on experiments.
     Accepted,
-    /// The operator sets it on a policy server: the certificate is valid.
+    /// The certificate of the policy server is valid. The operator sets this condition on policy servers.
     CertificateValid,
-    /// The leader of the policy server sets it on a revision: the program was fetched, compiled and accepted its settings. The
-    /// operator repeats it on the policy or the experiment.
+    /// The program was fetched and compiled, and accepted its settings. The leader of the policy server sets this condition on
+    /// revisions. The operator copies it to the policy or the experiment.
     Initialized,
-    /// The operator sets it on a policy server: a replica leads.
+    /// A replica of the policy server is the leader. The operator sets this condition on policy servers.
     LeaderElected,
-    /// The operator sets it on a policy or a revision: it decides requests.
+    /// The policy or the revision decides requests. The operator sets this condition on policies and revisions.
     Live,
-    /// The operator sets it on an experiment: every replica that is Ready previews the experiment.
+    /// Every Ready replica previews the experiment. The operator sets this condition on experiments.
     Previewing,
-    /// The operator sets it on a policy or a revision: every replica that is Ready serves it. The operator sets it on a policy
-    /// server: all replicas are Ready.
+    /// On a policy: every Ready replica serves the newest generation. On a revision: every Ready replica serves the
+    /// revision. On a policy server: all replicas are Ready. The operator sets this condition.
     Ready,
-    /// The operator sets it on a policy: there is a revision of this generation.
+    /// A revision of this generation of the policy exists. The operator sets this condition on policies.
     Scheduled,
-    /// The operator sets it on a policy server: it is being deleted, and waits.
+    /// The policy server is being deleted, and the deletion waits for other objects. The operator sets this condition on policy
+    /// servers.
     Terminating,
 }
 
@@ -50,7 +51,8 @@ impl ConditionType {
         Self::Terminating,
     ];
 
-    /// The type of this name; none if another version of Proviso, or somebody else, has written it.
+    /// Returns the condition type with this name. `None` means that the name is unknown: another version of Proviso or another
+    /// controller wrote the condition.
     #[must_use]
     pub fn parse(type_: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|it| it.as_str() == type_)
@@ -78,46 +80,12 @@ impl fmt::Display for ConditionType {
     }
 }
 
-/// The reasons that Proviso gives in more than one place, or compares.
-pub mod reasons {
-    use proviso_core::Reason;
-
-    /// Somebody has taken the webhook into their own hands.
-    pub const BREAK_GLASS: Reason = Reason::new("BreakGlass");
-    /// Nothing decides, since `spec.enabled` is false.
-    pub const DISABLED: Reason = Reason::new("Disabled");
-    /// Requests are decided by it.
-    pub const LIVE: Reason = Reason::new("Live");
-    /// A replica serves it, or all do.
-    pub const LOADED: Reason = Reason::new("Loaded");
-    /// A replica is loading it, or some are.
-    pub const LOADING: Reason = Reason::new("Loading");
-    /// Some replicas cannot load it.
-    pub const LOADING_FAILED: Reason = Reason::new("LoadingFailed");
-    /// The object cannot be read.
-    pub const MALFORMED: Reason = Reason::new("Malformed");
-    /// It does not work: see the condition `Initialized`.
-    pub const NOT_INITIALIZED: Reason = Reason::new("NotInitialized");
-    /// No replica of the policy server is Ready.
-    pub const NO_REPLICAS: Reason = Reason::new("NoReplicas");
-    /// The program was fetched, compiled and accepted its settings.
-    pub const PREPARED: Reason = Reason::new("Prepared");
-    /// The policy of an experiment does not exist.
-    pub const POLICY_NOT_FOUND: Reason = Reason::new("PolicyNotFound");
-    /// The policy server has not prepared it yet.
-    pub const PREPARING: Reason = Reason::new("Preparing");
-    /// Another revision, or none, decides.
-    pub const REPLACED: Reason = Reason::new("Replaced");
-    /// The policy has as many experiments as it may have.
-    pub const TOO_MANY: Reason = Reason::new("TooMany");
-}
-
-/// A condition without its type and its time.
+/// The status, reason and message of a condition, without its type and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionState {
     pub status: ConditionStatus,
     pub reason: Reason,
-    /// For people.
+    /// The message for people.
     pub message: String,
 }
 
@@ -137,8 +105,10 @@ impl ConditionState {
         Self { status: ConditionStatus::Unknown, reason, message: message.into() }
     }
 
-    /// The condition that says this of a generation. Its time is that of the last change of its status: that of the condition
-    /// of the same type among the `known` ones if that has the same status, else `now`.
+    /// Returns the condition of type `type_` with this state for `generation`.
+    ///
+    /// Its last transition time is the time of the last change of the status. If `known` has a condition of the same type
+    /// and the same status, that condition's time is kept. Otherwise the time is `now`.
     #[must_use]
     pub fn into_condition(
         self,
@@ -165,12 +135,12 @@ impl From<Failure> for ConditionState {
     }
 }
 
-/// Finds conditions.
+/// Lookups in a list of conditions.
 pub trait Conditions {
-    /// The condition of this type.
+    /// Returns the condition of this type.
     fn condition(&self, type_: ConditionType) -> Option<&Condition>;
 
-    /// Whether there is a condition of this type, and it is true.
+    /// Returns true if there is a condition of this type and its status is `True`.
     fn is_true(&self, type_: ConditionType) -> bool {
         self.condition(type_).is_some_and(|condition| condition.status == ConditionStatus::True.as_str())
     }
@@ -182,13 +152,13 @@ impl Conditions for [Condition] {
     }
 }
 
-/// The failure that a condition which is not true tells.
+/// Returns the reason and message of a condition that is not `True`, as a failure.
 #[must_use]
 pub fn failure(condition: &Condition) -> Failure {
     Failure { reason: condition.reason.clone().into(), message: condition.message.clone() }
 }
 
-/// The result that a condition tells; none while it is `Unknown`.
+/// Returns the result that a condition reports. `None` means that the status is `Unknown`.
 #[must_use]
 pub fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {
     match condition.status.as_str() {
@@ -198,7 +168,7 @@ pub fn outcome(condition: &Condition) -> Option<Result<(), Failure>> {
     }
 }
 
-/// The body of a request that writes a part of an object's status.
+/// Returns the body of a patch request that writes these fields of an object's status.
 #[must_use]
 pub fn status_patch<K: Resource<DynamicType = ()>>(status: &impl Serialize) -> Value {
     json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "status": status})
@@ -207,13 +177,14 @@ pub fn status_patch<K: Resource<DynamicType = ()>>(status: &impl Serialize) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reasons;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
     #[test]
-    fn the_time_of_a_condition_is_that_of_the_last_change_of_its_status() {
+    fn the_transition_time_of_a_condition_changes_only_with_its_status() {
         let no = |message: &str| ConditionState::no(reasons::LOADING, message);
         let first = no("1 of 2").into_condition(ConditionType::Ready, &[], Some(1), at(1));
         assert_eq!((first.type_.as_str(), first.status.as_str(), first.reason.as_str()), ("Ready", "False", "Loading"));
@@ -224,11 +195,11 @@ mod tests {
         let ready = loaded.clone().into_condition(ConditionType::Ready, &known, Some(2), at(2));
         assert_eq!(ready.last_transition_time.0, at(2));
         let other = loaded.into_condition(ConditionType::Live, &[ready], Some(2), at(3));
-        assert_eq!(other.last_transition_time.0, at(3), "it is of another type");
+        assert_eq!(other.last_transition_time.0, at(3), "the known condition has another type");
     }
 
     #[test]
-    fn the_status_of_a_kind_names_that_kind() {
+    fn a_status_patch_names_the_api_version_and_kind() {
         let patch = status_patch::<crate::PolicyRevision>(&json!({"conditions": []}));
         let expected = json!({
             "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": {"conditions": []},

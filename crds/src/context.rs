@@ -1,15 +1,16 @@
-//! `hostCapabilities` and `contextAwareResources`: what a policy's programs may ask, as far as it can be told beforehand that
-//! it makes no sense, or is more than a policy of a namespace may see.
+//! Checks of `hostCapabilities` and `contextAwareResources`, the host capabilities and the kinds that a policy's programs
+//! may use. They refuse values that are malformed, and kinds that a `Policy`, which is limited to its namespace, may not
+//! read.
 
 use proviso_core::Capabilities;
 
 use crate::validation::FieldError;
 use crate::{ContextAwareResource, GROUP, PolicySpec, Program};
 
-/// The most kinds that one program may read.
+/// The maximum number of kinds that one program may read.
 pub const MAX_RESOURCES: usize = 32;
 
-/// Kinds of Kubernetes' own that belong to no namespace, by their groups.
+/// The cluster-scoped kinds of Kubernetes itself, by API group.
 const CLUSTER_SCOPED: [(&str, &[&str]); 12] = [
     ("", &["ComponentStatus", "Namespace", "Node", "PersistentVolume"]),
     (
@@ -35,7 +36,8 @@ const CLUSTER_SCOPED: [(&str, &[&str]); 12] = [
     ("storage.k8s.io", &["CSIDriver", "CSINode", "StorageClass", "VolumeAttachment", "VolumeAttributesClass"]),
 ];
 
-/// Whether the objects of a kind belong to no namespace; none for kinds that Kubernetes does not have by itself.
+/// Returns true if the kind is cluster-scoped, and false if it is namespaced. `None` means that the scope is unknown: the
+/// kind is neither Kubernetes' own nor Proviso's.
 #[must_use]
 pub fn is_cluster_scoped(api_version: &str, kind: &str) -> Option<bool> {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
@@ -47,58 +49,63 @@ pub fn is_cluster_scoped(api_version: &str, kind: &str) -> Option<bool> {
     is_kubernetes_own.then_some(is_listed)
 }
 
-/// What is wrong with what a policy's programs may ask. `namespace` is that of a `Policy`, `at` is where the spec stands in its
-/// object.
+/// Returns the errors in the host capabilities and context-aware resources of `spec`. `at` is the path of `spec` in its
+/// object, such as `spec.policy`. `namespace` is the namespace of a `Policy`; `None` means that the policy is a
+/// `ClusterPolicy`.
 #[must_use]
 pub fn check(at: &str, namespace: Option<&str>, spec: &PolicySpec) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if let Err(error) = Capabilities::parse(&spec.host_capabilities) {
-        errors.push(refuse(format!("{at}.hostCapabilities[{}]", error.index), error.to_string()));
+        errors.push(FieldError::new(format!("{at}.hostCapabilities[{}]", error.index), error.to_string()));
     }
-    resources(&format!("{at}.contextAwareResources"), namespace, &spec.context_aware_resources, &mut errors);
+    check_resources(&format!("{at}.contextAwareResources"), namespace, &spec.context_aware_resources, &mut errors);
     if let Program::Group(group) = &spec.program {
         if !spec.context_aware_resources.is_empty() {
-            let message = "is for a program that reads, and a group reads nothing itself: give each member its own";
-            errors.push(refuse(format!("{at}.contextAwareResources"), message.to_owned()));
+            let message = "must be empty for a group: set contextAwareResources on each member that reads objects";
+            errors.push(FieldError::new(format!("{at}.contextAwareResources"), message));
         }
         for (name, member) in &group.members {
             let at = format!("{at}.program.group.members.{name}.contextAwareResources");
-            resources(&at, namespace, &member.context_aware_resources, &mut errors);
+            check_resources(&at, namespace, &member.context_aware_resources, &mut errors);
         }
     }
     errors
 }
 
-fn resources(at: &str, namespace: Option<&str>, resources: &[ContextAwareResource], errors: &mut Vec<FieldError>) {
+fn check_resources(
+    at: &str,
+    namespace: Option<&str>,
+    resources: &[ContextAwareResource],
+    errors: &mut Vec<FieldError>,
+) {
     if resources.len() > MAX_RESOURCES {
-        errors
-            .push(refuse(at.to_owned(), format!("has {} kinds, at most {MAX_RESOURCES} are allowed", resources.len())));
+        errors.push(FieldError::new(at, format!("has {} kinds, at most {MAX_RESOURCES} are allowed", resources.len())));
     }
     for (index, resource) in resources.iter().enumerate() {
         let at = format!("{at}[{index}]");
         let ContextAwareResource { api_version, kind } = resource;
         if !is_api_version(api_version) {
-            let message = format!("{api_version:?} is no version such as v1, or group and version such as apps/v1");
-            errors.push(refuse(format!("{at}.apiVersion"), message));
+            let message = format!("{api_version:?} is not an API version such as v1 or apps/v1");
+            errors.push(FieldError::new(format!("{at}.apiVersion"), message));
         } else if kind.is_empty() || !kind.chars().all(|c| c.is_ascii_alphanumeric()) {
-            let message = format!("{kind:?} is no kind such as Pod");
-            errors.push(refuse(format!("{at}.kind"), message));
-        } else if let Some(why) = namespace.and_then(|_| beyond_a_namespace(api_version, kind)) {
-            errors.push(refuse(at, format!("{kind} of {api_version}: {why}: use a ClusterPolicy")));
+            let message = format!("{kind:?} is not a kind such as Pod");
+            errors.push(FieldError::new(format!("{at}.kind"), message));
+        } else if let Some(why) = namespace.and_then(|_| refusal_for_policy(api_version, kind)) {
+            errors.push(FieldError::new(at, format!("{kind} of {api_version}: {why}: use a ClusterPolicy")));
         }
     }
 }
 
-/// Why a policy of a namespace may not read a kind.
-fn beyond_a_namespace(api_version: &str, kind: &str) -> Option<&'static str> {
+/// Returns the reason why a `Policy`, in contrast to a `ClusterPolicy`, may not read a kind. `None` means that it may.
+fn refusal_for_policy(api_version: &str, kind: &str) -> Option<&'static str> {
     if api_version.split('/').next() == Some(GROUP) {
-        return Some("policies of a namespace are not shown each other");
+        return Some("a Policy may not read objects of proviso.dev");
     }
     if (api_version, kind) == ("v1", "Secret") {
-        return Some("Secrets are not shown to policies of a namespace, whose owners need not be allowed to read them");
+        return Some("a Policy may not read Secrets, because its author may lack the permission to read them");
     }
     (is_cluster_scoped(api_version, kind) == Some(true))
-        .then_some("belongs to no namespace, and a Policy reads objects of its own namespace only")
+        .then_some("the kind is cluster-scoped, and a Policy reads only objects of its own namespace")
 }
 
 fn is_api_version(text: &str) -> bool {
@@ -107,10 +114,6 @@ fn is_api_version(text: &str) -> bool {
     };
     let parts: Vec<&str> = text.split('/').collect();
     parts.len() <= 2 && parts.iter().all(|part| is_part(part))
-}
-
-fn refuse(field: String, message: String) -> FieldError {
-    FieldError { field, message }
 }
 
 #[cfg(test)]
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_names_its_field() {
+    fn an_invalid_capability_or_resource_is_refused_by_its_field() {
         let reads = |api_version: &str, kind: &str| json!({"contextAwareResources": [{"apiVersion": api_version, "kind": kind}]});
         let at = "spec.contextAwareResources[0]";
         for (namespace, spec, wanted) in [
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn members_have_their_own_and_a_group_has_none() {
+    fn members_have_context_aware_resources_and_their_group_has_none() {
         let secret = json!([{"apiVersion": "v1", "kind": "Secret"}]);
         let member = json!({"program": {"cel": {"validations": []}}, "contextAwareResources": secret});
         let group = json!({"group": {"members": {"m": member}, "expression": "m()", "message": "no"}});

@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions, as the files of `crds/`.
+//! The CustomResourceDefinitions, in the form of the files in `crds/` and in the chart `proviso-crds`.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
@@ -7,14 +7,16 @@ use crate::{
     ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision, PolicyServer, PolicySubscription,
 };
 
-/// The files of `crds/` and their contents.
+/// Returns the name and content of each CustomResourceDefinition file in `crds/`.
 #[must_use]
 pub fn definitions() -> Vec<(String, String)> {
     all().iter().map(file).collect()
 }
 
-/// `crds/Kustomization`, which lists the files of `crds/`. `config/crd` refers to the folder: a kustomization may not refer to single
-/// files outside its own folder. The name has no extension, so that `kubectl apply -f crds` does not read the file.
+/// Returns the content of `crds/Kustomization`, which lists the files of `crds/`.
+///
+/// `config/crd` refers to the folder, because a kustomization may not refer to single files outside its own folder. The
+/// file name has no extension, so that `kubectl apply -f crds` does not read the file.
 #[must_use]
 pub fn kustomization() -> String {
     let head = "# Generated from the types of crds/: `make record`.\napiVersion: kustomize.config.k8s.io/v1beta1\n\
@@ -22,7 +24,8 @@ pub fn kustomization() -> String {
     definitions().iter().fold(head.to_owned(), |text, (file, _)| text + "  - " + file + "\n")
 }
 
-/// The files of the chart: the same, but Helm does not delete them, and with them every policy, when the chart goes.
+/// Returns the name and content of each template of the chart `proviso-crds`. An annotation makes Helm keep the definitions
+/// when the chart is uninstalled: deleting a definition would delete every object of its kind.
 #[must_use]
 pub fn chart() -> Vec<(String, String)> {
     let keep = |mut definition: CustomResourceDefinition| {
@@ -43,12 +46,12 @@ fn all() -> [CustomResourceDefinition; 7] {
         PolicyServer::crd(),
         PolicySubscription::crd(),
     ];
-    all.iter_mut().for_each(crate::formats::settle);
+    all.iter_mut().for_each(crate::formats::normalize);
     all
 }
 
 fn file(definition: &CustomResourceDefinition) -> (String, String) {
-    // The types are ours: they have no keys but texts.
+    // Serializing does not fail: all map keys in the definitions are strings.
     let text = serde_yaml::to_string(&definition).unwrap_or_default();
     (
         format!("{}.yaml", definition.spec.names.plural),
@@ -59,7 +62,7 @@ fn file(definition: &CustomResourceDefinition) -> (String, String) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_files_are_what_the_types_say() {
+    fn recorded_definitions_match_the_types() {
         for (folder, files) in [("crds", super::definitions()), ("charts/proviso-crds/templates", super::chart())] {
             for (file, text) in files {
                 proviso_recorded::check(&format!("{folder}/{file}"), &text);

@@ -1,12 +1,12 @@
-//! Parts of statuses for tests, as they are on the wire: a test that names a type or a reason finds out when its constant changes.
-//! They are there with the feature `fixtures`.
+//! Parts of statuses for tests, in their wire format. Tests spell out types and reasons, so that a changed constant fails a
+//! test. The feature `fixtures` enables this module.
 
 use serde_json::{Value, json};
 
-/// The time of all fixtures.
+/// The timestamp in all fixtures.
 pub const TIME: &str = "2026-11-21T09:20:00Z";
 
-/// A condition of this generation.
+/// Returns a condition that observed `generation`.
 #[must_use]
 pub fn condition(type_: &str, status: &str, reason: &str, message: &str, generation: i64) -> Value {
     json!({
@@ -15,7 +15,8 @@ pub fn condition(type_: &str, status: &str, reason: &str, message: &str, generat
     })
 }
 
-/// The item of a replica in the status of a revision. `ready` says whether it serves the revision.
+/// Returns the entry of a replica in the status of a revision. `ready` is `True`, `False` or `Unknown`: whether the replica
+/// serves the revision.
 #[must_use]
 pub fn replica(pod: &str, uid: &str, ready: &str, reason: &str) -> Value {
     json!({

@@ -1,8 +1,8 @@
-//! Proviso's kinds, `proviso.dev/v1alpha1`. The documentation of the fields is the user's manual: it is what
-//! `kubectl explain` shows. What a schema cannot say is checked in [`validation`].
+//! The kinds of `proviso.dev/v1alpha1`. The doc comments of the fields become the descriptions that `kubectl explain`
+//! shows. [`validation`] checks the rules that a schema cannot express.
 
-#![allow(clippy::doc_markdown, reason = "`kubectl explain` shows the field docs, and knows no Markdown")]
-#![allow(clippy::duplicated_attributes, reason = "many printed columns have one type")]
+#![allow(clippy::doc_markdown, reason = "`kubectl explain` shows the field docs without rendering Markdown")]
+#![allow(clippy::duplicated_attributes, reason = "many printed columns have the same type")]
 
 pub mod actions;
 mod admission;
@@ -17,13 +17,14 @@ pub mod names;
 mod policy;
 mod policy_server;
 mod program;
+pub mod reasons;
 mod report;
 mod revision;
 mod subscription;
 pub mod validation;
 mod verification;
 
-pub use admission::{Admission, FailurePolicy, MatchPolicy, Mode, Reach};
+pub use admission::{Admission, AdmissionCoverage, FailurePolicy, MatchPolicy, Mode};
 pub use conditions::{ConditionState, ConditionType, Conditions};
 pub use definitions::{chart, definitions, kustomization};
 pub use experiment::{
@@ -45,8 +46,8 @@ pub use revision::{
     ReplicaStatus, RevisedExperiment, RevisedPolicy, RevisionRole,
 };
 pub use subscription::{
-    Component, ComponentKind, Delivery, Filter, Notify, NotifyExec, NotifyHttp, PolicySubscription,
-    PolicySubscriptionSpec, Subscribed,
+    Component, ComponentKind, Delivery, Filter, Notify, NotifyExec, NotifyHttp, PolicySelector, PolicySubscription,
+    PolicySubscriptionSpec,
 };
 pub use verification::{AnyOf, ConfigMapKeyRef, Signature, SignatureKind, SignatureSubject, Verification};
 

@@ -1,4 +1,4 @@
-//! `Policy` and `ClusterPolicy`: one body, two scopes.
+//! `Policy` and `ClusterPolicy`. Both have the same fields; a `Policy` is namespaced and a `ClusterPolicy` is cluster-scoped.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::admission::{Admission, Mode};
 use crate::program::{ContextAwareResource, Program, any_object};
 
-/// What decides, with which settings, and about what.
+/// The spec of a policy: its program, the program's settings, and the requests that it decides about.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
     group = "proviso.dev",
@@ -19,7 +19,7 @@ use crate::program::{ContextAwareResource, Program, any_object};
     category = "proviso",
     shortname = "pvp",
     status = "PolicyStatus",
-    doc = "A policy about the requests of its own namespace.",
+    doc = "A policy that decides about requests in its own namespace.",
     validation = Rule::new("self.metadata.name.size() <= 150").message("a policy's name has at most 150 characters"),
     printcolumn(name = "Server", type_ = "string", json_path = ".spec.policyServer"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".status.mode"),
@@ -36,36 +36,38 @@ pub struct PolicySpec {
     /// The name of the PolicyServer that evaluates this policy. Default: `default`.
     #[serde(default = "default_policy_server")]
     pub policy_server: String,
-    /// What decides: exactly one of `wasm`, `rego`, `cel` and `group`.
+    /// The program that evaluates requests: exactly one of `wasm`, `rego`, `cel` and `group`.
     pub program: Program,
-    /// Whether the policy takes part at all. `false` takes it out of every path and keeps its history: the
-    /// break-glass switch. Default: true.
+    /// True if the policy decides requests. False switches the policy off, for example in an emergency, and keeps its revisions.
+    /// Default: true.
     #[serde(default = "enabled")]
     pub enabled: bool,
-    /// The program's settings: `input.parameters` for Rego, `params` for CEL, `settings` for wasm. At most
-    /// 256 KiB of JSON.
+    /// The settings of the program. Rego reads them as `input.parameters`, CEL as `params`, and a waPC module gets them as
+    /// `settings`. At most 256 KiB as JSON, nested at most 64 levels deep. Default: empty.
     #[serde(default)]
     #[schemars(schema_with = "any_object")]
     pub settings: Map<String, Value>,
-    /// The Kubernetes resources that the program may read. None by default.
+    /// The kinds of Kubernetes objects that the program may read: at most 32. A group sets this field on its members instead.
+    /// Default: no kinds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub context_aware_resources: Vec<ContextAwareResource>,
-    /// Patterns of the host capabilities that the program may use, such as `oci/v1/*`. None by default.
+    /// The host capabilities that the program may use, as names or patterns: `*`, `oci/*`, `oci/v1/*` or `oci/v1/verify`.
+    /// Default: no capabilities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_capabilities: Vec<String>,
-    /// How long one evaluation may take, in seconds: 1 to 30. Default: the policy server's.
+    /// The maximum time of one evaluation, in seconds: 1 to 30. Default: `evaluation.timeoutSeconds` of the PolicyServer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 30))]
     pub timeout_eval_seconds: Option<u32>,
-    /// Decide about requests to the Kubernetes API.
+    /// The requests to the Kubernetes API that the policy decides about, and how its verdicts are enforced. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
-    /// How many old revisions are kept for rollback. Default: 10.
+    /// The number of old revisions that are kept for rollback. Default: 10.
     #[serde(default = "revision_history_limit")]
     pub revision_history_limit: u32,
 }
 
-/// The spec of a ClusterPolicy: that of a Policy.
+/// The spec of a ClusterPolicy. Its fields are those of a Policy.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "proviso.dev",
@@ -74,7 +76,7 @@ pub struct PolicySpec {
     category = "proviso",
     shortname = "pvcp",
     status = "PolicyStatus",
-    doc = "A policy about the requests of the whole cluster.",
+    doc = "A policy that decides about requests in the whole cluster.",
     validation = Rule::new("self.metadata.name.size() <= 150").message("a policy's name has at most 150 characters"),
     printcolumn(name = "Server", type_ = "string", json_path = ".spec.policyServer"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".status.mode"),
@@ -86,39 +88,43 @@ pub struct PolicySpec {
 #[serde(transparent)]
 pub struct ClusterPolicySpec(pub PolicySpec);
 
-/// Where a policy stands.
+/// The status of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyStatus {
-    /// In one word; the conditions say why.
+    /// The state of the policy in one word; the conditions have the details. `Pending`: no generation answers requests yet.
+    /// `Updating`: an older generation answers, and the newest is being rolled out. `Active`: the newest generation
+    /// answers. `Failed`: the newest generation does not work, and an older one goes on answering if there is one.
+    /// `Disabled`: the policy is switched off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<PolicyPhase>,
-    /// The generation that answers requests; none before the first one does, or while the policy is disabled.
+    /// The generation that answers requests. Absent until a generation answers for the first time, and while the policy is
+    /// disabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_generation: Option<i64>,
-    /// `Scheduled`: a revision of the newest generation exists. `Initialized`: its program was fetched, compiled and
-    /// accepted its settings. `Ready`: every replica serves it. `Live`: requests are answered by it.
+    /// The conditions of the newest generation. `Scheduled`: its revision exists. `Initialized`: its program was fetched and
+    /// compiled, and accepted its settings. `Ready`: every Ready replica serves it. `Live`: it answers requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// How many replicas of the policy server serve the newest generation.
+    /// The number of replicas of the policy server that serve the newest generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<ReplicaCount>,
-    /// The mode of the live generation.
+    /// The enforcement mode of the live generation: `Protect` or `Monitor`. Absent while no generation is live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
 }
 
-/// Where a policy stands, in one word.
+/// The state of a policy in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum PolicyPhase {
-    /// No generation answers yet.
+    /// No generation answers requests yet.
     Pending,
-    /// A generation answers, and a newer one is on its way.
+    /// An older generation answers requests, and the newest is being rolled out.
     Updating,
-    /// The newest generation answers.
+    /// The newest generation answers requests.
     Active,
-    /// The newest generation does not work; the one before it, if there is one, goes on.
+    /// The newest generation does not work. An older generation goes on answering requests, if there is one.
     Failed,
     /// The policy is disabled.
     Disabled,
@@ -139,12 +145,14 @@ impl PolicyPhase {
     }
 }
 
-/// Replicas of a policy server.
+/// The number of replicas of a policy server that have loaded a revision.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct ReplicaCount {
+    /// The number of Ready replicas that have loaded the revision.
     pub ready: u32,
+    /// The number of Ready replicas.
     pub total: u32,
-    /// `ready/total`, for the column of `kubectl get`.
+    /// The text `ready/total`, for a column of `kubectl get`.
     pub summary: String,
 }
 

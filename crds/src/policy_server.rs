@@ -1,4 +1,4 @@
-//! `PolicyServer`: replicas that evaluate policies, and where they keep what they fetched.
+//! `PolicyServer`: the replicas that evaluate policies, and their configuration.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use serde_json::json;
 use crate::program::SecretRef;
 use crate::verification::Verification;
 
-/// What Kubernetes takes for a quantity.
+/// The regular expression of Kubernetes quantities.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
-/// The replicas of a policy server, and how they run.
+/// The spec of a PolicyServer: its replicas and their configuration.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
     group = "proviso.dev",
@@ -26,11 +26,13 @@ const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[n
     shortname = "pvs",
     status = "PolicyServerStatus",
     scale(spec_replicas_path = ".spec.replicas", status_replicas_path = ".status.replicas"),
-    doc = "Replicas that evaluate the policies that name this policy server. They run in the operator's namespace.",
-    // Pods carry the name of the StatefulSet's revision as a label: policy-server-<name>-<up to 10 digits>, 63 at most.
+    doc = "Replicas that evaluate the policies whose `policyServer` names this object. They run in the operator's namespace.",
+    // Pods have the name of their StatefulSet revision as a label value, `policy-server-<name>-<up to 10 digits>`. Label values
+    // have at most 63 characters.
     validation = Rule::new("self.metadata.name.size() <= 38 && !self.metadata.name.contains('.')")
         .message("a policy server's name has at most 38 characters, and no dot"),
-    // Another's headless Service is called so.
+    // The headless Service of a policy server `a` is `policy-server-a-replicas`. A policy server `a-replicas` would have a
+    // Service of the same name.
     validation = Rule::new("!self.metadata.name.endsWith('-replicas')")
         .message("a policy server's name does not end in -replicas"),
     printcolumn(name = "Replicas", type_ = "integer", json_path = ".spec.replicas"),
@@ -44,26 +46,28 @@ const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[n
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyServerSpec {
-    /// How many replicas evaluate. Every replica serves every policy. Default: 1.
+    /// The number of replicas. Every replica serves every policy of the policy server. Default: 1.
     #[serde(default = "replicas")]
     #[schemars(range(min = 0))]
     pub replicas: i32,
-    /// The container image. Default: the one that the operator was told with --policy-server-image.
+    /// The container image of the replicas. Default: the operator's `--policy-server-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub image: Option<String>,
-    /// When the image is pulled. Default: Kubernetes' own, IfNotPresent unless the tag is `latest`.
+    /// The pull policy of the image. Default: the default of Kubernetes, which is Always for the tag `latest` and else
+    /// IfNotPresent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
-    /// Secrets of type kubernetes.io/dockerconfigjson in the operator's namespace, for the registries of the image and of
-    /// the policies' modules. A change of their content needs no restart.
+    /// Secrets of type kubernetes.io/dockerconfigjson in the operator's namespace, with credentials for the registries of the
+    /// image and of the policies' modules: at most 100. A change of their content needs no restart. Default: no Secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub image_pull_secrets: Vec<SecretRef>,
-    /// What each replica may use. Default: no requests, no limits.
+    /// The resource requests and limits of each replica. Default: no requests and no limits.
     #[serde(default, skip_serializing_if = "is_default")]
     pub resources: Resources,
-    /// Environment variables of the policy server, such as HTTPS_PROXY.
+    /// Environment variables of the policy server, such as HTTPS_PROXY: at most 100. The operator sets POD_NAME and POD_UID
+    /// itself. Default: no variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[x_kube(
@@ -71,57 +75,60 @@ pub struct PolicyServerSpec {
             .message("POD_NAME and POD_UID are set by the operator")
     )]
     pub env: Vec<EnvVar>,
-    /// Where fetched and compiled modules are kept: exactly one of `persistentVolumeClaim`, `existingClaim` and `emptyDir`.
-    /// Default: an emptyDir, so each replica fetches and compiles for itself.
-    // Without a default in the schema: it would stay beside what is applied later.
+    /// The volume for fetched and compiled modules: exactly one of `persistentVolumeClaim`, `existingClaim` and `emptyDir`.
+    /// Default: an emptyDir, with which each replica fetches and compiles modules for itself.
+    // The schema has no default for this field: a defaulted `emptyDir` would stay when a user applies another volume later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<Cache>,
-    /// How modules are fetched from registries and web servers that are not trusted as they are.
+    /// Certificates, plain HTTP and mirrors for the registries and web servers that modules are fetched from.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sources: Sources,
-    /// Which signatures modules need; what is not signed so is not used. A change counts for what is prepared after it.
-    /// Default: none.
+    /// The signatures that modules need. The policy server refuses a module without them. A change applies to the revisions
+    /// that are prepared after it. Default: modules need no signatures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
-    /// Limits of one evaluation, and of all.
+    /// Limits on the evaluation of policies.
     #[serde(default, skip_serializing_if = "is_default")]
     pub evaluation: Evaluation,
-    /// Previews of experiments.
+    /// Limits on the previews of experiments.
     #[serde(default, skip_serializing_if = "is_default")]
     pub preview: Preview,
-    /// Where replicas may and should run, as in a pod.
+    /// The scheduling constraints of the replicas, as in a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
-    /// Taints that keep no replica away, as in a pod.
+    /// The taints of nodes that the replicas tolerate, as in a pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
-    /// How replicas spread over nodes or zones, as in a pod. Without a labelSelector, a constraint is about the replicas of
+    /// The spreading of replicas over nodes or zones, as in a pod. A constraint without a labelSelector selects the replicas of
     /// this policy server.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
-    /// Labels of the nodes that replicas may run on.
+    /// The labels of the nodes that replicas may run on. Default: all nodes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// The PriorityClass of the replicas.
+    /// The name of the PriorityClass of the replicas. Default: the default of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
-    /// A ServiceAccount of the operator's namespace to run as; it is granted what a policy server needs. Default: one that
-    /// the operator makes.
+    /// The name of the ServiceAccount of the replicas, in the operator's namespace. The operator grants it the permissions
+    /// that a policy server needs. Default: a ServiceAccount that the operator creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub service_account_name: Option<String>,
-    /// How many replicas, or which percentage, a drain of nodes must leave. Default: see maxUnavailable.
+    /// The number or percentage of replicas that a node drain must leave running, such as `2` or `50%`. Exclusive with
+    /// `maxUnavailable`. Default: see `maxUnavailable`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_available: Option<IntOrString>,
-    /// How many replicas, or which percentage, a drain of nodes may take at a time. Default: 1, unless minAvailable is given.
+    /// The number or percentage of replicas that a node drain may evict at the same time, such as `1` or `50%`. Exclusive with
+    /// `minAvailable`. Default: 1, unless `minAvailable` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrString>,
-    /// What is logged. Decisions that allow are at `debug`. Default: info.
+    /// The log level: `error`, `warn`, `info`, `debug` or `trace`. Decisions that allow a request are logged at `debug`.
+    /// Default: info.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<LogLevel>,
 }
 
-/// When an image is pulled.
+/// The pull policy of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum ImagePullPolicy {
     Always,
@@ -129,20 +136,20 @@ pub enum ImagePullPolicy {
     Never,
 }
 
-/// What a container may use.
+/// The resource requests and limits of a container.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub struct Resources {
-    /// What a node must have free for a replica, such as `cpu: 500m` and `memory: 256Mi`.
+    /// The resources that a node must have free for a replica, such as `cpu: 500m` and `memory: 256Mi`. Default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "quantities")]
     pub requests: BTreeMap<String, IntOrString>,
-    /// What a replica may use at most.
+    /// The maximum resources of a replica, such as `memory: 1Gi`. Default: no limits.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "quantities")]
     pub limits: BTreeMap<String, IntOrString>,
 }
 
-/// Where fetched and compiled modules are kept.
+/// The volume for fetched and compiled modules.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -150,19 +157,21 @@ pub struct Resources {
         .message("needs exactly one of `persistentVolumeClaim`, `existingClaim` and `emptyDir`")
 )]
 pub struct Cache {
-    /// A claim of a volume that all replicas share (ReadWriteMany), made by the operator and deleted with the policy server.
+    /// A ReadWriteMany volume that all replicas share. The operator creates its PersistentVolumeClaim, and deletes the
+    /// claim with the policy server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim: Option<CacheClaim>,
-    /// The name of a claim in the operator's namespace, of a volume that all replicas can write to.
+    /// The name of an existing PersistentVolumeClaim in the operator's namespace. All replicas must be able to write to its
+    /// volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub existing_claim: Option<String>,
-    /// A folder of each replica's own, gone with its pod.
+    /// An emptyDir volume of each replica, which is deleted with the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_dir: Option<EmptyDir>,
 }
 
-/// A claim of a volume.
+/// A PersistentVolumeClaim for the module cache.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -170,10 +179,11 @@ pub struct Cache {
         .message("a claim keeps its storage class: change to `emptyDir: {}` first, or to an `existingClaim`")
 )]
 pub struct CacheClaim {
-    /// A StorageClass whose volumes can be mounted by many nodes. Default: the cluster's default class.
+    /// The name of a StorageClass whose volumes many nodes can mount. Immutable. Default: the cluster's default StorageClass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
-    /// How large the volume is, such as `10Gi`. It can grow, if the storage class allows that.
+    /// The size of the volume as a quantity, such as `10Gi`. The size can be increased if the StorageClass allows it, and never
+    /// reduced.
     #[schemars(schema_with = "quantity")]
     #[x_kube(
         validation = Rule::new("type(self) != string || type(oldSelf) != string || quantity(self).compareTo(quantity(oldSelf)) >= 0")
@@ -182,61 +192,64 @@ pub struct CacheClaim {
     pub size: IntOrString,
 }
 
-/// A folder of a pod's own.
+/// An emptyDir volume for the module cache.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EmptyDir {
-    /// A replica whose folder grows beyond this is evicted. Default: no limit.
+    /// The maximum size of the volume as a quantity, such as `1Gi`. Kubernetes evicts a replica that exceeds it. Default: no
+    /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "quantity")]
     pub size_limit: Option<IntOrString>,
 }
 
-/// Registries and web servers that are not trusted as they are. A change needs no restart.
+/// The settings of registries and web servers that modules are fetched from. A change needs no restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct Sources {
-    /// `host` or `host:port`, for which plain HTTP and any certificate will do.
+    /// The servers, as `host` or `host:port`, that may use any certificate, or plain HTTP: at most 1000. Default: no servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000), inner(regex(pattern = r"^[^/\s]+$")), extend("x-kubernetes-list-type" = "set"))]
     pub insecure: Vec<String>,
-    /// Certificate authorities in PEM, by `host` or `host:port`, that vouch for it beside those that everybody trusts.
+    /// Additional certificate authorities in PEM that are trusted for a server, by the `host` or `host:port` of the server.
+    /// Default: only the authorities that the system trusts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub authorities: BTreeMap<String, Vec<String>>,
-    /// Where the artifacts of a registry are looked for instead, by `host` or `host:port`: places, `host:port` or `host/path`,
-    /// in the order in which they are tried. The registry itself is asked only if it is among them.
+    /// The mirrors of a registry, by the `host` or `host:port` of the registry. Each mirror is `host:port` or `host/path`,
+    /// and mirrors are tried in order. The registry itself is used only if the list includes it. Default: no mirrors.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mirrors: BTreeMap<String, Vec<String>>,
 }
 
-/// Limits of evaluations.
+/// Limits on the evaluation of policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Evaluation {
-    /// How long one evaluation may take, in seconds; a policy's timeoutEvalSeconds overrides it. Default: 2.
+    /// The maximum time of one evaluation, in seconds: 1 to 30. The `timeoutEvalSeconds` of a policy overrides it. Default: 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 30))]
     pub timeout_seconds: Option<u32>,
-    /// Memory that one wasm evaluation may take, in MiB. Default: 128.
+    /// The maximum memory of one wasm evaluation, in MiB: 1 to 4096. Default: 128.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "memoryLimitMiB")]
     #[schemars(range(min = 1, max = 4096))]
     pub memory_limit_mib: Option<u32>,
-    /// Wasm evaluations at the same time in one replica; more wait. Default: 64.
+    /// The maximum number of concurrent wasm evaluations in one replica: 2 to 1000. Further evaluations wait. Default: 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 1000))]
     pub concurrency: Option<u32>,
 }
 
-/// Previews of experiments.
+/// Limits on the previews of experiments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Preview {
-    /// Requests that wait to be previewed in one replica; more are dropped from the preview and counted. Default: 1024.
+    /// The maximum number of requests that wait for a preview in one replica: 1 to 1000000. Further requests are not
+    /// previewed, but counted as dropped. Default: 1024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub queue_capacity: Option<u32>,
 }
 
-/// What is logged.
+/// The log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
@@ -247,25 +260,26 @@ pub enum LogLevel {
     Trace,
 }
 
-/// How a policy server is.
+/// The status of a policy server.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyServerStatus {
-    /// The generation that the rest is about.
+    /// The `metadata.generation` that the rest of the status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How many replicas there are.
+    /// The number of replicas that exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// How many of them are Ready.
+    /// The number of replicas that are Ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
-    /// The replica that prepares new versions of policies for all; none while nobody does.
+    /// The name of the leader, the replica that prepares new revisions for all replicas. Absent while there is no leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// `Ready`: all replicas are, and run what the spec says. `LeaderElected`: a replica prepares new versions of policies;
-    /// without one, those that are live go on. `CertificateValid`: API servers trust the certificate of the replicas.
-    /// `Terminating`: the policy server is deleted; what that waits for.
+    /// The conditions of the policy server. `Ready`: all replicas are Ready and run the current spec. `LeaderElected`: a
+    /// replica is the leader; without a leader, live generations go on answering and new revisions wait.
+    /// `CertificateValid`: API servers trust the certificate of the replicas. `Terminating`: the policy server is being
+    /// deleted; the message names the objects that the deletion waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -1,4 +1,4 @@
-//! What decides: `spec.program`.
+//! `spec.program`: the program that evaluates requests.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Exactly one of the kinds of program.
+/// The program of a policy: exactly one of `wasm`, `rego`, `cel` and `group`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", try_from = "ProgramFields")]
 pub enum Program {
     /// A WebAssembly module, such as a Kubewarden policy.
     Wasm(Wasm),
-    /// Rego source.
+    /// Rego source code.
     Rego(Rego),
-    /// Common Expression Language, as in a ValidatingAdmissionPolicy.
+    /// CEL (Common Expression Language) expressions, as in a ValidatingAdmissionPolicy.
     Cel(Cel),
-    /// Several programs and a boolean expression over their answers.
+    /// Several programs and a boolean expression over their results.
     Group(Group),
 }
 
-/// A [`Program`] as its fields: formats such as YAML do not read an enum from a mapping by themselves.
+/// The fields of a [`Program`]. serde_yaml does not read an enum from a mapping, so `Program` is read by way of this struct.
 #[derive(Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("[has(self.wasm), has(self.rego), has(self.cel), has(self.group)].exists_one(it, it)")
@@ -30,11 +30,11 @@ pub enum Program {
 struct ProgramFields {
     /// A WebAssembly module, such as a Kubewarden policy.
     wasm: Option<Wasm>,
-    /// Rego source.
+    /// Rego source code.
     rego: Option<Rego>,
-    /// Common Expression Language, as in a ValidatingAdmissionPolicy.
+    /// CEL (Common Expression Language) expressions, as in a ValidatingAdmissionPolicy.
     cel: Option<Cel>,
-    /// Several programs and a boolean expression over their answers.
+    /// Several programs and a boolean expression over their results.
     group: Option<Group>,
 }
 
@@ -52,25 +52,28 @@ impl TryFrom<ProgramFields> for Program {
     }
 }
 
-/// A WebAssembly module.
+/// A WebAssembly module that evaluates requests.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Wasm {
-    /// Where the module comes from: `registry://host/repository:tag`, `https://…` or, for a policy server without
-    /// a cluster, `file:///absolute/path` or `file://./path/from/the/manifest`.
+    /// The source of the module: `registry://host/repository:tag`, `registry://host/repository@sha256:…` or `https://…`. A
+    /// policy server without a cluster also reads `file:///absolute/path` and `file://./path/from/the/manifest`.
     #[x_kube(
         validation = Rule::new("self.startsWith('registry://') || self.startsWith('https://')")
-            .message("starts with registry:// or https:// (file:// is for a policy server without a cluster)")
+            .message("must start with registry:// or https:// (file:// works only for a policy server without a cluster)")
     )]
     pub module: String,
-    /// The module must have this digest: `sha256:` and 64 hexadecimal digits.
+    /// The required digest of the module's bytes: `sha256:` and 64 hexadecimal digits in lower case. A module with another
+    /// digest is refused. Default: any digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^sha256:[0-9a-f]{64}$"))]
     pub digest: Option<String>,
-    /// Secrets with credentials for the registry, in the policy server's namespace.
+    /// The Secrets whose credentials are used for the registry; the `imagePullSecrets` of the PolicyServer must include them.
+    /// Default: all `imagePullSecrets` of the PolicyServer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_pull_secrets: Vec<SecretRef>,
-    /// The calling convention of a module that does not say it itself.
+    /// The calling convention of the module: `wapc`, `opa`, `gatekeeper` or `wasi`. Default: the calling convention that the
+    /// module's metadata or exports determine. Compiled Rego without metadata needs this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<WasmMode>,
 }
@@ -79,73 +82,78 @@ pub struct Wasm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WasmMode {
-    /// waPC: what Kubewarden's SDKs build.
+    /// waPC, as the Kubewarden SDKs build modules.
     Wapc,
-    /// Rego compiled by `opa build -t wasm`, as OPA's admission policies are written.
+    /// Rego compiled by `opa build -t wasm`, in the style of OPA's admission policies.
     Opa,
-    /// Rego compiled by `opa build -t wasm`, as Gatekeeper's policies are written.
+    /// Rego compiled by `opa build -t wasm`, in the style of Gatekeeper's policies.
     Gatekeeper,
-    /// A command that reads the request from standard input.
+    /// A WASI command that reads the request from standard input.
     Wasi,
 }
 
-/// A Secret by name.
+/// A reference to a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct SecretRef {
+    /// The name of the Secret.
     pub name: String,
 }
 
-/// Rego.
+/// Rego source code that evaluates requests.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("!has(self.entrypoint) || self.dialect == 'Admission'")
-        .message("`entrypoint` is for the dialect Admission: Gatekeeper's is always `violation`"),
+        .message("`entrypoint` is for the dialect Admission: the entrypoint of Gatekeeper is always `violation`"),
     validation = Rule::new("!has(self.libs) || self.dialect == 'Gatekeeper'")
         .message("`libs` is for the dialect Gatekeeper")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Rego {
-    /// One module, at most 256 KiB.
+    /// The source code of the module, at most 256 KiB.
     #[schemars(length(max = 262_144))]
     pub source: String,
-    /// Modules of packages below `lib` that the module imports, each at most 256 KiB; for the dialect `Gatekeeper`, as in
-    /// its ConstraintTemplates.
+    /// The source code of libraries that the module imports, as in a ConstraintTemplate: at most 32 modules of packages below
+    /// `lib`, each at most 256 KiB. Only for the dialect `Gatekeeper`. Default: no libraries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub libs: Vec<String>,
-    /// What the module is given and what its answer looks like.
+    /// The form of the module's input and result. `Gatekeeper`: `violation[{"msg": …}]` over `input.review` and
+    /// `input.parameters`. `Admission`: `deny` and `warn` sets, or a whole AdmissionReview, over `input.request` and
+    /// `input.parameters`.
     pub dialect: RegoDialect,
-    /// The rule that answers, such as `data.kubernetes.admission.main`; for the dialect `Admission`. Default: the
-    /// rules `deny` and `warn` of the module's package.
+    /// The rule that returns the result, such as `data.kubernetes.admission.main`. Only for the dialect `Admission`.
+    /// Default: the rules `deny` and `warn` of the module's package.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<String>,
 }
 
-/// What a Rego module is given and what its answer looks like.
+/// The form of the input and the result of a Rego module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum RegoDialect {
     /// `violation[{"msg": …}]` over `input.review` and `input.parameters`.
     Gatekeeper,
-    /// `deny` and `warn` sets over `input.request` and `input.parameters`, or a whole AdmissionReview.
+    /// `deny` and `warn` sets, or a whole AdmissionReview, over `input.request` and `input.parameters`.
     Admission,
 }
 
 /// CEL expressions over `object`, `oldObject`, `request`, `params` (the settings), `namespaceObject`, `authorizer` and
-/// `variables`, with the libraries that Kubernetes has.
+/// `variables`, with the CEL libraries of Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Cel {
-    /// Values that the expressions share. Each is made when it is first read, and may read those before it.
+    /// Named values that the expressions share. A variable is evaluated when an expression first reads it, and may read the
+    /// variables before it in the list. Default: no variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<CelVariable>,
-    /// All must hold. An empty list allows everything: the no-op policy that a preview of a new policy, or of
-    /// a deletion, starts with (AIP-236).
+    /// The expressions that must all be true for a request to be allowed. An empty list allows every request: the no-op
+    /// policy with which a preview of a new policy, or of a deletion, starts (AIP-236). Default: empty.
     #[serde(default)]
     pub validations: Vec<CelValidation>,
-    /// What is added to the API server's audit log. At most 20.
+    /// The annotations that are added to the API server's audit log: at most 20. Default: no annotations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub audit_annotations: Vec<CelAuditAnnotation>,
-    /// How the object is changed, in this order. The validations see the changed object. Needs `admission.mutating`.
+    /// The changes to the object, in the order in which they are applied. The validations see the changed object. Requires
+    /// `admission.mutating: true`. Default: no changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mutations: Vec<CelMutation>,
 }
@@ -153,35 +161,39 @@ pub struct Cel {
 /// A named value.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct CelVariable {
-    /// Read as `variables.<name>`: letters, digits and `_`.
+    /// The name of the variable: letters, digits and `_`. Expressions read the variable as `variables.<name>`.
     pub name: String,
+    /// The CEL expression of the value.
     pub expression: String,
 }
 
-/// An expression that must be true.
+/// A condition that a request must meet.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CelValidation {
+    /// The CEL expression that must be true for the request to be allowed.
     pub expression: String,
-    /// What the user is told on a denial. Default: `failed expression: …`.
+    /// The message of a denial. Default: `failed expression: …`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// An expression that makes the message. `message` stands in where it fails, or makes an empty text, one of several
-    /// lines, or one of more than 5 KiB.
+    /// A CEL expression that returns the message of a denial. `message` is used instead if the expression fails, or if its
+    /// result is empty, has several lines, or is longer than 5 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_expression: Option<String>,
-    /// `Unauthorized`, `Forbidden`, `Invalid` or `RequestEntityTooLarge`. Default: `Invalid`.
+    /// The reason of a denial: `Unauthorized`, `Forbidden`, `Invalid` or `RequestEntityTooLarge`. Default: `Invalid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// An entry of the audit log.
+/// An annotation in the API server's audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CelAuditAnnotation {
-    /// At most 63 letters, digits, `-`, `_` and `.`. The API server puts the webhook's name before it.
+    /// The key of the annotation: at most 63 letters, digits, `-`, `_` and `.`. The API server prefixes it with the name of the
+    /// webhook.
     pub key: String,
-    /// A text, or null for no entry. What is longer than 10 KiB is cut.
+    /// A CEL expression that returns the value of the annotation, or null to add no annotation. A value that is longer than
+    /// 10 KiB is truncated.
     pub value_expression: String,
 }
 
@@ -189,31 +201,34 @@ pub struct CelAuditAnnotation {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CelMutation {
+    /// The form of the change: `ApplyConfiguration` or `JSONPatch`.
     pub patch_type: CelMutationType,
-    /// An `Object{…}` for `ApplyConfiguration`, a list of `JSONPatch{…}` for `JSONPatch`.
+    /// A CEL expression that returns the change: an `Object{…}` for `ApplyConfiguration`, a list of `JSONPatch{…}` for
+    /// `JSONPatch`.
     pub expression: String,
 }
 
-/// What a mutation's expression makes.
+/// The form of the change that the expression of a mutation returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum CelMutationType {
-    /// A partial object, merged in: maps field by field, lists of Kubernetes' own kinds by their keys. Atomic lists, and
-    /// those of other kinds, are for `JSONPatch`.
+    /// A partial object that is merged into the object. Maps merge by field, and lists of Kubernetes' own kinds merge by
+    /// their keys. Atomic lists and the lists of custom resources need `JSONPatch`.
     ApplyConfiguration,
     /// A list of JSON Patch operations.
     #[serde(rename = "JSONPatch")]
     JsonPatch,
 }
 
-/// Several programs and an expression over their answers.
+/// Several programs and a boolean expression over their results.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Group {
-    /// The members by the names that the expression calls them by.
+    /// The programs, by the names that the expression uses: 1 to 32.
     pub members: BTreeMap<String, GroupMember>,
-    /// A boolean expression such as `signed() || (internal() && !latest())`.
+    /// A boolean expression over the members, such as `signed() || (internal() && !latest())`. A request is allowed if it
+    /// is true.
     pub expression: String,
-    /// What the user is told on a denial; the members' own messages become its causes.
+    /// The message of a denial. The messages of the members become causes of the denial.
     pub message: String,
 }
 
@@ -221,14 +236,14 @@ pub struct Group {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupMember {
-    /// `wasm`, `rego` or `cel`; a group in a group is refused.
+    /// The program of the member: exactly one of `wasm`, `rego` and `cel`. A group cannot be a member of a group.
     #[schemars(schema_with = "any_object")]
     pub program: Box<Program>,
-    /// The member's own settings.
+    /// The settings of the member's program. At most 256 KiB as JSON. Default: empty.
     #[serde(default)]
     #[schemars(schema_with = "any_object")]
     pub settings: Map<String, Value>,
-    /// The Kubernetes resources that this member may read. None by default.
+    /// The kinds of Kubernetes objects that this member may read: at most 32. Default: no kinds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub context_aware_resources: Vec<ContextAwareResource>,
 }
@@ -237,8 +252,9 @@ pub struct GroupMember {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextAwareResource {
-    /// Group and version, such as `apps/v1`.
+    /// The API group and version of the kind, such as `apps/v1`, or `v1` for the core group.
     pub api_version: String,
+    /// The kind, such as `Deployment`.
     pub kind: String,
 }
 

@@ -1,4 +1,4 @@
-//! What came of previewing an experiment, counted by one replica and summed over all.
+//! Counting of the previewed requests of an experiment by one replica, and the sum over all replicas.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use proviso_core::Divergence;
 
 use crate::{DivergenceCounts, DivergenceSample, PreviewReport};
 
-/// The most groups of samples.
+/// The maximum number of sample groups in one report.
 pub const MAX_SAMPLES: usize = 20;
-/// The longest text of a sample, in characters.
+/// The maximum length of the message of a sample, in characters.
 pub const MAX_MESSAGE: usize = 256;
 
 impl DivergenceCounts {
-    /// Nothing counted yet.
+    /// Returns counts of zero that start at `since`.
     #[must_use]
     pub fn new(since: Time) -> Self {
         Self {
@@ -29,13 +29,13 @@ impl DivergenceCounts {
         }
     }
 
-    /// Whether nothing was counted yet.
+    /// Returns true if no request was counted yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.evaluated == 0 && self.dropped == 0
     }
 
-    /// How many are of this kind.
+    /// Returns the number of requests with this divergence.
     #[must_use]
     pub fn of(&self, divergence: Divergence) -> u64 {
         match divergence {
@@ -68,11 +68,12 @@ impl DivergenceCounts {
 }
 
 impl DivergenceSample {
-    fn group(&self) -> (Divergence, &str, &str, &str) {
+    /// Returns the values that all requests of this group share.
+    fn group_key(&self) -> (Divergence, &str, &str, &str) {
         (self.divergence, &self.kind, &self.namespace, &self.user)
     }
 
-    /// Takes another one of the same group in.
+    /// Adds the requests of another sample of the same group.
     fn merge(&mut self, other: Self) {
         self.count = self.count.saturating_add(other.count);
         self.first_seen = self.first_seen.clone().min(other.first_seen);
@@ -83,16 +84,16 @@ impl DivergenceSample {
 }
 
 impl PreviewReport {
-    /// Nothing counted yet.
+    /// Returns an empty report that starts at `since`.
     #[must_use]
     pub fn new(since: Time) -> Self {
         Self { counts: DivergenceCounts::new(since), samples: Vec::new() }
     }
 
-    /// Adds a sample to its group. Where there are too many groups, the smallest makes room, of these the one that was seen
-    /// last the longest ago.
+    /// Adds a sample to its group. If the report is full, a new group replaces the group with the fewest requests; among
+    /// several, the one whose last request is the oldest.
     pub fn sample(&mut self, sample: DivergenceSample) {
-        if let Some(found) = self.samples.iter_mut().find(|it| it.group() == sample.group()) {
+        if let Some(found) = self.samples.iter_mut().find(|it| it.group_key() == sample.group_key()) {
             return found.merge(sample);
         }
         if self.samples.len() >= MAX_SAMPLES {
@@ -104,7 +105,8 @@ impl PreviewReport {
         self.samples.push(sample);
     }
 
-    /// The sum of several that began at `since`, the largest groups first.
+    /// Returns the sum of reports that started at `since`. The groups with the most requests come first, and at most
+    /// [`MAX_SAMPLES`] groups are kept.
     #[must_use]
     pub fn sum<'a>(reports: impl IntoIterator<Item = &'a Self>, since: &Time) -> Self {
         let mut sum = DivergenceCounts::new(since.clone());
@@ -115,14 +117,14 @@ impl PreviewReport {
             }
             sum.dropped = sum.dropped.saturating_add(report.counts.dropped);
             for sample in &report.samples {
-                match groups.get_mut(&sample.group()) {
+                match groups.get_mut(&sample.group_key()) {
                     Some(found) => found.merge(sample.clone()),
-                    None => drop(groups.insert(sample.group(), sample.clone())),
+                    None => drop(groups.insert(sample.group_key(), sample.clone())),
                 }
             }
         }
         let mut samples: Vec<_> = groups.into_values().collect();
-        // Stable: groups of the same size stand in the order of their names.
+        // The sort is stable, so groups of the same size stay ordered by their keys.
         samples.sort_by_key(|sample| std::cmp::Reverse(sample.count));
         samples.truncate(MAX_SAMPLES);
         Self { counts: sum, samples }
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_is_one_group_that_names_the_last_one() {
+    fn similar_requests_form_one_group_that_names_the_last_object() {
         let mut report = PreviewReport::new(at(0));
         for seconds in [5, 9, 7] {
             report.sample(sample("ann", seconds));
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_groups_keeps_the_large_ones_and_the_newest() {
+    fn a_full_report_keeps_the_largest_groups_and_the_newest() {
         let mut report = PreviewReport::new(at(0));
         for _ in 0..3 {
             report.sample(sample("often", 0));
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_summed_group_by_group() {
+    fn the_sum_of_reports_merges_groups_and_adds_counts() {
         let (mut first, mut second) = (PreviewReport::new(at(3)), PreviewReport::new(at(2)));
         for divergence in Divergence::ALL {
             first.counts.count(divergence);

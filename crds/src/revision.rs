@@ -1,5 +1,5 @@
-//! `PolicyRevision`: one generation of a policy, frozen. The operator makes them and the policy servers serve them; the
-//! one that is live and the ones that can be rolled back to are all here.
+//! `PolicyRevision`: an immutable copy of one generation of a policy. The operator creates the revisions, and the policy
+//! servers serve them. They include the live generation, and the generations to which a policy can be rolled back.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::{DivergenceCounts, DivergenceSample};
 use crate::policy::PolicySpec;
 
-/// One generation of a policy. Nothing but `enabled` can be changed.
+/// The spec of a PolicyRevision: one generation of a policy. Only `enabled` can be changed.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
     group = "proviso.dev",
@@ -20,7 +20,7 @@ use crate::policy::PolicySpec;
     category = "proviso",
     shortname = "pvr",
     status = "PolicyRevisionStatus",
-    doc = "One generation of a policy, as it was. Made by the operator, in its own namespace.",
+    doc = "An immutable copy of one generation of a policy. The operator creates PolicyRevisions, in its own namespace.",
     printcolumn(name = "Policy", type_ = "string", json_path = ".spec.policyRef.name"),
     printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.policyRef.namespace"),
     printcolumn(name = "Generation", type_ = "integer", json_path = ".spec.policyRef.generation"),
@@ -36,61 +36,67 @@ use crate::policy::PolicySpec;
 )]
 #[x_kube(
     validation = Rule::new("self.policyRef == oldSelf.policyRef && self.role == oldSelf.role && has(self.experimentRef) == has(oldSelf.experimentRef) && (!has(self.experimentRef) || self.experimentRef == oldSelf.experimentRef) && self.policyServer == oldSelf.policyServer && self.data == oldSelf.data")
-        .message("a revision is what was: only `enabled` can be changed")
+        .message("a revision is immutable: only `enabled` can be changed")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyRevisionSpec {
-    /// The PolicyServer that serves it.
+    /// The name of the PolicyServer that serves the revision.
     pub policy_server: String,
-    /// What it is a revision of.
+    /// The policy and its generation.
     pub policy_ref: RevisedPolicy,
-    /// Whether it is made to answer, or to be previewed. Default: Live.
+    /// The role of the revision. `Live`: a generation of the policy, which answers requests once every replica serves it.
+    /// `Candidate`: an experiment, which is previewed and decides no requests. Default: Live.
     #[serde(default)]
     pub role: RevisionRole,
-    /// Of a Candidate, the experiment that it is; of a Live revision, the one that was committed to it, if any.
+    /// For a Candidate, the experiment that is previewed. For a Live revision, the experiment whose commit created this
+    /// generation; absent if no commit did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experiment_ref: Option<RevisedExperiment>,
-    /// Whether the policy server loads it.
+    /// True if the policy server loads the revision.
     pub enabled: bool,
-    /// The spec of the policy at that generation, or the one that the experiment would make of it.
+    /// The spec of the policy in this generation; for a Candidate, the alternative spec of the experiment.
     pub data: PolicySpec,
 }
 
-/// One generation of one policy.
+/// A reference to one generation of one policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct RevisedPolicy {
+    /// The kind of the policy: `Policy` or `ClusterPolicy`.
     pub kind: PolicyKind,
-    /// Of a Policy.
+    /// The namespace of a Policy. Absent for a ClusterPolicy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
+    /// The name of the policy.
     pub name: String,
-    /// Tells a policy from one of the same name that was deleted.
+    /// The uid of the policy. It differs from the uid of a deleted policy of the same name.
     pub uid: String,
-    /// Its `metadata.generation`; for a Candidate, the one that it was when the candidate was made.
+    /// The `metadata.generation` of the policy. For a Candidate: the generation at the time when the operator created the
+    /// candidate.
     pub generation: i64,
 }
 
-/// What a revision is for.
+/// The role of a revision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub enum RevisionRole {
     /// A generation of a policy, which answers requests once every replica serves it.
     #[default]
     Live,
-    /// An experiment, which is asked beside the live revision and decides nothing.
+    /// An experiment, which is evaluated in addition to the live revision and decides no requests.
     Candidate,
 }
 
-/// One generation of one experiment, in the namespace of its policy.
+/// A reference to one generation of one experiment, in the namespace of its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct RevisedExperiment {
+    /// The name of the experiment.
     pub name: String,
-    /// Tells an experiment from one of the same name that was deleted.
+    /// The uid of the experiment. It differs from the uid of a deleted experiment of the same name.
     pub uid: String,
-    /// Its `metadata.generation`.
+    /// The `metadata.generation` of the experiment.
     pub generation: i64,
 }
 
-/// The scope of a policy.
+/// The kind of a policy, which determines its scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub enum PolicyKind {
     Policy,
@@ -107,61 +113,63 @@ impl PolicyKind {
     }
 }
 
-/// How far a revision is.
+/// The status of a revision.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyRevisionStatus {
-    /// `Initialized`, by the leader of the policy server: the program was fetched, compiled and accepted its settings.
-    /// `Ready`, by the operator: every replica serves the revision.
+    /// The conditions of the revision. `Initialized`, set by the leader of the policy server: the program was fetched and
+    /// compiled, and accepted its settings. `Ready`, set by the operator: every Ready replica serves the revision. `Live`,
+    /// set by the operator: the revision decides requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// What the leader prepared, where the program has modules.
+    /// The WebAssembly modules that the leader fetched. Absent if the program has no modules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["module"]))]
     pub modules: Vec<ModuleStatus>,
-    /// What each replica says about itself.
+    /// The state of each replica of the policy server, as the replica reports it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub replicas: Vec<ReplicaStatus>,
 }
 
-/// A module that was fetched.
+/// A WebAssembly module that the leader fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct ModuleStatus {
-    /// The reference in the spec.
+    /// The module reference in the spec.
     pub module: String,
-    /// What it was when it was fetched: replicas load exactly this, also when the tag has moved since.
+    /// The digest of the module that the leader fetched. Every replica loads exactly this module, even if the tag has moved
+    /// since.
     pub digest: String,
 }
 
-/// One replica of the policy server.
+/// The state of one replica of the policy server.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplicaStatus {
     /// The name of the pod.
     pub name: String,
-    /// Tells the pod from its predecessor of the same name.
+    /// The uid of the pod. It differs from the uid of an earlier pod of the same name.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
     /// The version of the policy server.
     pub server_version: String,
-    /// Whether it serves the revision.
+    /// `True` if the replica serves the revision, `False` if it cannot, `Unknown` while it is loading the revision.
     pub ready: ConditionStatus,
-    /// One word in CamelCase.
+    /// The reason for `ready`: one word in CamelCase, for programs.
     pub reason: String,
-    /// For people.
+    /// The details of `reason`, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// When `ready` last changed.
+    /// The time of the last change of `ready`.
     pub last_transition_time: Time,
-    /// Of a Candidate: what came of it on this replica.
+    /// The preview results of this replica. Only for a Candidate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<PreviewReport>,
 }
 
 impl ReplicaStatus {
-    /// The result of loading the revision; none while the replica has not tried.
+    /// Returns the result of loading the revision. `None` means that the replica has not loaded it yet.
     #[must_use]
     pub fn outcome(&self) -> Option<Result<(), Failure>> {
         match self.ready {
@@ -174,11 +182,12 @@ impl ReplicaStatus {
     }
 }
 
-/// How the verdicts of a Candidate differ from the live ones, since it was made.
+/// The differences between the verdicts of a Candidate and the live verdicts, since the candidate was created.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct PreviewReport {
+    /// The numbers of requests by the difference between the verdicts.
     pub counts: DivergenceCounts,
-    /// At most 20.
+    /// Samples of the requests on which the verdicts differ: at most 20 groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<DivergenceSample>,
 }

@@ -1,4 +1,4 @@
-//! What a schema cannot say about a spec. Pure: nothing is compiled or fetched here.
+//! Validation of specs beyond their schema. It is pure: it compiles and fetches nothing.
 
 use std::fmt;
 
@@ -8,23 +8,24 @@ use serde_json::{Map, Value};
 
 use crate::{Admission, ExperimentSpec, Group, PolicySpec, Program, Rego, Wasm};
 
-/// The largest `settings`, in bytes of JSON.
+/// The maximum size of `settings`, in bytes of JSON.
 pub const MAX_SETTINGS: usize = 256 * 1024;
-/// The deepest `settings`, in levels of lists and objects.
+/// The maximum depth of `settings`, in levels of lists and objects; `settings` itself is the first level.
 pub const MAX_SETTINGS_NESTING: usize = 64;
-/// The most members of a group.
+/// The maximum number of members in a group.
 pub const MAX_MEMBERS: usize = 32;
 
-/// A field whose value is refused, and what to do about it.
+/// An error in the value of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// Such as `spec.admission.rules[0].operations`.
+    /// The path of the field, such as `spec.admission.rules[0].operations`.
     pub field: String,
+    /// The cause and the remedy, worded to follow the path of the field: "is missing: …".
     pub message: String,
 }
 
 impl FieldError {
-    /// An error about `field`, such as `spec.admission.rules[0].operations`.
+    /// Returns an error about `field`, such as `spec.admission.rules[0].operations`.
     #[must_use]
     pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { field: field.into(), message: message.into() }
@@ -37,7 +38,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// What is wrong with the spec of a policy.
+/// Returns the errors in the spec of a policy; an empty list if the spec is valid.
 #[must_use]
 pub fn policy(spec: &PolicySpec) -> Vec<FieldError> {
     let mut errors = Errors::default();
@@ -45,7 +46,7 @@ pub fn policy(spec: &PolicySpec) -> Vec<FieldError> {
     errors.0
 }
 
-/// What is wrong with the spec of an experiment.
+/// Returns the errors in the spec of an experiment; an empty list if the spec is valid.
 #[must_use]
 pub fn experiment(spec: &ExperimentSpec) -> Vec<FieldError> {
     let mut errors = Errors::default();
@@ -93,7 +94,7 @@ impl Errors {
 
     fn wasm(&mut self, at: &str, wasm: &Wasm) {
         if !["registry://", "https://", "file://"].iter().any(|scheme| wasm.module.starts_with(scheme)) {
-            let message = format!("{:?} starts with none of registry://, https:// and file://", wasm.module);
+            let message = format!("{:?} must start with registry://, https:// or file://", wasm.module);
             self.add(format!("{at}.module"), message);
         }
         if let Some(digest) = &wasm.digest {
@@ -106,7 +107,10 @@ impl Errors {
 
     fn rego(&mut self, at: &str, rego: &Rego) {
         if rego.entrypoint.is_some() && rego.dialect == crate::RegoDialect::Gatekeeper {
-            self.add(format!("{at}.entrypoint"), "is for the dialect Admission: Gatekeeper's is always `violation`");
+            self.add(
+                format!("{at}.entrypoint"),
+                "is for the dialect Admission: the entrypoint of Gatekeeper is always `violation`",
+            );
         }
         if !rego.libs.is_empty() && rego.dialect != crate::RegoDialect::Gatekeeper {
             self.add(format!("{at}.libs"), "is for the dialect Gatekeeper");
@@ -115,7 +119,7 @@ impl Errors {
 
     fn group(&mut self, at: &str, group: &Group) {
         if group.members.is_empty() || group.members.len() > MAX_MEMBERS {
-            let message = format!("has {} members, not 1 to {MAX_MEMBERS}", group.members.len());
+            let message = format!("has {} members: a group has 1 to {MAX_MEMBERS}", group.members.len());
             self.add(format!("{at}.members"), message);
         }
         for (name, member) in &group.members {
@@ -143,13 +147,13 @@ impl Errors {
 
     fn seconds(&mut self, at: &str, seconds: u32) {
         if !(1..=30).contains(&seconds) {
-            self.add(at, format!("is {seconds}, not 1 to 30 seconds"));
+            self.add(at, format!("is {seconds}: must be 1 to 30 seconds"));
         }
     }
 
     fn admission(&mut self, at: &str, admission: &Admission) {
         if admission.rules.is_empty() {
-            self.add(format!("{at}.rules"), "is empty: such a policy would never be asked");
+            self.add(format!("{at}.rules"), "is empty: the policy would match no requests");
         }
         for (index, rule) in admission.rules.iter().enumerate() {
             self.rule(&format!("{at}.rules[{index}]"), rule);
@@ -165,7 +169,8 @@ impl Errors {
         }
     }
 
-    /// The API server's own rules (`ValidateLabelSelectorRequirement`): it would refuse the webhook.
+    /// Checks a selector requirement by the rules of the API server (`ValidateLabelSelectorRequirement`). The API server
+    /// would refuse a webhook with an invalid requirement.
     fn requirement(&mut self, at: &str, requirement: &LabelSelectorRequirement) {
         let LabelSelectorRequirement { key, operator, values } = requirement;
         let has_values = values.as_ref().is_some_and(|values| !values.is_empty());
@@ -199,7 +204,7 @@ impl Errors {
             ("resources", &rule.resources),
         ] {
             if values.as_ref().is_none_or(Vec::is_empty) {
-                self.add(format!("{at}.{name}"), "is missing or empty: name some, or `*` for all");
+                self.add(format!("{at}.{name}"), "is missing or empty: list at least one, or `*` for all");
             }
         }
         for operation in rule.operations.iter().flatten().filter(|name| !OPERATIONS.contains(&name.as_str())) {
@@ -214,7 +219,8 @@ impl Errors {
     }
 }
 
-/// How deep lists and objects are nested. Whatever parsed this value has bounded it already.
+/// Returns the depth of nested lists and objects. The recursion is bounded, because parsers limit the depth of the values
+/// that they accept.
 fn nesting(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(nesting).max().unwrap_or(0),
@@ -243,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operator_of_a_selector_has_its_right_form() {
+    fn every_selector_operator_is_accepted_in_its_valid_form() {
         let found = fields(|spec| {
             spec["admission"]["objectSelector"] = json!({"matchLabels": {"a": "b"}, "matchExpressions": [
                 {"key": "a", "operator": "In", "values": ["x"]}, {"key": "b", "operator": "NotIn", "values": [""]},
@@ -254,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_is_named_by_its_field() {
+    fn each_error_names_its_field() {
         let group = |members: Value| json!({"group": {"members": members, "expression": "a()", "message": "m"}});
         let cel = json!({"cel": {"validations": []}});
         for (pointer, value, field) in [
@@ -324,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settings_bomb_is_refused_with_its_size() {
+    fn settings_that_are_too_large_or_too_deep_are_refused() {
         let huge = fields(|spec| spec["settings"] = json!({"a": "x".repeat(MAX_SETTINGS)}));
         assert_eq!(huge, ["spec.settings"]);
         let deep = (0..MAX_SETTINGS_NESTING).fold(json!(1), |inner, _| json!([inner]));

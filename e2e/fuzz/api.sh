@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Asks a standalone policy server everything that its OpenAPI document allows, and much that it does not, and fails on
-# answers of 500 and above, on answers that the document does not have, and on bodies of another shape.
+# Fuzzes the REST API of a standalone policy server: sends requests that its OpenAPI document allows, and requests that it does
+# not allow. Fails on a status of 500 and above, on a status that the document does not have, and on a body of another schema.
 #   api.sh POLICY_SERVER FOLDER [ARGUMENT…]
-# FOLDER keeps the tool (schemathesis, from PyPI) from one run to the next; the arguments are its own, such as
-# --max-examples 100. Needs Python 3.10 with venv.
+# FOLDER keeps the tool (schemathesis, from PyPI) for later runs; the arguments are for the tool, such as --max-examples 100.
+# Needs Python 3.10 with venv.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly here server=${1:?the policy server} folder=${2:?a folder}
@@ -18,7 +18,7 @@ fi
 work=$(mktemp -d)
 trap 'kill "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
 cp -r "$here/../../examples/quickstart" "$work/manifests"
-# The manifests name modules beside them.
+# The manifests name modules by relative paths.
 (cd "$here/../../examples" && cp --parents policies/*/*.wasm "$work")
 "$server" --manifests "$work/manifests" --state-dir "$work/state" --log-format json \
   --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0 2>"$work/log" >/dev/null &
@@ -29,11 +29,11 @@ for _ in $(seq 300); do
   kill -0 "$pid"
   sleep 0.1
 done
-# That a request of the right shape is refused all the same is what names, etags and programs are for.
+# The check "positive data acceptance" is left out: the server also refuses valid requests, because of names, etags and programs.
 checks=not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance
 checks+=,response_schema_conformance,negative_data_rejection,unsupported_method,use_after_free
 if ! "$tool/bin/schemathesis" run "$url/v1/openapi.json" --checks "$checks" --seed 1 --no-color "$@"; then
-  echo "the server's log, its last lines:" >&2
+  echo "the last lines of the server's log:" >&2
   tail -20 "$work/log" >&2
   exit 1
 fi

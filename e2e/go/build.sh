@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Prints the folder of the programs of each tier that is named, and builds those that are not in the cache:
+# Prints the folder with the programs of each tier in the arguments, and builds the programs that are not in the cache:
 #
 #   build.sh control-plane   etcd, kube-apiserver, kube-controller-manager, kubectl
 #   build.sh registry        registry
 #   build.sh node            kubelet, kube-proxy, kube-scheduler, helm, coredns, pod
 #
 # The cache is PROVISO_E2E_CACHE, else $XDG_CACHE_HOME/proviso-e2e, else ~/.cache/proviso-e2e. The name of a folder has a
-# digest of what the programs depend on: this file, their main packages, and go.mod and go.sum, which pin all others.
+# digest of all inputs: this file, the main packages, and go.mod and go.sum, which pin the dependencies.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -15,12 +15,13 @@ PROGRESS_SECONDS=15
 say() { echo "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
-# version MODULE: the version that go.mod requires.
+# version MODULE: prints the version that go.mod requires.
 version() {
 	awk -v module="$1" '$1 == module && $2 ~ /^v/ { print $2; exit }' go.mod
 }
 
-# A tier has main packages, each built to a program of the same name, and links: `name:program`.
+# describe TIER: sets the component, the packages and the links of a tier. Each main package is built to a program of the same
+# name. A link is `name:program`.
 describe() {
 	case $1 in
 	control-plane)
@@ -46,28 +47,28 @@ digest() {
 	{ uname -m; sha256sum build.sh go.mod go.sum "${packages[@]/%//main.go}"; } | sha256sum | head -c 12
 }
 
-# The remedy is the same for no Go and an old one.
+# Fails if Go is missing or too old.
 check_go() {
 	local needed found remedy
 	needed=$(awk '$1 == "go" { print $2; exit }' go.mod)
 	remedy="Kubernetes is built from source for the tests: install Go ${needed%.*} or later (https://go.dev/doc/install), or set \
 KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, or PROVISO_E2E_KUBECONFIG to use a cluster of yours"
 	command -v go >/dev/null || fail "there is no \`go\` in PATH. $remedy"
-	# Not here: an older Go would look into go.mod, and may fetch the Go that it asks for.
+	# Not in this folder: an older Go would read go.mod, and may download the version that go.mod requires.
 	found=$(cd / && go env GOVERSION)
 	at_least "$needed" "$found" && return
-	# Go 1.21 and later fetches the one that go.mod asks for, unless it is told not to.
+	# Go 1.21 and later downloads the version that go.mod requires, unless GOTOOLCHAIN is `local`.
 	at_least 1.21 "$found" && [ "$(cd / && go env GOTOOLCHAIN)" != local ] && return
 	fail "\`go\` is $found. $remedy"
 }
 
-# at_least VERSION GO: GO is what `go env GOVERSION` prints.
+# at_least VERSION GO: succeeds if GO, the output of `go env GOVERSION`, is VERSION or later.
 at_least() {
 	printf '%s\n' "$1" "${2##*go}" | sort -VC
 }
 
-# change MODULE FILE SED...: lets the build use a copy of the module, in which FILE is changed by arguments for sed, or missing
-# if there are none. The copy is made of links to the original.
+# change MODULE FILE [SED...]: makes the build use a copy of MODULE. In the copy, FILE is changed by these arguments of sed, or
+# missing without arguments. The other files of the copy are links to the original.
 change() {
 	local module=$1 file=$2 folder part
 	shift 2
@@ -75,7 +76,7 @@ change() {
 	original=$(go list -m -f '{{.Dir}}' "$module")
 	[ -d "$copy" ] || { mkdir -p "$copy" && ln -s "$original"/* "$copy"; }
 	go mod edit -replace "$module=$copy" "$sources/go.mod"
-	# The folders on the way to the file are folders of the copy, not links.
+	# The parent folders of the file must be real folders in the copy, not links.
 	folder=$copy
 	local from=$original
 	while IFS= read -r part; do
@@ -86,24 +87,25 @@ change() {
 	[ $# = 0 ] || sed "$@" "$original/$file" >"$copy/$file"
 }
 
-# Leaves out what no program of ours needs and what costs a fifth of the time of the control plane.
+# Leaves out code that the programs do not need, which takes 20 % of the build time of the control plane.
 change_all() {
 	go mod download k8s.io/kubernetes k8s.io/apiserver github.com/distribution/distribution/v3
 	cp go.mod go.sum "$sources"
-	# All of kubelet, and with it the scheduler, for one comparison.
+	# This comparison imports all of kubelet and the scheduler.
 	change k8s.io/kubernetes pkg/controller/podgc/gc_controller.go \
 		-e '/"k8s.io\/kubernetes\/pkg\/kubelet\/eviction"/d' \
 		-e 's/eviction\.PodIsEvicted(\(o\[.\]\.Status\))/(\1.Phase == v1.PodFailed \&\& \1.Reason == "Evicted")/g'
-	# The fake client of all APIs, for tests.
+	# These files import the fake client of all APIs, which is for tests.
 	change k8s.io/kubernetes pkg/scheduler/backend/queue/testing.go
 	change k8s.io/apiserver pkg/admission/plugin/policy/generic/policy_test_context.go
-	# Exporters of traces.
+	# The exporters of traces.
 	change github.com/distribution/distribution/v3 tracing/tracing.go \
 		-e 's/"go.opentelemetry.io\/contrib\/exporters\/autoexport"/"io"/' \
 		-e 's/autoexport\.NewSpanExporter(ctx)/stdouttrace.New(stdouttrace.WithWriter(io.Discard))/'
 }
 
-# Without its version a Kubernetes API server says `v0.0.0-master`, which charts with a `kubeVersion` refuse.
+# Prints the linker flags that set the versions. Without them the API server has the version `v0.0.0-master`, which charts with
+# a `kubeVersion` refuse.
 linker_flags() {
 	local kubernetes package minor
 	kubernetes=$(version k8s.io/kubernetes)
@@ -117,35 +119,36 @@ linker_flags() {
 		"github.com/distribution/distribution/v3/version.version=$(version github.com/distribution/distribution/v3)"
 }
 
-# Reads a line for each package as it is compiled, and the errors: says how far the build is, and keeps the last lines.
+# progress TOTAL: reads the output of the build, which has a line for each compiled package, and the errors. Prints the progress
+# at intervals, and keeps the last lines.
 progress() {
-	local said=$SECONDS count=0 line
+	local printed=$SECONDS count=0 line
 	while IFS= read -r line; do
 		count=$((count + 1))
 		echo "$line"
-		if [ $((SECONDS - said)) -ge $PROGRESS_SECONDS ]; then
-			said=$SECONDS
+		if [ $((SECONDS - printed)) -ge $PROGRESS_SECONDS ]; then
+			printed=$SECONDS
 			say "building $tier: $count of at most $1 packages, $SECONDS s"
 		fi
 	done | tail -n 20 >"$unfinished.log"
 }
 
-# compile FOLDER
+# compile FOLDER: builds the programs of the tier into FOLDER.
 compile() {
 	local sources=$1.sources total
-	# The caches of Go do not depend on the folder: -trimpath.
+	# With -trimpath, the Go caches do not depend on the folder.
 	export CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false -trimpath"
 	rm -rf "$sources" && mkdir "$sources"
 	change_all
 	total=$(go list -modfile="$sources/go.mod" -deps "${packages[@]/#/./}" | wc -l)
-	# Compilers are short-lived: they collect garbage only if there is much of it.
+	# Compilers are short-lived, so they collect garbage only above 1 GiB.
 	GOGC=off GOMEMLIMIT=1GiB go build -modfile="$sources/go.mod" -v -gcflags=all=-dwarf=false \
 		-ldflags "$(linker_flags)" -o "$1/" "${packages[@]/#/./}" 2>&1 | progress "$total" || fail "building $tier failed:"$'\n'"$(<"$1.log")"
 	rm -r "$sources" "$1.log"
 }
 
-# Builds into a folder beside the final one and renames it: half a build is never taken for a whole one. Of several processes
-# that want the same, one builds and the others wait.
+# build FOLDER: builds the tier into a temporary folder and renames it, so that an interrupted build is not used. If several
+# processes need the same tier, one builds it, and the others wait.
 build() {
 	local folder=$1 unfinished=$1.unfinished link
 	mkdir -p "${folder%/*}"
@@ -167,8 +170,8 @@ build() {
 cache=${PROVISO_E2E_CACHE:-}
 [ -n "$cache" ] || cache=${XDG_CACHE_HOME:+$XDG_CACHE_HOME/proviso-e2e}
 [ -n "$cache" ] || cache=${HOME:+$HOME/.cache/proviso-e2e}
-[ -n "$cache" ] || fail "set PROVISO_E2E_CACHE to a folder for the programs of Kubernetes: there is no HOME"
-# A relative one is meant from where the script was called.
+[ -n "$cache" ] || fail "set PROVISO_E2E_CACHE to a folder for the programs of Kubernetes: HOME is not set"
+# A relative path is relative to the caller's folder.
 [ "${cache#/}" != "$cache" ] || cache=$OLDPWD/$cache
 for tier; do
 	describe "$tier"

@@ -1,6 +1,6 @@
-//! Where the programs of Kubernetes come from: folders that the user names, or the cache, built into it when missing.
+//! Finds the programs of Kubernetes in a folder that the user names, or in the cache. Missing programs are built into the cache.
 //!
-//! - `KUBEBUILDER_ASSETS`: a folder with `etcd` and `kube-apiserver`, as envtest knows it. Without a
+//! - `KUBEBUILDER_ASSETS`: a folder with `etcd` and `kube-apiserver`, as for envtest. Without a
 //!   `kube-controller-manager` in it, namespaces are not emptied and there are no default service accounts.
 //! - `PROVISO_E2E_CACHE`: the folder of the cache; default `$XDG_CACHE_HOME/proviso-e2e`, else `~/.cache/proviso-e2e`.
 
@@ -11,24 +11,23 @@ use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::say;
+use crate::print_message;
 
-/// Programs that are built together: what one kind of test needs.
+/// A group of programs that are built together, for one kind of test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
     /// `etcd`, `kube-apiserver`, `kube-controller-manager`, `kubectl`
     ControlPlane,
     /// `registry`, the OCI registry of the distribution project
     Registry,
-    /// `kubelet`, `kube-proxy`, `kube-scheduler`, `helm`, `coredns`, and our own `pod`: what runs in pods where it does not
-    /// matter what runs there
+    /// `kubelet`, `kube-proxy`, `kube-scheduler`, `helm`, `coredns`, and `pod`, the program in pods of tests
     Node,
 }
 
 impl Tier {
     pub const ALL: [Self; 3] = [Self::ControlPlane, Self::Registry, Self::Node];
 
-    /// Its name for `go/build.sh`.
+    /// Returns the name of the tier for `go/build.sh`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,7 +37,7 @@ impl Tier {
         }
     }
 
-    /// The projects that it is built from, and the Go modules whose versions are theirs.
+    /// Returns the projects of the tier, each with the Go module that has its version.
     fn components(self) -> &'static [(&'static str, &'static str)] {
         const KUBERNETES: (&str, &str) = ("kubernetes", "k8s.io/kubernetes");
         match self {
@@ -48,16 +47,16 @@ impl Tier {
         }
     }
 
-    /// The versions that `go.mod` pins, such as `kubernetes v1.36.3, etcd v3.6.16`.
+    /// Returns the versions that `go.mod` pins, such as `kubernetes v1.36.3, etcd v3.6.16`.
     fn versions(self) -> Result<String> {
         let versions = self.components().iter().map(|(name, module)| Ok(format!("{name} {}", version(module)?)));
         Ok(versions.collect::<Result<Vec<_>>>()?.join(", "))
     }
 
-    /// The folder of its programs; builds them if they are not in the cache.
+    /// Returns the folder of the programs. Builds the programs if they are not in the cache.
     ///
     /// # Errors
-    /// If Go is missing or too old, or the build fails: the message says what to do.
+    /// If Go is missing or too old, or the build fails. The message has a remedy.
     pub fn folder(self) -> Result<PathBuf> {
         static FOLDERS: [OnceLock<PathBuf>; Tier::ALL.len()] = [const { OnceLock::new() }; Tier::ALL.len()];
         let known = &FOLDERS[self as usize];
@@ -69,7 +68,7 @@ impl Tier {
     }
 }
 
-/// Runs `go/build.sh`, which says how far it is, and prints the folder.
+/// Runs `go/build.sh`, prints its progress, and returns the folder.
 fn build(tier: Tier) -> Result<PathBuf> {
     let mut child = Command::new(source().join("build.sh"))
         .arg(tier.name())
@@ -78,24 +77,24 @@ fn build(tier: Tier) -> Result<PathBuf> {
         .stderr(Stdio::piped())
         .spawn()
         .context("e2e/go/build.sh")?;
-    let mut said = Vec::new();
+    let mut messages = Vec::new();
     for line in BufReader::new(child.stderr.take().context("its stderr")?).lines() {
-        said.push(line?);
-        said.last().into_iter().for_each(|line| say(line));
+        messages.push(line?);
+        messages.last().into_iter().for_each(|line| print_message(line));
     }
     let mut folder = String::new();
     child.stdout.take().context("its stdout")?.read_to_string(&mut folder)?;
     let status = child.wait()?;
-    ensure!(status.success(), "the programs of the {} are missing ({status}):\n{}", tier.name(), said.join("\n"));
+    ensure!(status.success(), "the programs of the {} are missing ({status}):\n{}", tier.name(), messages.join("\n"));
     Ok(folder.trim_end().into())
 }
 
-/// The folder of the Go module.
+/// Returns the folder of the Go module.
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("go")
 }
 
-/// The version of a module that `go.mod` pins, such as `v1.36.3`.
+/// Returns the version of a module that `go.mod` pins, such as `v1.36.3`.
 fn version(module: &str) -> Result<String> {
     let path = source().join("go.mod");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -105,24 +104,25 @@ fn version(module: &str) -> Result<String> {
     version.with_context(|| format!("{} does not require {module}", path.display()))
 }
 
-/// What a control plane consists of.
+/// The programs of a control plane.
 #[derive(Debug, Clone)]
 pub struct Programs {
     pub etcd: PathBuf,
     pub kube_apiserver: PathBuf,
-    /// Not among the assets of envtest.
+    /// The controller manager; `None` if `KUBEBUILDER_ASSETS` does not have it, as with envtest.
     pub kube_controller_manager: Option<PathBuf>,
 }
 
 impl Programs {
+    /// Returns the folder of `KUBEBUILDER_ASSETS`; `None` if the variable is not set.
     pub(crate) fn assets() -> Option<PathBuf> {
         std::env::var_os("KUBEBUILDER_ASSETS").filter(|value| !value.is_empty()).map(PathBuf::from)
     }
 
-    /// Finds them in the cache, or builds them.
+    /// Finds the programs in the cache, or builds them.
     ///
     /// # Errors
-    /// As [`Tier::folder`].
+    /// The errors of [`Tier::folder`].
     pub(crate) fn build() -> Result<Self> {
         let folder = Tier::ControlPlane.folder()?;
         Ok(Self {
@@ -132,10 +132,10 @@ impl Programs {
         })
     }
 
-    /// Finds them where the user says, else as [`Self::build`].
+    /// Finds the programs in `KUBEBUILDER_ASSETS`. Without this variable, finds them in the cache, or builds them.
     ///
     /// # Errors
-    /// If they are not there and cannot be built.
+    /// If a program is missing in `KUBEBUILDER_ASSETS`, or the programs cannot be built.
     pub fn find() -> Result<Self> {
         let Some(assets) = Self::assets() else {
             return Self::build();
@@ -152,11 +152,11 @@ impl Programs {
     }
 }
 
-/// Builds what is missing and prints a table of what there is: all, or what control planes need, and the registry that stands
-/// beside them.
+/// Builds missing programs, and prints a table of the tiers. `control_plane` limits the table to the tiers for control planes
+/// and the registry.
 ///
 /// # Errors
-/// As [`Tier::folder`].
+/// The errors of [`Tier::folder`].
 pub fn show(control_plane: bool) -> Result<()> {
     let assets = Programs::assets().filter(|_| control_plane);
     let tiers = if control_plane { &[Tier::ControlPlane, Tier::Registry][..] } else { &Tier::ALL };
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_those_that_the_documentation_promises() -> Result<()> {
+    fn the_pinned_versions_are_those_of_the_documentation() -> Result<()> {
         let pinned: Vec<_> = Tier::ALL.into_iter().flat_map(Tier::components).collect();
         for (component, promised) in
             [("kubernetes", "v1.36."), ("etcd", "v3.6."), ("helm", "v4."), ("coredns", "v1."), ("distribution", "v3.")]

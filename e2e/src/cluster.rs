@@ -1,8 +1,8 @@
-//! The cluster of tests that do not care whose it is: a control plane of their own, or one that the user names.
+//! The cluster of tests that work with any cluster: a new control plane, or an existing cluster that the user names.
 //!
-//! - `PROVISO_E2E_KUBECONFIG`: the kubeconfig file of an existing cluster (kind, k3d, a real one), for an administrator.
-//! - `PROVISO_E2E_HOST`: with it, the address of this machine as that cluster's API server reaches it. With kind that is
-//!   the gateway of its network, with everything on one machine `127.0.0.1`.
+//! - `PROVISO_E2E_KUBECONFIG`: the kubeconfig file of an administrator of an existing cluster (kind, k3d, a real one).
+//! - `PROVISO_E2E_HOST`: required with it, the address at which the API server of that cluster reaches this machine. For kind
+//!   it is the gateway of its network; if everything runs on one machine, it is `127.0.0.1`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -17,23 +17,23 @@ use serde_json::json;
 
 use crate::{ControlPlane, Kubectl, kubeconfig, until};
 
-/// A cluster to send requests to, with webhooks on this machine.
+/// A cluster whose API server can call webhooks on this machine.
 #[derive(Debug)]
 pub struct Cluster {
     config: Config,
     kubeconfig: PathBuf,
     host: IpAddr,
-    /// Whether somebody makes the service accounts without which there are no pods.
+    /// True if a controller manager creates the service accounts that pods need.
     has_controllers: bool,
-    /// Ends with this value.
+    /// The control plane, which ends when this value is dropped.
     _control_plane: Option<ControlPlane>,
 }
 
 impl Cluster {
-    /// The user's cluster, else a control plane of this name.
+    /// Returns the user's cluster, or else a new control plane with this name.
     ///
     /// # Errors
-    /// If neither is to be had.
+    /// If the variables of the user are invalid, or the control plane does not start.
     pub async fn find(name: &str) -> Result<Self> {
         let Some(file) = std::env::var_os("PROVISO_E2E_KUBECONFIG").filter(|value| !value.is_empty()) else {
             let control_plane = ControlPlane::start(name).await?;
@@ -50,10 +50,10 @@ impl Cluster {
         Ok(Self { config, kubeconfig, host, has_controllers: true, _control_plane: None })
     }
 
-    /// The cluster of a control plane, for tests that do things to its processes, or need an empty one.
+    /// Returns the cluster of a control plane, for tests that control its processes, or need an empty cluster.
     ///
     /// # Errors
-    /// If the files of its run are gone.
+    /// If the kubeconfig of the run cannot be read.
     pub async fn of(control_plane: &ControlPlane) -> Result<Self> {
         let kubeconfig = control_plane.kubeconfig().to_owned();
         let config = control_plane.config().await?;
@@ -61,40 +61,40 @@ impl Cluster {
         Ok(Self { config, kubeconfig, host: Ipv4Addr::LOCALHOST.into(), has_controllers, _control_plane: None })
     }
 
-    /// kubectl of an administrator.
+    /// Returns kubectl for an administrator.
     ///
     /// # Errors
-    /// If it is missing and cannot be built.
+    /// If kubectl is missing and cannot be built.
     pub fn kubectl(&self) -> Result<Kubectl> {
         Kubectl::new(&self.kubeconfig)
     }
 
-    /// Where servers under test listen: there the API server reaches them.
+    /// Returns the address at which the API server reaches servers on this machine.
     #[must_use]
     pub fn host(&self) -> IpAddr {
         self.host
     }
 
-    /// An administrator's client.
+    /// Returns a client for an administrator.
     ///
     /// # Errors
-    /// If the configuration is not usable.
+    /// If the configuration is invalid.
     pub fn client(&self) -> Result<Client> {
         Ok(Client::try_from(self.config.clone())?)
     }
 
-    /// A client of somebody else, by impersonation.
+    /// Returns a client for another user, by impersonation.
     ///
     /// # Errors
-    /// As [`Self::client`].
+    /// If the configuration is invalid.
     pub fn user(&self, name: &str, groups: &[&str]) -> Result<Client> {
         kubeconfig::impersonate(self.config.clone(), name, groups)
     }
 
-    /// Creates a namespace with these labels and waits until pods may be created in it.
+    /// Creates a namespace with these labels, and waits until pods can be created in it.
     ///
     /// # Errors
-    /// If the API server refuses.
+    /// If the API server refuses the namespace, or its service account does not come.
     pub async fn namespace(&self, name: &str, labels: &[(&str, &str)]) -> Result<Temporary> {
         let labels: serde_json::Map<_, _> =
             labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
@@ -109,10 +109,10 @@ impl Cluster {
         Ok(temporary)
     }
 
-    /// Creates or replaces a cluster-scoped object; it is deleted with the returned value.
+    /// Creates or replaces a cluster-scoped object. The object is deleted when the returned value is dropped.
     ///
     /// # Errors
-    /// If the object says not what it is, or the API server refuses it.
+    /// If the object has no `apiVersion` or `kind`, or the API server refuses it.
     pub async fn apply(&self, object: DynamicObject) -> Result<Temporary> {
         let types = object.types.clone().context("an object with its apiVersion and kind")?;
         let (name, kind) = (object.name_any(), api_resource(&types)?);
@@ -126,7 +126,7 @@ fn api_resource(types: &TypeMeta) -> Result<ApiResource> {
     Ok(ApiResource::from_gvk(&types.try_into()?))
 }
 
-/// A cluster-scoped object that is deleted with this value, so that a cluster of the user's is left as it was.
+/// A cluster-scoped object that is deleted when this value is dropped, so that a cluster of the user is left unchanged.
 #[derive(Debug)]
 #[must_use = "the object is deleted with this value"]
 pub struct Temporary {
@@ -138,7 +138,7 @@ pub struct Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         let (config, kind, name) = (self.config.clone(), self.kind.clone(), self.name.clone());
-        // A runtime of its own: this may run in one that must not block.
+        // This may run inside of a runtime that must not block, so the deletion has its own runtime.
         let delete = std::thread::spawn(move || -> Result<()> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
@@ -149,7 +149,7 @@ impl Drop for Temporary {
             })
         });
         if let Ok(Err(error)) = delete.join() {
-            crate::say(&format!("{} {} is left over: {error:#}", self.kind.kind, self.name));
+            crate::print_message(&format!("{} {} is left over: {error:#}", self.kind.kind, self.name));
         }
     }
 }

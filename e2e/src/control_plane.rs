@@ -1,4 +1,4 @@
-//! etcd, API servers and a controller manager: enough of Kubernetes for everything but running pods.
+//! A control plane: etcd, API servers and a controller manager. It can do everything but run pods.
 
 mod api_server;
 mod etcd;
@@ -24,17 +24,17 @@ use crate::process::{Invocation, Process};
 use crate::until::PATIENCE;
 use crate::{Folder, Proxy, kubeconfig, until};
 
-/// How to start a control plane; the default is what most tests need.
+/// The options of a control plane.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// A fault proxy between the API servers and etcd: [`ControlPlane::etcd_link`].
+    /// Puts a fault proxy between the API servers and etcd: [`ControlPlane::etcd_link`]. Default: false.
     pub etcd_link: bool,
 }
 
-/// A control plane of its own. Ends with this value.
+/// A control plane. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // Fields are dropped in this order: first who would complain about the next.
+    // Fields are dropped in this order: clients before their servers, so that no client logs errors.
     controller_manager: Option<Process>,
     api_servers: Vec<ApiServer>,
     etcd_link: Option<Proxy>,
@@ -46,29 +46,29 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts one on loopback and waits until it serves; its files are in `target/e2e/<name>/`.
+    /// Starts a control plane on loopback, and waits until it serves. Its files are in `target/e2e/<name>/`.
     ///
     /// # Errors
-    /// If a program is missing and cannot be built, or a component does not come up.
+    /// If a program is missing and cannot be built, or a component does not start.
     pub async fn start(name: &str) -> Result<Self> {
         Self::start_with(name, Options::default()).await
     }
 
-    /// As [`Self::start`], with options.
+    /// Starts a control plane with options: see [`Self::start`].
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// The errors of [`Self::start`].
     pub async fn start_with(name: &str, options: Options) -> Result<Self> {
-        // First: building them takes minutes, and the folder may belong to somebody until then.
+        // The programs come first: a build takes minutes, and another run may use the folder until then.
         let programs = Programs::find()?;
         Self::start_in(Place::loopback(), Folder::new(name)?, programs, options).await
     }
 
-    /// The control plane that the tests of this program share; the first that asks starts it. Each test works in a
-    /// namespace of its own, and leaves the processes alone. They end with the program.
+    /// Returns the control plane that the tests of this program share. The first call starts it. Each test uses its own
+    /// namespace, and does not control the processes. They end with the program.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// The errors of [`Self::start`].
     pub async fn shared(name: &str) -> Result<&'static Self> {
         static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
         SHARED.get_or_try_init(|| Self::start(name)).await
@@ -96,66 +96,66 @@ impl ControlPlane {
         Ok(control_plane)
     }
 
-    /// The folder of this run.
+    /// Returns the folder of this run.
     #[must_use]
     pub fn folder(&self) -> &Folder {
         &self.folder
     }
 
-    /// Who vouches for API servers to aggregated API servers.
+    /// Returns the CA of the client certificate that API servers present to aggregated API servers.
     #[must_use]
     pub fn front_proxy(&self) -> &Authority {
         &self.secrets.front_proxy
     }
 
-    /// Of the first API server, for an administrator.
+    /// Returns the kubeconfig of an administrator for the first API server.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         self.api_servers[0].kubeconfig()
     }
 
-    /// The address of the first API server: `https://host:port`.
+    /// Returns the URL of the first API server: `https://host:port`.
     #[must_use]
     pub fn url(&self) -> String {
         self.api_servers[0].url()
     }
 
-    /// An administrator's client of the first API server.
+    /// Returns a client of the first API server for an administrator.
     ///
     /// # Errors
-    /// If the files of this run are gone.
+    /// If the kubeconfig of this run cannot be read.
     pub async fn client(&self) -> Result<Client> {
         Ok(Client::try_from(self.config().await?)?)
     }
 
-    /// The configuration of [`Self::client`].
+    /// Returns the configuration of [`Self::client`].
     ///
     /// # Errors
-    /// As [`Self::client`].
+    /// If the kubeconfig of this run cannot be read.
     pub async fn config(&self) -> Result<Config> {
         kubeconfig::config(self.kubeconfig()).await
     }
 
-    /// The first one is number 0.
+    /// Returns an API server. The number of the first is 0.
     pub fn api_server(&mut self, number: usize) -> &mut ApiServer {
         &mut self.api_servers[number]
     }
 
-    /// The process of etcd, to kill, freeze and restart; its data is kept.
+    /// Returns the process of etcd, to kill, freeze and restart it. A restart keeps the data.
     pub fn etcd(&mut self) -> &mut Process {
         self.etcd.process()
     }
 
-    /// Whether there is a controller manager: envtest's programs come without.
+    /// Returns true if the control plane has a controller manager. The programs of envtest have none.
     #[must_use]
     pub fn has_controllers(&self) -> bool {
         self.controller_manager.is_some()
     }
 
-    /// For tests that count on the work of controllers.
+    /// Checks that the control plane has a controller manager, for tests that need one.
     ///
     /// # Errors
-    /// If there is no controller manager: what to do about that.
+    /// If it has none. The message has a remedy.
     pub fn ensure_controllers(&self) -> Result<()> {
         ensure!(
             self.has_controllers(),
@@ -164,12 +164,12 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// The process of the controller manager; none if only envtest's programs are there.
+    /// Returns the process of the controller manager; `None` with the programs of envtest.
     pub fn controller_manager(&mut self) -> Option<&mut Process> {
         self.controller_manager.as_mut()
     }
 
-    /// The network between the API servers and etcd, if it was asked for.
+    /// Returns the proxy between the API servers and etcd.
     ///
     /// # Errors
     /// If [`Options::etcd_link`] was not set.
@@ -177,10 +177,10 @@ impl ControlPlane {
         self.etcd_link.as_ref().context("start the control plane with the option etcd_link")
     }
 
-    /// Starts one more API server on the same etcd and waits until it serves; its number.
+    /// Starts one more API server on the same etcd, and waits until it serves. Returns its number.
     ///
     /// # Errors
-    /// If it does not come up.
+    /// If the API server does not start.
     pub async fn add_api_server(&mut self) -> Result<usize> {
         let number = self.api_servers.len();
         let etcd = self.etcd_link.as_ref().map_or(self.etcd.address(), Proxy::address);
@@ -190,11 +190,11 @@ impl ControlPlane {
         Ok(number)
     }
 
-    /// Makes every watch that is older than now end in `410 Gone`: compacts etcd to its newest revision and starts the
-    /// API servers, which remember more than that, anew.
+    /// Makes every watch from an older resource version end in `410 Gone`: compacts etcd to its newest revision, and restarts the
+    /// API servers, which have older revisions in their caches.
     ///
     /// # Errors
-    /// If etcd refuses, or an API server does not come back.
+    /// If etcd refuses the compaction, or an API server does not start again.
     pub async fn expire_watches(&mut self) -> Result<()> {
         self.etcd.compact().await?;
         for server in &mut self.api_servers {
@@ -208,7 +208,7 @@ impl ControlPlane {
         &self.secrets
     }
 
-    /// Starts a component of the cluster that logs in with a kubeconfig of its own.
+    /// Starts a component of the cluster with its own kubeconfig.
     pub(crate) fn start_component(
         &self,
         name: &str,
@@ -220,7 +220,7 @@ impl ControlPlane {
         Process::start(name, self.place.run(invocation(&file)), self.folder.log(name))
     }
 
-    /// The kubeconfig of a component of the cluster.
+    /// Writes the kubeconfig of a component of the cluster, and returns its path.
     pub(crate) fn login(&self, name: &str, user: &str, group: Option<&str>) -> Result<PathBuf> {
         let identity = self.secrets.cluster.client(user, group)?;
         let file = self.folder.path().join(format!("{name}.kubeconfig"));
@@ -237,13 +237,13 @@ impl ControlPlane {
                 .flag("authentication-kubeconfig", file)
                 .flag("authorization-kubeconfig", file)
                 .flag("bind-address", "127.0.0.1")
-                // Made if missing; the default is in the host's /usr.
+                // The folder is created if it is missing; the default is in the host's /usr.
                 .flag("flex-volume-plugin-dir", self.folder.path().join("volume-plugins"))
-                // It serves nobody.
+                // No client uses its port.
                 .flag("secure-port", "0")
                 .flag("leader-elect", "false")
                 .flag("use-service-account-credentials", "true")
-                // With the defaults of 20 and 30 it is busy with its own start for seconds.
+                // With the defaults of 20 and 30, its own start takes seconds.
                 .flag("kube-api-qps", "1000")
                 .flag("kube-api-burst", "2000")
                 .flag("root-ca-file", secrets.cluster.certificate())
@@ -258,7 +258,7 @@ impl ControlPlane {
         Ok(Some(process))
     }
 
-    /// A pod needs the service account that the controller manager makes in every namespace.
+    /// Waits for the default service account, which pods need. The controller manager creates it in every namespace.
     async fn until_pods_may_be_created(&mut self) -> Result<()> {
         let accounts = Api::<ServiceAccount>::namespaced(self.client().await?, "default");
         until("the service account of the namespace default", PATIENCE, async || {
@@ -271,14 +271,14 @@ impl ControlPlane {
     }
 }
 
-/// An address of this machine that is not loopback, for the endpoints of a Service: Kubernetes refuses loopback there.
-/// Nothing is sent to find it, and what is sent to it does not leave the machine.
+/// Returns an address of this machine that is not loopback, for the endpoints of a Service, where Kubernetes refuses loopback.
+/// The function sends no packet, and packets to the address do not leave the machine.
 ///
 /// # Errors
-/// If the machine has loopback only.
+/// If the machine has only loopback addresses.
 pub fn address_for_endpoints() -> Result<IpAddr> {
     let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    // TEST-NET-1 (RFC 5737): only the choice of our own address matters.
+    // The target is in TEST-NET-1 (RFC 5737). Only the source address that the kernel selects for it is used.
     socket.connect(("192.0.2.1", 9)).context("this machine has no address but loopback")?;
     Ok(socket.local_addr()?.ip())
 }

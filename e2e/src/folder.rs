@@ -1,4 +1,4 @@
-//! Where one run keeps its files and logs: `target/e2e/<name>/`.
+//! The folder with the files and logs of a run: `target/e2e/<name>/`.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// The folder of one run. It outlives the run, so that the logs can be read; the next run of the same name starts anew.
+/// The folder of one run. The folder is kept after the run, so that its logs can be read. The next run with this name empties it.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Held for as long as the folder is in use: two runs of one name would write over each other.
+    /// The lock that prevents a second run with this name from using the folder.
     _lock: File,
 }
 
 impl Folder {
-    /// Empties or makes the folder of this name.
+    /// Creates the folder with this name, or empties it.
     ///
     /// # Errors
-    /// If another process uses it, or the file system refuses.
+    /// If another process uses the folder, or a file operation fails.
     pub fn new(name: &str) -> Result<Self> {
         let path = Self::root()?.join(name);
         let lock = lock(name)?;
@@ -33,15 +33,15 @@ impl Folder {
         // The test runner shows this when the test fails.
         #[allow(clippy::print_stderr, reason = "only what is printed is captured")]
         {
-            eprintln!("logs of what runs here: {}", logs.display());
+            eprintln!("logs: {}", logs.display());
         }
         Ok(Self { path, _lock: lock })
     }
 
-    /// The process that uses the folder of this name, if there is one.
+    /// Returns the number of the process that uses the folder with this name; `None` if no process does.
     ///
     /// # Errors
-    /// If the file system refuses.
+    /// If a file operation fails, or the process has locked the folder and not written its number yet.
     pub fn user(name: &str) -> Result<Option<u32>> {
         let mut lock = lock(name)?;
         if lock.try_lock().is_ok() {
@@ -49,11 +49,11 @@ impl Folder {
         }
         let mut process = String::new();
         lock.read_to_string(&mut process)?;
-        // Empty between the lock and the number in it.
+        // The file is empty between the lock and the write of the number.
         process.trim().parse().map(Some).with_context(|| format!("another run is taking the folder {name}"))
     }
 
-    /// The folder of all runs, `target/e2e/`.
+    /// Returns the folder of all runs, `target/e2e/`.
     ///
     /// # Errors
     /// If this program is not in Cargo's target folder.
@@ -68,7 +68,7 @@ impl Folder {
         &self.path
     }
 
-    /// Of one process.
+    /// Returns the path of the log of a process.
     #[must_use]
     pub fn log(&self, process: &str) -> PathBuf {
         self.path.join("logs").join(format!("{process}.log"))
@@ -81,7 +81,8 @@ fn lock(name: &str) -> Result<File> {
     lock.with_context(|| path.display().to_string())
 }
 
-/// Cargo's target folder: the one above this program that Cargo has marked. The tag it gives only to one that it has made.
+/// Returns Cargo's target folder: the parent folder of this program that has a mark of Cargo. Cargo writes `CACHEDIR.TAG` only
+/// into a folder that it has created, and `.rustc_info.json` into every target folder.
 fn target_folder() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let is_marked = |folder: &Path| ["CACHEDIR.TAG", ".rustc_info.json"].iter().any(|mark| folder.join(mark).exists());

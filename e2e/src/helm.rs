@@ -1,4 +1,4 @@
-//! Helm, as people and pipelines call it.
+//! Runs Helm as users and pipelines do.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,7 +16,7 @@ pub struct Helm {
 }
 
 impl Helm {
-    /// For the user of this kubeconfig file.
+    /// Returns Helm for the user of this kubeconfig file.
     ///
     /// # Errors
     /// If Helm is missing and cannot be built.
@@ -24,17 +24,23 @@ impl Helm {
         Ok(Self { program: Tier::Node.folder()?.join("helm"), kubeconfig: kubeconfig.to_owned() })
     }
 
-    /// Runs it with these arguments; what it wrote to stdout.
+    /// Returns the path of the program.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Runs Helm with these arguments. Returns the text of its standard output.
     ///
     /// # Errors
-    /// If it fails: what it wrote to stderr.
+    /// If Helm fails, with the text of its standard error.
     pub async fn run(&self, arguments: &[&str]) -> Result<String> {
         let home = self.kubeconfig.with_extension("helm");
         let output = Command::new(&self.program)
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
             .args(arguments)
-            // Nothing of the person who runs the tests is used or changed.
+            // The caches and settings of the user that runs the tests are not used or changed.
             .env("HELM_CACHE_HOME", home.join("cache"))
             .env("HELM_CONFIG_HOME", home.join("config"))
             .env("HELM_DATA_HOME", home.join("data"))

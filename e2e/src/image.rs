@@ -1,4 +1,4 @@
-//! Container images from files of this machine, without a registry and without a Dockerfile.
+//! Makes container images from files of this machine, without a registry and without a Dockerfile.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// An image of one layer.
+/// A container image with one layer.
 ///
 /// ```
 /// # use proviso_e2e::Image;
@@ -22,7 +22,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// An empty image of this name. Pods that use it with `imagePullPolicy: Never`, or under a tag that is not
+    /// Returns an empty image with this name. Pods that use it with `imagePullPolicy: Never`, or with a tag that is not
     /// `latest`, need no registry.
     #[must_use]
     pub fn new(reference: impl Into<String>) -> Self {
@@ -34,23 +34,25 @@ impl Image {
         &self.reference
     }
 
-    /// A file of this machine at an absolute path of the image. A program brings the libraries that `ldd` names.
+    /// Adds a file of this machine at an absolute path of the image. For a program, its libraries are added too, as `ldd` names
+    /// them.
     #[must_use]
     pub fn file(mut self, file: impl Into<PathBuf>, path: impl Into<PathBuf>) -> Self {
         self.files.push((file.into(), path.into()));
         self
     }
 
+    /// Sets the entrypoint: the program and its arguments.
     #[must_use]
     pub fn entrypoint<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.entrypoint = arguments.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Writes the image as a tar of an OCI image layout, which `ctr`, `docker load`, `podman load` and `skopeo` read.
+    /// Writes the image as a tar file with an OCI image layout, which `ctr`, `docker load`, `podman load` and `skopeo` read.
     ///
     /// # Errors
-    /// If a file cannot be read, or this one not be written.
+    /// If a file of the image cannot be read, or the tar file cannot be written.
     pub fn write(&self, tar: &Path) -> Result<()> {
         let layer = Blob::new("layer.v1.tar", self.layer()?);
         let config = json!({
@@ -60,7 +62,7 @@ impl Image {
             "rootfs": {"type": "layers", "diff_ids": [layer.digest()]},
         });
         let config = Blob::new("config.v1+json", serde_json::to_vec(&config)?);
-        // Not compressed: it goes no further than the disk of this machine.
+        // The layer is not compressed, because the image stays on this machine.
         let manifest = json!({
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -103,10 +105,10 @@ impl Image {
     }
 }
 
-/// What a dynamically linked program needs, at the paths where it looks for it.
+/// Returns the paths of the libraries of a dynamically linked program; an empty list for any other file.
 fn libraries(file: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(file).output().context("running ldd")?;
-    // It fails for everything that is not dynamically linked.
+    // ldd fails for files that are not dynamically linked.
     let text = if output.status.success() { String::from_utf8(output.stdout)? } else { String::new() };
     ensure!(!text.contains("not found"), "{} lacks libraries on this machine:\n{text}", file.display());
     Ok(text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
@@ -119,7 +121,7 @@ fn append(tar: &mut tar::Builder<File>, path: &str, content: &[u8]) -> Result<()
     Ok(tar.append_data(&mut header, path, content)?)
 }
 
-/// Content that is named after what it is.
+/// Content that is addressed by its digest.
 struct Blob {
     kind: &'static str,
     content: Vec<u8>,
@@ -145,12 +147,12 @@ impl Blob {
     }
 }
 
-/// Go's name of it, as images use.
+/// Returns the architecture of this machine, by its name in Go, which images use.
 fn architecture() -> Result<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("amd64"),
         "aarch64" => Ok("arm64"),
-        other => bail!("images for {other} are not known here"),
+        other => bail!("the architecture {other} is not supported for images"),
     }
 }
 
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dynamic_program_brings_its_libraries() -> Result<()> {
+    fn a_dynamically_linked_program_has_its_libraries() -> Result<()> {
         let layer = Image::new("localhost/test:1").file("/bin/sh", "/shell").layer()?;
         let mut archive = tar::Archive::new(&layer[..]);
         let paths: Vec<PathBuf> =

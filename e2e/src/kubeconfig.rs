@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::pki::Identity;
 
-/// Writes a kubeconfig file that says: this user, at this server, which this authority vouches for.
+/// Writes a kubeconfig file for a user at a server. `authority` is the file with the CA of the server.
 pub(crate) fn write(file: &Path, server: &str, authority: &Path, identity: &Identity) -> Result<PathBuf> {
     let content = json!({
         "apiVersion": "v1",
@@ -23,16 +23,16 @@ pub(crate) fn write(file: &Path, server: &str, authority: &Path, identity: &Iden
     Ok(file.to_owned())
 }
 
-/// The configuration of a client of this file's cluster.
+/// Returns the configuration of a client for the cluster and the user of this kubeconfig file.
 pub(crate) async fn config(file: &Path) -> Result<Config> {
     let kubeconfig = Kubeconfig::read_from(file)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // A test wants to see the first answer, and waits by itself where it wants another.
+    // No retries: a test must see the first answer, and waits itself if it expects another.
     config.default_retry = false;
     Ok(config)
 }
 
-/// A client of this configuration that acts as somebody else.
+/// Returns a client with this configuration that impersonates another user.
 pub(crate) fn impersonate(mut config: Config, user: &str, groups: &[&str]) -> Result<Client> {
     config.auth_info.impersonate = Some(user.to_owned());
     config.auth_info.impersonate_groups = Some(groups.iter().map(ToString::to_string).collect());

@@ -1,4 +1,4 @@
-//! kubectl, as people and pipelines call it.
+//! Runs kubectl as users and pipelines do.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -17,7 +17,7 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// For the user of this kubeconfig file.
+    /// Returns kubectl for the user of this kubeconfig file.
     ///
     /// # Errors
     /// If kubectl is missing and cannot be built.
@@ -30,7 +30,7 @@ impl Kubectl {
         Ok(Self { program, kubeconfig: kubeconfig.to_owned(), user: Vec::new() })
     }
 
-    /// The same for somebody else, by impersonation.
+    /// Returns kubectl for another user, by impersonation.
     #[must_use]
     pub fn by(&self, user: &str, groups: &[&str]) -> Self {
         let mut arguments = vec![format!("--as={user}")];
@@ -38,23 +38,23 @@ impl Kubectl {
         Self { user: arguments, ..self.clone() }
     }
 
-    /// The file that is run.
+    /// Returns the path of the program.
     #[must_use]
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Runs it with these arguments; what it wrote to stdout.
+    /// Runs kubectl with these arguments. Returns the text of its standard output.
     ///
     /// # Errors
-    /// If it fails: what it wrote to stderr.
+    /// If kubectl fails, with the text of its standard error.
     pub async fn run(&self, arguments: &[&str]) -> Result<String> {
         let output = Command::new(&self.program)
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
             .args(&self.user)
             .args(arguments)
-            // What it has learnt about one cluster is wrong about the next at the same address.
+            // Each cluster has its own discovery cache, because another cluster may have the same address later.
             .env("KUBECACHEDIR", self.kubeconfig.with_extension("cache"))
             .stdin(Stdio::null())
             .kill_on_drop(true)

@@ -1,16 +1,17 @@
-//! Real Kubernetes for tests, from binaries that are built once from the Go modules in `go/`:
+//! Real Kubernetes for tests, from programs that are built once from the Go modules in `go/`:
 //!
-//! - [`ControlPlane`]: etcd, API servers and a controller manager, plain processes on loopback;
-//! - [`Node`]: beside them a kubelet, containerd, CNI, kube-proxy, `CoreDNS` and an OCI registry, in namespaces of their
-//!   own (needs root);
-//! - [`Registry`]: an OCI registry alone, a plain process on loopback.
+//! - [`ControlPlane`]: etcd, API servers and a controller manager, as plain processes on loopback;
+//! - [`Node`]: these, and kubelet, containerd, CNI, kube-proxy, `CoreDNS` and an OCI registry, in their own namespaces
+//!   (needs root);
+//! - [`Registry`]: only an OCI registry, as a plain process on loopback.
 //!
-//! What a test starts ends with it, also when it panics or is killed. Logs stay in `target/e2e/<test>/`.
+//! The processes of a test end with the test, also if it panics or is killed. Logs are kept in `target/e2e/<test>/`.
 
-#![allow(clippy::missing_panics_doc, reason = "a test harness may panic where its user could do nothing")]
+#![allow(clippy::missing_panics_doc, reason = "a test harness may panic on failures that a test cannot handle")]
 
 pub mod binaries;
 mod cluster;
+pub mod console;
 mod control_plane;
 mod folder;
 mod helm;
@@ -42,8 +43,8 @@ pub use registry::{Access, Registry};
 pub use until::until;
 pub use webhook::Webhook;
 
-/// Says something to the person who waits, past the capture of the test runner.
-pub(crate) fn say(message: &str) {
+/// Prints a message to standard error. The test runner does not capture it, so that the user sees it at once.
+pub(crate) fn print_message(message: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "{message}");
 }

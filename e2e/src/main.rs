@@ -1,4 +1,4 @@
-//! The harness by hand: builds Kubernetes, and keeps a cluster running until it is told to end it.
+//! The program for using the harness by hand: builds Kubernetes, and keeps a cluster running until `down`.
 
 use std::io::Write as _;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use proviso_e2e::supervisor::{self, Kind};
 
-/// Real Kubernetes on this machine, built from source, up in seconds.
+/// Run real Kubernetes on this machine, built from source.
 #[derive(Parser)]
 #[command(version, max_term_width = 100)]
 struct Arguments {
@@ -16,31 +16,31 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Build what is missing of Kubernetes, and show the versions and where the programs are
+    /// Build missing programs of Kubernetes, and show the versions and the folders
     ///
-    /// The programs are built once, into `PROVISO_E2E_CACHE` (default: `~/.cache/proviso-e2e`); that needs Go.
+    /// The programs are built once, into `PROVISO_E2E_CACHE` (default: `~/.cache/proviso-e2e`). The build needs Go.
     Kubernetes {
         #[command(flatten)]
         kind: Only,
     },
-    /// Start a cluster that goes on running, and print how to use it
+    /// Start a cluster that keeps running, and print how to use it
     ///
-    /// A full node runs pods, and needs root, containerd, runc, CNI plugins and iptables. What is printed to stdout is for
-    /// a shell: `eval "$(proviso-e2e up)"`.
+    /// A full node runs pods, and needs root, containerd, runc, CNI plugins and iptables. The output is for a shell:
+    /// `eval "$(proviso-e2e up)"`.
     Up {
         #[command(flatten)]
         kind: Only,
         #[command(flatten)]
         name: Name,
     },
-    /// End it
+    /// End a cluster
     Down {
         #[command(flatten)]
         name: Name,
     },
     /// Print the Debian packages that a full node needs and this machine lacks
     Packages,
-    /// Be the process that keeps a cluster
+    /// Keep a cluster running; `up` starts this process
     #[command(hide = true)]
     Supervise {
         #[command(flatten)]
@@ -52,7 +52,7 @@ enum Command {
 
 #[derive(Args)]
 struct Only {
-    /// Only a control plane (etcd, API server, controller manager): needs no root, runs no pods
+    /// Only a control plane (etcd, API server, controller manager), which needs no root and runs no pods
     #[arg(long)]
     control_plane: bool,
 }
@@ -65,7 +65,7 @@ impl Only {
 
 #[derive(Args)]
 struct Name {
-    /// Its files and logs are in target/e2e/<NAME>
+    /// Name of the cluster; its files and logs are in target/e2e/<NAME>
     #[arg(long, default_value = "cluster")]
     name: String,
 }

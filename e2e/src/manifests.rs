@@ -1,5 +1,5 @@
-//! Objects of manifests, put into a cluster without kubectl: tests start a hundred control planes, and each run of kubectl costs
-//! a process and a download of the OpenAPI documents.
+//! Applies manifests without kubectl. Tests start a hundred control planes, and each run of kubectl costs a process and a
+//! download of the OpenAPI documents.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::until;
 
 const ESTABLISHED_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Applies every document of a manifest, in its order.
+/// Applies every document of a manifest, in order.
 ///
 /// # Errors
 /// If a document is not a Kubernetes object, or the API server refuses it.
@@ -34,10 +34,10 @@ pub async fn apply(client: &Client, manifest: &str) -> Result<()> {
     Ok(())
 }
 
-/// Applies the definitions of kinds of a folder (`*.yaml`), and waits until the API server serves each of their kinds.
+/// Applies the CRDs of a folder (`*.yaml`), and waits until the API server serves each kind.
 ///
 /// # Errors
-/// If the folder cannot be read, or the API server refuses a definition or does not serve its kind within a minute.
+/// If the folder cannot be read, or the API server refuses a CRD, or does not serve its kind within a minute.
 pub async fn apply_crds(client: &Client, folder: &Path) -> Result<()> {
     let definitions = Api::<CustomResourceDefinition>::all(client.clone());
     let mut names = Vec::new();
@@ -56,7 +56,7 @@ pub async fn apply_crds(client: &Client, folder: &Path) -> Result<()> {
             let conditions = definition.status.and_then(|status| status.conditions).unwrap_or_default();
             let is_established = conditions.iter().any(|it| it.type_ == "Established" && it.status == "True");
             ensure!(is_established, "{conditions:?}");
-            // An established kind has no storage yet for a moment.
+            // The storage of an established kind is ready a moment later, so the kind is listed.
             let spec = definition.spec;
             let version = spec.versions.iter().find(|version| version.storage).context("a stored version")?;
             let path = format!("/apis/{}/{}/{}?limit=1", spec.group, version.name, spec.names.plural);

@@ -1,11 +1,11 @@
-//! A full node: a cluster that runs pods, in namespaces of its own.
+//! A full node: a cluster that runs pods, in its own Linux namespaces.
 
 mod address;
 mod cgroups;
 mod dns;
 mod host;
-mod inside;
 mod kubelet;
+mod launcher;
 mod namespaces;
 mod runtime;
 
@@ -21,7 +21,7 @@ pub(crate) use namespaces::Network;
 use address::{ADDRESS, NAME};
 use cgroups::Cgroups;
 use host::Host;
-use inside::Inside;
+use launcher::Launcher;
 use namespaces::Namespaces;
 
 use crate::binaries::{Programs, Tier};
@@ -31,12 +31,12 @@ use crate::registry::{Access, Registry};
 use crate::until::PATIENCE;
 use crate::{Folder, Image, Kubectl, until};
 
-/// A cluster of one node. Ends with this value, and with this program even if that is killed.
+/// A cluster of one node. It ends when this value is dropped, and when this program ends or is killed.
 ///
-/// Its API server and its registry are reached at the same addresses of loopback from this machine and from the node.
+/// The API server and the registry have the same loopback addresses on this machine and in the node.
 #[derive(Debug)]
 pub struct Node {
-    // Fields are dropped in this order: with the namespaces ends all that runs in them; then their cgroups can go.
+    // Fields are dropped in this order: the end of the namespaces ends all their processes; then their cgroups can be removed.
     namespaces: Namespaces,
     /// kubelet, kube-proxy and kube-scheduler
     processes: [Process; 3],
@@ -48,34 +48,34 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whether there can be nodes here at all, for tests that are passed by where there cannot.
+    /// Returns true if this program can start nodes. Tests that need a node are skipped otherwise.
     #[must_use]
     pub fn is_possible() -> bool {
         host::is_root()
     }
 
-    /// The packages of Debian that have what nodes need and this machine lacks.
+    /// Returns the Debian packages with the programs that nodes need and this machine lacks.
     #[must_use]
     pub fn missing_packages() -> Vec<&'static str> {
         host::missing_packages()
     }
 
-    /// Builds what is missing and looks for what the machine must have.
+    /// Builds missing programs, and checks the requirements on the machine.
     ///
     /// # Errors
-    /// If this is not root, a program is missing and named, or a build fails.
+    /// If the user is not root, a program of the machine is missing, or a build fails.
     pub fn prepare() -> Result<()> {
         Host::find()?;
         Tier::ALL.into_iter().try_for_each(|tier| tier.folder().map(drop))
     }
 
-    /// Starts one and waits until it is Ready; its files are in `target/e2e/<name>/`.
+    /// Starts a node, and waits until it is Ready. Its files are in `target/e2e/<name>/`.
     ///
     /// # Errors
-    /// If this is not root, a program is missing, or a component does not come up.
+    /// If the user is not root, a program is missing, or a component does not start.
     pub async fn start(name: &str) -> Result<Self> {
         let host = Host::find()?;
-        // Building them takes minutes: first, before anything waits for anything else.
+        // A build takes minutes, so all builds come before the waits with time limits.
         let programs = Programs::build()?;
         let tier = Tier::Node.folder()?;
         let pod = tier.join("pod");
@@ -86,18 +86,18 @@ impl Node {
         let cgroups = Cgroups::new(folder.path())?;
         let namespaces = Namespaces::start(&host, &folder, &cgroups, &pod).await?;
         let place = Place::node(namespaces.network(), ADDRESS);
-        let inside = Inside { host: &host, namespaces: &namespaces, cgroups: &cgroups };
-        let containerd = inside.start("containerd", runtime::containerd(&host, &folder)?, &folder)?;
+        let launcher = Launcher { host: &host, namespaces: &namespaces, cgroups: &cgroups };
+        let containerd = launcher.start("containerd", runtime::containerd(&host, &folder)?, &folder)?;
         let mut registry = Registry::start_in(&place, Ipv4Addr::UNSPECIFIED, &folder, Access::default()).await?;
         let (tars, log) = (folder.path().join("images"), folder.log("images"));
-        let whole = async {
+        let components = async {
             let control_plane = ControlPlane::start_in(place, folder, programs, Options::default()).await?;
-            let mut processes = inside.start_all(&tier, &control_plane)?;
+            let mut processes = launcher.start_all(&tier, &control_plane)?;
             until_ready(&control_plane, &mut processes).await?;
             Ok((control_plane, processes))
         };
-        let ((control_plane, processes), ()) = tokio::try_join!(whole, inside.load(&images, &tars, &log))?;
-        // Not before its image is there: kubelet would look for it in vain, and again only after a while.
+        let ((control_plane, processes), ()) = tokio::try_join!(components, launcher.load(&images, &tars, &log))?;
+        // CoreDNS needs its image first: kubelet would not find it, and would try again only later.
         dns::install(&control_plane.client().await?).await?;
         registry.until_ready().await?;
         Ok(Self { namespaces, _containerd: containerd, processes, cgroups, registry, control_plane, host })
@@ -108,85 +108,85 @@ impl Node {
         &self.control_plane
     }
 
-    /// An administrator's client.
+    /// Returns a client for an administrator.
     ///
     /// # Errors
-    /// If the files of this run are gone.
+    /// If the kubeconfig of this run cannot be read.
     pub async fn client(&self) -> Result<Client> {
         self.control_plane.client().await
     }
 
-    /// For an administrator.
+    /// Returns the kubeconfig of an administrator.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         self.control_plane.kubeconfig()
     }
 
-    /// kubectl of an administrator.
+    /// Returns kubectl for an administrator.
     ///
     /// # Errors
-    /// If it is missing and cannot be built.
+    /// If kubectl is missing and cannot be built.
     pub fn kubectl(&self) -> Result<Kubectl> {
         Kubectl::new(self.kubeconfig())
     }
 
-    /// `host:port` of the registry, in names of images too.
+    /// Returns `host:port` of the registry, also for the names of images.
     #[must_use]
     pub fn registry(&self) -> String {
         self.registry.address()
     }
 
-    /// `host:port` of the registry for programs in pods, whose loopback is their own.
+    /// Returns `host:port` of the registry for programs in pods, which have their own loopback.
     #[must_use]
     pub fn registry_in_pods(&self) -> String {
         format!("{ADDRESS}:{}", self.registry.port())
     }
 
-    /// Pushes an artifact of one layer to the registry: see [`Registry::push`].
+    /// Pushes an artifact with one layer to the registry: see [`Registry::push`].
     ///
     /// # Errors
-    /// If the registry does not take it.
+    /// If the registry refuses the artifact.
     pub async fn push(&self, repository: &str, tag: &str, media_type: &str, content: &[u8]) -> Result<String> {
         self.registry.push(repository, tag, media_type, content).await
     }
 
-    /// The image that every node has: `/pod` of `go/pod`, which waits, serves HTTP or asks for a URL.
+    /// Returns the name of the image that every node has: the program `go/pod`, which waits, serves HTTP or requests a URL.
     #[must_use]
     pub fn pod_image() -> &'static str {
         runtime::PAUSE
     }
 
-    /// The process of kubelet, to kill, freeze and restart; its pods go on.
+    /// Returns the process of kubelet, to kill, freeze and restart it. The pods keep running.
     pub fn kubelet(&mut self) -> &mut Process {
         &mut self.processes[0]
     }
 
-    /// The process whose namespaces are the node's: `nsenter --target <it> --net` for a look around.
+    /// Returns the number of the process that holds the namespaces of the node, for `nsenter --target <number> --all`.
     #[must_use]
     pub fn process(&self) -> u32 {
-        self.namespaces.first()
+        self.namespaces.init_pid()
     }
 
-    /// Gives containerd an image, so that pods need no registry for it.
+    /// Loads an image into containerd, so that pods need no registry for it.
     ///
     /// # Errors
     /// If a file of the image cannot be read, or containerd refuses it.
     pub async fn load(&self, image: &Image) -> Result<()> {
-        let inside = Inside { host: &self.host, namespaces: &self.namespaces, cgroups: &self.cgroups };
+        let launcher = Launcher { host: &self.host, namespaces: &self.namespaces, cgroups: &self.cgroups };
         let folder = self.control_plane.folder();
-        inside.load(std::slice::from_ref(image), &folder.path().join("images"), &folder.log("images")).await
+        launcher.load(std::slice::from_ref(image), &folder.path().join("images"), &folder.log("images")).await
     }
 
-    /// Waits until names of Services are answered.
+    /// Waits until `CoreDNS` resolves the names of Services.
     ///
     /// # Errors
-    /// If that takes too long.
+    /// If `CoreDNS` is not ready in time.
     pub async fn until_dns(&self) -> Result<()> {
         dns::until_ready(&self.client().await?).await
     }
 }
 
-/// Of the Node, as kubelet reports it.
+/// Waits until kubelet reports that the node is Ready.
 async fn until_ready(control_plane: &ControlPlane, processes: &mut [Process]) -> Result<()> {
     let nodes = Api::<NodeObject>::all(control_plane.client().await?);
     until("a Ready node", PATIENCE, async || {

@@ -1,4 +1,4 @@
-//! Certificate authorities of a run, and what they sign.
+//! The certificate authorities (CAs) of a run, and the certificates that they sign.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// An authority that signs for one purpose; its certificate lies in a file.
+/// A CA for one purpose, with its certificate and key in files.
 #[derive(Debug)]
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -24,7 +24,7 @@ pub struct Identity {
 }
 
 impl Authority {
-    /// Makes an authority and writes `<name>-ca.crt` and `<name>-ca.key` into the folder.
+    /// Creates a CA, and writes `<name>-ca.crt` and `<name>-ca.key` into the folder.
     ///
     /// # Errors
     /// If the files cannot be written.
@@ -40,22 +40,25 @@ impl Authority {
         Ok(authority)
     }
 
+    /// Returns the path of the CA's certificate.
     #[must_use]
     pub fn certificate(&self) -> PathBuf {
         self.folder.join(format!("{}-ca.crt", self.name))
     }
 
+    /// Returns the path of the CA's key.
     #[must_use]
     pub fn key(&self) -> PathBuf {
         self.folder.join(format!("{}-ca.key", self.name))
     }
 
+    /// Returns the CA's certificate in PEM.
     #[must_use]
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// A client: Kubernetes reads the user from `CN` and the group from `O`.
+    /// Signs the certificate of a client. Kubernetes reads the user from `CN` and the group from `O`.
     ///
     /// # Errors
     /// If the files cannot be written.
@@ -68,10 +71,11 @@ impl Authority {
         self.issue(user, params)
     }
 
-    /// A server under these names and addresses. It may also be a client, as members of an etcd cluster are.
+    /// Signs the certificate of a server with these names and addresses. The server may also be a client, as members of an
+    /// etcd cluster are.
     ///
     /// # Errors
-    /// If a name is not valid, or the files cannot be written.
+    /// If a name is invalid, or the files cannot be written.
     pub fn server(&self, name: &str, names: &[&str]) -> Result<Identity> {
         let mut params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         params.distinguished_name = named(name).distinguished_name;

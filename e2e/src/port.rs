@@ -1,23 +1,23 @@
-//! Free ports for programs that do not say which port they took.
+//! Reserves free ports for programs that cannot report a port that they choose themselves.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 
 use anyhow::{Context as _, Result};
 
-/// A port of loopback that no other run of this harness takes for as long as this lives.
+/// A port of loopback. No other run of this harness uses it until this value is dropped.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    /// The lock of it is the reservation; it ends with the process at the latest.
+    /// A locked file: the lock is the reservation, and ends with the process at the latest.
     _reservation: File,
 }
 
 impl Port {
-    /// Finds a port below those that the kernel hands out to outgoing connections and Kubernetes to Services, and above
-    /// the fixed ones of kubelet, kube-proxy and kube-scheduler.
+    /// Reserves a port. The range is below the ephemeral ports of the kernel and the node ports of Services, and above the
+    /// fixed ports of kubelet, kube-proxy and kube-scheduler.
     pub fn reserve() -> Result<Self> {
-        // Each user has one: nobody may lock the files of others.
+        // Each user has a folder, because a user may not lock the files of another.
         let user = rustix::process::geteuid().as_raw();
         let folder = std::env::temp_dir().join(format!("proviso-e2e-ports-{user}"));
         std::fs::create_dir_all(&folder)?;

@@ -1,4 +1,4 @@
-//! One process of a run: started, stopped and frozen at will, its output in a log file, never outliving the run.
+//! A process of a run. A test can freeze, kill and restart it. Its output is in a log file, and it never outlives the run.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What to run.
+/// A program with its arguments and environment variables.
 #[derive(Debug, Clone)]
 pub(crate) struct Invocation {
     program: PathBuf,
     arguments: Vec<OsString>,
     variables: Vec<(String, OsString)>,
+    /// True if the program runs another program in a child process, and waits for it.
     forks: bool,
 }
 
@@ -35,7 +36,7 @@ impl Invocation {
         self
     }
 
-    /// `--name=value`
+    /// Adds the argument `--name=value`.
     pub fn flag(self, name: &str, value: impl Into<OsString>) -> Self {
         let mut argument = OsString::from(format!("--{name}="));
         argument.push(value.into());
@@ -47,13 +48,13 @@ impl Invocation {
         self
     }
 
-    /// It runs what it is about in a child and waits for that, as `nsenter` does to enter a PID namespace.
+    /// Marks a program that runs another program in a child process and waits for it, as `nsenter` does to enter a PID namespace.
     pub fn forking(mut self) -> Self {
         self.forks = true;
         self
     }
 
-    /// The same through another program that ends in running it, such as `nsenter`.
+    /// Returns an invocation of `wrapper`, which then runs this program, such as `nsenter`.
     pub fn through(self, wrapper: Self) -> Self {
         let mut invocation = wrapper.argument(self.program).arguments(self.arguments);
         invocation.variables.extend(self.variables);
@@ -62,7 +63,7 @@ impl Invocation {
     }
 }
 
-/// A running, frozen or ended process. Ends with this value, and with this program even if that is killed.
+/// A running, frozen or ended process. It ends when this value is dropped, and when this program ends or is killed.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -77,67 +78,68 @@ impl Process {
         Ok(Self { name: name.to_owned(), invocation, log, child })
     }
 
-    /// Of what was started: the program, or the one that waits for it (see [`Self::program`]).
+    /// Returns the number of the process that was started: the program, or a wrapper that waits for it (see [`Self::program`]).
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The process that is meant: the child of what was started, if that forks.
+    /// Returns the number of the program's process. It is the child of the process that was started, if that is a wrapper that
+    /// forks.
     ///
     /// # Errors
-    /// If it is not there: not yet, or not any more.
+    /// If the wrapper has not started the program yet, or the program has ended.
     pub fn program(&self) -> Result<u32> {
         if !self.invocation.forks {
             return Ok(self.pid());
         }
         let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid()))?;
-        let child = children.split_whitespace().next().with_context(|| format!("{} has not begun", self.name))?;
+        let child = children.split_whitespace().next().with_context(|| format!("{} has not started", self.name))?;
         Ok(child.parse()?)
     }
 
-    /// What it wrote to stdout and stderr, of all its lives.
+    /// Returns the path of the log, which has stdout and stderr of the process, also from before restarts.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Freezes it (SIGSTOP): it keeps its connections and answers nothing.
+    /// Freezes the process (SIGSTOP): it keeps its connections, and does not answer.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the process has ended.
     pub fn freeze(&mut self) -> Result<()> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets a frozen process go on (SIGCONT).
+    /// Continues a frozen process (SIGCONT).
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the process has ended.
     pub fn thaw(&mut self) -> Result<()> {
         self.signal(Signal::CONT)?;
-        self.thaw_waiting()
+        self.thaw_wrapper()
     }
 
-    /// Ends it at once (SIGKILL) and waits until it is gone.
+    /// Kills the process (SIGKILL), and waits until it has ended.
     pub fn kill(&mut self) {
-        // Who waits for the program ends with it, unless it is stopped too.
-        let killed = self.invocation.forks && self.signal(Signal::KILL).is_ok() && self.thaw_waiting().is_ok();
+        // A wrapper ends with its program, unless the wrapper is stopped too.
+        let killed = self.invocation.forks && self.signal(Signal::KILL).is_ok() && self.thaw_wrapper().is_ok();
         if !killed {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();
     }
 
-    /// nsenter stops itself with its child.
-    fn thaw_waiting(&self) -> Result<()> {
-        kill_process(Pid::from_child(&self.child), Signal::CONT).with_context(|| format!("waking {}", self.name))
+    /// Continues a wrapper such as nsenter, which stops itself when its child is stopped.
+    fn thaw_wrapper(&self) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).with_context(|| format!("SIGCONT to {}", self.name))
     }
 
-    /// Asks it to end (SIGTERM) and waits for that.
+    /// Sends SIGTERM, and waits until the process has ended.
     ///
     /// # Errors
-    /// If it has ended before, or goes on for longer than `bound`.
+    /// If the process had ended before, or still runs after `bound`.
     pub fn terminate(&mut self, bound: Duration) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         let deadline = Instant::now() + bound;
@@ -146,13 +148,13 @@ impl Process {
                 return Ok(status);
             }
             if Instant::now() > deadline {
-                bail!("{} goes on {bound:?} after SIGTERM; its log: {}", self.name, self.log.display());
+                bail!("{} still runs {bound:?} after SIGTERM; its log: {}", self.name, self.log.display());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Starts it again with the same arguments; ends it first if it runs.
+    /// Kills the process if it runs, and starts it again with the same arguments.
     ///
     /// # Errors
     /// If the program cannot be started.
@@ -162,6 +164,8 @@ impl Process {
         Ok(())
     }
 
+    /// Checks that the process runs.
+    ///
     /// # Errors
     /// If the process has ended, with the end of its log.
     pub fn ensure_running(&mut self) -> Result<()> {
@@ -172,13 +176,13 @@ impl Process {
         bail!("{} ended ({status}); the end of {}:\n{end}", self.name, self.log.display())
     }
 
-    /// Waits until it has ended well.
+    /// Waits until the process has ended with success.
     ///
     /// # Errors
-    /// If it ends otherwise, or goes on for longer than `bound`.
+    /// If the process fails, or still runs after `bound`.
     pub(crate) async fn until_done(&mut self, bound: Duration) -> Result<()> {
         let status =
-            crate::until(&self.name.clone(), bound, async || self.child.try_wait()?.context("it runs")).await?;
+            crate::until(&self.name.clone(), bound, async || self.child.try_wait()?.context("it still runs")).await?;
         if status.success() { Ok(()) } else { self.ensure_running() }
     }
 
@@ -197,10 +201,10 @@ impl Drop for Process {
 
 type Spawned = io::Result<Child>;
 
-/// Starts a process that the kernel kills when this program is gone.
+/// Starts a process that the kernel kills when this program ends.
 ///
-/// The kernel takes the *thread* that started a process for its parent: that is one thread which lives as long as this
-/// program, not the thread of some test.
+/// For the kernel, the parent of a process is the *thread* that started it. So one thread that lives as long as this program
+/// starts all processes, and not the thread of a test.
 fn spawn(invocation: &Invocation, log: &Path) -> Spawned {
     static PARENT: LazyLock<mpsc::Sender<(Command, mpsc::Sender<Spawned>)>> = LazyLock::new(|| {
         let (sender, receiver) = mpsc::channel::<(Command, mpsc::Sender<Spawned>)>();

@@ -1,23 +1,23 @@
-//! The programs of this workspace, as the same build has left them.
+//! The programs of this workspace from the same build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Where cargo has put a program of the workspace, seen from a test: `cargo build --workspace --bins` makes it.
+/// Returns the path of a program of the workspace, for a test. `cargo build --workspace --bins` builds it.
 ///
 /// # Errors
-/// If it is not there.
+/// If the program does not exist.
 pub fn program(name: &str) -> Result<PathBuf> {
-    let test = std::env::current_exe().context("where this test is")?;
-    let folder = test.parent().and_then(Path::parent).context("a test outside of the target folder")?;
+    let test = std::env::current_exe().context("the path of this test")?;
+    let folder = test.parent().and_then(Path::parent).context("the test is not in the target folder")?;
     let program = folder.join(name);
     ensure!(program.is_file(), "{} is missing: cargo build --workspace --bins", program.display());
     Ok(program)
 }
 
-/// A copy of a program without what only debuggers read, which is most of it.
+/// Writes a copy of a program without debug information, which is most of its size.
 ///
 /// # Errors
 /// If `strip` of the binutils is missing or fails.

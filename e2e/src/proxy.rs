@@ -1,4 +1,4 @@
-//! A TCP proxy that delays, swallows or resets what passes: a bad network between two processes.
+//! A TCP proxy that delays, holds back or closes connections, to simulate a bad network between two processes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// What the network does to the bytes of all connections, those that are open included.
+/// A fault of the network. It applies to all connections, also to open ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fault {
-    /// Nothing.
+    /// The network works.
     #[default]
     None,
-    /// Every chunk arrives this much later, in both directions.
+    /// Bytes arrive later by this time, in both directions.
     Delay(Duration),
-    /// Bytes and new connections wait until the fault ends: a half-open connection.
+    /// Bytes and new connections wait until the fault ends, as on a half-open connection.
     Hang,
-    /// Connections are closed, new ones at once.
+    /// Open connections and new connections are closed.
     Cut,
 }
 
-/// Listens on loopback and passes everything on to one address; ends with this value.
+/// A proxy that listens on loopback, and forwards connections to one address. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
     fault: watch::Sender<Fault>,
-    /// How often all connections were abandoned.
+    /// The number of calls of [`Self::abandon`].
     abandoned: watch::Sender<u32>,
     connections: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// Starts a proxy before this address on a port of its own.
+    /// Starts a proxy for this address on a free port.
     ///
     /// # Errors
     /// If no port is free.
@@ -45,7 +45,7 @@ impl Proxy {
         Self::listen("127.0.0.1:0", Arc::new(move || Box::pin(TcpStream::connect(target)))).await
     }
 
-    /// Starts a proxy at an address that reaches its target by `connect`.
+    /// Starts a proxy at an address. `connect` connects to its target.
     pub(crate) async fn listen(address: &str, connect: Connect) -> Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
@@ -62,18 +62,18 @@ impl Proxy {
         self.address
     }
 
-    /// From now on the network does this.
+    /// Sets the fault of the network.
     pub fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
     }
 
-    /// Swallows from now on what passes on the connections that are open, and closes none: neither side learns that
-    /// nothing arrives. New ones work.
+    /// Drops all bytes on the open connections from now on, without closing them, so that neither side sees an error. New
+    /// connections work.
     pub fn abandon(&self) {
         self.abandoned.send_modify(|times| *times += 1);
     }
 
-    /// How many connections there were so far.
+    /// Returns the number of connections since the start.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
@@ -86,11 +86,11 @@ impl Drop for Proxy {
     }
 }
 
-/// How a proxy reaches its target.
+/// A function that connects a proxy to its target.
 pub(crate) type Connect =
     Arc<dyn Fn() -> std::pin::Pin<Box<dyn Future<Output = std::io::Result<TcpStream>> + Send>> + Send + Sync>;
 
-/// What a connection has to know of its proxy.
+/// The state of the proxy that its connections share.
 #[derive(Clone)]
 struct Network {
     faults: watch::Receiver<Fault>,
@@ -99,7 +99,7 @@ struct Network {
 }
 
 async fn accept(listener: TcpListener, connect: Connect, network: Network) {
-    // Ends every connection when the proxy ends.
+    // The set ends all connections when the proxy ends.
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -109,9 +109,9 @@ async fn accept(listener: TcpListener, connect: Connect, network: Network) {
     }
 }
 
-/// One connection, until either side or a cut ends it.
+/// Forwards one connection until a side or a cut ends it.
 async fn pass(client: TcpStream, connect: Connect, Network { mut faults, mut abandonments, .. }: Network) {
-    // Those before its time are not its own.
+    // Calls of `abandon` before this connection do not apply to it.
     abandonments.mark_unchanged();
     let cut = {
         let mut faults = faults.clone();
@@ -125,7 +125,7 @@ async fn pass(client: TcpStream, connect: Connect, Network { mut faults, mut aba
         let (from_server, to_server) = server.into_split();
         tokio::try_join!(copy(from_client, to_server, faults.clone()), copy(from_server, to_client, faults.clone()))
     };
-    // Both ends stay open while it is not polled any more.
+    // After an abandonment, `through` is not polled, but its sockets stay open.
     tokio::pin!(through);
     tokio::select! {
         _ = cut => {}
@@ -134,7 +134,7 @@ async fn pass(client: TcpStream, connect: Connect, Network { mut faults, mut aba
     }
 }
 
-/// One direction.
+/// Forwards one direction of a connection.
 async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that sends back what it gets, and a proxy before it.
+    /// Starts a server that echoes all bytes, and a proxy for it.
     async fn echo() -> Result<Proxy> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_pass_and_arrive_later_under_a_delay() -> Result<()> {
+    async fn bytes_arrive_later_with_a_delay() -> Result<()> {
         let proxy = echo().await?;
         let mut stream = TcpStream::connect(proxy.address()).await?;
         assert_eq!(&round_trip(&mut stream).await?, b"ping");
@@ -195,12 +195,12 @@ mod tests {
         proxy.set(Fault::Delay(delay));
         let start = Instant::now();
         assert_eq!(&round_trip(&mut stream).await?, b"ping");
-        assert!(start.elapsed() >= 2 * delay, "there and back took {:?}", start.elapsed());
+        assert!(start.elapsed() >= 2 * delay, "the round trip took {:?}", start.elapsed());
         Ok(())
     }
 
     #[tokio::test]
-    async fn a_hanging_connection_goes_on_where_it_was() -> Result<()> {
+    async fn a_hanging_connection_continues_after_the_fault() -> Result<()> {
         let proxy = echo().await?;
         let mut stream = TcpStream::connect(proxy.address()).await?;
         round_trip(&mut stream).await?;
@@ -208,7 +208,7 @@ mod tests {
         stream.write_all(b"ping").await?;
         let mut answer = [0; 4];
         let early = tokio::time::timeout(Duration::from_millis(100), stream.read_exact(&mut answer)).await;
-        assert!(early.is_err(), "something came through: {answer:?}");
+        assert!(early.is_err(), "bytes arrived: {answer:?}");
         proxy.set(Fault::None);
         stream.read_exact(&mut answer).await?;
         assert_eq!(&answer, b"ping");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_abandoned_connection_says_nothing_and_new_ones_work() -> Result<()> {
+    async fn an_abandoned_connection_is_silent_and_new_ones_work() -> Result<()> {
         let proxy = echo().await?;
         let mut open = TcpStream::connect(proxy.address()).await?;
         round_trip(&mut open).await?;
@@ -224,7 +224,7 @@ mod tests {
         open.write_all(b"ping").await?;
         assert_eq!(&round_trip(&mut TcpStream::connect(proxy.address()).await?).await?, b"ping");
         let early = tokio::time::timeout(Duration::from_millis(100), open.read(&mut [0; 4])).await;
-        assert!(early.is_err(), "something came through: {early:?}");
+        assert!(early.is_err(), "bytes arrived: {early:?}");
         assert_eq!(proxy.connections(), 2);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A cluster to use by hand: a process of its own keeps it until it is told to end.
+//! A cluster to use by hand. A separate process, the supervisor, keeps it running until `down`.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -12,13 +12,13 @@ use rustix::process::{Pid, Signal, kill_process, setsid};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::binaries::{Programs, Tier};
-use crate::{ControlPlane, Folder, Node, say, until};
+use crate::{ControlPlane, Folder, Node, print_message, until};
 
-/// A start waits for several things, each within bounds of its own.
-const START: Duration = Duration::from_mins(10);
-const END: Duration = Duration::from_mins(1);
+/// The time limit of a start, which has several steps with their own time limits.
+const START_TIMEOUT: Duration = Duration::from_mins(10);
+const END_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What to keep.
+/// The kind of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Node,
@@ -33,24 +33,24 @@ impl Kind {
     }
 }
 
-/// Starts a cluster that outlives this program, and prints how to use it, for a shell to evaluate.
+/// Starts a cluster that outlives this program, and prints shell commands for using it.
 ///
 /// # Errors
-/// If it does not come up.
+/// If the cluster does not start.
 pub async fn up(name: &str, kind: Kind) -> Result<()> {
-    // Here, so that the progress is seen and Ctrl-C ends it.
+    // This process builds the programs, so that the user sees the progress and can end it with Ctrl-C.
     match kind {
         Kind::Node => Node::prepare()?,
         Kind::ControlPlane => drop(Programs::find()?),
     }
     if let Some(process) = Folder::user(name)? {
-        say(&format!("{name} is already running: process {process}"));
+        print_message(&format!("{name} is already running: process {process}"));
         return show(name);
     }
     let _ = std::fs::remove_file(usage(name)?);
     let log = Folder::root()?.join(format!("{name}.log"));
     let output = File::create(&log)?;
-    say(&format!("starting {name}; the log of what keeps it: {}", log.display()));
+    print_message(&format!("starting {name}; the log of its supervisor: {}", log.display()));
     let mut supervisor = Command::new(std::env::current_exe()?)
         .args(["supervise", "--name", name])
         .args(kind.argument())
@@ -62,7 +62,7 @@ pub async fn up(name: &str, kind: Kind) -> Result<()> {
         started = until_up(name, &mut supervisor, &log) => started?,
         interrupted = tokio::signal::ctrl_c() => {
             interrupted?;
-            // It tears down what there is.
+            // On SIGTERM the supervisor ends the cluster.
             kill_process(Pid::from_child(&supervisor), Signal::TERM)?;
             supervisor.wait()?;
             bail!("interrupted");
@@ -74,7 +74,7 @@ pub async fn up(name: &str, kind: Kind) -> Result<()> {
 async fn until_up(name: &str, supervisor: &mut Child, log: &Path) -> Result<()> {
     let usage = usage(name)?;
     let mut ended = None;
-    until("the cluster", START, async || {
+    until("the cluster", START_TIMEOUT, async || {
         ended = supervisor.try_wait()?;
         ensure!(ended.is_some() || usage.exists(), "it is not up yet");
         Ok(())
@@ -86,37 +86,37 @@ async fn until_up(name: &str, supervisor: &mut Child, log: &Path) -> Result<()> 
     }
 }
 
-/// Ends it and waits until it is gone.
+/// Ends a cluster, and waits until it has ended.
 ///
 /// # Errors
-/// If it does not end.
+/// If the cluster does not end in time.
 pub async fn down(name: &str) -> Result<()> {
     let Some(process) = Folder::user(name)? else {
-        say(&format!("{name} is not running"));
+        print_message(&format!("{name} is not running"));
         return Ok(());
     };
     let supervisor = Pid::from_raw(process.try_into()?).context("a process has a number")?;
     kill_process(supervisor, Signal::TERM).with_context(|| format!("ending process {process}"))?;
-    until("the end of the cluster", END, async || {
-        ensure!(Folder::user(name)?.is_none(), "process {process} goes on");
+    until("the end of the cluster", END_TIMEOUT, async || {
+        ensure!(Folder::user(name)?.is_none(), "process {process} still runs");
         Ok(())
     })
     .await?;
-    say(&format!("{name} is gone; its logs: {}", Folder::root()?.join(name).join("logs").display()));
+    print_message(&format!("{name} has ended; its logs: {}", Folder::root()?.join(name).join("logs").display()));
     Ok(())
 }
 
-/// Keeps a cluster until SIGTERM or SIGINT. [`up`] runs this in a process of its own.
+/// Starts a cluster, and keeps it running until SIGTERM or SIGINT. [`up`] runs this in a separate process.
 ///
 /// # Errors
-/// If it does not come up.
+/// If the cluster does not start.
 pub async fn supervise(name: &str, kind: Kind) -> Result<()> {
-    // The terminal and the shell that started it may go.
+    // A new session, so that the process keeps running after the terminal and its shell end.
     setsid()?;
     let (mut terminated, mut interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let keep = async {
         let cluster = Cluster::start(name, kind).await?;
-        // Under its final name it is whole.
+        // The file gets its final name when it is complete.
         let (usage, unfinished) = (usage(name)?, Folder::root()?.join(name).join("usage.unfinished"));
         std::fs::write(&unfinished, cluster.usage()?)?;
         std::fs::rename(unfinished, usage)?;
@@ -124,7 +124,7 @@ pub async fn supervise(name: &str, kind: Kind) -> Result<()> {
         drop(cluster);
         Ok(())
     };
-    // What was started ends with the future in which it lives.
+    // The cluster ends when this future is dropped.
     tokio::select! {
         failed = keep => failed,
         _ = terminated.recv() => Ok(()),
@@ -149,20 +149,20 @@ impl Cluster {
         })
     }
 
-    /// Lines of shell.
+    /// Returns the shell commands for using the cluster.
     fn usage(&self) -> Result<String> {
-        let (kubeconfig, more) = match self {
+        let (kubeconfig, node) = match self {
             Self::Node(node) => (node.kubeconfig(), Some(node)),
             Self::ControlPlane(plane) => (plane.kubeconfig(), None),
         };
-        let kubectl = Programs::assets().filter(|_| more.is_none()).map_or_else(|| Tier::ControlPlane.folder(), Ok)?;
+        let kubectl = Programs::assets().filter(|_| node.is_none()).map_or_else(|| Tier::ControlPlane.folder(), Ok)?;
         let mut folders = vec![kubectl.display().to_string()];
-        if more.is_some() {
+        if node.is_some() {
             folders.push(Tier::Node.folder()?.display().to_string());
         }
         let mut usage =
             format!("export KUBECONFIG={}\nexport PATH={}:$PATH\n", kubeconfig.display(), folders.join(":"));
-        if let Some(node) = more {
+        if let Some(node) = node {
             writeln!(usage, "# images: push to {0}/…, use {0}/… in pods", node.registry())?;
             writeln!(usage, "# inside: nsenter --target {} --all", node.process())?;
         }
@@ -170,12 +170,12 @@ impl Cluster {
     }
 }
 
-/// The file that says how to use the cluster, and by being there that it is up.
+/// Returns the path of the file with the shell commands for using the cluster. The file exists while the cluster is up.
 fn usage(name: &str) -> Result<PathBuf> {
     Ok(Folder::root()?.join(name).join("usage.sh"))
 }
 
 fn show(name: &str) -> Result<()> {
-    let usage = std::fs::read(usage(name)?).context("it is still coming up, or not started by `up`")?;
+    let usage = std::fs::read(usage(name)?).context("the cluster is still starting, or was not started by `up`")?;
     Ok(std::io::stdout().write_all(&usage)?)
 }

@@ -1,4 +1,4 @@
-//! Webhook configurations for tests: as an operator would write them, limited to the test's own namespace.
+//! Webhook configurations for tests, as an operator would write them, limited to the namespace of a test.
 
 use anyhow::Result;
 use base64::Engine as _;
@@ -6,31 +6,31 @@ use serde_json::{Value, json};
 
 use crate::{Cluster, Temporary};
 
-/// A webhook that is asked about requests of one test.
+/// A webhook for the requests of one test.
 #[derive(Debug, Clone)]
 pub struct Webhook {
-    /// Of the configuration and, with `.e2e.proviso.dev`, of the webhook.
+    /// The name of the configuration. With `.e2e.proviso.dev`, it is the name of the webhook.
     pub name: String,
-    /// Where the API server reaches it: `{"url": …}` or `{"service": …}`.
+    /// The address of the webhook for the API server: `{"url": …}` or `{"service": …}`.
     pub client: Value,
-    /// Who vouches for its certificate, in PEM.
+    /// The CA of the webhook's certificate, in PEM.
     pub authority: String,
     pub mutating: bool,
-    /// As in `rules` of a webhook configuration.
+    /// The field `rules` of the webhook.
     pub rules: Value,
-    /// `Fail` or `Ignore`
+    /// The field `failurePolicy` of the webhook: `Fail` or `Ignore`.
     pub failure_policy: &'static str,
-    /// Only requests about such namespaces, or in them; `{}` for all.
+    /// The field `namespaceSelector` of the webhook; `{}` for all namespaces.
     pub namespace_selector: Value,
-    /// Only requests about such objects; `{}` for all.
+    /// The field `objectSelector` of the webhook; `{}` for all objects.
     pub object_selector: Value,
 }
 
 impl Webhook {
-    /// Registers it. The API server notices that a moment later.
+    /// Creates the webhook configuration. The API server uses it a moment later.
     ///
     /// # Errors
-    /// If the API server refuses it.
+    /// If the API server refuses the configuration.
     pub async fn register(self, cluster: &Cluster) -> Result<Temporary> {
         let mut client = self.client;
         client["caBundle"] = base64::engine::general_purpose::STANDARD.encode(&self.authority).into();

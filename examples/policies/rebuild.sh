@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Builds the example policies and puts the modules beside their sources, where the examples expect them.
+# Builds the example policies, and writes the modules next to their sources, where the examples expect them.
 #   rebuild.sh           builds and replaces the committed modules, and records the compiler in compiler.txt
-#   rebuild.sh --check   builds and compares: byte by byte if the compiler is the recorded one; another compiler
-#                        makes other bytes of the same source, so then it only says that they were not compared
+#   rebuild.sh --check   builds, and compares the modules byte by byte if the compiler is the recorded one; another
+#                        compiler produces other bytes, so the script then prints that it did not compare
 # Needs the targets: rustup target add wasm32-unknown-unknown wasm32-wasip1. CARGO and RUSTC choose another
-# toolchain. Policies in Rego are compiled by OPA, which Go builds from its source; OPA chooses another one.
+# toolchain. OPA compiles the policies in Rego; Go builds OPA from source, unless OPA names an executable.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 readonly policies=(safe-defaults trusted-registries)
-# Those that are commands.
+# The policies that are WASI commands.
 readonly commands=(approved-regions)
-# Each with its entrypoint; the last one is of the policy server's tests.
+# The policies in Rego, with their entrypoints. The last one is for the tests of the policy server.
 readonly rego=(
   service-types:servicetypes/main required-probes:requiredprobes/violation
   ../../policy-server/tests/cluster/reading:reading/main
@@ -26,22 +26,22 @@ case ${1-} in
   *) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac
 
-# What runs the compiler does not show in the module; everything else that it says about itself may.
+# The host of the compiler does not change the module; each other line of its version may.
 compiler=$("$rustc" -vV | grep -v '^host:')
 for target in wasm32-unknown-unknown wasm32-wasip1; do
   if ! [ -d "$("$rustc" --print target-libdir --target "$target")" ]; then
-    echo "rebuild.sh: this compiler lacks the target; install it by: rustup target add $target" >&2
+    echo "rebuild.sh: the compiler lacks the target $target; install it with: rustup target add $target" >&2
     exit 1
   fi
 done
 
-# Panic messages hold the paths of sources. They must not tell where this machine keeps them.
+# Panic messages contain the paths of sources, which must not depend on this machine.
 "$cargo" fetch --quiet --locked
 for sources in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
   RUSTFLAGS="${RUSTFLAGS-} --remap-path-prefix=$sources=/registry"
 done
 RUSTFLAGS="$RUSTFLAGS --remap-path-prefix=$PWD=/policies"
-# The linker leaves every call room for the largest index; without it a module is a tenth smaller.
+# By default the linker writes each function index in its longest encoding; the short encoding makes a module 10 % smaller.
 export RUSTFLAGS="$RUSTFLAGS -C link-arg=--compress-relocations"
 
 "$cargo" build --quiet --locked --release --target wasm32-unknown-unknown "${policies[@]/#/--package=}"
@@ -56,9 +56,9 @@ for policy in "${policies[@]}" "${commands[@]}"; do
     cp "$built" "$committed"
     echo "$committed: $(wc -c <"$committed" | tr -d ' ') bytes"
   elif [ "$compiler" != "$(cat compiler.txt)" ]; then
-    echo "$committed: builds, but not compared: it was built by $(head -1 compiler.txt), this is $(head -1 <<<"$compiler")"
+    echo "$committed: builds, not compared: it was built by $(head -1 compiler.txt), this is $(head -1 <<<"$compiler")"
   elif cmp "$built" "$committed"; then
-    echo "$committed: as its source says"
+    echo "$committed: matches its source"
   else
     differs=yes
   fi
@@ -80,12 +80,12 @@ for entry in "${rego[@]}"; do
     install -m 755 "$work/policy.wasm" "$committed"
     echo "$committed: $(wc -c <"$committed" | tr -d ' ') bytes"
   elif cmp "$work/policy.wasm" "$committed"; then
-    echo "$committed: as its source says"
+    echo "$committed: matches its source"
   else
     differs=yes
   fi
 done
 if [ -n "$differs" ]; then
-  echo "rebuild.sh: a committed module is not what its source builds to; run rebuild.sh and commit the result" >&2
+  echo "rebuild.sh: a committed module differs from the build of its source; run rebuild.sh and commit the result" >&2
   exit 1
 fi

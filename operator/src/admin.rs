@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 
-/// The routes of `--admin-listen`.
+/// Returns the routes of `--admin-listen`.
 pub(crate) fn router(certificate: Arc<Certificate>, metrics: Arc<Metrics>, phase: watch::Receiver<Phase>) -> Router {
     let kind = [(header::CONTENT_TYPE, proviso_http::metrics::CONTENT_TYPE)];
     Router::new()
@@ -27,7 +27,7 @@ async fn readyz(
 ) -> (StatusCode, &'static str) {
     if *phase.borrow() != Phase::Serving {
         (StatusCode::SERVICE_UNAVAILABLE, "readyz check failed: shutting down\n")
-    } else if certificate.is_there() {
+    } else if certificate.is_loaded() {
         (StatusCode::OK, "ok\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "readyz check failed: there is no serving certificate yet\n")

@@ -1,5 +1,5 @@
-//! The webhook for our own kinds: what cannot work is refused when it is applied, with the field and what to do, and not
-//! found out by a rollout that fails.
+//! The admission webhook for Proviso's own kinds. An object that cannot work is denied when it is applied, with the
+//! field and the remedy, instead of failing in a rollout.
 
 pub(crate) mod certificate;
 mod check;
@@ -28,21 +28,21 @@ pub(crate) use registration::Registration;
 
 /// The path of the webhook.
 const PATH: &str = "/validate";
-/// The longest time that a policy's sources may take to compile: the API server waits for 10 s.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest time that the API server may take to say whether it takes a webhook.
-const TRIAL: Duration = Duration::from_secs(3);
-/// The largest body, in bytes: a review of an update carries two objects.
+/// The time limit for compiling the sources of a policy. The API server waits for 10 s.
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time limit for a request to the API server, such as the dry run of a webhook.
+const API_SERVER_TIMEOUT: Duration = Duration::from_secs(3);
+/// The maximum size of a request body, in bytes. The review of an update contains two objects.
 const MAX_BODY: usize = 7 * 1024 * 1024;
 
-/// The names under which API servers reach the operator.
-pub(crate) fn names(config: &Config) -> Vec<String> {
+/// Returns the DNS names by which API servers reach the operator.
+pub(crate) fn server_names(config: &Config) -> Vec<String> {
     let service = config.service.as_deref().unwrap_or("proviso-operator");
     let name = format!("{service}.{}.svc", config.namespace);
     vec![name.clone(), format!("{name}.cluster.local")]
 }
 
-/// What answers need.
+/// The state of the handler.
 #[derive(Clone)]
 pub(crate) struct Admission {
     client: Client,
@@ -54,7 +54,7 @@ impl Admission {
         Self { client, namespace: config.namespace.as_str().into() }
     }
 
-    /// Answers the API server.
+    /// Returns the route of the webhook.
     pub(crate) fn router(self) -> Router {
         Router::new().route(PATH, post(answer)).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(self)
     }
@@ -72,10 +72,10 @@ async fn answer(
                 response.warnings = admission.warning(&request).await.map(|warning| vec![warning]);
                 response
             }
-            Some(why) => {
+            Some(denial) => {
                 let policy = format!("{}/{}", request.namespace.as_deref().unwrap_or_default(), request.name);
-                tracing::info!(policy, reason = why, "policy refused");
-                AdmissionResponse::from(&request).deny(why)
+                tracing::info!(policy, reason = denial, "policy refused");
+                AdmissionResponse::from(&request).deny(denial)
             }
         },
         Err(error) => AdmissionResponse::invalid(error),
@@ -84,12 +84,13 @@ async fn answer(
 }
 
 impl Admission {
-    /// Why an object is refused; none if it is not.
+    /// Returns the reason to deny an object; `None` if it is admitted.
     async fn refusal(&self, request: &AdmissionRequest<DynamicObject>) -> Option<String> {
         let object = request.object.as_ref()?;
         let spec = &object.data["spec"];
         let old = request.old_object.as_ref().map(|old| &old.data["spec"]);
-        // What was admitted once can be labelled, finished and deleted, also by those who know more rules than then.
+        // An object with the same spec as before stays admitted, so that stricter rules of a newer operator do not
+        // block labels, finalizers and deletion.
         if request.operation == Operation::Update && old == Some(spec) {
             return None;
         }
@@ -99,7 +100,7 @@ impl Admission {
             "ClusterPolicy" => self.policy_refusal(object, None).await,
             "PolicyExperiment" => self.experiment_refusal(request, Some(namespace)).await,
             "ClusterPolicyExperiment" => self.experiment_refusal(request, None).await,
-            other => Some(format!("{other} is no kind of policy")),
+            other => Some(format!("{other} is not a kind of policy or experiment")),
         }
     }
 
@@ -111,24 +112,24 @@ impl Admission {
         };
         let id = PolicyId::new(namespace.as_deref(), &name);
         let checked = spec.clone();
-        if let Err(error) = compiled("spec", move || check::policy(namespace.as_deref(), &name, &checked)).await {
+        if let Err(error) = run_check("spec", move || check::policy(namespace.as_deref(), &name, &checked)).await {
             return Some(error);
         }
         let (id, admission) = (id.ok()?, spec.admission.as_ref()?);
-        // Of no generation that there is: only what it covers matters.
-        let wanted = webhook::build(&id, "", 1, (&spec.policy_server, admission), (&self.namespace, ""));
-        self.webhook_refusal(&id, "spec", &wanted).await
+        // Any generation: only the rules and selectors matter.
+        let desired = webhook::build(&id, "", 1, (&spec.policy_server, admission), (&self.namespace, ""));
+        self.webhook_refusal(&id, "spec", &desired).await
     }
 
-    /// What is taken, and will not go live as it is: the policy server may come later.
+    /// Returns a warning if the object is admitted but cannot go live yet: its policy server may be created later.
     async fn warning(&self, request: &AdmissionRequest<DynamicObject>) -> Option<String> {
         if request.kind.kind.ends_with("Experiment") {
-            // Where it is previewed is for its policy to say.
+            // The policy determines the policy server of the preview.
             return self.experiment_warning(request).await;
         }
         let name = request.object.as_ref()?.data["spec"]["policyServer"].as_str().unwrap_or("default").to_owned();
         let servers = Api::<PolicyServer>::all(self.client.clone());
-        match tokio::time::timeout(TRIAL, servers.get_metadata_opt(&name)).await {
+        match tokio::time::timeout(API_SERVER_TIMEOUT, servers.get_metadata_opt(&name)).await {
             Ok(Ok(None)) => {
                 Some(format!("spec.policyServer: there is no PolicyServer {name}: the policy waits for one"))
             }
@@ -136,16 +137,16 @@ impl Admission {
         }
     }
 
-    /// Why the API server would not take this webhook: it knows best what its expressions may be. `at` is where the spec of
-    /// the policy stands.
-    async fn webhook_refusal(&self, id: &PolicyId, at: &str, wanted: &Value) -> Option<String> {
-        match tokio::time::timeout(TRIAL, webhook::dry_run(wanted, &self.client)).await {
+    /// Returns the reason why the API server would reject this webhook. Only the API server knows which expressions
+    /// are valid. `at` is the path of the spec of the policy.
+    async fn webhook_refusal(&self, id: &PolicyId, at: &str, desired: &Value) -> Option<String> {
+        match tokio::time::timeout(API_SERVER_TIMEOUT, webhook::dry_run(desired, &self.client)).await {
             Ok(Err(kube::Error::Api(status))) if status.code == 422 => {
-                Some(format!("{at}.admission: the API server does not take its webhook: {}", status.message))
+                Some(format!("{at}.admission: the API server rejects its webhook: {}", status.message))
             }
-            // What cannot be tried here is found out by the rollout.
+            // If the dry run fails for another reason, an invalid webhook fails in the rollout.
             Ok(Err(error)) => {
-                tracing::warn!(policy = %id, %error, "its webhook cannot be tried");
+                tracing::warn!(policy = %id, %error, "cannot validate the webhook by a dry run");
                 None
             }
             Ok(Ok(())) | Err(_) => None,
@@ -153,13 +154,13 @@ impl Admission {
     }
 }
 
-/// Checks off the async workers, and not for ever: some sources are hard to compile.
-async fn compiled(at: &str, check: impl FnOnce() -> Vec<FieldError> + Send + 'static) -> Result<(), String> {
-    match tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(check)).await {
+/// Runs a check on a blocking thread, with a time limit: some sources take long to compile.
+async fn run_check(at: &str, check: impl FnOnce() -> Vec<FieldError> + Send + 'static) -> Result<(), String> {
+    match tokio::time::timeout(COMPILE_TIMEOUT, tokio::task::spawn_blocking(check)).await {
         Ok(Ok(errors)) if errors.is_empty() => Ok(()),
         Ok(Ok(errors)) => Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
         Ok(Err(stopped)) => Err(format!("{at}.program: the compiler stopped: {stopped}")),
-        Err(_) => Err(format!("{at}.program: compiling it took longer than {} s", PATIENCE.as_secs())),
+        Err(_) => Err(format!("{at}.program: compiling it took longer than {} s", COMPILE_TIMEOUT.as_secs())),
     }
 }
 

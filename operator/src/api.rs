@@ -1,9 +1,9 @@
-//! What people and pipelines ask the operator itself: the REST façade (AIP-236), and the aggregated API, through which
-//! kubectl comes with the caller's own permissions. Both act on the same store; every operator answers, leading or not.
+//! The APIs of the operator: the REST API (AIP-236), and the aggregated API, through which kubectl calls with the
+//! permissions of its user. Both have the same store. Every replica of the operator serves them, not only the leader.
 
 mod access;
 mod actions;
-mod callers;
+mod authenticator;
 mod discovery;
 mod front_proxy;
 pub(crate) mod registration;
@@ -20,35 +20,38 @@ use proviso_rest_api::{Code, Error};
 
 use access::Reviews;
 use actions::Actions;
-use callers::{Callers, Unknown};
+use authenticator::{AuthenticationError, Authenticator};
 pub(crate) use front_proxy::FrontProxies;
 
-/// Answers whoever can say who they are.
+/// Returns the routes of both APIs, which need an authenticated caller.
 pub(crate) fn router(client: Client, namespace: &str, proxies: Arc<FrontProxies>) -> Router {
     let reviews = Reviews::new(client.clone());
     let store = Arc::new(Kubernetes::new(client.clone(), reviews.clone()));
-    let callers = Callers::new(client.clone(), proxies);
+    let authenticator = Authenticator::new(client.clone(), proxies);
     let actions = Actions { client, namespace: namespace.to_owned(), reviews, store: Arc::clone(&store) };
-    let in_kubernetes =
-        Front { callers: callers.clone(), refuse: |error| actions::respond(error.http(), error.to_string()) };
-    let as_aip = Front { callers, refuse: proviso_rest_api::refuse };
+    let in_kubernetes = Authentication {
+        authenticator: authenticator.clone(),
+        refuse: |error| actions::respond(error.http(), error.to_string()),
+    };
+    let as_aip = Authentication { authenticator, refuse: proviso_rest_api::refuse };
     Router::new()
-        .merge(actions.router().layer(from_fn_with_state(in_kubernetes, identify)))
-        .merge(proviso_rest_api::router(store).layer(from_fn_with_state(as_aip, identify)))
+        .merge(actions.router().layer(from_fn_with_state(in_kubernetes, authenticate)))
+        .merge(proviso_rest_api::router(store).layer(from_fn_with_state(as_aip, authenticate)))
 }
 
-/// Before each answer.
+/// The authentication of the callers of one API.
 #[derive(Clone)]
-struct Front {
-    callers: Callers,
-    /// In the words of the API that was asked.
+struct Authentication {
+    authenticator: Authenticator,
+    /// Formats a refusal as the API does.
     refuse: fn(&Error) -> Response,
 }
 
-/// Puts the [`proviso_rest_api::Caller`] into the request's extensions, or answers that nobody knows who calls.
-async fn identify(State(front): State<Front>, request: Request, next: Next) -> Response {
+/// Adds the [`proviso_rest_api::Caller`] to the extensions of the request, or refuses a caller that cannot be
+/// authenticated.
+async fn authenticate(State(authentication): State<Authentication>, request: Request, next: Next) -> Response {
     let (mut head, body) = request.into_parts();
-    match front.callers.identify(&head).await {
+    match authentication.authenticator.authenticate(&head).await {
         Ok(caller) => {
             head.extensions.insert(caller);
             next.run(Request::from_parts(head, body)).await
@@ -56,8 +59,12 @@ async fn identify(State(front): State<Front>, request: Request, next: Next) -> R
         Err(error) => {
             let path = head.uri.path();
             tracing::warn!(method = %head.method, path, %error, "refused: unknown caller");
-            let code = if matches!(error, Unknown::Unavailable(_)) { Code::Unavailable } else { Code::Unauthenticated };
-            (front.refuse)(&Error::new(code, "UNKNOWN_CALLER", error.to_string()))
+            let code = if matches!(error, AuthenticationError::Unavailable(_)) {
+                Code::Unavailable
+            } else {
+                Code::Unauthenticated
+            };
+            (authentication.refuse)(&Error::new(code, "UNKNOWN_CALLER", error.to_string()))
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A cache of the objects of one kind: one watch, however many controllers and objects there are. A reconcile reads caches and asks
-//! the API server nothing.
+//! A cache of the objects of one kind, filled by one watch for all controllers. A reconcile reads caches instead of
+//! the API server.
 
 mod index;
 
@@ -15,18 +15,18 @@ use serde::de::DeserializeOwned;
 use index::Index;
 pub(crate) use index::Name;
 
-/// An object as its cache keeps it.
+/// An object in the form in which its cache stores it.
 pub(crate) trait Cached: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static {
     /// The object as the API server sends it.
     type Sent: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static;
 
     fn from_sent(sent: Self::Sent) -> Self;
 
-    /// The keys by which [`Reader::by_key`] finds the object.
+    /// Returns the keys by which [`Reader::by_key`] finds the object.
     fn keys(&self) -> Vec<String>;
 }
 
-/// The objects of one kind, to read.
+/// Read access to a [`Cache`].
 #[derive(Debug)]
 pub(crate) struct Reader<K: Cached> {
     store: Store<K>,
@@ -40,7 +40,7 @@ impl<K: Cached> Clone for Reader<K> {
 }
 
 impl<K: Cached> Reader<K> {
-    /// The objects, for an applier.
+    /// Returns the store of the objects, for kube's `applier`.
     pub fn store(&self) -> Store<K> {
         self.store.clone()
     }
@@ -49,20 +49,20 @@ impl<K: Cached> Reader<K> {
         self.store.get(&reference(name, namespace))
     }
 
-    /// The objects that have this key, in the order of their namespaces and names.
+    /// Returns the objects with this key, ordered by namespace and name.
     pub fn by_key(&self, key: &str) -> Vec<Arc<K>> {
         let names = lock(&self.index).get(key);
         names.iter().filter_map(|(namespace, name)| self.get(name, namespace.as_deref())).collect()
     }
 
-    /// References to [`Self::by_key`], for a queue.
+    /// Returns references to the objects with this key, for a queue.
     pub fn references(&self, key: &str) -> Vec<ObjectRef<K>> {
         let names = lock(&self.index).get(key);
         names.iter().map(|(namespace, name)| reference(name, namespace.as_deref())).collect()
     }
 }
 
-/// All objects of one kind, as the watch or a write of this operator has shown each last.
+/// The objects of one kind, each in its latest version from the watch or from a write of this operator.
 #[derive(Debug)]
 pub(crate) struct Cache<K: Cached> {
     watched: Mutex<Watched<K>>,
@@ -70,17 +70,17 @@ pub(crate) struct Cache<K: Cached> {
     listeners: Mutex<Listeners<K>>,
 }
 
-/// The objects, and how far the watch has come.
+/// The stored objects and the progress of the watch.
 #[derive(Debug)]
 struct Watched<K: Cached> {
     writer: Writer<K>,
-    /// The largest version that the watch has brought: it has brought every older change too.
+    /// The largest `resourceVersion` that the watch has delivered. All older changes have been delivered too.
     version: u64,
-    /// The number of lists.
+    /// The number of completed lists.
     lists: u64,
 }
 
-/// A function that is called for each object that the watch brings, also for one that was deleted.
+/// A callback for each object that the watch delivers, including deleted objects.
 type Listener<K> = Box<dyn Fn(&K) + Send>;
 
 struct Listeners<K>(Vec<Listener<K>>);
@@ -100,17 +100,17 @@ impl<K: Cached> Default for Cache<K> {
     }
 }
 
-/// Locks. The value is whole even if a thread has panicked.
+/// Locks the mutex. Ignores poisoning: the values here are consistent even if a thread panicked.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `metadata.resourceVersion`: of two versions of objects of one kind the larger one is newer.
+/// Returns `metadata.resourceVersion` as a number. Among the objects of one kind, a larger version is newer.
 fn version(object: &impl Resource) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-/// The namespace and the name of an object.
+/// Returns the namespace and the name of an object.
 pub(crate) fn name(object: &impl Resource) -> Name {
     (object.namespace(), object.name_any())
 }
@@ -120,8 +120,8 @@ impl<K: Cached> Cache<K> {
         self.reader.clone()
     }
 
-    /// Writes an object and takes over the answer, which is ahead of the watch. An answer that comes after the watch has brought a
-    /// newer change, such as a deletion, is not taken over: it would bring back what is gone.
+    /// Performs a write and stores the response, which is ahead of the watch. Drops the response if the watch has
+    /// already delivered a newer change, such as a deletion: the response would restore a deleted object.
     ///
     /// # Errors
     /// The errors of the write.
@@ -130,29 +130,29 @@ impl<K: Cached> Cache<K> {
         let object = K::from_sent(write.await?);
         let mut watched = lock(&self.watched);
         if watched.lists == lists && version(&object) > watched.version {
-            self.take(&mut watched, object);
+            self.insert(&mut watched, object);
         }
         Ok(())
     }
 
-    /// Calls `listener` for each object that the watch brings from now on.
+    /// Calls `listener` for each object that the watch delivers from now on.
     pub fn listen(&self, listener: impl Fn(&K) + Send + 'static) {
         lock(&self.listeners).0.push(Box::new(listener));
     }
 
-    /// Waits until all objects were listed.
+    /// Waits until the first list is complete.
     pub async fn listed(&self) {
-        // The writer lives as long as this value.
+        // Cannot fail: the writer lives as long as this cache.
         let _ = self.reader.store.wait_until_ready().await;
     }
 
-    /// Follows the objects until it is dropped.
+    /// Watches the objects until the future is dropped.
     pub async fn follow(&self, api: Api<K::Sent>, config: watcher::Config) {
         let kind = K::kind(&());
         let mut events = std::pin::pin!(watcher(api, config).default_backoff());
         loop {
             match events.try_next().await {
-                Ok(Some(event)) => self.take_event(event),
+                Ok(Some(event)) => self.apply_event(event),
                 Err(error) => tracing::warn!(%kind, %error, "watch interrupted; trying again"),
                 // kube's watches do not end.
                 Ok(None) => return,
@@ -160,7 +160,7 @@ impl<K: Cached> Cache<K> {
         }
     }
 
-    pub fn take_event(&self, event: watcher::Event<K::Sent>) {
+    pub fn apply_event(&self, event: watcher::Event<K::Sent>) {
         let mut watched = lock(&self.watched);
         match event {
             watcher::Event::Init => watched.writer.apply_watcher_event(&watcher::Event::Init),
@@ -176,32 +176,33 @@ impl<K: Cached> Cache<K> {
                 let now = self.reader.store.state();
                 lock(&self.reader.index).replace(now.iter().map(|object| (name(&**object), object.keys())));
                 drop(watched);
-                let is_gone = |object: &&Arc<K>| self.reader.store.get(&ObjectRef::from_obj(&***object)).is_none();
-                before.iter().filter(is_gone).chain(&now).for_each(|object| self.tell(object));
+                let is_cleaned_up =
+                    |object: &&Arc<K>| self.reader.store.get(&ObjectRef::from_obj(&***object)).is_none();
+                before.iter().filter(is_cleaned_up).chain(&now).for_each(|object| self.notify(object));
             }
             watcher::Event::Apply(sent) => {
                 let object = K::from_sent(sent);
                 watched.version = watched.version.max(version(&object));
-                self.take(&mut watched, object.clone());
+                self.insert(&mut watched, object.clone());
                 drop(watched);
-                self.tell(&object);
+                self.notify(&object);
             }
             watcher::Event::Delete(sent) => {
                 let object = K::from_sent(sent);
                 watched.version = watched.version.max(version(&object));
                 let known = self.reader.store.get(&ObjectRef::from_obj(&object));
-                // An object of the same name that this operator has made meanwhile stays.
+                // Keeps an object of the same name that this operator has created since.
                 if known.is_none_or(|known| version(&*known) <= version(&object)) {
                     watched.writer.apply_watcher_event(&watcher::Event::Delete(object.clone()));
                     lock(&self.reader.index).remove(&name(&object));
                 }
                 drop(watched);
-                self.tell(&object);
+                self.notify(&object);
             }
         }
     }
 
-    fn take(&self, watched: &mut Watched<K>, object: K) {
+    fn insert(&self, watched: &mut Watched<K>, object: K) {
         let known = self.reader.store.get(&ObjectRef::from_obj(&object));
         if known.is_some_and(|known| version(&*known) > version(&object)) {
             return;
@@ -210,12 +211,12 @@ impl<K: Cached> Cache<K> {
         watched.writer.apply_watcher_event(&watcher::Event::Apply(object));
     }
 
-    fn tell(&self, object: &K) {
+    fn notify(&self, object: &K) {
         lock(&self.listeners).0.iter().for_each(|listener| listener(object));
     }
 }
 
-/// A reference to the object with this name.
+/// Returns a reference to the object with this name.
 pub(crate) fn reference<K: Resource<DynamicType = ()>>(name: &str, namespace: Option<&str>) -> ObjectRef<K> {
     let reference = ObjectRef::new(name);
     match namespace {
@@ -224,8 +225,8 @@ pub(crate) fn reference<K: Resource<DynamicType = ()>>(name: &str, namespace: Op
     }
 }
 
-/// The values of these labels: the uids of the objects that an object was made for, or the name of a policy server.
-pub(crate) fn labelled(object: &impl Resource, labels: &[&str]) -> Vec<String> {
+/// Returns the values of these labels: the uids of the owning objects, or the name of a policy server.
+pub(crate) fn label_values(object: &impl Resource, labels: &[&str]) -> Vec<String> {
     labels.iter().filter_map(|label| object.labels().get(*label).cloned()).collect()
 }
 
@@ -249,19 +250,19 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata})).unwrap()
     }
 
-    /// The names and the versions of the pods of a policy server.
+    /// Returns name and version of each pod of a policy server.
     fn pods(cache: &Cache<Pod>, server: &str) -> Vec<String> {
         let pods = cache.reader().by_key(server);
         pods.iter().map(|pod| format!("{} {}", pod.name_any(), version(&**pod))).collect()
     }
 
-    /// Lets this be the answer to a write that begins and ends now.
+    /// Performs a write whose response is `pod`.
     fn write(cache: &Cache<Pod>, pod: Pod) {
         cache.write(async { Ok::<_, Infallible>(pod) }).now_or_never().unwrap().unwrap();
     }
 
-    /// The pods that a listener is told, as it is told.
-    fn told(cache: &Cache<Pod>) -> mpsc::UnboundedReceiver<String> {
+    /// Returns a channel that gets the name of each pod that listeners are notified about.
+    fn notified(cache: &Cache<Pod>) -> mpsc::UnboundedReceiver<String> {
         let (sender, receiver) = mpsc::unbounded_channel();
         cache.listen(move |pod| sender.send(pod.name_any()).unwrap());
         receiver
@@ -274,41 +275,41 @@ mod tests {
     }
 
     #[test]
-    fn a_write_of_this_operator_is_ahead_of_the_watch() {
+    fn a_write_is_visible_before_the_watch_event() {
         let cache = Cache::default();
-        cache.take_event(Event::Apply(pod("a", "5", "s")));
+        cache.apply_event(Event::Apply(pod("a", "5", "s")));
         write(&cache, pod("a", "9", "t"));
         assert_eq!((pods(&cache, "s"), pods(&cache, "t")), (vec![], vec!["a 9".to_owned()]));
-        let mut told = told(&cache);
-        cache.take_event(Event::Apply(pod("a", "7", "s")));
-        cache.take_event(Event::Delete(pod("a", "8", "s")));
+        let mut notified = notified(&cache);
+        cache.apply_event(Event::Apply(pod("a", "7", "s")));
+        cache.apply_event(Event::Delete(pod("a", "8", "s")));
         assert_eq!(
             (pods(&cache, "s"), pods(&cache, "t")),
             (vec![], vec!["a 9".to_owned()]),
             "older events change nothing"
         );
-        assert_eq!(all(&mut told), ["a", "a"], "and are told all the same");
-        cache.take_event(Event::Apply(pod("a", "10", "s")));
+        assert_eq!(all(&mut notified), ["a", "a"], "but listeners are notified");
+        cache.apply_event(Event::Apply(pod("a", "10", "s")));
         assert_eq!(pods(&cache, "s"), ["a 10"]);
-        cache.take_event(Event::Delete(pod("a", "11", "s")));
+        cache.apply_event(Event::Delete(pod("a", "11", "s")));
         assert!(pods(&cache, "s").is_empty() && cache.reader().get("a", Some("proviso")).is_none());
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_older_than_the_watch_brings_nothing_back() {
+    async fn a_stale_write_response_does_not_restore_a_deleted_object() {
         let cache = Cache::default();
-        cache.take_event(Event::Apply(pod("a", "5", "s")));
+        cache.apply_event(Event::Apply(pod("a", "5", "s")));
         let answer = async {
-            // Somebody deletes the pod before the answer is taken.
-            cache.take_event(Event::Delete(pod("a", "7", "s")));
+            // Another client deletes the pod before the response is stored.
+            cache.apply_event(Event::Delete(pod("a", "7", "s")));
             Ok::<_, Infallible>(pod("a", "6", "s"))
         };
         cache.write(answer).await.unwrap();
         assert!(pods(&cache, "s").is_empty());
-        // A list does not say how new it is.
+        // A list does not tell which changes it includes.
         let answer = async {
-            cache.take_event(Event::Init);
-            cache.take_event(Event::InitDone);
+            cache.apply_event(Event::Init);
+            cache.apply_event(Event::InitDone);
             Ok::<_, Infallible>(pod("a", "8", "s"))
         };
         cache.write(answer).await.unwrap();
@@ -318,23 +319,23 @@ mod tests {
     }
 
     #[test]
-    fn a_list_replaces_everything_and_tells_also_about_what_is_gone() {
+    fn a_list_replaces_the_cache_and_notifies_about_missing_objects() {
         let cache = Cache::default();
-        let mut told = told(&cache);
+        let mut notified = notified(&cache);
         let list = |pods: &[Pod]| {
-            cache.take_event(Event::Init);
+            cache.apply_event(Event::Init);
             for pod in pods {
-                cache.take_event(Event::InitApply(pod.clone()));
+                cache.apply_event(Event::InitApply(pod.clone()));
             }
-            cache.take_event(Event::InitDone);
+            cache.apply_event(Event::InitDone);
         };
         list(&[pod("a", "1", "s"), pod("b", "2", "s")]);
         assert_eq!(
-            (all(&mut told), pods(&cache, "s")),
+            (all(&mut notified), pods(&cache, "s")),
             (vec!["a".into(), "b".into()], vec!["a 1".into(), "b 2".into()])
         );
         list(&[pod("b", "2", "s"), pod("c", "4", "t")]);
-        assert_eq!(all(&mut told), ["a", "b", "c"]);
+        assert_eq!(all(&mut notified), ["a", "b", "c"]);
         assert_eq!((pods(&cache, "s"), pods(&cache, "t")), (vec!["b 2".to_owned()], vec!["c 4".to_owned()]));
     }
 }

@@ -12,13 +12,14 @@ use kube::{Api, Client, Resource as _};
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL, SERVER_LABEL};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision, PolicyServer};
 
-use crate::cache::{Cache, Cached, labelled};
-use crate::guarded::Guarded;
-use crate::objects::watching;
+use crate::cache::{Cache, Cached, label_values};
+use crate::malformed::MaybeMalformed;
+use crate::objects::watch_config;
 use crate::revisions::Revision;
 
-/// Declares the caches: of the objects in the `cluster`, or in the `namespace` of the operator; of `all` objects, or of those that
-/// were made for policy servers.
+/// Declares a cache in each line: field, kind, scope and selection. The scope is the whole `cluster` or the
+/// `namespace` of the operator. The selection is `all` objects, or only the objects that belong to policy servers
+/// (`of_servers`).
 macro_rules! caches {
     ($($field:ident: $kind:ty, $where:ident, $which:ident;)*) => {
         #[derive(Debug, Default)]
@@ -27,12 +28,13 @@ macro_rules! caches {
         }
 
         impl Caches {
-            /// Follows the objects of all kinds until it is dropped. `namespace` is that of the operator.
+            /// Watches the objects of all kinds until the future is dropped. `namespace` is the namespace of the
+            /// operator.
             pub async fn follow(&self, client: &Client, namespace: &str) {
                 tokio::join!($(self.$field.follow($where(client, namespace), $which()),)*);
             }
 
-            /// Waits until the objects of all kinds were listed: a reconcile before that would miss some.
+            /// Waits until all kinds have been listed. A reconcile before that would miss objects.
             pub async fn listed(&self) {
                 tokio::join!($(self.$field.listed(),)*);
             }
@@ -41,13 +43,13 @@ macro_rules! caches {
 }
 
 caches! {
-    policies: Guarded<Policy>, cluster, all;
-    cluster_policies: Guarded<ClusterPolicy>, cluster, all;
-    experiments: Guarded<PolicyExperiment>, cluster, all;
-    cluster_experiments: Guarded<ClusterPolicyExperiment>, cluster, all;
-    revisions: Guarded<Revision>, namespace, all;
-    servers: Guarded<PolicyServer>, cluster, all;
-    // Also those that lost their label: the operator finds its own by their names.
+    policies: MaybeMalformed<Policy>, cluster, all;
+    cluster_policies: MaybeMalformed<ClusterPolicy>, cluster, all;
+    experiments: MaybeMalformed<PolicyExperiment>, cluster, all;
+    cluster_experiments: MaybeMalformed<ClusterPolicyExperiment>, cluster, all;
+    revisions: MaybeMalformed<Revision>, namespace, all;
+    servers: MaybeMalformed<PolicyServer>, cluster, all;
+    // All webhook configurations: the operator finds its own by name, even if the label was removed.
     validating: ValidatingWebhookConfiguration, cluster, all;
     mutating: MutatingWebhookConfiguration, cluster, all;
     pods: Pod, namespace, of_servers;
@@ -76,17 +78,17 @@ where
 }
 
 fn all() -> watcher::Config {
-    watching()
+    watch_config()
 }
 
 fn of_servers() -> watcher::Config {
-    watching().labels(SERVER_LABEL)
+    watch_config().labels(SERVER_LABEL)
 }
 
 impl Caches {
-    /// Writes a revision, and takes over the answer: see [`Cache::write`].
+    /// Writes a revision and caches the response: see [`Cache::write`].
     pub async fn write_revision(&self, write: impl Future<Output = kube::Result<PolicyRevision>>) -> kube::Result<()> {
-        self.revisions.write(write.map_ok(|revision| Guarded(Ok(revision)))).await
+        self.revisions.write(write.map_ok(|revision| MaybeMalformed(Ok(revision)))).await
     }
 }
 
@@ -96,13 +98,13 @@ macro_rules! cached_as_sent {
             type Sent = Self;
 
             fn from_sent(mut sent: Self) -> Self {
-                // The fields' managers take half of the memory.
+                // `managedFields` would take half of the memory.
                 sent.meta_mut().managed_fields = None;
                 sent
             }
 
             fn keys(&self) -> Vec<String> {
-                labelled(self, &$labels)
+                label_values(self, &$labels)
             }
         }
     )*};

@@ -9,14 +9,15 @@ use tower::util::MapRequestLayer;
 
 use crate::metrics::Metrics;
 
-/// How long the API server may say nothing on a connection. A watch says at least that it ends: see [`crate::objects::watching`].
-const SILENCE: Duration = Duration::from_secs(30);
+/// The time without data after which the client closes a connection. A watch ends before that time: see
+/// [`crate::objects::watch_config`].
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connects to the cluster that this program runs in, or that `KUBECONFIG` names. The client closes connections on which nothing
-/// arrives: a request on one that the network has forgotten would wait for as long as the kernel sends again.
+/// Connects to the cluster of this pod, or to the one that `KUBECONFIG` names. The client has a read timeout, because
+/// a request on a connection that the network has dropped would otherwise wait for as long as the kernel retransmits.
 pub(crate) async fn connect(metrics: Arc<Metrics>) -> kube::Result<Client> {
     let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
-    config.read_timeout = Some(SILENCE);
+    config.read_timeout = Some(READ_TIMEOUT);
     let count = MapRequestLayer::new(move |request: http::Request<Body>| {
         metrics.request(&request);
         request

@@ -1,4 +1,4 @@
-//! What the operator is told at its start.
+//! Command-line arguments and environment variables of the operator.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,60 +6,60 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, ValueEnum};
 use jiff::SignedDuration;
 
-/// Runs policy servers in a cluster and rolls policies out on them: makes a revision of every generation, waits until
-/// every replica of the policy server serves it, and then points the webhook at it.
+/// Runs policy servers in a cluster and rolls out policies on them: creates a revision of every generation, waits
+/// until every replica of the policy server serves the revision, and then points the webhook at it.
 ///
-/// Talks to the cluster of its pod, or else of KUBECONFIG.
+/// Connects to the cluster of its pod, or else to that of KUBECONFIG.
 #[derive(Clone, Debug, Parser)]
 #[command(version, max_term_width = 100)]
 pub struct Config {
-    /// Where revisions, policy servers and the operator itself live
+    /// Namespace of revisions, policy servers and the operator itself
     #[arg(long, env = "PROVISO_NAMESPACE", default_value = "proviso-system", value_name = "NAMESPACE")]
     pub namespace: String,
 
-    /// Who this operator is among its replicas: the name of its pod
+    /// Name of this operator among its replicas: the name of its pod
     #[arg(long, env = "PROVISO_IDENTITY", default_value_t = default_identity(), value_name = "NAME")]
     pub identity: String,
 
-    /// Container image of the policy servers that name none
+    /// Container image of policy servers that name no image
     #[arg(long, env = "PROVISO_POLICY_SERVER_IMAGE", value_name = "IMAGE")]
     pub policy_server_image: String,
 
-    /// Address of the API and of the webhook for policies, always with TLS
+    /// Address of the API and of the admission webhook, always with TLS
     #[arg(long, env = "PROVISO_LISTEN", default_value = "0.0.0.0:8443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
 
-    /// Address of /readyz and /livez, plain HTTP
+    /// Address of /readyz, /livez and /metrics, plain HTTP
     #[arg(long, env = "PROVISO_ADMIN_LISTEN", default_value = "0.0.0.0:8081", value_name = "ADDRESS")]
     pub admin_listen: SocketAddr,
 
-    /// Name of the Service in front of --listen: the API server is told to ask there before it takes a policy, and for
-    /// actions.proviso.dev. Without it, a policy that cannot work is found out by its rollout
+    /// Name of the Service in front of --listen. The API server calls it to validate policies, and for
+    /// actions.proviso.dev. Without it, a policy that cannot work is admitted and fails in its rollout
     #[arg(long, env = "PROVISO_SERVICE", value_name = "NAME")]
     pub service: Option<String>,
 
-    /// Whether the API server is told to ask --service for actions.proviso.dev, through which `kubectl proviso` starts,
-    /// stops and commits experiments
+    /// Register actions.proviso.dev with the API server at --service. `kubectl proviso` starts, stops and commits
+    /// experiments through it
     #[arg(long, env = "PROVISO_AGGREGATED_API", default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
     pub aggregated_api: bool,
 
     #[command(flatten)]
     pub lifetimes: Lifetimes,
 
-    /// How long a generation goes on answering after another one took its place, 5s to 1h: API servers learn of the
-    /// switch at different times
+    /// Time for which a generation still answers after another one has replaced it, 5s to 1h: API servers learn of
+    /// the switch at different times
     #[arg(long, env = "PROVISO_RETIRE_AFTER", default_value = "5m", value_name = "DURATION", value_parser = retire_after)]
     pub retire_after: Duration,
 
-    /// How long to go on answering after SIGTERM, up to 5m: API servers learn of it a little later
+    /// Time to keep answering after SIGTERM, up to 5m: API servers learn of the shutdown a little later
     #[arg(long, env = "PROVISO_SHUTDOWN_DELAY", default_value = "5s", value_name = "DURATION", value_parser = shutdown_delay)]
     pub shutdown_delay: Duration,
 
-    /// What to log: error, warn, info, debug, trace, or per module as in `info,operator=debug`
+    /// Log filter: error, warn, info, debug, trace, or per module as in `info,operator=debug`
     #[arg(long, env = "PROVISO_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
 
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, env = "PROVISO_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     pub log_format: LogFormat,
 }
@@ -72,60 +72,60 @@ fn shutdown_delay(text: &str) -> Result<Duration, String> {
     duration(text, Duration::ZERO, Duration::from_mins(5))
 }
 
-/// What a pod calls its host name is its own name.
+/// Returns the host name, which in a pod is the name of the pod.
 fn default_identity() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// How long what the operator signs counts, and how long old and new overlap when it is replaced: in the last third of
-/// its life. A lifetime is a duration such as 8760h, at least 1s.
+/// Lifetimes of the CA, certificates and keys of the operator. Each is rotated in the last third of its life. A
+/// lifetime is a duration such as 8760h, at least 1s.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Lifetimes {
-    /// Of the operator's authority
+    /// Lifetime of the operator's CA
     #[arg(long = "authority-lifetime", env = "PROVISO_AUTHORITY_LIFETIME", default_value = "87600h", value_parser = lifetime, hide = true)]
     pub authority: Duration,
 
-    /// Of a policy server's certificate
+    /// Lifetime of the certificate of a policy server
     #[arg(long = "certificate-lifetime", env = "PROVISO_CERTIFICATE_LIFETIME", default_value = "8760h", value_parser = lifetime, hide = true)]
     pub certificate: Duration,
 
-    /// Of a key that signs compiled modules
+    /// Lifetime of a key that signs compiled modules
     #[arg(long = "signing-key-lifetime", env = "PROVISO_SIGNING_KEY_LIFETIME", default_value = "8760h", value_parser = lifetime, hide = true)]
     pub signing_key: Duration,
 
-    /// How long a new authority or key is known to all before it signs
+    /// Time from the publication of a new CA or key until it signs
     #[arg(long, env = "PROVISO_ANNOUNCEMENT", default_value = "1h", value_parser = lifetime, hide = true)]
     pub announcement: Duration,
 
-    /// How long an authority is trusted after the last certificate that it signed was replaced
+    /// Time for which a CA stays trusted after the last certificate that it signed was replaced
     #[arg(long, env = "PROVISO_AUTHORITY_RETIREMENT", default_value = "1h", value_parser = lifetime, hide = true)]
     pub authority_retirement: Duration,
 
-    /// How long a key verifies after another began to sign
+    /// Time for which a key still verifies after another key has begun to sign
     #[arg(long, env = "PROVISO_SIGNING_KEY_RETIREMENT", default_value = "24h", value_parser = lifetime, hide = true)]
     pub signing_key_retirement: Duration,
 }
 
-/// A century: times stay such that they can be calculated with.
-const LONGEST: Duration = Duration::from_hours(24 * 365 * 100);
+/// The longest lifetime: a century, so that times do not overflow.
+const MAX_LIFETIME: Duration = Duration::from_hours(24 * 365 * 100);
 
 fn lifetime(text: &str) -> Result<Duration, String> {
-    duration(text, Duration::from_secs(1), LONGEST)
+    duration(text, Duration::from_secs(1), MAX_LIFETIME)
 }
 
 fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
-    let signed: SignedDuration = text.parse().map_err(|_| "is no duration such as 30s, 5m or 8760h".to_owned())?;
+    let signed: SignedDuration = text.parse().map_err(|_| "is not a duration such as 30s, 5m or 8760h".to_owned())?;
     let duration = Duration::try_from(signed).ok().filter(|duration| (min..=max).contains(duration));
     let bound = |duration| SignedDuration::try_from(duration).unwrap_or_default();
     duration.ok_or_else(|| format!("is not between {:#} and {:#}", bound(min), bound(max)))
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people
+    /// Human-readable text
     Text,
-    /// One object a line
+    /// One JSON object per line
     Json,
 }
 

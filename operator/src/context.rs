@@ -1,4 +1,4 @@
-//! The values and the errors that the reconciles of all controllers share.
+//! The state and the errors that the reconciles of all controllers share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,112 +6,115 @@ use std::time::{Duration, Instant};
 
 use kube::runtime::events::{Event, Recorder, Reporter};
 use kube::{Client, Resource, ResourceExt as _};
+use proviso_core::Reason;
 use proviso_core::policy_id::PolicyIdError;
+use proviso_crds::reasons;
 
-use crate::authority;
+use crate::ca;
 use crate::caches::Caches;
-use crate::guarded::Reports;
+use crate::malformed::Reports;
 use crate::metrics::Metrics;
-use crate::objects::{MANAGER, note};
+use crate::objects::{MANAGER, event_note};
 
-/// What every reconcile needs.
+/// The state that every reconcile needs.
 pub(crate) struct Context {
     pub client: Client,
-    /// The operator's: revisions and policy servers are there.
+    /// The namespace of the operator, with the revisions and the objects of policy servers.
     pub namespace: String,
-    pub authority: authority::Receiver,
-    /// How long a replaced generation goes on answering.
+    pub ca: ca::Receiver,
+    /// The time for which a replaced generation still answers.
     pub retire_after: Duration,
     pub caches: Arc<Caches>,
     pub metrics: Arc<Metrics>,
     pub reports: Arc<Reports>,
-    /// When what came of an experiment was written last, by its uid.
-    counted: Mutex<HashMap<String, Instant>>,
+    /// The time of the last write of the counts of an experiment, by its uid.
+    counts_written: Mutex<HashMap<String, Instant>>,
 }
 
 impl Context {
     pub fn new(
         client: Client,
         namespace: String,
-        authority: authority::Receiver,
+        ca: ca::Receiver,
         retire_after: Duration,
         reports: Arc<Reports>,
         metrics: Arc<Metrics>,
     ) -> Self {
         let caches = Arc::default();
-        Self { client, namespace, authority, retire_after, caches, metrics, reports, counted: Mutex::default() }
+        Self { client, namespace, ca, retire_after, caches, metrics, reports, counts_written: Mutex::default() }
     }
 
-    /// Tells the owner of a policy or of an experiment.
+    /// Publishes an Event of a policy or experiment.
     pub async fn publish<K: Resource<DynamicType = ()>>(&self, about: &K, event: Event) -> kube::Result<()> {
-        let event = Event { note: event.note.as_deref().map(note), ..event };
+        let event = Event { note: event.note.as_deref().map(event_note), ..event };
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
-        // A recorder counts what has the same reason as one Event, with the words of the first. Each of ours is about
-        // another generation, or says something new about it.
+        // A new recorder for each Event: a recorder merges Events of the same reason and keeps the first note, but
+        // each note here names another generation or has new content.
         Recorder::new(self.client.clone(), reporter).publish(&event, &about.object_ref(&())).await
     }
 
-    /// The same, where something is to be done that must not wait for it: a namespace that ends takes no Events.
-    pub async fn tell<K: Resource<DynamicType = ()>>(&self, about: &K, event: Event) {
+    /// Publishes an Event, and logs a failure instead of returning it. For work that must not depend on the Event: a
+    /// namespace that is being deleted accepts no Events.
+    pub async fn publish_or_log<K: Resource<DynamicType = ()>>(&self, about: &K, event: Event) {
         let reason = event.reason.clone();
         if let Err(error) = self.publish(about, event).await {
             let object = format!("{}/{}", K::kind(&()), about.name_any());
-            tracing::warn!(object, reason, %error, "an Event cannot be written");
+            tracing::warn!(object, reason, %error, "cannot publish an Event");
         }
     }
 
-    /// Who vouches for the policy servers, in PEM; nothing before that is known.
-    pub fn bundle(&self) -> Option<String> {
-        self.authority.borrow().as_ref().map(|trusted| trusted.bundle.clone())
+    /// Returns the CA bundle for policy servers, in PEM; `None` until the CA is known.
+    pub fn ca_bundle(&self) -> Option<String> {
+        self.ca.borrow().as_ref().map(|current| current.bundle.clone())
     }
 
-    pub fn with_counted<T>(&self, change: impl FnOnce(&mut HashMap<String, Instant>) -> T) -> T {
-        // What is in it is whole even if somebody panicked.
-        change(&mut self.counted.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn with_counts_written<T>(&self, change: impl FnOnce(&mut HashMap<String, Instant>) -> T) -> T {
+        // The map is consistent even if a thread panicked while it held the lock.
+        change(&mut self.counts_written.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Why a reconcile did not come to its end.
+/// The error of a reconcile.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("{}", said(.0))]
+    #[error("{}", api_message(.0))]
     Kubernetes(#[from] kube::Error),
-    #[error("{object}: {}", said(error))]
+    #[error("{object}: {}", api_message(error))]
     Apply { object: String, error: kube::Error },
     #[error(transparent)]
     Name(#[from] PolicyIdError),
-    #[error("an object of the API server's has no {0}")]
+    #[error("an object from the API server has no {0}")]
     Incomplete(&'static str),
-    #[error("an object cannot be written as JSON: {0}")]
+    #[error("cannot serialize an object as JSON: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("a key cannot be made: {0}")]
+    #[error("cannot generate a key: {0}")]
     Key(#[from] rcgen::Error),
-    #[error("there is no authority yet that vouches for policy servers")]
-    NoAuthority,
+    #[error("there is no CA yet for the certificates of policy servers")]
+    NoCa,
 }
 
 impl Error {
-    /// Stable name: of Events, and log field.
-    pub fn reason(&self) -> &'static str {
+    /// Returns the stable name of the error, for Events and the log field `reason`.
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Kubernetes(_) => "KubernetesError",
-            Self::Apply { .. } => "ApplyFailed",
-            Self::Name(_) => "InvalidName",
-            Self::Incomplete(_) => "IncompleteObject",
-            Self::Json(_) => "InvalidObject",
-            Self::Key(_) => "KeyError",
-            Self::NoAuthority => "NoAuthority",
+            Self::Kubernetes(_) => reasons::KUBERNETES_ERROR,
+            Self::Apply { .. } => reasons::APPLY_FAILED,
+            Self::Name(_) => reasons::INVALID_NAME,
+            Self::Incomplete(_) => reasons::INCOMPLETE_OBJECT,
+            Self::Json(_) => reasons::INVALID_OBJECT,
+            Self::Key(_) => reasons::KEY_ERROR,
+            Self::NoCa => reasons::NO_AUTHORITY,
         }
     }
 
-    /// Returns whether another writer was faster, as it happens.
+    /// Returns whether another writer was faster, which is normal.
     pub fn is_race(&self) -> bool {
         let (Self::Kubernetes(error) | Self::Apply { error, .. }) = self else { return false };
         matches!(error, kube::Error::Api(status) if status.is_conflict() || status.is_already_exists())
     }
 }
 
-/// The API server's own message, without the object that it is about.
-fn said(error: &kube::Error) -> String {
+/// Returns the message of the API server, without the rest of its `Status`.
+fn api_message(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error { status.message.clone() } else { error.to_string() }
 }

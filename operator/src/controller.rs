@@ -1,4 +1,4 @@
-//! The controller of one kind: the queue of the objects to reconcile, their reconciles, and when to try again after an error.
+//! The controller of one kind: the queue of objects, their reconciles, and the delays after errors.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -17,21 +17,21 @@ use crate::cache::{Cache, Cached, Name, lock, name};
 use crate::context::Error;
 use crate::metrics::{ControllerMetrics, Metrics};
 
-/// The most objects of a kind that are reconciled at the same time.
+/// The maximum number of objects of a kind that are reconciled at the same time.
 const CONCURRENCY: u16 = 16;
-/// How long to wait for more events about an object before it is reconciled: replicas report one after the other.
+/// The time to wait for more events of an object before its reconcile: replicas report one after the other.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// The delays after errors in a row: each is twice as long as the one before, and a random part is added to it, so that the
-/// objects that failed together do not come back together.
+/// The delays after consecutive errors. Each delay is twice as long as the one before, plus a random part, so that
+/// objects that failed together are not retried together.
 const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_secs(1))
     .with_max_delay(Duration::from_mins(1))
     .without_max_times()
     .with_jitter();
-/// The first delay after another writer was faster: the next event may be here already.
-const RACE: Duration = Duration::from_millis(100);
+/// The first delay after a write conflict: the event of the other write may already have arrived.
+const CONFLICT_DELAY: Duration = Duration::from_millis(100);
 
-/// The queue of one kind, and what it takes to run the reconciles.
+/// The queue of one kind, and the state of its reconciles.
 #[derive(Debug)]
 pub(crate) struct Controller<K: Cached> {
     name: &'static str,
@@ -42,7 +42,7 @@ pub(crate) struct Controller<K: Cached> {
     metrics: ControllerMetrics,
 }
 
-/// The objects of a queue whose reconcile has not begun. Their number is a metric.
+/// The queued objects whose reconcile has not begun. Their number is a metric.
 #[derive(Debug)]
 struct Waiting {
     objects: Mutex<HashSet<Name>>,
@@ -71,9 +71,9 @@ struct Delays(Mutex<HashMap<Name, ExponentialBackoff>>);
 
 impl Delays {
     fn after(&self, object: Name, error: &Error) -> Duration {
-        let first = if error.is_race() { BACKOFF.with_min_delay(RACE) } else { BACKOFF };
+        let first = if error.is_race() { BACKOFF.with_min_delay(CONFLICT_DELAY) } else { BACKOFF };
         let mut delays = lock(&self.0);
-        // The backoff has no end.
+        // The backoff never ends, so there is always a next delay.
         delays.entry(object).or_insert_with(|| first.build()).next().unwrap_or(DEBOUNCE)
     }
 
@@ -82,7 +82,7 @@ impl Delays {
     }
 }
 
-fn of<K: Resource>(reference: &ObjectRef<K>) -> Name
+fn name_of<K: Resource>(reference: &ObjectRef<K>) -> Name
 where
     K::DynamicType: std::fmt::Debug + Eq + std::hash::Hash + Clone,
 {
@@ -90,36 +90,36 @@ where
 }
 
 impl<K: Cached> Controller<K> {
-    /// A controller of these objects. `name` is the value of the label `controller` of its metrics.
+    /// Creates a controller of these objects. `name` is the value of the label `controller` of its metrics.
     pub fn new(name: &'static str, objects: &Cache<K>, metrics: &Metrics) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         let metrics = metrics.controller(name);
         metrics.queue.set(0);
         let waiting = Arc::new(Waiting { objects: Mutex::default(), metrics: metrics.clone() });
         let controller = Self { name, objects: objects.reader().store(), sender, receiver, waiting, metrics };
-        controller.add_on(objects, |object| [ObjectRef::from_obj(object)]);
+        controller.trigger_on(objects, |object| [ObjectRef::from_obj(object)]);
         controller
     }
 
-    /// Queues the objects that `concerned` names for each object that the watch brings.
-    pub fn add_on<W: Cached, C: IntoIterator<Item = ObjectRef<K>>>(
+    /// Queues the result of `objects_to_queue` for each object that the watch of `cache` delivers.
+    pub fn trigger_on<W: Cached, C: IntoIterator<Item = ObjectRef<K>>>(
         &self,
         cache: &Cache<W>,
-        concerned: impl Fn(&W) -> C + Send + 'static,
+        objects_to_queue: impl Fn(&W) -> C + Send + 'static,
     ) -> &Self {
         let (sender, waiting) = (self.sender.clone(), Arc::clone(&self.waiting));
         cache.listen(move |object| {
-            for reference in concerned(object) {
-                waiting.add(of(&reference));
-                // The receiver is gone only when the controllers stop.
+            for reference in objects_to_queue(object) {
+                waiting.add(name_of(&reference));
+                // The receiver is dropped only when the controllers stop.
                 let _ = sender.send(reference);
             }
         });
         self
     }
 
-    /// Reconciles the objects of the queue until it is dropped; all objects each time that `all` brings something. The caches have
-    /// to be complete before: a reconcile would take for deleted what was not listed yet.
+    /// Reconciles the queued objects until the future is dropped, and all objects for each item of `all`. The caches
+    /// must be complete before the call: a reconcile would take an object that is not listed yet for deleted.
     pub async fn run<C, R>(self, context: Arc<C>, all: impl Stream<Item = ()>, reconcile: impl Fn(Arc<K>, Arc<C>) -> R)
     where
         R: Future<Output = Result<Action, Error>> + Send,
@@ -136,7 +136,7 @@ impl<K: Cached> Controller<K> {
             if error.is_race() {
                 tracing::info!(controller = name_of_controller, %object, %error, ?retry_in, "another writer was faster; trying again");
             } else {
-                tracing::warn!(controller = name_of_controller, %object, reason, %error, ?retry_in, "reconcile failed; trying again");
+                tracing::warn!(controller = name_of_controller, %object, %reason, %error, ?retry_in, "reconcile failed; trying again");
             }
             Action::requeue(retry_in)
         };
@@ -144,12 +144,12 @@ impl<K: Cached> Controller<K> {
         applier(reconcile, on_error, context, objects, self.queue(all), config)
             .for_each(|result| {
                 match result {
-                    Ok((reference, _)) => delays.forget(&of(&reference)),
+                    Ok((reference, _)) => delays.forget(&name_of(&reference)),
                     Err(controller::Error::ObjectNotFound(reference)) => {
-                        waiting.remove(&of(&reference));
-                        delays.forget(&of(&reference));
+                        waiting.remove(&name_of(&reference));
+                        delays.forget(&name_of(&reference));
                     }
-                    // `on_error` has reported it.
+                    // `on_error` has logged the error.
                     Err(_) => {}
                 }
                 std::future::ready(())
@@ -157,14 +157,14 @@ impl<K: Cached> Controller<K> {
             .await;
     }
 
-    /// The queue as a stream.
+    /// Returns the queue as a stream.
     fn queue(self, all: impl Stream<Item = ()>) -> impl Stream<Item = Result<ObjectRef<K>, Infallible>> {
         let Self { mut receiver, waiting, objects, .. } = self;
         let queued = stream::poll_fn(move |context| receiver.poll_recv(context));
         let every = all.flat_map(move |()| {
             let references: Vec<_> = objects.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect();
             for reference in &references {
-                waiting.add(of(reference));
+                waiting.add(name_of(reference));
             }
             stream::iter(references)
         });
@@ -191,16 +191,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_queue_has_what_concerns_its_objects_and_everything_when_everything_is_concerned() {
+    async fn the_queue_contains_triggered_objects_and_all_objects_on_demand() {
         let (pods, others) = (Cache::<Pod>::default(), Cache::<Pod>::default());
-        pods.take_event(Event::Apply(pod("a")));
+        pods.apply_event(Event::Apply(pod("a")));
         let controller = Controller::new("pods", &pods, &Metrics::new());
         let (depth, waiting) = (controller.metrics.queue.clone(), Arc::clone(&controller.waiting));
-        controller.add_on(&others, |other| {
+        controller.trigger_on(&others, |other| {
             [reference(&format!("of-{}", other.metadata.name.as_deref().unwrap_or_default()), None)]
         });
-        others.take_event(Event::Apply(pod("x")));
-        pods.take_event(Event::Apply(pod("b")));
+        others.apply_event(Event::Apply(pod("x")));
+        pods.apply_event(Event::Apply(pod("b")));
         drop((pods, others));
         let mut names: Vec<_> = controller.queue(stream::iter([()])).map(|item| item.unwrap().name).collect().await;
         names.sort_unstable();
@@ -211,15 +211,15 @@ mod tests {
     }
 
     #[test]
-    fn each_error_in_a_row_doubles_the_delay() {
-        // The backoff counts in seconds as `f32`.
+    fn each_consecutive_error_doubles_the_delay() {
+        // The backoff computes with seconds as `f32`.
         const SLACK: Duration = Duration::from_millis(1);
         let (delays, object) = (Delays::default(), (None, "a".to_owned()));
         let rounds = |error: &Error| -> Vec<_> {
             delays.forget(&object);
             (0..10).map(|_| delays.after(object.clone(), error)).collect()
         };
-        for (error, first) in [(Error::NoAuthority, Duration::from_secs(1)), (conflict(), RACE)] {
+        for (error, first) in [(Error::NoCa, Duration::from_secs(1)), (conflict(), CONFLICT_DELAY)] {
             for (round, delay) in rounds(&error).into_iter().enumerate() {
                 let least = (first * 2_u32.pow(round.try_into().unwrap())).min(Duration::from_mins(1));
                 assert!(delay + SLACK >= least && delay <= least * 2 + SLACK, "{round}: {delay:?}");

@@ -1,7 +1,7 @@
-//! The controller of experiments (AIP-236), the same for both kinds. Every reconcile has the same steps: read the caches
-//! (`observe`), decide (`proviso_core::experiment::rollout`), build what there should be (`build`), apply it (`apply`),
-//! tell people (`status`). What people or the API started and stopped it only looks at, but for what starts by itself and what
-//! an update suspends.
+//! The controller of experiments (AIP-236), for both kinds. A reconcile reads the caches (`observe`), decides
+//! (`proviso_core::experiment::rollout`), builds the desired objects (`build`), applies them (`apply`), and reports
+//! (`status`). Users and the API start and stop previews. The controller only starts an experiment with `autoStart`,
+//! and suspends a preview after an update.
 
 mod apply;
 mod build;
@@ -17,35 +17,36 @@ use kube::{Resource, ResourceExt as _};
 use proviso_core::experiment::rollout;
 use proviso_crds::names::{EXPERIMENT_LABEL, finalizers};
 
-use crate::authority;
+use crate::ca;
 use crate::cache::{self, Reader};
 use crate::context::{Context, Error};
 use crate::controller::Controller;
-use crate::guarded::Guarded;
 use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject as _, experiments_of};
+use crate::malformed::MaybeMalformed;
 use crate::objects::{self, RESYNC, RETRY};
 use crate::revisions::Revision;
 
-/// Reconciles the experiments of one kind until it is dropped.
+/// Reconciles the experiments of one kind until the future is dropped.
 pub(crate) async fn run<K: ExperimentObject>(name: &'static str, context: Arc<Context>) {
     let caches = &context.caches;
     let experiments = K::cache(caches).reader();
     let controller = Controller::new(name, K::cache(caches), &context.metrics);
     controller
-        .add_on(K::cache(caches), siblings(experiments.clone()))
-        .add_on(&caches.revisions, of_revision(experiments.clone()))
-        .add_on(K::Policy::cache(caches), of_policy(experiments.clone()))
-        .add_on(&caches.pods, of_pod(experiments.clone()))
-        .add_on(&caches.validating, of_label(experiments));
+        .trigger_on(K::cache(caches), siblings(experiments.clone()))
+        .trigger_on(&caches.revisions, of_revision(experiments.clone()))
+        .trigger_on(K::Policy::cache(caches), of_policy(experiments.clone()))
+        .trigger_on(&caches.pods, of_pod(experiments.clone()))
+        .trigger_on(&caches.validating, of_label(experiments));
     caches.listed().await;
-    let authority = authority::changes(context.authority.clone());
-    controller.run(context, authority, reconcile::<K>).await;
+    let ca_changes = ca::changes(context.ca.clone());
+    controller.run(context, ca_changes, reconcile::<K>).await;
 }
 
-/// The experiment of a candidate; for a live revision, all experiments of its policy: they are compared with what is live.
+/// Maps a candidate to its experiment, and a live revision to all experiments of its policy, which are compared with
+/// the live revision.
 fn of_revision<K: ExperimentObject>(
-    experiments: Reader<Guarded<K>>,
-) -> impl Fn(&Guarded<Revision>) -> Vec<ObjectRef<Guarded<K>>> {
+    experiments: Reader<MaybeMalformed<K>>,
+) -> impl Fn(&MaybeMalformed<Revision>) -> Vec<ObjectRef<MaybeMalformed<K>>> {
     let of_label = of_label(experiments.clone());
     move |revision| {
         let Ok(known) = &revision.0 else { return of_label(revision) };
@@ -63,42 +64,48 @@ fn of_revision<K: ExperimentObject>(
 }
 
 fn of_policy<K: ExperimentObject>(
-    experiments: Reader<Guarded<K>>,
-) -> impl Fn(&Guarded<K::Policy>) -> Vec<ObjectRef<Guarded<K>>> {
+    experiments: Reader<MaybeMalformed<K>>,
+) -> impl Fn(&MaybeMalformed<K::Policy>) -> Vec<ObjectRef<MaybeMalformed<K>>> {
     move |policy| experiments.references(&experiments_of(&policy.name_any(), policy.namespace().as_deref()))
 }
 
-/// The experiments of the same policy: an experiment that goes makes room for one of them.
+/// Maps an experiment that is being deleted to the experiments of the same policy: one of them may take its place.
 fn siblings<K: ExperimentObject>(
-    experiments: Reader<Guarded<K>>,
-) -> impl Fn(&Guarded<K>) -> Vec<ObjectRef<Guarded<K>>> {
-    move |going| match &going.0 {
+    experiments: Reader<MaybeMalformed<K>>,
+) -> impl Fn(&MaybeMalformed<K>) -> Vec<ObjectRef<MaybeMalformed<K>>> {
+    move |experiment| match &experiment.0 {
         Ok(known) if known.meta().deletion_timestamp.is_some() => {
-            experiments.references(&experiments_of(&known.spec().policy_ref.name, going.namespace().as_deref()))
+            experiments.references(&experiments_of(&known.spec().policy_ref.name, experiment.namespace().as_deref()))
         }
         _ => Vec::new(),
     }
 }
 
-/// The experiments that may be on the pod: the live revision of a policy says which policy server serves it.
-fn of_pod<K: ExperimentObject>(experiments: Reader<Guarded<K>>) -> impl Fn(&Pod) -> Vec<ObjectRef<Guarded<K>>> {
+/// Maps a pod to all experiments with a status: the live revision of a policy, not the experiment, names the policy
+/// server.
+fn of_pod<K: ExperimentObject>(
+    experiments: Reader<MaybeMalformed<K>>,
+) -> impl Fn(&Pod) -> Vec<ObjectRef<MaybeMalformed<K>>> {
     move |_| {
-        let was_seen = |it: &Guarded<K>| it.0.as_ref().is_ok_and(|known| known.status().is_some());
-        experiments.store().state_filter(was_seen).iter().map(|it| ObjectRef::from_obj(&**it)).collect()
+        let has_status = |it: &MaybeMalformed<K>| it.0.as_ref().is_ok_and(|known| known.status().is_some());
+        experiments.store().state_filter(has_status).iter().map(|it| ObjectRef::from_obj(&**it)).collect()
     }
 }
 
-/// The experiment that an object was made for.
+/// Maps an object to the experiment that its label names.
 fn of_label<K: ExperimentObject, O: Resource>(
-    experiments: Reader<Guarded<K>>,
-) -> impl Fn(&O) -> Vec<ObjectRef<Guarded<K>>> {
+    experiments: Reader<MaybeMalformed<K>>,
+) -> impl Fn(&O) -> Vec<ObjectRef<MaybeMalformed<K>>> {
     move |object| object.labels().get(EXPERIMENT_LABEL).map(|uid| experiments.references(uid)).unwrap_or_default()
 }
 
-async fn reconcile<K: ExperimentObject>(experiment: Arc<Guarded<K>>, context: Arc<Context>) -> Result<Action, Error> {
-    context.reports.tell(&*experiment).await;
-    if context.bundle().is_none() {
-        // That it is known comes as an event.
+async fn reconcile<K: ExperimentObject>(
+    experiment: Arc<MaybeMalformed<K>>,
+    context: Arc<Context>,
+) -> Result<Action, Error> {
+    context.reports.report(&*experiment).await;
+    if context.ca_bundle().is_none() {
+        // The first CA triggers another reconcile.
         return Ok(Action::await_change());
     }
     let is_deleted = experiment.meta().deletion_timestamp.is_some();
@@ -106,32 +113,32 @@ async fn reconcile<K: ExperimentObject>(experiment: Arc<Guarded<K>>, context: Ar
         return Ok(Action::await_change());
     }
     if experiment.0.is_err() && !is_deleted {
-        // What it asks for cannot be told. Until it can, what is previewed goes on.
+        // The spec cannot be read. Until it can, the current preview continues.
         return Ok(Action::requeue(RESYNC));
     }
     let api = kinds::api::<K>(&context.client, &*experiment);
     if !is_deleted && objects::add_finalizer(&api, &*experiment, finalizers::PREVIEW).await? {
-        // The change comes back as an event.
+        // The change triggers another reconcile.
         return Ok(Action::await_change());
     }
-    let seen = observe::Seen::read(&*experiment, &context).await?;
-    let observed = seen.observed(&experiment, jiff::Timestamp::now());
+    let found = observe::ObservedObjects::read(&*experiment, &context).await?;
+    let observed = found.observed(&experiment, jiff::Timestamp::now());
     let decision = rollout::decide(&observed);
-    if apply::decision(&*experiment, &seen, &observed, &decision, &context).await?.is_break() {
-        // The change comes back as an event.
+    if apply::decision(&*experiment, &found, &observed, &decision, &context).await?.is_break() {
+        // The change triggers another reconcile.
         return Ok(Action::await_change());
     }
-    if decision.is_gone {
-        context.with_counted(|counted| counted.remove(&experiment.uid().unwrap_or_default()));
+    if decision.is_cleaned_up {
+        context.with_counts_written(|counts| counts.remove(&experiment.uid().unwrap_or_default()));
         return Ok(Action::await_change());
     }
-    let mut look_again = decision.look_again;
+    let mut requeue_after = decision.requeue_after;
     if let Ok(known) = &experiment.0
         && !is_deleted
     {
-        let later = status::write(known, &seen, &decision, &context).await?;
-        look_again = look_again.into_iter().chain(later).min();
+        let later = status::write(known, &found, &decision, &context).await?;
+        requeue_after = requeue_after.into_iter().chain(later).min();
     }
-    let otherwise = if is_deleted { RETRY } else { RESYNC };
-    Ok(Action::requeue(look_again.unwrap_or(otherwise)))
+    let default_delay = if is_deleted { RETRY } else { RESYNC };
+    Ok(Action::requeue(requeue_after.unwrap_or(default_delay)))
 }

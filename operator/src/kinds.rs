@@ -1,4 +1,4 @@
-//! The kinds of policies and of experiments, with a namespace and without: what the two kinds of each have in common.
+//! The kinds of policies and experiments, namespaced and cluster-scoped, and the traits that they share.
 
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_core::PolicyId;
@@ -12,20 +12,20 @@ use serde::de::DeserializeOwned;
 
 use crate::cache::Cache;
 use crate::caches::Caches;
-use crate::guarded::{Guarded, Keyed, by_uid};
+use crate::malformed::{Keyed, MaybeMalformed, by_uid};
 
-/// A kind that people write, and that a controller reconciles.
+/// A kind that users write and a controller reconciles.
 pub(crate) trait Kind: Keyed<Sent = Self> + DeserializeOwned + Serialize {
-    /// The API of the objects in this namespace; of all objects, if the kind has no namespaces.
-    fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>>;
+    /// Returns the API of the objects in `namespace`. A cluster-scoped kind ignores the namespace.
+    fn all(client: &Client, namespace: &str) -> Api<MaybeMalformed<Self>>;
 
-    fn cache(caches: &Caches) -> &Cache<Guarded<Self>>;
+    fn cache(caches: &Caches) -> &Cache<MaybeMalformed<Self>>;
 }
 
 pub(crate) trait PolicyObject: Kind {
     const KIND: PolicyKind;
 
-    /// The kind of its experiments.
+    /// The kind of the experiments of these policies.
     type Experiment: ExperimentObject;
 
     fn spec(&self) -> &PolicySpec;
@@ -34,7 +34,7 @@ pub(crate) trait PolicyObject: Kind {
 }
 
 pub(crate) trait ExperimentObject: Kind {
-    /// The kind of the policies that its experiments are about.
+    /// The kind of the policies of these experiments.
     type Policy: PolicyObject;
 
     fn spec(&self) -> &ExperimentSpec;
@@ -42,27 +42,27 @@ pub(crate) trait ExperimentObject: Kind {
     fn status(&self) -> Option<&ExperimentStatus>;
 }
 
-/// The id of a policy, or of an experiment: its scope and its name, whatever else can be read of it.
+/// Returns the id of a policy or experiment. The id needs only the metadata, so a malformed object has one too.
 pub(crate) fn id<O: Resource>(object: &O) -> Result<PolicyId, PolicyIdError> {
     policy_id(object, &object.name_any())
 }
 
-/// The id of the policy with this name in the scope of an object.
+/// Returns the id of the policy with this name in the scope of `object`.
 pub(crate) fn policy_id<O: Resource>(object: &O, policy: &str) -> Result<PolicyId, PolicyIdError> {
     PolicyId::new(object.namespace().as_deref(), policy)
 }
 
-/// The API of the objects of this kind in the namespace of another object.
-pub(crate) fn api<K: Kind>(client: &Client, object: &impl Resource) -> Api<Guarded<K>> {
+/// Returns the API of this kind in the namespace of `object`.
+pub(crate) fn api<K: Kind>(client: &Client, object: &impl Resource) -> Api<MaybeMalformed<K>> {
     K::all(client, &object.namespace().unwrap_or_default())
 }
 
-/// The key of the experiments of the policy with this name.
+/// Returns the cache key of the experiments of a policy.
 pub(crate) fn experiments_of(policy: &str, namespace: Option<&str>) -> String {
     format!("{}/{policy}", namespace.unwrap_or_default())
 }
 
-fn by_uid_and_policy<K: ExperimentObject>(object: &Guarded<K>) -> Vec<String> {
+fn by_uid_and_policy<K: ExperimentObject>(object: &MaybeMalformed<K>) -> Vec<String> {
     let policy = object.0.as_ref().ok().map(|known| &known.spec().policy_ref.name);
     let policy = policy.map(|policy| experiments_of(policy, object.namespace().as_deref()));
     by_uid(object).into_iter().chain(policy).collect()
@@ -77,17 +77,17 @@ macro_rules! kinds {
                 sent
             }
 
-            fn keys(object: &Guarded<Self>) -> Vec<String> {
+            fn keys(object: &MaybeMalformed<Self>) -> Vec<String> {
                 $keys(object)
             }
         }
 
         impl Kind for $kind {
-            fn all(client: &Client, namespace: &str) -> Api<Guarded<Self>> {
+            fn all(client: &Client, namespace: &str) -> Api<MaybeMalformed<Self>> {
                 $all(client.clone(), namespace)
             }
 
-            fn cache(caches: &Caches) -> &Cache<Guarded<Self>> {
+            fn cache(caches: &Caches) -> &Cache<MaybeMalformed<Self>> {
                 &caches.$cache
             }
         }

@@ -1,9 +1,10 @@
-//! The operator: it runs policy servers, and takes a policy's newest generation to the webhook that asks it.
+//! The operator: runs policy servers in a cluster, rolls out each new generation of a policy, and points the webhook
+//! at the live generation.
 
 mod admin;
 mod admission;
 mod api;
-mod authority;
+mod ca;
 mod cache;
 mod caches;
 mod cascade;
@@ -12,15 +13,15 @@ mod config;
 mod context;
 mod controller;
 mod experiments;
-mod guarded;
 mod kinds;
+mod malformed;
 mod metrics;
 #[cfg(test)]
 mod mock_api;
 mod objects;
 mod policies;
 mod policy_servers;
-mod registered;
+mod registration;
 mod replicas;
 mod revisions;
 mod webhook;
@@ -35,7 +36,7 @@ use clap::Parser as _;
 use hyper_util::service::TowerToHyperService;
 use kube::Client;
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
-use proviso_election::{Election, Missing};
+use proviso_election::{Election, MissingLease};
 use proviso_http::Certificate;
 use proviso_http::shutdown::{self, Phase};
 use tokio::net::TcpListener;
@@ -44,21 +45,22 @@ use tracing_subscriber::EnvFilter;
 
 use crate::admission::Admission;
 use crate::api::FrontProxies;
-use crate::authority::Authority;
+use crate::ca::CertificateAuthority;
 use crate::config::{Config, LogFormat};
 use crate::context::Context;
-use crate::guarded::Reports;
+use crate::malformed::Reports;
 use crate::metrics::Metrics;
 
-/// The Lease of the operator that works: of several, one does.
+/// The Lease by which the replicas of the operator elect a leader. Only the leader runs the controllers.
 const LEASE: &str = "proviso-operator";
-/// How long requests may last that are under way when no more are accepted.
-const DRAIN: Duration = Duration::from_secs(10);
+/// The time limit for requests in flight during shutdown.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The whole program. In `main.rs`, it would be compiled twice: generic code belongs to the crate that calls it.
+/// Runs the operator until SIGTERM or Ctrl-C. This function is in the library because `main.rs` would compile generic
+/// code a second time.
 ///
 /// # Errors
-/// When there is no cluster, or the filter of the log cannot be understood.
+/// If no cluster can be reached, an address cannot be bound, or the log filter is invalid.
 pub fn main() -> anyhow::Result<()> {
     let config = Config::parse();
     log(&config)?;
@@ -68,17 +70,18 @@ pub fn main() -> anyhow::Result<()> {
 
 /// Runs until SIGTERM or Ctrl-C.
 async fn run(config: Config) -> anyhow::Result<()> {
-    let mut phase = shutdown::listen(config.shutdown_delay).context("signals cannot be followed")?;
+    let mut phase = shutdown::listen(config.shutdown_delay).context("cannot listen for signals")?;
     let metrics = Arc::new(Metrics::new());
-    let client =
-        client::connect(Arc::clone(&metrics)).await.context("no cluster: set KUBECONFIG, or run this in a pod")?;
+    let client = client::connect(Arc::clone(&metrics))
+        .await
+        .context("no Kubernetes cluster: set KUBECONFIG, or run the operator in a pod")?;
     let certificate = Arc::new(Certificate::default());
-    // It goes on while others take over.
+    // A task of its own, so that this replica keeps answering while another replica takes over.
     let mut serving = tokio::spawn(serve(&client, &config, &certificate, &metrics, phase.clone()).await?);
-    let election = Election::stand(&config.namespace, LEASE, Missing::Make, &config.identity).await?;
+    let election = Election::join(&config.namespace, LEASE, MissingLease::Create, &config.identity).await?;
     tracing::info!(namespace = config.namespace, identity = config.identity, "operator started");
-    let names = admission::names(&config);
-    let certified = admission::certificate::keep(&client, &config, names, &certificate);
+    let names = admission::server_names(&config);
+    let renewing_certificate = admission::certificate::maintain(&client, &config, names, &certificate);
     let controllers = Controllers::new(&client, &config, &metrics);
     let mut leadership = election.leadership();
     let leading = async {
@@ -88,8 +91,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
             tracing::info!("leading: the controllers start");
             tokio::select! {
                 () = controllers.run() => {}
-                // What it was about to write, the next one writes too: see `policies::apply`.
-                () = leadership.lost() => tracing::warn!("not leading any more: the controllers stop"),
+                // Stopping between two writes is safe: the next leader repeats them (see `policies::apply`).
+                () = leadership.lost() => tracing::warn!("no longer leading: the controllers stop"),
             }
             metrics.leader.set(0);
         }
@@ -97,7 +100,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     tokio::select! {
         _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
         () = leading => {}
-        () = certified => {}
+        () = renewing_certificate => {}
         _ = &mut serving => {}
     }
     election.end().await;
@@ -108,7 +111,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Answers people, the API server and probes, until the process is to end.
+/// Serves the API, the admission webhook and the admin port until shutdown.
 async fn serve(
     client: &Client,
     config: &Config,
@@ -118,7 +121,7 @@ async fn serve(
 ) -> anyhow::Result<impl Future<Output = ()> + use<>> {
     let bind = async |flag: &str, address: SocketAddr| {
         TcpListener::bind(address).await.with_context(|| {
-            format!("{flag} {address} cannot be listened on: is the port taken? choose another with {flag}")
+            format!("cannot listen on {flag} {address}: the port may be in use; choose another one with {flag}")
         })
     };
     let listener = bind("--listen", config.listen).await?;
@@ -128,14 +131,14 @@ async fn serve(
         admin = format!("http://{}", admin.local_addr()?),
         "listening"
     );
-    let tls = Arc::clone(certificate).asking_acceptor()?;
+    let tls = Arc::clone(certificate).acceptor_with_client_certificates()?;
     let proxies = Arc::new(FrontProxies::default());
     let api = api::router(client.clone(), &config.namespace, Arc::clone(&proxies));
     let answers = TowerToHyperService::new(Admission::new(client.clone(), config).router().merge(api));
     let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), Arc::clone(metrics), phase.clone()));
     let client = client.clone();
     Ok(async move {
-        let answering = proviso_http::serve(listener, Some(tls), answers, shutdown::draining(phase), DRAIN);
+        let answering = proviso_http::serve(listener, Some(tls), answers, shutdown::draining(phase), DRAIN_TIMEOUT);
         tokio::select! {
             () = answering => {}
             () = proviso_http::serve(admin, None, probes, pending(), Duration::ZERO) => {}
@@ -144,9 +147,9 @@ async fn serve(
     })
 }
 
-/// What only one operator does.
+/// The controllers, which only the leader runs.
 struct Controllers {
-    authority: Authority,
+    ca: CertificateAuthority,
     client: Client,
     namespace: String,
     retire_after: Duration,
@@ -160,30 +163,31 @@ struct Controllers {
 impl Controllers {
     fn new(client: &Client, config: &Config, metrics: &Arc<Metrics>) -> Self {
         let (namespace, lifetimes) = (&config.namespace, config.lifetimes);
-        let authority = Authority::new(client.clone(), namespace.clone(), lifetimes);
-        let trusted = || authority.trusted();
+        let ca = CertificateAuthority::new(client.clone(), namespace.clone(), lifetimes);
+        let subscribe = || ca.subscribe();
         let reports = Arc::new(Reports::new(client.clone()));
-        let place = policy_servers::Place { namespace: namespace.clone(), image: config.policy_server_image.clone() };
+        let defaults =
+            policy_servers::ServerDefaults { namespace: namespace.clone(), image: config.policy_server_image.clone() };
         Self {
             client: client.clone(),
             namespace: namespace.clone(),
             retire_after: config.retire_after,
-            servers: policy_servers::Settings { place, lifetimes },
+            servers: policy_servers::Settings { defaults, lifetimes },
             reports,
             metrics: Arc::clone(metrics),
-            registration: admission::Registration::new(client.clone(), config, trusted()),
-            actions: api::registration::Registration::new(client.clone(), config, trusted()),
-            authority,
+            registration: admission::Registration::new(client.clone(), config, subscribe()),
+            actions: api::registration::Registration::new(client.clone(), config, subscribe()),
+            ca,
         }
     }
 
-    /// Runs them. Does not end.
+    /// Runs the controllers. Never returns.
     async fn run(&self) {
-        // The caches begin anew: what another leader wrote meanwhile is not in them.
+        // New caches, because the old ones lack the objects that another leader has written in the meantime.
         let context = Arc::new(Context::new(
             self.client.clone(),
             self.namespace.clone(),
-            self.authority.trusted(),
+            self.ca.subscribe(),
             self.retire_after,
             Arc::clone(&self.reports),
             Arc::clone(&self.metrics),
@@ -191,7 +195,7 @@ impl Controllers {
         self.metrics.follow(&context.caches);
         let servers = Arc::new(policy_servers::Context::new(Arc::clone(&context), self.servers.clone()));
         tokio::join!(
-            self.authority.run(),
+            self.ca.run(),
             self.registration.run(),
             self.actions.run(),
             policies::run::<Policy>("policies", Arc::clone(&context)),
@@ -200,7 +204,7 @@ impl Controllers {
             experiments::run::<ClusterPolicyExperiment>("clusterpolicyexperiments", Arc::clone(&context)),
             policy_servers::run(Arc::clone(&servers)),
             policy_servers::leader::run(servers),
-            // After the controllers, which listen to the first list too.
+            // Last, so that the controllers already listen when the first list arrives.
             context.caches.follow(&self.client, &self.namespace),
         );
     }
@@ -208,10 +212,12 @@ impl Controllers {
 
 /// Starts logging to stderr.
 fn log(config: &Config) -> anyhow::Result<()> {
-    let wanted = EnvFilter::try_new(&config.log).with_context(|| format!("--log {}", config.log))?;
-    // The client calls each request that fails an error, without a subject. Whoever asked says what failed, and once.
+    let requested = EnvFilter::try_new(&config.log).with_context(|| format!("--log {}", config.log))?;
+    // kube logs each failed request as an error, without naming the object. The caller logs the failure itself, with
+    // the object.
     let is_named = config.log.contains("kube_client");
-    let filter = if is_named { wanted } else { wanted.add_directive("kube_client::client::builder=off".parse()?) };
+    let filter =
+        if is_named { requested } else { requested.add_directive("kube_client::client::builder=off".parse()?) };
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match config.log_format {
         LogFormat::Text => lines.init(),

@@ -15,8 +15,8 @@ use prometheus_client::registry::Registry;
 use proviso_crds::PolicyPhase;
 
 use crate::caches::Caches;
-use crate::guarded::Guarded;
 use crate::kinds::PolicyObject;
+use crate::malformed::MaybeMalformed;
 
 /// All metrics of the process.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct ControllerMetrics {
 }
 
 impl ControllerMetrics {
-    /// Counts a reconcile, and the time that it takes.
+    /// Runs a reconcile, and records its result and duration.
     pub async fn observe<E>(&self, reconcile: impl Future<Output = Result<Action, E>>) -> Result<Action, E> {
         let start = Instant::now();
         let reconciled = reconcile.await;
@@ -101,7 +101,7 @@ impl Metrics {
         metrics
     }
 
-    /// The series of a controller. `controller` is the kind that it reconciles, in lower case.
+    /// Returns the series of a controller. `controller` is the kind that it reconciles, in lower case.
     pub fn controller(&self, controller: &'static str) -> ControllerMetrics {
         let labels = ControllerLabels { controller };
         let reconciles = |result| self.reconciles.get_or_create_owned(&ReconcileLabels { controller, result });
@@ -113,7 +113,7 @@ impl Metrics {
         }
     }
 
-    /// Lets the metrics count the policies of these caches, as long as they are there.
+    /// Counts the policies of these caches from now on, until the caches are dropped.
     pub fn follow(&self, caches: &Arc<Caches>) {
         *self.caches.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(caches);
     }
@@ -124,7 +124,7 @@ impl Metrics {
         self.requests.get_or_create(&RequestLabels { verb, resource: resource.to_owned() }).inc();
     }
 
-    /// All metrics in the OpenMetrics text format.
+    /// Returns all metrics in the OpenMetrics text format.
     pub fn to_text(&self) -> String {
         self.policies.clear();
         let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
@@ -135,8 +135,8 @@ impl Metrics {
         proviso_http::metrics::to_text(&self.registry)
     }
 
-    fn count_policies<K: PolicyObject>(&self, policies: &[Arc<Guarded<K>>]) {
-        let phase = |policy: &Guarded<K>| policy.0.as_ref().ok()?.status()?.phase;
+    fn count_policies<K: PolicyObject>(&self, policies: &[Arc<MaybeMalformed<K>>]) {
+        let phase = |policy: &MaybeMalformed<K>| policy.0.as_ref().ok()?.status()?.phase;
         for counted in PolicyPhase::ALL {
             let number =
                 policies.iter().filter(|policy| phase(policy).unwrap_or(PolicyPhase::Pending) == counted).count();
@@ -146,7 +146,7 @@ impl Metrics {
     }
 }
 
-/// The verb and the resource of a request to the API server, as audit logs and RBAC have them.
+/// Returns the verb and the resource of a request to the API server, as in RBAC rules and audit logs.
 fn verb_and_resource<'a>(method: &Method, path: &'a str, query: Option<&str>) -> (&'static str, &'a str) {
     let mut segments = path.split('/').filter(|segment| !segment.is_empty());
     // /api/v1/… or /apis/GROUP/VERSION/…

@@ -1,4 +1,5 @@
-//! An API server for unit tests: it stores the objects that are written, as far as the reconciles need, and knows the calls.
+//! A mock API server for unit tests. It stores written objects as far as the reconciles need them, and records the
+//! calls.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -13,11 +14,11 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use crate::authority::Trusted;
-use crate::authority::certificate;
+use crate::ca::CurrentCa;
+use crate::ca::certificate;
 use crate::cache::{Cache, Cached, lock};
 use crate::context::Context;
-use crate::guarded::Reports;
+use crate::malformed::Reports;
 use crate::metrics::Metrics;
 
 /// The namespace of the operator.
@@ -36,8 +37,8 @@ struct Stored {
 }
 
 impl MockApi {
-    /// The calls since this was asked last, in their order: the method and the path from the resource on; of a write also the
-    /// field manager, of an Event its reason.
+    /// Returns the calls since the last invocation, in order. A call is the method and the path from the resource on,
+    /// with the field manager of a write, or the reason of an Event.
     pub fn calls(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.0).calls)
     }
@@ -51,17 +52,18 @@ impl MockApi {
         Client::new(service, NAMESPACE)
     }
 
-    /// The context of reconciles, with an authority and with empty caches.
+    /// Returns the context of reconciles, with a CA and empty caches.
     pub fn context(&self) -> Arc<Context> {
-        let pair = certificate::authority(jiff::Timestamp::now(), Duration::from_hours(24)).unwrap();
-        let trusted = Trusted { bundle: pair.certificate.clone(), signing: pair };
-        let (_, authority) = watch::channel(Some(Arc::new(trusted)));
+        let pair = certificate::generate_ca(jiff::Timestamp::now(), Duration::from_hours(24)).unwrap();
+        let current = CurrentCa { bundle: pair.certificate.clone(), signing: pair };
+        let (_, ca) = watch::channel(Some(Arc::new(current)));
         let (client, reports) = (self.client(), Arc::new(Reports::new(self.client())));
         let (retire_after, metrics) = (Duration::from_secs(30), Arc::new(Metrics::new()));
-        Arc::new(Context::new(client, NAMESPACE.to_owned(), authority, retire_after, reports, metrics))
+        Arc::new(Context::new(client, NAMESPACE.to_owned(), ca, retire_after, reports, metrics))
     }
 
-    /// Stores an object, as somebody else would, and lets the watch of its cache bring it. Returns the object as it is cached.
+    /// Stores an object as another client would, and delivers it to its cache as an event of the watch. Returns the
+    /// cached object.
     pub fn put<K: Cached>(&self, cache: &Cache<K>, mut object: Value) -> Arc<K> {
         let metadata = &object["metadata"];
         let (name, namespace) = (metadata["name"].as_str().unwrap().to_owned(), metadata["namespace"].as_str());
@@ -69,7 +71,7 @@ impl MockApi {
         lock(&self.0).write(&path, &mut object);
         let sent: K::Sent = serde_json::from_value(object).unwrap();
         let namespace = sent.namespace();
-        cache.take_event(Event::Apply(sent));
+        cache.apply_event(Event::Apply(sent));
         cache.reader().get(&name, namespace.as_deref()).unwrap()
     }
 
@@ -106,7 +108,7 @@ impl MockApi {
 }
 
 impl Stored {
-    /// Merges the object into the one that is stored.
+    /// Merges the object into the stored one.
     fn write(&mut self, path: &str, object: &mut Value) {
         self.version += 1;
         let stored = self.objects.entry(path.to_owned()).or_insert_with(|| json!({"metadata": {"uid": path}}));
@@ -117,7 +119,7 @@ impl Stored {
     }
 }
 
-/// Merges like server-side apply: of a list of conditions, those of other types stay.
+/// Merges as server-side apply does: conditions of other types stay.
 fn merge(stored: &mut Value, written: &Value) {
     match (stored, written) {
         (Value::Object(stored), Value::Object(written)) => {
@@ -137,7 +139,7 @@ fn merge(stored: &mut Value, written: &Value) {
     }
 }
 
-/// A path without the API's group, version and namespace.
+/// Returns a path without the group, version and namespace.
 fn from_resource(path: &str) -> &str {
     let segments = if path.starts_with("/apis/") { 4 } else { 3 };
     let rest = path.splitn(segments + 1, '/').last().unwrap_or_default();

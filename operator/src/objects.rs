@@ -1,4 +1,4 @@
-//! What all controllers share: under which name and labels the operator writes, and how it waits.
+//! Helpers of all controllers: names, labels, intervals, server-side apply, finalizers and Secrets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,65 +12,66 @@ use proviso_crds::names::field_managers;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// Who the operator is: in managed fields, labels and Events.
+/// The name of the operator in managed fields, labels and Events.
 pub(crate) const MANAGER: &str = field_managers::OPERATOR;
-/// What selects all that is a part of Proviso, by a label that Kubernetes recommends.
-pub(crate) const OURS: &str = "app.kubernetes.io/part-of=proviso";
-/// How often an object is looked at when nothing is known to have happened.
+/// The label selector of all objects of Proviso, by a label that Kubernetes recommends.
+pub(crate) const PART_OF_PROVISO: &str = "app.kubernetes.io/part-of=proviso";
+/// The interval between reconciles of an object without events.
 pub(crate) const RESYNC: Duration = Duration::from_mins(10);
-/// How long the note of an Event may be, in bytes.
-const NOTE: usize = 1024;
-/// How long to wait after an error.
+/// The maximum length of the note of an Event, in bytes.
+const MAX_NOTE_BYTES: usize = 1024;
+/// The delay after an error.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
 
-/// How long a watch lasts, in seconds: less than the silence after which [`crate::client`] closes a connection.
+/// The duration of a watch, in seconds: less than the read timeout of [`crate::client`].
 const WATCH_SECONDS: u32 = 25;
 
-/// A watch that ends, and is begun again, before its silence is that of a connection that leads nowhere.
-pub(crate) fn watching() -> watcher::Config {
+/// Returns the configuration of a watch that restarts before the read timeout of the client: a watch without events
+/// must not look like a broken connection.
+pub(crate) fn watch_config() -> watcher::Config {
     watcher::Config::default().timeout(WATCH_SECONDS)
 }
 
-/// The labels that Kubernetes recommends.
+/// Returns the labels that Kubernetes recommends.
 pub(crate) fn labels(name: &str, instance: &str) -> BTreeMap<String, String> {
     let labels = [("name", name), ("instance", instance), ("part-of", "proviso"), ("managed-by", MANAGER)];
     labels.into_iter().map(|(key, value)| (format!("app.kubernetes.io/{key}"), value.to_owned())).collect()
 }
 
-/// Server-side apply: what we write is ours, whoever wrote it before.
-pub(crate) fn apply() -> PatchParams {
+/// Returns the parameters of a server-side apply that takes over fields of other managers.
+pub(crate) fn apply_params() -> PatchParams {
     PatchParams::apply(MANAGER).force()
 }
 
-/// An object that is gone already is as good as one that was deleted now.
-pub(crate) fn ignore_gone<T>(result: kube::Result<T>) -> kube::Result<()> {
+/// Treats the error "not found" as success: the object is already deleted.
+pub(crate) fn ignore_not_found<T>(result: kube::Result<T>) -> kube::Result<()> {
     match result {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         result => result.map(drop),
     }
 }
 
-/// Deletes the object that was found, and no other that has its name meanwhile.
+/// Deletes the object with the uid of `found`, and no newer object of the same name.
 pub(crate) async fn delete<K>(api: &Api<K>, found: &impl Resource) -> kube::Result<()>
 where
     K: Clone + std::fmt::Debug + DeserializeOwned,
 {
     let only = Preconditions { uid: found.uid(), resource_version: None };
     let delete = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
-    ignore_gone(api.delete(&found.name_any(), &delete).await)
+    ignore_not_found(api.delete(&found.name_any(), &delete).await)
 }
 
-/// The note of an Event: its beginning, if it is too long.
-pub(crate) fn note(text: &str) -> String {
-    text[..text.floor_char_boundary(NOTE)].to_owned()
+/// Truncates a text to the maximum length of the note of an Event.
+pub(crate) fn event_note(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_NOTE_BYTES)].to_owned()
 }
 
-/// How long it is until then.
-pub(crate) fn until(due: Timestamp, now: Timestamp) -> Duration {
+/// Returns the time from `now` until `due`; zero if `due` has passed.
+pub(crate) fn duration_until(due: Timestamp, now: Timestamp) -> Duration {
     due.duration_since(now).try_into().unwrap_or_default()
 }
 
-/// Takes part in the deletion of the object from now on; whether that changed anything.
+/// Adds a finalizer. Returns whether the object has changed.
 pub(crate) async fn add_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<bool>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
@@ -84,7 +85,7 @@ where
     Ok(true)
 }
 
-/// Lets the object go, as far as it depends on this finalizer.
+/// Removes a finalizer.
 pub(crate) async fn remove_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<()>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
@@ -97,29 +98,30 @@ async fn set_finalizers<K>(api: &Api<K>, object: &K, finalizers: &[String]) -> k
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
 {
-    // With the version that was read: of two writers one must fail.
+    // With the `resourceVersion` that was read, so that one of two concurrent writers fails.
     let version = object.resource_version();
     let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}}));
     api.patch(&object.name_any(), &PatchParams::default(), &patch).await?;
     Ok(())
 }
 
-/// The Secret to write so that the one that was found becomes as wanted; none if it is.
-pub(crate) fn changed_secret(found: Option<Secret>, wanted: Secret) -> Option<Secret> {
-    let Some(found) = found else { return Some(wanted) };
+/// Returns the Secret to write so that `found` becomes `desired`; `None` if nothing has to change.
+pub(crate) fn changed_secret(found: Option<Secret>, desired: Secret) -> Option<Secret> {
+    let Some(found) = found else { return Some(desired) };
     let mut secret = found.clone();
-    secret.data = wanted.data;
-    if let Some(labels) = wanted.metadata.labels {
+    secret.data = desired.data;
+    if let Some(labels) = desired.metadata.labels {
         secret.labels_mut().extend(labels);
     }
-    if let Some(annotations) = wanted.metadata.annotations {
+    if let Some(annotations) = desired.metadata.annotations {
         secret.annotations_mut().extend(annotations);
     }
-    secret.metadata.owner_references = wanted.metadata.owner_references;
+    secret.metadata.owner_references = desired.metadata.owner_references;
     (secret != found).then_some(secret)
 }
 
-/// Writes a Secret that [`changed_secret`] returned: replaces the one that was found, or creates it. Of two writers one fails.
+/// Writes a Secret that [`changed_secret`] returned: replaces the found Secret, or creates a new one. One of two
+/// concurrent writers fails.
 pub(crate) async fn write_secret(api: &Api<Secret>, secret: &Secret) -> kube::Result<Secret> {
     if secret.metadata.resource_version.is_some() {
         api.replace(&secret.name_any(), &PostParams::default(), secret).await

@@ -1,5 +1,5 @@
-//! The controller of policies, the same for both kinds. Every reconcile has the same steps: read the caches (`observe`), decide
-//! (`proviso_core::rollout`), build what there should be (`build`), apply it (`apply`), tell people (`status`).
+//! The controller of policies, for both kinds. A reconcile reads the caches (`observe`), decides
+//! (`proviso_core::rollout`), builds the desired objects (`build`), applies them (`apply`), and reports (`status`).
 
 mod apply;
 mod build;
@@ -17,36 +17,36 @@ use proviso_core::rollout;
 use proviso_crds::RevisionRole;
 use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL, finalizers};
 
-use crate::authority;
+use crate::ca;
 use crate::cache::{self, Reader};
 use crate::context::{Context, Error};
 use crate::controller::Controller;
-use crate::guarded::Guarded;
 use crate::kinds::{self, ExperimentObject as _, Kind as _, PolicyObject};
+use crate::malformed::MaybeMalformed;
 use crate::objects::{self, RESYNC};
 use crate::revisions::Revision;
 
-/// Reconciles the policies of one kind until it is dropped.
+/// Reconciles the policies of one kind until the future is dropped.
 pub(crate) async fn run<K: PolicyObject>(name: &'static str, context: Arc<Context>) {
     let caches = &context.caches;
     let policies = K::cache(caches).reader();
     let controller = Controller::new(name, K::cache(caches), &context.metrics);
     controller
-        .add_on(&caches.revisions, of_revision(policies.clone()))
-        .add_on(K::Experiment::cache(caches), of_experiment::<K>)
-        .add_on(&caches.pods, of_pod(policies.clone()))
-        .add_on(&caches.validating, of_label(policies.clone()))
-        .add_on(&caches.mutating, of_label(policies));
+        .trigger_on(&caches.revisions, of_revision(policies.clone()))
+        .trigger_on(K::Experiment::cache(caches), of_experiment::<K>)
+        .trigger_on(&caches.pods, of_pod(policies.clone()))
+        .trigger_on(&caches.validating, of_label(policies.clone()))
+        .trigger_on(&caches.mutating, of_label(policies));
     caches.listed().await;
-    let authority = authority::changes(context.authority.clone());
-    controller.run(context, authority, reconcile::<K>).await;
+    let ca_changes = ca::changes(context.ca.clone());
+    controller.run(context, ca_changes, reconcile::<K>).await;
 }
 
-/// The policy of a revision, by its name: the revision may stand in the way of a policy of the same name. Candidate revisions do
+/// Maps a revision to its policy, by name: the revision may block a policy of the same name. Candidate revisions do
 /// not trigger a reconcile.
 fn of_revision<K: PolicyObject>(
-    policies: Reader<Guarded<K>>,
-) -> impl Fn(&Guarded<Revision>) -> Vec<ObjectRef<Guarded<K>>> {
+    policies: Reader<MaybeMalformed<K>>,
+) -> impl Fn(&MaybeMalformed<Revision>) -> Vec<ObjectRef<MaybeMalformed<K>>> {
     let of_label = of_label(policies);
     move |revision| {
         let Ok(known) = &revision.0 else { return of_label(revision) };
@@ -56,30 +56,33 @@ fn of_revision<K: PolicyObject>(
     }
 }
 
-/// The policy that waits for the end of an experiment.
-fn of_experiment<K: PolicyObject>(experiment: &Guarded<K::Experiment>) -> Option<ObjectRef<Guarded<K>>> {
-    let going = experiment.0.as_ref().ok().filter(|it| it.meta().deletion_timestamp.is_some())?;
-    Some(cache::reference(&going.spec().policy_ref.name, going.namespace().as_deref()))
+/// Maps an experiment that is being deleted to its policy, which waits for the end of the experiment.
+fn of_experiment<K: PolicyObject>(experiment: &MaybeMalformed<K::Experiment>) -> Option<ObjectRef<MaybeMalformed<K>>> {
+    let deleted = experiment.0.as_ref().ok().filter(|it| it.meta().deletion_timestamp.is_some())?;
+    Some(cache::reference(&deleted.spec().policy_ref.name, deleted.namespace().as_deref()))
 }
 
-/// The policies of a pod's policy server.
-fn of_pod<K: PolicyObject>(policies: Reader<Guarded<K>>) -> impl Fn(&Pod) -> Vec<ObjectRef<Guarded<K>>> {
+/// Maps a pod to the policies of its policy server.
+fn of_pod<K: PolicyObject>(policies: Reader<MaybeMalformed<K>>) -> impl Fn(&Pod) -> Vec<ObjectRef<MaybeMalformed<K>>> {
     move |pod| {
         let server = pod.labels().get(SERVER_LABEL).cloned().unwrap_or_default();
-        let of_server = |policy: &Guarded<K>| policy.0.as_ref().is_ok_and(|it| it.spec().policy_server == server);
+        let of_server =
+            |policy: &MaybeMalformed<K>| policy.0.as_ref().is_ok_and(|it| it.spec().policy_server == server);
         policies.store().state_filter(of_server).iter().map(|policy| ObjectRef::from_obj(&**policy)).collect()
     }
 }
 
-/// The policy that an object was made for.
-fn of_label<K: PolicyObject, W: Resource>(policies: Reader<Guarded<K>>) -> impl Fn(&W) -> Vec<ObjectRef<Guarded<K>>> {
+/// Maps an object to the policy that its label names.
+fn of_label<K: PolicyObject, W: Resource>(
+    policies: Reader<MaybeMalformed<K>>,
+) -> impl Fn(&W) -> Vec<ObjectRef<MaybeMalformed<K>>> {
     move |object| object.labels().get(POLICY_LABEL).map(|uid| policies.references(uid)).unwrap_or_default()
 }
 
-async fn reconcile<K: PolicyObject>(policy: Arc<Guarded<K>>, context: Arc<Context>) -> Result<Action, Error> {
-    context.reports.tell(&*policy).await;
-    if context.bundle().is_none() {
-        // That it is known comes as an event.
+async fn reconcile<K: PolicyObject>(policy: Arc<MaybeMalformed<K>>, context: Arc<Context>) -> Result<Action, Error> {
+    context.reports.report(&*policy).await;
+    if context.ca_bundle().is_none() {
+        // The first CA triggers another reconcile.
         return Ok(Action::await_change());
     }
     let is_deleted = policy.meta().deletion_timestamp.is_some();
@@ -90,26 +93,26 @@ async fn reconcile<K: PolicyObject>(policy: Arc<Guarded<K>>, context: Arc<Contex
     if let Ok(known) = &policy.0
         && !is_deleted
         && (objects::add_finalizer(&api, &*policy, finalizers::REVISIONS).await?
-            || rollback::wanted(known, &context).await?)
+            || rollback::handle_request(known, &context).await?)
     {
-        // The change comes back as an event.
+        // The change triggers another reconcile.
         return Ok(Action::await_change());
     }
-    let seen = observe::Seen::read(&*policy, &context).await?;
+    let found = observe::ObservedObjects::read(&*policy, &context).await?;
     if policy.0.is_err() && !is_deleted {
-        // What it asks for cannot be told. Until it can, what answers goes on.
-        apply::keep(&*policy, &seen, &context).await?;
+        // The spec cannot be read. Until it can, the live generation keeps answering.
+        apply::restore_webhook(&*policy, &found, &context).await?;
         return Ok(Action::requeue(RESYNC));
     }
-    let observed = seen.observed(&policy, jiff::Timestamp::now(), context.retire_after);
+    let observed = found.observed(&policy, jiff::Timestamp::now(), context.retire_after);
     let decision = rollout::decide(&observed);
-    apply::decision(&policy, &seen, &observed, &decision, &context).await?;
+    apply::decision(&policy, &found, &observed, &decision, &context).await?;
     if let Ok(known) = &policy.0
         && !is_deleted
     {
-        status::write(known, &seen, &observed, &decision, &context).await?;
+        status::write(known, &found, &observed, &decision, &context).await?;
     }
-    Ok(Action::requeue(decision.look_again.unwrap_or(RESYNC)))
+    Ok(Action::requeue(decision.requeue_after.unwrap_or(RESYNC)))
 }
 
 #[cfg(test)]

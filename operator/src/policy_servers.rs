@@ -1,5 +1,5 @@
-//! The controller of policy servers. Every reconcile has the same steps: renew the Secrets (`secrets`), build what there should be
-//! (`build`), apply it (`apply`), tell people (`status`). Another controller says who leads (`leader`).
+//! The controller of policy servers. A reconcile renews the Secrets (`secrets`), builds the desired objects
+//! (`build`), applies them (`apply`), and reports (`status`). Another controller reports the leader (`leader`).
 
 mod apply;
 mod build;
@@ -21,66 +21,67 @@ use kube::{Resource as _, ResourceExt as _};
 use proviso_crds::PolicyServer;
 use proviso_crds::names::finalizers;
 
-use crate::authority;
+use crate::ca;
 use crate::cache::{Cached, Reader};
 use crate::context::Error;
 use crate::controller::Controller;
-use crate::guarded::Guarded;
+use crate::malformed::MaybeMalformed;
 use crate::objects::{self, RESYNC};
 use context::of_label;
 
 pub(crate) use context::{Context, Settings};
-pub(crate) use names::Place;
+pub(crate) use names::ServerDefaults;
 
-/// Reconciles the policy servers until it is dropped.
+/// Reconciles the policy servers until the future is dropped.
 pub(crate) async fn run(context: Arc<Context>) {
     let caches = &context.caches;
     let servers = caches.servers.reader();
     let controller = Controller::new("policyservers", &caches.servers, &context.metrics);
     controller
-        .add_on(&caches.stateful_sets, of_label)
-        .add_on(&caches.pods, of_label)
-        .add_on(&caches.services, of_label)
-        .add_on(&caches.secrets, of_label)
-        .add_on(&caches.config_maps, of_label)
-        .add_on(&caches.claims, of_label)
-        .add_on(&caches.disruption_budgets, of_label)
-        .add_on(&caches.service_accounts, of_label)
-        .add_on(&caches.roles, of_label)
-        .add_on(&caches.role_bindings, of_label)
-        .add_on(&caches.cluster_role_bindings, of_label)
-        .add_on(&caches.policies, of_policy(servers.clone()))
-        .add_on(&caches.cluster_policies, of_policy(servers.clone()))
-        .add_on(&caches.revisions, of_policy(servers));
+        .trigger_on(&caches.stateful_sets, of_label)
+        .trigger_on(&caches.pods, of_label)
+        .trigger_on(&caches.services, of_label)
+        .trigger_on(&caches.secrets, of_label)
+        .trigger_on(&caches.config_maps, of_label)
+        .trigger_on(&caches.claims, of_label)
+        .trigger_on(&caches.disruption_budgets, of_label)
+        .trigger_on(&caches.service_accounts, of_label)
+        .trigger_on(&caches.roles, of_label)
+        .trigger_on(&caches.role_bindings, of_label)
+        .trigger_on(&caches.cluster_role_bindings, of_label)
+        .trigger_on(&caches.policies, of_policy(servers.clone()))
+        .trigger_on(&caches.cluster_policies, of_policy(servers.clone()))
+        .trigger_on(&caches.revisions, of_policy(servers));
     caches.listed().await;
-    let authority = authority::changes(context.authority.clone());
-    controller.run(context, authority, reconcile).await;
+    let ca_changes = ca::changes(context.ca.clone());
+    controller.run(context, ca_changes, reconcile).await;
 }
 
-/// The policy servers that wait for the end of policies: a policy matters also to one that it does not name any more.
+/// Maps any policy to the policy servers that are being deleted: a policy may still need a policy server that its
+/// spec no longer names.
 fn of_policy<K: Cached>(
-    servers: Reader<Guarded<PolicyServer>>,
-) -> impl Fn(&K) -> Vec<ObjectRef<Guarded<PolicyServer>>> {
+    servers: Reader<MaybeMalformed<PolicyServer>>,
+) -> impl Fn(&K) -> Vec<ObjectRef<MaybeMalformed<PolicyServer>>> {
     move |_| {
-        let is_deleted = |server: &Guarded<PolicyServer>| server.meta().deletion_timestamp.is_some();
+        let is_deleted = |server: &MaybeMalformed<PolicyServer>| server.meta().deletion_timestamp.is_some();
         servers.store().state_filter(is_deleted).iter().map(|server| ObjectRef::from_obj(&**server)).collect()
     }
 }
 
-async fn reconcile(server: Arc<Guarded<PolicyServer>>, context: Arc<Context>) -> Result<Action, Error> {
-    context.reports.tell(&*server).await;
-    let result = steps(&server, &context).await;
+async fn reconcile(server: Arc<MaybeMalformed<PolicyServer>>, context: Arc<Context>) -> Result<Action, Error> {
+    context.reports.report(&*server).await;
+    let result = try_reconcile(&server, &context).await;
     if let Err(error) = &result
         && let Ok(server) = &server.0
         && !error.is_race()
     {
-        // The log has it too.
-        let _ = context.record(server, EventType::Warning, error.reason(), &error.to_string()).await;
+        // The log has the error too.
+        let _ = context.record(server, EventType::Warning, error.reason().as_str(), &error.to_string()).await;
     }
     result
 }
 
-async fn steps(object: &Guarded<PolicyServer>, context: &Context) -> Result<Action, Error> {
+async fn try_reconcile(object: &MaybeMalformed<PolicyServer>, context: &Context) -> Result<Action, Error> {
     let name = object.name_any();
     let is_deleted = object.meta().deletion_timestamp.is_some();
     if is_deleted && !object.finalizers().iter().any(|finalizer| finalizer == finalizers::POLICIES) {
@@ -88,23 +89,23 @@ async fn steps(object: &Guarded<PolicyServer>, context: &Context) -> Result<Acti
     }
     let servers = context.servers();
     if !is_deleted && object.0.is_ok() && objects::add_finalizer(&servers, object, finalizers::POLICIES).await? {
-        // The change comes back as an event.
+        // The change triggers another reconcile.
         return Ok(Action::await_change());
     }
-    let users = if is_deleted { observe::users(&name, context).await? } else { Vec::new() };
-    if is_deleted && users.is_empty() {
+    let dependents = if is_deleted { observe::dependents(&name, context).await? } else { Vec::new() };
+    if is_deleted && dependents.is_empty() {
         apply::delete(&name, context).await?;
-        objects::ignore_gone(objects::remove_finalizer(&servers, object, finalizers::POLICIES).await)?;
+        objects::ignore_not_found(objects::remove_finalizer(&servers, object, finalizers::POLICIES).await)?;
         return Ok(Action::await_change());
     }
-    // What is made for a policy server that nobody can read stays as it is.
+    // The objects of a malformed policy server stay as they are.
     let Ok(server) = &object.0 else { return Ok(Action::await_change()) };
-    // While a policy needs it, a policy server that is to go is kept up like any other.
+    // While a policy needs it, a policy server that is being deleted is reconciled like any other.
     let renewed = secrets::renew(server, context).await?;
-    apply::objects(server, &build::objects(server, &context.settings.place), context).await?;
-    apply::leave_out(server, context).await?;
-    status::write(server, &renewed, &users, context).await?;
-    Ok(Action::requeue(objects::until(renewed.look_again, Timestamp::now()).min(RESYNC)))
+    apply::objects(server, &build::objects(server, &context.settings.defaults), context).await?;
+    apply::delete_unused_claim(server, context).await?;
+    status::write(server, &renewed, &dependents, context).await?;
+    Ok(Action::requeue(objects::duration_until(renewed.next_check, Timestamp::now()).min(RESYNC)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The replicas of policy servers, as the decisions about policies and experiments need them: Ready pods, and what the replicas say
-//! in a revision's status.
+//! The replicas of policy servers, as input of the decisions about policies and experiments: Ready pods, and the
+//! results that replicas report in the status of a revision.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use proviso_core::rollout::{self, Replica};
 use proviso_crds::ReplicaStatus;
 use proviso_crds::names::SERVER_LABEL;
 
-/// A replica, with its result for a revision.
+/// Converts the status of a replica to its result for a revision.
 pub(crate) fn replica(status: &ReplicaStatus) -> Replica {
     Replica { pod: rollout::Pod { name: status.name.clone(), uid: status.pod_uid.clone() }, result: status.outcome() }
 }
 
-/// The Ready pods of this policy server.
+/// Returns the Ready pods of this policy server.
 pub(crate) fn ready_pods(pods: &[Arc<Pod>], server: &str) -> Vec<rollout::Pod> {
     let of_server =
         |pod: &&Arc<Pod>| pod.labels().get(SERVER_LABEL).is_some_and(|label| label == server) && is_ready(pod);
@@ -24,7 +24,7 @@ pub(crate) fn ready_pods(pods: &[Arc<Pod>], server: &str) -> Vec<rollout::Pod> {
         .collect()
 }
 
-/// Returns whether the pod is Ready, and not on its way out.
+/// Returns whether the pod is Ready and not being deleted.
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let is_ready = conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True");

@@ -11,11 +11,11 @@ use proviso_crds::{
     RevisedExperiment, RevisedPolicy, RevisionRole,
 };
 
-use crate::cache::labelled;
-use crate::guarded::{Guarded, Keyed};
+use crate::cache::label_values;
+use crate::malformed::{Keyed, MaybeMalformed};
 
-/// The messages of the conditions about replicas. Their numbers are in `status.replicas` of a policy and of an experiment: they
-/// change with each probe, and each object with a message about them would be written as often.
+/// Messages of the conditions about replicas. The messages contain no counts: counts change with each probe, and each
+/// change would be another write. The counts are in `status.replicas` of a policy or experiment.
 pub(crate) const LOADED: &str = "every Ready replica has loaded it";
 pub(crate) const NOT_LOADED: &str = "not every Ready replica has loaded it";
 
@@ -27,7 +27,7 @@ pub(crate) struct Revision {
     pub role: RevisionRole,
     pub experiment_ref: Option<RevisedExperiment>,
     pub enabled: bool,
-    /// `spec.data.admission`: the requests that its webhook is called about.
+    /// `spec.data.admission`: the requests that the webhook of this revision covers.
     pub admission: Option<Admission>,
     pub status: PolicyRevisionStatus,
 }
@@ -41,7 +41,7 @@ impl From<PolicyRevision> for Revision {
 }
 
 impl Revision {
-    /// Returns whether the operator has marked it as the revision that answers.
+    /// Returns whether the operator has marked this revision as live.
     pub fn is_marked_live(&self) -> bool {
         self.status.conditions.is_true(ConditionType::Live)
     }
@@ -54,8 +54,8 @@ impl Keyed for Revision {
         sent.into()
     }
 
-    fn keys(object: &Guarded<Self>) -> Vec<String> {
-        labelled(object, &[POLICY_LABEL, EXPERIMENT_LABEL])
+    fn keys(object: &MaybeMalformed<Self>) -> Vec<String> {
+        label_values(object, &[POLICY_LABEL, EXPERIMENT_LABEL])
     }
 }
 

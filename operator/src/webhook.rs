@@ -1,4 +1,4 @@
-//! The webhook configurations by which the API server asks a policy or an experiment: built, compared and applied.
+//! The webhook configurations of policies and experiments: built, compared with the cluster, and applied.
 
 mod diff;
 
@@ -19,17 +19,18 @@ use crate::context::{Context, Error};
 use crate::objects;
 use crate::policy_servers::names::name as service_name;
 
-/// The name of both kinds of webhook configurations of a policy.
+/// Returns the name of the webhook configuration of a policy, which is the same for both kinds of configurations.
 pub(crate) fn name(policy: &PolicyId) -> String {
     format!("proviso-{policy}")
 }
 
-/// The name of the webhook configuration of an experiment. `experiment` is its id.
+/// Returns the name of the webhook configuration of the experiment with this id.
 pub(crate) fn preview_name(experiment: &PolicyId) -> String {
     format!("proviso-preview-{experiment}")
 }
 
-/// The webhook configuration that asks this generation: the policy server that serves it, and the requests that it is about.
+/// Builds the webhook configuration that sends requests to a generation: the policy server that serves the
+/// generation, and the requests that `admission` selects.
 pub(crate) fn build(
     policy: &PolicyId,
     uid: &str,
@@ -41,7 +42,7 @@ pub(crate) fn build(
     let path = Endpoint { action: Action::Validate, policy: policy.clone(), generation }.to_string();
     let mut selector = json!(admission.namespace_selector.clone().unwrap_or_default());
     if let Some(own) = policy.namespace() {
-        // Whatever else it says, a policy of a namespace is about that namespace.
+        // A namespaced policy covers only its own namespace, whatever its own selector matches.
         let only = json!({"key": "kubernetes.io/metadata.name", "operator": "In", "values": [own]});
         match selector["matchExpressions"].as_array_mut() {
             Some(expressions) => expressions.push(only),
@@ -51,14 +52,14 @@ pub(crate) fn build(
     let mut rules = admission.rules.clone();
     for rule in &mut rules {
         if policy.namespace().is_some() {
-            // A namespaceSelector lets everything through that belongs to no namespace.
+            // A namespaceSelector also matches all cluster-scoped objects.
             rule.scope = Some("Namespaced".to_owned());
         }
         rule.scope.get_or_insert_with(|| "*".to_owned());
     }
-    let mut conditions = vec![json!({"name": "proviso-exempt", "expression": exempt(policy, namespace)})];
+    let mut conditions = vec![json!({"name": "proviso-exempt", "expression": exemption_expression(policy, namespace)})];
     conditions.extend(admission.match_conditions.iter().map(|condition| json!(condition)));
-    // Every field, also where the API server would fill in the same: see `diff`.
+    // Names every field, even if its value is the API server's default: see `diff`.
     let mut webhook = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": kind(admission),
@@ -95,15 +96,16 @@ fn kind(admission: &Admission) -> &'static str {
     if admission.mutating { "MutatingWebhookConfiguration" } else { "ValidatingWebhookConfiguration" }
 }
 
-/// No policy stands between a cluster and its start: not before what Proviso itself consists of, and not before the leases
-/// by which Kubernetes' own components and nodes say that they live. Nor before a change of policies: it may be the one
-/// that mends them. One of a namespace is not asked about Secrets, which its owner need not be allowed to read.
-fn exempt(policy: &PolicyId, namespace: &str) -> String {
+/// Returns the CEL expression that exempts requests from a policy. A policy must not keep a cluster from starting, so
+/// requests for Proviso's own namespace, and for the leases of Kubernetes components and nodes, are exempt. Changes
+/// of Proviso's own objects are exempt, because a change may fix a broken policy. A namespaced policy gets no
+/// Secrets, because its owner may not be allowed to read them.
+fn exemption_expression(policy: &PolicyId, namespace: &str) -> String {
     let secrets = match policy.namespace() {
         Some(_) => "!(request.resource.group == '' && request.resource.resource == 'secrets') && ",
         None => "",
     };
-    // Requests about objects without a namespace have no such field, and an expression that fails refuses them.
+    // Requests for cluster-scoped objects have no `namespace` field, and an expression that fails denies the request.
     format!(
         "request.resource.group != 'proviso.dev' && {secrets}\
          (!has(request.namespace) || !(request.namespace == '{namespace}' || \
@@ -113,41 +115,45 @@ fn exempt(policy: &PolicyId, namespace: &str) -> String {
 }
 
 /// The target of an experiment's webhook.
-pub(crate) struct Asked<'a> {
+pub(crate) struct PreviewTarget<'a> {
     pub policy: &'a PolicyId,
     /// The id of the experiment.
     pub experiment: &'a PolicyId,
     pub uid: &'a str,
     pub generation: i64,
-    /// The policy server that answers for the policy.
+    /// The policy server that serves the policy.
     pub server: &'a str,
 }
 
-/// The webhook configuration that asks an experiment. It covers the requests that a policy with this section would cover, but
-/// nobody waits for it and it stops nobody.
-pub(crate) fn build_preview(asked: &Asked<'_>, admission: &Admission, (namespace, bundle): (&str, &str)) -> Value {
+/// Builds the webhook configuration of an experiment. The webhook covers the requests that a policy with this
+/// `admission` would cover, but it never blocks a request: it fails open, with a timeout of 1 s.
+pub(crate) fn build_preview(
+    target: &PreviewTarget<'_>,
+    admission: &Admission,
+    (namespace, bundle): (&str, &str),
+) -> Value {
     let path = PreviewEndpoint {
-        policy: asked.policy.clone(),
-        experiment: asked.experiment.name().to_owned(),
-        generation: asked.generation.try_into().unwrap_or_default(),
+        policy: target.policy.clone(),
+        experiment: target.experiment.name().to_owned(),
+        generation: target.generation.try_into().unwrap_or_default(),
     };
-    let mut wanted = build(asked.policy, "", asked.generation, (asked.server, admission), (namespace, bundle));
-    wanted["kind"] = "ValidatingWebhookConfiguration".into();
-    wanted["metadata"] = json!({"name": preview_name(asked.experiment), "labels": {EXPERIMENT_LABEL: asked.uid}});
-    let only = &mut wanted["webhooks"][0];
-    only["name"] = format!("{}.preview.proviso.dev", asked.experiment).into();
+    let mut desired = build(target.policy, "", target.generation, (target.server, admission), (namespace, bundle));
+    desired["kind"] = "ValidatingWebhookConfiguration".into();
+    desired["metadata"] = json!({"name": preview_name(target.experiment), "labels": {EXPERIMENT_LABEL: target.uid}});
+    let only = &mut desired["webhooks"][0];
+    only["name"] = format!("{}.preview.proviso.dev", target.experiment).into();
     if let Some(fields) = only.as_object_mut() {
         fields.remove("reinvocationPolicy");
     }
     only["failurePolicy"] = "Ignore".into();
     only["timeoutSeconds"] = 1.into();
     only["clientConfig"]["service"]["path"] = path.to_string().into();
-    wanted
+    desired
 }
 
-/// Applies what [`build`] or [`build_preview`] built, unless that would change nothing.
+/// Applies a configuration from [`build`] or [`build_preview`], unless the apply would change nothing.
 pub(crate) async fn apply<W>(
-    wanted: &Value,
+    desired: &Value,
     found: Option<&W>,
     cache: &Cache<W>,
     context: &Context,
@@ -156,20 +162,21 @@ where
     W: Cached<Sent = W> + DeserializeOwned + Serialize,
 {
     if let Some(found) = found
-        && diff::is_applied(wanted, &serde_json::to_value(found)?)
+        && diff::is_applied(desired, &serde_json::to_value(found)?)
     {
         return Ok(());
     }
-    let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
-    let (webhooks, how, patch) = (Api::<W>::all(context.client.clone()), objects::apply(), Patch::Apply(wanted));
-    Ok(cache.write(webhooks.patch(name, &how, &patch)).await?)
+    let name = desired["metadata"]["name"].as_str().unwrap_or_default();
+    let (webhooks, params, patch) =
+        (Api::<W>::all(context.client.clone()), objects::apply_params(), Patch::Apply(desired));
+    Ok(cache.write(webhooks.patch(name, &params, &patch)).await?)
 }
 
-/// Asks the API server whether it would take this webhook configuration, of either kind. Nothing is written.
-pub(crate) async fn dry_run(wanted: &Value, client: &Client) -> kube::Result<()> {
-    let kind = wanted["kind"].as_str().unwrap_or_default();
+/// Validates a webhook configuration of either kind by a server-side dry run.
+pub(crate) async fn dry_run(desired: &Value, client: &Client) -> kube::Result<()> {
+    let kind = desired["kind"].as_str().unwrap_or_default();
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind));
-    let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
-    let how = PatchParams::apply(field_managers::ADMISSION).force().dry_run();
-    Api::<DynamicObject>::all_with(client.clone(), &kind).patch(name, &how, &Patch::Apply(wanted)).await.map(drop)
+    let name = desired["metadata"]["name"].as_str().unwrap_or_default();
+    let params = PatchParams::apply(field_managers::ADMISSION).force().dry_run();
+    Api::<DynamicObject>::all_with(client.clone(), &kind).patch(name, &params, &Patch::Apply(desired)).await.map(drop)
 }

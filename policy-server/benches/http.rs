@@ -1,9 +1,11 @@
-//! Throughput of the policy server beside a bare hyper and rustls server that answers a constant: same TLS, same body,
-//! same connections, in turn, so that a noisy machine disturbs both alike. The ratios are what counts: that of the CPU
-//! time which an answer takes the server (Linux only) is the less noisy one, for it leaves the clients out.
+//! The throughput of the policy server, compared with a bare hyper and rustls server that answers a constant, with the same TLS,
+//! the same body and the same number of connections. The servers are measured in turn, so that a noisy machine affects them
+//! equally. The results are ratios. The ratio of the CPU time per answer (Linux only) has less noise than that of the throughput,
+//! because the CPU time does not include the clients.
 //!
-//! `cargo bench -p policy-server --bench http`; after `--`, the policies to ask. `PROVISO_BENCH_ROUNDS` (5),
-//! `PROVISO_BENCH_CONNECTIONS` (8), and in `PROVISO_BENCH_OTHERS` the paths of other builds to compare with.
+//! `cargo bench -p policy-server --bench http`, followed by `--` and the names of policies to measure only those. Variables:
+//! `PROVISO_BENCH_ROUNDS` (default 5), `PROVISO_BENCH_CONNECTIONS` (8), and `PROVISO_BENCH_OTHERS`, the paths of other builds to
+//! compare with.
 
 #![allow(
     dead_code,
@@ -14,7 +16,7 @@
     clippy::print_stderr,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a benchmark prints, counts roughly, may give up, and shares modules of which it uses a part"
+    reason = "a benchmark prints, rounds numbers, may panic, and uses a part of shared modules"
 )]
 
 #[path = "http/bare.rs"]
@@ -30,11 +32,11 @@ use std::time::Duration;
 
 use load::{Load, Sample};
 use serde_json::json;
-use server::{Server, example, median, number};
+use server::{Server, env_number, example, median};
 
-/// How long each server is asked in each round.
+/// The duration of the measurement of each server in a round.
 const ROUND: Duration = Duration::from_secs(2);
-/// Marks the process that is the bare server.
+/// The variable that makes this program run the bare server.
 const BARE: &str = "PROVISO_BENCH_BARE";
 
 fn main() {
@@ -42,9 +44,9 @@ fn main() {
         return bare::serve(Path::new(&std::env::args().nth(1).expect("the folder of the certificate")));
     }
     let (options, wanted): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|argument| argument.starts_with('-'));
-    // `cargo test --benches` asks only whether the benchmark starts.
+    // `cargo test --benches` only checks that the benchmark starts.
     let (rounds, round) = if options.iter().any(|option| option == "--bench") {
-        (number("PROVISO_BENCH_ROUNDS", 5), ROUND)
+        (env_number("PROVISO_BENCH_ROUNDS", 5), ROUND)
     } else {
         (1, Duration::from_millis(200))
     };
@@ -53,13 +55,13 @@ fn main() {
     let this = std::env::current_exe().expect("this program");
     let mut servers = vec![
         ("bare".to_owned(), Server::start(Command::new(this).arg(folder.path()).env(BARE, "1"))),
-        ("ours".to_owned(), Server::policies(Path::new(env!("CARGO_BIN_EXE_policy-server")), folder.path())),
+        ("ours".to_owned(), Server::policy_server(Path::new(env!("CARGO_BIN_EXE_policy-server")), folder.path())),
     ];
     for other in std::env::var("PROVISO_BENCH_OTHERS").unwrap_or_default().split_whitespace() {
-        servers.push((other.to_owned(), Server::policies(Path::new(other), folder.path())));
+        servers.push((other.to_owned(), Server::policy_server(Path::new(other), folder.path())));
     }
-    let load = Load::new(folder.path(), server::review(), number("PROVISO_BENCH_CONNECTIONS", 8));
-    // The first is not even asked: what it costs is everything but an engine.
+    let load = Load::new(folder.path(), server::review(), env_number("PROVISO_BENCH_CONNECTIONS", 8));
+    // The program of a disabled policy is not evaluated: its result is the cost of the server without an engine.
     for policy in ["disabled", "nothing", "trusted-registries", "required-labels", "replica-limit"] {
         if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted == policy) {
             continue;
@@ -76,7 +78,7 @@ fn main() {
         }
         println!("{policy}");
         for ((name, _), samples_of) in servers.iter().zip(&samples) {
-            // A round's sample is compared with that of the bare server in the same round.
+            // The ratio of each sample to the sample of the bare server in the same round.
             let ratio = |of: fn(&Sample) -> f64| median(samples_of.iter().zip(&samples[0]).map(|(a, b)| of(a) / of(b)));
             let throughput = ratio(Sample::per_second);
             let cpu = 1.0 / ratio(Sample::cpu_per_answer);
@@ -86,7 +88,7 @@ fn main() {
     }
 }
 
-/// A certificate, and policies that allow the review: the smallest wasm module, one of Rust, Rego, CEL.
+/// Writes a certificate, and policies that allow the review: a minimal wasm module, a wasm module in Rust, Rego and CEL.
 fn prepare(folder: &Path) {
     let manifests = server::folder(folder);
     let nothing = wat::parse_str(server::NOTHING).expect("a module");

@@ -1,8 +1,9 @@
-//! What others feel of a policy that loops until its deadline, and what a live policy feels of its experiment: p99 of the
-//! latency with it to p99 without, in turn in one run, at a load that leaves the CPUs time: some 1,500 requests a second.
+//! The effect of a policy that loops until its timeout on other policies, and of an experiment on its live policy: the ratio of
+//! the p99 latency with the policy or experiment to the p99 latency without it. The two are measured alternately in one run, at
+//! about 1,500 requests per second, a load at which the CPUs have idle time.
 //!
-//! `cargo bench -p policy-server --bench isolation`; `PROVISO_BENCH_ROUNDS` (9), `PROVISO_BENCH_CONNECTIONS` (8) and
-//! `PROVISO_BENCH_PAUSE_MS` (5), a client's pause between an answer and its next request.
+//! `cargo bench -p policy-server --bench isolation`. Variables: `PROVISO_BENCH_ROUNDS` (default 9),
+//! `PROVISO_BENCH_CONNECTIONS` (8), and `PROVISO_BENCH_PAUSE_MS` (5), the pause of a client between an answer and its next request.
 
 #![allow(
     dead_code,
@@ -12,7 +13,7 @@
     clippy::expect_used,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a benchmark prints, counts roughly, may give up, and shares modules of which it uses a part"
+    reason = "a benchmark prints, rounds numbers, may panic, and uses a part of shared modules"
 )]
 
 #[path = "http/load.rs"]
@@ -25,12 +26,12 @@ use std::time::Duration;
 
 use load::Load;
 use serde_json::{Value, json};
-use server::{Server, example, median, number};
+use server::{Server, env_number, example, median};
 
-/// How long each server is asked in each half of a round.
+/// The duration of each of the two measurements of a round.
 const HALF: Duration = Duration::from_secs(2);
 
-/// Never answers.
+/// A waPC module that accepts its settings and never answers a review.
 const LOOP: &str = r#"(module
     (import "wapc" "__guest_response" (func $respond (param i32 i32)))
     (memory (export "memory") 1)
@@ -42,24 +43,24 @@ const LOOP: &str = r#"(module
         (i32.const 1)))"#;
 
 fn main() {
-    // `cargo test --benches` asks only whether the benchmark starts.
+    // `cargo test --benches` only checks that the benchmark starts.
     let (rounds, half) = if std::env::args().any(|argument| argument == "--bench") {
-        (number("PROVISO_BENCH_ROUNDS", 9), HALF)
+        (env_number("PROVISO_BENCH_ROUNDS", 9), HALF)
     } else {
         (1, Duration::from_millis(200))
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     prepare(folder.path());
-    let server = Server::policies(Path::new(env!("CARGO_BIN_EXE_policy-server")), folder.path());
-    let mut load = Load::new(folder.path(), server::review(), number("PROVISO_BENCH_CONNECTIONS", 8));
-    load.pause = Duration::from_millis(number("PROVISO_BENCH_PAUSE_MS", 5) as u64);
+    let server = Server::policy_server(Path::new(env!("CARGO_BIN_EXE_policy-server")), folder.path());
+    let mut load = Load::new(folder.path(), server::review(), env_number("PROVISO_BENCH_CONNECTIONS", 8));
+    load.pause = Duration::from_millis(env_number("PROVISO_BENCH_PAUSE_MS", 5) as u64);
     let path = |policy: &str| format!("/validate/cluster.{policy}");
     let p99 = |policy: &str| load.run(&server.address, &path(policy), half).p99().as_secs_f64() * 1e6;
     for policy in ["registries", "previewed", "beside-a-loop", "limit"] {
         load.until_allowed(&server.address, &path(policy));
     }
     load.until(&server.address, &path("loop"), "exceeded the allowed execution time");
-    let print = |what: &str, with: &dyn Fn() -> f64, without: &dyn Fn() -> f64| {
+    let print = |name: &str, with: &dyn Fn() -> f64, without: &dyn Fn() -> f64| {
         let pairs: Vec<_> = (0..rounds)
             .map(|round| {
                 if round % 2 == 0 {
@@ -71,7 +72,7 @@ fn main() {
             })
             .collect();
         println!(
-            "{what}: p99 {:.0} µs with, {:.0} µs without; ratio {:.2} (median of {rounds})",
+            "{name}: p99 {:.0} µs with, {:.0} µs without; ratio {:.2} (median of {rounds})",
             median(pairs.iter().map(|pair| pair.0)),
             median(pairs.iter().map(|pair| pair.1)),
             median(pairs.iter().map(|pair| pair.0 / pair.1)),

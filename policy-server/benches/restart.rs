@@ -1,4 +1,4 @@
-//! How long a server with 100 policies takes until it is ready: first without a state folder's help, then with it.
+//! The time until a server with 100 policies is ready: for a first start with an empty state folder, and for a restart.
 //!
 //! `cargo bench -p policy-server --bench restart`; `PROVISO_BENCH_POLICIES` (100).
 
@@ -7,7 +7,7 @@
     clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a benchmark prints, and may give up"
+    reason = "a benchmark prints, and may panic"
 )]
 
 #[path = "../tests/support/mod.rs"]
@@ -41,10 +41,10 @@ fn main() {
         let state = folder.state();
         let state = ["--state-dir", state.to_str().expect("a path in UTF-8")];
         let mut folder = folder;
-        for what in ["first start", "restart"] {
+        for name in ["first start", "restart"] {
             let start = Instant::now();
             let server = Server::start(folder, &state).await;
-            println!("{what} with {policies} policies: ready after {:.0} ms", start.elapsed().as_secs_f64() * 1000.0);
+            println!("{name} with {policies} policies: ready after {:.0} ms", start.elapsed().as_secs_f64() * 1000.0);
             let details = server.details().await;
             assert_eq!(details.matches("generation 1 live").count(), policies, "{details}");
             folder = server.stop().await;

@@ -1,4 +1,4 @@
-//! What operators and their tools ask: `/readyz`, `/livez` and `/metrics`.
+//! The routes for operators and monitoring: `/readyz`, `/livez` and `/metrics`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use axum::routing::get;
 use proviso_http::shutdown::Phase;
 
 use crate::routes::Server;
-use crate::table::{Idle, Listed, Origin, Standing, Table};
+use crate::table::{IdleReason, ListedRevision, Origin, RolloutState, Table};
 
 /// The routes of `--admin-listen`.
 pub fn router(server: Arc<Server>) -> Router {
@@ -26,9 +26,9 @@ async fn readyz(State(server): State<Arc<Server>>, RawQuery(query): RawQuery) ->
     let table = server.table.load_full();
     let phase = *server.phase.borrow();
     let problem = match phase {
-        Phase::Serving if table.is_complete => table.unready.as_deref(),
+        Phase::Serving if table.is_complete => table.unready_reason.as_deref(),
         Phase::Serving => Some("the policies are still being loaded"),
-        Phase::Leaving | Phase::Draining => Some("the server is shutting down"),
+        Phase::ShuttingDown | Phase::Draining => Some("the server is shutting down"),
     };
     let status = if problem.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let is_verbose = query.is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")));
@@ -41,8 +41,8 @@ async fn readyz(State(server): State<Arc<Server>>, RawQuery(query): RawQuery) ->
     (status, format!("{details}{result}\n")).into_response()
 }
 
-/// A line for each policy (in a cluster, revision), experiment and problem: `[+]` works, `[-]` does not, `[ ]` is not
-/// asked to.
+/// Returns one line for each policy (in a cluster, for each revision), experiment and problem. The line starts with `[+]` if the
+/// object works, with `[-]` if it does not, and with `[ ]` if it is disabled, not started, or still being loaded.
 fn details(table: &Table) -> String {
     let mut text = String::new();
     let mut write = |mark: char, words: std::fmt::Arguments<'_>| {
@@ -50,17 +50,17 @@ fn details(table: &Table) -> String {
         let _ = writeln!(text, "[{mark}] {words}");
     };
     if let Origin::Cluster(revisions) = &table.origin {
-        for Listed { name, standing } in revisions {
-            match standing {
-                Standing::Loaded => write('+', format_args!("{name} loaded")),
-                Standing::Loading => write(' ', format_args!("{name} is being loaded")),
-                Standing::Waiting => write(' ', format_args!("{name} waits for the leader to prepare it")),
-                Standing::Disabled => write(' ', format_args!("{name} disabled")),
-                Standing::Failed(why) => write('-', format_args!("{name} is not served: {why}")),
+        for ListedRevision { name, state } in revisions {
+            match state {
+                RolloutState::Loaded => write('+', format_args!("{name} loaded")),
+                RolloutState::Loading => write(' ', format_args!("{name} is being loaded")),
+                RolloutState::Waiting => write(' ', format_args!("{name} waits for the leader to prepare it")),
+                RolloutState::Disabled => write(' ', format_args!("{name} disabled")),
+                RolloutState::Failed(why) => write('-', format_args!("{name} is not served: {why}")),
             }
         }
     }
-    // What is listed above has no live generation to tell about.
+    // In a cluster, the lines above list all revisions.
     let policies = table.policies.iter().filter(|_| matches!(table.origin, Origin::Folder));
     let mut policies: Vec<_> = policies.collect();
     policies.sort_by_key(|(id, _)| *id);
@@ -72,7 +72,7 @@ fn details(table: &Table) -> String {
                 '-',
                 format_args!("{id} generation {} live; the newest version does not work: {failure}", live.generation),
             ),
-            (None, _) if !entry.expected.is_empty() => write(' ', format_args!("{id} is being loaded")),
+            (None, _) if !entry.preparing.is_empty() => write(' ', format_args!("{id} is being loaded")),
             (None, None) => write('-', format_args!("{id} denies everything: no generation works")),
             (None, Some(failure)) => {
                 write('-', format_args!("{id} denies everything: no generation works: {failure}"));
@@ -92,7 +92,7 @@ fn details(table: &Table) -> String {
         }
     }
     for (id, why) in &table.idle_experiments {
-        let mark = if matches!(why, Idle::NotStarted) { ' ' } else { '-' };
+        let mark = if matches!(why, IdleReason::NotStarted) { ' ' } else { '-' };
         write(mark, format_args!("experiment {id} previews nothing: {why}"));
     }
     for problem in &table.problems {

@@ -1,5 +1,5 @@
-//! The REST API of a policy server over a folder: the store is the folder, and who may ask is settled here. What the
-//! methods mean is for `proviso_rest_api`.
+//! The REST API of a policy server over a folder: the store over the folder, and the authentication of callers. The crate
+//! `proviso_rest_api` implements the methods.
 
 mod store;
 mod token;
@@ -18,27 +18,28 @@ use hyper_util::service::TowerToHyperService;
 use proviso_rest_api::{Caller, Code, Error};
 use tokio::sync::watch;
 
-use crate::after::After;
-use crate::folder::Desk;
+use crate::folder::FolderStoreHandle;
+use crate::notify_on_drop::NotifyOnDropBody;
 use proviso_http::shutdown::Phase;
-use store::Standalone;
+use store::FolderStore;
 
 pub use token::{Token, TokenError};
 
-/// Who may ask.
+/// The callers that may use the API.
 #[derive(Debug)]
 pub enum Access {
-    /// Whoever reaches the loopback address, but no web page.
+    /// Every program on this machine, but no web page in a browser on this machine.
     Loopback,
-    /// Who has the token.
+    /// Every caller that has the token.
     Token(Arc<Token>),
 }
 
 impl Access {
-    /// None where the API is not served: the address can be reached from other machines, and there is no token.
+    /// Returns the access for this listen address and token file; `None` if the API is not served, because the address is not
+    /// loopback and there is no token.
     ///
     /// # Errors
-    /// When the token cannot be read.
+    /// Returns an error if the token cannot be read or is too short.
     pub fn new(listen: IpAddr, token: Option<PathBuf>) -> Result<Option<Self>, TokenError> {
         match token {
             Some(path) => Ok(Some(Self::Token(Token::follow(path)?))),
@@ -52,10 +53,11 @@ impl Access {
                 let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
                 let given = given.and_then(|value| value.split_once(' '));
                 let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-                if given.is_some_and(|(_, given)| token.is(given.trim())) {
+                if given.is_some_and(|(_, given)| token.matches(given.trim())) {
                     return Ok(Some(Caller { user: "token".to_owned(), ..Caller::default() }));
                 }
-                let message = "give the token of --api-token-file: Authorization: Bearer …";
+                let message =
+                    "missing or unknown token: send the token of --api-token-file as `Authorization: Bearer …`";
                 Err(Error::new(Code::Unauthenticated, "TOKEN", message))
             }
             Self::Loopback => {
@@ -63,7 +65,7 @@ impl Access {
                     .authority()
                     .map(|authority| authority.as_str().to_owned())
                     .or_else(|| headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(ToOwned::to_owned));
-                // A page whose name leads to loopback would be let in by its browser.
+                // A browser sends the requests of a web page whose domain resolves to loopback (DNS rebinding).
                 if host.is_some_and(|host| !is_loopback(&host)) || headers.contains_key(header::ORIGIN) {
                     let message = "without --api-token-file the API is for programs on this machine, not for web pages";
                     return Err(Error::new(Code::PermissionDenied, "WEB_PAGE", message));
@@ -80,7 +82,7 @@ fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The API, served beside the reviews.
+/// The REST API, which has the same listener as the reviews.
 #[derive(Clone, Debug)]
 pub struct Api {
     router: TowerToHyperService<axum::Router>,
@@ -89,18 +91,22 @@ pub struct Api {
 
 impl Api {
     #[must_use]
-    pub fn new(desk: Desk, access: Access) -> Self {
-        let router = proviso_rest_api::router(Arc::new(Standalone::new(desk)));
+    pub fn new(folder: FolderStoreHandle, access: Access) -> Self {
+        let router = proviso_rest_api::router(Arc::new(FolderStore::new(folder)));
         Self { router: TowerToHyperService::new(router), access: Arc::new(access) }
     }
 
-    /// Whether this path is the API's.
+    /// Returns true if this path belongs to the API.
     #[must_use]
-    pub fn has(path: &str) -> bool {
+    pub fn has_path(path: &str) -> bool {
         path == "/v1" || path.starts_with("/v1/")
     }
 
-    pub async fn answer(&self, request: Request<Incoming>, phase: &watch::Receiver<Phase>) -> Response<After> {
+    pub async fn answer(
+        &self,
+        request: Request<Incoming>,
+        phase: &watch::Receiver<Phase>,
+    ) -> Response<NotifyOnDropBody> {
         let is_http1 = request.version() <= Version::HTTP_11;
         let response = match self.access.admit(request.uri(), request.headers()) {
             Ok(caller) => {
@@ -114,7 +120,7 @@ impl Api {
             Err(error) => proviso_rest_api::refuse(&error),
         };
         let (head, body) = response.into_parts();
-        // Answers are made as a whole: their bodies do not fail.
+        // The bodies of the API are complete in memory, so reading them does not fail.
         let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
         let mut response = Response::from_parts(head, body.into());
         if is_http1 && *phase.borrow() != Phase::Serving {
@@ -129,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_web_page_is_not_let_in_without_a_token() {
+    fn requests_of_web_pages_are_refused_without_a_token() {
         let admit = |host: &str, origin: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().unwrap());

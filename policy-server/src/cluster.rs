@@ -1,6 +1,6 @@
-//! The lifecycle of revisions in a cluster: the leader prepares what is new and says so, and every replica loads what is
-//! prepared beside what serves, and reports on it, each revision by itself. Without the API server, and without a
-//! leader, what is loaded keeps serving.
+//! The lifecycle of revisions in a cluster. The leader prepares new revisions and reports in their status that it did. Then every
+//! replica loads them beside the revisions that serve, and reports that in the status too. Loaded revisions keep serving without
+//! the API server and without a leader.
 
 mod collect;
 mod object;
@@ -26,7 +26,7 @@ use proviso_capabilities::{Cluster, Limits};
 use proviso_core::matching::Labels;
 use proviso_crds::PolicyRevision;
 use proviso_crds::names::SERVER_LABEL;
-use proviso_election::{Election, Leadership, Missing};
+use proviso_election::{Election, Leadership, MissingLease};
 use tokio::sync::mpsc;
 
 use crate::config::Replica;
@@ -38,34 +38,36 @@ use crate::table::{Experiment, SharedTable};
 use object::Object;
 use report::Reporter;
 use reported::Reported;
-use revision::Seen;
+use revision::ObservedRevision;
 use watch::Change;
 
-/// How often what no revision needs any more is removed from the cache.
-const COLLECT_EVERY: Duration = Duration::from_mins(1);
-/// How often to look for what is to be tried again.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The interval at which the leader removes unused files from the cache.
+const COLLECT_INTERVAL: Duration = Duration::from_mins(1);
+/// The interval of the checks for preparations and reports to retry.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the API server may say nothing on a connection. A watch says at least that it ends.
-const SILENCE: Duration = Duration::from_secs(30);
+/// The longest time without data from the API server on a connection. A watch receives at least its end within this time: see
+/// [`watch::follow`].
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A client of the cluster that this program runs in, or that `KUBECONFIG` names. It closes connections on which nothing
-/// arrives: without that, who asks on one that the network has forgotten waits for as long as the kernel sends again.
+/// Returns a client of the cluster that this program runs in, or that `KUBECONFIG` names. Its read timeout closes connections
+/// that the network has dropped silently. Otherwise, a request on such a connection would wait until the kernel stops
+/// retransmitting.
 ///
 /// # Errors
-/// When there is neither a kubeconfig nor a service account.
+/// Returns an error if there is neither a kubeconfig nor a service account.
 async fn client() -> kube::Result<Client> {
     let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
-    config.read_timeout = Some(SILENCE);
+    config.read_timeout = Some(READ_TIMEOUT);
     Client::try_from(config)
 }
 
-/// Joins the replicas of a policy server: their election, which somebody wins who prepares revisions for all of them, and
-/// what follows the revisions. The operator makes the Lease. `prepare` makes a preparer over the objects of the cluster, of
-/// which policies may keep `context_memory` bytes.
+/// Joins the replicas of a policy server. Returns the election of the leader, and the task that follows the revisions. The
+/// operator creates the Lease of the election. `prepare` makes a preparer over the objects of the cluster, which may take
+/// `context_memory` bytes.
 ///
 /// # Errors
-/// When there is neither a kubeconfig nor a service account.
+/// Returns an error if there is neither a kubeconfig nor a service account.
 pub async fn join(
     replica: Replica,
     context_memory: usize,
@@ -73,18 +75,18 @@ pub async fn join(
     table: Arc<SharedTable>,
     metrics: Arc<Metrics>,
 ) -> anyhow::Result<(Election, BoxFuture<'static, ()>)> {
-    // The error tells its sources itself.
+    // The text of the error contains its sources already.
     let client = client().await.map_err(|error| {
         anyhow!("--policy-server needs a cluster: run in a pod, or name a kubeconfig file in KUBECONFIG: {error}")
     })?;
     let preparer = prepare(Cluster::new(client.clone(), Limits::of(context_memory)));
     let lease = format!("policy-server-{}", replica.policy_server);
-    let election = Election::stand(&replica.namespace, &lease, Missing::Wait, &replica.identity()).await?;
+    let election = Election::join(&replica.namespace, &lease, MissingLease::Wait, &replica.identity()).await?;
     let follower = Follower::new(&client, replica, election.leadership(), preparer, table, metrics);
     Ok((election, Box::pin(follower.run(client))))
 }
 
-/// Makes the table follow the revisions.
+/// The task that follows the revisions of the cluster and updates the table.
 #[derive(Debug)]
 pub struct Follower {
     replica: Replica,
@@ -92,23 +94,23 @@ pub struct Follower {
     publisher: Publisher,
     metrics: Arc<Metrics>,
     reporter: Reporter,
-    /// Whether this replica prepares for all.
+    /// The leadership of the replica that prepares new revisions.
     leadership: Leadership,
-    /// The revisions by their names, which are their keys in the lifecycle too.
+    /// The revisions by name. The names are their keys in the lifecycle too.
     objects: BTreeMap<String, Object>,
-    /// Their labels; none before they were listed first.
+    /// The labels of the namespaces; `None` before the first list.
     namespaces: Option<Arc<BTreeMap<String, Labels>>>,
     has_listed: bool,
-    /// Whether the table is older than what stands here.
+    /// True if the table must be published again.
     is_changed: bool,
     sender: mpsc::UnboundedSender<Event>,
     receiver: mpsc::UnboundedReceiver<Event>,
 }
 
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "they are taken as they come: few exist at a time")]
+#[allow(clippy::large_enum_variant, reason = "few events exist at a time")]
 enum Event {
-    Revisions(Change<Seen>),
+    Revisions(Change<ObservedRevision>),
     Namespaces(Change<Labels>),
     Reported { name: String, uid: String, result: Result<Reported, kube::Error> },
 }
@@ -134,7 +136,7 @@ impl Follower {
             objects: BTreeMap::new(),
             namespaces: None,
             has_listed: false,
-            // The first table says that the policies come from a cluster.
+            // The first table tells requests that the policies come from a cluster.
             is_changed: true,
             sender,
             receiver,
@@ -143,27 +145,27 @@ impl Follower {
         follower
     }
 
-    /// Follows the cluster until the task is dropped.
+    /// Follows the cluster until the future is dropped.
     pub async fn run(mut self, client: Client) {
         let watches = self.watch(client);
         tokio::pin!(watches);
-        let mut look = tokio::time::interval(LOOK_EVERY);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut collect = tokio::time::interval(COLLECT_EVERY);
+        let mut poll = tokio::time::interval(POLL_INTERVAL);
+        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut collect = tokio::time::interval(COLLECT_INTERVAL);
         collect.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = &mut watches => return,
                 Some(event) = self.receiver.recv() => {
                     self.take(event);
-                    // One table for many is what makes a start fast.
+                    // One table for many events: a start with many revisions is fast.
                     while let Ok(event) = self.receiver.try_recv() {
                         self.take(event);
                     }
                 }
                 settled = self.lifecycle.settled() => settled.iter().for_each(|name| self.take_settled(name)),
                 () = self.leadership.changed() => {}
-                _ = look.tick() => {}
+                _ = poll.tick() => {}
                 _ = collect.tick() => self.collect(),
             }
             self.is_changed |= self.lifecycle.start(self.leadership.is_leader());
@@ -172,23 +174,24 @@ impl Follower {
         }
     }
 
-    /// Sends every change of revisions and namespaces. Does not end.
+    /// Sends every change of revisions and namespaces as an event. Never ends.
     fn watch(&self, client: Client) -> impl Future<Output = ()> + use<> {
         let kind = ApiResource::erase::<PolicyRevision>(&());
         let revisions = Api::namespaced_with(client.clone(), &self.replica.namespace, &kind);
-        let ours = watcher::Config::default().labels(&format!("{SERVER_LABEL}={}", self.replica.policy_server));
+        let own_revisions =
+            watcher::Config::default().labels(&format!("{SERVER_LABEL}={}", self.replica.policy_server));
         let namespaces = Api::<PartialObjectMeta<Namespace>>::all(client);
         let (replica, sender) = (self.replica.clone(), self.sender.clone());
         let send = move |event| {
-            // Nobody listens only when the server ends.
+            // The receiver is dropped only at shutdown.
             let _ = sender.send(event);
         };
         let send_namespace = send.clone();
         let revisions = watch::follow(
             "revisions",
             revisions,
-            ours,
-            move |object: DynamicObject| Seen::read(&object, &replica),
+            own_revisions,
+            move |object: DynamicObject| ObservedRevision::read(&object, &replica),
             move |change| send(Event::Revisions(change)),
         );
         let namespaces = watch::follow(
@@ -211,7 +214,7 @@ impl Follower {
                 self.is_changed = true;
             }
             Event::Reported { name, uid, result } => {
-                if let Some(object) = self.objects.get_mut(&name).filter(|object| object.seen.uid == uid) {
+                if let Some(object) = self.objects.get_mut(&name).filter(|object| object.observed.uid == uid) {
                     self.is_changed |= object.take_reported(&name, result, Instant::now());
                     self.desire(name);
                 }
@@ -219,7 +222,7 @@ impl Follower {
         }
     }
 
-    fn take_revisions(&mut self, change: Change<Seen>) {
+    fn take_revisions(&mut self, change: Change<ObservedRevision>) {
         match change {
             Change::All(all) => {
                 self.has_listed = true;
@@ -228,11 +231,11 @@ impl Follower {
                 for name in gone {
                     self.remove(&name);
                 }
-                for (name, seen) in all {
-                    self.see(name, seen);
+                for (name, observed) in all {
+                    self.observe(name, observed);
                 }
             }
-            Change::Applied(name, seen) => self.see(name, seen),
+            Change::Applied(name, observed) => self.observe(name, observed),
             Change::Deleted(name) => {
                 tracing::info!(revision = name, "removed");
                 self.remove(&name);
@@ -246,19 +249,19 @@ impl Follower {
         self.is_changed = true;
     }
 
-    fn see(&mut self, name: String, seen: Seen) {
+    fn observe(&mut self, name: String, observed: ObservedRevision) {
         match self.objects.get_mut(&name) {
-            Some(object) if object.seen.uid == seen.uid => self.is_changed |= object.see(seen),
+            Some(object) if object.observed.uid == observed.uid => self.is_changed |= object.observe(observed),
             _ => {
-                // Another object of this name is another revision.
+                // An object with the same name and another uid is another revision.
                 self.remove(&name);
-                self.objects.insert(name.clone(), Object::new(seen));
+                self.objects.insert(name.clone(), Object::new(observed));
             }
         }
         self.desire(name);
     }
 
-    /// Desires the revision of an object, unless it is disabled.
+    /// Desires the revision of an object, or releases the revision if it is disabled.
     fn desire(&mut self, name: String) {
         self.is_changed |= match self.objects.get(&name).and_then(Object::desired) {
             Some(desired) => self.lifecycle.desire(name, desired),
@@ -266,7 +269,7 @@ impl Follower {
         };
     }
 
-    /// A revision was loaded, or has failed.
+    /// Handles a revision that was loaded or has failed. A loaded candidate starts its preview.
     fn take_settled(&mut self, name: &String) {
         self.is_changed = true;
         let (Some(object), Some(loaded)) =
@@ -274,23 +277,23 @@ impl Follower {
         else {
             return;
         };
-        let experiment = object.seen.wanted.as_ref().ok().and_then(|wanted| wanted.experiment.clone());
+        let experiment = object.observed.desired.as_ref().ok().and_then(|desired| desired.experiment.clone());
         if let Some(id) = experiment {
             let (metrics, revision) = (self.metrics.experiment(&id), Arc::clone(&loaded.revision));
-            let make = |tally| Experiment { id, revision, metrics, tally: Some(tally), failure: None };
+            let make = |counter| Experiment { id, revision, metrics, counter: Some(counter), failure: None };
             object.preview(preview::now(), make);
         }
     }
 
-    /// Writes what the API server does not know yet.
+    /// Starts the status updates that the API server does not have yet.
     fn report(&mut self) {
         let (now, time, is_leader) = (Instant::now(), Timestamp::now(), self.leadership.is_leader());
         for (name, object) in &mut self.objects {
             let slot = self.lifecycle.get(name);
             let Some(update) = object.begin_report(slot, &self.replica, is_leader, now, time) else { continue };
-            let (sender, name, uid) = (self.sender.clone(), name.clone(), object.seen.uid.clone());
+            let (sender, name, uid) = (self.sender.clone(), name.clone(), object.observed.uid.clone());
             self.reporter.start(name.clone(), uid.clone(), update, move |result| {
-                // Nobody listens only when the server ends.
+                // The receiver is dropped only at shutdown.
                 let _ = sender.send(Event::Reported { name, uid, result });
             });
         }

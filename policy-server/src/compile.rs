@@ -1,5 +1,5 @@
-//! Compiling, bounded: as many at a time as there are CPUs, each within its time, and modules in a process of their own
-//! whose memory is bounded, too. A module that is made to exhaust its compiler ends that process and nothing else.
+//! Compilation of sources and modules with limits: one compilation per CPU at a time, each with a time limit. Each module is
+//! compiled in a child process with a memory limit. A module that exhausts its compiler ends that process and nothing else.
 
 mod error;
 mod memory;
@@ -10,64 +10,66 @@ use std::time::Duration;
 use proviso_engines::CompileError;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use memory::Memory;
+use memory::MemoryBudget;
 
-pub use error::Uncompiled;
-pub use process::{Order, carry_out};
+pub use error::CompileFailure;
+pub use process::{CompileJob, run_compile_job};
 
-/// Compiles sources and modules. Shared by all rollouts.
+/// The compilers of sources and modules, shared by all preparations.
 #[derive(Debug)]
 pub struct Compilers {
-    places: Semaphore,
-    /// In bytes, of one instance: what is compiled depends on it.
+    permits: Semaphore,
+    /// The memory limit of one wasm instance, in bytes. The compiled code depends on it.
     memory_limit: usize,
-    memory: Memory,
+    memory: MemoryBudget,
     timeout: Duration,
 }
 
 impl Compilers {
-    /// For instances with so many bytes of memory; compiling a module may take so many MiB, and compiling anything so long.
+    /// Makes compilers for wasm instances of `memory_limit` bytes. Compiling a module may take `compile_memory` MiB, and
+    /// compiling a module or a source may take `timeout`.
     #[must_use]
     pub fn new(memory_limit: usize, compile_memory: u32, timeout: Duration) -> Self {
-        let places = std::thread::available_parallelism().map_or(2, usize::from);
-        Self { places: Semaphore::new(places), memory_limit, memory: Memory::new(compile_memory), timeout }
+        let permits = std::thread::available_parallelism().map_or(2, usize::from);
+        Self { permits: Semaphore::new(permits), memory_limit, memory: MemoryBudget::new(compile_memory), timeout }
     }
 
-    /// Compiles a source in this process, off its async workers.
+    /// Compiles a source in this process, on a blocking thread.
     ///
     /// # Errors
-    /// When it does not compile, or not within its time.
+    /// Returns an error if the source does not compile, or not within the time limit.
     pub async fn source<T: Send + 'static>(
         &self,
         compile: impl FnOnce() -> Result<T, CompileError> + Send + 'static,
-    ) -> Result<T, Uncompiled> {
-        let _place = self.place().await?;
+    ) -> Result<T, CompileFailure> {
+        let _permit = self.acquire_permit().await?;
         match tokio::time::timeout(self.timeout, tokio::task::spawn_blocking(compile)).await {
             Ok(Ok(result)) => Ok(result?),
-            Ok(Err(stopped)) => Err(Uncompiled::Stopped(stopped.to_string())),
-            Err(_) => Err(Uncompiled::Timeout(self.timeout)),
+            Ok(Err(stopped)) => Err(CompileFailure::Stopped(stopped.to_string())),
+            Err(_) => Err(CompileFailure::Timeout(self.timeout)),
         }
     }
 
-    /// Compiles a module in a process of its own.
+    /// Compiles a module in a child process.
     ///
     /// # Errors
-    /// When it does not compile, or not within its time and its memory.
-    pub async fn module(&self, wasm: &[u8]) -> Result<Vec<u8>, Uncompiled> {
-        let share = self.memory.share(wasm.len()).await.map_err(|closed| Uncompiled::Stopped(closed.to_string()))?;
-        let _place = self.place().await?;
-        let order = Order { memory_limit: self.memory_limit, compile_memory: share.mib, timeout: self.timeout };
-        let timeout = Err(Uncompiled::Timeout(self.timeout));
-        let result = tokio::time::timeout(self.timeout, order.give(wasm)).await.unwrap_or(timeout);
+    /// Returns an error if the module does not compile, or not within the time and memory limits.
+    pub async fn module(&self, wasm: &[u8]) -> Result<Vec<u8>, CompileFailure> {
+        let memory = self.memory.acquire(wasm.len()).await;
+        let memory = memory.map_err(|closed| CompileFailure::Stopped(closed.to_string()))?;
+        let _permit = self.acquire_permit().await?;
+        let job = CompileJob { memory_limit: self.memory_limit, compile_memory: memory.mib, timeout: self.timeout };
+        let timeout = Err(CompileFailure::Timeout(self.timeout));
+        let result = tokio::time::timeout(self.timeout, job.start(wasm)).await.unwrap_or(timeout);
         result.map_err(|error| match error {
-            // More is to be had for larger modules only.
-            Uncompiled::Memory(mib) if mib < self.memory.most => Uncompiled::Bomb(mib),
+            // A larger module would have a higher memory limit.
+            CompileFailure::Memory(mib) if mib < self.memory.max_per_module => CompileFailure::Bomb(mib),
             error => error,
         })
     }
 
-    async fn place(&self) -> Result<SemaphorePermit<'_>, Uncompiled> {
-        // Nobody closes it.
-        self.places.acquire().await.map_err(|closed| Uncompiled::Stopped(closed.to_string()))
+    async fn acquire_permit(&self) -> Result<SemaphorePermit<'_>, CompileFailure> {
+        // The semaphore is never closed.
+        self.permits.acquire().await.map_err(|closed| CompileFailure::Stopped(closed.to_string()))
     }
 }

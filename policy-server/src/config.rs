@@ -1,4 +1,4 @@
-//! Arguments and environment, parsed once into a validated [`Config`]. Nothing else reads the environment.
+//! The arguments and environment variables, parsed once into a validated [`Config`]. No other module reads the environment.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,40 +12,40 @@ use proviso_artifacts::{Proxies, ProxyError};
 /// Serves admission policies: decides, previews their next versions on live traffic, and reloads without losing
 /// a request.
 ///
-/// Alone, it reads policies, experiments, namespaces and other objects that policies may read from a folder of manifests
-/// (--manifests), answers AdmissionReviews over HTTP, and follows every change of the folder. A manifest that is wrong stops nothing: the
-/// last good generation of its policy keeps serving.
+/// Without a cluster, the server reads policies, experiments, namespaces and the objects that policies may read from a folder of
+/// manifests (--manifests), answers AdmissionReviews over HTTP, and follows every change of the folder. If a manifest is wrong,
+/// the last good generation of its policy keeps serving.
 ///
-/// In a cluster, it is a replica of a PolicyServer (--policy-server) and serves the revisions of that server's
-/// policies; the replicas elect one that prepares them for all. It logs in as a pod does, or as KUBECONFIG says.
+/// In a cluster, the server is a replica of a PolicyServer (--policy-server) and serves the revisions of its policies; the
+/// replicas elect a leader that prepares the revisions for all. The server uses the service account of its pod, or KUBECONFIG.
 #[derive(Debug, Parser)]
 #[command(group = ArgGroup::new("source").required(true).args(["manifests", "policy_server", "completions"]))]
 #[command(name = "policy-server", version, max_term_width = 100, after_help = EXAMPLES)]
 #[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
 pub struct Arguments {
-    /// Folder of manifests (*.yaml, *.yml, *.json at any depth): kinds ClusterPolicy, Policy,
-    /// ClusterPolicyExperiment, PolicyExperiment and Namespace; objects of other kinds are for policies that name their
-    /// kind in contextAwareResources
+    /// Folder of manifests (*.yaml, *.yml, *.json at any depth): kinds ClusterPolicy, Policy, ClusterPolicyExperiment,
+    /// PolicyExperiment and Namespace; policies can read objects of other kinds if they name the kind in
+    /// contextAwareResources
     #[arg(long, value_name = "DIR", env = "PROVISO_MANIFESTS")]
     pub manifests: Option<PathBuf>,
 
-    /// Name of the PolicyServer that this is a replica of: its revisions are served, instead of a folder
+    /// Name of the PolicyServer that this replica belongs to; serves its revisions instead of a folder
     #[arg(long, value_name = "NAME", env = "PROVISO_POLICY_SERVER", value_parser = name, requires_all = ["namespace", "pod_name", "pod_uid"])]
     pub policy_server: Option<String>,
 
-    /// Namespace of the PolicyRevisions: that of the operator
+    /// Namespace of the PolicyRevisions, which is the namespace of the operator
     #[arg(long, value_name = "NAMESPACE", env = "PROVISO_NAMESPACE", value_parser = name, requires = "policy_server")]
     pub namespace: Option<String>,
 
-    /// Name of this replica's pod, under which it reports what it serves
+    /// Name of the pod of this replica, which the status of each revision contains
     #[arg(long, value_name = "NAME", env = "PROVISO_POD_NAME", value_parser = name, requires = "policy_server")]
     pub pod_name: Option<String>,
 
-    /// metadata.uid of this replica's pod: tells it from its predecessor of the same name
+    /// metadata.uid of the pod of this replica, which distinguishes it from an earlier pod of the same name
     #[arg(long, value_name = "UID", env = "PROVISO_POD_UID", value_parser = uid, requires = "policy_server")]
     pub pod_uid: Option<String>,
 
-    /// Address that answers reviews; any other than loopback demands TLS
+    /// Address for reviews; an address that is not loopback requires TLS
     #[arg(long, value_name = "ADDRESS", env = "PROVISO_LISTEN", default_value = "127.0.0.1:3000")]
     pub listen: SocketAddr,
 
@@ -53,53 +53,53 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS", env = "PROVISO_ADMIN_LISTEN", default_value = "127.0.0.1:3001")]
     pub admin_listen: SocketAddr,
 
-    /// Folder that keeps generations and compiled modules over restarts; without it each start begins at
-    /// generation 1 and compiles again. Not in a cluster, where there is --cache-dir
+    /// Folder that keeps generations and compiled modules across restarts; without it, each start begins at generation 1
+    /// and compiles all modules again. In a cluster, use --cache-dir instead
     #[arg(long, value_name = "DIR", env = "PROVISO_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Folder of modules and compiled modules that all replicas share; without it each replica fetches and compiles
-    /// for itself
+    /// Folder of modules and compiled modules that all replicas share; without it, each replica fetches and compiles all
+    /// modules itself
     #[arg(long, value_name = "DIR", env = "PROVISO_CACHE_DIR", requires_all = ["policy_server", "signing_key"])]
     pub cache_dir: Option<PathBuf>,
 
-    /// Ed25519 keys of the cache (PKCS #8 in PEM): the first signs what is put there, all are trusted; read again
-    /// when they change
+    /// Ed25519 keys of the cache (PKCS #8 in PEM): the first key signs compiled modules, all keys verify them; read again when
+    /// the file changes
     #[arg(long, value_name = "FILE", env = "PROVISO_SIGNING_KEY", requires = "cache_dir")]
     pub signing_key: Option<PathBuf>,
 
-    /// Which servers modules are fetched from without a certificate (insecureSources), or with one of an authority of
-    /// their own (sourceAuthorities), or elsewhere (mirrors), in YAML; read again for each module
+    /// YAML file about the servers of modules: servers without a verified certificate (insecureSources), certificate
+    /// authorities of servers (sourceAuthorities), and mirrors (mirrors); read again for each module
     #[arg(long, value_name = "FILE", env = "PROVISO_SOURCES")]
     pub sources: Option<PathBuf>,
 
-    /// Folder with a folder for each pull secret, in it a .dockerconfigjson; read again for each module
+    /// Folder of image pull secrets: a folder for each secret, with a file .dockerconfigjson; read again for each module
     #[arg(long, value_name = "DIR", env = "PROVISO_PULL_SECRETS")]
     pub pull_secrets: Option<PathBuf>,
 
-    /// Which signatures modules need (Kubewarden's verification settings, in YAML): what is not signed so, or cannot
-    /// be, is not used; read again for each module
+    /// YAML file of the signatures that modules need (Kubewarden's verification settings); modules without them are refused,
+    /// and so are modules in files; read again for each module
     #[arg(long, value_name = "FILE", env = "PROVISO_VERIFICATION")]
     pub verification: Option<PathBuf>,
 
-    /// Sigstore's trusted_root.json, which vouches for identities and certificates; without it only signatures with
-    /// keys can be verified
+    /// Sigstore's trusted_root.json, with which keyless signatures and certificates are verified; without it, only signatures
+    /// with keys can be verified
     #[arg(long, value_name = "FILE", env = "PROVISO_TRUSTED_ROOT", requires = "verification")]
     pub trusted_root: Option<PathBuf>,
 
-    /// Proxy that modules are fetched through over HTTPS: http://[user:password@]host:port
+    /// Proxy for fetching modules over HTTPS: http://[user:password@]host:port
     #[arg(long, value_name = "URL", env = "HTTPS_PROXY", hide_env_values = true)]
     pub https_proxy: Option<String>,
 
-    /// The same for insecure sources that speak plain HTTP
+    /// Proxy for fetching modules from insecure sources over plain HTTP
     #[arg(long, value_name = "URL", env = "HTTP_PROXY", hide_env_values = true)]
     pub http_proxy: Option<String>,
 
-    /// Servers that are reached without a proxy: names (with what is below them), addresses, networks, or `*`
+    /// Servers that are reached without a proxy: domain names (with their subdomains), addresses, networks, or `*`
     #[arg(long, value_name = "LIST", env = "NO_PROXY")]
     pub no_proxy: Option<String>,
 
-    /// Certificate chain in PEM; read again when it changes
+    /// Certificate chain in PEM; read again when the file changes
     #[arg(long, value_name = "FILE", env = "PROVISO_TLS_CERT", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
@@ -107,56 +107,56 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", env = "PROVISO_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// Token that callers of the API (/v1) have to show, 32 characters or more; read again when it changes. Without
-    /// it the API is served on loopback only
+    /// File with the bearer token for callers of the API (/v1), 32 characters or more; read again when the file changes.
+    /// Without it, the API is served on loopback only
     #[arg(long, value_name = "FILE", env = "PROVISO_API_TOKEN_FILE", requires = "manifests")]
     pub api_token_file: Option<PathBuf>,
 
-    /// How long one evaluation may take, 10ms to 30s; a policy's timeoutEvalSeconds overrides it
+    /// Time limit of one evaluation, 10ms to 30s; a policy's timeoutEvalSeconds overrides it
     #[arg(long, value_name = "DURATION", env = "PROVISO_EVALUATION_TIMEOUT", default_value = "2s", value_parser = evaluation_timeout)]
     pub evaluation_timeout: Duration,
 
-    /// Memory that one wasm evaluation may take, in MiB
+    /// Memory limit of one wasm evaluation, in MiB
     #[arg(long, value_name = "MIB", env = "PROVISO_MEMORY_LIMIT", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub memory_limit: u32,
 
-    /// Memory that compiling one module may take, in MiB; in a container that has a limit, no more than half of that
+    /// Memory limit of compiling one module, in MiB; at most half of the memory limit of the container
     #[arg(long, value_name = "MIB", env = "PROVISO_COMPILE_MEMORY", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=65536))]
     pub compile_memory: u32,
 
-    /// How long compiling one module or source may take, 100ms to 10m
+    /// Time limit of compiling one module or source, 100ms to 10m
     #[arg(long, value_name = "DURATION", env = "PROVISO_COMPILE_TIMEOUT", default_value = "1m", value_parser = compile_timeout)]
     pub compile_timeout: Duration,
 
-    /// Memory that the objects of a cluster may take that policies read (contextAwareResources), in MiB; those of one kind
-    /// may take half of it, those of the policies of one namespace an eighth. What goes beyond is not kept, and reading it is
-    /// an error
+    /// Memory limit of the cluster objects that policies read (contextAwareResources), in MiB; the objects of one kind may take
+    /// half of it, the objects for the policies of one namespace an eighth. The server does not keep objects beyond these
+    /// limits, and a policy that reads them fails
     #[arg(long, value_name = "MIB", env = "PROVISO_CONTEXT_MEMORY", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub context_memory: u32,
 
-    /// Wasm evaluations at the same time; more wait for a place
+    /// Maximum number of concurrent wasm evaluations; further evaluations wait
     #[arg(long, value_name = "COUNT", env = "PROVISO_CONCURRENCY", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub concurrency: u32,
 
-    /// Requests that wait to be previewed; more are dropped from the preview and counted, never delayed
+    /// Length of the queue of previews; further requests are not previewed, but counted as dropped. Live answers never wait
     #[arg(long, value_name = "COUNT", env = "PROVISO_PREVIEW_QUEUE", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub preview_queue: u32,
 
-    /// When previews run
+    /// CPU priority of previews
     #[arg(long, value_name = "PRIORITY", env = "PROVISO_PREVIEW_PRIORITY", default_value = "idle")]
     pub preview_priority: PreviewPriority,
 
-    /// How long to keep answering after SIGTERM while callers learn that this server is going, 0s to 10m;
+    /// Time between SIGTERM and the end of accepting requests, in which load balancers remove this server, 0s to 10m;
     /// SIGINT (Ctrl-C) skips it
     #[arg(long, value_name = "DURATION", env = "PROVISO_SHUTDOWN_DELAY", default_value = "15s", value_parser = shutdown_delay)]
     pub shutdown_delay: Duration,
 
-    /// What to log: error, warn, info, debug, trace, or per module as in `info,policy_server=debug`; decisions
-    /// that allow are at debug
+    /// Log level: error, warn, info, debug, trace, or per module as in `info,policy_server=debug`; decisions that allow a
+    /// request are logged at debug
     #[arg(long, value_name = "FILTER", env = "PROVISO_LOG", default_value = "info")]
     pub log: String,
 
-    /// Form of the log lines on stderr (preview lines go to stdout, always as `PolicyPreviewLog {json}`)
+    /// Format of the log lines on stderr (preview lines go to stdout, always as `PolicyPreviewLog {json}`)
     #[arg(long, value_name = "FORMAT", env = "PROVISO_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 
@@ -177,31 +177,31 @@ Endpoints of --listen:
   POST /validate/<policy id>               an AdmissionReview for the live generation; not in a cluster
   POST /validate/<policy id>/<generation>  … for this generation
   POST /validate_raw/<policy id>           {\"request\": <any JSON>}
-  POST /audit/<policy id>                  the program's own verdict, whatever the policy's mode
-  /v1/policies, /v1/policies/*/experiments the REST API (AIP-236); /v1/openapi.json says it all; not in a cluster
+  POST /audit/<policy id>                  the verdict of the program, without the mode of the policy
+  /v1/policies, /v1/policies/*/experiments the REST API (AIP-236), described by /v1/openapi.json; not in a cluster
 Endpoints of --admin-listen:
   GET /readyz, /readyz?verbose, /livez, /metrics
 A policy id is cluster.<name> or ns.<namespace>.<name>.";
 
-/// Form of the log lines.
+/// The format of the log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people
+    /// Readable text
     Text,
-    /// One object a line
+    /// One JSON object per line
     Json,
 }
 
-/// When previews run.
+/// The CPU priority of previews.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PreviewPriority {
-    /// When a CPU has nothing else to do
+    /// Only when a CPU is idle
     Idle,
-    /// As everything else does
+    /// The same priority as live requests
     Normal,
 }
 
-/// What the server was told, checked.
+/// The validated configuration of the server.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub source: Source,
@@ -209,26 +209,26 @@ pub struct Config {
     pub admin_listen: SocketAddr,
     pub state_dir: Option<PathBuf>,
     pub cache: Option<SharedCache>,
-    /// The file that says which servers are trusted.
+    /// The file of insecure sources, certificate authorities and mirrors.
     pub sources: Option<PathBuf>,
-    /// The folder of pull secrets.
+    /// The folder of image pull secrets.
     pub pull_secrets: Option<PathBuf>,
-    /// The file that says which signatures modules need.
+    /// The file of the signatures that modules need.
     pub verification: Option<PathBuf>,
-    /// The file that says who vouches for identities.
+    /// Sigstore's `trusted_root.json`.
     pub trusted_root: Option<PathBuf>,
-    /// What modules are fetched through.
+    /// The proxies for fetching modules.
     pub proxies: Proxies,
     pub tls: Option<TlsFiles>,
-    /// The token that callers of the API have.
+    /// The file of the bearer token for callers of the API.
     pub api_token_file: Option<PathBuf>,
     pub evaluation_timeout: Duration,
-    /// In bytes.
+    /// The memory limit of one wasm evaluation, in bytes.
     pub memory_limit: usize,
-    /// In MiB.
+    /// The memory limit of compiling one module, in MiB.
     pub compile_memory: u32,
     pub compile_timeout: Duration,
-    /// In bytes.
+    /// The memory limit of the cluster objects that policies read, in bytes.
     pub context_memory: usize,
     pub concurrency: u32,
     pub preview_queue: usize,
@@ -236,7 +236,7 @@ pub struct Config {
     pub shutdown_delay: Duration,
 }
 
-/// Where the policies come from.
+/// The source of the policies.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A folder of manifests.
@@ -248,14 +248,14 @@ pub enum Source {
 #[derive(Clone, Debug)]
 pub struct Replica {
     pub policy_server: String,
-    /// Where the revisions are.
+    /// The namespace of the revisions.
     pub namespace: String,
     pub pod_name: String,
     pub pod_uid: String,
 }
 
 impl Replica {
-    /// Tells this pod, and the one that takes its name after it, from every other.
+    /// Returns the identity of the replica in the Lease. The uid of the pod distinguishes it from a later pod of the same name.
     #[must_use]
     pub fn identity(&self) -> String {
         format!("{}_{}", self.pod_name, self.pod_uid)
@@ -273,28 +273,30 @@ impl fmt::Display for Source {
     }
 }
 
-/// Where the cache of all replicas is, and the keys that sign what is in it.
+/// The paths of the cache that all replicas share, and of its signing keys.
 #[derive(Clone, Debug)]
 pub struct SharedCache {
     pub folder: PathBuf,
     pub signing_key: PathBuf,
 }
 
-/// Where certificate and key are.
+/// The paths of the TLS certificate and its key.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
     pub cert: PathBuf,
     pub key: PathBuf,
 }
 
-/// Arguments that make no sense together or in this place.
+/// The error of arguments that do not fit together or do not fit this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("--manifests {path}: {error}: name a folder that exists", path = path.display())]
     Manifests { path: PathBuf, error: std::io::Error },
-    #[error("--manifests {path}: is no folder: name the folder that the manifest is in", path = .0.display())]
+    #[error("--manifests {path}: is not a folder: name the folder that the manifest is in", path = .0.display())]
     NoFolder(PathBuf),
-    #[error("--manifests or --policy-server is missing: name the folder of manifests, or what this is a replica of")]
+    #[error(
+        "--manifests or --policy-server is missing: name the folder of manifests, or the PolicyServer of this replica"
+    )]
     Missing,
     #[error("--state-dir {path} is for a folder of manifests: a replica keeps modules in --cache-dir", path = .0.display())]
     StateDir(PathBuf),
@@ -306,7 +308,7 @@ pub enum ConfigError {
 
 impl Arguments {
     fn source(&self) -> Result<Source, ConfigError> {
-        // What the parser has demanded already must not be taken for granted here.
+        // Clap has already required the other arguments together with `policy_server`. The types do not show that.
         if let (Some(policy_server), Some(namespace), Some(pod_name), Some(pod_uid)) =
             (&self.policy_server, &self.namespace, &self.pod_name, &self.pod_uid)
         {
@@ -318,7 +320,7 @@ impl Arguments {
             }));
         }
         let manifests = self.manifests.clone().ok_or(ConfigError::Missing)?;
-        // Relative module references start at the manifest: their base must not depend on the working folder.
+        // Module references are relative to the manifest: their base must not depend on the working folder.
         match manifests.canonicalize() {
             Ok(path) if path.is_dir() => Ok(Source::Folder(path)),
             Ok(path) => Err(ConfigError::NoFolder(path)),
@@ -370,13 +372,13 @@ impl TryFrom<Arguments> for Config {
     }
 }
 
-/// The longest value of a label, and so the longest name of the pod of a `StatefulSet`.
+/// The maximum length of the value of a label, and so of the name of a pod of a `StatefulSet`.
 const MAX_NAME: usize = 63;
 
 fn name(text: &str) -> Result<String, String> {
     match proviso_core::policy_id::check_name(text) {
         Ok(()) if text.len() <= MAX_NAME => Ok(text.to_owned()),
-        _ => Err(format!("is no name of a Kubernetes object: 1 to {MAX_NAME} characters of a-z, 0-9, '-' and '.'")),
+        _ => Err(format!("is not a name of a Kubernetes object: 1 to {MAX_NAME} characters of a-z, 0-9, '-' and '.'")),
     }
 }
 
@@ -397,7 +399,8 @@ fn shutdown_delay(text: &str) -> Result<Duration, String> {
 }
 
 fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
-    let signed: jiff::SignedDuration = text.parse().map_err(|_| "is no duration such as 500ms, 2s or 1m".to_owned())?;
+    let signed: jiff::SignedDuration =
+        text.parse().map_err(|_| "is not a duration such as 500ms, 2s or 1m".to_owned())?;
     Duration::try_from(signed)
         .ok()
         .filter(|duration| (min..=max).contains(duration))
@@ -417,14 +420,14 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_are_well_formed_and_each_has_its_variable() {
+    fn every_argument_has_an_environment_variable() {
         let command = Arguments::command();
         command.clone().debug_assert();
         for argument in command
             .get_arguments()
             .filter(|argument| !["completions", "help", "version"].contains(&argument.get_id().as_str()))
         {
-            // Proxies have the variables that other programs know them by.
+            // The proxies use the environment variables that other programs use.
             let prefix = if argument.get_id().as_str().ends_with("_proxy") { "" } else { "PROVISO_" };
             let wanted = format!("{prefix}{}", argument.get_id().as_str().to_uppercase());
             assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(wanted.as_str()));
@@ -432,15 +435,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_its_remedy() {
+    fn invalid_arguments_are_refused_with_a_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().to_str().unwrap();
         for (arguments, wanted) in [
             (vec![], "--manifests"),
-            (vec!["--manifests", folder, "--https-proxy", "socks5://a"], "HTTPS_PROXY: is no proxy"),
+            (vec!["--manifests", folder, "--https-proxy", "socks5://a"], "HTTPS_PROXY: is not a usable proxy"),
             (vec!["--manifests", folder, "--trusted-root", "a"], "--verification"),
             (vec!["--manifests", "/nowhere"], "name a folder that exists"),
-            (vec!["--manifests", "/dev/null"], "is no folder"),
+            (vec!["--manifests", "/dev/null"], "is not a folder"),
             (vec!["--manifests", folder, "--listen", "0.0.0.0:3000"], "give --tls-cert and --tls-key"),
             (vec!["--manifests", folder, "--tls-cert", "a"], "--tls-key"),
             (vec!["--manifests", folder, "--evaluation-timeout", "soon"], "500ms, 2s or 1m"),
@@ -454,7 +457,7 @@ mod tests {
             (vec!["--manifests", folder, "--cache-dir", "/c", "--signing-key", "/k"], "--policy-server"),
             (vec!["--manifests", folder, "--compile-memory", "1"], "64..=65536"),
             (vec!["--manifests", folder, "--compile-timeout", "1ms"], "is not between 100ms and 600s"),
-            (vec!["--policy-server", "A", "--namespace", "b", "--pod-name", "c", "--pod-uid", "u"], "no name of a"),
+            (vec!["--policy-server", "A", "--namespace", "b", "--pod-name", "c", "--pod-uid", "u"], "not a name of a"),
         ] {
             let error = config(&arguments).unwrap_err();
             assert!(error.contains(wanted), "{arguments:?}: {error}");

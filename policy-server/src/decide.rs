@@ -1,4 +1,4 @@
-//! One request to one revision: covered or not, evaluated under its budget, enforced, counted and logged.
+//! The decision of one revision about one request: matching, evaluation within the time limit, enforcement, metrics and log.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,18 +12,18 @@ use proviso_engines::{Deadline, EvaluationError};
 use crate::metrics::Outcome;
 use crate::table::Revision;
 
-/// The key of the audit annotation that says why a policy was not asked.
+/// The key of the audit annotation that gives the reason why the program of a policy was not evaluated.
 const NOT_ASKED: &str = "not-asked";
 
-/// The server has no room for this evaluation: its caller may try again.
+/// The error of an evaluation that found no free permit in time. The caller may try again.
 #[derive(Clone, Copy, Debug)]
 pub struct Overloaded;
 
-/// Why a revision need not be asked about a request; none where it must.
+/// Returns the reason why the program of a revision is not evaluated for a request; `None` if it must be evaluated.
 ///
 /// # Errors
-/// When conditions that nobody has looked at before come to no decision.
-pub async fn exemption(
+/// Returns an error if this server checks the `matchConditions` and their evaluation fails.
+pub async fn skip_reason(
     revision: &Revision,
     review: &Review,
     namespaces: &BTreeMap<String, Labels>,
@@ -34,27 +34,30 @@ pub async fn exemption(
     if let Coverage::NotCovered { why } = revision.matching.covers(review, |name| namespaces.get(name)) {
         return Ok(Some(why.into()));
     }
-    // Conditions are about requests of Kubernetes; of others nothing but the program knows.
-    if revision.asks_conditions && review.head().is_some() && left_out(revision, review).await? {
-        return Ok(Some("spec.admission.matchConditions leave the request out".into()));
+    // A raw request has no fields that a condition could read.
+    if revision.checks_match_conditions
+        && review.head().is_some()
+        && is_excluded_by_conditions(revision, review).await?
+    {
+        return Ok(Some("spec.admission.matchConditions exclude the request".into()));
     }
     Ok(None)
 }
 
-/// Whether the revision's `matchConditions` leave the request out.
+/// Returns true if the `matchConditions` of the revision exclude the request.
 ///
 /// # Errors
-/// When they come to no decision.
-pub async fn left_out(revision: &Revision, review: &Review) -> Result<bool, EvaluationError> {
+/// Returns an error if the evaluation of a condition fails and no other condition excludes the request.
+pub async fn is_excluded_by_conditions(revision: &Revision, review: &Review) -> Result<bool, EvaluationError> {
     let Some(conditions) = &revision.conditions else { return Ok(false) };
-    let by = conditions.leave_out(review, Deadline::after(revision.timeout)).await.map_err(|(_, error)| error)?;
+    let by = conditions.excludes(review, Deadline::after(revision.timeout)).await.map_err(|(_, error)| error)?;
     Ok(by.is_some())
 }
 
-/// The verdict of the live revision, as it leaves.
+/// Returns the verdict that answers the request.
 ///
 /// # Errors
-/// When every place for an evaluation stayed taken.
+/// Returns [`Overloaded`] if no evaluation permit became free in time.
 pub async fn decide(
     revision: &Revision,
     review: &Review,
@@ -62,8 +65,8 @@ pub async fn decide(
     namespaces: &BTreeMap<String, Labels>,
 ) -> Result<Verdict, Overloaded> {
     let start = Instant::now();
-    let exemption = exemption(revision, review, namespaces).await;
-    if let Ok(Some(why)) = exemption {
+    let skip_reason = skip_reason(revision, review, namespaces).await;
+    if let Ok(Some(why)) = skip_reason {
         revision.metrics.observe(Outcome::Skipped, None);
         tracing::debug!(policy = %revision.policy, request_uid = review.uid(), reason = %why, "policy not asked");
         return Ok(Verdict {
@@ -71,7 +74,7 @@ pub async fn decide(
             ..Verdict::allow()
         });
     }
-    let result = match exemption {
+    let result = match skip_reason {
         Ok(_) => evaluate(revision, review).await,
         Err(error) => Err(error),
     };
@@ -98,16 +101,16 @@ pub async fn decide(
     Ok(verdict)
 }
 
-/// The verdict of a program, before the policy's mode, `mutating` and message apply.
+/// Returns the verdict of the program, before the mode, `mutating` and the message of the policy apply.
 ///
 /// # Errors
-/// When the program comes to no decision.
+/// Returns an error if the evaluation fails.
 pub async fn evaluate(revision: &Revision, review: &Review) -> Result<Verdict, EvaluationError> {
     revision.program.evaluate(review, Deadline::after(revision.timeout)).await
 }
 
-/// Logs the decision. A line about a denial names the object and the user: the uid of a request stands in no other log but the API
-/// server's audit log.
+/// Logs the decision. A line about a denial names the object and the user, because only the audit log of the API server has the
+/// uid of a request.
 fn log(
     revision: &Revision,
     review: &Review,

@@ -1,4 +1,4 @@
-//! Bounds the log lines about denials and failed evaluations: a client that sends denied requests without end must not fill the
+//! Limits the rate of log lines about denials and failed evaluations: a client that sends many denied requests must not fill the
 //! log, nor hide the denials of other policies in it.
 
 use std::num::NonZeroU32;
@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
-/// Lines a second of one policy and of all policies, and the most at once.
+/// The lines per second and the burst of one policy.
 const PER_POLICY: (u32, u32) = (5, 20);
-const OF_ALL: (u32, u32) = (50, 200);
+/// The lines per second and the burst of all policies together.
+const ALL_POLICIES: (u32, u32) = (50, 200);
 
-/// The limit of the lines of all policies.
+/// The rate limiter of all policies together.
 #[derive(Clone, Debug)]
 pub struct DenialLog(Arc<DefaultDirectRateLimiter>);
 
-/// The limit of the lines of one policy.
+/// The rate limiter of one policy.
 #[derive(Clone, Debug)]
 pub struct PolicyDenialLog {
     own: Arc<DefaultDirectRateLimiter>,
@@ -25,7 +26,7 @@ pub struct PolicyDenialLog {
 
 impl Default for DenialLog {
     fn default() -> Self {
-        Self(limiter(OF_ALL))
+        Self(limiter(ALL_POLICIES))
     }
 }
 
@@ -37,8 +38,7 @@ impl DenialLog {
 }
 
 impl PolicyDenialLog {
-    /// Returns whether a line may be written now: the number of lines that were left out since the last one; `None` if this one is
-    /// left out too.
+    /// Returns the number of lines omitted since the last written line; `None` if the limits omit this line too.
     #[must_use]
     pub fn admit(&self) -> Option<u64> {
         if self.own.check().is_ok() && self.all.0.check().is_ok() {
@@ -59,19 +59,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_one_policy_leaves_lines_out_and_counts_them_and_leaves_room_for_others() {
+    fn a_flood_of_denials_of_one_policy_does_not_hide_other_policies() {
         let all = DenialLog::default();
         let (flooded, other) = (all.policy(), all.policy());
         let admitted: Vec<u64> = (0..100_000).filter_map(|_| flooded.admit()).collect();
         assert!(admitted.len() >= 20 && admitted.len() < 1_000, "{}", admitted.len());
         assert_eq!(other.admit(), Some(0));
-        // Each line says how many were left out before it; the rest waits for the next line.
+        // Each line has the number of lines omitted before it. The next line will have the rest.
         let omitted = admitted.iter().sum::<u64>() + flooded.omitted.load(Ordering::Relaxed);
         assert_eq!(omitted + u64::try_from(admitted.len()).unwrap(), 100_000);
     }
 
     #[test]
-    fn many_policies_together_have_a_limit_too() {
+    fn all_policies_together_have_a_limit() {
         let all = DenialLog::default();
         let admitted = (0..10_000).filter(|_| all.policy().admit().is_some()).count();
         assert!((200..5_000).contains(&admitted), "{admitted}");

@@ -1,12 +1,12 @@
 //! The folder of manifests as a source of revisions. Each version of a manifest is prepared beside the generation that serves,
-//! and becomes the next generation when it works. The state file remembers the generations over a restart.
+//! and becomes the next generation when it works. The state file keeps the generations across restarts.
 
 mod commit;
-mod desk;
 mod object;
 mod publish;
 mod scan;
 mod store;
+mod task;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use crate::table::{Revision, SharedTable};
 use object::{Object, RevisionKey};
 use scan::Scan;
 
-pub use desk::Desk;
+pub use task::FolderStoreHandle;
 
-/// How long the generation before the live one still answers: API servers learn of a switch at different times.
+/// The time for which a replaced generation still answers. Callers learn of the new generation at different times.
 const RETIRE_AFTER: Duration = Duration::from_mins(5);
-/// How long to wait before the state is written again when that failed.
-const WRITE_AGAIN: Duration = Duration::from_secs(5);
+/// The delay before the next attempt to write the state file after a failure.
+const SAVE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Makes the table follow the folder.
+/// The source that follows a folder of manifests and updates the table.
 #[derive(Debug)]
 pub struct FolderSource {
     lifecycle: Lifecycle<RevisionKey>,
@@ -41,30 +41,33 @@ pub struct FolderSource {
     state: Option<StateFile>,
     objects: BTreeMap<ObjectId, Object>,
     namespaces: BTreeMap<String, Sourced<Labels>>,
-    /// The objects that programs may be allowed to read.
+    /// The objects that programs may read if their permissions allow it, with their files.
     context: Vec<Sourced<Value>>,
-    readable: Arc<FolderObjects>,
+    /// The same objects, as programs read them.
+    context_store: Arc<FolderObjects>,
     metrics: Arc<Metrics>,
     problems: Vec<Problem>,
-    /// Whether the folder was read at least once.
+    /// True if the folder was read at least once.
     has_listed: bool,
-    /// Whether the table is older than this value.
+    /// True if the table must be published again.
     is_changed: bool,
-    /// When the state file may be written; `None` if it is up to date.
-    unsaved: Option<Instant>,
-    /// Why the state cannot be written.
-    state_trouble: Option<String>,
+    /// The earliest time to write the state file; `None` if the file is up to date.
+    save_due: Option<Instant>,
+    /// The error of the last attempt to write the state file; `None` if it was successful.
+    save_error: Option<String>,
 }
 
 impl FolderSource {
+    /// Restores the objects from the state file.
+    ///
     /// # Errors
-    /// When the state file cannot be read: a start without it would forget generations silently.
+    /// Returns an error if the state file cannot be read: a start without its content would lose the generations.
     pub fn new(
         preparer: Arc<Preparer>,
         table: Arc<SharedTable>,
         metrics: Arc<Metrics>,
         state: Option<StateFile>,
-        readable: Arc<FolderObjects>,
+        context_store: Arc<FolderObjects>,
     ) -> Result<Self, StateError> {
         let records = state.as_ref().map(StateFile::read).transpose()?.unwrap_or_default();
         let restore = |(key, record): (String, Record)| {
@@ -78,32 +81,32 @@ impl FolderSource {
             state,
             namespaces: BTreeMap::new(),
             context: Vec::new(),
-            readable,
+            context_store,
             metrics,
             problems: Vec::new(),
             has_listed: false,
             is_changed: false,
-            unsaved: None,
-            state_trouble: None,
+            save_due: None,
+            save_error: None,
         })
     }
 
     fn take_scan(&mut self, mut scan: Scan) {
         self.report(&scan.problems);
-        // Before the policies that read them.
+        // The policies read these objects, so take them first.
         self.take_context(&mut scan);
         let is_gone = |(id, object): &(&ObjectId, &Object)| {
-            !scan.wanted.contains_key(id) && !object.file().is_some_and(|file| scan.may_still_hold(id, file))
+            !scan.desired.contains_key(id) && !object.file().is_some_and(|file| scan.may_still_hold(id, file))
         };
         let gone: Vec<ObjectId> = self.objects.iter().filter(is_gone).map(|(id, _)| id.clone()).collect();
         for id in gone {
             tracing::info!(object = %id, "removed");
             self.remove_object(&id);
         }
-        for (id, wanted) in std::mem::take(&mut scan.wanted) {
+        for (id, version) in std::mem::take(&mut scan.desired) {
             let object = self.objects.entry(id.clone()).or_insert_with(|| Object::new(id));
-            if object.take(wanted) {
-                self.unsaved.get_or_insert_with(Instant::now);
+            if object.take(version) {
+                self.save_due.get_or_insert_with(Instant::now);
             }
         }
         for (name, old) in std::mem::take(&mut self.namespaces) {
@@ -120,9 +123,9 @@ impl FolderSource {
         }
     }
 
-    /// Lets programs read the objects of the folder. Those of a document that cannot be read now stay as they were.
+    /// Replaces the objects that programs may read. The objects of an unreadable document stay as they were.
     fn take_context(&mut self, scan: &mut Scan) {
-        let is_broken = |object: &Sourced<Value>| {
+        let is_unreadable = |object: &Sourced<Value>| {
             let mut whole = scan.problems.iter().filter(|problem| problem.object.is_none());
             whole.any(|problem| object.place.file.starts_with(&problem.place.file))
         };
@@ -133,9 +136,9 @@ impl FolderSource {
         };
         let mut objects = std::mem::take(&mut scan.objects);
         let known: BTreeSet<_> = objects.iter().map(id).collect();
-        let kept = self.context.drain(..).filter(|old| is_broken(old) && !known.contains(&id(old)));
+        let kept = self.context.drain(..).filter(|old| is_unreadable(old) && !known.contains(&id(old)));
         objects.extend(kept);
-        self.readable.replace(objects.iter().map(|object| object.spec.clone()));
+        self.context_store.replace(objects.iter().map(|object| object.spec.clone()));
         self.context = objects;
     }
 
@@ -145,10 +148,10 @@ impl FolderSource {
                 self.lifecycle.release(&key);
             }
         }
-        self.unsaved.get_or_insert_with(Instant::now);
+        self.save_due.get_or_insert_with(Instant::now);
     }
 
-    /// Desires the revisions of an object that are to be loaded now, and no others.
+    /// Desires the revisions of an object that must be loaded now, and releases its other revisions.
     fn desire(&mut self, id: &ObjectId) {
         let Some(object) = self.objects.get_mut(id) else { return };
         let desired = object.desired(|key| self.lifecycle.get(key));
@@ -161,7 +164,7 @@ impl FolderSource {
         }
     }
 
-    /// A revision was loaded, or has failed.
+    /// Handles a revision that was loaded or has failed. The newest version of an object goes live when it is loaded.
     fn take_settled(&mut self, key: &RevisionKey) {
         self.is_changed = true;
         let Some(object) = self.objects.get_mut(&key.object) else { return };
@@ -172,7 +175,7 @@ impl FolderSource {
             if object.newest().as_ref() == Some(key) {
                 let was_live = accepted.is_some_and(|accepted| self.lifecycle.is_loaded(&accepted));
                 object.accept(&loaded, was_live, Instant::now());
-                self.unsaved.get_or_insert_with(Instant::now);
+                self.save_due.get_or_insert_with(Instant::now);
                 tracing::info!(object = %key.object, generation, "live");
             } else if accepted.as_ref() == Some(key) {
                 tracing::warn!(object = %key.object, generation, "serving the last good generation");
@@ -181,7 +184,7 @@ impl FolderSource {
         self.desire(&key.object);
     }
 
-    /// Forgets generations that answered long enough.
+    /// Releases the replaced generations that have answered for [`RETIRE_AFTER`].
     fn retire(&mut self) {
         let now = Instant::now();
         let retired = self.objects.iter_mut().filter_map(|(id, object)| object.retire(now, RETIRE_AFTER).then_some(id));
@@ -191,24 +194,24 @@ impl FolderSource {
         }
     }
 
-    /// Logs the problems that were not there before.
+    /// Logs the problems that are new.
     fn report(&self, problems: &[Problem]) {
         for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
             tracing::warn!(
                 place = %problem.place, field = problem.field, error = problem.message,
-                "manifest refused; whatever it held before keeps serving"
+                "manifest refused; the last good versions of its objects keep serving"
             );
         }
     }
 
-    /// The revision of the object that serves: the generation that was accepted last, while it is loaded.
+    /// Returns the revision of the object that serves: the last accepted generation, if it is loaded.
     fn live(&self, object: &Object) -> Option<&Arc<Revision>> {
         let accepted = self.lifecycle.get(&object.accepted()?)?;
         accepted.loaded().map(|loaded| &loaded.revision)
     }
 
-    /// Why the newest version of the object does not serve: its manifest is refused, it does not work, or the generation that
-    /// was accepted last cannot be loaded again.
+    /// Returns the reason why the newest version of the object does not serve: the version does not work, or the last accepted
+    /// generation cannot be loaded again. Returns `None` if the newest version serves or is still being prepared.
     fn failure(&self, object: &Object) -> Option<Failure> {
         let failure = |key: Option<RevisionKey>| self.lifecycle.get(&key?)?.failure().cloned();
         failure(object.newest()).or_else(|| {
@@ -217,20 +220,20 @@ impl FolderSource {
         })
     }
 
-    /// Whether every version of the object was tried once.
+    /// Returns true if every version of the object was tried once.
     fn is_tried(&self, object: &Object) -> bool {
         let mut keys = [object.newest(), object.accepted()].into_iter().flatten();
         keys.all(|key| self.lifecycle.get(&key).is_none_or(|slot| slot.loaded().is_some() || slot.failure().is_some()))
     }
 
-    /// Whether no version of the object is being prepared.
+    /// Returns true if no version of the object is being prepared.
     fn is_settled(&self, object: &Object) -> bool {
         let mut keys = [object.newest(), object.accepted()].into_iter().flatten();
         keys.all(|key| self.lifecycle.get(&key).is_none_or(Slot::is_settled))
     }
 }
 
-/// The object that a record belongs to.
+/// Returns the id of the object of a record; `None` if the key of the record is damaged.
 fn object_id(key: &str, record: &Record) -> Option<ObjectId> {
     match &record.experiment {
         None => key.parse().ok().map(ObjectId::Policy),

@@ -1,10 +1,8 @@
-//! The policy server: loads, serves and previews policies. Alone over a folder of manifests, or as a replica in a
-//! cluster.
+//! The policy server: loads, serves and previews policies, over a folder of manifests or as a replica in a cluster.
 
 #![cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "some functions serve replicas in a cluster only"))]
 
 mod admin;
-mod after;
 mod api;
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -18,6 +16,7 @@ mod logging;
 mod manifests;
 mod metrics;
 mod modules;
+mod notify_on_drop;
 mod preview;
 mod routes;
 mod start;
@@ -36,11 +35,12 @@ use futures_util::future::BoxFuture;
 use hyper::service::service_fn;
 use hyper_util::service::TowerToHyperService;
 use proviso_artifacts::{Cache, Fetcher, SigningKeys, Volume};
-use proviso_capabilities::{FolderObjects, Images, World};
+use proviso_capabilities::{FolderObjects, HostContext, Images};
 use proviso_engines::wasm;
-use proviso_http::shutdown;
+use proviso_http::shutdown::{self, Phase};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Access, Api};
 use crate::compile::Compilers;
@@ -49,19 +49,20 @@ use crate::folder::FolderSource;
 use crate::lifecycle::prepare::Preparer;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
-use crate::preview::Previews;
-use crate::routes::{BODIES_KIB, Server};
+use crate::preview::PreviewQueue;
+use crate::routes::{BODY_MEMORY_KIB, Server};
 use crate::state::StateFile;
 use crate::table::SharedTable;
 
 pub use crate::start::main;
 
-/// How long requests under way may take to end beyond an evaluation's own limit, and queued previews after them.
-const DRAIN: Duration = Duration::from_secs(5);
+/// The time that requests have to finish at shutdown, in addition to the longest evaluation. Queued previews have the same time
+/// after the requests.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves until a signal ends it.
+/// Runs the server until it receives SIGTERM or SIGINT.
 async fn run(config: Config) -> anyhow::Result<()> {
-    let phase = shutdown::listen(config.shutdown_delay).context("signals cannot be followed")?;
+    let phase = shutdown::listen(config.shutdown_delay).context("cannot listen for signals")?;
     let metrics = Arc::new(Metrics::new());
     let listener = bind("--listen", config.listen).await?;
     let admin_listener = bind("--admin-listen", config.admin_listen).await?;
@@ -74,14 +75,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
         wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
     let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout));
     let fetcher = Fetcher::new(config.sources, config.pull_secrets, cache.clone())
-        .verifying(config.verification, config.trusted_root)
-        .through(config.proxies);
+        .with_verification(config.verification, config.trusted_root)
+        .with_proxies(config.proxies);
     let fetcher = Arc::new(fetcher);
-    let prepare_over = |world: World| {
+    let preparer_over = |host_context: HostContext| {
         Arc::new(Preparer {
             modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
             fetcher: Arc::clone(&fetcher),
-            world: Arc::new(world),
+            host_context: Arc::new(host_context),
             compilers,
             cache,
             evaluation_timeout: config.evaluation_timeout,
@@ -93,23 +94,23 @@ async fn run(config: Config) -> anyhow::Result<()> {
     #[cfg(feature = "cluster")]
     let mut election = None;
     let mut api = None;
-    let following: BoxFuture<'static, ()> = match config.source {
+    let source_task: BoxFuture<'static, ()> = match config.source {
         Source::Folder(path) => {
             let state = config.state_dir.as_deref().map(StateFile::in_folder);
             let objects = Arc::<FolderObjects>::default();
-            let preparer = prepare_over(World::folder(Arc::clone(&objects), images));
+            let preparer = preparer_over(HostContext::folder(Arc::clone(&objects), images));
             let source = FolderSource::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state, objects)?;
-            let (desk, following) = source.follow(path);
-            api = Access::new(config.listen.ip(), config.api_token_file)?.map(|access| Api::new(desk, access));
-            Box::pin(following)
+            let (handle, task) = source.follow(path);
+            api = Access::new(config.listen.ip(), config.api_token_file)?.map(|access| Api::new(handle, access));
+            Box::pin(task)
         }
         #[cfg(feature = "cluster")]
         Source::Cluster(replica) => {
-            let prepare = |objects| prepare_over(World::cluster(objects, images));
+            let prepare = |objects| preparer_over(HostContext::cluster(objects, images));
             let (table, metrics) = (Arc::clone(&table), Arc::clone(&metrics));
-            let (stood, follower) = cluster::join(replica, config.context_memory, prepare, table, metrics).await?;
-            election = Some(stood);
-            follower
+            let (joined, task) = cluster::join(replica, config.context_memory, prepare, table, metrics).await?;
+            election = Some(joined);
+            task
         }
         #[cfg(not(feature = "cluster"))]
         Source::Cluster(_) => anyhow::bail!(
@@ -118,18 +119,19 @@ async fn run(config: Config) -> anyhow::Result<()> {
         ),
     };
 
-    let (previews, previewing) = Previews::start(config.preview_queue, config.concurrency, config.preview_priority)
-        .context("the preview worker cannot be started")?;
-    let server =
-        Arc::new(Server { bodies: Semaphore::new(BODIES_KIB), table, metrics, previews, phase: phase.clone() });
+    let (previews, preview_worker) =
+        PreviewQueue::start(config.preview_queue, config.concurrency, config.preview_priority)
+            .context("the preview worker cannot be started")?;
+    let body_memory = Semaphore::new(BODY_MEMORY_KIB);
+    let server = Arc::new(Server { body_memory, table, metrics, previews, phase: phase.clone() });
     tracing::info!(
         policies,
         listen = format!("{scheme}://{}", listener.local_addr()?),
         admin = format!("http://{}", admin_listener.local_addr()?),
         "policy server started"
     );
-    let following = tokio::spawn(following);
-    // The admin port answers until the last request has: a probe must see the way out.
+    let source_task = tokio::spawn(source_task);
+    // The admin port answers until the last request is answered: probes must see that the server shuts down.
     let admin = proviso_http::serve(
         admin_listener,
         None,
@@ -138,11 +140,35 @@ async fn run(config: Config) -> anyhow::Result<()> {
         Duration::ZERO,
     );
     let admin = tokio::spawn(admin);
-    // A policy may have a longer budget than the default; 30 s is the most it can ask for.
-    let drain = Duration::from_secs(30) + DRAIN;
+    serve_requests(listener, tls, server, api, phase).await;
+    source_task.abort();
+    #[cfg(feature = "cluster")]
+    if let Some(election) = election {
+        election.end().await;
+    }
+    admin.abort();
+    // The admin routes hold the last sender of the preview queue. Without a sender, the worker ends when the queue is empty.
+    let _ = admin.await;
+    if tokio::time::timeout(DRAIN_TIMEOUT, preview_worker).await.is_err() {
+        tracing::warn!("aborted the previews that did not end in time");
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Answers reviews, and calls of the REST API, until the shutdown.
+async fn serve_requests(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    server: Arc<Server>,
+    api: Option<Api>,
+    phase: watch::Receiver<Phase>,
+) {
+    // 30 s is the longest evaluation timeout that a policy can set.
+    let drain_timeout = Duration::from_secs(30) + DRAIN_TIMEOUT;
     let answers = service_fn(move |request| {
-        // A review is the usual case: it must not pay for the API.
-        let api = api.as_ref().filter(|_| Api::has(request.uri().path())).cloned();
+        // Most requests are reviews: do not clone the API for them.
+        let api = api.as_ref().filter(|_| Api::has_path(request.uri().path())).cloned();
         let server = Arc::clone(&server);
         async move {
             match api {
@@ -151,34 +177,21 @@ async fn run(config: Config) -> anyhow::Result<()> {
             }
         }
     });
-    proviso_http::serve(listener, tls, answers, shutdown::draining(phase), drain).await;
-    following.abort();
-    #[cfg(feature = "cluster")]
-    if let Some(election) = election {
-        election.end().await;
-    }
-    admin.abort();
-    // The admin routes hold the last way into the preview queue: without it the worker ends once the queue is empty.
-    let _ = admin.await;
-    if tokio::time::timeout(DRAIN, previewing).await.is_err() {
-        tracing::warn!("previews that did not end in time were cut off");
-    }
-    tracing::info!("stopped");
-    Ok(())
+    proviso_http::serve(listener, tls, answers, shutdown::draining(phase), drain_timeout).await;
 }
 
-/// Where modules are kept, if anywhere: the replicas' own, or in the state folder.
+/// Opens the artifact cache: the shared cache of the replicas, or the state folder. Returns `None` if neither is configured.
 fn open_cache(shared: Option<&SharedCache>, state: Option<&Path>) -> anyhow::Result<Option<Volume>> {
     let cache = match shared {
-        Some(shared) => Some(open_shared(shared)?),
+        Some(shared) => Some(open_shared_cache(shared)?),
         None => state.map(Cache::open).transpose().context("--state-dir")?,
     };
     Ok(cache.map(Volume::new))
 }
 
-/// The cache of all replicas. Keys that cannot be read are a mistake of whoever started this; a folder that cannot be
-/// may come back, and until then each replica compiles for itself.
-fn open_shared(shared: &SharedCache) -> anyhow::Result<Cache> {
+/// Opens the cache that all replicas share. Unreadable signing keys are a wrong configuration and fail the start. An unreadable
+/// folder does not: it may come back, and until then each replica compiles its modules itself.
+fn open_shared_cache(shared: &SharedCache) -> anyhow::Result<Cache> {
     let keys = SigningKeys::mounted(&shared.signing_key)
         .with_context(|| format!("--signing-key {}", shared.signing_key.display()))?;
     Ok(Cache::open_shared(&shared.folder, keys))
@@ -186,6 +199,6 @@ fn open_shared(shared: &SharedCache) -> anyhow::Result<Cache> {
 
 async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| {
-        format!("{flag} {address} cannot be listened on: is the port taken? choose another with {flag}")
+        format!("cannot listen on {flag} {address}: the port may be in use; choose another one with {flag}")
     })
 }

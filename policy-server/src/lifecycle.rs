@@ -1,5 +1,5 @@
-//! The lifecycle of revisions. A source, which is a folder of manifests or a cluster, says which revisions it desires; each is
-//! prepared beside the revisions that serve, is loaded when it works, and is tried again when it may work later.
+//! The lifecycle of revisions. A source, which is a folder of manifests or a cluster, desires revisions. Each revision is
+//! prepared beside the revisions that serve, loaded when it works, and prepared again if it failed for a transient reason.
 
 mod desired;
 mod preparations;
@@ -17,29 +17,29 @@ use proviso_core::Failure;
 use tokio::sync::mpsc;
 
 use crate::metrics::Metrics;
-use crate::table::{Revision, Standing};
+use crate::table::{Revision, RolloutState};
 use preparations::Preparations;
-use prepare::{PrepareError, Prepared, Preparer, RevisionOf};
+use prepare::{PrepareError, Prepared, Preparer, RevisionId};
 
 pub use desired::{Desired, ModuleSource, Scope};
 pub use publish::{Publication, Publisher, Role, View};
 
-/// The delays after preparations that failed in a row for a reason that may pass.
-const PREPARE_AGAIN: ExponentialBuilder = ExponentialBuilder::new()
+/// The delays after consecutive preparations that failed for a transient reason.
+const PREPARE_BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_secs(5))
     .with_max_delay(Duration::from_mins(5))
     .without_max_times()
     .with_jitter();
 
-/// A revision on its way.
+/// A desired revision and the state of its preparation.
 #[derive(Debug)]
 pub struct Slot {
-    /// The revision, or why it cannot be read.
+    /// The revision, or the reason why it cannot be read.
     desired: Result<Desired, Failure>,
-    /// The number of the preparation under way.
+    /// The ticket of the running preparation.
     preparing: Option<u64>,
     outcome: Option<Outcome>,
-    /// The delays of preparations that fail in a row.
+    /// The next delays, after consecutive preparations that failed.
     delays: Option<ExponentialBackoff>,
 }
 
@@ -49,12 +49,12 @@ enum Outcome {
     Loaded(Loaded),
     Failed {
         failure: Failure,
-        /// When to try again; `None` where that would not help.
+        /// The time of the next preparation; `None` if the reason is not transient.
         retry_at: Option<Instant>,
     },
 }
 
-/// A revision that can serve.
+/// A loaded revision.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub revision: Arc<Revision>,
@@ -69,7 +69,7 @@ impl Slot {
         Self { desired, preparing: None, outcome, delays: None }
     }
 
-    /// Takes over what the source desires now. Returns whether the revision begins anew.
+    /// Takes what the source desires now. Returns true if the revision must be prepared again.
     fn update(&mut self, desired: Result<Desired, Failure>) -> bool {
         let is_kept = match (&self.desired, &desired) {
             (Ok(old), Ok(new)) if old.is_same_revision(new) => {
@@ -87,7 +87,8 @@ impl Slot {
         !is_kept
     }
 
-    /// Whether a preparation is to be started. `is_leader`: whether this replica also prepares revisions that are new to all.
+    /// Returns true if a preparation must start now. `is_leader` is true if this replica also prepares revisions that no replica
+    /// has prepared.
     fn is_due(&self, is_leader: bool, now: Instant) -> bool {
         let is_due = match &self.outcome {
             None => true,
@@ -104,9 +105,9 @@ impl Slot {
                 Outcome::Loaded(loaded)
             }
             Err(error) => {
-                // The delays have no end.
-                let delay = self.delays.get_or_insert_with(|| PREPARE_AGAIN.build()).next().unwrap_or_default();
-                let retry_at = error.is_passing().then(|| now + delay);
+                // The backoff is endless, so `next` always returns a delay.
+                let delay = self.delays.get_or_insert_with(|| PREPARE_BACKOFF.build()).next().unwrap_or_default();
+                let retry_at = error.is_transient().then(|| now + delay);
                 let place = self.desired.as_ref().ok().and_then(|desired| desired.place.as_ref());
                 let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
                 Outcome::Failed { failure: Failure::new(error.reason(), format!("{error}{place}")), retry_at }
@@ -124,13 +125,13 @@ impl Slot {
         if let Some(Outcome::Failed { failure, .. }) = &self.outcome { Some(failure) } else { None }
     }
 
-    /// Whether the revision was tried, and nothing is being prepared now.
+    /// Returns true if the last preparation has ended and no new one is running.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.outcome.is_some() && self.preparing.is_none()
     }
 
-    /// Whether a restarted server has nothing to wait for: the revision was tried, or it cannot be live yet, because it is a
+    /// Returns true if readiness does not wait for the revision: it was tried, or it cannot be live yet, because it is a
     /// candidate or because the leader has not prepared it.
     #[must_use]
     pub fn is_tried(&self) -> bool {
@@ -139,36 +140,36 @@ impl Slot {
     }
 
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn state(&self) -> RolloutState {
         match (&self.desired, &self.outcome) {
-            (_, Some(Outcome::Failed { failure, .. })) | (Err(failure), _) => Standing::Failed(failure.clone()),
-            (_, Some(Outcome::Loaded(_))) => Standing::Loaded,
-            (Ok(desired), None) if self.preparing.is_none() && !desired.is_known => Standing::Waiting,
-            (Ok(_), None) => Standing::Loading,
+            (_, Some(Outcome::Failed { failure, .. })) | (Err(failure), _) => RolloutState::Failed(failure.clone()),
+            (_, Some(Outcome::Loaded(_))) => RolloutState::Loaded,
+            (Ok(desired), None) if self.preparing.is_none() && !desired.is_known => RolloutState::Waiting,
+            (Ok(_), None) => RolloutState::Loading,
         }
     }
 
-    /// The modules of the loaded revision.
+    /// Returns the modules of the loaded revision.
     pub fn modules(&self) -> impl Iterator<Item = Digest> {
         self.loaded().into_iter().flat_map(|loaded| loaded.modules.values()).copied()
     }
 }
 
-/// All revisions that a source desires, by its keys.
+/// All revisions that a source desires, by the keys of the source.
 #[derive(Debug)]
 pub struct Lifecycle<K> {
     preparations: Preparations,
     metrics: Arc<Metrics>,
     slots: BTreeMap<K, Slot>,
-    /// The number of preparations so far: it tells a result that comes too late.
+    /// The next ticket. The ticket of a preparation tells whether its result is still wanted.
     tickets: u64,
-    sender: mpsc::UnboundedSender<Ended<K>>,
-    receiver: mpsc::UnboundedReceiver<Ended<K>>,
+    sender: mpsc::UnboundedSender<Finished<K>>,
+    receiver: mpsc::UnboundedReceiver<Finished<K>>,
 }
 
-/// A preparation that ended.
+/// A finished preparation.
 #[derive(Debug)]
-struct Ended<K> {
+struct Finished<K> {
     key: K,
     ticket: u64,
     result: Result<Prepared, PrepareError>,
@@ -187,8 +188,8 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
         self.preparations.preparer()
     }
 
-    /// Desires a revision, or names one that cannot be read. A revision that is desired already goes on as it is. Returns
-    /// whether that changes anything.
+    /// Desires a revision, or a revision that cannot be read. A revision that is desired already keeps its state. Returns true if
+    /// anything changed.
     pub fn desire(&mut self, key: K, desired: Result<Desired, Failure>) -> bool {
         if let Some(slot) = self.slots.get_mut(&key) {
             return slot.update(desired);
@@ -197,7 +198,7 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
         true
     }
 
-    /// Unloads a revision. Requests under way keep it until they have their answers. Returns whether there was one.
+    /// Unloads a revision. Running requests keep it until they are answered. Returns true if the revision was desired.
     pub fn release(&mut self, key: &K) -> bool {
         self.slots.remove(key).is_some()
     }
@@ -216,8 +217,8 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
         self.slots.iter()
     }
 
-    /// Starts every preparation that is due, for the first time or again. `is_leader`: whether this replica also prepares
-    /// revisions that are new to all. Returns whether it has started any.
+    /// Starts every preparation that is due, for the first time or again. `is_leader` is true if this replica also prepares
+    /// revisions that no replica has prepared. Returns true if a preparation was started.
     pub fn start(&mut self, is_leader: bool) -> bool {
         let (now, first) = (Instant::now(), self.tickets);
         for (key, slot) in &mut self.slots {
@@ -229,22 +230,22 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
             self.tickets += 1;
             slot.preparing = Some(ticket);
             self.preparations.start(desired, move |result| {
-                // Nobody receives only when the server ends.
-                let _ = sender.send(Ended { key, ticket, result });
+                // The receiver is dropped only at shutdown.
+                let _ = sender.send(Finished { key, ticket, result });
             });
         }
         self.tickets > first
     }
 
-    /// Waits until a preparation ends, and takes the results of all that have ended: their revisions are loaded, or have failed. Returns
-    /// the keys of the revisions. Cancel safe.
+    /// Waits until a preparation ends, and takes the results of all that have ended: their revisions are loaded, or have failed.
+    /// Returns the keys of the revisions. Cancel safe.
     pub async fn settled(&mut self) -> Vec<K> {
-        // The other end is a field of this value.
-        let Some(ended) = self.receiver.recv().await else { return std::future::pending().await };
+        // The channel is never closed: `self` owns a sender.
+        let Some(first) = self.receiver.recv().await else { return std::future::pending().await };
         let mut settled = Vec::new();
-        let mut next = Some(ended);
-        while let Some(ended) = next {
-            settled.extend(self.settle(ended));
+        let mut next = Some(first);
+        while let Some(finished) = next {
+            settled.extend(self.settle(finished));
             next = self.receiver.try_recv().ok();
         }
         settled
@@ -252,16 +253,16 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
 
     /// Takes the result of a preparation. Returns the key of its revision; `None` if the revision is not desired any more, or was
     /// desired anew meanwhile.
-    fn settle(&mut self, Ended { key, ticket, result }: Ended<K>) -> Option<K> {
+    fn settle(&mut self, Finished { key, ticket, result }: Finished<K>) -> Option<K> {
         let slot = self.slots.get_mut(&key)?;
         slot.preparing.take_if(|preparing| *preparing == ticket)?;
         let desired = slot.desired.as_ref().ok()?;
         let result = result.and_then(|Prepared { program, modules }| {
-            let of = RevisionOf { policy: &desired.policy, uid: &desired.uid, generation: desired.generation };
-            let revision = self.preparations.preparer().revision(of, &desired.spec, program, &self.metrics)?;
+            let id = RevisionId { policy: &desired.policy, uid: &desired.uid, generation: desired.generation };
+            let revision = self.preparations.preparer().revision(id, &desired.spec, program, &self.metrics)?;
             Ok(Loaded { revision: Arc::new(revision), modules })
         });
-        self.metrics.rollout(result.is_ok());
+        self.metrics.count_rollout(result.is_ok());
         slot.settle(result, Instant::now());
         match slot.outcome.as_ref()? {
             Outcome::Loaded(loaded) => {
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_that_failed_for_a_transient_reason_is_prepared_less_and_less_often() {
+    fn preparations_that_fail_for_a_transient_reason_back_off() {
         let (mut slot, mut now) = (Slot::new(Ok(desired(1, true))), Instant::now());
         let mut delays = Vec::new();
         for _ in 0..8 {
@@ -325,14 +326,14 @@ mod tests {
             delays.push(due);
             now += Duration::from_secs(due);
         }
-        // The jitter adds up to the same again.
+        // The jitter adds up to the delay itself.
         for (delay, least) in delays.iter().zip([5, 10, 20, 40, 80, 160, 300, 300]) {
             assert!((least..=2 * least + 1).contains(delay), "{delays:?}");
         }
     }
 
     #[test]
-    fn a_revision_that_failed_is_prepared_again_when_its_modules_come_from_another_place() {
+    fn a_failed_revision_is_prepared_again_when_its_module_source_changes() {
         let (mut slot, now) = (Slot::new(Ok(desired(1, true))), Instant::now());
         fail(&mut slot, false, now);
         let pinned = ModuleSource::Pinned(BTreeMap::new());
@@ -343,9 +344,9 @@ mod tests {
     fn only_the_leader_prepares_a_revision_that_is_new_to_all_replicas() {
         let (mut slot, now) = (Slot::new(Ok(desired(1, false))), Instant::now());
         assert!(!slot.is_due(false, now) && slot.is_due(true, now));
-        assert!(matches!(slot.standing(), Standing::Waiting) && slot.is_tried(), "readiness does not wait for it");
+        assert!(matches!(slot.state(), RolloutState::Waiting) && slot.is_tried(), "readiness does not wait for it");
         assert!(!slot.update(Ok(desired(1, true))), "the leader has prepared it");
-        assert!(slot.is_due(false, now) && !slot.is_tried() && matches!(slot.standing(), Standing::Loading));
+        assert!(slot.is_due(false, now) && !slot.is_tried() && matches!(slot.state(), RolloutState::Loading));
     }
 
     #[test]

@@ -1,22 +1,22 @@
-//! Log lines go to stderr; stdout is for the preview lines.
+//! Logging to stderr. Stdout is reserved for the preview lines.
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
 use crate::config::LogFormat;
 
-/// The client of the API server calls each request that fails an error, without saying which: every two seconds, while
-/// that server is down. Whoever asked says what failed, and once. A filter that names the client has the last word.
-const CLIENT: &str = "kube_client";
-const QUIET: &str = "kube_client::client::builder=off";
+/// The log target of the Kubernetes client. While the API server is down, the client logs an error every two seconds, without the
+/// name of the request. The callers of the client log each failure once, so the client is silenced unless the filter names it.
+const KUBE_CLIENT: &str = "kube_client";
+const KUBE_CLIENT_OFF: &str = "kube_client::client::builder=off";
 
 /// Starts logging.
 ///
 /// # Errors
-/// When the filter is malformed.
+/// Returns an error if the filter is malformed.
 pub fn start(filter: &str, format: LogFormat) -> Result<(), ParseError> {
-    let wanted: EnvFilter = filter.parse()?;
-    let filter = if filter.contains(CLIENT) { wanted } else { wanted.add_directive(QUIET.parse()?) };
+    let parsed: EnvFilter = filter.parse()?;
+    let filter = if filter.contains(KUBE_CLIENT) { parsed } else { parsed.add_directive(KUBE_CLIENT_OFF.parse()?) };
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     match format {
         LogFormat::Text => subscriber.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),

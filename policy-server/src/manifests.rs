@@ -1,5 +1,5 @@
-//! The folder of manifests, read: which objects stand in it, and what is wrong with the others. One bad document
-//! stops nothing else. What the objects mean together is for [`crate::folder`].
+//! Reads a folder of manifests: returns the objects of its documents, and the problems of the documents that are not valid. An
+//! invalid document does not affect the others. [`crate::folder`] joins policies and experiments.
 
 mod document;
 pub mod edit;
@@ -20,23 +20,23 @@ use serde_json::Value;
 pub use document::Annotations;
 pub use id::{ExperimentId, ObjectId};
 
-/// The largest file, in bytes. A manifest is bounded by etcd's 1.5 MiB anyway; a file may hold several.
+/// The maximum size of a file, in bytes. A file may contain many objects; etcd limits each to 1.5 MiB.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
 
-/// What one reading of the folder found.
+/// The objects and problems of a folder of manifests.
 #[derive(Debug, Default)]
 pub struct Manifests {
     pub policies: BTreeMap<PolicyId, Sourced<PolicySpec>>,
     pub experiments: BTreeMap<ExperimentId, Sourced<ExperimentSpec>>,
-    /// Labels of namespaces.
+    /// The labels of the namespaces.
     pub namespaces: BTreeMap<String, Sourced<Labels>>,
-    /// Objects of kinds that are not ours, Namespaces among them, as they stand there: programs may be allowed to read them. The
-    /// first counts of two of one name.
+    /// The objects of all kinds outside of Proviso's API group, Namespaces among them. Programs may read them if their
+    /// permissions allow it. If two objects have the same name, the first counts.
     pub objects: Vec<Sourced<Value>>,
     pub problems: Vec<Problem>,
 }
 
-/// A spec and where it was read.
+/// A spec and the document that contains it.
 #[derive(Clone, Debug)]
 pub struct Sourced<T> {
     pub spec: T,
@@ -44,13 +44,13 @@ pub struct Sourced<T> {
     pub place: Place,
 }
 
-/// A document in a file.
+/// The location of a document in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub file: PathBuf,
-    /// Counted from 1.
+    /// The number of the document in the file, from 1.
     pub document: usize,
-    /// Where in the file it is, counted from 1.
+    /// The line in the file, from 1.
     pub line: usize,
 }
 
@@ -60,13 +60,13 @@ impl fmt::Display for Place {
     }
 }
 
-/// A document, or a part of one, that cannot be used.
+/// The problem of an invalid document or field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub place: Place,
-    /// The object, where the document still says which it is.
+    /// The object; `None` if the document does not tell which object it is.
     pub object: Option<ObjectId>,
-    /// Such as `spec.program.rego.dialect`; empty where the document as a whole is wrong.
+    /// The path of the field, such as `spec.program.rego.dialect`; empty if the problem concerns the whole document.
     pub field: String,
     pub message: String,
 }
@@ -82,7 +82,7 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
-    /// What it is to the object.
+    /// Returns the problem as the failure of its object.
     #[must_use]
     pub fn to_failure(&self) -> Failure {
         Failure { reason: Reason::INVALID, message: self.to_string() }
@@ -90,8 +90,7 @@ impl Problem {
 }
 
 impl Manifests {
-    /// Reads all `*.yaml`, `*.yml` and `*.json` below `folder`, hidden ones aside. What cannot be read becomes a
-    /// problem.
+    /// Reads all `*.yaml`, `*.yml` and `*.json` files below `folder`, except hidden ones. An unreadable file becomes a problem.
     #[must_use]
     pub fn read(folder: &Path) -> Self {
         let mut manifests = Self::default();
@@ -116,7 +115,7 @@ impl Manifests {
         });
         match text {
             Ok(text) => self.read_text(path, &text),
-            // Removed between the listing and the reading: the next reading sees it gone.
+            // The file was removed after the listing: ignore it, as the next reading will.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => self.file_problem(path.to_owned(), format!("cannot be read: {error}")),
         }
@@ -158,7 +157,7 @@ impl Manifests {
             ObjectId::Namespace(name) => self.namespaces.get(name).map(|namespace| &namespace.place),
         };
         if let Some(first) = taken {
-            let message = format!("{id} stands already at {first}: remove one of the two");
+            let message = format!("{id} is already defined at {first}: remove one of the two");
             self.problems.push(Problem { place, object: Some(id), field: "metadata.name".to_owned(), message });
             return;
         }
@@ -179,8 +178,8 @@ impl Manifests {
     }
 }
 
-/// The manifests below `folder`, hidden ones aside, in an order that is always the same: of two documents about one
-/// object the same one must win at each reading.
+/// Returns the manifest files below `folder`, except hidden ones, sorted by name. The order is stable, so that of two documents
+/// about the same object, the same one counts at each reading.
 pub fn files(folder: &Path) -> impl Iterator<Item = walkdir::Result<walkdir::DirEntry>> {
     walkdir::WalkDir::new(folder)
         .follow_links(true)
@@ -189,17 +188,18 @@ pub fn files(folder: &Path) -> impl Iterator<Item = walkdir::Result<walkdir::Dir
         .filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry.file_name()))
         .filter(|entry| match entry {
             Ok(entry) => entry.file_type().is_file() && is_manifest(entry.path()),
-            // Editors leave hidden links to nowhere behind.
+            // Editors create hidden symbolic links without a target (lock files).
             Err(error) => !error.path().and_then(Path::file_name).is_some_and(is_hidden),
         })
 }
 
-/// Also skips the `..data` folders of mounted ConfigMaps, whose files are linked beside them.
+/// Returns true for hidden files and folders, such as the `..data` folders of mounted ConfigMaps. The visible files of such a
+/// mount are symbolic links into `..data`.
 fn is_hidden(name: &std::ffi::OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Whether this is the name of a manifest.
+/// Returns true if the path has the extension of a manifest.
 fn is_manifest(path: &Path) -> bool {
     path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
 }

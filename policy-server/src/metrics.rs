@@ -1,4 +1,5 @@
-//! Counters and gauges for `/metrics`. Hot paths hold the handles of their own series, so that no request looks one up.
+//! Counters, gauges and histograms for `/metrics`. Each loaded revision holds the handles of its series, so that no request looks
+//! up a series.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -23,26 +24,26 @@ pub struct Metrics {
     live_generation: Family<PolicyLabels, Gauge>,
     rollouts: Family<RolloutLabels, Counter>,
     refused: Family<RefusalLabels, Counter>,
-    /// Documents of the folder that cannot be used, at the last reading.
+    /// The number of problems in the documents of the folder.
     pub manifest_problems: Gauge,
-    /// Policies and experiments whose newest version does not work.
+    /// The number of policies and experiments whose newest version does not work.
     pub failing: Gauge,
-    /// Whether the certificate files hold a pair that works: 1 or 0.
+    /// 1 if the files of the certificate and the key contain a working pair, otherwise 0.
     pub tls_pair_valid: Gauge,
     denials: DenialLog,
 }
 
-/// How an evaluation ended.
+/// The outcome of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     Allowed,
     Mutated,
     Denied,
-    /// The program denied, the policy's mode let it pass.
+    /// The program denied the request, and the mode of the policy allowed it.
     Monitored,
-    /// The program came to no decision.
+    /// The evaluation failed.
     Failed,
-    /// The policy was not asked: it is disabled or does not cover the request.
+    /// The program was not evaluated: the policy is disabled or does not cover the request.
     Skipped,
 }
 
@@ -94,7 +95,7 @@ struct RefusalLabels {
     reason: &'static str,
 }
 
-/// The series of one policy.
+/// The metrics of one policy.
 #[derive(Clone, Debug)]
 pub struct PolicyMetrics {
     outcomes: [Counter; Outcome::ALL.len()],
@@ -102,7 +103,7 @@ pub struct PolicyMetrics {
     pub denials: PolicyDenialLog,
 }
 
-/// The series of one experiment.
+/// The metrics of one experiment.
 #[derive(Clone, Debug)]
 pub struct ExperimentMetrics {
     divergences: [Counter; Divergence::ALL.len()],
@@ -110,7 +111,7 @@ pub struct ExperimentMetrics {
 }
 
 impl PolicyMetrics {
-    /// Counts an evaluation. `duration` is none where the program was not asked.
+    /// Counts an evaluation. `duration` is `None` if the program was not evaluated.
     pub fn observe(&self, outcome: Outcome, duration: Option<std::time::Duration>) {
         self.outcomes[outcome as usize].inc();
         if let Some(duration) = duration {
@@ -138,7 +139,7 @@ impl Metrics {
             registry: Registry::with_prefix("proviso"),
             evaluations: Family::default(),
             duration: Family::new_with_constructor(|| {
-                // From 10 µs, a small wasm policy, to the longest budget of 30 s.
+                // From 10 µs, for a small wasm policy, to 30 s, the longest evaluation timeout.
                 Histogram::new([
                     1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 2.0, 10.0, 30.0,
                 ])
@@ -160,21 +161,22 @@ impl Metrics {
     fn register(&mut self) {
         let registry = &mut self.registry;
         registry.register("build", "Version of this server", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
-        registry.register("evaluations", "Requests by policy and how they ended", self.evaluations.clone());
-        registry.register("evaluation_duration_seconds", "Time that programs took", self.duration.clone());
-        registry.register("preview_evaluations", "Previews by how the experiment differed", self.previews.clone());
-        registry.register("preview_dropped", "Previews left out: the queue was full", self.previews_dropped.clone());
-        registry.register("policy_live_generation", "Generation that answers", self.live_generation.clone());
+        registry.register("evaluations", "Requests by policy and outcome", self.evaluations.clone());
+        registry.register("evaluation_duration_seconds", "Duration of evaluations", self.duration.clone());
+        registry.register("preview_evaluations", "Previews by divergence", self.previews.clone());
+        let dropped = "Requests that were not previewed, for example because the queue was full";
+        registry.register("preview_dropped", dropped, self.previews_dropped.clone());
+        registry.register("policy_live_generation", "Live generation of a policy", self.live_generation.clone());
         registry.register("rollouts", "New versions of policies and experiments by result", self.rollouts.clone());
         registry.register("requests_refused", "Requests that reached no policy", self.refused.clone());
-        registry.register("manifest_problems", "Faults in the folder's documents", self.manifest_problems.clone());
+        registry.register("manifest_problems", "Problems in the folder's documents", self.manifest_problems.clone());
         let failing = "Policies and experiments whose newest version does not work";
         registry.register("failing", failing, self.failing.clone());
-        let valid = "Whether the certificate files hold a pair that works";
+        let valid = "1 if the files of the certificate and the key contain a working pair, otherwise 0";
         registry.register("tls_pair_valid", valid, self.tls_pair_valid.clone());
     }
 
-    /// The series of a policy. An experiment counts its evaluations as a preview, not here.
+    /// Returns the metrics of a policy. The evaluations of an experiment are not counted here, but as previews.
     #[must_use]
     pub fn policy(&self, policy: &PolicyId, engine: &'static str) -> PolicyMetrics {
         let policy = policy.to_string();
@@ -200,8 +202,8 @@ impl Metrics {
         }
     }
 
-    /// Which generation of the policy answers; none when it is gone.
-    pub fn live(&self, policy: &PolicyId, generation: Option<u64>) {
+    /// Sets the live generation of a policy; `None` removes the series of the policy.
+    pub fn set_live_generation(&self, policy: &PolicyId, generation: Option<u64>) {
         let labels = PolicyLabels { policy: policy.to_string() };
         match generation {
             Some(generation) => {
@@ -213,18 +215,18 @@ impl Metrics {
         }
     }
 
-    /// Counts a new version that went live (`accepted`) or did not.
-    pub fn rollout(&self, accepted: bool) {
-        let result = if accepted { "accepted" } else { "rejected" };
+    /// Counts a prepared version: `is_accepted` is true if it was loaded.
+    pub fn count_rollout(&self, is_accepted: bool) {
+        let result = if is_accepted { "accepted" } else { "rejected" };
         self.rollouts.get_or_create(&RolloutLabels { result }).inc();
     }
 
     /// Counts a request that reached no policy.
-    pub fn refuse(&self, reason: &'static str) {
+    pub fn count_refused(&self, reason: &'static str) {
         self.refused.get_or_create(&RefusalLabels { reason }).inc();
     }
 
-    /// All metrics in the OpenMetrics text format.
+    /// Returns all metrics in the OpenMetrics text format.
     #[must_use]
     pub fn to_text(&self) -> String {
         proviso_http::metrics::to_text(&self.registry)

@@ -1,4 +1,4 @@
-//! Wasm modules, each compiled and loaded once however many policies use it.
+//! The loaded wasm modules. A module that several policies use is compiled and loaded once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use proviso_engines::CompileError;
 use proviso_engines::wasm::{self, VerifiedCode};
 use tokio::sync::OnceCell;
 
-use crate::compile::{Compilers, Uncompiled};
+use crate::compile::{CompileFailure, Compilers};
 
 /// The loaded modules, by the digest of their source.
 #[derive(Debug)]
@@ -25,18 +25,18 @@ impl Modules {
         Self { engine, cache, compilers, loaded: Mutex::default() }
     }
 
-    /// The module of this digest, if it is loaded.
+    /// Returns the module with this digest, if it is loaded.
     pub fn loaded(&self, digest: &Digest) -> Option<wasm::Module> {
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.get(digest)?.get().cloned()
     }
 
-    /// The module, loaded: from memory, from the cache, or compiled now. Callers that ask for the same one wait for
+    /// Returns the loaded module: from memory, from the cache, or newly compiled. Concurrent calls for the same module wait for
     /// one compilation.
     ///
     /// # Errors
-    /// When the module does not compile, or not within its bounds.
-    pub async fn get(&self, module: &Module) -> Result<wasm::Module, Uncompiled> {
+    /// Returns an error if the module does not compile, or not within the limits.
+    pub async fn get(&self, module: &Module) -> Result<wasm::Module, CompileFailure> {
         let cell = {
             let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(loaded.entry(module.digest).or_default())
@@ -44,25 +44,25 @@ impl Modules {
         cell.get_or_try_init(|| self.load(module)).await.cloned()
     }
 
-    /// Forgets the modules that no policy uses any more.
+    /// Unloads the modules that are not in `used`.
     pub fn retain(&self, used: &HashSet<Digest>) {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that is being loaded has another owner beside this map.
+        // A module that is being loaded now has a second owner besides this map.
         loaded.retain(|digest, cell| used.contains(digest) || Arc::strong_count(cell) > 1);
     }
 
-    async fn load(&self, module: &Module) -> Result<wasm::Module, Uncompiled> {
+    async fn load(&self, module: &Module) -> Result<wasm::Module, CompileFailure> {
         if let Some(loaded) = self.cached(module.digest).await {
             return Ok(loaded);
         }
         let code = Arc::new(self.compilers.module(&module.bytes).await?);
-        // What comes out of a process of our own needs no signature.
+        // Code from the child process of this server needs no signature.
         let loaded = self.load_code(code.to_vec()).await?;
-        self.keep(module.clone(), code).await;
+        self.write_to_cache(module.clone(), code).await;
         Ok(loaded)
     }
 
-    /// The module as the cache holds it. Whatever is wrong with that, compiling again mends it.
+    /// Loads the module from the cache. Returns `None` if that fails: then the module is compiled again.
     async fn cached(&self, digest: Digest) -> Option<wasm::Module> {
         let engine = self.engine.key().to_owned();
         let read = self.cache.as_ref()?.run(move |cache| cache.compiled(&digest, &engine)).await;
@@ -80,25 +80,25 @@ impl Modules {
             .ok()
     }
 
-    /// Loads code that is known to be the compiler's.
-    async fn load_code(&self, code: Vec<u8>) -> Result<wasm::Module, Uncompiled> {
+    /// Loads compiled code, which must be verified or come from the compiler itself.
+    async fn load_code(&self, code: Vec<u8>) -> Result<wasm::Module, CompileFailure> {
         let engine = self.engine.clone();
         let loading = tokio::task::spawn_blocking(move || engine.load(&VerifiedCode::assume_verified(code)));
         let loaded: Result<_, CompileError> =
-            loading.await.map_err(|stopped| Uncompiled::Stopped(stopped.to_string()))?;
+            loading.await.map_err(|stopped| CompileFailure::Stopped(stopped.to_string()))?;
         Ok(loaded?)
     }
 
-    /// Puts a module and what was compiled of it into the cache. It serves without, too.
-    async fn keep(&self, module: Module, code: Arc<Vec<u8>>) {
+    /// Writes a module and its compiled code to the cache. If that fails, the module is served all the same.
+    async fn write_to_cache(&self, module: Module, code: Arc<Vec<u8>>) {
         let Some(cache) = &self.cache else { return };
         let (digest, engine) = (module.digest, self.engine.key().to_owned());
-        let kept = cache.run(move |cache| {
+        let written = cache.run(move |cache| {
             cache.put_module(&module.digest, &module.bytes)?;
             cache.put_compiled(&module.digest, &engine, &code)
         });
-        if let Err(error) = kept.await {
-            tracing::warn!(module = %digest, reason = error.reason().as_str(), %error, "compiled module not kept");
+        if let Err(error) = written.await {
+            tracing::warn!(module = %digest, reason = error.reason().as_str(), %error, "cannot cache the compiled module");
         }
     }
 }

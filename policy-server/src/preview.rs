@@ -1,9 +1,9 @@
-//! Previews (AIP-236): ACTIVE experiments are evaluated on live traffic after the live answer has left. The queue is
-//! bounded and never waits; the workers run at the lowest priority, so that live requests do not feel them, unless the
-//! server is told otherwise.
+//! Previews (AIP-236): ACTIVE experiments are evaluated on live requests, after the live answer is sent. The queue has a maximum
+//! length, and a full queue drops requests instead of delaying them. By default, the worker runs at the lowest CPU priority, so
+//! that previews do not slow down live requests.
 
+mod counter;
 mod line;
-mod tally;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,58 +19,60 @@ use proviso_engines::EvaluationError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::config::PreviewPriority;
-use crate::decide::{Overloaded, evaluate, exemption, left_out};
+use crate::decide::{Overloaded, evaluate, is_excluded_by_conditions, skip_reason};
 use crate::table::{Experiment, Revision};
 use line::Line;
 
-pub use tally::{Tally, now};
+pub use counter::{DivergenceCounter, now};
 
-/// The most experiments that are evaluated at the same time.
+/// The maximum number of concurrent evaluations of experiments.
 const CONCURRENCY: u32 = 4;
-/// The most memory that queued reviews may take, in KiB: 64 MiB.
+/// The maximum memory of queued reviews, in KiB: 64 MiB.
 const QUEUE_KIB: usize = 64 * 1024;
 
-/// A request that was answered, and the experiments to ask about it.
+/// A request, and the experiments to evaluate for it.
 #[derive(Debug)]
 pub struct Job {
     pub live: Live,
     pub experiments: Arc<[Arc<Experiment>]>,
-    /// These only if their `matchConditions` leave the request out: else their own webhook is asked about it.
-    pub unsure: Vec<Arc<Experiment>>,
+    /// The experiments that are previewed only if their `matchConditions` exclude the request. If the conditions do not exclude
+    /// it, the API server calls the webhooks of these experiments.
+    pub undetermined: Vec<Arc<Experiment>>,
     pub namespaces: Arc<BTreeMap<String, Labels>>,
     pub review: Review,
-    /// When it came: the previews of several end in any order.
-    pub seen: Timestamp,
+    /// The arrival time of the request. Previews do not end in the order of their requests.
+    pub arrived_at: Timestamp,
 }
 
-/// What the experiments are compared with.
+/// The live verdict, with which an experiment is compared.
 #[derive(Debug)]
 pub enum Live {
-    /// The verdict as it left.
+    /// The verdict that answered the request.
     Answered { revision: Arc<Revision>, verdict: Verdict },
-    /// What would answer, if the API server asked the policy too; none if there is nothing that would.
-    Unasked(Option<Arc<Revision>>),
+    /// The live revision, which was not asked about the request; `None` if no revision is live.
+    NotAsked(Option<Arc<Revision>>),
 }
 
 impl Live {
     fn revision(&self) -> Option<&Arc<Revision>> {
         match self {
             Self::Answered { revision, .. } => Some(revision),
-            Self::Unasked(revision) => revision.as_ref(),
+            Self::NotAsked(revision) => revision.as_ref(),
         }
     }
 
-    /// The verdict that left, or that would have left; neither counted nor logged as a decision.
+    /// Returns the verdict that answered the request, or that would have answered it. The latter is neither counted nor logged as
+    /// a decision.
     async fn verdict(&self, job: &Job) -> Result<Cow<'_, Verdict>, Overloaded> {
         let revision = match self {
             Self::Answered { verdict, .. } => return Ok(Cow::Borrowed(verdict)),
-            Self::Unasked(None) => return Ok(Cow::Owned(Verdict::allow())),
-            Self::Unasked(Some(revision)) if is_left_out(revision, &job.review).await => {
+            Self::NotAsked(None) => return Ok(Cow::Owned(Verdict::allow())),
+            Self::NotAsked(Some(revision)) if is_excluded(revision, &job.review).await => {
                 return Ok(Cow::Owned(Verdict::allow()));
             }
-            Self::Unasked(Some(revision)) => revision,
+            Self::NotAsked(Some(revision)) => revision,
         };
-        match would_be(revision, &job.review, &job.namespaces).await {
+        match hypothetical_verdict(revision, &job.review, &job.namespaces).await {
             Ok(verdict) => Ok(Cow::Owned(verdict)),
             Err(EvaluationError::Overloaded) => Err(Overloaded),
             Err(error) => Ok(Cow::Owned(Failure::from(&error).verdict().enforce(&revision.enforcement))),
@@ -78,109 +80,111 @@ impl Live {
     }
 }
 
-/// The way into the preview queue.
+/// The sender of the preview queue.
 #[derive(Clone, Debug)]
-pub struct Previews {
+pub struct PreviewQueue {
     jobs: mpsc::Sender<(Job, OwnedSemaphorePermit)>,
     memory: Arc<Semaphore>,
 }
 
-/// Ends when the worker has: when all [`Previews`] are dropped and the queue is empty.
+/// A future that resolves when the worker ends: when all [`PreviewQueue`]s are dropped and the queue is empty.
 pub type Worker = oneshot::Receiver<()>;
 
-impl Previews {
-    /// Starts the worker with a queue of this capacity. It takes at most a quarter of the engines' places, of which
-    /// there are `places`: live requests keep theirs.
+impl PreviewQueue {
+    /// Starts the worker with a queue of this capacity. The worker uses at most a quarter of the `engine_permits` for concurrent
+    /// evaluations, so that live requests find free ones.
     ///
     /// # Errors
-    /// When the thread cannot be started.
-    pub fn start(capacity: usize, places: u32, priority: PreviewPriority) -> io::Result<(Self, Worker)> {
+    /// Returns an error if the thread cannot be started.
+    pub fn start(capacity: usize, engine_permits: u32, priority: PreviewPriority) -> io::Result<(Self, Worker)> {
         let (jobs, receiver) = mpsc::channel(capacity);
-        let concurrency = (places / 4).clamp(1, CONCURRENCY);
+        let concurrency = (engine_permits / 4).clamp(1, CONCURRENCY);
         let (ended, worker) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         std::thread::Builder::new().name("preview".to_owned()).spawn(move || {
             if priority == PreviewPriority::Idle
-                && let Err(error) = give_way()
+                && let Err(error) = set_idle_priority()
             {
-                tracing::warn!(%error, "previews run at normal priority");
+                tracing::warn!(%error, "cannot lower the CPU priority: previews run at normal priority");
             }
-            runtime.block_on(work(receiver, concurrency));
-            // Nobody waits any more when the server was cut off.
+            runtime.block_on(run_worker(receiver, concurrency));
+            // The receiver is dropped if the server did not wait for the previews.
             let _ = ended.send(());
         })?;
         Ok((Self { jobs, memory: Arc::new(Semaphore::new(QUEUE_KIB)) }, worker))
     }
 
-    /// Queues a job, or counts it as dropped when the queue is full. Never waits.
+    /// Queues a job. If the queue is full, counts the request as dropped. Never waits.
     pub fn offer(&self, job: Job) {
         let experiments = Arc::clone(&job.experiments);
         let kib = u32::try_from(job.review.size() / 1024 + 1).unwrap_or(u32::MAX);
         let memory = Arc::clone(&self.memory).try_acquire_many_owned(kib);
         if !memory.is_ok_and(|memory| self.jobs.try_send((job, memory)).is_ok()) {
             for experiment in experiments.iter() {
-                experiment.drop_one();
+                experiment.count_dropped();
             }
         }
     }
 }
 
-/// Lets this thread, and those that it starts (the blocking pool of its runtime), run only when a CPU has nothing else
-/// to do. A CPU that is busy with nothing but them counts as idle when a live request looks for one; at nice 19, it would
-/// wait for the end of their time slice.
+/// Sets the scheduling policy `SCHED_IDLE` for this thread, and for the threads that it starts (the blocking pool of its
+/// runtime). The scheduler treats a CPU that only runs such threads as idle, so a live request gets it at once. With nice 19
+/// instead, a live request would wait for the end of the time slice.
 #[cfg(target_os = "linux")]
-fn give_way() -> Result<(), thread_priority::Error> {
+fn set_idle_priority() -> Result<(), thread_priority::Error> {
     use thread_priority::{NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy};
     let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
     thread_priority::set_thread_priority_and_policy(thread_priority::thread_native_id(), ThreadPriority::Min, policy)
 }
 
-/// Elsewhere threads have no such priority.
+/// Does nothing: only Linux has such a priority.
 #[cfg(not(target_os = "linux"))]
-fn give_way() -> Result<(), std::convert::Infallible> {
+fn set_idle_priority() -> Result<(), std::convert::Infallible> {
     Ok(())
 }
 
-async fn work(mut receiver: mpsc::Receiver<(Job, OwnedSemaphorePermit)>, concurrency: u32) {
-    let places = Arc::new(Semaphore::new(concurrency as usize));
+async fn run_worker(mut receiver: mpsc::Receiver<(Job, OwnedSemaphorePermit)>, concurrency: u32) {
+    let permits = Arc::new(Semaphore::new(concurrency as usize));
     while let Some((job, _memory)) = receiver.recv().await {
         let job = Arc::new(job);
-        let sure = job.experiments.iter().map(|experiment| (experiment, true));
-        for (experiment, is_sure) in sure.chain(job.unsure.iter().map(|experiment| (experiment, false))) {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let determined = job.experiments.iter().map(|experiment| (experiment, true));
+        let undetermined = job.undetermined.iter().map(|experiment| (experiment, false));
+        for (experiment, is_determined) in determined.chain(undetermined) {
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
             let (job, experiment) = (Arc::clone(&job), Arc::clone(experiment));
             tokio::spawn(async move {
-                if is_sure {
-                    preview(&job, &experiment, would_be(&experiment.revision, &job.review, &job.namespaces)).await;
-                } else if is_left_out(&experiment.revision, &job.review).await {
+                if is_determined {
+                    let verdict = hypothetical_verdict(&experiment.revision, &job.review, &job.namespaces);
+                    preview(&job, &experiment, verdict).await;
+                } else if is_excluded(&experiment.revision, &job.review).await {
                     preview(&job, &experiment, ready(Ok(Verdict::allow()))).await;
                 }
-                drop(place);
+                drop(permit);
             });
         }
     }
-    // The jobs that were taken from the queue end before the runtime does.
-    let _ = places.acquire_many(concurrency).await;
+    // Wait for the running jobs before the runtime ends.
+    let _ = permits.acquire_many(concurrency).await;
 }
 
-/// Compares what one experiment says about one request: one line, one count.
+/// Compares the verdict of an experiment with the live verdict. Writes one preview line and counts one divergence.
 async fn preview(job: &Job, experiment: &Experiment, verdict: impl Future<Output = Result<Verdict, EvaluationError>>) {
-    let Ok(live) = job.live.verdict(job).await else { return experiment.drop_one() };
+    let Ok(live) = job.live.verdict(job).await else { return experiment.count_dropped() };
     let start = Instant::now();
     let verdict = match verdict.await {
-        // Live requests took all places: that says nothing about the experiment.
-        Err(EvaluationError::Overloaded) => return experiment.drop_one(),
+        // Live requests hold all evaluation permits. This is no failure of the experiment.
+        Err(EvaluationError::Overloaded) => return experiment.count_dropped(),
         verdict => verdict.map_err(|error| Failure::from(&error)),
     };
     let duration = start.elapsed();
     let verdict = verdict.as_ref();
     let divergence = compare(&live, verdict, &job.review);
-    experiment.observe(divergence, &job.review, job.seen, message(divergence, &live, verdict));
+    experiment.observe(divergence, &job.review, job.arrived_at, message(divergence, &live, verdict));
     let answered_by = job.live.revision().map(Arc::as_ref);
     write(&Line::new(&job.review, answered_by, &live, experiment, verdict, divergence, duration));
 }
 
-/// What the one of the two that denies says: the experiment, unless only the live policy denies.
+/// Returns the message of the denial: that of the live policy if only the live policy denies, otherwise that of the experiment.
 fn message<'a>(
     divergence: Divergence,
     live: &'a Verdict,
@@ -193,22 +197,22 @@ fn message<'a>(
     }
 }
 
-/// The verdict that would leave, were the experiment live.
-async fn would_be(
+/// Returns the verdict that the revision would answer if it were live.
+async fn hypothetical_verdict(
     revision: &Revision,
     review: &Review,
     namespaces: &BTreeMap<String, Labels>,
 ) -> Result<Verdict, EvaluationError> {
-    if exemption(revision, review, namespaces).await?.is_some() {
+    if skip_reason(revision, review, namespaces).await?.is_some() {
         return Ok(Verdict::allow());
     }
     Ok(evaluate(revision, review).await?.enforce(&revision.enforcement))
 }
 
-/// Whether the API server would not ask the revision, for its `matchConditions`. What they come to no decision about counts
-/// as covered, as everywhere.
-async fn is_left_out(revision: &Revision, review: &Review) -> bool {
-    left_out(revision, review).await.unwrap_or(false)
+/// Returns true if the `matchConditions` of the revision exclude the request. If the evaluation of the conditions fails, the
+/// request counts as not excluded.
+async fn is_excluded(revision: &Revision, review: &Review) -> bool {
+    is_excluded_by_conditions(revision, review).await.unwrap_or(false)
 }
 
 fn compare(live: &Verdict, experiment: Result<&Verdict, &Failure>, review: &Review) -> Divergence {
@@ -219,8 +223,8 @@ fn compare(live: &Verdict, experiment: Result<&Verdict, &Failure>, review: &Revi
 }
 
 fn write(line: &Line<'_>) {
-    // One write a line, so that lines of several threads do not mix. A closed stdout must not end the server.
+    // Each line is one write, so that the lines of several threads do not mix. A closed stdout must not end the server.
     if let Err(error) = io::stdout().lock().write_all(line.to_text().as_bytes()) {
-        tracing::debug!(%error, "a preview line could not be written");
+        tracing::debug!(%error, "cannot write a preview line");
     }
 }

@@ -1,4 +1,4 @@
-//! What an API server asks: `/validate`, `/validate_raw`, `/audit` and `/preview`.
+//! The routes for reviews: `/validate`, `/validate_raw`, `/audit` and `/preview`.
 
 mod experiments;
 mod preview;
@@ -18,43 +18,43 @@ use proviso_core::{Action, Endpoint, Review, Target, Verdict};
 use proviso_http::shutdown::Phase;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
-use crate::after::After;
 use crate::decide::{Overloaded, decide};
 use crate::metrics::Metrics;
-use crate::preview::{Job, Live, Previews};
+use crate::notify_on_drop::NotifyOnDropBody;
+use crate::preview::{Job, Live, PreviewQueue};
 use crate::table::{Entry, Origin, SharedTable, Table};
 
-/// The largest body, in bytes: an UPDATE carries two objects, and an API server takes objects of up to 3 MiB.
+/// The maximum size of a body, in bytes. An UPDATE contains two objects, and an API server accepts objects of up to 3 MiB.
 pub const MAX_BODY: usize = 7 * 1024 * 1024;
-/// How much of a body that is too large is read all the same, in bytes, and thrown away: a client that is still sending
-/// does not look for an answer, and is cut off without one when the server closes first.
+/// The maximum of the bytes that the server reads and discards of a body that is too large. If the server closed the connection
+/// while the client is still sending, the client would not read the answer.
 const MAX_DISCARDED: usize = 8 * MAX_BODY;
-/// How long a request waits for a generation that is on its way: API servers ask for one as soon as it is live.
-const EXPECTED_WITHIN: Duration = Duration::from_secs(1);
-/// How long a client may take to send its body.
-const BODY_DEADLINE: Duration = Duration::from_secs(10);
+/// The time that a request waits for a generation that is being prepared. API servers call a generation as soon as it is live.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time limit for receiving a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bodies up to this size need no permission: even one on each connection would be little.
+/// The maximum size of a body that needs no memory permit. One such body on each connection takes little memory.
 const SMALL_BODY: u64 = 64 * 1024;
-/// The most memory that larger bodies may take together, in KiB: 512 MiB.
-pub const BODIES_KIB: usize = 512 * 1024;
+/// The maximum memory of all larger bodies together, in KiB: 512 MiB.
+pub const BODY_MEMORY_KIB: usize = 512 * 1024;
 
-/// What every request needs.
+/// The state that all requests share.
 #[derive(Debug)]
 pub struct Server {
-    /// Memory for large bodies, in KiB.
-    pub bodies: Semaphore,
+    /// The memory for large bodies, in KiB.
+    pub body_memory: Semaphore,
     pub table: Arc<SharedTable>,
     pub metrics: Arc<Metrics>,
-    pub previews: Previews,
+    pub previews: PreviewQueue,
     pub phase: watch::Receiver<Phase>,
 }
 
 /// Answers a request to `--listen`.
-pub async fn answer(server: Arc<Server>, request: Request<Incoming>) -> Result<Response<After>, Infallible> {
+pub async fn answer(server: Arc<Server>, request: Request<Incoming>) -> Result<Response<NotifyOnDropBody>, Infallible> {
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = server.respond(request).await.unwrap_or_else(|refusal| {
-        server.metrics.refuse(refusal.reason);
+        server.metrics.count_refused(refusal.reason);
         refusal.response()
     });
     if is_http1 && *server.phase.borrow() != Phase::Serving {
@@ -63,11 +63,11 @@ pub async fn answer(server: Arc<Server>, request: Request<Incoming>) -> Result<R
     Ok(response)
 }
 
-/// An answer that is no verdict.
+/// An HTTP error instead of a verdict.
 #[derive(Debug)]
 struct Refusal {
     status: StatusCode,
-    /// Metric label.
+    /// The label `reason` of the metric `requests_refused`.
     reason: &'static str,
     message: String,
 }
@@ -77,7 +77,7 @@ impl Refusal {
         Self { status, reason, message: message.into() }
     }
 
-    fn response(self) -> Response<After> {
+    fn response(self) -> Response<NotifyOnDropBody> {
         let error = serde_json::json!({"error": {"code": self.status.as_u16(), "message": self.message}});
         let mut response = json(self.status, format!("{error}\n").into());
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
@@ -90,14 +90,14 @@ impl Refusal {
     }
 }
 
-fn json(status: StatusCode, body: After) -> Response<After> {
+fn json(status: StatusCode, body: NotifyOnDropBody) -> Response<NotifyOnDropBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
-fn verdict_of(action: Action, verdict: &Verdict, uid: &str) -> Vec<u8> {
+fn to_review(action: Action, verdict: &Verdict, uid: &str) -> Vec<u8> {
     match action {
         Action::Validate | Action::Audit => verdict.to_review(uid),
         Action::ValidateRaw => verdict.to_raw_review(uid),
@@ -105,11 +105,11 @@ fn verdict_of(action: Action, verdict: &Verdict, uid: &str) -> Vec<u8> {
 }
 
 impl Server {
-    async fn respond(&self, request: Request<Incoming>) -> Result<Response<After>, Refusal> {
+    async fn respond(&self, request: Request<Incoming>) -> Result<Response<NotifyOnDropBody>, Refusal> {
         let target = Target::parse(request.uri().path())
             .map_err(|error| Refusal::new(StatusCode::NOT_FOUND, "unknown_path", error.to_string()))?;
         if request.method() != Method::POST {
-            let message = "policies are asked by POST";
+            let message = "send the review by POST";
             return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method", message));
         }
         match target {
@@ -118,8 +118,8 @@ impl Server {
         }
     }
 
-    async fn decide(&self, body: Incoming, endpoint: Endpoint) -> Result<Response<After>, Refusal> {
-        let _memory = self.admit(&body)?;
+    async fn decide(&self, body: Incoming, endpoint: Endpoint) -> Result<Response<NotifyOnDropBody>, Refusal> {
+        let _memory = self.reserve_memory(&body)?;
         let body = read_body(body).await?;
         let review = match endpoint.action {
             Action::ValidateRaw => Review::raw(body),
@@ -129,8 +129,8 @@ impl Server {
             Ok(review) => review,
             Err(error) => return self.malformed(endpoint.action, error),
         };
-        // The snapshot is held until the answer is made: a reload meanwhile does not concern this request.
-        let table = self.table.load_when(|table| !is_expected(table, &endpoint), EXPECTED_WITHIN).await;
+        // The request keeps this snapshot until it is answered: a reload does not affect it.
+        let table = self.table.load_when(|table| !is_being_prepared(table, &endpoint), PREPARE_TIMEOUT).await;
         if endpoint.generation.is_none() && matches!(table.origin, Origin::Cluster(_)) {
             let message = format!("in a cluster each generation has its own path: {endpoint}/<generation>");
             return Err(Refusal::new(StatusCode::NOT_FOUND, "no_generation", message));
@@ -147,11 +147,12 @@ impl Server {
             return without_revision(&endpoint, entry, &review);
         };
         let verdict = decide(revision, &review, endpoint.action, &table.namespaces).await.map_err(|Overloaded| {
-            let message = "overloaded: no place for this evaluation became free in time";
+            let message = "overloaded: too many evaluations at the same time";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
         })?;
-        let body = verdict_of(endpoint.action, &verdict, review.uid());
-        // In a cluster whatever is asked is live: API servers learn of a switch at different times.
+        let body = to_review(endpoint.action, &verdict, review.uid());
+        // In a cluster, every generation that an API server calls counts as live: API servers learn of a new generation at
+        // different times.
         let is_live = matches!(table.origin, Origin::Cluster(_))
             || entry.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, revision));
         let is_previewed = is_live && endpoint.action == Action::Validate && !review.is_dry_run();
@@ -159,61 +160,65 @@ impl Server {
             return Ok(json(StatusCode::OK, body.into()));
         }
         let (revision, policy) = (Arc::clone(revision), endpoint.policy);
-        let (previews, seen) = (self.previews.clone(), Timestamp::now());
+        let (previews, arrived_at) = (self.previews.clone(), Timestamp::now());
         let preview = move || {
             let Some(entry) = table.policies.get(&policy) else { return };
-            let (experiments, unsure) = experiments::riding(&table, entry, &revision, &review);
-            if !experiments.is_empty() || !unsure.is_empty() {
+            let (experiments, undetermined) = experiments::piggybacked(&table, entry, &revision, &review);
+            if !experiments.is_empty() || !undetermined.is_empty() {
                 let (live, namespaces) = (Live::Answered { revision, verdict }, Arc::clone(&table.namespaces));
-                previews.offer(Job { live, experiments, unsure, namespaces, review, seen });
+                previews.offer(Job { live, experiments, undetermined, namespaces, review, arrived_at });
             }
         };
-        Ok(json(StatusCode::OK, After::new(body, preview)))
+        Ok(json(StatusCode::OK, NotifyOnDropBody::new(body, preview)))
     }
 
-    /// Sets memory aside for a large body, as long as its answer takes.
-    fn admit(&self, body: &Incoming) -> Result<Option<SemaphorePermit<'_>>, Refusal> {
+    /// Reserves memory for a large body until the permit is dropped. A small body needs no permit.
+    fn reserve_memory(&self, body: &Incoming) -> Result<Option<SemaphorePermit<'_>>, Refusal> {
         let size = body.size_hint().upper().unwrap_or(MAX_BODY as u64).min(MAX_BODY as u64);
         if size <= SMALL_BODY {
             return Ok(None);
         }
         let kib = u32::try_from(size / 1024).unwrap_or(u32::MAX);
-        self.bodies.try_acquire_many(kib).map(Some).map_err(|_| {
+        self.body_memory.try_acquire_many(kib).map(Some).map_err(|_| {
             let message = "overloaded: too many large bodies at the same time";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
         })
     }
 
-    /// A review that cannot be read is denied where its uid can, else it is a bad request.
-    fn malformed(&self, action: Action, error: ReviewError) -> Result<Response<After>, Refusal> {
+    /// Answers a malformed review: with a denial if its uid is readable, otherwise with the status 400.
+    fn malformed(&self, action: Action, error: ReviewError) -> Result<Response<NotifyOnDropBody>, Refusal> {
         let Some(uid) = error.uid else {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed", error.message));
         };
-        self.metrics.refuse("malformed");
+        self.metrics.count_refused("malformed");
         tracing::warn!(request_uid = uid, error = error.message, "malformed review denied");
         let verdict = Verdict { code: Some(400), ..Verdict::deny(error.message) };
-        Ok(json(StatusCode::OK, verdict_of(action, &verdict, &uid).into()))
+        Ok(json(StatusCode::OK, to_review(action, &verdict, &uid).into()))
     }
 }
 
-/// Whether the generation that is asked for will be here in a moment.
-fn is_expected(table: &Table, endpoint: &Endpoint) -> bool {
+/// Returns true if the generation of the endpoint is being prepared.
+fn is_being_prepared(table: &Table, endpoint: &Endpoint) -> bool {
     let Some(generation) = endpoint.generation else { return false };
-    table.policies.get(&endpoint.policy).is_some_and(|entry| entry.expected.contains(&generation))
+    table.policies.get(&endpoint.policy).is_some_and(|entry| entry.preparing.contains(&generation))
 }
 
-/// The answer when the policy is known, but not in the generation that was asked for.
-fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Result<Response<After>, Refusal> {
-    // A denial inside HTTP 200: an HTTP error would let the request pass under `failurePolicy: Ignore`.
+/// Answers a request for a known policy whose requested generation is not loaded.
+fn without_revision(
+    endpoint: &Endpoint,
+    entry: &Entry,
+    review: &Review,
+) -> Result<Response<NotifyOnDropBody>, Refusal> {
+    // A denial inside HTTP 200, because an HTTP error would let the request pass under `failurePolicy: Ignore`.
     let deny = |message: String| {
         let verdict = Verdict { code: Some(500), ..Verdict::deny(message) };
-        Ok(json(StatusCode::OK, verdict_of(endpoint.action, &verdict, review.uid()).into()))
+        Ok(json(StatusCode::OK, to_review(endpoint.action, &verdict, review.uid()).into()))
     };
     if let Some(generation) = endpoint.generation {
         if let Some((_, why)) = entry.failed.iter().find(|(failed, _)| *failed == generation) {
             return deny(format!("generation {generation} of {} does not work here: {why}", endpoint.policy));
         }
-        // Another replica, or this one in a moment, may have it.
+        // An HTTP error that asks to retry: another replica may have the generation, or this one later.
         let message = match &entry.live {
             Some(live) => {
                 format!("{} has no generation {generation} here: {} is live", endpoint.policy, live.generation)
@@ -225,7 +230,7 @@ fn without_revision(endpoint: &Endpoint, entry: &Entry, review: &Review) -> Resu
         };
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unknown_generation", message));
     }
-    if !entry.expected.is_empty() {
+    if !entry.preparing.is_empty() {
         let message = format!("{} is still being loaded", endpoint.policy);
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message));
     }
@@ -238,13 +243,13 @@ async fn read_body(mut body: Incoming) -> Result<Bytes, Refusal> {
         let message = format!("the body is larger than {MAX_BODY} bytes (7 MiB)");
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
     };
-    // A body that says its length is refused before anything of it is kept.
+    // If the length is known, refuse the body before any of it is kept in memory.
     if body.size_hint().lower() > MAX_BODY as u64 {
         discard(body).await;
         return Err(too_large());
     }
     let reading = Limited::new(&mut body, MAX_BODY).collect();
-    match tokio::time::timeout(BODY_DEADLINE, reading).await {
+    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             discard(body).await;
@@ -255,13 +260,13 @@ async fn read_body(mut body: Incoming) -> Result<Bytes, Refusal> {
             Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed", message))
         }
         Err(_) => {
-            let message = format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs());
+            let message = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
             Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
         }
     }
 }
 
-/// Reads what is left of a body, within bounds of size and time, and keeps nothing.
+/// Reads and discards the rest of a body, within a limit of size and time.
 async fn discard(mut body: Incoming) {
     let reading = async {
         let mut discarded = 0;
@@ -272,6 +277,6 @@ async fn discard(mut body: Incoming) {
             }
         }
     };
-    // Whether the end was reached does not matter: the answer is the same.
-    let _ = tokio::time::timeout(BODY_DEADLINE, reading).await;
+    // The answer is the same if the end of the body was not reached.
+    let _ = tokio::time::timeout(BODY_TIMEOUT, reading).await;
 }

@@ -1,20 +1,20 @@
-//! The program: parses the arguments and runs. In `main.rs`, it would be compiled twice: generic code belongs to the crate that
-//! calls it.
+//! The entry point: parses the arguments and runs the server. The code is in the library and not in `main.rs`, because generic
+//! code is compiled in the crate that calls it: `main.rs` would compile the generic code of the library again.
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use crate::compile::{Order, carry_out};
+use crate::compile::{CompileJob, run_compile_job};
 use crate::config::{Arguments, Config};
 use crate::logging;
 
-/// The whole program.
+/// Runs the program and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Not among the arguments of people: this program gives orders to itself.
-    if let Some(order) = Order::read(std::env::args_os()) {
-        return carry_out(order);
+    // The server starts this program again to compile a module. Clap does not know that internal command.
+    if let Some(job) = CompileJob::from_arguments(std::env::args_os()) {
+        return run_compile_job(job);
     }
     let arguments = Arguments::parse();
     if let Some(shell) = arguments.completions {
@@ -24,7 +24,7 @@ pub fn main() -> ExitCode {
     match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The log may not have been started yet, and this is the last word.
+            // Logging may not have started yet.
             #[allow(clippy::print_stderr)]
             {
                 eprintln!("policy-server: {error:#}");
@@ -34,13 +34,13 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Lets the process open as many files, and so connections, as it may: the usual soft limit of 1024 is for programs
+/// Raises the soft limit of open files, and so of connections, to the hard limit. The usual soft limit of 1024 is for programs
 /// that use `select`.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        tracing::warn!(%error, "the number of connections stays limited");
+        tracing::warn!(%error, "cannot raise the limit of open files: the number of connections stays limited");
     }
 }
 
@@ -50,7 +50,7 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(crate::run(config));
-    // An interpreter that is stuck in a policy must not keep the process: every request has its answer.
+    // Do not wait for an interpreter that is stuck in a policy: all requests are answered.
     runtime.shutdown_background();
     result
 }

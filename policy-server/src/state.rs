@@ -1,4 +1,4 @@
-//! What survives a restart: which generation of each policy and experiment was accepted last, and its spec.
+//! The state file: the last accepted generation of each policy and experiment, and its spec. A restarted server reads them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,49 +10,50 @@ use proviso_core::PolicyId;
 use proviso_crds::{PolicySpec, PreviewMetadata};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// One accepted generation.
+/// The last accepted generation of a policy or an experiment.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Made when the object was first accepted; another one after it was removed and made again.
+    /// The uid, generated when the object was first accepted. An object that was removed and created again has another uid.
     pub uid: String,
-    /// Counts the accepted changes, from 1.
+    /// The number of accepted changes, from 1.
     pub generation: u64,
-    /// Of everything that makes this generation what it is, the bytes of its modules included.
+    /// The digest of everything that defines this generation, including the bytes of its modules.
     #[serde(serialize_with = "to_text", deserialize_with = "from_text")]
     pub fingerprint: Digest,
-    /// The file that it stood in: while that file is unreadable, the object counts as still there.
+    /// The file of the manifest. While the file is unreadable, the object counts as existing.
     pub file: PathBuf,
     pub spec: PolicySpec,
-    /// None for a policy.
-    pub experiment: Option<ExperimentOf>,
-    /// The modules by their references.
+    /// The fields that only experiments have; `None` for a policy.
+    pub experiment: Option<ExperimentRecord>,
+    /// The digests of the modules, by their references.
     pub modules: BTreeMap<String, DigestText>,
-    /// When the object was first seen, and when this generation was accepted.
+    /// The time when the object was first seen.
     #[serde(default)]
     pub created: Option<Time>,
+    /// The time when this generation was accepted.
     #[serde(default)]
     pub updated: Option<Time>,
-    /// Of an experiment: how it was started and stopped last.
+    /// The last start and stop of the preview; `None` for a policy.
     #[serde(default)]
     pub preview: Option<PreviewMetadata>,
 }
 
-/// What an experiment has beside a spec.
+/// The fields that an experiment has in addition to a spec.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ExperimentOf {
+pub struct ExperimentRecord {
     #[serde(serialize_with = "to_text", deserialize_with = "from_text")]
     pub policy: PolicyId,
     pub auto_start: bool,
 }
 
-/// A digest in its text form.
+/// A digest that is serialized as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct DigestText(#[serde(serialize_with = "to_text", deserialize_with = "from_text")] pub Digest);
 
-/// All records, by object: policies by their id, experiments by `experiment <id>`.
+/// All records, by key: `<id>` for a policy, `experiment <id>` for an experiment.
 pub type Records = BTreeMap<String, Record>;
 
 #[derive(Serialize)]
@@ -69,13 +70,13 @@ struct ContentIn {
 
 const VERSION: u32 = 1;
 
-/// A state file that cannot be used.
+/// The error of an unusable state file or state folder.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    #[error("the state file {path} fails: {error}")]
+    #[error("the state file {path} cannot be read or written: {error}")]
     Io { path: PathBuf, error: io::Error },
-    #[error("the state folder {0} belongs to another policy server that is running: give each its own --state-dir")]
-    Taken(PathBuf),
+    #[error("the state folder {0} is in use by another policy server: give each server its own --state-dir")]
+    Locked(PathBuf),
     #[error("the state file {path} is damaged ({error}): remove it to start again at generation 1")]
     Damaged { path: PathBuf, error: serde_json::Error },
     #[error(
@@ -84,10 +85,10 @@ pub enum StateError {
     Version { path: PathBuf, version: u32 },
 }
 
-/// Makes the state folder this process' own until the file is dropped.
+/// Locks the state folder for this process until the returned file is dropped. Creates the folder if it is missing.
 ///
 /// # Errors
-/// When the folder cannot be made, or another server has it.
+/// Returns an error if the folder cannot be created, or if another server has locked it.
 pub fn lock(folder: &Path) -> Result<std::fs::File, StateError> {
     let path = folder.join("lock");
     let io = |error| StateError::Io { path: path.clone(), error };
@@ -95,26 +96,26 @@ pub fn lock(folder: &Path) -> Result<std::fs::File, StateError> {
     let file = std::fs::File::create(&path).map_err(io)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(StateError::Taken(folder.to_owned())),
+        Err(std::fs::TryLockError::WouldBlock) => Err(StateError::Locked(folder.to_owned())),
         Err(std::fs::TryLockError::Error(error)) => Err(io(error)),
     }
 }
 
-/// The file that holds the records.
+/// The file of the records.
 #[derive(Clone, Debug)]
 pub struct StateFile(PathBuf);
 
 impl StateFile {
-    /// The state file in this folder.
+    /// Returns the state file in this folder.
     #[must_use]
     pub fn in_folder(folder: &Path) -> Self {
         Self(folder.join("state.json"))
     }
 
-    /// Reads the records; none where there is no file yet.
+    /// Reads the records. Returns no records if the file does not exist.
     ///
     /// # Errors
-    /// When the file cannot be read or is damaged.
+    /// Returns an error if the file cannot be read, is damaged, or has another version.
     pub fn read(&self) -> Result<Records, StateError> {
         let path = || self.0.clone();
         let json = match std::fs::read(&self.0) {
@@ -133,19 +134,19 @@ impl StateFile {
                 Ok(record) => {
                     records.insert(key, record);
                 }
-                // Such as a spec of another version of Proviso. One object that begins again stops no other.
+                // The spec may come from another version of Proviso. The other objects keep their generations.
                 Err(error) => {
-                    tracing::warn!(object = key, %error, "record not understood: its generations start again");
+                    tracing::warn!(object = key, %error, "cannot parse a record: the object starts again at generation 1");
                 }
             }
         }
         Ok(records)
     }
 
-    /// Writes the records; the file has the old ones or the new ones, whatever happens meanwhile.
+    /// Writes the records atomically: after a crash, the file has either the old records or the new ones.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(&self, records: Records) -> Result<(), StateError> {
         let failed = |error| StateError::Io { path: self.0.clone(), error };
         let json =

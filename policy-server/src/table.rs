@@ -1,4 +1,4 @@
-//! What is loaded: an immutable snapshot that requests read without a lock and a reload replaces as a whole.
+//! The table of loaded policies: an immutable snapshot. Requests read it without a lock, and a reload replaces it as a whole.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use jiff::Timestamp;
 use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_core::matching::Labels;
 use proviso_core::{Divergence, Enforcement, Failure, Match, PolicyId, Review};
-use proviso_crds::Reach;
+use proviso_crds::AdmissionCoverage;
 use proviso_engines::Program;
 use proviso_programs::Conditions;
 use tokio::sync::watch;
 
 use crate::manifests::ExperimentId;
 use crate::metrics::{ExperimentMetrics, PolicyMetrics};
-use crate::preview::Tally;
+use crate::preview::DivergenceCounter;
 
-/// The table that requests read.
+/// The current table, which requests read.
 #[derive(Debug, Default)]
 pub struct SharedTable {
     current: ArcSwap<Table>,
@@ -36,73 +36,73 @@ impl SharedTable {
         self.changes.send_replace(());
     }
 
-    /// The table as soon as it is one that will do, and after this time in any case. One that will do at once is not
-    /// waited for.
-    pub async fn load_when(&self, will_do: impl Fn(&Table) -> bool, patience: Duration) -> Arc<Table> {
+    /// Waits until the current table meets the condition, at most for `timeout`. Returns the current table in both cases.
+    pub async fn load_when(&self, condition: impl Fn(&Table) -> bool, timeout: Duration) -> Arc<Table> {
         let table = self.load_full();
-        if will_do(&table) {
+        if condition(&table) {
             return table;
         }
         let mut changes = self.changes.subscribe();
         let waiting = async {
             // The sender lives as long as this table.
-            while !will_do(&self.load_full()) && changes.changed().await.is_ok() {}
+            while !condition(&self.load_full()) && changes.changed().await.is_ok() {}
         };
-        // That it took too long is for the caller to see.
-        let _ = tokio::time::timeout(patience, waiting).await;
+        // The caller sees a timeout by the table, which does not meet the condition.
+        let _ = tokio::time::timeout(timeout, waiting).await;
         self.load_full()
     }
 }
 
-/// All policies, as they were at one moment.
+/// A snapshot of all policies.
 #[derive(Debug, Default)]
 pub struct Table {
     pub policies: HashMap<PolicyId, Entry>,
     pub namespaces: Arc<BTreeMap<String, Labels>>,
     pub origin: Origin,
-    /// What is wrong beside the policies themselves, a line each.
+    /// The problems that concern no single policy, one line each.
     pub problems: Vec<String>,
-    /// Experiments that preview nothing, and why.
-    pub idle_experiments: Vec<(ExperimentId, Idle)>,
-    /// Whether everything that is to be served was tried at least once.
+    /// The experiments that preview nothing, with the reason.
+    pub idle_experiments: Vec<(ExperimentId, IdleReason)>,
+    /// True if the server has tried to load every desired revision at least once.
     pub is_complete: bool,
-    /// Why requests had better go to other replicas.
-    pub unready: Option<String>,
+    /// The reason why this replica is not ready although the table is complete; `None` if it is ready.
+    pub unready_reason: Option<String>,
 }
 
-/// Where the policies come from.
+/// The source of the policies of a table.
 #[derive(Debug, Default)]
 pub enum Origin {
-    /// A folder of manifests: of each policy one generation is live.
+    /// A folder of manifests. One generation of each policy is live.
     #[default]
     Folder,
-    /// The revisions of a cluster. Which one is live is for whoever calls to know: each answers at its own path only.
-    Cluster(Vec<Listed>),
+    /// The revisions of a cluster. The caller's path selects the generation: each revision answers at its own path only.
+    Cluster(Vec<ListedRevision>),
 }
 
-/// A revision of a cluster and where it stands.
+/// A revision of a cluster and its state on this replica.
 #[derive(Debug)]
-pub struct Listed {
-    /// The name of its object: policy id and generation.
+pub struct ListedRevision {
+    /// The name of the `PolicyRevision`: policy id and generation.
     pub name: String,
-    pub standing: Standing,
+    pub state: RolloutState,
 }
 
+/// The state of a revision on this replica.
 #[derive(Debug)]
-pub enum Standing {
+pub enum RolloutState {
     Loaded,
     Loading,
-    /// The leader has not prepared it.
+    /// The leader has not prepared the revision yet.
     Waiting,
-    /// Not to be served.
+    /// The revision is disabled and is not loaded.
     Disabled,
-    /// Why it does not serve.
+    /// The revision cannot be loaded, for this reason.
     Failed(Failure),
 }
 
-/// Why an experiment previews nothing.
+/// The reason why an experiment previews nothing.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Idle {
+pub enum IdleReason {
     #[error("not started: spec.autoStart is false")]
     NotStarted,
     #[error("suspended")]
@@ -117,88 +117,88 @@ pub enum Idle {
     PolicyNotFound(PolicyId),
 }
 
-/// One policy.
+/// The loaded revisions of one policy.
 #[derive(Debug, Default)]
 pub struct Entry {
-    /// None while no generation ever worked; in a cluster, while the operator calls none live that is loaded here.
+    /// The live generation; `None` if no generation has worked yet or, in a cluster, if no loaded generation is live.
     pub live: Option<Arc<Revision>>,
-    /// Whether a live generation is not loaded here. In a cluster another replica may serve it.
-    pub lacks_live: bool,
-    /// Other generations that answer: the older ones; in a cluster, also newer ones.
+    /// True if a live generation is not loaded on this replica. In a cluster, another replica may serve it.
+    pub has_unloaded_live: bool,
+    /// The other generations that answer: older ones and, in a cluster, newer ones.
     pub others: Vec<Arc<Revision>>,
     pub experiments: Arc<[Arc<Experiment>]>,
-    /// Why the newest version of the manifest does not serve.
+    /// The reason why the newest version of the manifest does not serve; `None` if it serves.
     pub failure: Option<Failure>,
-    /// Generations that are being prepared.
-    pub expected: Vec<u64>,
-    /// Generations that do not work, and why.
+    /// The generations that are being prepared.
+    pub preparing: Vec<u64>,
+    /// The generations that cannot be loaded, with the reason.
     pub failed: Vec<(u64, Failure)>,
 }
 
-/// A generation of a policy or an experiment, ready to decide.
+/// A loaded generation of a policy or an experiment.
 #[derive(Debug)]
 pub struct Revision {
-    /// The policy; that of an experiment is the one it wants to replace.
+    /// The policy; for a candidate, the policy of its experiment.
     pub policy: PolicyId,
     pub generation: u64,
-    /// Strong, with its quotes (AIP-154): a hash of uid and generation.
+    /// The strong etag with its quotes (AIP-154): a hash of uid and generation.
     pub etag: String,
     pub program: Program,
     pub matching: Match,
-    /// As text, to be compared with another's.
-    pub reach: Reach,
-    /// Its `matchConditions`, for requests that the API server has not asked it about; none if there are none, or if they
-    /// are about what only the API server knows.
+    /// The rules and selectors as text, to compare them with those of another revision.
+    pub coverage: AdmissionCoverage,
+    /// The compiled `matchConditions`; `None` if the revision has none, or if only the API server can evaluate them.
     pub conditions: Option<Conditions>,
-    /// Whether nobody has looked at them when it is asked: over a folder.
-    pub asks_conditions: bool,
+    /// True if this server evaluates the `matchConditions`, because no API server does: over a folder.
+    pub checks_match_conditions: bool,
     pub enforcement: Enforcement,
     pub enabled: bool,
-    /// How long one evaluation may take.
+    /// The time limit of one evaluation.
     pub timeout: Duration,
-    /// The policy's series. An experiment's evaluations are counted as previews instead.
+    /// The metrics of the policy. The evaluations of an experiment are counted as previews instead.
     pub metrics: PolicyMetrics,
 }
 
-/// An ACTIVE experiment.
+/// An experiment with an active preview.
 #[derive(Debug)]
 pub struct Experiment {
     pub id: ExperimentId,
     pub revision: Arc<Revision>,
     pub metrics: ExperimentMetrics,
-    /// What is reported in its status, where somebody reports it.
-    pub tally: Option<Arc<Tally>>,
-    /// Why the newest version of the manifest is not the one that is previewed.
+    /// The counts and samples for the status of the experiment; `None` if no status reports them.
+    pub counter: Option<Arc<DivergenceCounter>>,
+    /// The reason why an older version than that of the manifest is previewed; `None` if the newest version is.
     pub failure: Option<Failure>,
 }
 
 impl Experiment {
-    /// Whether every request about which it says anything comes with a call of this revision of its policy. One that takes
-    /// the policy out of every path says nothing about others.
+    /// Returns true if the webhook of this revision of the policy receives every request that concerns the experiment. An
+    /// experiment that disables the policy concerns only requests that the policy receives.
     #[must_use]
-    pub fn rides_with(&self, live: &Revision) -> bool {
-        !self.revision.enabled || self.revision.reach == live.reach
+    pub fn shares_webhook_with(&self, live: &Revision) -> bool {
+        !self.revision.enabled || self.revision.coverage == live.coverage
     }
 
-    /// Counts an evaluation about a request that came at `seen`. `message` is what the one of the two that denies says.
-    pub fn observe(&self, divergence: Divergence, review: &Review, seen: Timestamp, message: Option<&str>) {
+    /// Counts an evaluation of a request that arrived at `arrived_at`. `message` is the message of the denial, if one side
+    /// denies.
+    pub fn observe(&self, divergence: Divergence, review: &Review, arrived_at: Timestamp, message: Option<&str>) {
         self.metrics.observe(divergence);
-        if let Some(tally) = &self.tally {
-            tally.observe(divergence, review, seen, message);
+        if let Some(counter) = &self.counter {
+            counter.observe(divergence, review, arrived_at, message);
         }
     }
 
-    /// Counts a request that it was not asked about.
-    pub fn drop_one(&self) {
+    /// Counts a request that was not previewed.
+    pub fn count_dropped(&self) {
         self.metrics.dropped.inc();
-        if let Some(tally) = &self.tally {
-            tally.drop_one();
+        if let Some(counter) = &self.counter {
+            counter.count_dropped();
         }
     }
 }
 
 impl Entry {
-    /// The revision that answers for this generation; the live one where none is named.
+    /// Returns the loaded revision of this generation, or the live revision if `generation` is `None`.
     #[must_use]
     pub fn revision(&self, generation: Option<u64>) -> Option<&Arc<Revision>> {
         let mut loaded = self.live.iter().chain(&self.others);

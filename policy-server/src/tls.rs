@@ -1,5 +1,5 @@
-//! TLS for `--listen`: certificate and key from files, read again when they change. A pair that does not work is
-//! refused and the old one kept.
+//! TLS for `--listen`. The certificate and the key are read from files, and read again when the files change. If a new pair does
+//! not work, the server keeps the old pair.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use tokio_rustls::TlsAcceptor;
 use crate::config::TlsFiles;
 use crate::metrics::Metrics;
 
-/// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The interval at which the files are read.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A certificate and a key that do not work.
+/// The error of a certificate and a key that do not work.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("{path} cannot be read: {error}", path = path.display())]
@@ -26,32 +26,32 @@ pub enum TlsError {
     Config(#[from] rustls::Error),
 }
 
-/// Reads the pair and starts following its files.
+/// Reads the certificate and the key, and starts a task that follows their files.
 ///
 /// # Errors
-/// When the pair does not work.
+/// Returns an error if the certificate and the key cannot be read or do not work together.
 pub fn acceptor(files: TlsFiles, metrics: Arc<Metrics>) -> Result<TlsAcceptor, TlsError> {
-    let seen = content(&files);
+    let content = read_content(&files);
     let current = Arc::new(Certificate::default());
-    replace(&current, &files, &seen)?;
+    replace(&current, &files, &content)?;
     metrics.tls_pair_valid.set(1);
     let acceptor = Arc::clone(&current).acceptor()?;
-    tokio::spawn(follow(files, seen, current, metrics));
+    tokio::spawn(follow(files, content, current, metrics));
     Ok(acceptor)
 }
 
-/// Puts a new pair in place whenever the files change. Connections that stand are not touched.
-async fn follow(files: TlsFiles, mut seen: Content, current: Arc<Certificate>, metrics: Arc<Metrics>) {
-    let mut look = tokio::time::interval(LOOK_EVERY);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+/// Replaces the certificate and the key when the files change. Established connections keep their certificate.
+async fn follow(files: TlsFiles, mut last: Content, current: Arc<Certificate>, metrics: Arc<Metrics>) {
+    let mut poll = tokio::time::interval(POLL_INTERVAL);
+    poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        look.tick().await;
-        let now = content(&files);
-        if now == seen {
+        poll.tick().await;
+        let now = read_content(&files);
+        if now == last {
             continue;
         }
-        seen = now;
-        match replace(&current, &files, &seen) {
+        last = now;
+        match replace(&current, &files, &last) {
             Ok(()) => {
                 metrics.tls_pair_valid.set(1);
                 tracing::info!(cert = %files.cert.display(), "certificate replaced");
@@ -64,10 +64,11 @@ async fn follow(files: TlsFiles, mut seen: Content, current: Arc<Certificate>, m
     }
 }
 
-/// Certificate and key as they stand in their files, which are small: comparing them is surer than comparing times.
+/// The bytes of the certificate file and the key file. They are compared instead of modification times: the files are small, and
+/// the comparison is exact.
 type Content = (Result<Vec<u8>, io::ErrorKind>, Result<Vec<u8>, io::ErrorKind>);
 
-fn content(files: &TlsFiles) -> Content {
+fn read_content(files: &TlsFiles) -> Content {
     let read = |path: &Path| std::fs::read(path).map_err(|error| error.kind());
     (read(&files.cert), read(&files.key))
 }

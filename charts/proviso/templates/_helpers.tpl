@@ -12,7 +12,7 @@ app.kubernetes.io/name: operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* The image of a repository. */}}
+{{/* The reference of the image in .repository, with the registry and the tag of the values. */}}
 {{- define "proviso.image" -}}
 {{- $registry := .context.Values.image.registry -}}
 {{- if $registry }}{{ trimSuffix "/" $registry }}/{{ end }}{{ .repository }}:{{ .context.Values.image.tag | default .context.Chart.AppVersion }}

@@ -10,7 +10,7 @@ use super::output::Output;
 use super::server::Server;
 use crate::policy_ref::{ExperimentRef, ExperimentsRef, PolicyRef};
 
-/// What to do to experiments, and where.
+/// A command about experiments, and the server with the experiments.
 #[derive(Args, Debug)]
 pub struct Experiments {
     #[command(flatten)]
@@ -25,7 +25,7 @@ pub struct Experiments {
 pub enum Experiment {
     Create(Create),
     Start(Start),
-    /// Stop previewing; what was counted stays
+    /// Stop previewing; the counts are kept
     Stop {
         /// The experiment, by any of its names
         experiment: ExperimentRef,
@@ -42,7 +42,7 @@ pub enum Experiment {
         /// The experiment, by any of its names
         experiment: ExperimentRef,
 
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long, short)]
         yes: bool,
     },
@@ -50,8 +50,9 @@ pub enum Experiment {
 
 /// Create an experiment of a policy, in its namespace
 ///
-/// It begins as a copy of the policy's spec, as the spec of a file, or with a program that allows everything. Nobody is
-/// denied by it. A policy has at most 10. With -o yaml or -o json the manifest is printed, and nothing is created.
+/// The experiment has a copy of the policy's spec, the spec of a file, or a program that allows everything. It never
+/// denies a request. A policy has at most 10 experiments. With -o yaml or -o json the manifest is printed, and nothing is
+/// created.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "one for each flag")]
 pub struct Create {
@@ -63,11 +64,11 @@ pub struct Create {
     #[arg(long, value_name = "POLICY")]
     pub from: PolicyRef,
 
-    /// The policy as it would become: its whole manifest, or only its spec, as YAML or JSON; `-` for standard input
+    /// File with the changed policy: its whole manifest, or only its spec, as YAML or JSON; `-` is standard input
     #[arg(long, short, value_name = "FILE", conflicts_with = "no_op")]
     pub file: Option<PathBuf>,
 
-    /// With a program that allows everything: a preview of the policy's deletion
+    /// Use a program that allows everything, to preview the deletion of the policy
     #[arg(long)]
     pub no_op: bool,
 
@@ -75,11 +76,11 @@ pub struct Create {
     #[arg(long, conflicts_with = "dry_run")]
     pub start: bool,
 
-    /// Start previewing on creation and after every change, by itself: `autoStart` in its spec
+    /// Let the operator start the preview on creation and after every change: `autoStart` in the spec
     #[arg(long)]
     pub auto_start: bool,
 
-    /// Ask the API server of the cluster whether it would take it, show what would change, and create nothing
+    /// Check that the API server of the cluster would accept the experiment, and show the changes; create nothing
     #[arg(long)]
     pub dry_run: bool,
 
@@ -89,35 +90,35 @@ pub struct Create {
 
 /// Start previewing, with counts from 0
 ///
-/// Exit code: 0 when it is started, and with --wait when every replica previews it; 1 if not.
+/// Exit code: 0 if the preview was started, and with --wait if every replica previews the experiment; otherwise 1.
 #[derive(Args, Debug)]
 pub struct Start {
     /// The experiment, by any of its names
     pub experiment: ExperimentRef,
 
-    /// Wait until every replica previews it
+    /// Wait until every replica previews the experiment
     #[arg(long)]
     pub wait: bool,
 
-    /// How long to wait, such as 90s or 5m
+    /// Longest time to wait, such as 90s or 5m
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration, requires = "wait")]
     pub timeout: Duration,
 }
 
-/// Show what experiments would change: how many requests they decided otherwise, and which
+/// Show how the verdicts of experiments differ from those of their policies: counts, and samples of requests
 #[derive(Args, Debug)]
 pub struct Status {
-    /// The experiment, by any of its names, or a policy as policy/NAME or clusterpolicy/NAME; without it all that you may
-    /// see: ClusterPolicyExperiments, and the PolicyExperiments of the namespace
+    /// The experiment, by any of its names, or a policy as policy/NAME or clusterpolicy/NAME; default: the
+    /// ClusterPolicyExperiments, and the PolicyExperiments of the namespace, that you may see
     #[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
     #[arg(value_name = "EXPERIMENT|POLICY")]
-    pub of: Option<ExperimentsRef>,
+    pub subject: Option<ExperimentsRef>,
 
     /// The experiments of all namespaces
-    #[arg(long, short = 'A', conflicts_with_all = ["of", "namespace"])]
+    #[arg(long, short = 'A', conflicts_with_all = ["subject", "namespace"])]
     pub all_namespaces: bool,
 
-    /// Follow the changes, until Ctrl-C: a live table; a line for each change where the output is no terminal
+    /// Follow the changes, until Ctrl-C: on a terminal as a live table, otherwise with a line for each change
     #[arg(long, short)]
     pub watch: bool,
 
@@ -125,34 +126,42 @@ pub struct Status {
     pub output: Output,
 }
 
-/// Make an experiment the policy, and delete the experiment
+/// Commit an experiment: give its spec to the policy, and delete the experiment
 ///
-/// Shows what would change, and asks. What is committed is what was shown: if the experiment or the policy changes
-/// meanwhile, nothing is done.
+/// Shows the changes, and asks for confirmation. The versions that were shown are committed: if the experiment or the
+/// policy has changed since, nothing is committed.
 ///
-/// Exit code: 0 when the policy's new generation is live, 1 if it is not.
+/// Exit code: 0 if the policy's new generation is live, otherwise 1.
 #[derive(Args, Debug)]
 pub struct Commit {
     /// The experiment, by any of its names
     pub experiment: ExperimentRef,
 
-    /// Only if this is its version
+    /// Commit only if the experiment has this etag
     #[arg(long, value_name = "ETAG")]
     pub etag: Option<String>,
 
-    /// Only if this is the policy's version
+    /// Commit only if the policy has this etag
     #[arg(long, value_name = "ETAG")]
     pub parent_etag: Option<String>,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
 
-    /// Whether to wait until the new generation is live
-    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    /// Wait until the new generation is live
+    #[arg(
+        long,
+        value_name = "BOOL",
+        default_value_t = true,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        action = clap::ArgAction::Set
+    )]
     pub wait: bool,
 
-    /// How long to wait, such as 90s or 5m
+    /// Longest time to wait, such as 90s or 5m
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub timeout: Duration,
 }

@@ -1,4 +1,4 @@
-//! The arguments of what is done to modules.
+//! The arguments of the commands about modules.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::output::Output;
 use super::policies::Registries;
 use super::signatures::Signatures;
 
-/// Show what is in a module: its digest, what it says about itself, what it needs and offers
+/// Show the digest, the metadata, the imports and the exports of a module
 #[derive(Args, Debug)]
 pub struct Inspect {
     /// File, or reference as `registry://…` or `https://…`
@@ -22,9 +22,9 @@ pub struct Inspect {
     pub registries: Registries,
 }
 
-/// Print the digest of a module, as `spec.program.wasm.digest` wants it
+/// Print the digest of a module, for `spec.program.wasm.digest`
 ///
-/// It is that of the module's bytes, not that of a manifest in a registry.
+/// The digest is that of the module's bytes, not that of a manifest in a registry.
 #[derive(Args, Debug)]
 pub struct DigestOf {
     /// File, or reference as `registry://…` or `https://…`
@@ -34,18 +34,24 @@ pub struct DigestOf {
     pub registries: Registries,
 }
 
-/// Check that a module is the one that is meant, and signed by whom you trust
+/// Verify the digest and the signatures of a module
 ///
-/// Of several signatures that are wanted, each must be there. They are those of cosign, beside an artifact in a registry.
+/// If several signatures are required, the module must have each of them. Signatures are those of cosign, which are stored
+/// next to an artifact in a registry.
 ///
-/// Exit code: 0 if it is, 1 if it is not, 2 if that could not be found out.
+/// Exit code: 0 if the module is verified, 1 if it does not meet a requirement, 2 if the verification failed.
 #[derive(Args, Debug)]
-#[command(group = ArgGroup::new("wanted").args(["digest", "verification_config_path", "keys", "cert_email", "github_owner"]).multiple(true).required(true))]
+#[command(
+    group = ArgGroup::new("wanted")
+        .args(["digest", "verification_config_path", "keys", "cert_email", "github_owner"])
+        .multiple(true)
+        .required(true)
+)]
 pub struct Verify {
-    /// File, or reference as `registry://…` or `https://…`; only what is in a registry has signatures
+    /// File, or reference as `registry://…` or `https://…`; only modules in a registry have signatures
     pub module: String,
 
-    /// Digest that it must have
+    /// Digest that the module must have
     #[arg(long, value_name = "sha256:…")]
     pub digest: Option<Digest>,
 
@@ -62,7 +68,7 @@ pub struct Pull {
     /// Reference as `registry://…` or `https://…`
     pub module: String,
 
-    /// File to write; without it the last part of the module's name. One that is there stays
+    /// File to write, which must not exist; default: the last part of the module's name
     #[arg(long, short = 'f', value_name = "FILE")]
     pub file: Option<PathBuf>,
 
@@ -73,13 +79,13 @@ pub struct Pull {
     pub registries: Registries,
 }
 
-/// Push a module to a registry, as Kubewarden and Proviso fetch it
+/// Push a module to a registry, as an artifact that Kubewarden and Proviso fetch
 #[derive(Args, Debug)]
 pub struct Push {
     /// File with the module
     pub file: PathBuf,
 
-    /// Where to: `registry://HOST/REPOSITORY:TAG`
+    /// Destination: `registry://HOST/REPOSITORY:TAG`
     #[arg(value_parser = artifact)]
     pub artifact: Artifact,
 
@@ -87,10 +93,10 @@ pub struct Push {
     pub registries: Registries,
 }
 
-/// Write into a module what it says about itself
+/// Write metadata into a module
 ///
-/// The metadata is a file in YAML or JSON, as Kubewarden has it: rules, mutating, executionMode, contextAwareResources,
-/// hostCapabilities, annotations. What stood there before is replaced.
+/// The metadata is a file in YAML or JSON with the fields of Kubewarden: rules, mutating, executionMode,
+/// contextAwareResources, hostCapabilities, annotations. The previous metadata is replaced.
 #[derive(Args, Debug)]
 pub struct Annotate {
     /// File with the module
@@ -100,7 +106,7 @@ pub struct Annotate {
     #[arg(long, short, value_name = "FILE")]
     pub metadata: PathBuf,
 
-    /// File to write; without it the module itself is replaced
+    /// File to write; default: the module's own file is replaced
     #[arg(long, short = 'f', value_name = "FILE")]
     pub to: Option<PathBuf>,
 }

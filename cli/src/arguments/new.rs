@@ -4,17 +4,17 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// Begin a policy: its program, a manifest, and a suite of tests that passes
+/// Create a folder with a new policy: its program, a manifest, and a suite of tests that passes
 #[derive(Args, Debug)]
 pub struct New {
-    /// What the policy is written in
+    /// Language of the policy
     pub language: Language,
 
     /// Name of the policy
     #[arg(value_parser = name)]
     pub name: String,
 
-    /// Folder for it, which must not be there; without it one of its name
+    /// Folder to create, which must not exist; default: the name of the policy
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
 }
@@ -22,9 +22,9 @@ pub struct New {
 /// A language that policies are written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Language {
-    /// Rego, as Gatekeeper's templates have it
+    /// Rego, in the dialect of Gatekeeper's templates
     Rego,
-    /// Kubernetes' expressions
+    /// CEL, the expression language of Kubernetes
     Cel,
     /// Go, as a WebAssembly module
     Go,

@@ -1,16 +1,16 @@
-//! The arguments for the form of the output.
+//! The argument for the format of the output.
 
 use clap::{Args, ValueEnum};
 
-/// The form of the output.
+/// The argument for the format of the output.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Output {
-    /// Form of the output; json and yaml keep their shape
-    #[arg(long, short, value_name = "FORM", default_value = "table")]
+    /// Format of the output; the fields of json and yaml are stable
+    #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: Form,
 }
 
-/// A form of output.
+/// A format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// For people

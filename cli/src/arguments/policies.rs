@@ -1,4 +1,4 @@
-//! The arguments of what needs no cluster: `proviso test` and `proviso run`.
+//! The arguments of the commands that need no cluster: `proviso test`, `proviso import` and `proviso run`.
 
 use std::path::PathBuf;
 
@@ -9,15 +9,15 @@ use proviso_crds::{RegoDialect, WasmMode};
 use super::output::Output;
 use super::signatures::Signatures;
 
-/// Where modules come from.
+/// The files that configure the access to registries.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Registries")]
 pub struct Registries {
-    /// File that says which servers are insecure or have authorities of their own, as of a policy server
+    /// File that lists insecure servers and private certificate authorities, as for a policy server
     #[arg(long, value_name = "FILE", env = "PROVISO_SOURCES")]
     pub sources: Option<PathBuf>,
 
-    /// Folder with a folder for each pull secret, with its .dockerconfigjson
+    /// Folder with a folder for each image pull secret, which has a file .dockerconfigjson
     #[arg(long, value_name = "DIR", env = "PROVISO_PULL_SECRETS")]
     pub pull_secrets: Option<PathBuf>,
 }
@@ -30,11 +30,11 @@ pub struct Registries {
 /// Exit code: 0 if all passed, 1 if one failed, 2 if one could not be run.
 #[derive(Args, Debug)]
 pub struct Test {
-    /// Files, and folders that are looked through
+    /// Files, and folders to search
     #[arg(default_value = ".")]
     pub paths: Vec<PathBuf>,
 
-    /// Run only what matches: a regular expression for tests or cases, or TEST//CASE
+    /// Run only matching tests: a regular expression for the names of tests or cases, or TEST//CASE
     #[arg(long, value_name = "REGEX")]
     pub run: Option<String>,
 
@@ -42,15 +42,15 @@ pub struct Test {
     #[arg(long, short)]
     pub verbose: bool,
 
-    /// Form of the output
-    #[arg(long, short, value_name = "FORM", default_value = "text")]
+    /// Format of the output
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: TestForm,
 
     #[command(flatten)]
     pub registries: Registries,
 }
 
-/// A form of what came of tests.
+/// A format of test results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
 pub enum TestForm {
@@ -64,22 +64,22 @@ pub enum TestForm {
     Json,
 }
 
-/// Turn policies of other systems into ours
+/// Convert policies of other systems to Proviso
 ///
 /// ConstraintTemplates with their constraints, Kubewarden's policies and groups, ValidatingAdmissionPolicies and
-/// MutatingAdmissionPolicies with their bindings. What has no equivalent is an error, and then nothing is written.
+/// MutatingAdmissionPolicies with their bindings. A part without an equivalent is an error, and then nothing is written.
 #[derive(Args, Debug)]
 #[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
 pub struct Import {
-    /// Files with policies and what belongs to them, in any order; - is the standard input
+    /// Files with the policies, and with their templates or bindings, in any order; - is standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
 
-    /// Folder to write a file for each policy into; without it all are printed
+    /// Folder for a file for each policy; default: all policies are printed
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
 
-    /// Resource of a kind of your own, as it stands in URLs; may be repeated
+    /// Resource of a custom kind, as in URLs of the Kubernetes API; may be repeated
     #[arg(long = "resource", value_name = "KIND=RESOURCE", value_parser = resource)]
     pub resources: Vec<(String, String)>,
 }
@@ -89,35 +89,35 @@ fn resource(text: &str) -> Result<(String, String), String> {
         Some((kind, resource)) if !kind.is_empty() && !resource.is_empty() => {
             Ok((kind.to_owned(), resource.to_owned()))
         }
-        _ => Err("is not like Gateway=gateways".to_owned()),
+        _ => Err("is not a kind and its resource, such as Gateway=gateways".to_owned()),
     }
 }
 
-/// Ask a policy about a request, without any cluster
+/// Evaluate a policy for one request, without a cluster
 ///
 /// The policy is a manifest, a .rego or .wasm file, or a module as `registry://…` or `https://…`. The request is an
-/// AdmissionReview, what such a one has as its request, or an object: then it is created, unless --operation or
-/// --old-object say otherwise. With --namespace the request is one in that namespace.
+/// AdmissionReview, the `request` of an AdmissionReview, or an object. For an object the operation is CREATE, unless
+/// --operation or --old-object is given. With --namespace the request is in that namespace.
 ///
-/// Exit code: 0 if it is allowed, 1 if it is denied, 2 if that could not be found out.
+/// Exit code: 0 if the request is allowed, 1 if it is denied, 2 if the evaluation failed.
 #[derive(Args, Debug)]
 pub struct Run {
     /// Manifest, .rego or .wasm file, or module reference
     pub policy: String,
 
-    /// File with the object, AdmissionReview or its request; - is the standard input
+    /// File with the object, the AdmissionReview or its `request`; - is standard input
     #[arg(default_value = "-")]
     pub request: PathBuf,
 
-    /// Name of the policy, where its file has several
+    /// Name of the policy, if its file has several
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
-    /// What is done to the object; default: it is created
+    /// Operation on the object; default: CREATE, and with --old-object UPDATE
     #[arg(long, value_name = "OPERATION", ignore_case = true)]
     pub operation: Option<OperationName>,
 
-    /// File with the object as it was before
+    /// File with the object before the request
     #[arg(long, value_name = "FILE")]
     pub old_object: Option<PathBuf>,
 
@@ -125,15 +125,15 @@ pub struct Run {
     #[arg(long, value_name = "NAME")]
     pub sub_resource: Option<String>,
 
-    /// The request is what a raw policy is asked: {"request": <any JSON>}
+    /// Evaluate a raw policy: the request is {"request": <any JSON>}
     #[arg(long, conflicts_with_all = ["operation", "old_object", "sub_resource", "user", "groups"])]
     pub raw: bool,
 
-    /// Who asks
+    /// Name of the user that makes the request
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
-    /// A group of who asks; may be repeated
+    /// Group of the user; may be repeated
     #[arg(long = "group", value_name = "NAME")]
     pub groups: Vec<String>,
 
@@ -145,15 +145,15 @@ pub struct Run {
     #[arg(long, value_name = "FILE")]
     pub cluster: Vec<PathBuf>,
 
-    /// How a module is called that does not say it
+    /// Calling convention of the module, if its metadata has none
     #[arg(long, value_name = "MODE")]
     pub mode: Option<ModeName>,
 
-    /// What a .rego file is given; default: gatekeeper where it has a rule `violation`
+    /// Dialect of a .rego file; default: gatekeeper if it has a rule `violation`, otherwise admission
     #[arg(long, value_name = "DIALECT")]
     pub dialect: Option<DialectName>,
 
-    /// Rule that answers, of a .rego file of the dialect admission
+    /// Rule that has the verdict, in a .rego file of the dialect admission
     #[arg(long, value_name = "RULE")]
     pub entrypoint: Option<String>,
 
@@ -190,13 +190,13 @@ impl From<OperationName> for Operation {
 /// A calling convention of modules by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModeName {
-    /// What Kubewarden's SDKs build
+    /// waPC, as modules of Kubewarden's SDKs
     Wapc,
-    /// Rego compiled by `opa build`, as OPA's admission policies are written
+    /// Rego compiled by `opa build`, in the form of OPA's admission policies
     Opa,
-    /// Rego compiled by `opa build`, as Gatekeeper's are
+    /// Rego compiled by `opa build`, in the form of Gatekeeper's policies
     Gatekeeper,
-    /// A command that reads its standard input
+    /// WASI: a command that reads its standard input
     Wasi,
 }
 

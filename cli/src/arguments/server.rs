@@ -13,28 +13,28 @@ use super::connection::Connection;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Server")]
 pub struct Server {
-    /// Work with the REST API of a policy server over a folder, or of an operator, and with no cluster
+    /// Use the REST API at this URL, of a policy server over a folder or of an operator, in place of a cluster
     #[arg(long, global = true, value_name = "URL", env = "PROVISO_SERVER", value_parser = address)]
     pub server: Option<Uri>,
 
-    /// File with the token that the server wants
+    /// File with the bearer token for the server
     #[arg(long, global = true, value_name = "FILE", env = "PROVISO_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// Certificates of the authorities that the server's is checked against; without it those of the system
+    /// File with the CA certificates that verify the server's certificate; default: those of the system
     #[arg(long, global = true, value_name = "FILE", env = "PROVISO_SERVER_CA")]
     pub server_ca: Option<PathBuf>,
 }
 
 impl Server {
-    /// The ids of the options, and the variables in place of them.
+    /// The ids of the options, and the environment variables in place of them.
     pub(super) const ALL: [(&'static str, &'static str); 3] =
         [("server", "PROVISO_SERVER"), ("token_file", "PROVISO_TOKEN_FILE"), ("server_ca", "PROVISO_SERVER_CA")];
 
     /// Checks these arguments together with those that name a cluster.
     ///
     /// # Errors
-    /// The contradiction, in words.
+    /// Returns a message if options for a cluster and options for a server are mixed.
     pub fn check(&self, connection: &Connection) -> Result<(), String> {
         let is_given = |(option, is_given)| if is_given { Some(option) } else { None };
         let of_cluster =
@@ -42,9 +42,9 @@ impl Server {
         let of_server = [("--token-file", self.token_file.is_some()), ("--server-ca", self.server_ca.is_some())];
         match self.server {
             Some(_) => match of_cluster.into_iter().find_map(is_given) {
-                Some(option) => {
-                    Err(format!("{option} names a cluster, and --server or PROVISO_SERVER a server: leave one out"))
-                }
+                Some(option) => Err(format!(
+                    "{option} names a cluster, and --server or PROVISO_SERVER names a server: leave one out"
+                )),
                 None => Ok(()),
             },
             None => match of_server.into_iter().find_map(is_given) {
@@ -62,9 +62,9 @@ impl Server {
     }
 }
 
-/// Parses an address that a token may be sent to.
+/// Parses the URL of a server. Plain HTTP is for loopback only, because requests may carry a token.
 fn address(text: &str) -> Result<Uri, String> {
-    let url: Uri = text.parse().map_err(|_| "is no URL such as https://policies.example.com:8443".to_owned())?;
+    let url: Uri = text.parse().map_err(|_| "is not a URL such as https://policies.example.com:8443".to_owned())?;
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     match url.scheme_str() {
@@ -73,12 +73,12 @@ fn address(text: &str) -> Result<Uri, String> {
         }
         Some("https") => Ok(url),
         Some("http") if is_loopback => Ok(url),
-        Some("http") => Err("is not encrypted, which is only for loopback: begin it with https://".to_owned()),
+        Some("http") => Err("is not encrypted: http:// is only for loopback, use https://".to_owned()),
         _ => Err("begins with neither https:// nor http://".to_owned()),
     }
 }
 
-/// Returns a command that a shell runs with these variables.
+/// Returns a shell command that runs `program` with these environment variables.
 pub(super) fn with_variables(variables: &[(&str, String)], program: &str) -> String {
     let quoted = |value: &str| {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.:/[]".contains(letter);
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_goes_only_where_nobody_reads_it_on_the_way() {
+    fn a_token_is_sent_only_encrypted_or_over_loopback() {
         for (text, wanted) in [
             ("https://policies.example.com:8443", ""),
             ("https://example.com/proviso/", ""),
@@ -106,8 +106,8 @@ mod tests {
             ("ftp://127.0.0.1", "neither https:// nor http://"),
             ("https://a/?b", "more than a host"),
             ("https://me@example.com", "more than a host"),
-            ("", "is no URL"),
-            ("https://", "is no URL"),
+            ("", "is not a URL"),
+            ("https://", "is not a URL"),
         ] {
             let error = address(text).err().unwrap_or_default();
             assert!(error.contains(wanted) && error.is_empty() == wanted.is_empty(), "{text}: {error}");

@@ -1,4 +1,4 @@
-//! The actions on experiments: start, stop, commit. They are requests to the aggregated API. Pure.
+//! The actions on experiments: start, stop, commit. Each action is a request to the aggregated API. Pure.
 
 use proviso_core::PolicyId;
 use proviso_crds::actions::{self, GROUP, VERSION};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::access::Access;
 
-/// A custom method of AIP-236.
+/// An action on an experiment (a custom method of AIP-236).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Start,
@@ -28,7 +28,7 @@ impl Action {
         }
     }
 
-    /// Returns the name of the action, as the path has it.
+    /// Returns the name of the action in the path.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.action().as_str()

@@ -1,4 +1,4 @@
-//! From a kubeconfig to a client.
+//! Makes a client from a kubeconfig.
 
 use std::io;
 use std::time::Duration;
@@ -10,32 +10,32 @@ use super::Cluster;
 use crate::arguments::Connection;
 use crate::error::{Error, root_cause};
 
-/// How long a cluster may take to accept a connection. A person waits.
-const CONNECT: Duration = Duration::from_secs(10);
-/// How long it may be silent in the middle of an answer.
-const READ: Duration = Duration::from_secs(30);
+/// The time limit of a connection. Short, because a user waits.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit between two reads of a response.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Cluster {
-    /// The cluster that the arguments and the kubeconfig name. Nothing is sent yet.
+    /// Returns a client of the cluster that the arguments and the kubeconfig name. Sends no request.
     ///
     /// # Errors
-    /// When there is no kubeconfig, or it cannot be used.
+    /// When no kubeconfig exists, or it is invalid.
     pub async fn connect(connection: &Connection) -> Result<Self, Error> {
         let mut config = config(connection).await?;
-        config.connect_timeout = Some(CONNECT);
-        config.read_timeout = Some(READ);
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
         let server = config.cluster_url.to_string();
         let server = server.trim_end_matches('/').to_owned();
         let namespace = connection.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let mut once = config.clone();
-        once.default_retry = false;
+        let mut without_retries = config.clone();
+        without_retries.default_retry = false;
         let client = |config| {
             Client::try_from(config)
                 .map_err(|error| Error::Client { server: server.clone(), cause: root_cause(&error) })
         };
         Ok(Self {
             client: client(config)?,
-            once: client(once)?,
+            client_without_retries: client(without_retries)?,
             server,
             namespace,
             is_namespace_given: connection.namespace.is_some(),

@@ -8,52 +8,57 @@ use kube::runtime::watcher::{self, watcher};
 
 use super::Cluster;
 use super::scope::Scope;
-use super::watched::{News, Watched};
+use super::watched::{WatchEvent, Watched};
 use crate::access::Access;
 use crate::error::Error;
 use crate::kinds::Pair;
 
-/// The duration of one watch in seconds; the next watch follows where it ended. Shorter than [`super::connect`] lets a cluster be
-/// silent, so that a quiet watch is told from a connection that leads nowhere.
-const LASTS: u32 = 20;
+/// The duration of one watch request in seconds. The next request continues where it ended. Shorter than the read timeout of
+/// [`super::connect`], so that a watch without changes does not look like a broken connection.
+const WATCH_SECONDS: u32 = 20;
 
-type Changes = Pin<Box<dyn Stream<Item = Result<News, Error>> + Send>>;
+type Events = Pin<Box<dyn Stream<Item = Result<WatchEvent, Error>> + Send>>;
 
 impl Cluster {
-    /// Changes of what is in a scope, beginning with all that is there, of the kinds that are watched. Goes on after
-    /// errors, more and more slowly.
+    /// Watches the objects of a scope, of the kinds that `watched` names. The first events are the existing objects. Continues
+    /// after errors, with a growing delay.
     pub fn watch<T: Pair + 'static>(
         &self,
         scope: &Scope,
         watched: &Watched,
-    ) -> impl Stream<Item = Result<News, Error>> + Send + use<T> {
+    ) -> impl Stream<Item = Result<WatchEvent, Error>> + Send + use<T> {
         let (namespace, name) = match scope {
             Scope::One(id) => (id.namespace(), Some(id.name())),
-            Scope::Beside(id) => (id.namespace(), None),
+            Scope::SameNamespace(id) => (id.namespace(), None),
             Scope::All { of_all_namespaces } => ((!of_all_namespaces).then_some(self.namespace.as_str()), None),
         };
-        let changes = |is_namespaced: bool| -> Changes {
+        let events = |is_namespaced: bool| -> Events {
             if !watched.is_watched(is_namespaced) {
                 return Box::pin(stream::pending());
             }
-            self.changes::<T>(is_namespaced, namespace, name)
+            self.watch_kind::<T>(is_namespaced, namespace, name)
         };
-        stream::select(changes(false), changes(true))
+        stream::select(events(false), events(true))
     }
 
-    fn changes<T: Pair + 'static>(&self, is_namespaced: bool, namespace: Option<&str>, name: Option<&str>) -> Changes {
+    fn watch_kind<T: Pair + 'static>(
+        &self,
+        is_namespaced: bool,
+        namespace: Option<&str>,
+        name: Option<&str>,
+    ) -> Events {
         let access = T::access_to_many("watch", is_namespaced, namespace);
-        let mut config = watcher::Config::default().timeout(LASTS);
+        let mut config = watcher::Config::default().timeout(WATCH_SECONDS);
         if let Some(name) = name {
             config = config.fields(&format!("metadata.name={name}"));
         }
         let api = self.api::<T>(is_namespaced, namespace);
         let cluster = self.clone();
-        let changes = watcher(api, config).default_backoff().map(move |event| match event {
+        let events = watcher(api, config).default_backoff().map(move |event| match event {
             Ok(event) => Ok((is_namespaced, event)),
             Err(error) => Err(cluster.watch_error(error, access.clone())),
         });
-        Box::pin(changes)
+        Box::pin(events)
     }
 
     fn watch_error(&self, error: watcher::Error, access: Access) -> Error {

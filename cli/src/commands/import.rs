@@ -1,4 +1,4 @@
-//! `proviso import`: other systems' policies as ours, on the output or in a folder.
+//! `proviso import`: converts policies of other systems, and prints them or writes them into a folder.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub fn run(arguments: &Import) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A file for each policy. What is there already stays: somebody may have changed it.
+/// Writes a file for each policy. An existing file is an error, because it may have changes of the user.
 fn write_all(folder: &Path, imported: &[Imported]) -> Result<(), Error> {
     std::fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
     for policy in imported {

@@ -1,4 +1,4 @@
-//! `proviso man`: a manual page for each command.
+//! `proviso man`: writes a manual page for each command.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use crate::error::Error;
 
 pub fn run(folder: &Path, program: &'static str) -> Result<ExitCode, Error> {
     std::fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
-    // Pages go by the name of the file that is called.
+    // A manual page has the name of the executable file.
     let installed: &'static str = if program.contains(' ') { "kubectl-proviso" } else { "proviso" };
     let command = arguments::command(program).name(installed).bin_name(installed).display_name(installed);
     clap_mangen::generate_to(command, folder).map_err(|error| Error::file(folder, error))?;
@@ -20,7 +20,7 @@ pub fn run(folder: &Path, program: &'static str) -> Result<ExitCode, Error> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_command_has_a_page() {
+    fn every_command_has_a_manual_page() {
         let folder = tempfile::tempdir().unwrap();
         super::run(folder.path(), "kubectl proviso").unwrap();
         for page in ["kubectl-proviso.1", "kubectl-proviso-test.1", "kubectl-proviso-experiment-commit.1"] {

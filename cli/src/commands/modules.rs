@@ -1,9 +1,9 @@
-//! `proviso inspect`, `digest`, `verify`, `pull`, `push` and `annotate`: modules, without any policy.
+//! The commands about modules: `proviso inspect`, `digest`, `verify`, `pull`, `push` and `annotate`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use proviso_artifacts::{Module, ModuleReference, Wanted, create_atomically, rewrite_atomically};
+use proviso_artifacts::{FetchOptions, Module, ModuleReference, create_atomically, rewrite_atomically};
 use proviso_evaluation::documents;
 
 use super::{Session, fetcher, in_form, print};
@@ -33,10 +33,10 @@ pub async fn verify(arguments: &Verify) -> Result<ExitCode, Error> {
     let Signed { module, manifest } = signed(&arguments.module, &arguments.registries, &arguments.signatures).await?;
     if let Some(wanted) = arguments.digest.filter(|wanted| *wanted != module.digest) {
         let name = arguments.module.clone();
-        return Err(Error::OtherModule { name, actual: module.digest, wanted });
+        return Err(Error::DigestMismatch { name, actual: module.digest, wanted });
     }
-    let is_signed = if arguments.signatures.is_any() { " is signed as it must be, and" } else { "" };
-    print(&format!("{}{is_signed} has the digest {}\n", arguments.module, module.digest))?;
+    let signed = if arguments.signatures.is_any() { " has the required signatures, and" } else { "" };
+    print(&format!("{}{signed} has the digest {}\n", arguments.module, module.digest))?;
     if let Some(manifest) = manifest {
         print(&format!("manifest: {manifest}\n"))?;
     }
@@ -57,7 +57,7 @@ pub async fn pull(arguments: &Pull) -> Result<ExitCode, Error> {
 
 pub async fn push(arguments: &Push) -> Result<ExitCode, Error> {
     let module = Module::read(&arguments.file)?;
-    // What is no module is found now, not when somebody fetches it.
+    // Invalid bytes fail here, and not when a policy server fetches the module.
     Contents::read(&module.bytes)?;
     let manifest = fetcher(&arguments.registries).push(&arguments.artifact, &module).await?;
     let artifact = &arguments.artifact;
@@ -78,16 +78,16 @@ pub fn annotate(arguments: &Annotate) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A module in a file, or where its reference says.
+/// Reads a module from a file, or fetches it by its reference.
 async fn fetch(module: &str, registries: &Registries) -> Result<Module, Error> {
     if !module.contains("://") {
         return Ok(Module::read(Path::new(module))?);
     }
     let reference = ModuleReference::parse(module, Path::new(""))?;
-    Ok(fetcher(registries).fetch(&reference, Wanted::default()).await?)
+    Ok(fetcher(registries).fetch(&reference, FetchOptions::default()).await?)
 }
 
-/// A module with the signatures that are wanted, if any are.
+/// Fetches a module, and verifies its signatures if any are required.
 async fn signed(module: &str, registries: &Registries, wanted: &Signatures) -> Result<Signed, Error> {
     if wanted.is_any() {
         return signatures::fetch(fetcher(registries), module, wanted).await;
@@ -95,7 +95,7 @@ async fn signed(module: &str, registries: &Registries, wanted: &Signatures) -> R
     Ok(Signed { module: fetch(module, registries).await?, manifest: None })
 }
 
-/// The last part of a module's name.
+/// Returns the name of the file for a module: the last part of its reference.
 fn default_file(module: &str) -> PathBuf {
     let last = module.rsplit('/').next().unwrap_or_default();
     let name = last.split(['@', ':', '?', '#']).next().unwrap_or_default().trim_end_matches(".wasm");
@@ -105,7 +105,7 @@ fn default_file(module: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_module_is_written_to_a_file_of_its_name() {
+    fn the_default_file_has_the_name_of_the_module() {
         for (module, wanted) in [
             ("registry://ghcr.io/team/owners:v1", "owners.wasm"),
             ("registry://ghcr.io/team/owners@sha256:00", "owners.wasm"),

@@ -1,4 +1,4 @@
-//! `proviso new`: the beginning of a policy, in a folder.
+//! `proviso new`: creates a folder with the files of a new policy.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,12 +10,12 @@ use crate::scaffold;
 
 pub fn run(arguments: &New, program: &str) -> Result<ExitCode, Error> {
     let folder = arguments.folder.clone().unwrap_or_else(|| PathBuf::from(&arguments.name));
-    // One that is there may hold somebody's work.
+    // An existing folder is an error, because it may have files of the user.
     std::fs::create_dir(&folder).map_err(|error| Error::file(&folder, error))?;
     for (name, text) in scaffold::files(arguments.language, &arguments.name) {
         let file = folder.join(name);
-        let within = file.parent().unwrap_or(&folder);
-        std::fs::create_dir_all(within).map_err(|error| Error::file(within, error))?;
+        let parent = file.parent().unwrap_or(&folder);
+        std::fs::create_dir_all(parent).map_err(|error| Error::file(parent, error))?;
         std::fs::write(&file, text).map_err(|error| Error::file(&file, error))?;
     }
     let next = scaffold::next_step(arguments.language);

@@ -13,9 +13,9 @@ use crate::render;
 use crate::report::{self, RevisionReport, ShownRevision};
 use crate::rollback::newest_spec;
 
-/// The revisions of a policy, as `-o json` shows them.
+/// The document of `proviso revisions list -o json`.
 #[derive(serde::Serialize)]
-struct Listed<'a> {
+struct ListReport<'a> {
     policy: &'a proviso_core::PolicyId,
     generation: i64,
     revisions: &'a [RevisionReport],
@@ -28,14 +28,14 @@ pub async fn run(session: &Session, command: &Revisions) -> Result<ExitCode, Err
     match command {
         Revisions::List { output, .. } => {
             let revisions = report::list(&policy, &found.items);
-            let listed = Listed {
+            let list = ListReport {
                 policy: &policy.id,
                 generation: policy.generation,
                 revisions: &revisions,
                 unseen: &found.unseen,
             };
             let view = session.view(output.output);
-            print(&in_form(&listed, output.output, || render::list(&policy, &revisions, &found.unseen, &view))?)?;
+            print(&in_form(&list, output.output, || render::list(&policy, &revisions, &found.unseen, &view))?)?;
         }
         Revisions::Show { generation, output, .. } => {
             let revision = kept(&policy, &found.items, *generation)?;
@@ -54,8 +54,8 @@ pub async fn run(session: &Session, command: &Revisions) -> Result<ExitCode, Err
 }
 
 async fn fetch(session: &Session, policy: &PolicyRef) -> Result<(PolicyObject, Found<RevisionObject>), Error> {
-    let policy: PolicyObject = session.at.find(policy).await?;
-    let revisions = session.at.revisions(&policy).await?;
+    let policy: PolicyObject = session.backend.find(policy).await?;
+    let revisions = session.backend.revisions(&policy).await?;
     Ok((policy, revisions))
 }
 
@@ -74,7 +74,7 @@ fn no_revision(policy: &PolicyObject, revisions: &[RevisionObject], generation: 
     Error::NoRevision { policy: policy.id.clone(), generation, kept }
 }
 
-/// The difference of two generations; by default from the live one to the newest.
+/// Returns the differences of the specs of two generations. The defaults are the live and the newest generation.
 fn compare(
     policy: &PolicyObject,
     revisions: &[RevisionObject],
@@ -83,14 +83,14 @@ fn compare(
 ) -> Result<String, Error> {
     let spec = |generation: i64| {
         if generation == policy.generation {
-            // Also while the operator has made no revision of it.
+            // The operator may not have created the revision yet.
             return Ok(newest_spec(policy, revisions));
         }
         kept(policy, revisions, generation).map(|revision| &revision.data)
     };
     let id = &policy.id;
     let Some(from) = from.or(policy.status.live_generation) else {
-        return Err(Error::Usage(format!("{id} has no live generation to start from: name one")));
+        return Err(Error::Usage(format!("{id} has no live generation to start from: name a generation")));
     };
     let to = to.unwrap_or(policy.generation);
     let difference = diff((&policy.name_of(from), spec(from)?), (&policy.name_of(to), spec(to)?))?;
@@ -99,9 +99,9 @@ fn compare(
     }
     Ok(if from == to {
         let kept: Vec<_> = revisions.iter().rev().map(|revision| revision.generation.to_string()).collect();
-        format!("Nothing differs: generation {from} is live, and the newest. Kept: {}.\n", kept.join(", "))
+        format!("No differences: generation {from} is live and the newest. Kept generations: {}.\n", kept.join(", "))
     } else {
-        format!("Nothing differs between generation {from} and generation {to}.\n")
+        format!("No differences between generation {from} and generation {to}.\n")
     })
 }
 
@@ -140,19 +140,19 @@ mod tests {
     }
 
     #[test]
-    fn no_difference_is_said_in_words() {
+    fn equal_generations_have_a_message() {
         let text = compared(&policy(1, &active(1)), None, None);
-        assert_eq!(text, "Nothing differs: generation 1 is live, and the newest. Kept: 1, 2.\n");
+        assert_eq!(text, "No differences: generation 1 is live and the newest. Kept generations: 1, 2.\n");
         assert_eq!(
             compared(&policy(5, &active(1)), Some(1), Some(5)),
-            "Nothing differs between generation 1 and generation 5.\n"
+            "No differences between generation 1 and generation 5.\n"
         );
     }
 
     #[test]
-    fn what_is_not_kept_cannot_be_compared() {
+    fn a_generation_that_is_not_kept_cannot_be_compared() {
         let error = compare(&policy(2, &active(2)), &revisions(), Some(7), None).unwrap_err();
-        assert_eq!(error.remedy("proviso").unwrap(), "Kept: 1, 2.");
+        assert_eq!(error.remedy("proviso").unwrap(), "Kept generations: 1, 2.");
         let error = compare(&policy(1, &Value::Null), &[], None, None).unwrap_err();
         assert!(matches!(error, Error::Usage(_)), "{error}");
     }

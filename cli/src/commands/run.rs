@@ -1,4 +1,4 @@
-//! `proviso run`: one policy, one request, no cluster.
+//! `proviso run`: evaluates one policy for one request, without a cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,12 +19,12 @@ use crate::render;
 use crate::report::verdict::VerdictReport;
 use crate::signatures;
 
-/// Makes a policy of a program alone: about everything, and free to change it.
-const EVERYTHING: &str = r#"{"mutating": true, "rules": [
+/// The `admission` section for a program without a manifest: it matches every request, and allows mutations.
+const MATCH_ALL: &str = r#"{"mutating": true, "rules": [
     {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*", "*/*"]}]}"#;
 
 pub async fn run(session: &Session<()>, arguments: &Run, namespace: Option<&str>) -> Result<ExitCode, Error> {
-    let fetcher = arguments.signatures.told_to(fetcher(&arguments.registries));
+    let fetcher = arguments.signatures.configure(fetcher(&arguments.registries));
     let policy = policy(arguments, &fetcher).await?;
     let (value, review) = request(arguments, namespace)?;
     let mut cluster = Vec::new();
@@ -47,28 +47,28 @@ pub async fn run(session: &Session<()>, arguments: &Run, namespace: Option<&str>
     })
 }
 
-/// The policy that the arguments name.
+/// Returns the policy that the arguments name.
 async fn policy(arguments: &Run, fetcher: &Fetcher) -> Result<PolicyFile, Error> {
     let path = Path::new(&arguments.policy);
     let extension = path.extension().and_then(|it| it.to_str()).unwrap_or_default();
     let is_reference = arguments.policy.contains("://");
     let is_wasm = is_reference || extension == "wasm";
     if arguments.mode.is_some() && !is_wasm {
-        return Err(Error::Usage("--mode is for modules: a manifest says it in spec.program.wasm.mode".to_owned()));
+        return Err(Error::Usage("--mode is for modules: a manifest has spec.program.wasm.mode".to_owned()));
     }
     if (arguments.dialect.is_some() || arguments.entrypoint.is_some()) && (is_wasm || extension != "rego") {
         return Err(Error::Usage("--dialect and --entrypoint are for .rego files".to_owned()));
     }
     if arguments.signatures.names_signers() && !is_reference {
-        let message = "--verification-key, --cert-email and --github-owner are for module references: for what a manifest \
-                       names there is --verification-config-path";
+        let message = "--verification-key, --cert-email and --github-owner are for module references: for the modules of a \
+                       manifest use --verification-config-path";
         return Err(Error::Usage(message.to_owned()));
     }
     let program = match extension {
         _ if arguments.signatures.names_signers() => {
             let verifying = signatures::verify(fetcher, &arguments.policy, &arguments.signatures).await;
             let (verified, _) = verifying.map_err(|error| match error {
-                // As where a file says what is wanted: the policy was not asked.
+                // The same error as with --verification-config-path: the policy was not evaluated.
                 Error::Fetch(error) => {
                     PrepareError::Fetch { field: "spec.program.wasm.module".to_owned(), error }.into()
                 }
@@ -91,7 +91,7 @@ async fn policy(arguments: &Run, fetcher: &Fetcher) -> Result<PolicyFile, Error>
             };
         }
     };
-    let admission: Value = serde_json::from_str(EVERYTHING)?;
+    let admission: Value = serde_json::from_str(MATCH_ALL)?;
     let spec =
         json!({"program": program, "settings": settings(arguments)?.unwrap_or_default(), "admission": admission});
     let spec: PolicySpec = documents::typed("spec", &spec).map_err(Error::Field)?;
@@ -115,11 +115,11 @@ fn settings(arguments: &Run) -> Result<Option<Map<String, Value>>, Error> {
     let document = documents::only(file)?;
     match document.value {
         Value::Object(settings) => Ok(Some(settings)),
-        _ => Err(Error::Usage(format!("--settings: {} holds no object", document.place))),
+        _ => Err(Error::Usage(format!("--settings: {} is not an object", document.place))),
     }
 }
 
-/// How the policy is called: its id, or the file that its program is in.
+/// Returns the name of the policy for messages: its id, or the file of its program.
 fn name(policy: &PolicyFile) -> String {
     if policy.file.as_os_str().is_empty() {
         return policy.name.clone();
@@ -131,7 +131,7 @@ fn name(policy: &PolicyFile) -> String {
     id.map_or_else(|_| policy.name.clone(), |id| id.to_string())
 }
 
-/// The review, as JSON and as policies get it.
+/// Returns the review, as JSON and as the type that policies evaluate.
 fn request(arguments: &Run, namespace: Option<&str>) -> Result<(Value, Review), Error> {
     let document = documents::only(&arguments.request)?;
     let old_object = arguments.old_object.as_deref().map(documents::only).transpose()?.map(|it| it.value);
@@ -139,7 +139,7 @@ fn request(arguments: &Run, namespace: Option<&str>) -> Result<(Value, Review), 
     let wrong = |error| Error::Document(DocumentError::Field { place: place.clone(), error });
     if arguments.raw {
         if namespace.is_some() {
-            return Err(Error::Usage("--raw: a raw request is in no namespace: leave out --namespace".to_owned()));
+            return Err(Error::Usage("--raw: a raw request has no namespace: leave out --namespace".to_owned()));
         }
         let review = review::raw(&document.value).map_err(wrong)?;
         return Ok((document.value, review));
@@ -154,8 +154,8 @@ fn request(arguments: &Run, namespace: Option<&str>) -> Result<(Value, Review), 
     let document = review::of_request(&document.value).unwrap_or(document.value);
     let value = if review::is_review(&document) {
         if arguments.operation.is_some() || old_object.is_some() || !user.is_empty() || namespace.is_some() {
-            let message = "an AdmissionReview or its request says itself what is done, by whom and where: leave out \
-                           --operation, --old-object, --user, --group and --namespace";
+            let message = "an AdmissionReview has its own operation, objects, user and namespace: leave out --operation, \
+                           --old-object, --user, --group and --namespace";
             return Err(Error::Usage(message.to_owned()));
         }
         review::completed(&document)
@@ -177,10 +177,10 @@ fn request(arguments: &Run, namespace: Option<&str>) -> Result<(Value, Review), 
     Ok((value, review))
 }
 
-/// What the policy changes, as a difference; empty if nothing.
+/// Returns the diff of the object before and after the mutation; empty if the policy does not mutate it.
 fn difference(answer: &Answer, object: &Value) -> Result<String, Error> {
     if answer.verdict.patch.is_none() {
         return Ok(String::new());
     }
-    Ok(changes::diff(("the request", object), ("what the policy makes of it", &answer.patched(object)?))?)
+    Ok(changes::diff(("before the mutation", object), ("after the mutation", &answer.patched(object)?))?)
 }

@@ -1,4 +1,4 @@
-//! The terminal as a live table needs it.
+//! Draws pages on a terminal, each in place of the previous one.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -14,13 +14,13 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// None where the output is no terminal, or one of no size.
+    /// Returns the terminal of standard output; `None` if standard output is not a terminal, or has no size.
     pub(super) fn of_stdout() -> Option<Self> {
         let out = std::io::stdout();
         (out.is_terminal() && terminal_size_of(&out).is_some()).then_some(Self { is_drawn: false })
     }
 
-    /// Shows this page in place of the one before it.
+    /// Draws this page in place of the previous one.
     pub(super) fn draw(&mut self, page: &str) -> Result<(), Error> {
         let (Width(columns), Height(rows)) = terminal_size_of(std::io::stdout()).unwrap_or((Width(80), Height(24)));
         let is_plain = anstream::stdout().current_choice() == ColorChoice::Never;
@@ -28,7 +28,7 @@ impl Screen {
             if is_plain { anstream::adapter::strip_str(page).to_string().into() } else { std::borrow::Cow::from(page) };
         let mut out = std::io::stdout().lock();
         if !self.is_drawn {
-            // What stands on the screen moves up, where it can be read later on.
+            // Scrolls the text on the screen up, so that the user can still read it afterwards.
             out.write_all("\n".repeat(rows.into()).as_bytes())?;
             self.is_drawn = true;
         }
@@ -36,7 +36,7 @@ impl Screen {
         Ok(out.flush()?)
     }
 
-    /// Leaves the last page where it is; the shell goes on below it.
+    /// Leaves the last page on the screen. The shell continues below it.
     pub(super) fn leave(&self) -> Result<(), Error> {
         let mut out = std::io::stdout().lock();
         if self.is_drawn {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proviso_crds::PolicyPhase;
 use serde::Serialize;
 
-use super::{Session, clear, in_form, print};
+use super::{Session, clear_screen, in_form, print};
 use crate::arguments::{Form, Status};
 use crate::error::Error;
 use crate::found::Omitted;
@@ -17,12 +17,12 @@ use crate::render;
 use crate::report::{Detail, EventReport, Overview};
 use crate::terminal;
 
-/// Between two looks. Looking again needs no more rights than looking once, which watching would.
-const PAUSE: Duration = Duration::from_secs(2);
-/// The exit code while a policy is still being rolled out.
-const NOT_YET: u8 = 3;
+/// The interval between two reads of `--watch`. A watch would need the verb `watch`; reading needs only `get` and `list`.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// The exit code while a policy is being rolled out.
+const EXIT_ROLLING_OUT: u8 = 3;
 
-/// The report about one policy or all.
+/// The report about one policy or all policies.
 #[derive(PartialEq, Serialize)]
 #[serde(untagged)]
 enum Report {
@@ -31,39 +31,39 @@ enum Report {
 }
 
 pub async fn run(session: &Session, arguments: &Status) -> Result<ExitCode, Error> {
-    let mut report = look(session, arguments).await?;
+    let mut report = read_report(session, arguments).await?;
     if !arguments.watch {
         print(&text(session, arguments, &report)?)?;
         return Ok(exit_code(&report));
     }
     show(session, arguments, &report)?;
-    let mut trouble = None;
+    let mut last_error = None;
     loop {
-        tokio::time::sleep(PAUSE).await;
-        match look(session, arguments).await {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        match read_report(session, arguments).await {
             Ok(new) => {
-                let is_news = trouble.take().is_some() || new != report;
-                // Ages move on a screen; elsewhere only news is written.
-                if is_news || std::io::stdout().is_terminal() {
+                let is_changed = last_error.take().is_some() || new != report;
+                // A terminal shows new ages; any other output gets only changes.
+                if is_changed || std::io::stdout().is_terminal() {
                     show(session, arguments, &new)?;
                 }
                 report = new;
             }
             Err(error) => {
-                let told = error.to_string();
-                if trouble.as_ref() != Some(&told) {
-                    terminal::complain(&error, session.program);
+                let message = error.to_string();
+                if last_error.as_ref() != Some(&message) {
+                    terminal::print_error(&error, session.program);
                 }
-                trouble = Some(told);
+                last_error = Some(message);
             }
         }
     }
 }
 
 fn show(session: &Session, arguments: &Status, report: &Report) -> Result<(), Error> {
-    clear()?;
+    clear_screen()?;
     match arguments.output.output {
-        // One document a line, so that they can be told apart.
+        // One document a line, so that a reader can separate the documents.
         Form::Json => print(&(serde_json::to_string(report)? + "\n")),
         Form::Yaml => print(&format!("---\n{}", text(session, arguments, report)?)),
         Form::Table | Form::Wide => print(&(text(session, arguments, report)? + "\n")),
@@ -75,40 +75,40 @@ fn text(session: &Session, arguments: &Status, report: &Report) -> Result<String
     let view = session.view(form);
     in_form(report, form, || match report {
         Report::Overview(overview) => {
-            render::overview(overview, arguments.all_namespaces, session.at.namespace(), &view)
+            render::overview(overview, arguments.all_namespaces, session.backend.namespace(), &view)
         }
         Report::Detail(detail) => render::detail(detail, &view),
     })
 }
 
-async fn look(session: &Session, arguments: &Status) -> Result<Report, Error> {
+async fn read_report(session: &Session, arguments: &Status) -> Result<Report, Error> {
     Ok(match &arguments.policy {
-        None => Report::Overview(Overview::new(session.at.all(arguments.all_namespaces).await?)),
+        None => Report::Overview(Overview::new(session.backend.all(arguments.all_namespaces).await?)),
         Some(policy) => Report::Detail(Box::new(detail(session, policy).await?)),
     })
 }
 
 /// Reads everything about a policy that the user may read.
 async fn detail(session: &Session, reference: &PolicyRef) -> Result<Detail, Error> {
-    let policy: PolicyObject = session.at.find(reference).await?;
-    let (revisions, events) = tokio::join!(session.at.revisions(&policy), session.at.events(&policy));
+    let policy: PolicyObject = session.backend.find(reference).await?;
+    let (revisions, events) = tokio::join!(session.backend.revisions(&policy), session.backend.events(&policy));
     let mut unseen = Vec::new();
     let revisions = match revisions {
         Ok(found) => {
             unseen.extend(found.unseen);
             found.items
         }
-        Err(error) => left_out("the replicas one by one", error, &mut unseen)?,
+        Err(error) => omit("the status of each replica", error, &mut unseen)?,
     };
     let events = match events {
         Ok(events) => EventReport::list(&events),
-        Err(error) => left_out("events", error, &mut unseen)?,
+        Err(error) => omit("events", error, &mut unseen)?,
     };
-    Ok(Detail::new(&policy, &revisions, events, unseen, &session.place()))
+    Ok(Detail::new(&policy, &revisions, events, unseen, &session.command_context()))
 }
 
-/// Omits objects that the user may not read.
-fn left_out<T>(what: &str, error: Error, unseen: &mut Vec<Omitted>) -> Result<Vec<T>, Error> {
+/// Omits objects that the user may not read. Returns any other error.
+fn omit<T>(what: &str, error: Error, unseen: &mut Vec<Omitted>) -> Result<Vec<T>, Error> {
     let Error::Forbidden { .. } = error else { return Err(error) };
     unseen.push(Omitted::forbidden(what, &error));
     Ok(Vec::new())
@@ -129,11 +129,11 @@ fn worst(phases: &[PolicyPhase]) -> u8 {
     } else if phases.iter().all(is_good) {
         0
     } else {
-        NOT_YET
+        EXIT_ROLLING_OUT
     }
 }
 
-/// Returns whether a policy is Active or Disabled.
+/// Returns true if a policy is Active or Disabled.
 pub(super) fn is_settled(policy: &PolicyObject) -> bool {
     worst(&[crate::report::PolicyReport::new(policy).phase]) == 0
 }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_phase_decides_how_the_program_ends() {
+    fn the_worst_phase_decides_the_exit_code() {
         use PolicyPhase::{Active, Disabled, Failed, Pending, Updating};
         for (phases, wanted) in [
             (vec![], 0),

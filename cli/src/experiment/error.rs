@@ -2,18 +2,21 @@
 
 use proviso_core::PolicyId;
 
-/// Why an action on an experiment failed.
+/// The error of an action on an experiment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExperimentError {
-    #[error("{experiment} was not {}: this cluster does not serve actions.proviso.dev/v1alpha1{}", done(action), because(cause.as_ref()))]
+    #[error(
+        "{experiment} was not {}: this cluster does not serve actions.proviso.dev/v1alpha1{}",
+        done(action), because(cause.as_ref())
+    )]
     NoActions { experiment: PolicyId, action: &'static str, cause: Option<String> },
     #[error("{experiment} was not {}: {cause}", done(action))]
     Changed { experiment: PolicyId, action: &'static str, cause: String },
     #[error("{experiment} was not {}: {cause}", done(action))]
     Refused { experiment: PolicyId, action: &'static str, cause: String },
-    #[error("{what} is another version: its etag is {is}, not {wanted}")]
+    #[error("{what} has changed: its etag is {is}, not {wanted}")]
     Etag { experiment: PolicyId, what: PolicyId, is: String, wanted: String },
-    #[error("{experiment} is an experiment of {policy}, which is not there")]
+    #[error("{experiment} is an experiment of {policy}, which does not exist")]
     NoPolicy { experiment: PolicyId, policy: PolicyId },
     #[error("{object} is being deleted")]
     Deleted { object: PolicyId },
@@ -33,17 +36,17 @@ fn because(cause: Option<&String>) -> String {
 }
 
 impl ExperimentError {
-    /// Returns what a person can do about the error.
+    /// Returns advice for the user; `None` if the message of the error has it.
     #[must_use]
     pub fn remedy(&self, program: &str) -> Option<String> {
         Some(match self {
             Self::NoActions { experiment, action, .. } => {
-                let whole = "The operator serves it, unless the chart's `operator.aggregatedApi` is false: `kubectl get \
-                             apiservice v1alpha1.actions.proviso.dev` says where it stands.";
-                format!("{whole} {}", without_actions(experiment, action, program))
+                let api = "The operator serves this API, unless the chart's `operator.aggregatedApi` is false: `kubectl get \
+                           apiservice v1alpha1.actions.proviso.dev` shows its status.";
+                format!("{api} {}", without_actions(experiment, action, program))
             }
             Self::Changed { experiment, .. } | Self::Etag { experiment, .. } => {
-                format!("See what it is now: {program} experiment diff {experiment}.")
+                format!("See the current differences: {program} experiment diff {experiment}.")
             }
             Self::NoPolicy { experiment, .. } => {
                 format!("Create the policy, or delete the experiment: {program} experiment delete {experiment}.")
@@ -53,7 +56,7 @@ impl ExperimentError {
     }
 }
 
-/// Returns how to do the same with the objects alone.
+/// Returns advice on how to do the same with kubectl, without the API.
 fn without_actions(experiment: &PolicyId, action: &str, program: &str) -> String {
     let object = match experiment.namespace() {
         Some(namespace) => format!("policyexperiment {} -n {namespace}", experiment.name()),
@@ -65,8 +68,8 @@ fn without_actions(experiment: &PolicyId, action: &str, program: &str) -> String
     match action {
         "start" => format!("Without it, `autoStart: true` in the experiment's spec starts it: {}", patch(true)),
         "stop" => format!(
-            "Without it, `autoStart: false` stops an experiment that started by itself: {}; another one is deleted: \
-             {program} experiment delete {experiment}",
+            "Without it, `autoStart: false` stops an experiment that the operator started: {}; to stop any other \
+             experiment, delete it: {program} experiment delete {experiment}",
             patch(false)
         ),
         _ => "Without it, put the experiment's spec.policy into the policy's spec, apply the policy, and delete the \
@@ -84,8 +87,8 @@ mod tests {
         let experiment = PolicyId::namespaced("team", "stricter").unwrap();
         let error = |action, cause| ExperimentError::NoActions { experiment: experiment.clone(), action, cause };
         let start = error("start", None);
-        let told = "ns.team.stricter was not started: this cluster does not serve actions.proviso.dev/v1alpha1";
-        assert_eq!(start.to_string(), told);
+        let wanted = "ns.team.stricter was not started: this cluster does not serve actions.proviso.dev/v1alpha1";
+        assert_eq!(start.to_string(), wanted);
         let patch = "kubectl patch policyexperiment stricter -n team --type merge -p '{\"spec\":{\"autoStart\":true}}'";
         assert!(start.remedy("proviso").unwrap().ends_with(patch), "{start:?}");
         let stop = error("stop", Some("service unavailable".to_owned()));

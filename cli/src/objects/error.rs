@@ -2,7 +2,7 @@
 
 use proviso_core::policy_id::PolicyIdError;
 
-/// Why an object cannot be read.
+/// The error of reading an object.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! Experiments as the API server has them.
+//! An experiment.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -15,12 +15,12 @@ use super::fields::{created, field};
 /// A `PolicyExperiment` or a `ClusterPolicyExperiment`.
 #[derive(Clone, Debug)]
 pub struct ExperimentObject {
-    /// In the form of a policy's: `cluster.NAME`, `ns.NAMESPACE.NAME`.
+    /// The id, in the form of a policy id: `cluster.NAME` or `ns.NAMESPACE.NAME`.
     pub id: PolicyId,
     pub uid: String,
     /// The etag of this version, which a commit names.
     pub etag: String,
-    /// `metadata.generation`; 0 if the REST API does not tell it.
+    /// `metadata.generation`; 0 for an experiment of the REST API, which has no generations.
     pub generation: i64,
     pub created: Option<Timestamp>,
     pub is_being_deleted: bool,
@@ -30,9 +30,9 @@ pub struct ExperimentObject {
     pub spec: Value,
     pub auto_start: bool,
     pub status: ExperimentStatus,
-    /// The experiment was read from a cluster, and not by the REST API, which tells no conditions.
+    /// True if the experiment is from a cluster, false if it is from the REST API, which has no conditions.
     pub is_in_cluster: bool,
-    /// The failure of this version, as the REST API tells it.
+    /// The failure of this version from the REST API; `None` for an experiment of a cluster, whose conditions have it.
     pub failure: Option<Failure>,
 }
 
@@ -62,20 +62,20 @@ impl ExperimentObject {
         })
     }
 
-    /// Returns the state of the preview; `None` before the first start. An update suspends the preview, also before the
-    /// status says so.
+    /// Returns the state of the preview; `None` before the first start. An update suspends the preview at once, even if the
+    /// status does not show it yet.
     #[must_use]
     pub fn state(&self) -> Option<PreviewState> {
         self.status.preview_metadata.as_ref().map(|preview| preview.state(self.generation))
     }
 
-    /// Returns a condition of this version.
+    /// Returns a condition about this version; `None` if it is missing, or about an earlier version.
     #[must_use]
     pub fn condition(&self, type_: ConditionType) -> Option<&Condition> {
         self.status.conditions.condition(type_).filter(|it| it.observed_generation == Some(self.generation))
     }
 
-    /// Returns whether the counts of the status are those of the last preview, and not of the one before.
+    /// Returns true if the counts in the status are those of the last preview, and not of an earlier preview.
     #[must_use]
     pub fn is_observed(&self) -> bool {
         let counted_since = self.status.divergence.as_ref().map(|counts| &counts.since);
@@ -93,7 +93,7 @@ pub mod tests {
 
     const START: &str = "2026-11-21T09:48:00Z";
 
-    /// The `PolicyExperiment` `stricter` of the policy `labels`, at this generation: it demands another label.
+    /// Returns the `PolicyExperiment` `stricter` of the policy `labels`, which requires another label.
     pub fn experiment(generation: i64, status: &Value) -> ExperimentObject {
         let object = json!({
             "metadata": {
@@ -106,7 +106,7 @@ pub mod tests {
         ExperimentObject::read(&serde_json::from_value(object).unwrap()).unwrap()
     }
 
-    /// The status while every replica previews it.
+    /// Returns the status of an experiment that every replica previews.
     pub fn previewing(generation: i64) -> Value {
         json!({
             "etag": etag("x", generation), "liveEtag": etag("u", 2),
@@ -117,12 +117,21 @@ pub mod tests {
                 "evaluated": 1200, "same": 1187, "newlyDenied": 10, "newlyAllowed": 0, "mutationDiffers": 0,
                 "messageDiffers": 2, "errors": 1, "dropped": 6, "since": START,
             },
-            "samples": [sample("NewlyDenied", 10, "Pod", "lacks the label team, which every Pod of a team must have"), sample("ExperimentError", 1, "Job.batch", "")],
+            "samples": [
+                sample("NewlyDenied", 10, "Pod", "lacks the label team, which every Pod of a team must have"),
+                sample("ExperimentError", 1, "Job.batch", ""),
+            ],
             "replicas": {"ready": 2, "total": 2, "summary": "2/2"},
             "conditions": [
-                condition("Accepted", "True", "Accepted", "it is one of at most 10 of ns.team.labels", generation),
+                condition("Accepted", "True", "Accepted", "it is one of at most 10 experiments of ns.team.labels", generation),
                 condition("Initialized", "True", "Prepared", "its program was compiled and accepted its settings", generation),
-                condition("Previewing", "True", "Previewing", "every replica asks it about the requests that the policy answers", generation),
+                condition(
+                    "Previewing",
+                    "True",
+                    "Previewing",
+                    "every replica evaluates it for the requests that the policy answers",
+                    generation
+                ),
             ],
         })
     }
@@ -135,7 +144,7 @@ pub mod tests {
     }
 
     #[test]
-    fn an_update_suspends_before_anybody_says_so() {
+    fn an_update_suspends_before_the_status_shows_it() {
         let states = [(1, Some(PreviewState::Active)), (2, Some(PreviewState::Suspended))];
         for (generation, wanted) in states {
             assert_eq!(experiment(generation, &previewing(1)).state(), wanted);
@@ -143,16 +152,16 @@ pub mod tests {
         assert_eq!(experiment(1, &Value::Null).state(), None);
         assert!(
             experiment(2, &previewing(1)).condition(ConditionType::Previewing).is_none(),
-            "it is of the version before"
+            "the condition is about an earlier version"
         );
     }
 
     #[test]
-    fn counts_of_the_preview_before_are_told_from_those_of_this_one() {
+    fn counts_of_an_earlier_preview_are_not_observed() {
         let mut status = previewing(1);
         assert!(experiment(1, &status).is_observed());
         status["previewMetadata"]["startTime"] = json!("2026-11-21T09:59:00Z");
         assert!(!experiment(1, &status).is_observed());
-        assert!(experiment(1, &Value::Null).is_observed(), "nothing was started, and nothing is counted");
+        assert!(experiment(1, &Value::Null).is_observed(), "no preview was started, and no counts exist");
     }
 }

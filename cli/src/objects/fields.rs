@@ -1,4 +1,4 @@
-//! Reads fields that all kinds of objects have.
+//! Reads fields of objects of any kind.
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::error::ObjectError;
 
-/// Returns `metadata.creationTimestamp`.
+/// Returns `metadata.creationTimestamp`; `None` if it is missing.
 pub(super) fn created(object: &DynamicObject) -> Option<Timestamp> {
     object.creation_timestamp().map(|time| time.0)
 }
 
-/// Reads the field `field`, whose value is `value`; null is the default.
+/// Parses the value of a field; null gives the default. `field` is the path of the field for the error.
 ///
 /// # Errors
 /// When the value is of another type.

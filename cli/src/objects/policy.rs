@@ -12,24 +12,25 @@ use serde_json::Value;
 use super::error::ObjectError;
 use super::fields::{created, field};
 
-/// A Policy or a `ClusterPolicy`.
+/// A `Policy` or a `ClusterPolicy`.
 #[derive(Clone, Debug)]
 pub struct PolicyObject {
     pub id: PolicyId,
     pub uid: String,
     /// The etag of the newest version, which a commit replaces.
     pub etag: String,
-    /// `metadata.generation`; 0 if the REST API does not tell it.
+    /// `metadata.generation`; 0 for a policy of the REST API, which has no generations.
     pub generation: i64,
     pub created: Option<Timestamp>,
     pub is_being_deleted: bool,
+    /// The annotation that requests a rollback; `None` if no request is pending.
     pub rollback_to: Option<String>,
     pub spec: Value,
     pub status: PolicyStatus,
 }
 
 impl PolicyObject {
-    /// Reads a Policy or a `ClusterPolicy` of a cluster.
+    /// Reads a `Policy` or a `ClusterPolicy` of a cluster.
     ///
     /// # Errors
     /// When its name or its status is invalid.
@@ -63,7 +64,7 @@ impl PolicyObject {
         self.spec["policyServer"].as_str().unwrap_or("default")
     }
 
-    /// Names a generation of this policy, such as `ns.team.labels generation 2 (live, newest)`.
+    /// Returns the name of a generation of this policy, such as `ns.team.labels generation 2 (live, newest)`.
     #[must_use]
     pub fn name_of(&self, generation: i64) -> String {
         if generation == 0 {
@@ -80,7 +81,7 @@ impl PolicyObject {
         format!("{} generation {generation}{names}", self.id)
     }
 
-    /// The generation that the status is about; `None` if the operator has written no status yet.
+    /// Returns the generation that the status is about; `None` if the operator has written no status yet.
     #[must_use]
     pub fn observed_generation(&self) -> Option<i64> {
         self.status.conditions.iter().filter_map(|condition| condition.observed_generation).max()

@@ -17,7 +17,7 @@ pub struct RevisionObject {
     pub policy_uid: String,
     pub generation: i64,
     pub policy_server: String,
-    /// `spec.enabled`: the policy server loads the revision.
+    /// `spec.enabled`: true if the policy server loads the revision.
     pub is_enabled: bool,
     pub created: Option<Timestamp>,
     /// The spec of the policy at that generation.
@@ -52,13 +52,13 @@ impl RevisionObject {
         self.status.conditions.condition(type_)
     }
 
-    /// Returns whether the revision answers requests.
+    /// Returns true if the revision answers requests.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.status.conditions.is_true(ConditionType::Live)
     }
 
-    /// Returns whether the revision answers requests, or did once.
+    /// Returns true if the revision answers requests, or answered them before.
     #[must_use]
     pub fn was_ever_live(&self) -> bool {
         self.condition(ConditionType::Live).is_some()

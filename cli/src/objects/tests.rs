@@ -11,7 +11,7 @@ pub use proviso_crds::fixtures::condition;
 
 pub const NOW: &str = "2026-11-21T10:00:00Z";
 
-/// The Policy `labels` of the namespace `team` at this generation.
+/// Returns the `Policy` `labels` in the namespace `team`.
 pub fn policy(generation: i64, status: &Value) -> PolicyObject {
     let object = json!({
         "metadata": {
@@ -24,7 +24,7 @@ pub fn policy(generation: i64, status: &Value) -> PolicyObject {
     PolicyObject::read(&serde_json::from_value(object).unwrap()).unwrap()
 }
 
-/// Its status, as the operator writes it for a generation that is live.
+/// Returns the status of a policy whose newest generation is live.
 pub fn active(generation: i64) -> Value {
     json!({
         "phase": "Active", "liveGeneration": generation, "mode": "Protect",
@@ -38,7 +38,7 @@ pub fn active(generation: i64) -> Value {
     })
 }
 
-/// Its status for a generation that failed while another is live.
+/// Returns the status of a policy whose newest generation failed while another generation is live.
 pub fn failed(generation: i64, live: i64, reason: &str, message: &str) -> Value {
     json!({
         "phase": "Failed", "liveGeneration": live, "mode": "Protect",
@@ -52,7 +52,7 @@ pub fn failed(generation: i64, live: i64, reason: &str, message: &str) -> Value 
     })
 }
 
-/// The spec of a policy that demands this label.
+/// Returns the spec of a policy that requires this label.
 pub fn spec(label: &str) -> Value {
     json!({
         "policyServer": "default", "enabled": true, "settings": {"label": label},
@@ -61,7 +61,7 @@ pub fn spec(label: &str) -> Value {
     })
 }
 
-/// A revision of it that demands this label.
+/// Returns a revision of the policy `labels` that requires this label.
 pub fn revision(generation: i64, label: &str, enabled: bool, conditions: &[Value]) -> RevisionObject {
     let policy = json!({"kind": "Policy", "namespace": "team", "name": "labels", "uid": "u", "generation": generation});
     let object = json!({
@@ -72,12 +72,12 @@ pub fn revision(generation: i64, label: &str, enabled: bool, conditions: &[Value
     RevisionObject::read(&serde_json::from_value(object).unwrap()).unwrap()
 }
 
-/// The conditions of a revision while it is live, or after it was.
+/// Returns the conditions of a revision that is live (`status` is `True`) or was live (`False`).
 pub fn live(status: &str, generation: i64) -> [Value; 2] {
     [condition("Initialized", "True", "Prepared", "", generation), condition("Live", status, "Live", "", generation)]
 }
 
-/// The revision with what a replica says about it.
+/// Adds the status of a replica to a revision.
 pub fn with_replica(
     mut revision: RevisionObject,
     pod: &str,
@@ -94,7 +94,7 @@ pub fn with_replica(
 }
 
 #[test]
-fn an_object_that_makes_no_sense_names_its_field() {
+fn the_error_of_an_invalid_object_names_the_field() {
     let object = json!({
         "metadata": {"name": "a"}, "spec": {}, "status": {"phase": "Sleeping"},
     });
@@ -105,7 +105,7 @@ fn an_object_that_makes_no_sense_names_its_field() {
 }
 
 #[test]
-fn a_policy_that_nobody_has_looked_at_is_read() {
+fn a_policy_without_a_status_is_read() {
     let policy = policy(1, &Value::Null);
     assert_eq!((policy.observed_generation(), policy.status.phase), (None, None));
     assert_eq!((policy.id.as_str(), policy.kind(), policy.is_enabled()), ("ns.team.labels", PolicyKind::Policy, true));

@@ -1,7 +1,7 @@
-//! Everything about one policy, the most urgent first.
+//! The page about one policy. The most urgent information is first.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use proviso_crds::conditions::reasons;
+use proviso_crds::reasons;
 use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, PolicyPhase, ReplicaStatus};
 
 use super::overview::phase_style;
@@ -11,8 +11,8 @@ use super::table::{Cell, Table};
 use super::view::View;
 use crate::report::{Detail, EventReport, PolicyReport, RevisionReport};
 
-/// The most Events that the page has, unless it is wide.
-const EVENTS: usize = 8;
+/// The number of Events on the page, unless the page is wide.
+const MAX_EVENTS: usize = 8;
 
 #[must_use]
 pub fn detail(detail: &Detail, view: &View) -> String {
@@ -26,7 +26,7 @@ pub fn detail(detail: &Detail, view: &View) -> String {
         page.push_str(&paragraph(&format!("{}: {}", problem.reason, problem.message), view.width, 0, "", style));
     }
     page.push('\n');
-    facts(&mut page, view, &about(policy, &detail.revisions, view));
+    facts(&mut page, view, &policy_facts(policy, &detail.revisions, view));
     if !policy.conditions.is_empty() {
         steps(&mut page, policy, view);
     }
@@ -37,7 +37,7 @@ pub fn detail(detail: &Detail, view: &View) -> String {
         events(&mut page, &detail.events, view);
     }
     if !detail.next_steps.is_empty() {
-        heading(&mut page, "What to do");
+        heading(&mut page, "Next steps");
         for step in &detail.next_steps {
             next_step(&mut page, step, view);
         }
@@ -49,7 +49,7 @@ pub fn detail(detail: &Detail, view: &View) -> String {
     page
 }
 
-fn about(policy: &PolicyReport, revisions: &[RevisionReport], view: &View) -> Vec<(&'static str, String)> {
+fn policy_facts(policy: &PolicyReport, revisions: &[RevisionReport], view: &View) -> Vec<(&'static str, String)> {
     let place = policy.namespace.as_ref().map_or_else(String::new, |it| format!(" in the namespace {it}"));
     let age = view.age(policy.created.as_ref().map(|time| time.0));
     let mut facts = vec![("Policy", format!("{}{place}, {age} old", policy.reference()))];
@@ -65,13 +65,14 @@ fn about(policy: &PolicyReport, revisions: &[RevisionReport], view: &View) -> Ve
         },
     );
     facts.push(("Live", live));
-    let on = policy.replicas.as_ref();
-    let on = on.map_or_else(String::new, |it| format!(", served by {} of {} replicas", it.ready, it.total));
-    facts.push(("Newest", format!("generation {}{on}", policy.generation)));
+    let replicas = policy.replicas.as_ref();
+    let replicas = replicas.map_or_else(String::new, |it| format!(", served by {} of {} replicas", it.ready, it.total));
+    facts.push(("Newest", format!("generation {}{replicas}", policy.generation)));
     facts
 }
 
-/// The revision knows it better; the policy knows it of its newest generation.
+/// Returns the time since when a generation is live. The revision has it; if the user may not read revisions, the policy's
+/// condition has it for the newest generation.
 fn live_since(policy: &PolicyReport, revisions: &[RevisionReport], live: i64) -> Option<jiff::Timestamp> {
     let revision = revisions.iter().find(|it| it.generation == live).and_then(|it| it.since.as_ref());
     let is_live = |it: &&Condition| it.status == ConditionStatus::True.as_str() && it.observed_generation == Some(live);
@@ -81,26 +82,27 @@ fn live_since(policy: &PolicyReport, revisions: &[RevisionReport], live: i64) ->
 
 fn steps(page: &mut String, policy: &PolicyReport, view: &View) {
     let observed = policy.conditions.iter().filter_map(|it| it.observed_generation).max().unwrap_or_default();
-    heading(page, &format!("Generation {observed}, step by step"));
-    let mut table = Table::new(&["STEP", if view.is_wide { "CONDITION" } else { "" }, "STATE", "FOR", "WHAT"]);
+    heading(page, &format!("Rollout of generation {observed}"));
+    let mut table = Table::new(&["STEP", if view.is_wide { "CONDITION" } else { "" }, "STATE", "FOR", "MESSAGE"]);
     for condition in &policy.conditions {
         let state = state(policy, condition);
-        // The head of the page says it in full.
-        let what = if state.0 == "failed" { &condition.reason } else { &condition.message };
+        // The top of the page has the message of a failure.
+        let message = if state.0 == "failed" { &condition.reason } else { &condition.message };
         table.row(vec![
-            in_words(&condition.type_).into(),
+            step_name(&condition.type_).into(),
             if view.is_wide { format!("{}={}", condition.type_, condition.status) } else { String::new() }.into(),
             Cell::new(state.0, state.1),
             view.age(Some(condition.last_transition_time.0)).into(),
-            what.as_str().into(),
+            message.as_str().into(),
         ]);
     }
     page.push_str(&table.render(view.width));
 }
 
-fn in_words(condition: &str) -> &str {
+/// Returns the name of the rollout step that a condition is about.
+fn step_name(condition: &str) -> &str {
     match ConditionType::parse(condition) {
-        Some(ConditionType::Scheduled) => "Taken up by the operator",
+        Some(ConditionType::Scheduled) => "Revision created",
         Some(ConditionType::Initialized) => "Program prepared",
         Some(ConditionType::Ready) => "Loaded by every replica",
         Some(ConditionType::Live) => "Answering requests",
@@ -128,14 +130,14 @@ fn replicas(page: &mut String, policy: &PolicyReport, revision: &RevisionReport,
         names.push("live");
     }
     heading(page, &format!("Replicas of generation {generation} ({})", names.join(", ")));
-    let told = policy.problem.as_ref().map(|problem| problem.message.as_str());
-    page.push_str(&replica_table(&revision.replicas, told, view));
+    let shown = policy.problem.as_ref().map(|problem| problem.message.as_str());
+    page.push_str(&replica_table(&revision.replicas, shown, view));
 }
 
-/// `told`: a message that stands elsewhere on the page.
-pub(super) fn replica_table(replicas: &[ReplicaStatus], told: Option<&str>, view: &View) -> String {
+/// Renders the table of the replicas of a revision. `shown` is a message that the page has already, so the table omits it.
+pub(super) fn replica_table(replicas: &[ReplicaStatus], shown: Option<&str>, view: &View) -> String {
     if replicas.is_empty() {
-        return paint(DIM, "No replica has said anything about it.\n");
+        return paint(DIM, "No replica has reported a status.\n");
     }
     let uid = if view.is_wide { "UID" } else { "" };
     let mut table = Table::new(&["POD", uid, "READY", "FOR", "VERSION", "REASON", "MESSAGE"]);
@@ -152,7 +154,7 @@ pub(super) fn replica_table(replicas: &[ReplicaStatus], told: Option<&str>, view
             view.age(Some(replica.last_transition_time.0)).into(),
             replica.server_version.as_str().into(),
             replica.reason.as_str().into(),
-            if told == Some(&replica.message) { "" } else { replica.message.as_str() }.into(),
+            if shown == Some(&replica.message) { "" } else { replica.message.as_str() }.into(),
         ]);
     }
     table.render(view.width)
@@ -160,7 +162,7 @@ pub(super) fn replica_table(replicas: &[ReplicaStatus], told: Option<&str>, view
 
 fn events(page: &mut String, events: &[EventReport], view: &View) {
     heading(page, "Events");
-    let older = if view.is_wide { 0 } else { events.len().saturating_sub(EVENTS) };
+    let older = if view.is_wide { 0 } else { events.len().saturating_sub(MAX_EVENTS) };
     let mut table = Table::new(&["AGE", "TYPE", "REASON", "MESSAGE"]);
     for event in &events[older..] {
         let style = if event.type_ == "Warning" { WAITING } else { PLAIN };
@@ -174,7 +176,7 @@ fn events(page: &mut String, events: &[EventReport], view: &View) {
     }
     page.push_str(&table.render(view.width));
     if older > 0 {
-        page.push_str(&paint(DIM, &format!("{older} older: -o wide\n")));
+        page.push_str(&paint(DIM, &format!("{older} older Events: use -o wide\n")));
     }
 }
 
@@ -185,7 +187,7 @@ mod tests {
     use crate::found::Omitted;
     use crate::objects::RevisionObject;
     use crate::objects::tests::{condition, failed, live, policy, revision, with_replica};
-    use crate::report::Place;
+    use crate::report::CommandContext;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     const MESSAGE: &str = "spec.program.cel.validations[0].expression: undeclared reference to 'parms'";
@@ -199,8 +201,8 @@ mod tests {
             last_seen: Some(Time("2026-11-21T09:20:00Z".parse().unwrap())),
             version: String::new(),
         };
-        let place = Place { program: "proviso", proviso_namespace: "proviso-system".to_owned() };
-        Detail::new(&policy(8, &failed(8, 7, "CompileError", MESSAGE)), revisions, vec![event], unseen, &place)
+        let context = CommandContext { program: "proviso", proviso_namespace: "proviso-system".to_owned() };
+        Detail::new(&policy(8, &failed(8, 7, "CompileError", MESSAGE)), revisions, vec![event], unseen, &context)
     }
 
     fn revisions() -> [RevisionObject; 2] {
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_update_is_told_in_80_columns() {
+    fn the_page_about_a_failed_update_fits_80_columns() {
         let wanted = "\
 ns.team.labels  Failed
 generation 8 does not work; generation 7 goes on answering
@@ -224,12 +226,12 @@ Mode    Protect
 Live    generation 7, for 40m
 Newest  generation 8, served by 0 of 2 replicas
 
-Generation 8, step by step
-STEP                      STATE    FOR  WHAT
-Taken up by the operator  done     40m  there is a revision of this generation
-Program prepared          failed   40m  CompileError
-Loaded by every replica   waiting  40m  not every Ready replica has loaded it
-Answering requests        waiting  40m  not yet; generation 7 goes on answering
+Rollout of generation 8
+STEP                     STATE    FOR  MESSAGE
+Revision created         done     40m  there is a revision of this generation
+Program prepared         failed   40m  CompileError
+Loaded by every replica  waiting  40m  not every Ready replica has loaded it
+Answering requests       waiting  40m  not yet; generation 7 goes on answering
 
 Replicas of generation 8 (newest)
 POD                      READY  FOR  VERSION  REASON
@@ -245,29 +247,30 @@ AGE  TYPE     REASON        MESSAGE
                             spec.program.cel.validations[0].expression:
                             undeclared reference to 'parms'
 
-What to do
-- Correct the program where the message says, and apply the policy again.
-- See what generation 7 did not have: proviso revisions diff ns.team.labels
+Next steps
+- Correct the program at the position in the message, and apply the policy
+  again.
+- See the changes since generation 7: proviso revisions diff ns.team.labels
 - Undo the change: proviso rollback ns.team.labels --to 7
 ";
         assert_eq!(plain(&detail(&report(&revisions(), Vec::new()), &view(80))), wanted);
     }
 
     #[test]
-    fn who_may_not_see_revisions_still_learns_why() {
+    fn the_problem_is_shown_without_permission_to_read_revisions() {
         let message = "you may not list policyrevisions.proviso.dev in the namespace proviso-system".to_owned();
-        let unseen = Omitted { what: "the replicas one by one".to_owned(), reason: "Forbidden", message };
+        let unseen = Omitted { what: "the status of each replica".to_owned(), reason: "Forbidden", message };
         let page = plain(&detail(&report(&[], vec![unseen]), &view(140)));
         assert!(page.contains(&format!("CompileError: {MESSAGE}\n")), "{page}");
         assert!(page.contains("0 of 2 replicas") && page.contains("proviso rollback ns.team.labels --to 7"), "{page}");
         assert!(
-            !page.contains("Replicas of") && page.contains("Not shown: the replicas one by one: you may not"),
+            !page.contains("Replicas of") && page.contains("Not shown: the status of each replica: you may not"),
             "{page}"
         );
     }
 
     #[test]
-    fn wide_names_the_conditions_and_the_pods_uids() {
+    fn wide_output_has_conditions_and_pod_uids() {
         let wide = View { is_wide: true, width: None, ..view(0) };
         let page = plain(&detail(&report(&revisions(), Vec::new()), &wide));
         assert!(page.contains("Initialized=False") && page.contains("uid-of-policy-server-default-0"), "{page}");

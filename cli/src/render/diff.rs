@@ -1,4 +1,4 @@
-//! Colours of a unified difference.
+//! The colours of a unified diff.
 
 use anstyle::{AnsiColor, Style};
 
@@ -7,7 +7,7 @@ use super::style::{BOLD, DIM, PLAIN, paint};
 const ADDED: Style = AnsiColor::Green.on_default();
 const REMOVED: Style = AnsiColor::Red.on_default();
 
-/// The two lines that name what is compared come first.
+/// Colours a unified diff. The first two lines are the headers.
 #[must_use]
 pub fn coloured(diff: &str) -> String {
     let style = |number: usize, line: &str| match line.as_bytes().first() {
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_coloured_and_stay_what_they_are() {
+    fn colours_do_not_change_the_text_of_a_diff() {
         let diff = "--- a\n+++ b\n@@ -1,2 +1,2 @@\n same\n-old\n+new\n";
         let coloured = coloured(diff);
         assert_eq!(anstream::adapter::strip_str(&coloured).to_string(), diff);

@@ -1,4 +1,4 @@
-//! Everything about one experiment.
+//! The page about one experiment.
 
 use anstyle::Style;
 use proviso_crds::{DivergenceCounts, DivergenceSample, PreviewState};
@@ -7,7 +7,7 @@ use super::page::{facts, heading, next_step, paragraph};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
 use super::table::{Cell, Table};
 use super::view::View;
-use crate::report::{ExperimentDetail, ExperimentReport, coverage, percent, verdicts};
+use crate::report::{ExperimentDetail, ExperimentReport, coverage, percent, verdict_counts};
 
 pub(super) fn verdict_style(name: &str, count: u64) -> Style {
     match name {
@@ -26,11 +26,11 @@ pub(super) fn state_style(state: Option<PreviewState>) -> Style {
     }
 }
 
-/// Renders the part of the page that changes during a watch, and problems.
+/// Renders the page of a watch: state, counts and samples, and the conditions only with a problem.
 #[must_use]
 pub fn live_experiment(detail: &ExperimentDetail, view: &View) -> String {
     let experiment = &detail.experiment;
-    let mut page = counted(experiment, view);
+    let mut page = state_and_counts(experiment, view);
     if experiment.problem.is_some() {
         heading(&mut page, "Conditions");
         page.push_str(&conditions(experiment, view));
@@ -41,13 +41,13 @@ pub fn live_experiment(detail: &ExperimentDetail, view: &View) -> String {
 #[must_use]
 pub fn experiment(detail: &ExperimentDetail, view: &View) -> String {
     let experiment = &detail.experiment;
-    let mut page = counted(experiment, view);
+    let mut page = state_and_counts(experiment, view);
     if !experiment.conditions.is_empty() {
         heading(&mut page, "Conditions");
         page.push_str(&conditions(experiment, view));
     }
     if !detail.next_steps.is_empty() {
-        heading(&mut page, "What to do");
+        heading(&mut page, "Next steps");
         for step in &detail.next_steps {
             next_step(&mut page, step, view);
         }
@@ -55,23 +55,23 @@ pub fn experiment(detail: &ExperimentDetail, view: &View) -> String {
     page
 }
 
-/// Renders state, counts and samples.
-fn counted(experiment: &ExperimentReport, view: &View) -> String {
+/// Renders the state, the counts and the samples.
+fn state_and_counts(experiment: &ExperimentReport, view: &View) -> String {
     let mut page = head(experiment, view);
     if let Some(counts) = &experiment.divergence {
         page.push_str(&divergence(experiment, counts, view));
     }
     if !experiment.samples.is_empty() {
-        heading(&mut page, "Where they differ");
+        heading(&mut page, "Samples of differences");
         page.push_str(&samples(&experiment.samples, view));
     }
     page
 }
 
-/// Renders the state of the experiment.
-fn standing(experiment: &ExperimentReport, view: &View) -> String {
+/// Renders the name, the state and the problem of the experiment.
+fn state_lines(experiment: &ExperimentReport, view: &View) -> String {
     let mut page = format!("{}  ", paint(BOLD, experiment.experiment.as_str()));
-    page.push_str(&paint(state_style(experiment.state), experiment.state_in_words()));
+    page.push_str(&paint(state_style(experiment.state), experiment.state_label()));
     page.push('\n');
     page.push_str(&paragraph(&experiment.summary, view.width, 0, "", PLAIN));
     if let Some(problem) = &experiment.problem {
@@ -81,54 +81,55 @@ fn standing(experiment: &ExperimentReport, view: &View) -> String {
 }
 
 fn head(experiment: &ExperimentReport, view: &View) -> String {
-    let mut page = standing(experiment, view);
+    let mut page = state_lines(experiment, view);
     page.push('\n');
     let place = experiment.namespace.as_ref().map_or_else(String::new, |it| format!(" in the namespace {it}"));
     let age = view.age(experiment.created.as_ref().map(|time| time.0));
-    let live = experiment.live_etag.as_ref().map_or_else(String::new, |etag| format!(", etag of what is live: {etag}"));
-    let mut about = vec![
+    let live = experiment.live_etag.as_ref();
+    let live = live.map_or_else(String::new, |etag| format!(", etag of the live version: {etag}"));
+    let mut rows = vec![
         ("Experiment", format!("{}{place}, {age} old", experiment.reference())),
         ("Policy", format!("{}{live}", experiment.policy)),
         ("Etag", experiment.etag.clone()),
     ];
     if let Some(preview) = &experiment.preview_metadata {
         let time = |time: jiff::Timestamp| format!("{time} ({} ago)", view.age(Some(time)));
-        about.push(("Started", time(preview.start_time.0)));
+        rows.push(("Started", time(preview.start_time.0)));
         let is_active = experiment.state == Some(PreviewState::Active);
-        about.extend(preview.stop_time.as_ref().filter(|_| !is_active).map(|it| ("Stopped", time(it.0))));
+        rows.extend(preview.stop_time.as_ref().filter(|_| !is_active).map(|it| ("Stopped", time(it.0))));
         if view.is_wide {
-            about.push(("Log prefix", preview.log_prefix.clone()));
+            rows.push(("Log prefix", preview.log_prefix.clone()));
         }
     }
     if let Some(replicas) = &experiment.replicas {
-        about.push(("Replicas", format!("{} of {} have loaded it", replicas.ready, replicas.total)));
+        rows.push(("Replicas", format!("{} of {} have loaded it", replicas.ready, replicas.total)));
     }
-    facts(&mut page, view, &about);
+    facts(&mut page, view, &rows);
     page
 }
 
-/// The counts, each with its part of what was evaluated.
+/// Renders the counts, each with its share of the evaluated requests.
 fn divergence(experiment: &ExperimentReport, counts: &DivergenceCounts, view: &View) -> String {
     let mut page = String::new();
     let since = view.age(Some(counts.since.0));
-    heading(&mut page, &format!("Verdicts beside those of {}, since {since} ago", experiment.policy));
-    let mut table = Table::new(&["VERDICT", "REQUESTS", "SHARE", "WHAT"]);
-    for verdicts in verdicts(counts) {
-        let share = percent(verdicts.count, counts.evaluated).unwrap_or_else(|| "-".to_owned());
-        let style = verdict_style(verdicts.name, verdicts.count);
+    heading(&mut page, &format!("Verdicts compared with {}, since {since} ago", experiment.policy));
+    let mut table = Table::new(&["VERDICT", "REQUESTS", "SHARE", "MEANING"]);
+    for verdict in verdict_counts(counts) {
+        let share = percent(verdict.count, counts.evaluated).unwrap_or_else(|| "-".to_owned());
+        let style = verdict_style(verdict.name, verdict.count);
         table.row(vec![
-            Cell::new(verdicts.name, style),
-            Cell::new(verdicts.count.to_string(), style),
+            Cell::new(verdict.name, style),
+            Cell::new(verdict.count.to_string(), style),
             Cell::new(share, style),
-            verdicts.meaning.into(),
+            verdict.meaning.into(),
         ]);
     }
     page.push_str(&table.render(view.width));
     let (evaluated, all) = (counts.evaluated, counts.evaluated.saturating_add(counts.dropped));
-    let others = if counts.dropped == 0 { "" } else { "; the others were too many at once" };
+    let dropped = if counts.dropped == 0 { "" } else { "; too many came at once to evaluate the others" };
     let line = match coverage(counts) {
-        None => "Nothing was evaluated yet.".to_owned(),
-        Some(coverage) => format!("Evaluated: {evaluated} of {all} requests (coverage {coverage}){others}."),
+        None => "No request was evaluated yet.".to_owned(),
+        Some(coverage) => format!("Evaluated: {evaluated} of {all} requests (coverage {coverage}){dropped}."),
     };
     let style = if counts.dropped == 0 { PLAIN } else { WAITING };
     page.push_str(&paragraph(&line, view.width, 0, "", style));
@@ -158,7 +159,7 @@ fn samples(samples: &[DivergenceSample], view: &View) -> String {
 }
 
 fn conditions(experiment: &ExperimentReport, view: &View) -> String {
-    let told = experiment.problem.as_ref().map(|problem| problem.message.as_str());
+    let shown = experiment.problem.as_ref().map(|problem| problem.message.as_str());
     let mut table = Table::new(&["CONDITION", "STATUS", "FOR", "REASON", "MESSAGE"]);
     for condition in &experiment.conditions {
         let style = match condition.status.as_str() {
@@ -167,30 +168,30 @@ fn conditions(experiment: &ExperimentReport, view: &View) -> String {
             _ => WAITING,
         };
         let is_old = condition.observed_generation != experiment.generation;
-        let of = if is_old { " (of the version before)" } else { "" };
-        // The head of the page says it in full.
-        let message = if told == Some(&condition.message) { "" } else { &condition.message };
+        let mark = if is_old { " (of an earlier version)" } else { "" };
+        // The top of the page has the message of the problem.
+        let message = if shown == Some(&condition.message) { "" } else { &condition.message };
         table.row(vec![
             condition.type_.as_str().into(),
             Cell::new(condition.status.as_str(), if is_old { DIM } else { style }),
             view.age(Some(condition.last_transition_time.0)).into(),
             condition.reason.as_str().into(),
-            format!("{message}{of}").trim_start().into(),
+            format!("{message}{mark}").trim_start().into(),
         ]);
     }
     table.render(view.width)
 }
 
-/// Renders the state and the divergence of an experiment, for the question before a commit.
+/// Renders the state and the divergence of an experiment, which a commit shows before it asks for confirmation.
 #[must_use]
 pub fn before_commit(experiment: &ExperimentReport, view: &View) -> String {
-    let mut page = standing(experiment, view);
+    let mut page = state_lines(experiment, view);
     match &experiment.divergence {
         Some(counts) => page.push_str(&divergence(experiment, counts, view)),
         None if experiment.preview_metadata.is_some() => {
-            page.push_str(&paint(WAITING, "No counts are known of what it changes.\n"));
+            page.push_str(&paint(WAITING, "There are no counts of its differences.\n"));
         }
-        None => page.push_str(&paint(WAITING, "Nothing is known of what it changes: it was not previewed.\n")),
+        None => page.push_str(&paint(WAITING, "Its differences are unknown: it was not previewed.\n")),
     }
     page.push('\n');
     page
@@ -209,29 +210,29 @@ mod tests {
     }
 
     #[test]
-    fn a_preview_is_told_in_80_columns() {
+    fn the_page_about_a_preview_fits_80_columns() {
         let wanted = "\
 ns.team.stricter  ACTIVE
-it decided 13 of 1200 requests otherwise
+its verdict differs for 13 of 1200 requests
 
 Experiment  policyexperiment/stricter in the namespace team, 3h old
-Policy      ns.team.labels, etag of what is live: \"bfcf0795c990c98d\"
+Policy      ns.team.labels, etag of the live version: \"bfcf0795c990c98d\"
 Etag        \"6e342990302ac2ec\"
 Started     2026-11-21T09:48:00Z (12m ago)
 Replicas    2 of 2 have loaded it
 
-Verdicts beside those of ns.team.labels, since 12m ago
-VERDICT          REQUESTS  SHARE  WHAT
-Same             1187      98.9%  nothing changes
+Verdicts compared with ns.team.labels, since 12m ago
+VERDICT          REQUESTS  SHARE  MEANING
+Same             1187      98.9%  no difference
 NewlyDenied      10        0.8%   allowed now, would be denied
 NewlyAllowed     0         0.0%   denied now, would be allowed
 MutationDiffers  0         0.0%   both allow; the objects differ
-MessageDiffers   2         0.1%   both deny, in other words
-ExperimentError  1         <0.1%  the experiment came to no decision
-Evaluated: 1200 of 1206 requests (coverage 99.5%); the others were too many at
-once.
+MessageDiffers   2         0.1%   both deny; the messages differ
+ExperimentError  1         <0.1%  the experiment failed to decide
+Evaluated: 1200 of 1206 requests (coverage 99.5%); too many came at once to
+evaluate the others.
 
-Where they differ
+Samples of differences
 DIVERGENCE       KIND       NAMESPACE  USER   COUNT  SEEN
 NewlyDenied      Pod        team       alice  10     60s
     web-1: lacks the label team, which every Pod of a team must have
@@ -240,36 +241,37 @@ ExperimentError  Job.batch  team       alice  1      60s
 
 Conditions
 CONDITION    STATUS  FOR  REASON      MESSAGE
-Accepted     True    40m  Accepted    it is one of at most 10 of ns.team.labels
+Accepted     True    40m  Accepted    it is one of at most 10 experiments of
+                                      ns.team.labels
 Initialized  True    40m  Prepared    its program was compiled and accepted its
                                       settings
-Previewing   True    40m  Previewing  every replica asks it about the requests
-                                      that the policy answers
+Previewing   True    40m  Previewing  every replica evaluates it for the
+                                      requests that the policy answers
 
-What to do
+Next steps
 - Follow it: proviso experiment status ns.team.stricter --watch
 - See what a commit would change: proviso experiment diff ns.team.stricter
-- Make it the policy: proviso experiment commit ns.team.stricter
+- Commit it: proviso experiment commit ns.team.stricter
 - Stop it: proviso experiment stop ns.team.stricter
 ";
         assert_eq!(page(&object(1, &previewing(1)), 80), wanted);
     }
 
     #[test]
-    fn what_was_not_previewed_is_no_reason_to_commit() {
+    fn a_commit_shows_the_counts_or_that_there_are_none() {
         let page = |status: &Value| {
             plain(&before_commit(&crate::report::ExperimentReport::new(&object(1, status)), &view(140)))
         };
-        assert!(page(&Value::Null).contains("Nothing is known of what it changes"));
+        assert!(page(&Value::Null).contains("Its differences are unknown"));
         assert!(page(&previewing(1)).contains("\nNewlyDenied      10        0.8% "), "{}", page(&previewing(1)));
     }
 
     #[test]
-    fn conditions_of_the_version_before_are_marked() {
+    fn conditions_of_an_earlier_version_are_marked() {
         let page = page(&object(2, &previewing(1)), 200);
-        assert!(page.contains("ns.team.stricter  SUSPENDED\n") && page.contains("(of the version before)\n"), "{page}");
+        assert!(page.contains("ns.team.stricter  SUSPENDED\n") && page.contains("(of an earlier version)\n"), "{page}");
         let mut none = previewing(1);
         none["samples"] = json!([]);
-        assert!(!super::tests::page(&object(1, &none), 80).contains("Where they differ"));
+        assert!(!super::tests::page(&object(1, &none), 80).contains("Samples of differences"));
     }
 }

@@ -1,4 +1,4 @@
-//! The table of all experiments, and below it what is wrong.
+//! The table of all experiments, with their problems below it.
 
 use super::experiment::{state_style, verdict_style};
 use super::page::{omissions, paragraph};
@@ -7,14 +7,15 @@ use super::table::{Cell, Table};
 use super::text::width;
 use super::view::View;
 use crate::found::{CLUSTER_EXPERIMENTS, EXPERIMENTS};
-use crate::report::{ExperimentOverview, ExperimentReport, Verdicts, coverage, verdicts};
+use crate::report::{ExperimentOverview, ExperimentReport, VerdictCount, coverage, verdict_counts};
 
-/// `place`: where was looked, such as `the namespace team`; none if everywhere.
+/// Renders the table of the experiments. `place` is the place that was searched, such as `the namespace team`; `None` for all
+/// namespaces.
 #[must_use]
 pub fn experiments(overview: &ExperimentOverview, place: Option<&str>, view: &View) -> String {
     let mut page = String::new();
     if overview.experiments.is_empty() {
-        let line = nothing(overview, place, view.program);
+        let line = empty_message(overview, place, view.program);
         page.push_str(&paragraph(&line, view.width, 0, "", PLAIN));
     } else {
         page.push_str(&table(&overview.experiments, view));
@@ -34,7 +35,8 @@ pub fn experiments(overview: &ExperimentOverview, place: Option<&str>, view: &Vi
     page
 }
 
-fn nothing(overview: &ExperimentOverview, place: Option<&str>, program: &str) -> String {
+/// Returns the message for an empty list. The message does not name a kind that the user may not read.
+fn empty_message(overview: &ExperimentOverview, place: Option<&str>, program: &str) -> String {
     let is_seen = |what: &str| !overview.unseen.iter().any(|it| it.what == what);
     match place {
         Some(place) if !place.starts_with("the namespace") => format!("There is no experiment of {place}."),
@@ -46,13 +48,13 @@ fn nothing(overview: &ExperimentOverview, place: Option<&str>, program: &str) ->
             if is_seen(EXPERIMENTS) {
                 kinds.push(format!("no PolicyExperiment in {}", place.unwrap_or("any namespace")));
             }
-            let more = place.map_or_else(String::new, |_| format!(" Everywhere: {program} experiment status -A"));
+            let more = place.map_or_else(String::new, |_| format!(" All namespaces: {program} experiment status -A"));
             format!("There is {}.{more}", kinds.join(", and "))
         }
     }
 }
 
-/// Where there is no room for all columns, those go that others tell: the policy and the requests without a difference.
+/// Renders the table. If the terminal is too narrow for all columns, the columns POLICY and SAME are left out.
 fn table(experiments: &[ExperimentReport], view: &View) -> String {
     let page = columns(experiments, view, true);
     let widest = anstream::adapter::strip_str(&page).to_string().lines().map(width).max().unwrap_or_default();
@@ -62,17 +64,18 @@ fn table(experiments: &[ExperimentReport], view: &View) -> String {
     }
 }
 
-fn columns(experiments: &[ExperimentReport], view: &View, has_room: bool) -> String {
+fn columns(experiments: &[ExperimentReport], view: &View, has_all_columns: bool) -> String {
     let mut header = vec!["EXPERIMENT", "POLICY", "STATE", "FOR", "EVALUATED"];
-    // In the order of `verdicts`; what did not happen has no column.
+    // The counts are in the order of `verdict_counts`. A count that is 0 for all experiments has no column.
     header.extend(["SAME", "DENIED", "ALLOWED", "MUTATED", "MESSAGE", "ERRORS", "COVERAGE", "READY"]);
     if view.is_wide {
         header.extend(["ETAG", "AGE", "SUMMARY"]);
     }
-    let is_told = |column: usize| {
-        let count = |it: &ExperimentReport| it.divergence.as_ref().map_or(0, |counts| verdicts(counts)[column].count);
+    let is_shown = |column: usize| {
+        let count =
+            |it: &ExperimentReport| it.divergence.as_ref().map_or(0, |counts| verdict_counts(counts)[column].count);
         match column {
-            0 => has_room,
+            0 => has_all_columns,
             1 | 2 => true,
             _ => view.is_wide || experiments.iter().any(|experiment| count(experiment) > 0),
         }
@@ -80,20 +83,20 @@ fn columns(experiments: &[ExperimentReport], view: &View, has_room: bool) -> Str
     let dropped = |it: &ExperimentReport| it.divergence.as_ref().is_some_and(|counts| counts.dropped > 0);
     let has_dropped = view.is_wide || experiments.iter().any(dropped);
     let has_replicas = view.is_wide || experiments.iter().any(|experiment| experiment.replicas.is_some());
-    let told: Vec<_> = (0..6).map(is_told).collect();
+    let shown: Vec<_> = (0..6).map(is_shown).collect();
     let mut table = Table::new(&header);
     for experiment in experiments {
         let mut row = vec![
             experiment.experiment.as_str().into(),
-            if has_room { experiment.policy.name() } else { "" }.into(),
-            Cell::new(experiment.state_in_words(), state_style(experiment.state)),
+            if has_all_columns { experiment.policy.name() } else { "" }.into(),
+            Cell::new(experiment.state_label(), state_style(experiment.state)),
             view.age(experiment.since.as_ref().map(|time| time.0)).into(),
             experiment.divergence.as_ref().map_or_else(|| "-".to_owned(), |it| it.evaluated.to_string()).into(),
         ];
         row.extend((0..6).map(|column| match &experiment.divergence {
-            _ if !told[column] => "".into(),
+            _ if !shown[column] => "".into(),
             None => "-".into(),
-            Some(counts) => count(verdicts(counts)[column]),
+            Some(counts) => count(verdict_counts(counts)[column]),
         }));
         let coverage = experiment.divergence.as_ref().and_then(coverage).unwrap_or_else(|| "-".to_owned());
         row.push(if has_dropped { coverage } else { String::new() }.into());
@@ -109,8 +112,8 @@ fn columns(experiments: &[ExperimentReport], view: &View, has_room: bool) -> Str
     table.render(view.width)
 }
 
-fn count(verdicts: Verdicts) -> Cell {
-    Cell::new(verdicts.count.to_string(), verdict_style(verdicts.name, verdicts.count))
+fn count(verdict: VerdictCount) -> Cell {
+    Cell::new(verdict.count.to_string(), verdict_style(verdict.name, verdict.count))
 }
 
 #[cfg(test)]
@@ -123,7 +126,7 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn the_table_has_no_column_for_what_did_not_happen() {
+    fn the_table_has_no_column_for_a_count_that_is_zero() {
         let mut other = object(1, &Value::Null);
         other.id = PolicyId::cluster("other").unwrap();
         let items = vec![object(1, &previewing(1)), other];
@@ -142,29 +145,35 @@ ns.team.stricter  ACTIVE       12m  1200       10      0        2        1      
         assert_eq!(plain(&experiments(&overview, None, &view(100))), wanted);
         let wide = View { is_wide: true, width: None, ..view(0) };
         let page = plain(&experiments(&overview, None, &wide));
-        assert!(page.contains("  MUTATED  ") && page.contains("it decided 13 of 1200 requests otherwise\n"), "{page}");
+        assert!(
+            page.contains("  MUTATED  ") && page.contains("its verdict differs for 13 of 1200 requests\n"),
+            "{page}"
+        );
     }
 
     #[test]
-    fn what_is_wrong_is_told_below_the_table() {
+    fn problems_are_below_the_table() {
         let mut failed = previewing(1);
         failed["conditions"][1] = condition("Initialized", "False", "CompileError", "undeclared reference", 1);
         let found = Found { items: vec![object(1, &failed)], unseen: Vec::new() };
         let page = plain(&experiments(&ExperimentOverview::new(&found, None), None, &view(140)));
-        let wanted = "\nns.team.stricter: CompileError: undeclared reference\n  More: proviso experiment status ns.team.stricter\n";
+        let wanted = "\nns.team.stricter: CompileError: undeclared reference\n  \
+                      More: proviso experiment status ns.team.stricter\n";
         assert!(page.ends_with(wanted), "{page}");
     }
 
     #[test]
-    fn nothing_is_said_in_words() {
+    fn an_empty_list_has_a_message() {
         let mut overview = ExperimentOverview { experiments: Vec::new(), unseen: Vec::new() };
-        let told = |overview: &_, place| plain(&experiments(overview, place, &view(140)));
-        let wanted = "There is no ClusterPolicyExperiment, and no PolicyExperiment in the namespace team. Everywhere: proviso experiment status -A\n";
-        assert_eq!(told(&overview, Some("the namespace team")), wanted);
-        assert_eq!(told(&overview, Some("ns.team.labels")), "There is no experiment of ns.team.labels.\n");
-        let message = "you may not".to_owned();
-        overview.unseen.push(Omitted { what: CLUSTER_EXPERIMENTS.to_owned(), reason: "Forbidden", message });
-        let page = told(&overview, None);
+        let message = |overview: &_, place| plain(&experiments(overview, place, &view(140)));
+        let wanted = "There is no ClusterPolicyExperiment, and no PolicyExperiment in the namespace team. \
+                      All namespaces: proviso experiment status -A\n";
+        assert_eq!(message(&overview, Some("the namespace team")), wanted);
+        assert_eq!(message(&overview, Some("ns.team.labels")), "There is no experiment of ns.team.labels.\n");
+        let forbidden = "you may not".to_owned();
+        let what = CLUSTER_EXPERIMENTS.to_owned();
+        overview.unseen.push(Omitted { what, reason: "Forbidden", message: forbidden });
+        let page = message(&overview, None);
         assert!(page.starts_with("There is no PolicyExperiment in any namespace.\n\nNot shown: "), "{page}");
     }
 }

@@ -1,22 +1,23 @@
-//! A page that is drawn over the one before it. Each line is written over its predecessor and only the rest is erased, in
-//! one write: nothing flickers. Always from the first line of the screen: what a terminal makes of older lines when its
-//! size changes is not known.
+//! Draws a page over the previous page. Each line is written over the old line, and only the rest of the line is erased, all
+//! in one write, so that the screen does not flicker. A page always begins at the first line of the screen, because terminals
+//! move older lines in different ways when their size changes.
 
 use unicode_width::UnicodeWidthChar as _;
 
 const HOME: &str = "\x1b[H";
 const ERASE_LINE: &str = "\x1b[K";
 const ERASE_BELOW: &str = "\x1b[J";
-/// Until the end, a terminal that knows this shows nothing new: it is shown at once. Others ignore it.
+/// The begin of a synchronized update: the terminal shows the new content only at its end. Terminals that do not support it
+/// ignore it.
 const BEGIN: &str = "\x1b[?2026h";
 const END: &str = "\x1b[?2026l";
 const PLAIN: &str = "\x1b[0m";
 
-/// What to send to a terminal of this size, so that it shows the page and nothing else. The cursor is below it.
+/// Returns the bytes that make a terminal of this size show the page and nothing else. The cursor ends below the page.
 #[must_use]
 pub fn frame(page: &str, columns: usize, rows: usize) -> String {
-    // A line below is for the cursor.
-    let room = rows.saturating_sub(1).max(1);
+    // The last row is for the cursor.
+    let max_lines = rows.saturating_sub(1).max(1);
     let lines: Vec<_> = page.lines().collect();
     let mut frame = format!("{BEGIN}{HOME}");
     let mut line = |text: &str| {
@@ -24,7 +25,7 @@ pub fn frame(page: &str, columns: usize, rows: usize) -> String {
         frame.push_str(ERASE_LINE);
         frame.push_str("\r\n");
     };
-    let shown = if lines.len() <= room { lines.len() } else { room - 1 };
+    let shown = if lines.len() <= max_lines { lines.len() } else { max_lines - 1 };
     for text in &lines[..shown] {
         line(text);
     }
@@ -36,7 +37,7 @@ pub fn frame(page: &str, columns: usize, rows: usize) -> String {
     frame
 }
 
-/// The beginning of a line that fits; its styles take no room.
+/// Cuts a line to this width. Styles have no width.
 fn cut(line: &str, columns: usize) -> String {
     let mut text = String::new();
     let (mut used, mut is_style) = (0, false);
@@ -66,7 +67,7 @@ fn cut(line: &str, columns: usize) -> String {
 mod tests {
     use super::*;
 
-    /// What a terminal shows that understands what a frame uses: line by line, without styles.
+    /// Returns the lines on a terminal after a frame, without styles. `before` are the lines before it.
     fn shown(before: &[&str], frame: &str) -> Vec<String> {
         let mut screen: Vec<String> = before.iter().map(ToString::to_string).collect();
         let mut at = 0;
@@ -91,16 +92,16 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_cut_and_said_to_be() {
+    fn a_page_that_is_too_large_is_cut() {
         let page = "1\n2\n3\n4\n5\n";
         assert_eq!(shown(&[], &frame(page, 80, 6)), ["1", "2", "3", "4", "5"]);
         assert_eq!(shown(&[], &frame(page, 80, 4)), ["1", "2", "… 3 more lines"]);
         assert_eq!(shown(&[], &frame("abcdef\n日本語\n", 5, 6)), ["abcde", "日本"]);
-        assert_eq!(shown(&[], &frame(page, 80, 0)), ["… 5 more lines"], "a terminal that is no size at all");
+        assert_eq!(shown(&[], &frame(page, 80, 0)), ["… 5 more lines"], "a terminal without a size");
     }
 
     #[test]
-    fn styles_take_no_room_and_end_with_the_line() {
+    fn styles_have_no_width_and_end_with_the_line() {
         assert_eq!(cut("\x1b[31mred\x1b[0m", 3), "\x1b[31mred\x1b[0m");
         assert_eq!(cut("\x1b[31mred\x1b[0m", 2), "\x1b[31mre\x1b[0m");
     }

@@ -1,11 +1,11 @@
-//! The report about a module.
+//! The page about a module.
 
 use super::page::{facts, heading};
 use super::style::{PLAIN, paint};
 use super::view::View;
 use crate::report::module::ModuleReport;
 
-/// Renders the facts, the metadata as YAML, imports and exports.
+/// Renders the digest, size and mode, the metadata as YAML, the imports and the exports.
 #[must_use]
 pub fn module(report: &ModuleReport, view: &View) -> String {
     let mut page = String::new();
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_shows_what_it_says_about_itself() {
+    fn the_page_shows_metadata_imports_and_exports() {
         let report = ModuleReport {
             module: "file.wasm".to_owned(),
             digest: "sha256:00".to_owned(),

@@ -1,4 +1,4 @@
-//! The table of all policies, and below it what is wrong.
+//! The table of all policies, with their problems below it.
 
 use anstyle::Style;
 use proviso_crds::PolicyPhase;
@@ -10,7 +10,7 @@ use super::view::View;
 use crate::found::{CLUSTER_POLICIES, POLICIES};
 use crate::report::{Overview, PolicyReport};
 
-/// `of_all_namespaces` and `namespace`: where was looked.
+/// Renders the table of the policies. `of_all_namespaces` and `namespace` are the place that was searched.
 #[must_use]
 pub fn overview(overview: &Overview, of_all_namespaces: bool, namespace: &str, view: &View) -> String {
     let mut page = String::new();
@@ -25,7 +25,8 @@ pub fn overview(overview: &Overview, of_all_namespaces: bool, namespace: &str, v
                 if of_all_namespaces { "any namespace".to_owned() } else { format!("the namespace {namespace}") };
             kinds.push(format!("no Policy in {place}"));
         }
-        let more = if of_all_namespaces { String::new() } else { format!(" Everywhere: {} status -A", view.program) };
+        let more =
+            if of_all_namespaces { String::new() } else { format!(" All namespaces: {} status -A", view.program) };
         let line = format!("There is {}.{more}", kinds.join(", and "));
         page.push_str(&paragraph(&line, view.width, 0, "", PLAIN));
     } else {
@@ -50,7 +51,7 @@ fn table(policies: &[PolicyReport], view: &View) -> String {
     let mut table = Table::new(&header);
     for policy in policies {
         let mut row: Vec<Cell> = vec![
-            // The id: with the namespace in it, it is what other commands take.
+            // The id has the namespace, and other commands accept it.
             policy.policy.as_str().into(),
             phase(policy.phase),
             number(policy.live_generation),
@@ -108,7 +109,7 @@ mod tests {
     use crate::objects::tests::{active, failed, policy};
     use proviso_core::PolicyId;
 
-    fn some() -> Overview {
+    fn two_policies() -> Overview {
         let mut cluster = policy(4, &active(4));
         cluster.id = PolicyId::cluster("trusted-registries").unwrap();
         let message = "spec.program.cel.validations[0].expression: undeclared reference to 'parms'";
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overview_says_what_is_wrong() {
+    fn problems_are_below_the_table() {
         let wanted = "\
 POLICY                      PHASE   LIVE  NEWEST  MODE     READY  AGE
 cluster.trusted-registries  Active  4     4       Protect  2/2    12d
@@ -128,23 +129,23 @@ ns.team.labels: generation 8 does not work; generation 7 goes on answering
   to 'parms'
   More: proviso status ns.team.labels
 ";
-        assert_eq!(plain(&overview(&some(), false, "team", &view(80))), wanted);
+        assert_eq!(plain(&overview(&two_policies(), false, "team", &view(80))), wanted);
     }
 
     #[test]
-    fn wide_says_how_each_policy_stands() {
-        let page = plain(&overview(&some(), true, "team", &View { is_wide: true, ..view(140) }));
+    fn wide_output_has_a_summary_of_each_policy() {
+        let page = plain(&overview(&two_policies(), true, "team", &View { is_wide: true, ..view(140) }));
         assert!(page.contains("12d  default  generation 4 answers requests\n"), "{page}");
     }
 
     #[test]
-    fn nothing_is_said_in_words() {
+    fn an_empty_list_has_a_message() {
         let mut nothing = Overview { policies: Vec::new(), unseen: Vec::new() };
         assert_eq!(
             plain(&overview(&nothing, false, "team", &view(140))),
-            "There is no ClusterPolicy, and no Policy in the namespace team. Everywhere: proviso status -A\n"
+            "There is no ClusterPolicy, and no Policy in the namespace team. All namespaces: proviso status -A\n"
         );
-        // What could not be looked at is not said to be nothing.
+        // The message does not name a kind that the user may not read.
         let message = "you may not list clusterpolicies.proviso.dev".to_owned();
         nothing.unseen.push(Omitted { what: CLUSTER_POLICIES.to_owned(), reason: "Forbidden", message });
         let page = plain(&overview(&nothing, true, "team", &view(140)));

@@ -1,4 +1,4 @@
-//! The parts of a page: paragraphs, headings, facts, next steps, and what is missing.
+//! The parts of a page: paragraphs, headings, facts, next steps and omissions.
 
 use anstyle::Style;
 
@@ -30,7 +30,7 @@ pub(super) fn heading(page: &mut String, text: &str) {
     page.push('\n');
 }
 
-/// Adds facts, one a line, in two columns.
+/// Adds facts in two columns, one a line.
 pub(super) fn facts(page: &mut String, view: &View, facts: &[(&str, String)]) {
     let widest = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     for (name, fact) in facts {
@@ -40,7 +40,7 @@ pub(super) fn facts(page: &mut String, view: &View, facts: &[(&str, String)]) {
     }
 }
 
-/// Adds a step that a person may take next.
+/// Adds a step that the user can do next.
 pub(super) fn next_step(page: &mut String, step: &NextStep, view: &View) {
     let Some(command) = &step.command else {
         page.push_str("- ");
@@ -52,16 +52,16 @@ pub(super) fn next_step(page: &mut String, step: &NextStep, view: &View) {
     }
     page.push_str("- ");
     page.push_str(&paragraph(&format!("{}:", step.what), view.width, 2, "  ", PLAIN));
-    // On a line of its own and whole, to be copied.
+    // The command has its own line and is not broken, so that the user can copy it.
     page.push_str(&paint(PLAIN, &format!("  {command}\n")));
 }
 
-/// Ends a page with what may be missing on it.
+/// Ends a page with the objects that it does not show.
 pub(super) fn omissions(page: &mut String, unseen: &[Omitted], view: &View) {
     for it in unseen {
         let line = match it.reason {
             "Forbidden" => format!("Not shown: {}: {}.", it.what, it.message),
-            _ => format!("Not shown: {} cannot be understood: {}", it.what, it.message),
+            _ => format!("Not shown: {} is invalid: {}", it.what, it.message),
         };
         page.push_str(&paragraph(&line, view.width, 0, "  ", WAITING));
     }
@@ -76,11 +76,11 @@ mod tests {
     fn each_omission_is_a_line() {
         let mut page = String::new();
         let message = "you may not list policyrevisions.proviso.dev in the namespace proviso-system".to_owned();
-        let unseen = Omitted { what: "the replicas one by one".to_owned(), reason: "Forbidden", message };
+        let unseen = Omitted { what: "the status of each replica".to_owned(), reason: "Forbidden", message };
         omissions(&mut page, &[unseen], &view(200));
         assert_eq!(
             plain(&page),
-            "Not shown: the replicas one by one: you may not list policyrevisions.proviso.dev in the namespace \
+            "Not shown: the status of each replica: you may not list policyrevisions.proviso.dev in the namespace \
              proviso-system.\n"
         );
     }

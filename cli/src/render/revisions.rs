@@ -1,4 +1,4 @@
-//! The revisions of a policy, and one of them.
+//! The table of the revisions of a policy, and the page about one revision.
 
 use anstyle::Style;
 use jiff::Timestamp;
@@ -13,14 +13,14 @@ use crate::found::Omitted;
 use crate::objects::PolicyObject;
 use crate::report::{RevisionReport, RevisionState, ShownRevision};
 
-/// Changed fields of a revision that are named in a list.
-const CHANGES: usize = 3;
+/// The largest number of changed fields in the table, unless the table is wide.
+const MAX_CHANGES: usize = 3;
 
 #[must_use]
 pub fn list(policy: &PolicyObject, revisions: &[RevisionReport], unseen: &[Omitted], view: &View) -> String {
     let mut page = String::new();
     if revisions.first().is_none_or(|newest| newest.generation < policy.generation) {
-        let line = format!("Generation {} has no revision yet: the operator makes it.", policy.generation);
+        let line = format!("Generation {} has no revision yet: the operator creates it.", policy.generation);
         page.push_str(&paragraph(&line, view.width, 0, "", WAITING));
     }
     let mut header = vec!["GENERATION", "STATE", "FOR", "READY", "AGE"];
@@ -29,7 +29,7 @@ pub fn list(policy: &PolicyObject, revisions: &[RevisionReport], unseen: &[Omitt
     }
     header.push("CHANGED");
     if view.is_wide {
-        header.push("WHY");
+        header.push("PROBLEM");
     }
     let mut table = Table::new(&header);
     for revision in revisions {
@@ -60,7 +60,7 @@ pub fn list(policy: &PolicyObject, revisions: &[RevisionReport], unseen: &[Omitt
     page
 }
 
-/// A revision, and its spec as YAML.
+/// Renders the page about a revision. `yaml` is its spec.
 #[must_use]
 pub fn show(policy: &PolicyObject, shown: &ShownRevision, yaml: &str, view: &View) -> String {
     let revision = &shown.revision;
@@ -75,7 +75,7 @@ pub fn show(policy: &PolicyObject, shown: &ShownRevision, yaml: &str, view: &Vie
         Some(time) => format!("{time} ({} ago)", view.age(Some(time))),
         None => "-".to_owned(),
     };
-    let mut about = vec![
+    let mut rows = vec![
         ("Revision", revision.name.clone()),
         ("Server", revision.policy_server.clone()),
         ("Loaded", if revision.loaded { "yes" } else { "no" }.to_owned()),
@@ -83,14 +83,14 @@ pub fn show(policy: &PolicyObject, shown: &ShownRevision, yaml: &str, view: &Vie
     ];
     if let Some(since) = &revision.since {
         let name = if revision.state == RevisionState::Live { "Live since" } else { "Live until" };
-        about.push((name, time(Some(since.0))));
+        rows.push((name, time(Some(since.0))));
     }
-    about.extend(revision.modules.iter().map(|module| ("Module", format!("{} {}", module.module, module.digest))));
-    facts(&mut page, view, &about);
+    rows.extend(revision.modules.iter().map(|module| ("Module", format!("{} {}", module.module, module.digest))));
+    facts(&mut page, view, &rows);
     if revision.loaded {
         heading(&mut page, "Replicas");
-        let told = revision.problem.as_ref().map(|problem| problem.message.as_str());
-        page.push_str(&replica_table(&revision.replicas, told, view));
+        let shown = revision.problem.as_ref().map(|problem| problem.message.as_str());
+        page.push_str(&replica_table(&revision.replicas, shown, view));
     }
     heading(&mut page, "Spec");
     page.push_str(&printable(yaml));
@@ -119,7 +119,7 @@ fn changed(revision: &RevisionReport, is_wide: bool) -> String {
     if changes.is_empty() {
         return "nothing".to_owned();
     }
-    let shown = if is_wide { changes.len() } else { changes.len().min(CHANGES) };
+    let shown = if is_wide { changes.len() } else { changes.len().min(MAX_CHANGES) };
     let more = changes.len() - shown;
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{more}", changes[..shown].join(", "))
@@ -144,10 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn revisions_say_what_became_of_them() {
+    fn the_table_shows_the_state_of_each_revision() {
         let policy = policy(5, &active(3));
         let wanted = "\
-Generation 5 has no revision yet: the operator makes it.
+Generation 5 has no revision yet: the operator creates it.
 GENERATION  STATE                  FOR  READY  AGE  CHANGED
 4           Failed (CacheError)    -    0/1    40m  settings.label
 3           Live                   40m  1/1    40m  nothing
@@ -159,7 +159,7 @@ GENERATION  STATE                  FOR  READY  AGE  CHANGED
     }
 
     #[test]
-    fn a_revision_shows_its_spec_and_its_module() {
+    fn the_page_of_a_revision_shows_spec_and_module() {
         let policy = policy(4, &active(3));
         let mut revision = revisions().swap_remove(1);
         let module = ModuleStatus { module: "registry://r/p:v1".to_owned(), digest: "sha256:00".to_owned() };

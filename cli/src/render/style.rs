@@ -1,4 +1,4 @@
-//! Styles of text. They are always written; the output stream leaves them out if there is no terminal.
+//! The styles of text. A page always has styles; the output stream removes them if it is not a terminal.
 
 use anstyle::{AnsiColor, Style};
 
@@ -11,7 +11,7 @@ pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
 pub(super) const WAITING: Style = AnsiColor::Yellow.on_default();
 pub(super) const PLAIN: Style = Style::new();
 
-/// Writes a text in a style.
+/// Returns a text in a style.
 pub(super) fn paint(style: Style, text: &str) -> String {
     format!("{style}{}{style:#}", printable(text))
 }

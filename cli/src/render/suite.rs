@@ -1,4 +1,4 @@
-//! The results of suites, for people and in the formats of other programs.
+//! The results of suites, as text and in the formats of CI systems.
 
 mod junit;
 mod tap;
@@ -15,7 +15,7 @@ use self::title::title;
 use super::page::paragraph;
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
 
-/// Renders the report of a suite: a line, and below it each failure; `is_verbose`: each case.
+/// Renders the report of a suite: a line, and below it each failure, or with `is_verbose` each case.
 #[must_use]
 pub fn suite(report: &SuiteReport, is_verbose: bool, columns: Option<usize>) -> String {
     let counts = report.counts();
@@ -26,8 +26,8 @@ pub fn suite(report: &SuiteReport, is_verbose: bool, columns: Option<usize>) -> 
         _ => ("ok", GOOD),
     };
     let file = report.file.display().to_string();
-    let told = format!("  {}, {}", cases(counts.total()), time(report.duration));
-    let mut page = format!("{}  {}{}\n", paint(style, &format!("{word:5}")), paint(PLAIN, &file), paint(DIM, &told));
+    let totals = format!("  {}, {}", cases(counts.total()), time(report.duration));
+    let mut page = format!("{}  {}{}\n", paint(style, &format!("{word:5}")), paint(PLAIN, &file), paint(DIM, &totals));
     for test in &report.tests {
         for (case, outcome, _) in test.results() {
             entry(&mut page, test, case, outcome, is_verbose, columns);
@@ -116,7 +116,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_suite_shows_what_went_wrong() {
+    fn a_suite_shows_its_failures() {
         let page = plain(&suite(&report(), false, Some(60)));
         let wanted = "\
 ERROR  library/labels/suite.yaml  4 cases, 1.2 s

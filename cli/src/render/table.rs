@@ -1,5 +1,5 @@
-//! Tables as kubectl prints them: columns without lines around them, so that they can be cut and copied. Only the last
-//! column is ever broken: names stay whole.
+//! Tables in the style of kubectl: columns without borders, which are easy to copy. Only the text of the last column is broken
+//! into lines, so that names stay whole.
 
 use anstyle::Style;
 
@@ -7,10 +7,10 @@ use super::page::paragraph;
 use super::style::{DIM, PLAIN, paint};
 use super::text::{printable, width, wrap};
 
-/// Between two columns.
+/// The number of spaces between two columns.
 const GAP: usize = 2;
-/// The least width of a last column; with less room it goes below its row.
-const NARROWEST: usize = 24;
+/// The smallest width of the last column. If less is left, its text goes below the row.
+const MIN_LAST_WIDTH: usize = 24;
 /// The indent of a last column below its row.
 const INDENT: &str = "    ";
 
@@ -56,25 +56,26 @@ impl Table {
         let Some(last) = self.header.len().checked_sub(1) else { return String::new() };
         let widths: Vec<_> = (0..last).map(|column| self.width(column)).collect();
         let used = widths.iter().map(|width| width + GAP).sum::<usize>();
-        let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(used));
-        let is_prose = self.width(last) >= NARROWEST;
-        let is_below = is_prose && self.width(last) > room && room < self.widest_word(last).max(NARROWEST);
-        let room = if is_prose { room } else { usize::MAX };
+        let available = columns.map_or(usize::MAX, |columns| columns.saturating_sub(used));
+        let is_prose = self.width(last) >= MIN_LAST_WIDTH;
+        let is_below =
+            is_prose && self.width(last) > available && available < self.widest_word(last).max(MIN_LAST_WIDTH);
+        let available = if is_prose { available } else { usize::MAX };
         let mut page = String::new();
         let header: Vec<_> = self.header.iter().map(|name| Cell::new(*name, DIM)).collect();
         for row in std::iter::once(&header).chain(&self.rows) {
             let is_header = std::ptr::eq(row, &raw const header);
             let mut line = String::new();
-            let mut owed = 0;
+            let mut padding = 0;
             for (cell, column) in row[..last].iter().zip(&widths) {
-                line.push_str(&" ".repeat(owed));
+                line.push_str(&" ".repeat(padding));
                 line.push_str(&paint(cell.style, &cell.text));
-                owed = column + GAP - width(&cell.text);
+                padding = column + GAP - width(&cell.text);
             }
             let cell = &row[last];
             if !is_below && !cell.text.is_empty() {
-                line.push_str(&" ".repeat(owed));
-                for (number, part) in wrap(&cell.text, room, room).iter().enumerate() {
+                line.push_str(&" ".repeat(padding));
+                for (number, part) in wrap(&cell.text, available, available).iter().enumerate() {
                     if number > 0 {
                         line.push('\n');
                         line.push_str(&" ".repeat(used));
@@ -93,12 +94,12 @@ impl Table {
     }
 
     fn drop_empty(&mut self) {
-        let says: Vec<_> =
+        let has_text: Vec<_> =
             (0..self.header.len()).map(|column| self.rows.iter().any(|row| !row[column].text.is_empty())).collect();
-        let mut keep = says.iter();
+        let mut keep = has_text.iter();
         self.header.retain(|_| *keep.next().unwrap_or(&true));
         for row in &mut self.rows {
-            let mut keep = says.iter();
+            let mut keep = has_text.iter();
             row.retain(|_| *keep.next().unwrap_or(&true));
         }
     }
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_they_must_be() {
+    fn columns_are_as_wide_as_their_widest_cell() {
         let wanted = "\
 NAME        READY  MESSAGE
 one         True
@@ -159,7 +160,7 @@ the-second  False
     is left on it
 ";
         assert_eq!(plain(&table().render(Some(32))), wanted);
-        // A word is no sentence: it stays where it is.
+        // A short text is not broken, and stays in its column.
         let mut short = Table::new(&["NAME", "AGE"]);
         short.row(vec!["a-long-name".into(), "3m44s".into()]);
         assert_eq!(plain(&short.render(Some(15))), "NAME         AGE\na-long-name  3m44s\n");
@@ -174,7 +175,7 @@ the-second  False
     }
 
     #[test]
-    fn a_table_of_nothing_is_nothing() {
+    fn a_table_without_rows_is_empty() {
         assert_eq!(Table::new(&["A"]).render(None), "");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 
+/// Returns a view of a terminal of this width.
 pub(super) fn view(width: usize) -> View {
     let now = crate::objects::tests::NOW.parse().unwrap();
     View { width: Some(width), now, is_wide: false, program: "proviso" }

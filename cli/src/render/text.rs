@@ -1,30 +1,31 @@
-//! Text without styles: its width, its lines, and ages.
+//! The width and the lines of text without styles, and the format of ages.
 
 use std::borrow::Cow;
 
 use jiff::SignedDuration;
 use unicode_width::UnicodeWidthStr as _;
 
-/// Returns the columns that a text takes in a terminal.
+/// Returns the number of columns of a text on a terminal.
 pub(super) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// Replaces control characters, which a terminal would obey: messages come from the authors of policies.
+/// Replaces control characters, which could control the terminal: messages come from the authors of policies.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
-    let is_order = |c: char| c.is_control() && c != '\n';
-    if text.contains(is_order) { text.replace(is_order, "\u{fffd}").into() } else { text.into() }
+    let is_unsafe = |c: char| c.is_control() && c != '\n';
+    if text.contains(is_unsafe) { text.replace(is_unsafe, "\u{fffd}").into() } else { text.into() }
 }
 
-/// Breaks a text between words into lines of at most this width. A wider word stays whole, so that it can be copied.
+/// Breaks a text between words into lines. The first line has at most the width `first`, the others at most `rest`. A wider
+/// word stays whole, so that the user can copy it.
 pub(super) fn wrap(text: &str, first: usize, rest: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.lines() {
         let mut line = String::new();
         for word in paragraph.split_whitespace() {
-            let room = if lines.is_empty() { first } else { rest };
-            if !line.is_empty() && width(&line) + 1 + width(word) > room {
+            let max_width = if lines.is_empty() { first } else { rest };
+            if !line.is_empty() && width(&line) + 1 + width(word) > max_width {
                 lines.push(std::mem::take(&mut line));
             }
             if !line.is_empty() {
@@ -37,7 +38,7 @@ pub(super) fn wrap(text: &str, first: usize, rest: usize) -> Vec<String> {
     if lines.is_empty() { vec![String::new()] } else { lines }
 }
 
-/// Returns a duration as kubectl writes it: with two units if one is too coarse.
+/// Returns a duration in the format of kubectl: with two units if one unit is too coarse.
 pub(super) fn age(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_those_of_kubectl() {
+    fn ages_have_the_format_of_kubectl() {
         for (seconds, wanted) in [
             (-5, "0s"),
             (119, "119s"),
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_cannot_command_the_terminal() {
+    fn a_message_cannot_control_the_terminal() {
         assert_eq!(printable("no \u{1b}[31mred\u{7} and\nlines"), "no \u{fffd}[31mred\u{fffd} and\nlines");
     }
 }

@@ -1,4 +1,4 @@
-//! The answer of a policy.
+//! The verdict of a policy.
 
 use super::diff::coloured;
 use super::page::{facts, heading, paragraph};
@@ -6,7 +6,7 @@ use super::style::{BAD, BOLD, GOOD, PLAIN, WAITING, paint};
 use super::view::View;
 use crate::report::verdict::VerdictReport;
 
-/// Renders the answer of a policy; `difference` are the changes of a mutation.
+/// Renders the verdict of a policy. `difference` is the diff of a mutation.
 #[must_use]
 pub fn verdict(report: &VerdictReport, difference: &str, view: &View) -> String {
     let (word, style) = if report.allowed { ("allowed", GOOD) } else { ("denied", BAD) };
@@ -20,8 +20,8 @@ pub fn verdict(report: &VerdictReport, difference: &str, view: &View) -> String 
         page.push_str(&paint(PLAIN, &format!(" ({})", details.join(" "))));
     }
     page.push('\n');
-    if let Some(why) = &report.not_asked {
-        page.push_str(&paragraph(&format!("not asked: {why}"), view.width, 0, "  ", WAITING));
+    if let Some(reason) = &report.not_asked {
+        page.push_str(&paragraph(&format!("not asked: {reason}"), view.width, 0, "  ", WAITING));
     }
     if let Some(message) = &report.message {
         page.push_str(&paragraph(message, view.width, 0, "  ", PLAIN));
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_says_all_that_the_policy_says() {
+    fn a_verdict_has_causes_warnings_and_annotations() {
         let mut report = VerdictReport {
             policy: "cluster.labels".to_owned(),
             allowed: false,

@@ -4,13 +4,13 @@ use serde::Serialize;
 
 use super::advice;
 use super::event::EventReport;
-use super::next_step::{NextStep, Place};
+use super::next_step::{CommandContext, NextStep};
 use super::policy::PolicyReport;
 use super::revision::{RevisionReport, list};
 use crate::found::Omitted;
 use crate::objects::{PolicyObject, RevisionObject};
 
-/// Everything about one policy.
+/// The report about one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Detail {
@@ -18,29 +18,29 @@ pub struct Detail {
     pub policy: PolicyReport,
     /// The newest revision, and the live one.
     pub revisions: Vec<RevisionReport>,
-    /// The latest last.
+    /// The Events, oldest first.
     pub events: Vec<EventReport>,
-    /// The most important first.
+    /// The next steps, most important first.
     pub next_steps: Vec<NextStep>,
     pub unseen: Vec<Omitted>,
 }
 
 impl Detail {
-    /// Reports about a policy. `revisions` are sorted, the newest first.
+    /// Returns the report about a policy. `revisions` are sorted, newest first.
     #[must_use]
     pub fn new(
         policy: &PolicyObject,
         revisions: &[RevisionObject],
         events: Vec<EventReport>,
         unseen: Vec<Omitted>,
-        place: &Place,
+        context: &CommandContext,
     ) -> Self {
         let report = PolicyReport::new(policy);
-        let matters = |it: &RevisionReport| {
+        let is_newest_or_live = |it: &RevisionReport| {
             it.generation == policy.generation || Some(it.generation) == policy.status.live_generation
         };
-        let revisions: Vec<_> = list(policy, revisions).into_iter().filter(matters).collect();
-        let next_steps = advice::next_steps(policy, &report, &revisions, place);
+        let revisions: Vec<_> = list(policy, revisions).into_iter().filter(is_newest_or_live).collect();
+        let next_steps = advice::next_steps(policy, &report, &revisions, context);
         Self { policy: report, revisions, events, next_steps, unseen }
     }
 }

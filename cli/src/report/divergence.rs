@@ -1,35 +1,36 @@
-//! What the counts of a preview say.
+//! The counts of a preview as percentages and text.
 
 use proviso_crds::DivergenceCounts;
 
-/// One of the ways in which verdicts differ, or do not, with what it means.
+/// The number of requests with one kind of divergence, and the meaning of that kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdicts {
+pub struct VerdictCount {
     pub name: &'static str,
     pub count: u64,
     pub meaning: &'static str,
 }
 
-/// The counts one by one.
+/// Returns the count of each kind of divergence; the first is the count of equal verdicts.
 #[must_use]
-pub fn verdicts(counts: &DivergenceCounts) -> [Verdicts; 6] {
-    let of = |name, count, meaning| Verdicts { name, count, meaning };
+pub fn verdict_counts(counts: &DivergenceCounts) -> [VerdictCount; 6] {
+    let verdict = |name, count, meaning| VerdictCount { name, count, meaning };
     [
-        of("Same", counts.same, "nothing changes"),
-        of("NewlyDenied", counts.newly_denied, "allowed now, would be denied"),
-        of("NewlyAllowed", counts.newly_allowed, "denied now, would be allowed"),
-        of("MutationDiffers", counts.mutation_differs, "both allow; the objects differ"),
-        of("MessageDiffers", counts.message_differs, "both deny, in other words"),
-        of("ExperimentError", counts.errors, "the experiment came to no decision"),
+        verdict("Same", counts.same, "no difference"),
+        verdict("NewlyDenied", counts.newly_denied, "allowed now, would be denied"),
+        verdict("NewlyAllowed", counts.newly_allowed, "denied now, would be allowed"),
+        verdict("MutationDiffers", counts.mutation_differs, "both allow; the objects differ"),
+        verdict("MessageDiffers", counts.message_differs, "both deny; the messages differ"),
+        verdict("ExperimentError", counts.errors, "the experiment failed to decide"),
     ]
 }
 
-/// How many requests the experiment decided otherwise, in any way.
+/// Returns the number of requests whose verdicts differ in any way.
 fn differing(counts: &DivergenceCounts) -> u64 {
-    verdicts(counts).iter().skip(1).map(|verdicts| verdicts.count).sum()
+    verdict_counts(counts).iter().skip(1).map(|verdict| verdict.count).sum()
 }
 
-/// A part of a whole in percent, with a digit after the point; never 100 % or 0 % of what is not all or nothing.
+/// Returns a part of a whole in percent, with one digit after the point; `None` if the whole is 0. The result is 100% only if
+/// the part is the whole, and a part that is not 0 is never 0.0%.
 #[must_use]
 pub fn percent(part: u64, whole: u64) -> Option<String> {
     if whole == 0 {
@@ -43,27 +44,27 @@ pub fn percent(part: u64, whole: u64) -> Option<String> {
     })
 }
 
-/// The sample coverage: evaluated of all that there was to evaluate.
+/// Returns the sample coverage in percent: the evaluated requests of all requests; `None` if there was no request.
 #[must_use]
 pub fn coverage(counts: &DivergenceCounts) -> Option<String> {
     percent(counts.evaluated, counts.evaluated.saturating_add(counts.dropped))
 }
 
+/// Returns the sample coverage from 0 to 1; `None` if there was no request.
 #[allow(clippy::cast_precision_loss, reason = "a ratio for people and their programs")]
-/// The same from 0 to 1.
 #[must_use]
 pub fn ratio(counts: &DivergenceCounts) -> Option<f64> {
     let all = counts.evaluated.saturating_add(counts.dropped);
     (all > 0).then(|| counts.evaluated as f64 / all as f64)
 }
 
-/// What the counts say.
+/// Returns the counts as a sentence.
 #[must_use]
-pub fn told(counts: Option<&DivergenceCounts>) -> String {
+pub fn summary(counts: Option<&DivergenceCounts>) -> String {
     match counts.map(|counts| (counts.evaluated, differing(counts))) {
         None | Some((0, _)) => "no request was evaluated yet".to_owned(),
-        Some((evaluated, 0)) => format!("it decided all {} as the policy did", requests(evaluated)),
-        Some((evaluated, differing)) => format!("it decided {differing} of {} otherwise", requests(evaluated)),
+        Some((evaluated, 0)) => format!("its verdict is the same for all {}", requests(evaluated)),
+        Some((evaluated, differing)) => format!("its verdict differs for {differing} of {}", requests(evaluated)),
     }
 }
 

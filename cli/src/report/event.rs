@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 
-/// What happened, and when for the last time.
+/// An Event, and the last time that it happened.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventReport {
@@ -17,13 +17,13 @@ pub struct EventReport {
     pub count: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<Time>,
-    /// Tells an Event from the same one later.
+    /// The resource version, which differs if the same Event happens again.
     #[serde(skip)]
     pub version: String,
 }
 
 impl EventReport {
-    /// The Events in the order in which they happened.
+    /// Returns the Events, oldest first.
     #[must_use]
     pub fn list(events: &[Event]) -> Vec<Self> {
         let mut events: Vec<_> = events.iter().map(Self::new).collect();
@@ -44,7 +44,8 @@ impl EventReport {
     }
 }
 
-/// Who writes Events by the new API leaves out the times of the old one.
+/// Returns the last time of an Event; `None` if it has no time. Events of the new API (`events.k8s.io`) lack the times of the
+/// old API.
 fn last_seen(event: &Event) -> Option<Timestamp> {
     let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref());
     let once = event.event_time.as_ref();
@@ -58,7 +59,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn events_are_told_in_the_order_in_which_they_happened() {
+    fn events_are_sorted_by_their_last_time() {
         let event = |reason: &str, times: serde_json::Value| -> Event {
             let mut event = json!({"metadata": {}, "involvedObject": {}, "reason": reason});
             event.as_object_mut().unwrap().extend(times.as_object().unwrap().clone());

@@ -3,21 +3,22 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use proviso_core::{Failure, PolicyId, Reason};
-use proviso_crds::conditions::{failure, reasons};
+use proviso_crds::conditions::failure;
+use proviso_crds::reasons;
 use proviso_crds::{
     ConditionStatus, ConditionType, DivergenceCounts, DivergenceSample, PreviewMetadata, PreviewState, ReplicaCount,
 };
 use serde::Serialize;
 
 use super::advice;
-use super::divergence::{coverage, ratio, told};
+use super::divergence::{self, coverage, ratio};
 use super::next_step::NextStep;
 use crate::found::{Found, Omitted};
 use crate::kinds::Pair;
 use crate::objects::ExperimentObject;
 
-/// The reasons for which a preview needs a person; other reasons of the condition are steps of its start.
-const STUCK: [Reason; 2] = [reasons::NO_REPLICAS, reasons::LOADING_FAILED];
+/// The reasons of `Previewing=False` that a user must solve. The other reasons are steps of the start.
+const BLOCKING_REASONS: [Reason; 2] = [reasons::NO_REPLICAS, reasons::LOADING_FAILED];
 
 /// The state of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -31,10 +32,10 @@ pub struct ExperimentReport {
     pub name: String,
     /// The id of its policy.
     pub policy: PolicyId,
-    /// `None` before the first start.
+    /// The state of the preview; `None` before the first start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<PreviewState>,
-    /// The time since when the experiment is in that state.
+    /// The time since when the experiment is in this state; `None` if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
     /// The state in a sentence.
@@ -52,7 +53,7 @@ pub struct ExperimentReport {
     pub replicas: Option<ReplicaCount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub divergence: Option<DivergenceCounts>,
-    /// The part of the requests that the experiment evaluated, from 0 to 1.
+    /// The share of the requests that the experiment evaluated, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coverage: Option<f64>,
     pub samples: Vec<DivergenceSample>,
@@ -83,7 +84,7 @@ impl PreviewReport {
     }
 }
 
-/// Returns a generation; `None` if it is not known.
+/// Returns a generation; `None` if it is 0, which means unknown.
 fn known(generation: i64) -> Option<i64> {
     Some(generation).filter(|generation| *generation > 0)
 }
@@ -95,7 +96,7 @@ pub struct ExperimentOverview {
     pub unseen: Vec<Omitted>,
 }
 
-/// One experiment, and the next steps of a person.
+/// One experiment, and the next steps of the user.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExperimentDetail {
@@ -134,15 +135,15 @@ impl ExperimentReport {
         }
     }
 
-    /// `policyexperiment/NAME` or `clusterpolicyexperiment/NAME`.
+    /// Returns `policyexperiment/NAME` or `clusterpolicyexperiment/NAME`.
     #[must_use]
     pub fn reference(&self) -> String {
         format!("{}/{}", self.kind.to_ascii_lowercase(), self.name)
     }
 
-    /// As AIP-236 writes it.
+    /// Returns the state as AIP-236 writes it.
     #[must_use]
-    pub fn state_in_words(&self) -> &'static str {
+    pub fn state_label(&self) -> &'static str {
         match self.state {
             None => "not started",
             Some(PreviewState::Active) => "ACTIVE",
@@ -151,7 +152,8 @@ impl ExperimentReport {
     }
 }
 
-/// An update suspends at a moment that nobody knows before it was written.
+/// Returns the time since when the experiment is in its state. The time of a suspension by an update is unknown until the
+/// operator has written it.
 fn since(experiment: &ExperimentObject) -> Option<Time> {
     let preview = experiment.status.preview_metadata.as_ref()?;
     match (experiment.state()?, preview.state) {
@@ -168,8 +170,9 @@ fn problem(experiment: &ExperimentObject) -> Option<Failure> {
     let refused = experiment.condition(ConditionType::Accepted);
     let broken =
         experiment.condition(ConditionType::Initialized).filter(|_| experiment.state() == Some(PreviewState::Active));
-    let stuck =
-        experiment.condition(ConditionType::Previewing).filter(|it| STUCK.iter().any(|reason| it.reason == *reason));
+    let stuck = experiment
+        .condition(ConditionType::Previewing)
+        .filter(|it| BLOCKING_REASONS.iter().any(|reason| it.reason == *reason));
     let failed = [refused, broken, stuck]
         .into_iter()
         .flatten()
@@ -187,33 +190,36 @@ fn summary(experiment: &ExperimentObject, problem: Option<&Failure>) -> String {
         (None | Some(PreviewState::Suspended), _) if experiment.auto_start && problem.is_none() && is_in_cluster => {
             "the operator has not started it yet".to_owned()
         }
-        (None, _) => "nothing is previewed before it is started".to_owned(),
+        (None, _) => "it was not started, and is not previewed".to_owned(),
         (Some(PreviewState::Suspended), Some(started)) if started != generation => {
             format!("it was changed after its start: generation {generation} is not previewed")
         }
-        (Some(PreviewState::Suspended), _) if !is_in_cluster => "nothing is previewed".to_owned(),
-        (Some(PreviewState::Suspended), _) => "nothing is previewed since it was stopped".to_owned(),
-        (Some(PreviewState::Active), _) if problem.is_some() => "it is not previewed as it should be".to_owned(),
+        (Some(PreviewState::Suspended), _) if !is_in_cluster => "it is not previewed".to_owned(),
+        (Some(PreviewState::Suspended), _) => "it was stopped, and is not previewed".to_owned(),
+        (Some(PreviewState::Active), _) if problem.is_some() => {
+            "it was started, but its preview has a problem".to_owned()
+        }
         (Some(PreviewState::Active), _) if !is_in_cluster => match &experiment.status.divergence {
-            None => "it is previewed; this server tells no counts, but its log has a line of each verdict".to_owned(),
-            counts => told(counts.as_ref()),
+            None => "it is previewed; this server has no counts, but its log has a line for each verdict".to_owned(),
+            counts => divergence::summary(counts.as_ref()),
         },
         (Some(PreviewState::Active), _) if !experiment.is_observed() => {
-            "it was started; the operator has not taken it up yet".to_owned()
+            "it was started; the operator has not processed it yet".to_owned()
         }
         (Some(PreviewState::Active), _) => {
             let is_everywhere = experiment.condition(ConditionType::Previewing).is_some_and(|it| it.status == "True");
-            let on_its_way = if is_everywhere { "" } else { "it is on its way to the replicas; " };
-            format!("{on_its_way}{}", told(experiment.status.divergence.as_ref()))
+            let loading = if is_everywhere { "" } else { "not every replica previews it yet; " };
+            format!("{loading}{}", divergence::summary(experiment.status.divergence.as_ref()))
         }
     }
 }
 
 impl ExperimentOverview {
-    /// The experiments by namespace and name; `of`: only those of this policy.
+    /// Returns the report about the experiments, sorted by namespace and name. `policy` limits it to the experiments of one
+    /// policy.
     #[must_use]
-    pub fn new(found: &Found<ExperimentObject>, of: Option<&PolicyId>) -> Self {
-        let items = found.items.iter().filter(|experiment| of.is_none_or(|of| experiment.policy == *of));
+    pub fn new(found: &Found<ExperimentObject>, policy: Option<&PolicyId>) -> Self {
+        let items = found.items.iter().filter(|experiment| policy.is_none_or(|policy| experiment.policy == *policy));
         let mut experiments: Vec<_> = items.map(ExperimentReport::new).collect();
         experiments.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         Self { experiments, unseen: found.unseen.clone() }
@@ -221,7 +227,7 @@ impl ExperimentOverview {
 }
 
 impl ExperimentDetail {
-    /// `program` is the name by which a person calls this one.
+    /// Returns the report about an experiment. `program` is the name by which the user calls this program.
     #[must_use]
     pub fn new(experiment: &ExperimentObject, program: &str) -> Self {
         let report = ExperimentReport::new(experiment);
@@ -242,7 +248,7 @@ fn next_steps(report: &ExperimentReport, program: &str) -> Vec<NextStep> {
                 Some(namespace) => format!("policy/{} -n {namespace}", report.policy.name()),
                 None => format!("clusterpolicy/{}", report.policy.name()),
             };
-            steps.push(command("Delete one that is not needed", format!("{program} experiment status {policy}")));
+            steps.push(command("Find one to delete", format!("{program} experiment status {policy}")));
         } else {
             steps.extend(advice::for_reason(reason));
         }
@@ -254,7 +260,7 @@ fn next_steps(report: &ExperimentReport, program: &str) -> Vec<NextStep> {
             }
             steps.push(command("See what a commit would change", format!("{program} experiment diff {id}")));
             if report.problem.is_none() {
-                steps.push(command("Make it the policy", format!("{program} experiment commit {id}")));
+                steps.push(command("Commit it", format!("{program} experiment commit {id}")));
             }
             steps.push(command("Stop it", format!("{program} experiment stop {id}")));
         }
@@ -268,13 +274,13 @@ fn next_steps(report: &ExperimentReport, program: &str) -> Vec<NextStep> {
 }
 
 impl ExperimentReport {
-    /// One line for a log: what there is to know without a terminal.
+    /// Returns the report as one line of a log.
     #[must_use]
     pub fn line(&self, now: Timestamp) -> String {
-        let state = self.state.map_or("NOT_STARTED", |_| self.state_in_words());
+        let state = self.state.map_or("NOT_STARTED", |_| self.state_label());
         let mut words = vec![format!("{now:.0}"), self.experiment.to_string(), state.to_owned()];
         if let Some(counts) = &self.divergence {
-            let of = [
+            let fields = [
                 ("evaluated", counts.evaluated),
                 ("same", counts.same),
                 ("newlyDenied", counts.newly_denied),
@@ -284,7 +290,7 @@ impl ExperimentReport {
                 ("errors", counts.errors),
                 ("dropped", counts.dropped),
             ];
-            words.extend(of.iter().map(|(name, count)| format!("{name}={count}")));
+            words.extend(fields.iter().map(|(name, count)| format!("{name}={count}")));
             words.push(format!("coverage={}", coverage(counts).as_deref().unwrap_or("-")));
         }
         words.extend(self.replicas.as_ref().map(|replicas| format!("replicas={}", replicas.summary)));
@@ -304,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_experiment_is_summed_up_in_a_sentence() {
+    fn each_state_has_a_summary() {
         let mut stopped = previewing(1);
         stopped["previewMetadata"]["state"] = json!("SUSPENDED");
         let mut unobserved = previewing(1);
@@ -319,13 +325,13 @@ mod tests {
         let mut failed = previewing(1);
         failed["conditions"][1] = condition("Initialized", "False", "CompileError", "no", 1);
         for (generation, status, wanted) in [
-            (1, Value::Null, "nothing is previewed before it is started"),
-            (1, previewing(1), "it decided 13 of 1200 requests otherwise"),
-            (1, same, "it decided all 1200 requests as the policy did"),
-            (1, loading, "it is on its way to the replicas; no request was evaluated yet"),
-            (1, unobserved, "it was started; the operator has not taken it up yet"),
-            (1, failed, "it is not previewed as it should be"),
-            (1, stopped, "nothing is previewed since it was stopped"),
+            (1, Value::Null, "it was not started, and is not previewed"),
+            (1, previewing(1), "its verdict differs for 13 of 1200 requests"),
+            (1, same, "its verdict is the same for all 1200 requests"),
+            (1, loading, "not every replica previews it yet; no request was evaluated yet"),
+            (1, unobserved, "it was started; the operator has not processed it yet"),
+            (1, failed, "it was started, but its preview has a problem"),
+            (1, stopped, "it was stopped, and is not previewed"),
             (2, previewing(1), "it was changed after its start: generation 2 is not previewed"),
         ] {
             assert_eq!(summary_of(generation, &status), wanted);
@@ -333,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_needs_somebody_is_a_problem() {
+    fn a_step_of_the_start_is_not_a_problem() {
         let with = |index: usize, condition: Value| {
             let mut status = previewing(1);
             status["conditions"][index] = condition;
@@ -348,12 +354,12 @@ mod tests {
         ] {
             let wanted = is_problem.then(|| Reason::new(reason));
             assert_eq!(with(index, condition(name, status, reason, "", 1)), wanted, "{name} {reason}");
-            assert_eq!(with(index, condition(name, status, reason, "", 0)), None, "of the version before");
+            assert_eq!(with(index, condition(name, status, reason, "", 0)), None, "it is about an earlier version");
         }
     }
 
     #[test]
-    fn a_line_says_what_there_is_to_know() {
+    fn a_line_has_state_counts_and_replicas() {
         let now = NOW.parse().unwrap();
         let line = ExperimentReport::new(&experiment(1, &previewing(1))).line(now);
         assert_eq!(

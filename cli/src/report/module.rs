@@ -1,17 +1,17 @@
-//! What is in a module: the keys are this program's interface.
+//! The report about a module. Its fields are an interface of this program.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::module::Contents;
 
-/// A module as `proviso inspect` tells it.
+/// The report of `proviso inspect`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModuleReport {
     pub module: String,
     pub digest: String,
-    /// In bytes.
+    /// The size in bytes.
     pub size: usize,
     pub mode: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -14,7 +14,7 @@ pub struct Overview {
 }
 
 impl Overview {
-    /// Sorts the policies by kind, namespace and name.
+    /// Returns the report about the policies, sorted by kind, namespace and name.
     #[must_use]
     pub fn new(found: Found<PolicyObject>) -> Self {
         let mut policies: Vec<_> = found.items.iter().map(PolicyReport::new).collect();

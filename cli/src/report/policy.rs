@@ -2,7 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use proviso_core::{Failure, PolicyId, Reason};
-use proviso_crds::conditions::{failure, reasons};
+use proviso_crds::conditions::failure;
+use proviso_crds::reasons;
 use proviso_crds::{ConditionStatus, ConditionType, Mode, PolicyKind, PolicyPhase, ReplicaCount};
 use serde::Serialize;
 
@@ -40,11 +41,12 @@ pub struct PolicyReport {
     pub conditions: Vec<Condition>,
 }
 
-/// Reasons of conditions that are false only for now: nobody needs to act.
-const PASSING: [Reason; 4] = [reasons::PREPARING, reasons::LOADING, reasons::NOT_INITIALIZED, reasons::DISABLED];
+/// The reasons of conditions that are false for a short time; the user need not act.
+const TRANSIENT_REASONS: [Reason; 4] =
+    [reasons::PREPARING, reasons::LOADING, reasons::NOT_INITIALIZED, reasons::DISABLED];
 
 impl PolicyReport {
-    /// Reports about a policy.
+    /// Returns the report about a policy.
     #[must_use]
     pub fn new(policy: &PolicyObject) -> Self {
         let mut report = Self {
@@ -79,12 +81,12 @@ impl PolicyReport {
     }
 }
 
-/// Returns whether the status is about the newest generation.
+/// Returns true if the status is about the newest generation.
 pub(super) fn is_up_to_date(policy: &PolicyObject) -> bool {
     policy.observed_generation() == Some(policy.generation)
 }
 
-/// Returns the phase of the newest generation, also before the operator has looked at it.
+/// Returns the phase of the newest generation. Before the operator has reconciled it, the phase is Updating or Pending.
 fn phase(policy: &PolicyObject) -> PolicyPhase {
     match policy.status.phase {
         Some(phase) if is_up_to_date(policy) => phase,
@@ -97,8 +99,8 @@ fn problem(policy: &PolicyObject) -> Option<Failure> {
     let mut conditions = policy.status.conditions.iter().filter(|_| is_up_to_date(policy));
     let failed = conditions.find(|condition| {
         let is_false = condition.status == ConditionStatus::False.as_str();
-        let is_passing = PASSING.iter().any(|reason| condition.reason == *reason);
-        is_false && condition.type_ != ConditionType::Live.as_str() && !is_passing
+        let is_transient = TRANSIENT_REASONS.iter().any(|reason| condition.reason == *reason);
+        is_false && condition.type_ != ConditionType::Live.as_str() && !is_transient
     })?;
     Some(failure(failed))
 }
@@ -110,21 +112,21 @@ fn summary(policy: &PolicyObject, phase: PolicyPhase) -> String {
         return "it is being deleted".to_owned();
     }
     if policy.observed_generation().is_none() {
-        return "the operator has not looked at it yet".to_owned();
+        return "the operator has not processed it yet".to_owned();
     }
     if !is_up_to_date(policy) {
         let answering = other.map_or_else(String::new, |live| format!("; generation {live} answers"));
-        return format!("the operator has not looked at generation {newest} yet{answering}");
+        return format!("the operator has not processed generation {newest} yet{answering}");
     }
     match (phase, other) {
         (PolicyPhase::Active, _) => format!("generation {newest} answers requests"),
-        (PolicyPhase::Disabled, _) => "it is disabled: requests are not decided by it".to_owned(),
+        (PolicyPhase::Disabled, _) => "it is disabled, and decides no requests".to_owned(),
         (PolicyPhase::Failed, Some(live)) => {
             format!("generation {newest} does not work; generation {live} goes on answering")
         }
-        (PolicyPhase::Failed, None) => format!("generation {newest} does not work; requests are not decided by it"),
-        (_, Some(live)) => format!("generation {newest} is on its way; generation {live} answers until then"),
-        (_, None) => format!("generation {newest} is on its way; requests are not decided by it yet"),
+        (PolicyPhase::Failed, None) => format!("generation {newest} does not work; the policy decides no requests"),
+        (_, Some(live)) => format!("generation {newest} is being rolled out; generation {live} answers until then"),
+        (_, None) => format!("generation {newest} is being rolled out; the policy decides no requests yet"),
     }
 }
 
@@ -135,7 +137,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn a_policy_is_summed_up_in_a_sentence() {
+    fn each_phase_has_a_summary() {
         let mut updating = failed(3, 2, "Preparing", "");
         updating["phase"] = json!("Updating");
         let mut first = failed(1, 0, "CompileError", "no");
@@ -150,17 +152,17 @@ mod tests {
                 PolicyPhase::Failed,
                 "generation 3 does not work; generation 2 goes on answering",
             ),
-            (1, first, PolicyPhase::Failed, "generation 1 does not work; requests are not decided by it"),
-            (3, updating, PolicyPhase::Updating, "generation 3 is on its way; generation 2 answers until then"),
-            (2, disabled, PolicyPhase::Disabled, "it is disabled: requests are not decided by it"),
-            // The status of an older generation says nothing about a newer one.
+            (1, first, PolicyPhase::Failed, "generation 1 does not work; the policy decides no requests"),
+            (3, updating, PolicyPhase::Updating, "generation 3 is being rolled out; generation 2 answers until then"),
+            (2, disabled, PolicyPhase::Disabled, "it is disabled, and decides no requests"),
+            // The status is about generation 2, so the phase of generation 3 is Updating.
             (
                 3,
                 active(2),
                 PolicyPhase::Updating,
-                "the operator has not looked at generation 3 yet; generation 2 answers",
+                "the operator has not processed generation 3 yet; generation 2 answers",
             ),
-            (1, Value::Null, PolicyPhase::Pending, "the operator has not looked at it yet"),
+            (1, Value::Null, PolicyPhase::Pending, "the operator has not processed it yet"),
         ] {
             let report = PolicyReport::new(&policy(generation, &status));
             assert_eq!((report.phase, report.summary.as_str()), (phase, sentence));
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_is_false_for_now_is_no_problem() {
+    fn a_transient_condition_is_not_a_problem() {
         for (status, wanted) in [
             (active(2), None),
             (failed(2, 1, "SettingsInvalid", "no label"), Some("SettingsInvalid")),

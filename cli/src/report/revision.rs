@@ -2,7 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use proviso_core::Failure;
-use proviso_crds::conditions::{outcome, reasons};
+use proviso_crds::conditions::outcome;
+use proviso_crds::reasons;
 use proviso_crds::{ConditionStatus, ConditionType, ModuleStatus, ReplicaStatus};
 use serde::Serialize;
 use serde_json::Value;
@@ -18,15 +19,15 @@ pub struct RevisionReport {
     /// The name of the object.
     pub name: String,
     pub state: RevisionState,
-    /// The time since when the revision is live, or is not any more.
+    /// The time since when the revision is live, or is no longer live.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Replicas have the revision loaded.
+    /// True if the policy server loads the revision.
     pub loaded: bool,
     pub policy_server: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<Time>,
-    /// The fields in which it differs from the revision before it; `None` for the oldest revision.
+    /// The fields in which the revision differs from the previous one; `None` for the oldest revision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,22 +50,22 @@ pub struct ShownRevision {
 pub enum RevisionState {
     /// The revision answers requests.
     Live,
-    /// The newest revision is not live yet.
+    /// The revision is the newest, and not live yet.
     RollingOut,
-    /// The revision was replaced, and still answers API servers that do not know that yet.
+    /// The revision was replaced, and still answers API servers that do not know the new revision yet.
     Retiring,
-    /// The revision was live.
+    /// The revision was live, and is no longer loaded.
     Replaced,
     /// The revision does not work.
     Failed,
-    /// A newer one came before it was live.
+    /// The revision was replaced by a newer one before it was live.
     NeverLive,
     /// The policy was disabled.
     Disabled,
 }
 
 impl RevisionReport {
-    /// Returns the number of replicas that serve it, and of all replicas that have reported.
+    /// Returns the number of replicas that serve the revision, and the number of all replicas that have reported.
     #[must_use]
     pub fn ready(&self) -> (usize, usize) {
         let ready = self.replicas.iter().filter(|replica| replica.ready == ConditionStatus::True).count();
@@ -72,7 +73,7 @@ impl RevisionReport {
     }
 }
 
-/// Reports about the revisions of a policy, the newest first.
+/// Returns the reports about the revisions of a policy, newest first.
 #[must_use]
 pub fn list(policy: &PolicyObject, revisions: &[RevisionObject]) -> Vec<RevisionReport> {
     let before = revisions.iter().skip(1).map(Some).chain([None]);
@@ -118,7 +119,7 @@ fn state(policy: &PolicyObject, revision: &RevisionObject) -> RevisionState {
     }
 }
 
-/// Returns the problem of a revision: that of the leader, else of the first replica that cannot load it.
+/// Returns the problem of a revision: that of the leader, or else that of the first replica that cannot load it.
 fn problem(revision: &RevisionObject) -> Option<Failure> {
     let prepared = revision.condition(ConditionType::Initialized).and_then(outcome);
     if let Some(Err(failure)) = prepared {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_says_what_it_changed() {
+    fn a_revision_has_the_fields_that_it_changed() {
         let revisions =
             [revision(3, "team", true, &[]), revision(2, "owner", true, &[]), revision(1, "owner", false, &[])];
         let reports = list(&policy(3, &active(3)), &revisions);

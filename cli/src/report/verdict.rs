@@ -1,4 +1,4 @@
-//! What a policy answers to one request: the keys are this program's interface.
+//! The report about the verdict of a policy for one request. Its fields are an interface of this program.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use proviso_evaluation::Answer;
 use serde::Serialize;
 use serde_json::Value;
 
-/// A verdict as `proviso run` tells it.
+/// The report of `proviso run`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VerdictReport {
     pub policy: String,
     pub allowed: bool,
-    /// Why the policy was not asked.
+    /// The reason why the policy was not evaluated; `None` if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_asked: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,7 +27,7 @@ pub struct VerdictReport {
     pub warnings: Vec<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub audit_annotations: BTreeMap<String, String>,
-    /// JSON Patch of the object (RFC 6902).
+    /// The JSON Patch of the object (RFC 6902).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch: Option<Value>,
 }

@@ -1,4 +1,4 @@
-//! Responses of the REST API: pure. Errors have the form of AIP-193.
+//! Reads responses of the REST API. Errors have the form of AIP-193. Pure.
 
 use http::StatusCode;
 use serde::Deserialize;
@@ -21,7 +21,7 @@ struct Status {
 /// Returns the body of a response.
 ///
 /// # Errors
-/// The error of the API, or that the server does not serve it.
+/// When the response is an error of the API, or the server does not serve the REST API.
 pub(super) fn read(server: &str, status: StatusCode, body: &[u8]) -> Result<Value, ServerError> {
     let no_api = || ServerError::NoApi { server: server.to_owned(), status };
     if status.is_success() {
@@ -45,28 +45,31 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(status: u16, body: &Value) -> String {
+    fn message(status: u16, body: &Value) -> String {
         let status = StatusCode::from_u16(status).unwrap();
         read("http://127.0.0.1:1", status, body.to_string().as_bytes()).unwrap_err().to_string()
     }
 
     #[test]
-    fn a_refusal_is_its_message_and_the_fields_that_it_does_not_name() {
-        let violations = json!([{"field": "policy.spec", "description": "is too large"}, {"field": "etag", "description": "is missing"}]);
+    fn a_refusal_adds_the_fields_that_its_message_lacks() {
+        let violations = json!([
+            {"field": "policy.spec", "description": "is too large"},
+            {"field": "etag", "description": "is missing"},
+        ]);
         let error = |message: &str| {
             json!({"error": {"code": 400, "message": message, "status": "INVALID_ARGUMENT", "details": [
                 {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "INVALID_FIELD"},
                 {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations},
             ]}})
         };
-        assert_eq!(told(400, &error("no")), "no; policy.spec: is too large; etag: is missing");
-        assert_eq!(told(400, &error("policy.spec: is too large")), "policy.spec: is too large; etag: is missing");
+        assert_eq!(message(400, &error("no")), "no; policy.spec: is too large; etag: is missing");
+        assert_eq!(message(400, &error("policy.spec: is too large")), "policy.spec: is too large; etag: is missing");
     }
 
     #[test]
-    fn who_is_not_known_is_told_from_who_asks_something_else() {
+    fn refused_credentials_differ_from_a_missing_rest_api() {
         let error = json!({"error": {"code": 401, "message": "give the token"}});
-        assert_eq!(told(401, &error), "http://127.0.0.1:1 does not know you: give the token");
+        assert_eq!(message(401, &error), "http://127.0.0.1:1 refused the credentials: give the token");
         for (status, body) in [(404, json!("not found")), (200, Value::Null), (502, json!({"kind": "Status"}))] {
             let text = if body.is_null() { String::new() } else { body.to_string() };
             let status = StatusCode::from_u16(status).unwrap();

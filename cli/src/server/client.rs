@@ -8,14 +8,14 @@ use super::answer;
 use super::error::ServerError;
 use crate::error::{Error, root_cause};
 
-/// The most items of a page.
-const PAGE: usize = 1000;
+/// The largest number of items of a page.
+const PAGE_SIZE: usize = 1000;
 
 /// A client of one server.
 #[derive(Clone)]
 pub(super) struct Client {
     http: kube::Client,
-    /// The address of the server, for messages.
+    /// The URL of the server, for messages.
     url: String,
 }
 
@@ -24,15 +24,15 @@ impl Client {
         Self { http, url }
     }
 
-    /// Returns the address of the server.
+    /// Returns the URL of the server.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns a resource; `None` if there is none.
+    /// Returns a resource; `None` if it does not exist.
     ///
     /// # Errors
-    /// When the server does not answer, or refuses.
+    /// When the server does not answer, or refuses the request.
     pub(super) async fn get(&self, path: &str) -> Result<Option<Value>, Error> {
         match self.call(Method::GET, path, None).await {
             Ok(answer) => Ok(Some(answer)),
@@ -41,15 +41,15 @@ impl Client {
         }
     }
 
-    /// Returns all pages of a collection.
+    /// Returns the items of all pages of a collection.
     ///
     /// # Errors
-    /// When the server does not answer, or refuses.
+    /// When the server does not answer, or refuses the request.
     pub(super) async fn list(&self, path: &str) -> Result<Vec<Value>, Error> {
         let collection = path.rsplit('/').next().unwrap_or(path);
         let (mut items, mut token) = (Vec::new(), String::new());
         loop {
-            let page = format!("{path}?pageSize={PAGE}&pageToken={}", encoded(&token));
+            let page = format!("{path}?pageSize={PAGE_SIZE}&pageToken={}", encoded(&token));
             let mut answer = self.call(Method::GET, &page, None).await?;
             if let Value::Array(found) = answer[collection].take() {
                 items.extend(found);
@@ -61,10 +61,10 @@ impl Client {
         }
     }
 
-    /// Calls a method, and returns its answer.
+    /// Calls a method of the API, and returns the body of the response.
     ///
     /// # Errors
-    /// When the server does not answer, or refuses.
+    /// When the server does not answer, or refuses the request.
     pub(super) async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
         let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
         let request = Request::builder().method(method).uri(format!("/v1/{path}"));
@@ -90,7 +90,7 @@ pub(super) fn encoded(value: &str) -> String {
     utf8_percent_encode(value, NON_ALPHANUMERIC).to_string()
 }
 
-/// Returns whether the server answered 404.
+/// Returns true if the server answered 404.
 pub(super) fn is_not_found(error: &Error) -> bool {
     matches!(error, Error::Server(ServerError::Refused(refusal)) if refusal.status == 404)
 }

@@ -1,4 +1,4 @@
-//! From an address to a client.
+//! Makes a client from a URL.
 
 use std::time::Duration;
 
@@ -12,36 +12,36 @@ use super::error::ServerError;
 use crate::arguments::Server as Arguments;
 use crate::error::{Error, root_cause};
 
-/// The time limit of a connection. A person waits.
-const CONNECT: Duration = Duration::from_secs(10);
+/// The time limit of a connection. Short, because a user waits.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit between two reads of a response.
-const READ: Duration = Duration::from_secs(30);
-/// The namespace of a name without one, as for kubectl.
-const NAMESPACE: &str = "default";
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// The default namespace, as for kubectl.
+const DEFAULT_NAMESPACE: &str = "default";
 
 impl Server {
-    /// Returns the server at this address. Sends no request.
+    /// Returns a client of the server at this URL. Sends no request.
     ///
     /// # Errors
-    /// When a file cannot be used.
+    /// When the token file or the CA file cannot be read, or is invalid.
     pub fn connect(url: &Uri, arguments: &Arguments, namespace: Option<String>) -> Result<Self, Error> {
         let mut config = Config::new(url.clone());
-        config.connect_timeout = Some(CONNECT);
-        config.read_timeout = Some(READ);
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
         config.reset_reader_on_write = true;
-        // An action may have succeeded although its response is an error.
+        // No retries: an action may have succeeded although its response is an error.
         config.default_retry = false;
         if let Some(file) = &arguments.token_file {
             let fail = |cause: String| ServerError::File { option: "--token-file", file: file.clone(), cause };
             let token = std::fs::read_to_string(file).map_err(|error| fail(error.to_string()))?;
             let token = token.trim();
             if token.is_empty() || token.chars().any(|letter| !letter.is_ascii_graphic()) {
-                return Err(fail("holds no token: one word of printable characters".to_owned()).into());
+                return Err(fail("has no token: expected one word of printable characters".to_owned()).into());
             }
             config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
         }
         if let Some(file) = &arguments.server_ca {
-            // Only that file is trusted, and not the certificates of the system.
+            // The client trusts only this file, and not the certificates of the system.
             config.root_cert = Some(Vec::new());
             config.root_cert_file = Some(file.clone());
         }
@@ -54,7 +54,7 @@ impl Server {
             }
         })?;
         let is_namespace_given = namespace.is_some();
-        let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());
+        let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         Ok(Self { client: Client::new(client, server), namespace, is_namespace_given })
     }
 }

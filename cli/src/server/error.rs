@@ -1,20 +1,20 @@
-//! The errors of a server, and their remedies.
+//! The errors of requests to a server, with remedies.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use http::StatusCode;
 
-/// Why a request to a server failed.
+/// The error of a request to a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     #[error("{option} {file}: {cause}", file = file.display())]
     File { option: &'static str, file: PathBuf, cause: String },
-    #[error("no client can be made for {server}: {cause}")]
+    #[error("cannot create a client for {server}: {cause}")]
     Client { server: String, cause: String },
     #[error("{server} does not answer: {cause}")]
     Unreachable { server: String, cause: String },
-    #[error("{server} does not know you: {cause}")]
+    #[error("{server} refused the credentials: {cause}")]
     Unauthorized { server: String, cause: String },
     #[error("{server} does not serve the REST API: it answers {status}")]
     NoApi { server: String, status: StatusCode },
@@ -28,7 +28,7 @@ pub struct Refusal {
     /// The HTTP status.
     pub status: u16,
     pub message: String,
-    /// Invalid fields, and the reason for each.
+    /// The invalid fields, each with a message.
     pub violations: Vec<(String, String)>,
 }
 
@@ -46,17 +46,17 @@ impl fmt::Display for Refusal {
 }
 
 impl ServerError {
-    /// Returns what a person can do about the error.
+    /// Returns advice for the user; `None` if the message of the error is enough.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Unreachable { .. } => {
                 Some("Is it running, and is this its address? See --server and PROVISO_SERVER.")
             }
-            Self::Unauthorized { .. } => Some("Name the file of its token with --token-file or PROVISO_TOKEN_FILE."),
+            Self::Unauthorized { .. } => Some("Name the file with the token: --token-file or PROVISO_TOKEN_FILE."),
             Self::NoApi { .. } => Some(
-                "`policy-server --manifests` serves it at its --listen address; on one that other machines reach, only \
-                 with --api-token-file.",
+                "`policy-server --manifests` serves it at its --listen address; if other machines can reach that address, \
+                 only with --api-token-file.",
             ),
             Self::File { .. } | Self::Client { .. } | Self::Refused(_) => None,
         }

@@ -1,5 +1,5 @@
-//! The aggregated API `actions.proviso.dev/v1alpha1`, played by the test: real to the API server, which forwards to it and
-//! checks the user's rights; it notes what it is sent, and answers as it is told.
+//! A test server of the aggregated API `actions.proviso.dev/v1alpha1`. The API server checks the user's permissions, and
+//! forwards calls to it. The test server records each call, and gives the answer that the test sets.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -22,53 +22,55 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_rustls::TlsAcceptor;
 
-use crate::stage::Stage;
+use crate::test_cluster::TestCluster;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 const NAME: &str = "actions";
 
 /// A call that the API server forwarded.
 #[derive(Debug, PartialEq)]
 pub struct Call {
-    /// Below the group and version.
+    /// The path below the group and version.
     pub path: String,
     pub body: Value,
 }
 
-/// What is served.
+/// A running server of the aggregated API.
 pub struct Actions {
     pub calls: UnboundedReceiver<Call>,
     answer: Arc<Mutex<(u16, Value)>>,
 }
 
 impl Actions {
-    /// Serves, and waits until the API server knows it.
-    pub async fn serve(stage: &Stage) -> Result<Self> {
+    /// Starts the server, registers it, and waits until the API server forwards to it.
+    pub async fn serve(cluster: &TestCluster) -> Result<Self> {
         let host = address_for_endpoints()?;
-        let authority = Authority::new(NAME, &stage.plane.folder().path().join("pki"))?;
+        let authority = Authority::new(NAME, &cluster.plane.folder().path().join("pki"))?;
         let identity = authority.server(NAME, &[&format!("{NAME}.default.svc")])?;
         let (sender, calls) = unbounded_channel();
         let answer = Arc::new(Mutex::new(success()));
         let port = listen(host, &identity, sender, answer.clone()).await?;
-        register(stage, host, port, &authority.pem()).await?;
+        register(cluster, host, port, &authority.pem()).await?;
         Ok(Self { calls, answer })
     }
 
-    /// From now on, this is the answer.
+    /// Sets the answer to the next calls: an error.
     pub fn answer(&self, code: u16, reason: &str, message: &str) {
         let status = json!({
             "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure", "code": code, "reason": reason,
             "message": message,
         });
-        *self.answer.lock().expect("no panic while it is held") = (code, status);
+        *self.answer.lock().expect("the lock is not poisoned") = (code, status);
     }
 
+    /// Sets the answer to the next calls: success.
     pub fn succeed(&self) {
-        *self.answer.lock().expect("no panic while it is held") = success();
+        *self.answer.lock().expect("the lock is not poisoned") = success();
     }
 
+    /// Returns the next call.
     pub async fn next(&mut self) -> Result<Call> {
-        tokio::time::timeout(PATIENCE, self.calls.recv()).await?.context("the server ended")
+        tokio::time::timeout(WAIT_TIMEOUT, self.calls.recv()).await?.context("the server ended")
     }
 }
 
@@ -76,8 +78,8 @@ fn success() -> (u16, Value) {
     (200, json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"}))
 }
 
-async fn register(stage: &Stage, host: IpAddr, port: u16, authority: &str) -> Result<()> {
-    let client = &stage.client;
+async fn register(cluster: &TestCluster, host: IpAddr, port: u16, authority: &str) -> Result<()> {
+    let client = &cluster.client;
     let service: Service = serde_json::from_value(json!({
         "metadata": {"name": NAME}, "spec": {"ports": [{"name": "https", "port": 443, "targetPort": port}]},
     }))?;
@@ -98,7 +100,7 @@ async fn register(stage: &Stage, host: IpAddr, port: u16, authority: &str) -> Re
         },
     }))?;
     Api::<APIService>::all(client.clone()).create(&PostParams::default(), &api_service).await?;
-    until("the aggregated API", PATIENCE, async || {
+    until("the aggregated API", WAIT_TIMEOUT, async || {
         let discovery = http::Request::get("/apis/actions.proviso.dev/v1alpha1").body(Vec::new())?;
         let answered: Value = client.request(discovery).await?;
         ensure!(answered["kind"] == "APIResourceList", "{answered}");
@@ -155,11 +157,12 @@ async fn converse(
         let (code, json) = if method == "POST" {
             let path = path.trim_start_matches("/apis/actions.proviso.dev/v1alpha1/").to_owned();
             let _ = calls.send(Call { path, body: serde_json::from_slice(&body)? });
-            answer.lock().expect("no panic while it is held").clone()
+            answer.lock().expect("the lock is not poisoned").clone()
         } else {
+            let group_version = "actions.proviso.dev/v1alpha1";
             (
                 200,
-                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "actions.proviso.dev/v1alpha1", "resources": []}),
+                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": []}),
             )
         };
         let json = json.to_string();

@@ -1,5 +1,5 @@
-//! The program with a real API server. The operator and the policy server are played by the test: it writes what they
-//! would write.
+//! Tests of the program with a real API server. The test acts as the operator and as the policy server: it writes the objects
+//! and the status that they would write.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,9 +14,9 @@ mod modules;
 mod signatures;
 #[path = "../../../crates/artifacts/tests/sigstore/mod.rs"]
 mod sigstore;
-mod stage;
 #[path = "../support/mod.rs"]
 mod support;
+mod test_cluster;
 
 use std::path::Path;
 use std::process::Stdio;
@@ -28,36 +28,36 @@ use kube::api::ListParams;
 use kube::runtime::events::EventType;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
-use stage::{MESSAGE, ROLLBACK_TO, Stage, TEAM, active, failed, run};
+use test_cluster::{MESSAGE, ROLLBACK_TO, TEAM, TestCluster, active, failed, run};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn status_and_revisions_tell_what_there_is() -> Result<()> {
-    let stage = Stage::with_kinds("cli-status").await?;
-    let said = stage.proviso(&["status"]).await?;
-    ensure!(said.code == Some(0) && said.out.contains("no Policy in the namespace default"), "{said:?}");
-    stage.failed_update().await?;
-    stage.cluster_policy("trusted").await?;
+async fn status_and_revisions_show_a_failed_update() -> Result<()> {
+    let cluster = TestCluster::with_kinds("cli-status").await?;
+    let output = cluster.proviso(&["status"]).await?;
+    ensure!(output.code == Some(0) && output.out.contains("no Policy in the namespace default"), "{output:?}");
+    cluster.failed_update().await?;
+    cluster.cluster_policy("trusted").await?;
 
-    // Nothing failed that was asked about, and the operator has not looked at one.
-    let said = stage.proviso(&["status"]).await?;
-    ensure!(said.code == Some(3) && said.out.contains("cluster.trusted  Pending"), "{said:?}");
-    let said = stage.proviso(&["status", "-A"]).await?;
-    ensure!(said.code == Some(1) && !said.out.contains('\u{1b}'), "{said:?}");
-    let row = said.out.lines().find(|line| line.contains("ns.team.labels")).context("its row")?;
+    // No policy of these failed, and the operator has not reconciled one of them.
+    let output = cluster.proviso(&["status"]).await?;
+    ensure!(output.code == Some(3) && output.out.contains("cluster.trusted  Pending"), "{output:?}");
+    let output = cluster.proviso(&["status", "-A"]).await?;
+    ensure!(output.code == Some(1) && !output.out.contains('\u{1b}'), "{output:?}");
+    let row = output.out.lines().find(|line| line.contains("ns.team.labels")).context("its row")?;
     let cells: Vec<_> = row.split_whitespace().take(6).collect();
     ensure!(cells == ["ns.team.labels", "Failed", "1", "2", "Protect", "0/1"], "{row}");
-    ensure!(said.out.contains(&format!("CompileError: {MESSAGE}")), "{said:?}");
+    ensure!(output.out.contains(&format!("CompileError: {MESSAGE}")), "{output:?}");
 
-    // One policy, by each of its names; as kubectl's plugin it says so.
+    // The status of one policy, by each of its names. As a kubectl plugin, the program names itself `kubectl proviso`.
     for name in ["policy/labels", "pvp/labels", "labels"] {
-        let said = stage.proviso(&["status", name, "-n", TEAM]).await?;
-        ensure!(said.code == Some(1) && said.out.starts_with("ns.team.labels  Failed\n"), "{name}: {said:?}");
+        let output = cluster.proviso(&["status", name, "-n", TEAM]).await?;
+        ensure!(output.code == Some(1) && output.out.starts_with("ns.team.labels  Failed\n"), "{name}: {output:?}");
     }
-    let said = run("kubectl-proviso", stage.plane.kubeconfig(), &["status", "ns.team.labels"]).await?;
+    let output = run("kubectl-proviso", cluster.plane.kubeconfig(), &["status", "ns.team.labels"]).await?;
     for wanted in [
         "generation 2 does not work; generation 1 goes on answering\n",
         "Replicas of generation 1 (live)\n",
@@ -65,242 +65,250 @@ async fn status_and_revisions_tell_what_there_is() -> Result<()> {
         "generation 2: spec.program",
         "Undo the change: kubectl proviso rollback ns.team.labels --to 1\n",
     ] {
-        ensure!(said.out.contains(wanted), "{wanted}: {said:?}");
+        ensure!(output.out.contains(wanted), "{wanted}: {output:?}");
     }
 
-    // For programs.
-    let report = stage.proviso(&["status", "ns.team.labels", "-o", "json"]).await?.json()?;
+    // The JSON and YAML documents.
+    let report = cluster.proviso(&["status", "ns.team.labels", "-o", "json"]).await?.json()?;
     ensure!(report["policy"] == "ns.team.labels" && report["phase"] == "Failed" && report["liveGeneration"] == 1);
     ensure!(report["problem"] == json!({"reason": "CompileError", "message": MESSAGE}), "{report:#}");
     ensure!(report["revisions"][1]["replicas"][0]["name"] == "policy-server-default-0", "{report:#}");
     ensure!(report["events"][0]["reason"] == "CompileError" && report["unseen"] == json!([]), "{report:#}");
-    let overview = stage.proviso(&["status", "-A", "-o", "yaml"]).await?;
+    let overview = cluster.proviso(&["status", "-A", "-o", "yaml"]).await?;
     let overview: Value = serde_yaml::from_str(&overview.out)?;
     ensure!(overview["policies"][0]["policy"] == "cluster.trusted", "{overview:#}");
 
-    // Revisions.
-    let said = stage.proviso(&["revisions", "list", "ns.team.labels"]).await?;
-    let rows: Vec<_> = said.out.lines().map(|line| line.split_whitespace().take(3).collect::<Vec<_>>()).collect();
-    ensure!(rows[1] == ["2", "Failed", "(CompileError)"] && rows[2][..2] == ["1", "Live"], "{said:?}");
-    ensure!(said.out.lines().nth(1).is_some_and(|row| row.ends_with("settings.label")), "{said:?}");
-    let shown = stage.proviso(&["revisions", "show", "ns.team.labels", "1", "-o", "json"]).await?.json()?;
+    // The revisions.
+    let output = cluster.proviso(&["revisions", "list", "ns.team.labels"]).await?;
+    let rows: Vec<_> = output.out.lines().map(|line| line.split_whitespace().take(3).collect::<Vec<_>>()).collect();
+    ensure!(rows[1] == ["2", "Failed", "(CompileError)"] && rows[2][..2] == ["1", "Live"], "{output:?}");
+    ensure!(output.out.lines().nth(1).is_some_and(|row| row.ends_with("settings.label")), "{output:?}");
+    let shown = cluster.proviso(&["revisions", "show", "ns.team.labels", "1", "-o", "json"]).await?.json()?;
     ensure!(shown["state"] == "Live" && shown["spec"]["settings"]["label"] == "owner", "{shown:#}");
-    let said = stage.proviso(&["revisions", "show", "ns.team.labels", "2"]).await?;
-    ensure!(said.out.contains(MESSAGE) && said.out.contains("\nsettings:\n  label: team\n"), "{said:?}");
-    let said = stage.proviso(&["revisions", "diff", "ns.team.labels"]).await?;
-    ensure!(said.out.starts_with("--- ns.team.labels generation 1 (live)\n+++ ns.team.labels generation 2 (newest)\n"));
-    ensure!(said.out.ends_with("-  label: owner\n+  label: team\n"), "{said:?}");
+    let output = cluster.proviso(&["revisions", "show", "ns.team.labels", "2"]).await?;
+    ensure!(output.out.contains(MESSAGE) && output.out.contains("\nsettings:\n  label: team\n"), "{output:?}");
+    let output = cluster.proviso(&["revisions", "diff", "ns.team.labels"]).await?;
+    ensure!(
+        output.out.starts_with("--- ns.team.labels generation 1 (live)\n+++ ns.team.labels generation 2 (newest)\n")
+    );
+    ensure!(output.out.ends_with("-  label: owner\n+  label: team\n"), "{output:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn who_watches_sees_what_changes() -> Result<()> {
-    let mut stage = Stage::with_kinds("cli-watch").await?;
-    stage.policy("labels", "owner").await?;
+async fn a_watch_writes_a_document_for_each_change() -> Result<()> {
+    let mut cluster = TestCluster::with_kinds("cli-watch").await?;
+    cluster.policy("labels", "owner").await?;
     let mut watch = Command::new(env!("CARGO_BIN_EXE_proviso"))
         .args(["status", "ns.team.labels", "--watch", "-o", "json", "--kubeconfig"])
-        .arg(stage.plane.kubeconfig())
+        .arg(cluster.plane.kubeconfig())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;
     let mut reports = BufReader::new(watch.stdout.take().context("stdout")?).lines();
-    let mut complaints = BufReader::new(watch.stderr.take().context("stderr")?).lines();
+    let mut errors = BufReader::new(watch.stderr.take().context("stderr")?).lines();
     let mut next = async || -> Result<Value> {
-        let line = tokio::time::timeout(PATIENCE, reports.next_line()).await??.context("the end")?;
+        let line = tokio::time::timeout(WAIT_TIMEOUT, reports.next_line()).await??.context("the output has ended")?;
         Ok(serde_json::from_str(&line)?)
     };
     ensure!(next().await?["phase"] == "Pending");
-    stage.status("labels", active(1)).await?;
+    cluster.status("labels", active(1)).await?;
     let report = next().await?;
     ensure!(report["phase"] == "Active" && report["liveGeneration"] == 1, "{report:#}");
-    // It does not give up while the API server is away.
-    stage.plane.api_server(0).process().kill();
-    let complaint = tokio::time::timeout(PATIENCE, complaints.next_line()).await??.context("the end")?;
-    ensure!(complaint.contains("does not answer"), "{complaint}");
-    stage.plane.api_server(0).process().restart()?;
+    // The watch continues while the API server does not answer.
+    cluster.plane.api_server(0).process().kill();
+    let error = tokio::time::timeout(WAIT_TIMEOUT, errors.next_line()).await??.context("the output has ended")?;
+    ensure!(error.contains("does not answer"), "{error}");
+    cluster.plane.api_server(0).process().restart()?;
     ensure!(next().await?["phase"] == "Active");
     Ok(())
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_said_with_what_to_do() -> Result<()> {
-    let stage = Stage::with_kinds("cli-errors").await?;
-    stage.failed_update().await?;
-    stage.cluster_policy("labels").await?;
+async fn errors_have_a_remedy() -> Result<()> {
+    let cluster = TestCluster::with_kinds("cli-errors").await?;
+    cluster.failed_update().await?;
+    cluster.cluster_policy("labels").await?;
     let team = ["-n", TEAM];
     for (arguments, code, wanted) in [
-        (vec!["status", "labels"], 1, "Say which: ns.team.labels, cluster.labels."),
+        (vec!["status", "labels"], 1, "Use one of these names: ns.team.labels, cluster.labels."),
         (vec!["status", "policy/lables"], 1, "Did you mean cluster.labels or ns.team.labels?"),
-        (vec!["revisions", "show", "policy/labels", "7"], 1, "Kept: 1, 2."),
+        (vec!["revisions", "show", "policy/labels", "7"], 1, "Kept generations: 1, 2."),
         (vec!["revisions", "diff", "policy/labels", "7"], 1, "no revision of generation 7"),
-        (vec!["rollback", "policy/labels", "--to", "7"], 1, "Kept: 1, 2."),
-        (vec!["rollback", "clusterpolicy/labels"], 1, "has nothing to go back to"),
+        (vec!["rollback", "policy/labels", "--to", "7"], 1, "Kept generations: 1, 2."),
+        (vec!["rollback", "clusterpolicy/labels"], 1, "has no generation to roll back to"),
         (vec!["revisions", "diff", "clusterpolicy/labels"], 2, "has no live generation"),
         (vec!["status", "ns.other.labels"], 2, "--namespace says team"),
         (vec!["status", "pod/labels"], 2, "policy/NAME"),
     ] {
-        let said = stage.proviso(&[arguments.as_slice(), &team].concat()).await?;
-        ensure!(said.code == Some(code) && said.err.contains(wanted), "{arguments:?}: {said:?}");
+        let output = cluster.proviso(&[arguments.as_slice(), &team].concat()).await?;
+        ensure!(output.code == Some(code) && output.err.contains(wanted), "{arguments:?}: {output:?}");
     }
-    // The namespace was forgotten.
-    let said = stage.proviso(&["status", "policy/labels"]).await?;
-    ensure!(said.err.contains("there is no Policy labels in the namespace default"), "{said:?}");
-    ensure!(said.err.contains("ns.team.labels"), "{said:?}");
+    // The user forgot the namespace.
+    let output = cluster.proviso(&["status", "policy/labels"]).await?;
+    ensure!(output.err.contains("there is no Policy labels in the namespace default"), "{output:?}");
+    ensure!(output.err.contains("ns.team.labels"), "{output:?}");
 
-    let nowhere = stage.kubeconfig("nowhere", |config| {
+    let nowhere = cluster.kubeconfig("nowhere", |config| {
         config["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:1");
     })?;
-    let said = run("proviso", &nowhere, &["status"]).await?;
-    ensure!(said.code == Some(1) && said.err.contains("https://127.0.0.1:1 does not answer: "), "{said:?}");
-    ensure!(said.err.contains("refused") && said.err.contains("kubectl config current-context"), "{said:?}");
-    let stranger = stage.kubeconfig("stranger", |config| config["users"][0]["user"] = json!({"token": "expired"}))?;
-    let said = run("proviso", &stranger, &["status"]).await?;
-    ensure!(said.err.contains("does not know you") && said.err.contains("Log in again"), "{said:?}");
-    let said = stage.proviso(&["status", "--context", "other"]).await?;
-    ensure!(said.err.contains("Choose a context with --context: e2e."), "{said:?}");
-    let said = run("proviso", Path::new("/nowhere"), &["status"]).await?;
-    ensure!(said.code == Some(1) && said.err.contains("/nowhere"), "{said:?}");
-    let nothing = Command::new(env!("CARGO_BIN_EXE_proviso"))
+    let output = run("proviso", &nowhere, &["status"]).await?;
+    ensure!(output.code == Some(1) && output.err.contains("https://127.0.0.1:1 does not answer: "), "{output:?}");
+    ensure!(output.err.contains("refused") && output.err.contains("kubectl config current-context"), "{output:?}");
+    let stranger = cluster.kubeconfig("stranger", |config| config["users"][0]["user"] = json!({"token": "expired"}))?;
+    let output = run("proviso", &stranger, &["status"]).await?;
+    ensure!(output.err.contains("refused the credentials") && output.err.contains("Log in again"), "{output:?}");
+    let output = cluster.proviso(&["status", "--context", "other"]).await?;
+    ensure!(output.err.contains("Choose a context with --context: e2e."), "{output:?}");
+    let output = run("proviso", Path::new("/nowhere"), &["status"]).await?;
+    ensure!(output.code == Some(1) && output.err.contains("/nowhere"), "{output:?}");
+    let without_kubeconfig = Command::new(env!("CARGO_BIN_EXE_proviso"))
         .arg("status")
         .env("HOME", "/nowhere")
         .env_remove("KUBECONFIG")
         .env_remove("KUBERNETES_SERVICE_HOST")
         .output();
-    let said = String::from_utf8(nothing.await?.stderr)?;
-    ensure!(said.contains("there is no kubeconfig") && said.contains("--kubeconfig or KUBECONFIG"), "{said}");
+    let errors = String::from_utf8(without_kubeconfig.await?.stderr)?;
+    ensure!(errors.contains("there is no kubeconfig") && errors.contains("--kubeconfig or KUBECONFIG"), "{errors}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_cluster_without_proviso_is_told_from_one_without_policies() -> Result<()> {
-    let stage = Stage::start("cli-not-installed").await?;
+async fn a_cluster_without_proviso_has_its_own_error() -> Result<()> {
+    let cluster = TestCluster::start("cli-not-installed").await?;
     for arguments in [vec!["status"], vec!["status", "labels"], vec!["rollback", "cluster.labels"]] {
-        let said = stage.proviso(&arguments).await?;
-        ensure!(said.code == Some(1), "{said:?}");
-        ensure!(said.err.contains("CustomResourceDefinitions are not installed"), "{arguments:?}: {said:?}");
+        let output = cluster.proviso(&arguments).await?;
+        ensure!(output.code == Some(1), "{output:?}");
+        ensure!(output.err.contains("CustomResourceDefinitions are not installed"), "{arguments:?}: {output:?}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn who_may_see_one_namespace_learns_why_and_what_was_not_readable() -> Result<()> {
-    let stage = Stage::with_kinds("cli-namespaced").await?;
-    let policy = stage.failed_update().await?;
-    let reader = stage.user("reader", "get,list", "policies.proviso.dev").await?;
-    let said = run("proviso", &reader, &["status", "-n", TEAM]).await?;
-    ensure!(said.code == Some(1) && said.out.contains(MESSAGE), "{said:?}");
+async fn a_reader_of_one_namespace_sees_problems_and_omissions() -> Result<()> {
+    let cluster = TestCluster::with_kinds("cli-namespaced").await?;
+    let policy = cluster.failed_update().await?;
+    let reader = cluster.user("reader", "get,list", "policies.proviso.dev").await?;
+    let output = run("proviso", &reader, &["status", "-n", TEAM]).await?;
+    ensure!(output.code == Some(1) && output.out.contains(MESSAGE), "{output:?}");
     ensure!(
-        said.out.ends_with("Not shown: ClusterPolicies: you may not list clusterpolicies.proviso.dev.\n"),
-        "{said:?}"
+        output.out.ends_with("Not shown: ClusterPolicies: you may not list clusterpolicies.proviso.dev.\n"),
+        "{output:?}"
     );
-    // A name alone is one of the kind that may be seen.
-    let said = run("proviso", &reader, &["status", "labels", "-n", TEAM]).await?;
-    ensure!(said.out.contains(&format!("CompileError: {MESSAGE}")), "{said:?}");
-    ensure!(said.out.contains("Live    generation 1\n") && said.out.contains("0 of 1 replicas"), "{said:?}");
+    // A name without a kind means the kind that the user may read.
+    let output = run("proviso", &reader, &["status", "labels", "-n", TEAM]).await?;
+    ensure!(output.out.contains(&format!("CompileError: {MESSAGE}")), "{output:?}");
+    ensure!(output.out.contains("Live    generation 1\n") && output.out.contains("0 of 1 replicas"), "{output:?}");
     let missing = "\
-Not shown: the replicas one by one: you may not list policyrevisions.proviso.dev in the namespace proviso-system.
+Not shown: the status of each replica: you may not list policyrevisions.proviso.dev in the namespace proviso-system.
 Not shown: events: you may not list events in the namespace team.
 ";
-    ensure!(said.out.ends_with(missing), "{said:?}");
+    ensure!(output.out.ends_with(missing), "{output:?}");
     let report = run("proviso", &reader, &["status", "labels", "-n", TEAM, "-o", "json"]).await?.json()?;
     ensure!(report["unseen"][0]["reason"] == "Forbidden" && report["revisions"] == json!([]), "{report:#}");
-    // What is about revisions alone says which right is missing.
-    let said = run("proviso", &reader, &["revisions", "list", "policy/labels", "-n", TEAM]).await?;
-    let right = "kubectl auth can-i list policyrevisions.proviso.dev -n proviso-system";
-    ensure!(said.code == Some(1) && said.err.contains(right) && said.err.contains("reader"), "{said:?}");
-    let said = run("proviso", &reader, &["status", "-A"]).await?;
-    ensure!(said.err.contains("you may not list policies.proviso.dev"), "{said:?}");
-    let said = run("proviso", &reader, &["rollback", "policy/labels", "-n", TEAM, "--to", "1"]).await?;
-    ensure!(said.err.contains("you may not patch policies.proviso.dev in the namespace team"), "{said:?}");
+    // A command about revisions only names the missing permission.
+    let output = run("proviso", &reader, &["revisions", "list", "policy/labels", "-n", TEAM]).await?;
+    let permission = "kubectl auth can-i list policyrevisions.proviso.dev -n proviso-system";
+    ensure!(output.code == Some(1) && output.err.contains(permission) && output.err.contains("reader"), "{output:?}");
+    let output = run("proviso", &reader, &["status", "-A"]).await?;
+    ensure!(output.err.contains("you may not list policies.proviso.dev"), "{output:?}");
+    let output = run("proviso", &reader, &["rollback", "policy/labels", "-n", TEAM, "--to", "1"]).await?;
+    ensure!(output.err.contains("you may not patch policies.proviso.dev in the namespace team"), "{output:?}");
 
-    // Who may change the policy may ask, and the operator answers in that namespace.
-    let owner = stage.user("owner", "get,list,patch", "policies.proviso.dev,events").await?;
+    // A user who may change the policy may request a rollback, and the operator answers with an Event in that namespace.
+    let owner = cluster.user("owner", "get,list,patch", "policies.proviso.dev,events").await?;
     let rollback = ["rollback", "policy/labels", "-n", TEAM, "--to", "7"];
-    let play = async {
-        ensure!(stage.until_asked("labels").await? == "7");
-        let note = "there is no generation 7 to go back to; kept are 1, 2";
-        stage.event(&policy, EventType::Warning, "RollbackRefused", note).await
+    let operator = async {
+        ensure!(cluster.take_rollback_request("labels").await? == "7");
+        let note = "there is no generation 7 to roll back to; retained generations: 1, 2";
+        cluster.event(&policy, EventType::Warning, "RollbackRefused", note).await
     };
-    let (said, played) = tokio::join!(run("proviso", &owner, &rollback), play);
-    played?;
-    let said = said?;
-    ensure!(said.code == Some(1) && said.out.contains("the operator refused: there is no generation 7"), "{said:?}");
-    // A change under way needs no number to be undone, one that is live does.
-    let play = async {
-        ensure!(stage.until_asked("labels").await? == "1");
-        stage.policy("labels", "owner").await?;
-        stage.status("labels", active(3)).await
+    let (output, operator) = tokio::join!(run("proviso", &owner, &rollback), operator);
+    operator?;
+    let output = output?;
+    ensure!(
+        output.code == Some(1) && output.out.contains("the operator refused: there is no generation 7"),
+        "{output:?}"
+    );
+    // A generation that is not live is undone without `--to`; a live generation needs `--to`.
+    let operator = async {
+        ensure!(cluster.take_rollback_request("labels").await? == "1");
+        cluster.policy("labels", "owner").await?;
+        cluster.status("labels", active(3)).await
     };
     let undo = ["rollback", "policy/labels", "-n", TEAM];
-    let (said, played) = tokio::join!(run("proviso", &owner, &undo), play);
-    played?;
-    let said = said?;
-    ensure!(said.code == Some(0) && said.out.contains("generation 3 answers requests"), "{said:?}");
-    let said = run("proviso", &owner, &undo).await?;
-    ensure!(said.code == Some(1) && said.err.contains("rollback ns.team.labels --to GENERATION"), "{said:?}");
+    let (output, operator) = tokio::join!(run("proviso", &owner, &undo), operator);
+    operator?;
+    let output = output?;
+    ensure!(output.code == Some(0) && output.out.contains("generation 3 answers requests"), "{output:?}");
+    let output = run("proviso", &owner, &undo).await?;
+    ensure!(output.code == Some(1) && output.err.contains("rollback ns.team.labels --to GENERATION"), "{output:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_rollback_is_followed_to_its_end() -> Result<()> {
-    let stage = Stage::with_kinds("cli-rollback").await?;
-    stage.failed_update().await?;
+async fn a_rollback_is_followed_to_its_outcome() -> Result<()> {
+    let cluster = TestCluster::with_kinds("cli-rollback").await?;
+    cluster.failed_update().await?;
     let rollback = ["rollback", "ns.team.labels"];
 
-    // To look is to change nothing.
-    let said = stage.proviso(&[rollback.as_slice(), &["--dry-run"]].concat()).await?;
-    ensure!(said.code == Some(0) && said.out.contains("-  label: team\n+  label: owner\n"), "{said:?}");
+    // A dry run changes nothing.
+    let output = cluster.proviso(&[rollback.as_slice(), &["--dry-run"]].concat()).await?;
+    ensure!(output.code == Some(0) && output.out.contains("-  label: team\n+  label: owner\n"), "{output:?}");
     ensure!(
-        said.out.ends_with("would become what generation 1 was, as generation 3. Nothing was changed.\n"),
-        "{said:?}"
+        output.out.ends_with("would get the spec of generation 1, as generation 3. Nothing was changed.\n"),
+        "{output:?}"
     );
-    let policy = stage.policies().get("labels").await?;
+    let policy = cluster.policies().get("labels").await?;
     ensure!(policy.metadata.generation == Some(2) && !policy.annotations().contains_key(ROLLBACK_TO), "{policy:?}");
 
     // The failed update is undone.
-    let play = async {
-        ensure!(stage.until_asked("labels").await? == "1");
-        stage.policy("labels", "owner").await?;
-        stage.status("labels", active(3)).await
+    let operator = async {
+        ensure!(cluster.take_rollback_request("labels").await? == "1");
+        cluster.policy("labels", "owner").await?;
+        cluster.status("labels", active(3)).await
     };
-    let (said, played) = tokio::join!(stage.proviso(&rollback), play);
-    played?;
-    let said = said?;
-    ensure!(said.code == Some(0), "{said:?}");
-    ensure!(said.out.starts_with("ns.team.labels: back to generation 1; changes settings.label\n"), "{said:?}");
-    ensure!(said.out.ends_with("generation 3 answers requests: what generation 1 was\n"), "{said:?}");
+    let (output, operator) = tokio::join!(cluster.proviso(&rollback), operator);
+    operator?;
+    let output = output?;
+    ensure!(output.code == Some(0), "{output:?}");
+    ensure!(
+        output.out.starts_with("ns.team.labels: rolls back to generation 1; changes settings.label\n"),
+        "{output:?}"
+    );
+    ensure!(output.out.ends_with("generation 3 answers requests, with the spec of generation 1\n"), "{output:?}");
 
-    // It is that already.
-    let said = stage.proviso(&[rollback.as_slice(), &["--to", "1"]].concat()).await?;
-    ensure!(said.code == Some(0) && said.out.contains("nothing to do"), "{said:?}");
-    let policy = stage.policies().get("labels").await?;
-    ensure!(!policy.annotations().contains_key(ROLLBACK_TO), "nothing was asked");
+    // The policy has the requested spec already.
+    let output = cluster.proviso(&[rollback.as_slice(), &["--to", "1"]].concat()).await?;
+    ensure!(output.code == Some(0) && output.out.contains("nothing to do"), "{output:?}");
+    let policy = cluster.policies().get("labels").await?;
+    ensure!(!policy.annotations().contains_key(ROLLBACK_TO), "no rollback was requested");
 
-    // What it was does not work any more.
-    let play = async {
-        ensure!(stage.until_asked("labels").await? == "2");
-        stage.policy("labels", "team").await?;
-        stage.status("labels", failed(4, 3)).await
+    // The requested spec does not work any more.
+    let operator = async {
+        ensure!(cluster.take_rollback_request("labels").await? == "2");
+        cluster.policy("labels", "team").await?;
+        cluster.status("labels", failed(4, 3)).await
     };
     let to = [rollback.as_slice(), &["--to", "2"]].concat();
-    let (said, played) = tokio::join!(stage.proviso(&to), play);
-    played?;
-    let said = said?;
-    ensure!(said.code == Some(1) && said.out.contains(&format!("CompileError: {MESSAGE}")), "{said:?}");
-    ensure!(said.out.contains("generation 4 does not work; generation 3 goes on answering"), "{said:?}");
+    let (output, operator) = tokio::join!(cluster.proviso(&to), operator);
+    operator?;
+    let output = output?;
+    ensure!(output.code == Some(1) && output.out.contains(&format!("CompileError: {MESSAGE}")), "{output:?}");
+    ensure!(output.out.contains("generation 4 does not work; generation 3 goes on answering"), "{output:?}");
 
-    // Nobody takes it up.
-    let said = stage.proviso(&["rollback", "ns.team.labels", "--to", "1", "--timeout", "0s"]).await?;
+    // The operator does not process the request.
+    let output = cluster.proviso(&["rollback", "ns.team.labels", "--to", "1", "--timeout", "0s"]).await?;
     let remedy = "kubectl annotate policies.proviso.dev labels -n team proviso.dev/rollback-to-";
-    ensure!(said.code == Some(1) && said.out.contains(remedy), "{said:?}");
-    ensure!(stage.until_asked("labels").await? == "1");
-    // Nobody waits.
-    let said = stage.proviso(&["rollback", "ns.team.labels", "--to", "1", "--wait=false"]).await?;
-    ensure!(said.code == Some(0) && said.out.contains("proviso status ns.team.labels --watch"), "{said:?}");
-    ensure!(stage.until_asked("labels").await? == "1");
-    let events = Api::<Event>::namespaced(stage.client.clone(), TEAM).list(&ListParams::default()).await?;
+    ensure!(output.code == Some(1) && output.out.contains(remedy), "{output:?}");
+    ensure!(cluster.take_rollback_request("labels").await? == "1");
+    // `--wait=false` only makes the request.
+    let output = cluster.proviso(&["rollback", "ns.team.labels", "--to", "1", "--wait=false"]).await?;
+    ensure!(output.code == Some(0) && output.out.contains("proviso status ns.team.labels --watch"), "{output:?}");
+    ensure!(cluster.take_rollback_request("labels").await? == "1");
+    let events = Api::<Event>::namespaced(cluster.client.clone(), TEAM).list(&ListParams::default()).await?;
     ensure!(events.items.len() == 1, "the program makes no Events: {events:?}");
     Ok(())
 }

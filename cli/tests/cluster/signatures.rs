@@ -1,4 +1,4 @@
-//! `proviso verify`, `proviso pull` and `proviso run` of modules in a real registry, with signatures that a test made.
+//! Tests of `proviso verify`, `proviso pull` and `proviso run` with signed modules in a real registry.
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -11,35 +11,38 @@ use crate::sigstore::{ISSUER, Layer, Sigstore, payload};
 
 const GITHUB: &str = "https://token.actions.githubusercontent.com";
 
-/// What the program says about the module of a stage, to standard output and error, and what it ends with.
+/// Runs a command about the module of a stage. Returns the exit code, and the text of standard output and standard error.
 fn proviso(stage: &Stage, command: &str, arguments: &[&str]) -> Result<(i32, String)> {
     let reference = format!("registry://{}/a:v1", stage.registry.address());
-    on(stage, &[&[command, &reference], arguments].concat())
+    run(stage, &[&[command, &reference], arguments].concat())
 }
 
-fn on(stage: &Stage, arguments: &[&str]) -> Result<(i32, String)> {
-    let output = Command::new(env!("CARGO_BIN_EXE_proviso"))
+/// Runs the program in the folder of a stage. Returns the exit code, and the text of standard output and standard error.
+fn run(stage: &Stage, arguments: &[&str]) -> Result<(i32, String)> {
+    let result = Command::new(env!("CARGO_BIN_EXE_proviso"))
         .args(arguments)
         .args(["--sources", "sources.yaml"])
         .current_dir(stage.folder.path())
         .env_remove("PROVISO_PULL_SECRETS")
         .output()?;
-    let said = String::from_utf8([output.stdout, output.stderr].concat())?;
-    Ok((output.status.code().context("a signal")?, said))
+    let output = String::from_utf8([result.stdout, result.stderr].concat())?;
+    Ok((result.status.code().context("a signal ended the program")?, output))
 }
 
-/// The module is as it must be, or what is said if it is not.
+/// Checks that `proviso verify` succeeds, or with `refusal` that it fails with this text.
 fn verify(stage: &Stage, arguments: &[&str], refusal: Option<&str>) -> Result<()> {
-    let (code, said) = proviso(stage, "verify", arguments)?;
+    let (code, output) = proviso(stage, "verify", arguments)?;
     match refusal {
-        None => ensure!(code == 0 && said.contains("is signed as it must be, and has the digest"), "{code} {said}"),
-        Some(text) => ensure!(code == 1 && said.contains(text), "{arguments:?}: {code} {said}"),
+        None => {
+            ensure!(code == 0 && output.contains("has the required signatures, and has the digest"), "{code} {output}");
+        }
+        Some(text) => ensure!(code == 1 && output.contains(text), "{arguments:?}: {code} {output}"),
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_module_has_the_keys_and_annotations_that_are_wanted() -> Result<()> {
+async fn a_module_is_verified_by_keys_and_annotations() -> Result<()> {
     let stage = Stage::start("cli-verify-keys").await?;
     let keys = [KeyPair::generate()?, KeyPair::generate()?, KeyPair::generate()?];
     for (index, key) in keys.iter().enumerate() {
@@ -55,21 +58,21 @@ async fn a_module_has_the_keys_and_annotations_that_are_wanted() -> Result<()> {
     verify(&stage, &["-k", "0.pub", "--annotation", "env=test"], Some("with the annotation env=\"test\""))?;
 
     let digest = Digest::of(MODULE).to_string();
-    let (_, said) = proviso(&stage, "verify", &["-k", "0.pub", "--digest", &digest])?;
-    ensure!(said.contains(&digest) && said.contains(&format!("manifest: {}", stage.image)), "{said}");
+    let (_, output) = proviso(&stage, "verify", &["-k", "0.pub", "--digest", &digest])?;
+    ensure!(output.contains(&digest) && output.contains(&format!("manifest: {}", stage.image)), "{output}");
     let other = Digest::of(b"other").to_string();
     verify(&stage, &["-k", "0.pub", "--digest", &other], Some(&format!("has the digest {digest}, not")))?;
 
-    // What is fetched is what was verified.
-    let (code, said) = proviso(&stage, "pull", &["-k", "2.pub", "-f", "refused.wasm"])?;
-    ensure!(code == 1 && !stage.path("refused.wasm").exists(), "{code} {said}");
-    let (code, said) = proviso(&stage, "pull", &["-k", "1.pub", "-f", "good.wasm"])?;
-    ensure!(code == 0 && std::fs::read(stage.path("good.wasm"))? == MODULE, "{code} {said}");
+    // `pull` writes a file only if the module is verified.
+    let (code, output) = proviso(&stage, "pull", &["-k", "2.pub", "-f", "refused.wasm"])?;
+    ensure!(code == 1 && !stage.path("refused.wasm").exists(), "{code} {output}");
+    let (code, output) = proviso(&stage, "pull", &["-k", "1.pub", "-f", "good.wasm"])?;
+    ensure!(code == 0 && std::fs::read(stage.path("good.wasm"))? == MODULE, "{code} {output}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_module_is_signed_by_whom_it_must_be() -> Result<()> {
+async fn a_module_is_verified_by_keyless_signatures() -> Result<()> {
     let (stage, sigstore) = (Stage::start("cli-verify-names").await?, Sigstore::new());
     let mail = sigstore.layer(&stage.image, ISSUER, "ann@example.com");
     stage.attach(&[mail, sigstore.layer(&stage.image, GITHUB, SUBJECT)]).await?;
@@ -89,11 +92,11 @@ async fn a_module_is_signed_by_whom_it_must_be() -> Result<()> {
     with(&[&ann[..], &["--github-owner", "org", "-a", "env=prod"]].concat(), None)?;
     with(&[&ann[..], &["--github-owner", "evil"]].concat(), Some("GitHub workflow of \"evil\""))?;
     stage.trust(&Sigstore::new().root());
-    with(&ann, Some("does not hold"))
+    with(&ann, Some("failed verification"))
 }
 
 #[tokio::test]
-async fn a_file_says_what_is_wanted_as_for_a_policy_server() -> Result<()> {
+async fn a_file_names_the_required_signatures() -> Result<()> {
     let (stage, sigstore) = (Stage::start("cli-verify-file").await?, Sigstore::new());
     let key = KeyPair::generate()?;
     stage.attach(&[Layer::signed(&key, &payload(&stage.image, &Value::Null))]).await?;
@@ -106,17 +109,17 @@ async fn a_file_says_what_is_wanted_as_for_a_policy_server() -> Result<()> {
     stage.trust(&sigstore.root());
     let with_root = [&file[..], &["--trusted-root", "trusted_root.json"]].concat();
     verify(&stage, &with_root, Some("wanted 2 of: "))?;
-    let (code, said) = proviso(&stage, "pull", &with_root)?;
-    ensure!(code == 1 && !stage.path("a.wasm").exists(), "{code} {said}");
+    let (code, output) = proviso(&stage, "pull", &with_root)?;
+    ensure!(code == 1 && !stage.path("a.wasm").exists(), "{code} {output}");
 
     std::fs::write(stage.path("verification.yaml"), "apiVersion: v1\nallOf: []\n")?;
-    let (code, said) = proviso(&stage, "verify", &file)?;
-    ensure!(code == 2 && said.contains("wants nothing"), "{code} {said}");
+    let (code, output) = proviso(&stage, "verify", &file)?;
+    ensure!(code == 2 && output.contains("requires no signature"), "{code} {output}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_module_is_run_only_if_it_is_signed_as_it_must_be() -> Result<()> {
+async fn a_module_is_run_only_with_the_required_signatures() -> Result<()> {
     let stage = Stage::start("cli-run-signed").await?;
     let [key, other] = [KeyPair::generate()?, KeyPair::generate()?];
     for (name, key) in [("key.pub", &key), ("other.pub", &other)] {
@@ -136,7 +139,7 @@ async fn a_module_is_run_only_if_it_is_signed_as_it_must_be() -> Result<()> {
         .to_string(),
     )?;
     let file = ["--verification-config-path", "verification.yaml"];
-    // The module of the stage is none: whoever came to read it has verified it.
+    // The module of the stage is not valid WebAssembly: this error shows that the module was verified before it was read.
     let (verified, unverified) = ("WebAssembly of an unknown version", "wanted a signature with the key");
     for (wanted_key, arguments, wanted) in [
         (&key, &["pod.json", "-k", "key.pub"][..], verified),
@@ -145,39 +148,39 @@ async fn a_module_is_run_only_if_it_is_signed_as_it_must_be() -> Result<()> {
         (&other, &["pod.json", file[0], file[1]], unverified),
     ] {
         stage.want_key(wanted_key);
-        let (code, said) = proviso(&stage, "run", arguments)?;
-        ensure!(code == 2 && said.contains(wanted), "{arguments:?}: {code} {said}");
+        let (code, output) = proviso(&stage, "run", arguments)?;
+        ensure!(code == 2 && output.contains(wanted), "{arguments:?}: {code} {output}");
     }
     for (arguments, wanted) in [
         (&["policy.json", "pod.json", file[0], file[1]][..], unverified),
-        (&["policy.json", "pod.json", "-k", "key.pub"], "there is --verification-config-path"),
+        (&["policy.json", "pod.json", "-k", "key.pub"], "use --verification-config-path"),
     ] {
-        let (code, said) = on(&stage, &[&["run"], arguments].concat())?;
-        ensure!(code == 2 && said.contains(wanted), "{arguments:?}: {code} {said}");
+        let (code, output) = run(&stage, &[&["run"], arguments].concat())?;
+        ensure!(code == 2 && output.contains(wanted), "{arguments:?}: {code} {output}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_said_before_anything_is_fetched() -> Result<()> {
+async fn invalid_options_are_refused_before_a_fetch() -> Result<()> {
     let stage = Stage::start("cli-verify-usage").await?;
     std::fs::write(stage.path("no.pub"), "no key")?;
     std::fs::write(stage.path("key.pub"), KeyPair::generate()?.public_key_pem())?;
     for (arguments, wanted) in [
         (&[][..], "--verification-config-path"),
-        (&["-k", "no.pub"], "--verification-key: no.pub is no public key"),
+        (&["-k", "no.pub"], "--verification-key: no.pub is not a public key"),
         (&["-k", "none.pub"], "none.pub: No such file"),
         (&["--cert-email", "ann@example.com"], "--cert-oidc-issuer"),
         (&["--cert-oidc-issuer", "https://a"], "--cert-email"),
         (&["--github-repo", "repo"], "--github-owner"),
         (&["-k", "key.pub", "-a", "env"], "env=prod"),
-        (&["-k", "key.pub", "-a", "env=a", "-a", "env=b"], "names a key twice"),
+        (&["-k", "key.pub", "-a", "env=a", "-a", "env=b"], "the same key is given twice"),
         (&["-k", "key.pub", "--verification-config-path", "a"], "cannot be used with"),
         (&["--trusted-root", "a"], "--verification-config-path"),
         (&["-a", "env=prod", "--digest", &Digest::of(MODULE).to_string()], "--verification-key"),
     ] {
-        let (code, said) = proviso(&stage, "verify", arguments)?;
-        ensure!(code == 2 && said.contains(wanted), "{arguments:?}: {code} {said}");
+        let (code, output) = proviso(&stage, "verify", arguments)?;
+        ensure!(code == 2 && output.contains(wanted), "{arguments:?}: {code} {output}");
     }
     std::fs::write(stage.path("a.wasm"), MODULE)?;
     for module in ["a.wasm", "file://./a.wasm", "https://127.0.0.1:1/a.wasm"] {
@@ -185,8 +188,11 @@ async fn what_makes_no_sense_is_said_before_anything_is_fetched() -> Result<()> 
             .args(["verify", module, "-k", "key.pub"])
             .current_dir(stage.folder.path())
             .output()?;
-        let said = String::from_utf8(verify.stderr)?;
-        ensure!(verify.status.code() == Some(2) && said.contains("beside artifacts of registries"), "{module}: {said}");
+        let output = String::from_utf8(verify.stderr)?;
+        ensure!(
+            verify.status.code() == Some(2) && output.contains("only modules in an OCI registry"),
+            "{module}: {output}"
+        );
     }
     Ok(())
 }

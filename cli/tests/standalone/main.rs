@@ -1,4 +1,4 @@
-//! The program without a cluster.
+//! Tests of the program without a cluster.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What `proviso` does with policies and modules in files: `test`, `run`, `import`, `new`.
+//! Tests of the commands about policies and modules in files: `test`, `run`, `import`, `new`, `annotate` and `inspect`.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,15 +13,18 @@ const CONSTRAINT: &str = include_str!("../../../examples/suites/gatekeeper/const
 
 #[test]
 fn the_suites_of_the_examples_pass() -> Result<()> {
-    let said = proviso(&["test", "suites"])?;
-    ensure!(said.code == Some(0) && said.err.is_empty(), "{said:?}");
-    ensure!(said.out.starts_with("ok     suites/gatekeeper/suite.yaml  4 cases, "), "{}", said.out);
-    ensure!(said.out.contains("\nok     suites/quickstart.yaml  30 cases, "), "{}", said.out);
-    ensure!(said.out.contains("\n\n34 passed  2 suites, "), "{}", said.out);
+    let output = proviso(&["test", "suites"])?;
+    ensure!(output.code == Some(0) && output.err.is_empty(), "{output:?}");
+    ensure!(output.out.starts_with("ok     suites/gatekeeper/suite.yaml  4 cases, "), "{}", output.out);
+    ensure!(output.out.contains("\nok     suites/quickstart.yaml  30 cases, "), "{}", output.out);
+    ensure!(output.out.contains("\n\n34 passed  2 suites, "), "{}", output.out);
 
-    let said = proviso(&["test", "suites", "--run", "replica", "--verbose"])?;
-    ensure!(said.code == Some(0) && said.out.contains("  ok     replica-limit / a few are not\n"), "{said:?}");
-    ensure!(said.out.contains("  skip   trusted-registries\n"), "{said:?}");
+    let output = proviso(&["test", "suites", "--run", "replica", "--verbose"])?;
+    ensure!(
+        output.code == Some(0) && output.out.contains("  ok     replica-limit / three replicas are allowed\n"),
+        "{output:?}"
+    );
+    ensure!(output.out.contains("  skip   trusted-registries\n"), "{output:?}");
     Ok(())
 }
 
@@ -45,97 +48,97 @@ fn every_policy_of_the_quickstart_has_a_test() -> Result<()> {
 }
 
 #[test]
-fn every_form_of_output_says_the_same() -> Result<()> {
-    let said = proviso(&["test", "suites/gatekeeper", "-o", "json"])?;
-    let report: Value = serde_json::from_str(&said.out)?;
+fn every_output_format_has_the_results() -> Result<()> {
+    let output = proviso(&["test", "suites/gatekeeper", "-o", "json"])?;
+    let report: Value = serde_json::from_str(&output.out)?;
     ensure!(report["counts"]["passed"] == 4 && report["counts"]["failed"] == 0, "{report:#}");
     ensure!(report["suites"][0]["tests"][0]["cases"][1]["outcome"] == "passed", "{report:#}");
-    let said = proviso(&["test", "suites/gatekeeper", "-o", "tap"])?;
-    ensure!(said.out.starts_with("TAP version 14\n1..4\nok 1 - suites/gatekeeper/suite.yaml: "), "{said:?}");
-    let said = proviso(&["test", "suites/gatekeeper", "-o", "junit"])?;
-    ensure!(said.out.contains("<testsuites tests=\"4\" failures=\"0\" errors=\"0\" skipped=\"0\""), "{said:?}");
+    let output = proviso(&["test", "suites/gatekeeper", "-o", "tap"])?;
+    ensure!(output.out.starts_with("TAP version 14\n1..4\nok 1 - suites/gatekeeper/suite.yaml: "), "{output:?}");
+    let output = proviso(&["test", "suites/gatekeeper", "-o", "junit"])?;
+    ensure!(output.out.contains("<testsuites tests=\"4\" failures=\"0\" errors=\"0\" skipped=\"0\""), "{output:?}");
     Ok(())
 }
 
-/// With libraries, an inventory of its own for each case, and a request that is more than its object.
+/// The suites have templates with libraries, an inventory for each case, and an `AdmissionReview` as the object.
 #[test]
 fn suites_of_gatekeeper_pass() -> Result<()> {
     let suites = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suites");
-    let said = proviso_in(&suites, &["test"], "")?;
-    ensure!(said.code == Some(0) && said.err.is_empty(), "{said:?}");
-    ensure!(said.out.contains("\n\n8 passed  2 suites, "), "{}", said.out);
+    let output = proviso_in(&suites, &["test"], "")?;
+    ensure!(output.code == Some(0) && output.err.is_empty(), "{output:?}");
+    ensure!(output.out.contains("\n\n8 passed  2 suites, "), "{}", output.out);
     Ok(())
 }
 
 #[test]
-fn a_test_that_fails_and_one_that_cannot_run_end_differently() -> Result<()> {
+fn failed_tests_and_broken_tests_have_different_exit_codes() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let place = folder.path();
-    write(place, "template.yaml", TEMPLATE)?;
-    write(place, "constraint.yaml", CONSTRAINT)?;
+    let path = folder.path();
+    write(path, "template.yaml", TEMPLATE)?;
+    write(path, "constraint.yaml", CONSTRAINT)?;
     let object = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: 40}\n";
-    write(place, "object.yaml", object)?;
+    write(path, "object.yaml", object)?;
     let suite = |template: &str, wanted: &str| {
         format!(
             "apiVersion: test.gatekeeper.sh/v1alpha1\nkind: Suite\ntests:\n- name: t\n  template: {template}\n  \
              constraint: constraint.yaml\n  cases:\n  - name: c\n    object: object.yaml\n    assertions: [{wanted}]\n"
         )
     };
-    write(place, "suite.yaml", &suite("template.yaml", "{violations: no}"))?;
-    let said = proviso_in(place, &["test"], "")?;
-    ensure!(said.code == Some(1), "{said:?}");
+    write(path, "suite.yaml", &suite("template.yaml", "{violations: no}"))?;
+    let output = proviso_in(path, &["test"], "")?;
+    ensure!(output.code == Some(1), "{output:?}");
     let wanted =
         "  FAIL   t / c\n         violations: expected none, found 1\n         - web has 40 replicas, not 1 to 10\n";
-    ensure!(said.out.contains(wanted), "{}", said.out);
+    ensure!(output.out.contains(wanted), "{}", output.out);
 
-    write(place, "suite.yaml", &suite("nowhere.yaml", "{violations: no}"))?;
-    let said = proviso_in(place, &["test"], "")?;
-    ensure!(said.code == Some(2) && said.out.contains("nowhere.yaml cannot be read"), "{said:?}");
+    write(path, "suite.yaml", &suite("nowhere.yaml", "{violations: no}"))?;
+    let output = proviso_in(path, &["test"], "")?;
+    ensure!(output.code == Some(2) && output.out.contains("nowhere.yaml cannot be read"), "{output:?}");
 
-    // A template that this version does not run is one error of its test, and not a suite without violations.
-    write(place, "broken.yaml", &TEMPLATE.replace("count <=", "no_such_builtin(count) <="))?;
+    // A template that does not compile is an error of its test, and not a test without violations.
+    write(path, "broken.yaml", &TEMPLATE.replace("count <=", "no_such_builtin(count) <="))?;
     let text = suite("broken.yaml", "{violations: no}");
     for text in [&text, &format!("{text}    inventory: [object.yaml]\n")] {
-        write(place, "suite.yaml", text)?;
-        let said = proviso_in(place, &["test"], "")?;
-        ensure!(said.code == Some(2) && said.out.contains("no_such_builtin"), "{said:?}");
-        ensure!(said.out.contains("  ERROR  t\n         ./broken.yaml: rego: "), "{}", said.out);
+        write(path, "suite.yaml", text)?;
+        let output = proviso_in(path, &["test"], "")?;
+        ensure!(output.code == Some(2) && output.out.contains("no_such_builtin"), "{output:?}");
+        ensure!(output.out.contains("  ERROR  t\n         ./broken.yaml: rego: "), "{}", output.out);
     }
 
-    let said = proviso_in(place, &["test", "--run", "nothing"], "")?;
-    ensure!(said.code == Some(2) && said.err.contains("no case is chosen"), "{said:?}");
+    let output = proviso_in(path, &["test", "--run", "nothing"], "")?;
+    ensure!(output.code == Some(2) && output.err.contains("matches no test case"), "{output:?}");
     Ok(())
 }
 
 #[test]
-fn a_policy_is_asked_about_a_review_or_an_object() -> Result<()> {
+fn a_policy_evaluates_a_review_or_an_object() -> Result<()> {
     let labels = "quickstart/required-labels.yaml";
-    let said = proviso(&["run", labels, "reviews/deployment-create.json"])?;
-    ensure!(said.code == Some(0) && said.out == "cluster.required-labels  allowed\n", "{said:?}");
-    let said = proviso(&["run", labels, "reviews/deployment-create-unlabelled.json"])?;
+    let output = proviso(&["run", labels, "reviews/deployment-create.json"])?;
+    ensure!(output.code == Some(0) && output.out == "cluster.required-labels  allowed\n", "{output:?}");
+    let output = proviso(&["run", labels, "reviews/deployment-create-unlabelled.json"])?;
     ensure!(
-        said.code == Some(1) && said.out.starts_with("cluster.required-labels  denied\nDeployment lacks"),
-        "{said:?}"
+        output.code == Some(1) && output.out.starts_with("cluster.required-labels  denied\nDeployment lacks"),
+        "{output:?}"
     );
 
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {team: x}}";
     let folder = tempfile::tempdir()?;
     let settings = write(folder.path(), "settings.yaml", "labels: [team]")?;
-    let said = proviso_in(&examples(), &["run", labels, "--settings", &settings, "-o", "json"], pod)?;
-    let report: Value = serde_json::from_str(&said.out)?;
+    let output = proviso_in(&examples(), &["run", labels, "--settings", &settings, "-o", "json"], pod)?;
+    let report: Value = serde_json::from_str(&output.out)?;
     ensure!(
-        said.code == Some(0) && report["allowed"] == true && report["policy"] == "cluster.required-labels",
-        "{said:?}"
+        output.code == Some(0) && report["allowed"] == true && report["policy"] == "cluster.required-labels",
+        "{output:?}"
     );
-    let said = proviso_in(&examples(), &["run", labels, "-n", "kube-system"], pod)?;
-    ensure!(said.code == Some(0) && said.out.contains("not asked: spec.admission.namespaceSelector"), "{said:?}");
-    let said = proviso_in(&examples(), &["run", labels, "--operation", "delete"], pod)?;
-    ensure!(said.out.contains("not asked: spec.admission.rules"), "{said:?}");
+    let output = proviso_in(&examples(), &["run", labels, "-n", "kube-system"], pod)?;
+    ensure!(output.code == Some(0) && output.out.contains("not asked: spec.admission.namespaceSelector"), "{output:?}");
+    let output = proviso_in(&examples(), &["run", labels, "--operation", "delete"], pod)?;
+    ensure!(output.out.contains("not asked: spec.admission.rules"), "{output:?}");
     Ok(())
 }
 
 #[test]
-fn conditions_leave_a_request_out_as_an_api_server_would() -> Result<()> {
+fn match_conditions_exclude_a_request_as_in_an_api_server() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let pod = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}"#;
     let (holds, fails, broken) = ("request.name == 'web'", "request.name == 'db'", "object.spec.replicas > 1");
@@ -158,91 +161,90 @@ fn conditions_leave_a_request_out_as_an_api_server_would() -> Result<()> {
             },
         });
         write(folder.path(), "policy.json", &policy.to_string())?;
-        let said = proviso_in(folder.path(), &["run", "policy.json"], pod)?;
-        ensure!(said.code == Some(code), "{expressions:?}: {said:?}");
-        ensure!(format!("{}{}", said.out, said.err).contains(wanted), "{expressions:?}: {said:?}");
+        let output = proviso_in(folder.path(), &["run", "policy.json"], pod)?;
+        ensure!(output.code == Some(code), "{expressions:?}: {output:?}");
+        ensure!(format!("{}{}", output.out, output.err).contains(wanted), "{expressions:?}: {output:?}");
     }
     Ok(())
 }
 
 #[test]
-fn a_raw_policy_is_asked_about_anything() -> Result<()> {
+fn a_raw_policy_evaluates_any_json() -> Result<()> {
     let regions = "quickstart/approved-regions.yaml";
-    let said = proviso(&["run", regions, "reviews/raw-database.json", "--raw"])?;
-    ensure!(said.code == Some(1) && said.out.contains("production runs in eu-1, not in us-1"), "{said:?}");
+    let output = proviso(&["run", regions, "reviews/raw-database.json", "--raw"])?;
+    ensure!(output.code == Some(1) && output.out.contains("production runs in eu-1, not in us-1"), "{output:?}");
     let body = r#"{"request": {"environment": "test", "region": "us-1"}}"#;
-    let said = proviso_in(&examples(), &["run", regions, "--raw"], body)?;
-    ensure!(said.code == Some(0) && said.out == "cluster.approved-regions  allowed\n", "{said:?}");
-    let said = proviso_in(&examples(), &["run", regions, "--raw"], r#"{"environment": "test"}"#)?;
-    ensure!(said.code == Some(2) && said.err.contains("environment"), "{said:?}");
-    let said = proviso(&["run", regions, "reviews/raw-database.json", "--raw", "-n", "payments"])?;
-    ensure!(said.code == Some(2) && said.err.contains("leave out --namespace"), "{said:?}");
+    let output = proviso_in(&examples(), &["run", regions, "--raw"], body)?;
+    ensure!(output.code == Some(0) && output.out == "cluster.approved-regions  allowed\n", "{output:?}");
+    let output = proviso_in(&examples(), &["run", regions, "--raw"], r#"{"environment": "test"}"#)?;
+    ensure!(output.code == Some(2) && output.err.contains("environment"), "{output:?}");
+    let output = proviso(&["run", regions, "reviews/raw-database.json", "--raw", "-n", "payments"])?;
+    ensure!(output.code == Some(2) && output.err.contains("leave out --namespace"), "{output:?}");
     Ok(())
 }
 
 #[test]
-fn a_change_is_shown_as_a_difference() -> Result<()> {
-    let said = proviso(&["run", "quickstart/safe-defaults.yaml", "reviews/pod-create.json"])?;
-    ensure!(said.code == Some(0), "{said:?}");
-    ensure!(said.out.contains("\n--- the request\n+++ what the policy makes of it\n"), "{}", said.out);
-    ensure!(said.out.contains("\n+    proviso.dev/safe-defaults: v1\n"), "{}", said.out);
+fn a_mutation_is_shown_as_a_diff() -> Result<()> {
+    let output = proviso(&["run", "quickstart/safe-defaults.yaml", "reviews/pod-create.json"])?;
+    ensure!(output.code == Some(0), "{output:?}");
+    ensure!(output.out.contains("\n--- before the mutation\n+++ after the mutation\n"), "{}", output.out);
+    ensure!(output.out.contains("\n+    proviso.dev/safe-defaults: v1\n"), "{}", output.out);
     Ok(())
 }
 
 #[test]
-fn a_program_is_asked_without_any_manifest() -> Result<()> {
+fn a_program_is_evaluated_without_a_manifest() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let place = folder.path();
+    let path = folder.path();
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}";
+    write(path, "gatekeeper.rego", "package a\nviolation[{\"msg\": \"never\"}] { input.review.kind.kind == \"Pod\" }")?;
+    let output = proviso_in(path, &["run", "gatekeeper.rego"], pod)?;
+    ensure!(output.code == Some(1) && output.out == "gatekeeper.rego  denied\nnever\n", "{output:?}");
     write(
-        place,
-        "gatekeeper.rego",
-        "package a\nviolation[{\"msg\": \"never\"}] { input.review.kind.kind == \"Pod\" }",
-    )?;
-    let said = proviso_in(place, &["run", "gatekeeper.rego"], pod)?;
-    ensure!(said.code == Some(1) && said.out == "gatekeeper.rego  denied\nnever\n", "{said:?}");
-    write(
-        place,
+        path,
         "opa.rego",
         "package a\nimport rego.v1\nwarn contains \"careful\" if input.request.name == \"a\"\ndeny contains \"no\" if false",
     )?;
-    let said = proviso_in(place, &["run", "opa.rego"], pod)?;
-    ensure!(said.code == Some(0) && said.out == "opa.rego  allowed\n\nWarnings\n- careful\n", "{said:?}");
-    write(place, "broken.rego", "package a\nviolation[{\"msg\": 1}] { true }")?;
-    let said = proviso_in(place, &["run", "broken.rego"], pod)?;
-    ensure!(said.code == Some(2), "a policy that fails is no denial: {said:?}");
+    let output = proviso_in(path, &["run", "opa.rego"], pod)?;
+    ensure!(output.code == Some(0) && output.out == "opa.rego  allowed\n\nWarnings\n- careful\n", "{output:?}");
+    write(path, "broken.rego", "package a\nviolation[{\"msg\": 1}] { true }")?;
+    let output = proviso_in(path, &["run", "broken.rego"], pod)?;
+    ensure!(output.code == Some(2), "a failed evaluation is not a denial: {output:?}");
 
     let module = examples().join("policies/trusted-registries/trusted-registries.wasm");
-    let settings = write(place, "settings.json", r#"{"registries": ["registry.example.com"], "allowLatest": false}"#)?;
+    let settings = write(path, "settings.json", r#"{"registries": ["registry.example.com"], "allowLatest": false}"#)?;
     let arguments = ["run", module.to_str().unwrap(), "--settings", &settings];
     let of = |image: &str| format!("{pod}\nspec: {{containers: [{{name: a, image: '{image}'}}]}}");
-    let said = proviso_in(place, &arguments, &of("registry.example.com/a:1"))?;
-    ensure!(said.code == Some(0), "{said:?}");
-    let said = proviso_in(place, &arguments, &of("docker.io/somebody/a:1"))?;
-    ensure!(said.code == Some(1) && said.out.contains("denied"), "{said:?}");
-    let wrong = write(place, "wrong.json", r#"{"registries": 1}"#)?;
-    let said = proviso_in(place, &["run", module.to_str().unwrap(), "--settings", &wrong], pod)?;
-    ensure!(said.code == Some(2) && said.err.contains("settings"), "{said:?}");
+    let output = proviso_in(path, &arguments, &of("registry.example.com/a:1"))?;
+    ensure!(output.code == Some(0), "{output:?}");
+    let output = proviso_in(path, &arguments, &of("docker.io/somebody/a:1"))?;
+    ensure!(output.code == Some(1) && output.out.contains("denied"), "{output:?}");
+    let wrong = write(path, "wrong.json", r#"{"registries": 1}"#)?;
+    let output = proviso_in(path, &["run", module.to_str().unwrap(), "--settings", &wrong], pod)?;
+    ensure!(output.code == Some(2) && output.err.contains("settings"), "{output:?}");
     Ok(())
 }
 
 #[test]
-fn an_imported_policy_decides_as_the_one_that_it_comes_from() -> Result<()> {
+fn an_imported_policy_has_the_verdicts_of_its_source() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let place = folder.path();
+    let path = folder.path();
     let files = ["gatekeeper/template.yaml", "gatekeeper/constraint.yaml"].map(|it| examples().join("suites").join(it));
     let [template, constraint] = files.map(|it| it.to_str().unwrap().to_owned());
-    let said = proviso_in(place, &["import", &constraint, &template, "--output-dir", "out"], "")?;
-    ensure!(said.code == Some(0) && said.out == "out/ten-at-most.yaml\n", "{said:?}");
+    let output = proviso_in(path, &["import", &constraint, &template, "--output-dir", "out"], "")?;
+    ensure!(output.code == Some(0) && output.out == "out/ten-at-most.yaml\n", "{output:?}");
     for (object, code) in [("few.yaml", 0), ("many.yaml", 1), ("update.yaml", 1)] {
         let object = examples().join("suites/gatekeeper").join(object);
-        let said = proviso_in(place, &["run", "out/ten-at-most.yaml", object.to_str().unwrap()], "")?;
-        ensure!(said.code == Some(code), "{}: {said:?}", object.display());
+        let output = proviso_in(path, &["run", "out/ten-at-most.yaml", object.to_str().unwrap()], "")?;
+        ensure!(output.code == Some(code), "{}: {output:?}", object.display());
     }
-    let said = proviso_in(place, &["import", &constraint, &template, "--output-dir", "out"], "")?;
-    ensure!(said.code == Some(2) && said.err.contains("ten-at-most.yaml"), "what is there stays: {said:?}");
-    let said = proviso_in(place, &["import", &template], "")?;
-    ensure!(said.code == Some(2) && said.err.contains("template.yaml: spec.crd.spec.names.kind"), "{said:?}");
+    let output = proviso_in(path, &["import", &constraint, &template, "--output-dir", "out"], "")?;
+    ensure!(
+        output.code == Some(2) && output.err.contains("ten-at-most.yaml"),
+        "an existing file is not replaced: {output:?}"
+    );
+    let output = proviso_in(path, &["import", &template], "")?;
+    ensure!(output.code == Some(2) && output.err.contains("template.yaml: spec.crd.spec.names.kind"), "{output:?}");
     Ok(())
 }
 
@@ -251,79 +253,83 @@ fn a_new_policy_passes_its_own_tests() -> Result<()> {
     let folder = tempfile::tempdir()?;
     for language in ["rego", "cel", "go"] {
         let name = format!("owners-{language}");
-        let said = proviso_in(folder.path(), &["new", language, &name], "")?;
-        ensure!(said.code == Some(0) && said.out.contains(&format!("proviso test {name}")), "{said:?}");
-        let place = folder.path().join(&name);
+        let output = proviso_in(folder.path(), &["new", language, &name], "")?;
+        ensure!(output.code == Some(0) && output.out.contains(&format!("proviso test {name}")), "{output:?}");
+        let path = folder.path().join(&name);
         if language == "go" {
-            build(&place)?;
+            build(&path)?;
         }
-        let said = proviso_in(folder.path(), &["test", &name], "")?;
-        ensure!(said.code == Some(0) && said.out.contains("3 passed"), "{said:?}");
-        let said = proviso_in(folder.path(), &["new", language, &name], "")?;
-        ensure!(said.code == Some(2) && said.err.contains(&name), "what is there stays: {said:?}");
+        let output = proviso_in(folder.path(), &["test", &name], "")?;
+        ensure!(output.code == Some(0) && output.out.contains("3 passed"), "{output:?}");
+        let output = proviso_in(folder.path(), &["new", language, &name], "")?;
+        ensure!(output.code == Some(2) && output.err.contains(&name), "an existing folder is not changed: {output:?}");
     }
     Ok(())
 }
 
-/// Its functions are tested everywhere; the module where the compiler has the target for it.
+/// The module is tested only if the compiler has the wasm target; the functions are always tested.
 #[test]
 fn a_new_policy_in_rust_passes_its_own_tests() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let said = proviso_in(folder.path(), &["new", "rust", "owners"], "")?;
-    ensure!(said.code == Some(0) && said.out.contains("make, and proviso test owners"), "{said:?}");
-    let place = folder.path().join("owners");
-    // The versions that the examples are built with.
-    std::fs::copy(examples().join("policies/Cargo.lock"), place.join("Cargo.lock"))?;
+    let output = proviso_in(folder.path(), &["new", "rust", "owners"], "")?;
+    ensure!(output.code == Some(0) && output.out.contains("make, and proviso test owners"), "{output:?}");
+    let path = folder.path().join("owners");
+    // The same versions of dependencies as the examples, which the machine has already.
+    std::fs::copy(examples().join("policies/Cargo.lock"), path.join("Cargo.lock"))?;
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let output = Command::new(&cargo)
+    let result = Command::new(&cargo)
         .args(["test", "--workspace", "--target-dir", "target"])
-        .current_dir(&place)
+        .current_dir(&path)
         .output()
         .context("running cargo")?;
-    let told = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
-    ensure!(told.contains("a_label_that_is_missing_is_named ... ok"), "{told}");
-    ensure!(told.contains("every_operation_answers_as_kubewarden_expects ... ok"), "{told}");
+    let stdout = String::from_utf8_lossy(&result.stdout);
+    ensure!(result.status.success(), "{stdout}{}", String::from_utf8_lossy(&result.stderr));
+    ensure!(stdout.contains("the_denial_names_the_missing_label ... ok"), "{stdout}");
+    ensure!(stdout.contains("every_operation_answers_as_kubewarden_expects ... ok"), "{stdout}");
 
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
     let target = ["--print", "target-libdir", "--target", "wasm32-unknown-unknown"];
-    let library = Command::new(rustc).args(target).current_dir(&place).output().context("running rustc")?;
+    let library = Command::new(rustc).args(target).current_dir(&path).output().context("running rustc")?;
     if !Path::new(String::from_utf8(library.stdout)?.trim()).is_dir() {
         return Ok(());
     }
-    build(&place)?;
-    let said = proviso_in(folder.path(), &["test", "owners"], "")?;
-    ensure!(said.code == Some(0) && said.out.contains("3 passed"), "{said:?}");
-    let said = proviso_in(&place, &["inspect", "policy.wasm"], "")?;
-    ensure!(said.out.contains("io.kubewarden.policy.title: owners"), "{said:?}");
+    build(&path)?;
+    let output = proviso_in(folder.path(), &["test", "owners"], "")?;
+    ensure!(output.code == Some(0) && output.out.contains("3 passed"), "{output:?}");
+    let output = proviso_in(&path, &["inspect", "policy.wasm"], "")?;
+    ensure!(output.out.contains("io.kubewarden.policy.title: owners"), "{output:?}");
     Ok(())
 }
 
-/// Runs the Makefile of a policy, with this program.
-fn build(place: &Path) -> Result<()> {
+/// Runs the Makefile of a policy, with the program of this test in `PATH`.
+fn build(folder: &Path) -> Result<()> {
     let program = Path::new(env!("CARGO_BIN_EXE_proviso")).parent().context("a folder")?;
     let path = std::env::var("PATH")?;
-    let output = Command::new("make")
-        .current_dir(place)
+    let result = Command::new("make")
+        .current_dir(folder)
         .env("PATH", format!("{}:{path}", program.display()))
         .output()
         .context("running make")?;
-    ensure!(output.status.success(), "make: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(result.status.success(), "make: {}", String::from_utf8_lossy(&result.stderr));
     Ok(())
 }
 
 #[test]
-fn a_module_says_what_it_was_annotated_with() -> Result<()> {
+fn the_metadata_of_an_annotated_module_is_shown() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let place = folder.path();
-    std::fs::copy(examples().join("policies/safe-defaults/safe-defaults.wasm"), place.join("a.wasm"))?;
-    write(place, "metadata.yaml", "mutating: true\nannotations: {io.kubewarden.policy.title: Defaults}\n")?;
-    let said = proviso_in(place, &["annotate", "a.wasm", "-m", "metadata.yaml"], "")?;
-    ensure!(said.code == Some(0), "{said:?}");
-    let said = proviso_in(place, &["inspect", "a.wasm"], "")?;
-    ensure!(said.out.contains("\nMetadata\nannotations:\n  io.kubewarden.policy.title: Defaults\n"), "{}", said.out);
-    write(place, "metadata.yaml", "mutating: maybe\n")?;
-    let said = proviso_in(place, &["annotate", "a.wasm", "-m", "metadata.yaml"], "")?;
-    ensure!(said.code == Some(2) && said.err.contains("io.kubewarden.metadata"), "{said:?}");
+    let path = folder.path();
+    std::fs::copy(examples().join("policies/safe-defaults/safe-defaults.wasm"), path.join("a.wasm"))?;
+    write(path, "metadata.yaml", "mutating: true\nannotations: {io.kubewarden.policy.title: Defaults}\n")?;
+    let output = proviso_in(path, &["annotate", "a.wasm", "-m", "metadata.yaml"], "")?;
+    ensure!(output.code == Some(0), "{output:?}");
+    let output = proviso_in(path, &["inspect", "a.wasm"], "")?;
+    ensure!(
+        output.out.contains("\nMetadata\nannotations:\n  io.kubewarden.policy.title: Defaults\n"),
+        "{}",
+        output.out
+    );
+    write(path, "metadata.yaml", "mutating: maybe\n")?;
+    let output = proviso_in(path, &["annotate", "a.wasm", "-m", "metadata.yaml"], "")?;
+    ensure!(output.code == Some(2) && output.err.contains("io.kubewarden.metadata"), "{output:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `proviso experiment` with the REST API of a real policy server over a folder.
+//! Tests of `proviso experiment` with the REST API of a real policy server over a folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,23 +12,23 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// A policy server over a folder with the policies `cluster.live` and `ns.team.live`, which refuse nothing.
+/// A policy server over a folder with the policies `cluster.live` and `ns.team.live`, which allow every request.
 struct Server {
     url: String,
-    /// Where it serves no API.
+    /// The URL of the admin port, which does not serve the REST API.
     admin: String,
     folder: Folder,
-    /// Ends with it.
+    /// The process, which ends when this value is dropped.
     process: Child,
     _log: Lines<BufReader<ChildStderr>>,
 }
 
-/// What the program said and how it ended.
+/// The exit code and the output of the program.
 #[derive(Debug)]
-struct Said {
+struct Output {
     code: Option<i32>,
     out: String,
     err: String,
@@ -53,7 +53,7 @@ impl Server {
             .args(["--listen", listen, "--admin-listen", "127.0.0.1:0", "--log-format", "json", "--manifests"])
             .arg(folder.path().join("manifests"))
             .args(arguments)
-            // With their own priority, previews come to no end on a machine that is busy with other things.
+            // With the default low priority, previews may never end on a busy machine.
             .env("PROVISO_PREVIEW_PRIORITY", "normal")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -63,18 +63,18 @@ impl Server {
         let mut log = BufReader::new(process.stderr.take().context("stderr")?).lines();
         let started = async {
             loop {
-                let line: Value = serde_json::from_str(&log.next_line().await?.context("the end")?)?;
+                let line: Value = serde_json::from_str(&log.next_line().await?.context("the log has ended")?)?;
                 if line["message"] == "policy server started" {
                     return anyhow::Ok(line);
                 }
             }
         };
-        let started = tokio::time::timeout(PATIENCE, started).await??;
+        let started = tokio::time::timeout(WAIT_TIMEOUT, started).await??;
         let address = |name: &str| started[name].as_str().unwrap().to_owned();
         Ok(Self { url: address("listen"), admin: address("admin"), folder, process, _log: log })
     }
 
-    /// Ends it as a crash would; what comes back is at the same address.
+    /// Kills the server. Returns its folder and its address, to start it again.
     async fn kill(mut self) -> Result<(Folder, String)> {
         self.process.kill().await?;
         let listen = self.url.trim_start_matches("http://").to_owned();
@@ -86,11 +86,11 @@ impl Server {
     }
 
     /// Runs the program with this server.
-    async fn experiment(&self, arguments: &[&str]) -> Result<Said> {
+    async fn experiment(&self, arguments: &[&str]) -> Result<Output> {
         run(&[&["experiment"], arguments].concat(), &[("PROVISO_SERVER", &self.url)]).await
     }
 
-    /// What the live policy answers.
+    /// Returns true if the policy `cluster.live` allows a request.
     async fn is_allowed(&self) -> Result<bool> {
         let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
             "uid": "u", "operation": "CREATE", "name": "a", "namespace": "default",
@@ -111,7 +111,7 @@ fn file(folder: &Folder, name: &str, content: &str) -> Result<String> {
     Ok(file.to_str().context("UTF-8")?.to_owned())
 }
 
-/// A manifest whose program is this expression.
+/// Returns the manifest of a policy with this CEL expression.
 fn policy(kind: &str, metadata: &Value, expression: &str) -> String {
     json!({"apiVersion": "proviso.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": {
         "program": {"cel": {"validations": [{"expression": expression, "message": "no"}]}},
@@ -130,13 +130,13 @@ fn command(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     command
 }
 
-async fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Said> {
-    let output = command(arguments, variables).output().await?;
+async fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Output> {
+    let result = command(arguments, variables).output().await?;
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Ok(Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) })
+    Ok(Output { code: result.status.code(), out: text(result.stdout), err: text(result.stderr) })
 }
 
-/// A watch, and its lines.
+/// Starts a watch, and returns its process and the lines of its output.
 fn watch(server: &Server, arguments: &[&str]) -> Result<(Child, Lines<BufReader<ChildStdout>>)> {
     let arguments = [&["experiment", "status"], arguments, &["--watch"]].concat();
     let mut watch = command(&arguments, &[("PROVISO_SERVER", &server.url)]);
@@ -146,59 +146,59 @@ fn watch(server: &Server, arguments: &[&str]) -> Result<(Child, Lines<BufReader<
 }
 
 async fn next<R: AsyncRead + Unpin>(lines: &mut Lines<BufReader<R>>) -> Result<String> {
-    tokio::time::timeout(PATIENCE, lines.next_line()).await??.context("the end")
+    tokio::time::timeout(WAIT_TIMEOUT, lines.next_line()).await??.context("the output has ended")
 }
 
 #[tokio::test]
-async fn an_experiment_goes_from_a_file_to_the_live_policy() -> Result<()> {
+async fn an_experiment_is_created_previewed_and_committed() -> Result<()> {
     let server = Server::start("cli-server").await?;
     let changed = server.file("changed.json", &policy("ClusterPolicy", &json!({"name": "live"}), "false"))?;
     let create = ["create", "stricter", "--from", "clusterpolicy/live", "-f", &changed];
 
-    // What is only printed is not created.
-    let said = server.experiment(&[create.as_slice(), &["-o", "json"]].concat()).await?;
-    ensure!(said.code == Some(0) && said.out.contains("\"ClusterPolicyExperiment\""), "{said:?}");
-    let said = server.experiment(&["status", "clusterpolicy/live"]).await?;
-    ensure!(said.code == Some(0) && said.out == "There is no experiment of cluster.live.\n", "{said:?}");
+    // `-o json` prints the manifest, and creates nothing.
+    let output = server.experiment(&[create.as_slice(), &["-o", "json"]].concat()).await?;
+    ensure!(output.code == Some(0) && output.out.contains("\"ClusterPolicyExperiment\""), "{output:?}");
+    let output = server.experiment(&["status", "clusterpolicy/live"]).await?;
+    ensure!(output.code == Some(0) && output.out == "There is no experiment of cluster.live.\n", "{output:?}");
 
-    let said = server.experiment(&create).await?;
-    ensure!(said.code == Some(0) && said.err.is_empty(), "{said:?}");
-    ensure!(said.out.contains("proviso experiment start cluster.stricter --wait"), "{said:?}");
-    let said = server.experiment(&create).await?;
-    ensure!(said.code == Some(1) && said.err.contains("is there already"), "{said:?}");
+    let output = server.experiment(&create).await?;
+    ensure!(output.code == Some(0) && output.err.is_empty(), "{output:?}");
+    ensure!(output.out.contains("proviso experiment start cluster.stricter --wait"), "{output:?}");
+    let output = server.experiment(&create).await?;
+    ensure!(output.code == Some(1) && output.err.contains("already exists"), "{output:?}");
 
     let (mut watching, mut lines) = watch(&server, &["cluster.stricter"])?;
     ensure!(next(&mut lines).await?.ends_with(" cluster.stricter NOT_STARTED"));
-    let said = server.experiment(&["start", "pvcx/stricter", "--wait"]).await?;
-    ensure!(said.code == Some(0) && said.out.ends_with("cluster.stricter: it is previewed\n"), "{said:?}");
-    ensure!(said.out.contains("started: ACTIVE; no request was evaluated yet"), "{said:?}");
+    let output = server.experiment(&["start", "pvcx/stricter", "--wait"]).await?;
+    ensure!(output.code == Some(0) && output.out.ends_with("cluster.stricter: it is previewed\n"), "{output:?}");
+    ensure!(output.out.contains("started: ACTIVE; no request was evaluated yet"), "{output:?}");
     ensure!(next(&mut lines).await?.contains(" cluster.stricter ACTIVE"));
 
-    // Where it stands, and nothing that is not known.
-    let said = server.experiment(&["status", "stricter"]).await?;
-    ensure!(said.code == Some(0) && said.out.starts_with("cluster.stricter  ACTIVE\n"), "{said:?}");
+    // The status has no fields that the REST API does not have.
+    let output = server.experiment(&["status", "stricter"]).await?;
+    ensure!(output.code == Some(0) && output.out.starts_with("cluster.stricter  ACTIVE\n"), "{output:?}");
     for absent in ["operator", "Conditions", "Replicas", "generation"] {
-        ensure!(!said.out.contains(absent), "{absent}: {said:?}");
+        ensure!(!output.out.contains(absent), "{absent}: {output:?}");
     }
-    let said = server.experiment(&["status", "-A", "-o", "json"]).await?;
-    let all: Value = serde_json::from_str(&said.out)?;
+    let output = server.experiment(&["status", "-A", "-o", "json"]).await?;
+    let all: Value = serde_json::from_str(&output.out)?;
     ensure!(all["experiments"][0]["state"] == "ACTIVE" && all["experiments"][0].get("generation").is_none(), "{all:#}");
-    let said = server.experiment(&["diff", "stricter"]).await?;
-    ensure!(said.out.starts_with("--- cluster.live\n+++ cluster.stricter (experiment)\n"), "{said:?}");
-    ensure!(said.out.contains("-    - expression: 'true'\n+    - expression: 'false'\n"), "{said:?}");
+    let output = server.experiment(&["diff", "stricter"]).await?;
+    ensure!(output.out.starts_with("--- cluster.live\n+++ cluster.stricter (experiment)\n"), "{output:?}");
+    ensure!(output.out.contains("-    - expression: 'true'\n+    - expression: 'false'\n"), "{output:?}");
 
-    // Another version than was seen, and nobody to ask.
-    let said = server.experiment(&["commit", "stricter", "--etag", "\"0\"", "--yes"]).await?;
-    ensure!(said.code == Some(1) && said.err.contains("its etag is"), "{said:?}");
-    let said = server.experiment(&["commit", "stricter"]).await?;
-    ensure!(said.code == Some(2) && said.err.contains("say --yes"), "{said:?}");
-    ensure!(server.is_allowed().await?, "nobody is denied by an experiment");
+    // A commit fails with another etag, and without a confirmation.
+    let output = server.experiment(&["commit", "stricter", "--etag", "\"0\"", "--yes"]).await?;
+    ensure!(output.code == Some(1) && output.err.contains("its etag is"), "{output:?}");
+    let output = server.experiment(&["commit", "stricter"]).await?;
+    ensure!(output.code == Some(2) && output.err.contains("use --yes"), "{output:?}");
+    ensure!(server.is_allowed().await?, "an experiment denies no request");
 
-    let said = server.experiment(&["commit", "stricter", "--yes"]).await?;
-    ensure!(said.code == Some(0) && said.out.contains("Verdicts beside those of cluster.live"), "{said:?}");
-    ensure!(said.out.ends_with("cluster.live: it is live\n") && !said.out.contains("rollback"), "{said:?}");
-    ensure!(!server.is_allowed().await?, "the policy is what the experiment was");
-    // What was counted meanwhile has lines of its own.
+    let output = server.experiment(&["commit", "stricter", "--yes"]).await?;
+    ensure!(output.code == Some(0) && output.out.contains("Verdicts compared with cluster.live"), "{output:?}");
+    ensure!(output.out.ends_with("cluster.live: it is live\n") && !output.out.contains("rollback"), "{output:?}");
+    ensure!(!server.is_allowed().await?, "the policy has the spec of the experiment");
+    // The watch may write lines with new counts before the last line.
     loop {
         let line = next(&mut lines).await?;
         if line.ends_with(" cluster.stricter GONE") {
@@ -206,67 +206,73 @@ async fn an_experiment_goes_from_a_file_to_the_live_policy() -> Result<()> {
         }
         ensure!(line.contains(" cluster.stricter ACTIVE"), "{line}");
     }
-    ensure!(tokio::time::timeout(PATIENCE, watching.wait()).await??.success());
-    let said = server.experiment(&["commit", "stricter", "--yes"]).await?;
-    ensure!(said.code == Some(1) && said.err.contains("there is no PolicyExperiment stricter in the"), "{said:?}");
+    ensure!(tokio::time::timeout(WAIT_TIMEOUT, watching.wait()).await??.success());
+    let output = server.experiment(&["commit", "stricter", "--yes"]).await?;
+    ensure!(
+        output.code == Some(1) && output.err.contains("there is no PolicyExperiment stricter in the"),
+        "{output:?}"
+    );
     Ok(())
 }
 
 #[tokio::test]
-async fn a_policy_of_a_namespace_has_experiments_too() -> Result<()> {
+async fn a_namespaced_policy_has_experiments() -> Result<()> {
     let server = Server::start("cli-server-namespaced").await?;
     let team = ["-n", "team"];
     let create = ["create", "gone", "--from", "policy/live", "--no-op", "--start"];
-    let said = server.experiment(&[create.as_slice(), &team].concat()).await?;
-    ensure!(said.code == Some(0) && said.out.contains("ns.team.gone: started: ACTIVE"), "{said:?}");
-    // Of either kind.
-    let said = server.experiment(&["create", "copy", "--from", "live", "-n", "team"]).await?;
-    ensure!(said.code == Some(1) && said.err.contains("Say which: ns.team.live, cluster.live."), "{said:?}");
-    let said = server.experiment(&["create", "copy", "--from", "cluster.live"]).await?;
-    ensure!(said.code == Some(0) && said.err.contains("create it from a changed file"), "{said:?}");
-    let said = server.experiment(&["status"]).await?;
-    ensure!(said.out.contains("cluster.copy") && !said.out.contains("ns.team.gone"), "{said:?}");
-    let said = server.experiment(&["status", "policy/live", "-n", "team"]).await?;
-    ensure!(said.out.contains("ns.team.gone") && !said.out.contains("cluster.copy"), "{said:?}");
+    let output = server.experiment(&[create.as_slice(), &team].concat()).await?;
+    ensure!(output.code == Some(0) && output.out.contains("ns.team.gone: started: ACTIVE"), "{output:?}");
+    // A name without a kind matches both kinds.
+    let output = server.experiment(&["create", "copy", "--from", "live", "-n", "team"]).await?;
+    ensure!(
+        output.code == Some(1) && output.err.contains("Use one of these names: ns.team.live, cluster.live."),
+        "{output:?}"
+    );
+    let output = server.experiment(&["create", "copy", "--from", "cluster.live"]).await?;
+    ensure!(output.code == Some(0) && output.err.contains("create it from a changed file"), "{output:?}");
+    let output = server.experiment(&["status"]).await?;
+    ensure!(output.out.contains("cluster.copy") && !output.out.contains("ns.team.gone"), "{output:?}");
+    let output = server.experiment(&["status", "policy/live", "-n", "team"]).await?;
+    ensure!(output.out.contains("ns.team.gone") && !output.out.contains("cluster.copy"), "{output:?}");
 
-    let said = server.experiment(&["stop", "ns.team.gone"]).await?;
-    ensure!(said.out == "ns.team.gone: stopped: SUSPENDED; nothing is previewed\n", "{said:?}");
-    let said = server.experiment(&["delete", "ns.team.gone", "--yes"]).await?;
-    ensure!(said.code == Some(0) && said.out == "ns.team.gone: deleted; ns.team.live stays as it is\n", "{said:?}");
-    let said = server.experiment(&["status", "ns.team.gone"]).await?;
-    ensure!(said.code == Some(1) && said.err.contains("there is no PolicyExperiment gone"), "{said:?}");
+    let output = server.experiment(&["stop", "ns.team.gone"]).await?;
+    ensure!(output.out == "ns.team.gone: stopped: SUSPENDED; it is not previewed\n", "{output:?}");
+    let output = server.experiment(&["delete", "ns.team.gone", "--yes"]).await?;
+    ensure!(output.code == Some(0) && output.out == "ns.team.gone: deleted; ns.team.live is unchanged\n", "{output:?}");
+    let output = server.experiment(&["status", "ns.team.gone"]).await?;
+    ensure!(output.code == Some(1) && output.err.contains("there is no PolicyExperiment gone"), "{output:?}");
 
-    // What does not work is there, says why, and is not committed.
+    // An experiment that does not work is created with a message, and is not committed.
     let broken = server.file("broken.json", &policy("ClusterPolicy", &json!({"name": "live"}), "nothing.at.all"))?;
-    let said = server.experiment(&["create", "broken", "--from", "cluster.live", "-f", &broken]).await?;
-    ensure!(said.code == Some(1) && said.out.contains("created, and it does not work: "), "{said:?}");
-    let said = server.experiment(&["commit", "broken", "--yes"]).await?;
-    ensure!(said.code == Some(1) && said.err.contains("cluster.broken was not committed: "), "{said:?}");
+    let output = server.experiment(&["create", "broken", "--from", "cluster.live", "-f", &broken]).await?;
+    ensure!(output.code == Some(1) && output.out.contains("created, but it does not work: "), "{output:?}");
+    let output = server.experiment(&["commit", "broken", "--yes"]).await?;
+    ensure!(output.code == Some(1) && output.err.contains("cluster.broken was not committed: "), "{output:?}");
     ensure!(server.is_allowed().await?);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_when_the_server_is_back() -> Result<()> {
+async fn a_watch_continues_when_the_server_is_back() -> Result<()> {
     let server = Server::start("cli-server-watch").await?;
-    let said = server.experiment(&["create", "e", "--from", "cluster.live", "--no-op"]).await?;
-    ensure!(said.code == Some(0), "{said:?}");
+    let output = server.experiment(&["create", "e", "--from", "cluster.live", "--no-op"]).await?;
+    ensure!(output.code == Some(0), "{output:?}");
     let (mut watching, mut lines) = watch(&server, &["clusterpolicy/live", "-o", "json"])?;
-    let mut complaints = BufReader::new(watching.stderr.take().context("stderr")?).lines();
-    let named = async |lines: &mut Lines<BufReader<ChildStdout>>| -> Result<Value> {
+    let mut errors = BufReader::new(watching.stderr.take().context("stderr")?).lines();
+    let experiment_name = async |lines: &mut Lines<BufReader<ChildStdout>>| -> Result<Value> {
         let report: Value = serde_json::from_str(&next(lines).await?)?;
         Ok(report["experiments"][0]["name"].clone())
     };
-    ensure!(named(&mut lines).await? == "e");
+    ensure!(experiment_name(&mut lines).await? == "e");
     let (folder, listen) = server.kill().await?;
-    ensure!(next(&mut complaints).await?.contains(&format!("http://{listen} does not answer: ")));
+    ensure!(next(&mut errors).await?.contains(&format!("http://{listen} does not answer: ")));
     let _server = Server::run(folder, &listen, &[]).await?;
-    ensure!(named(&mut lines).await? == "e");
+    ensure!(experiment_name(&mut lines).await? == "e");
     Ok(())
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_said_with_what_to_do() -> Result<()> {
+async fn errors_of_a_server_have_a_remedy() -> Result<()> {
     let server = Server::start("cli-server-errors").await?;
     let at = |url: &str| vec!["--server".to_owned(), url.to_owned()];
     let none = Vec::new;
@@ -286,21 +292,21 @@ async fn what_cannot_be_done_is_said_with_what_to_do() -> Result<()> {
         (vec!["status", "--server-ca", "/nowhere"], at("https://127.0.0.1:1"), 1, "--server-ca /nowhere: "),
     ] {
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let said = run(&[&["experiment"], arguments.as_slice(), &options].concat(), &[]).await?;
-        ensure!(said.code == Some(code) && said.err.contains(wanted), "{arguments:?}: {said:?}");
+        let output = run(&[&["experiment"], arguments.as_slice(), &options].concat(), &[]).await?;
+        ensure!(output.code == Some(code) && output.err.contains(wanted), "{arguments:?}: {output:?}");
     }
-    // Before the command, too; and what is to be done is done at the same server.
-    let said = run(&["experiment", "--server", &server.url, "create", "a", "--from", "cluster.live"], &[]).await?;
+    // `--server` may come before the subcommand, and the next step names the same server.
+    let output = run(&["experiment", "--server", &server.url, "create", "a", "--from", "cluster.live"], &[]).await?;
     let next = format!("PROVISO_SERVER={} proviso experiment start cluster.a --wait", server.url);
-    ensure!(said.code == Some(0) && said.out.contains(&next), "{said:?}");
-    // Other commands are about clusters.
-    let said = run(&["status", "--server", &server.url], &[]).await?;
-    ensure!(said.code == Some(2) && said.err.contains("unexpected argument"), "{said:?}");
+    ensure!(output.code == Some(0) && output.out.contains(&next), "{output:?}");
+    // The other commands work only with a cluster.
+    let output = run(&["status", "--server", &server.url], &[]).await?;
+    ensure!(output.code == Some(2) && output.err.contains("unexpected argument"), "{output:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_server_that_wants_a_token_gets_it_encrypted() -> Result<()> {
+async fn a_server_with_tls_gets_the_token() -> Result<()> {
     let folder = Folder::new("cli-server-token")?;
     let authority = Authority::new("server", &folder.path().join("pki"))?;
     let identity = authority.server("policies", &["127.0.0.1"])?;
@@ -315,16 +321,19 @@ async fn a_server_that_wants_a_token_gets_it_encrypted() -> Result<()> {
 
     let variables =
         [("PROVISO_SERVER", server.url.as_str()), ("PROVISO_SERVER_CA", &ca), ("PROVISO_TOKEN_FILE", &token)];
-    let said = run(&status, &variables).await?;
-    ensure!(said.code == Some(0) && said.out.contains("There is no ClusterPolicyExperiment"), "{said:?}");
-    // None, and another.
-    let said = run(&status, &variables[..2]).await?;
-    ensure!(said.code == Some(1) && said.err.contains("does not know you: give the token"), "{said:?}");
-    let said = run(&[status.as_slice(), &["--token-file", &wrong]].concat(), &variables).await?;
-    ensure!(said.code == Some(1) && said.err.contains("does not know you"), "{said:?}");
-    ensure!(said.err.contains("--token-file or PROVISO_TOKEN_FILE"), "{said:?}");
-    // The system trusts no authority of ours.
-    let said = run(&status, &[variables[0], variables[2]]).await?;
-    ensure!(said.code == Some(1) && said.err.contains("does not answer: "), "{said:?}");
+    let output = run(&status, &variables).await?;
+    ensure!(output.code == Some(0) && output.out.contains("There is no ClusterPolicyExperiment"), "{output:?}");
+    // Without a token, and with a wrong token.
+    let output = run(&status, &variables[..2]).await?;
+    ensure!(
+        output.code == Some(1) && output.err.contains("refused the credentials: missing or unknown token"),
+        "{output:?}"
+    );
+    let output = run(&[status.as_slice(), &["--token-file", &wrong]].concat(), &variables).await?;
+    ensure!(output.code == Some(1) && output.err.contains("refused the credentials"), "{output:?}");
+    ensure!(output.err.contains("--token-file or PROVISO_TOKEN_FILE"), "{output:?}");
+    // Without `PROVISO_SERVER_CA`, the CA of the test is not trusted.
+    let output = run(&status, &[variables[0], variables[2]]).await?;
+    ensure!(output.code == Some(1) && output.err.contains("does not answer: "), "{output:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Runs the program without a cluster.
+//! Functions that run the program without a cluster.
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
@@ -8,19 +8,21 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 
-/// What the program said and how it ended.
+/// The exit code and the output of the program.
 #[derive(Debug)]
-pub struct Said {
+pub struct Output {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
 }
 
+/// Returns the path of the folder `examples`.
 pub fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples")
 }
 
-pub fn proviso_in(folder: &Path, arguments: &[&str], input: &str) -> Result<Said> {
+/// Runs the program in a folder, with `input` as standard input.
+pub fn proviso_in(folder: &Path, arguments: &[&str], input: &str) -> Result<Output> {
     let mut process = Command::new(env!("CARGO_BIN_EXE_proviso"))
         .args(arguments)
         .current_dir(folder)
@@ -31,17 +33,19 @@ pub fn proviso_in(folder: &Path, arguments: &[&str], input: &str) -> Result<Said
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    // One that reads nothing may be gone already.
+    // A program that reads no input may have ended already, so that this write fails.
     let _ = process.stdin.take().context("stdin")?.write_all(input.as_bytes());
-    let output = process.wait_with_output()?;
+    let result = process.wait_with_output()?;
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Ok(Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) })
+    Ok(Output { code: result.status.code(), out: text(result.stdout), err: text(result.stderr) })
 }
 
-pub fn proviso(arguments: &[&str]) -> Result<Said> {
+/// Runs the program in the folder `examples`.
+pub fn proviso(arguments: &[&str]) -> Result<Output> {
     proviso_in(&examples(), arguments, "")
 }
 
+/// Writes a file into a folder, and returns its path.
 pub fn write(folder: &Path, name: &str, text: &str) -> Result<String> {
     let file = folder.join(name);
     std::fs::write(&file, text)?;

@@ -1,6 +1,8 @@
-//! The content-addressed cache: modules by their digest, compiled modules by the digest of their source and the
-//! key of the engine that compiled them. A compiled module is handed out only with a signature that binds its
-//! bytes, its source and its engine.
+//! The content-addressed cache of modules and compiled modules.
+//!
+//! The key of a module is its digest. The key of a compiled module is the digest of its source and the key of the engine
+//! that compiled it. The cache returns a compiled module only with a valid signature over its bytes, its source and its
+//! engine.
 
 mod collect;
 mod verified;
@@ -15,35 +17,38 @@ use crate::digest::Digest;
 use crate::file::write_atomically;
 use crate::signing::{SigningError, SigningKeys};
 
-pub use verified::Verified;
+pub use verified::VerificationRecord;
 
-/// A folder with `modules/<digest>.wasm`, what was verified of it in `modules/<digest>.verified`, and
-/// `compiled/<digest>/<engine key>.cwasm` beside its `.sig`.
+/// The cache of modules in a folder.
+///
+/// The folder has the module in `modules/<digest>.wasm`, its verification record in `modules/<digest>.verified`, and each
+/// compiled form in `compiled/<digest>/<engine key>.cwasm` with the signature in `<engine key>.sig`.
 #[derive(Debug)]
 pub struct Cache {
     folder: PathBuf,
     keys: SigningKeys,
 }
 
-/// A cache that does not work. What it holds can always be made again.
+/// The error of an access to the cache. Every entry of the cache can be created again.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    #[error("the cache at {path} fails: {error}")]
+    #[error("the cache at {path} cannot be read or written: {error}")]
     Io { path: PathBuf, error: io::Error },
-    #[error("the cache at {path}: {error}")]
+    #[error("the signing key of the cache at {path}: {error}")]
     Key { path: PathBuf, error: SigningError },
-    /// Flipped, truncated, swapped for another, or from another key.
+    /// The file is damaged, truncated, replaced by another file, or signed with another key.
     #[error("{0} does not carry a valid signature for its name and content")]
     Forged(PathBuf),
-    #[error("{0:?} is no engine key: letters, digits and '-' only")]
+    #[error("{0:?} is not an engine key: use letters, digits and '-' only")]
     EngineKey(String),
     #[error("the cache at {path} does not answer: its disk is stalled", path = .0.display())]
     Stalled(PathBuf),
-    #[error("what was to be done with the cache stopped: {0}")]
+    #[error("the task that uses the cache stopped: {0}")]
     Stopped(String),
 }
 
 impl CacheError {
+    /// Returns the reason for logs, metrics and conditions.
     #[must_use]
     pub fn reason(&self) -> Reason {
         Reason::CACHE_ERROR
@@ -51,10 +56,10 @@ impl CacheError {
 }
 
 impl Cache {
-    /// Opens the cache in `folder`, which is made if it is missing, with a signing key of its own.
+    /// Opens the cache in `folder` with its own signing key. Creates the folder and the key if they do not exist.
     ///
     /// # Errors
-    /// When the folder or its signing key cannot be read or made.
+    /// Returns an error if the folder or the signing key cannot be read or created.
     pub fn open(folder: &Path) -> Result<Self, CacheError> {
         for part in ["modules", "compiled"] {
             let path = folder.join(part);
@@ -65,8 +70,8 @@ impl Cache {
         Ok(Self { folder: folder.to_owned(), keys })
     }
 
-    /// Opens the cache in a folder that others use, too, all with keys that they were given. Nothing of the folder is
-    /// touched before something is put there: it may be out of reach now and come back.
+    /// Opens a cache that several replicas share, with the signing keys of all of them. Does not access the folder: its
+    /// volume may be unavailable now and come back.
     #[must_use]
     pub fn open_shared(folder: &Path, keys: SigningKeys) -> Self {
         Self { folder: folder.to_owned(), keys }
@@ -77,10 +82,10 @@ impl Cache {
         &self.folder
     }
 
-    /// The module with this digest, if it is here and whole.
+    /// Returns the module with this digest; `None` if the cache does not have it.
     ///
     /// # Errors
-    /// When the file cannot be read or has another digest.
+    /// Returns [`CacheError::Io`] if the file cannot be read, and [`CacheError::Forged`] if it has another digest.
     pub fn module(&self, digest: &Digest) -> Result<Option<Bytes>, CacheError> {
         let path = self.module_path(digest);
         match read(&path)? {
@@ -90,19 +95,21 @@ impl Cache {
         }
     }
 
-    /// Keeps a module.
+    /// Stores a module.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn put_module(&self, digest: &Digest, module: &[u8]) -> Result<(), CacheError> {
         write(&self.module_path(digest), module)
     }
 
-    /// What the engine with `engine_key` made of the module `source`, if it is here. The bytes were verified after
-    /// they were read: load these, not the file.
+    /// Returns the module `source` as the engine with `engine_key` compiled it; `None` if the cache does not have it.
+    ///
+    /// The signature is verified over the returned bytes. Callers must load these bytes and not read the file again.
     ///
     /// # Errors
-    /// When a file cannot be read, or the signature does not bind these bytes to this source and engine.
+    /// Returns [`CacheError::Io`] if a file cannot be read, and [`CacheError::Forged`] if the signature does not match the
+    /// bytes, the source and the engine.
     pub fn compiled(&self, source: &Digest, engine_key: &str) -> Result<Option<Bytes>, CacheError> {
         let path = self.compiled_path(source, engine_key)?;
         let (Some(code), Some(signature)) = (read(&path)?, read(&path.with_extension("sig"))?) else {
@@ -115,13 +122,13 @@ impl Cache {
         }
     }
 
-    /// Signs and keeps what the engine with `engine_key` made of the module `source`.
+    /// Signs and stores the module `source` as the engine with `engine_key` compiled it.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// Returns [`CacheError::EngineKey`] if the engine key is malformed, and [`CacheError::Io`] if a file cannot be written.
     pub fn put_compiled(&self, source: &Digest, engine_key: &str, code: &[u8]) -> Result<(), CacheError> {
         let path = self.compiled_path(source, engine_key)?;
-        // A reader between the two writes finds a pair that does not fit, refuses it and compiles for itself.
+        // A reader between the two writes finds a signature that does not match, refuses the entry and compiles the module.
         write(&path, code)?;
         write(&path.with_extension("sig"), &self.keys.sign(&statement(code, source, engine_key)))
     }
@@ -138,7 +145,8 @@ impl Cache {
     }
 }
 
-/// What is signed. Every part has a fixed length or is the last, so that no two statements read alike.
+/// Returns the bytes to sign. Each part but the last has a fixed length, so that two different statements never have the
+/// same bytes.
 fn statement(code: &[u8], source: &Digest, engine_key: &str) -> Vec<u8> {
     format!("proviso compiled module v1\n{}\n{source}\n{engine_key}", Digest::of(code)).into_bytes()
 }
@@ -146,7 +154,7 @@ fn statement(code: &[u8], source: &Digest, engine_key: &str) -> Vec<u8> {
 fn read(path: &Path) -> Result<Option<Bytes>, CacheError> {
     let io = |error| CacheError::Io { path: path.to_owned(), error };
     match std::fs::symlink_metadata(path) {
-        // The cache makes plain files only: anything else was put there by somebody else.
+        // The cache writes regular files only: another program created anything else.
         Ok(metadata) if !metadata.is_file() => Err(CacheError::Forged(path.to_owned())),
         Ok(_) => std::fs::read(path).map(|bytes| Some(bytes.into())).map_err(io),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -177,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_survives_a_restart() {
+    fn modules_and_compiled_modules_survive_a_restart() {
         let (folder, cache, source) = cache();
         drop(cache);
         let cache = Cache::open(folder.path()).unwrap();
@@ -188,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compiled_module_that_was_tampered_with_is_refused() {
+    fn a_tampered_compiled_module_is_refused() {
         let (_folder, cache, source) = cache();
         let path = cache.compiled_path(&source, ENGINE).unwrap();
         let other = Digest::of(b"other module");
@@ -204,7 +212,7 @@ mod tests {
             (b"", &signature),
             (b"native code", &vec![]),
             (b"native code", &other_signature),
-            // Another module with its own valid signature in this one's place.
+            // The compiled form of another module with its own valid signature.
             (&other_code, &other_signature),
         ] {
             std::fs::write(&path, code).unwrap();
@@ -216,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compiled_module_of_another_engine_is_refused_under_this_ones_name() {
+    fn a_compiled_module_of_another_engine_is_refused() {
         let (_folder, cache, source) = cache();
         let path = cache.compiled_path(&source, ENGINE).unwrap();
         let renamed = cache.compiled_path(&source, "48-0-9-abc").unwrap();
@@ -227,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_makes_everything_compile_again() {
+    fn compiled_modules_of_another_signing_key_are_refused() {
         let (folder, cache, source) = cache();
         drop(cache);
         std::fs::remove_file(folder.path().join("signing.key")).unwrap();
@@ -236,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn links_and_names_that_leave_the_folder_are_refused() {
+    fn symlinks_and_engine_keys_outside_the_folder_are_refused() {
         let (folder, cache, source) = cache();
         let outside = folder.path().join("outside");
         std::fs::write(&outside, b"module").unwrap();
@@ -249,26 +257,26 @@ mod tests {
     }
 
     #[test]
-    fn replicas_with_the_same_keys_share_a_folder() {
+    fn replicas_with_the_same_signing_keys_share_a_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let [shared, strange] = ["shared.key", "strange.key"].map(|name| {
+        let [shared, other_key] = ["shared.key", "other.key"].map(|name| {
             let path = folder.path().join(name);
             let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
             std::fs::write(&path, key.serialize_pem()).unwrap();
             path
         });
-        // Not there yet.
+        // The folder does not exist yet.
         let volume = folder.path().join("volume");
         let open = |key: &Path| Cache::open_shared(&volume, SigningKeys::mounted(key).unwrap());
-        let (one, other, stranger) = (open(&shared), open(&shared), open(&strange));
+        let (one, other, unrelated) = (open(&shared), open(&shared), open(&other_key));
         let source = Digest::of(b"module");
         assert_eq!((one.module(&source).unwrap(), one.compiled(&source, ENGINE).unwrap()), (None, None));
         one.put_module(&source, b"module").unwrap();
         one.put_compiled(&source, ENGINE, b"native code").unwrap();
         assert_eq!(other.module(&source).unwrap().unwrap(), "module");
         assert_eq!(other.compiled(&source, ENGINE).unwrap().unwrap(), "native code");
-        assert!(matches!(stranger.compiled(&source, ENGINE), Err(CacheError::Forged(_))));
-        assert!(!volume.join("signing.key").exists(), "no key lies where others can read it");
+        assert!(matches!(unrelated.compiled(&source, ENGINE), Err(CacheError::Forged(_))));
+        assert!(!volume.join("signing.key").exists(), "the shared folder holds no signing key");
 
         std::fs::remove_dir_all(&volume).unwrap();
         std::fs::write(&volume, "no folder").unwrap();
@@ -277,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signing_key_is_for_its_owner_alone() {
+    fn only_the_owner_can_read_the_signing_key() {
         use std::os::unix::fs::PermissionsExt as _;
         let (folder, _cache, _) = cache();
         let mode = std::fs::metadata(folder.path().join("signing.key")).unwrap().permissions().mode();

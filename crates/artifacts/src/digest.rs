@@ -1,21 +1,21 @@
-//! SHA-256 digests, the names of everything that the cache holds.
+//! SHA-256 digests, which name the entries of the cache.
 
 use std::fmt;
 use std::str::FromStr;
 
 use sha2::Digest as _;
 
-/// A SHA-256 digest. As text: `sha256:` and 64 hexadecimal digits.
+/// A SHA-256 digest. The text form is `sha256:` and 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
 
-/// A text that is no digest.
+/// The error of a text that is not a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no digest: it is not `sha256:` and 64 hexadecimal digits in lower case")]
+#[error("{0:?} is not a digest: give `sha256:` and 64 lower-case hexadecimal digits")]
 pub struct DigestError(String);
 
 impl Digest {
-    /// The digest of these bytes.
+    /// Returns the digest of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(sha2::Sha256::digest(bytes).into())
@@ -26,7 +26,7 @@ impl Digest {
         &self.0
     }
 
-    /// 64 hexadecimal digits: the digest as a file name.
+    /// Returns the digest as 64 hexadecimal digits, for use as a file name.
     #[must_use]
     pub fn hex(&self) -> String {
         use fmt::Write as _;
@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_digest_survives_its_text(bytes: Vec<u8>) {
+        fn a_digest_equals_itself_after_a_round_trip_through_text(bytes: Vec<u8>) {
             let digest = Digest::of(&bytes);
             prop_assert_eq!(digest.to_string().parse(), Ok(digest));
         }

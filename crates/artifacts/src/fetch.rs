@@ -1,5 +1,5 @@
-//! Fetches modules from registries and over HTTPS, within limits of size and time and from allowed addresses only, and
-//! checks what came (docs/adr/0006).
+//! Fetches modules from registries and over HTTPS, with limits of size and time and from allowed addresses only, and checks
+//! their digests and signatures (docs/adr/0006).
 
 mod address;
 mod blocking;
@@ -9,11 +9,11 @@ mod connection;
 mod credentials;
 mod error;
 mod image;
+mod memory;
 mod mirrors;
 mod proxy;
 mod push;
 mod registry;
-mod room;
 mod signatures;
 mod sources;
 mod verification;
@@ -28,9 +28,9 @@ use url::Url;
 pub use credentials::{PullSecretError, PullSecrets};
 pub use error::{ConnectError, FetchError};
 pub use image::Manifest;
+pub(crate) use memory::MemoryPermit;
 pub use proxy::{Proxies, ProxyError};
 pub use push::PushError;
-pub(crate) use room::Room;
 pub use sources::{Sources, SourcesError};
 
 use crate::digest::Digest;
@@ -40,68 +40,71 @@ use crate::volume::Volume;
 use blocking::blocking;
 use client::Client;
 use connection::Trust;
-use room::Rooms;
-use verification::Verifying;
+use memory::MemoryBudget;
+use verification::VerificationState;
 
-/// How long one module may take, everything included.
-const DEADLINE: Duration = Duration::from_mins(1);
+/// The default time limit for one fetch, with redirects, mirrors and signatures.
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Fetches modules. Its files are read at each fetch: they may change while it lives.
+/// A client that fetches modules. Each fetch reads the configuration files again, because they may change.
 #[derive(Debug)]
 pub struct Fetcher {
     sources: Option<PathBuf>,
     pull_secrets: Option<PathBuf>,
     volume: Option<Volume>,
-    deadline: Duration,
-    rooms: Rooms,
+    timeout: Duration,
+    memory: MemoryBudget,
     proxies: Proxies,
-    verifying: Verifying,
+    verification: VerificationState,
 }
 
-/// Which module is asked for, beside its reference.
+/// The options of a fetch: expected digests and credentials.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'a> {
-    /// What the policy says that the module's bytes have.
+pub struct FetchOptions<'a> {
+    /// The digest of the module that the policy requires; `None` if the policy requires none.
     pub digest: Option<Digest>,
-    /// What they had when this generation of the policy was prepared first.
+    /// The digest of the module when this generation of the policy was prepared first; `None` before that.
     pub pin: Option<Digest>,
-    /// The Secrets whose credentials may be used; none named means any.
+    /// The names of the Secrets whose credentials may be used; empty means all Secrets.
     pub pull_secrets: &'a [String],
 }
 
 impl Fetcher {
-    /// One that knows the servers in the file `sources`, has the credentials in the folder `pull_secrets` (one folder
-    /// for each Secret), and looks for modules in a cache before it asks anybody.
+    /// Creates a fetcher.
+    ///
+    /// `sources` is the file with the settings of servers, and `pull_secrets` the folder with one folder per Secret. The
+    /// fetcher looks for a module in `cache` before it asks a server.
     #[must_use]
     pub fn new(sources: Option<PathBuf>, pull_secrets: Option<PathBuf>, cache: Option<Volume>) -> Self {
         Self {
             sources,
             pull_secrets,
             volume: cache,
-            deadline: DEADLINE,
-            rooms: Rooms::new(MAX_MODULE),
+            timeout: DEFAULT_TIMEOUT,
+            memory: MemoryBudget::new(MAX_MODULE),
             proxies: Proxies::default(),
-            verifying: Verifying::default(),
+            verification: VerificationState::default(),
         }
     }
 
-    /// One that reaches servers through these proxies.
+    /// Returns this fetcher with proxies.
     #[must_use]
-    pub fn through(self, proxies: Proxies) -> Self {
+    pub fn with_proxies(self, proxies: Proxies) -> Self {
         Self { proxies, ..self }
     }
 
-    /// With another limit for the time of a fetch than a minute.
+    /// Returns this fetcher with another time limit for one fetch. The default is one minute.
     #[must_use]
-    pub fn within(self, deadline: Duration) -> Self {
-        Self { deadline, ..self }
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
-    /// Fetches a module and checks it.
+    /// Fetches a module, and checks its digest and its signatures.
     ///
     /// # Errors
-    /// When it cannot be had, or has another digest than was asked for.
-    pub async fn fetch(&self, reference: &ModuleReference, wanted: Wanted<'_>) -> Result<Module, FetchError> {
+    /// Returns an error if no server or cache returns the module, the digest differs from `wanted`, or a required signature
+    /// is missing.
+    pub async fn fetch(&self, reference: &ModuleReference, wanted: FetchOptions<'_>) -> Result<Module, FetchError> {
         if let (Some(pin), Some(digest)) = (wanted.pin, wanted.digest)
             && pin != digest
         {
@@ -125,8 +128,9 @@ impl Fetcher {
                 }
                 ModuleReference::Registry(artifact) => {
                     let (wanted, checks) = (&wanted, checks.as_ref());
-                    let pull = |mut client, place| async move { self.pull(&mut client, &place, wanted, checks).await };
-                    self.ask(artifact, wanted.pull_secrets, pull).await
+                    let pull =
+                        |mut client, location| async move { self.pull(&mut client, &location, wanted, checks).await };
+                    self.try_locations(artifact, wanted.pull_secrets, pull).await
                 }
                 ModuleReference::Https(url) => {
                     let (trust, secrets) = self.load(wanted.pull_secrets).await?;
@@ -136,25 +140,26 @@ impl Fetcher {
                 }
             }
         });
-        self.in_time(&reference.to_string(), fetching).await
+        self.limit_time(&reference.to_string(), fetching).await
     }
 
-    async fn in_time<T>(
+    /// Limits the time of a fetch. `what` names the fetched object in the error.
+    async fn limit_time<T>(
         &self,
         what: &str,
         fetching: impl Future<Output = Result<T, FetchError>>,
     ) -> Result<T, FetchError> {
-        let timeout = || FetchError::Timeout { what: what.to_owned(), limit: self.deadline };
-        tokio::time::timeout(self.deadline, fetching).await.unwrap_or_else(|_| Err(timeout()))
+        let timeout = || FetchError::Timeout { what: what.to_owned(), limit: self.timeout };
+        tokio::time::timeout(self.timeout, fetching).await.unwrap_or_else(|_| Err(timeout()))
     }
 
-    /// Fetches the module of a page.
-    async fn download(&self, mut client: Client, url: &Url, wanted: &Wanted<'_>) -> Result<Module, FetchError> {
+    /// Fetches a module from a URL.
+    async fn download(&self, mut client: Client, url: &Url, wanted: &FetchOptions<'_>) -> Result<Module, FetchError> {
         let answer = client.get(url, "application/wasm, */*").await?;
         if answer.status == StatusCode::NOT_FOUND {
-            return Err(FetchError::NotFound { reference: url.to_string(), may_come: true });
+            return Err(FetchError::NotFound { reference: url.to_string(), may_appear: true });
         }
-        let module = client.ok(answer)?.read_module(&self.rooms).await?.expect(wanted.digest.as_ref())?;
+        let module = client.ok(answer)?.read_module(&self.memory).await?.expect(wanted.digest.as_ref())?;
         match wanted.pin {
             Some(pinned) if pinned != module.digest => {
                 Err(FetchError::Moved { reference: url.to_string(), pinned, now: module.digest })
@@ -163,16 +168,16 @@ impl Fetcher {
         }
     }
 
-    /// The module of this digest, if the cache has it. What is wrong with the cache does not matter: there are the
-    /// servers.
+    /// Returns the module with this digest from the cache; `None` if the cache does not have it. An error of the cache is
+    /// logged and counts as `None`, because a server can return the module.
     async fn cached(&self, digest: Digest) -> Option<Module> {
         let read = self.volume.as_ref()?.run(move |cache| cache.module(&digest)).await;
-        read.inspect_err(|error| tracing::warn!(module = %digest, reason = error.reason().as_str(), %error, "module not taken from the cache"))
+        read.inspect_err(|error| tracing::warn!(module = %digest, reason = error.reason().as_str(), %error, "the module cannot be read from the cache"))
             .ok()?
             .map(|bytes| Module::new(digest, bytes))
     }
 
-    /// Reads who is trusted, and the credentials that may be used.
+    /// Reads the trusted servers and authorities, and the credentials of the Secrets `names`.
     async fn load(&self, names: &[String]) -> Result<(Arc<Trust>, PullSecrets), FetchError> {
         let (sources, folder, names) = (self.sources.clone(), self.pull_secrets.clone(), names.to_vec());
         let proxies = self.proxies.clone();

@@ -1,4 +1,4 @@
-//! Files that are either the old ones or the new ones, never something between.
+//! Atomic writes: after a crash a file has its old or its new content, never a part of it.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -7,22 +7,24 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 
-/// How the names of files that are not finished begin.
+/// The prefix of the names of unfinished files.
 pub(crate) const TEMPORARY: &str = ".tmp";
 
-/// Writes a file so that a crash at any moment leaves the old content or the new: to a temporary file, synced,
-/// renamed over `path`, and its folder synced. Readable by the owner alone.
+/// Writes a file atomically: a crash leaves the old or the new content.
+///
+/// The content goes to a temporary file, which is synced and renamed to `path`; then the folder is synced. Only the owner
+/// can read the file.
 ///
 /// # Errors
-/// When the folder is missing or not writable, or the disk is full; `path` is then as it was.
+/// Returns an error if the folder does not exist or is not writable, or if the disk is full. The file is then unchanged.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     replace(path, temporary(path, content, 0o600)?)
 }
 
-/// The same for a file that is not ours alone: it keeps its permissions.
+/// Replaces the content of an existing file atomically and keeps the permissions of the file.
 ///
 /// # Errors
-/// As [`write_atomically`], and where the file is not there.
+/// Returns the errors of [`write_atomically`], and an error if the file does not exist.
 pub fn rewrite_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let permissions = std::fs::metadata(path)?.permissions();
     let file = temporary(path, content, 0o666)?;
@@ -30,10 +32,10 @@ pub fn rewrite_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     replace(path, file)
 }
 
-/// The same for a file that is not there yet, with the permissions that the process gives to new files.
+/// Creates a file atomically, with the permissions that the process gives to new files (mode 0666 and the umask).
 ///
 /// # Errors
-/// As [`write_atomically`], and where there is such a file.
+/// Returns the errors of [`write_atomically`], and an error if the file exists.
 pub fn create_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let file = temporary(path, content, 0o666)?;
     file.as_file().sync_all()?;
@@ -41,18 +43,18 @@ pub fn create_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_folder(path)
 }
 
-/// Removes a file for good: not even a crash right after brings it back.
+/// Removes a file durably: the file stays removed after a crash.
 ///
 /// # Errors
-/// When the file cannot be removed.
-pub fn remove_for_good(path: &Path) -> io::Result<()> {
+/// Returns an error if the file cannot be removed or the folder cannot be synced.
+pub fn remove_durably(path: &Path) -> io::Result<()> {
     std::fs::remove_file(path)?;
     sync_folder(path)
 }
 
-/// A file beside this one, as far as the process lets files have these permissions.
+/// Creates a temporary file in the folder of `path`, with the permissions `mode` limited by the umask.
 fn temporary(path: &Path, content: &[u8], mode: u32) -> io::Result<NamedTempFile> {
-    let folder = path.parent().ok_or_else(|| io::Error::other("the path has no folder"))?;
+    let folder = path.parent().ok_or_else(|| io::Error::other("the path has no parent folder"))?;
     let permissions = Permissions::from_mode(mode);
     let mut file = tempfile::Builder::new().prefix(TEMPORARY).permissions(permissions).tempfile_in(folder)?;
     file.write_all(content)?;

@@ -1,4 +1,4 @@
-//! Policy modules: where they come from, and the content-addressed cache that keeps them and their compiled forms.
+//! Policy modules: fetching, signature verification, and the content-addressed cache of modules and compiled modules.
 
 mod cache;
 mod digest;
@@ -10,12 +10,13 @@ mod signing;
 mod verify;
 mod volume;
 
-pub use cache::{Cache, CacheError, Verified};
+pub use cache::{Cache, CacheError, VerificationRecord};
 pub use digest::{Digest, DigestError};
 pub use fetch::{
-    ConnectError, FetchError, Fetcher, Manifest, Proxies, ProxyError, PullSecretError, PushError, SourcesError, Wanted,
+    ConnectError, FetchError, FetchOptions, Fetcher, Manifest, Proxies, ProxyError, PullSecretError, PushError,
+    SourcesError,
 };
-pub use file::{create_atomically, remove_for_good, rewrite_atomically, write_atomically};
+pub use file::{create_atomically, remove_durably, rewrite_atomically, write_atomically};
 pub use module::{MAX_MODULE, Module};
 pub use reference::{Artifact, ArtifactError, Host, HostError, Mirror, ModuleReference, ReferenceError, Version};
 pub use signing::{SigningError, SigningKeys};

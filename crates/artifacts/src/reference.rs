@@ -1,4 +1,4 @@
-//! `spec.program.wasm.module`: what it names, and in which of the three ways.
+//! References to modules in `spec.program.wasm.module`: a file, an OCI artifact, or an HTTPS URL.
 
 mod artifact;
 mod host;
@@ -11,7 +11,7 @@ use url::Url;
 pub use artifact::{Artifact, ArtifactError, Mirror, Version};
 pub use host::{Host, HostError};
 
-/// Where a module is.
+/// The location of a module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ModuleReference {
     File(PathBuf),
@@ -20,28 +20,28 @@ pub enum ModuleReference {
     Https(Url),
 }
 
-/// A reference that names nothing that can be fetched.
+/// The error of a reference that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    #[error("{0:?} is no module reference: it starts with none of registry://, https:// and file://")]
+    #[error("{0:?} is not a module reference: it must start with registry://, https:// or file://")]
     Scheme(String),
     #[error(
-        "{0:?} names neither an absolute path (file:///…) nor one relative to the manifest (file://./… or file://../…)"
+        "{0:?} is neither an absolute path (file:///…) nor a path relative to the manifest (file://./… or file://../…)"
     )]
     Path(String),
-    #[error("{reference:?} names no artifact of a registry (registry://host/repository:tag): {error}")]
+    #[error("{reference:?} does not name an artifact in a registry (registry://host/repository:tag): {error}")]
     Artifact { reference: String, error: ArtifactError },
-    #[error("{reference:?} is no URL of a module: {error}")]
+    #[error("{reference:?} is not a valid URL: {error}")]
     Url { reference: String, error: url::ParseError },
-    #[error("a URL with a user name or a password in it: put them into a pull secret and take them out of the URL")]
+    #[error("the module URL has a user name or a password: remove them from the URL and put them into a pull secret")]
     Credentials,
 }
 
 impl ModuleReference {
-    /// Reads a reference; relative paths start at `base`, the folder of the manifest.
+    /// Parses a reference. Relative paths start at `base`, the folder of the manifest.
     ///
     /// # Errors
-    /// When the scheme is unknown, or what follows it names no file, artifact or page.
+    /// Returns an error if the scheme is unknown, the rest is not a valid path, artifact or URL, or the URL has credentials.
     pub fn parse(text: &str, base: &Path) -> Result<Self, ReferenceError> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| ReferenceError::Scheme(text.to_owned()))?;
         match scheme {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_names_a_file_an_artifact_or_a_page() {
+    fn a_reference_names_a_file_an_artifact_or_a_url() {
         let parse = |text: &str| ModuleReference::parse(text, Path::new("/etc/policies"));
         let file = |path: &str| Ok(ModuleReference::File(path.into()));
         assert_eq!(parse("file:///opt/a.wasm"), file("/opt/a.wasm"));

@@ -1,4 +1,4 @@
-//! The signature that a compiled module must carry before it is loaded: loading one is loading native code.
+//! Signatures of compiled modules. A compiled module is native code, so it is loaded only with a valid signature.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,51 +10,52 @@ use rustls::pki_types::pem::PemObject as _;
 
 use crate::file::write_atomically;
 
-/// Ed25519 keys: the first signs, all verify.
+/// Ed25519 signing keys. The first key signs; each key verifies.
 #[derive(Debug)]
 pub struct SigningKeys(Source);
 
 #[derive(Debug)]
 enum Source {
-    /// Made here, and never changed.
-    Own(Ring),
-    /// A mounted Secret.
-    Mounted { path: PathBuf, seen: Mutex<Seen> },
+    /// The key that this process created or read at its start. It never changes.
+    Own(KeyRing),
+    /// The keys of a file that may change, such as a mounted Secret.
+    Mounted { path: PathBuf, loaded: Mutex<LoadedKeys> },
 }
 
-/// What stands in a file that may change.
+/// The last content and the last valid keys of a file that may change.
 #[derive(Debug)]
-struct Seen {
-    /// As it was read last, whatever it holds: looking at it again says nothing new.
+struct LoadedKeys {
+    /// The content as it was last read, valid or not. The same content is not parsed again; `None` if it cannot be read.
     content: Option<Vec<u8>>,
-    /// The keys that were there when the file was right last.
-    ring: Arc<Ring>,
+    /// The keys of the last valid content.
+    ring: Arc<KeyRing>,
 }
 
-/// At least one key.
+/// A non-empty list of keys.
 #[derive(Debug)]
-struct Ring(Vec<Ed25519KeyPair>);
+struct KeyRing(Vec<Ed25519KeyPair>);
 
-/// Signing keys that cannot be used.
+/// The error of signing keys that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningError {
     #[error("the signing key cannot be read or written: {0}")]
     File(#[from] io::Error),
     #[error(
-        "the file holds no Ed25519 key in PKCS #8: remove it to have a new one made; all modules are then compiled again"
+        "the file holds no Ed25519 key in PKCS #8: remove the file to get a new key; all modules are then compiled again"
     )]
     Malformed,
     #[error("{0}: the file must hold one or more Ed25519 keys, in PKCS #8 and PEM")]
     Pem(String),
-    #[error("the system's random numbers failed")]
+    #[error("the random number generator of the system failed")]
     Random,
 }
 
 impl SigningKeys {
-    /// Reads the key at `path`, or makes one there.
+    /// Reads the key at `path`. Creates a key if the file does not exist.
     ///
     /// # Errors
-    /// When the file cannot be read or written, or holds something else.
+    /// Returns [`SigningError::File`] if the file cannot be read or written, and [`SigningError::Malformed`] if it does not
+    /// hold an Ed25519 key.
     pub fn load_or_create(path: &Path) -> Result<Self, SigningError> {
         let pkcs8 = match std::fs::read(path) {
             Ok(bytes) => bytes,
@@ -67,36 +68,37 @@ impl SigningKeys {
             Err(error) => return Err(error.into()),
         };
         let key = Ed25519KeyPair::from_pkcs8(&pkcs8).map_err(|_| SigningError::Malformed)?;
-        Ok(Self(Source::Own(Ring(vec![key]))))
+        Ok(Self(Source::Own(KeyRing(vec![key]))))
     }
 
-    /// The keys in this file, in PEM, which somebody else writes. It is read again whenever keys are used: as long as
-    /// what it holds is not right, the keys before stay.
+    /// Reads the PEM keys of a file that another program writes. Each use of the keys reads the file again; while its
+    /// content is invalid, the last valid keys stay.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds something else than keys.
+    /// Returns [`SigningError::File`] if the file cannot be read, and [`SigningError::Pem`] if it does not hold Ed25519 keys.
     pub fn mounted(path: &Path) -> Result<Self, SigningError> {
         let content = std::fs::read(path)?;
-        let ring = Arc::new(Ring::parse(&content)?);
-        Ok(Self(Source::Mounted { path: path.to_owned(), seen: Mutex::new(Seen { content: Some(content), ring }) }))
+        let ring = Arc::new(KeyRing::parse(&content)?);
+        let loaded = Mutex::new(LoadedKeys { content: Some(content), ring });
+        Ok(Self(Source::Mounted { path: path.to_owned(), loaded }))
     }
 
     pub(crate) fn sign(&self, message: &[u8]) -> Vec<u8> {
-        self.with(|ring| ring.sign(message))
+        self.with_keys(|ring| ring.sign(message))
     }
 
     pub(crate) fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
-        self.with(|ring| ring.verify(message, signature))
+        self.with_keys(|ring| ring.verify(message, signature))
     }
 
-    fn with<T>(&self, work: impl FnOnce(&Ring) -> T) -> T {
+    fn with_keys<T>(&self, work: impl FnOnce(&KeyRing) -> T) -> T {
         match &self.0 {
             Source::Own(ring) => work(ring),
-            Source::Mounted { path, seen } => {
+            Source::Mounted { path, loaded } => {
                 let ring = {
-                    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                    seen.look(path);
-                    Arc::clone(&seen.ring)
+                    let mut loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner);
+                    loaded.reload(path);
+                    Arc::clone(&loaded.ring)
                 };
                 work(&ring)
             }
@@ -104,16 +106,16 @@ impl SigningKeys {
     }
 }
 
-impl Seen {
-    /// Takes the keys of the file if they changed.
-    fn look(&mut self, path: &Path) {
+impl LoadedKeys {
+    /// Reads the file. Replaces the keys if the content changed and is valid.
+    fn reload(&mut self, path: &Path) {
         let read = std::fs::read(path);
         let content = read.as_ref().ok();
         if content == self.content.as_ref() {
             return;
         }
         self.content = content.cloned();
-        match read.map_err(SigningError::from).and_then(|content| Ring::parse(&content)) {
+        match read.map_err(SigningError::from).and_then(|content| KeyRing::parse(&content)) {
             Ok(ring) => {
                 tracing::info!(path = %path.display(), keys = ring.0.len(), "signing keys replaced");
                 self.ring = Arc::new(ring);
@@ -123,15 +125,16 @@ impl Seen {
     }
 }
 
-impl Ring {
+impl KeyRing {
     fn parse(pem: &[u8]) -> Result<Self, SigningError> {
         let keys = PrivatePkcs8KeyDer::pem_slice_iter(pem).map(|key| {
             let key = key.map_err(|error| SigningError::Pem(error.to_string()))?;
-            Ed25519KeyPair::from_pkcs8(key.secret_pkcs8_der())
-                .map_err(|error| SigningError::Pem(format!("a key in it is of another kind, or damaged ({error})")))
+            Ed25519KeyPair::from_pkcs8(key.secret_pkcs8_der()).map_err(|error| {
+                SigningError::Pem(format!("a key in the file has another type or is damaged ({error})"))
+            })
         });
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
-        if keys.is_empty() { Err(SigningError::Pem("there is no key in it".to_owned())) } else { Ok(Self(keys)) }
+        if keys.is_empty() { Err(SigningError::Pem("the file holds no key".to_owned())) } else { Ok(Self(keys)) }
     }
 
     fn sign(&self, message: &[u8]) -> Vec<u8> {
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_rotate_with_overlap_and_without_a_restart() {
+    fn keys_rotate_with_an_overlap_and_without_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("signing.key");
         let [old, new] = [pem(), pem()];
@@ -163,16 +166,16 @@ mod tests {
         let keys = SigningKeys::mounted(&path).unwrap();
         let by_old = keys.sign(b"m");
         std::fs::write(&path, [&*new, &*old].concat()).unwrap();
-        assert!(keys.verify(b"m", &by_old), "the old one still verifies");
+        assert!(keys.verify(b"m", &by_old), "the old key still verifies");
         let by_new = keys.sign(b"m");
-        assert!(by_new != by_old && keys.verify(b"m", &by_new), "the first signs");
+        assert!(by_new != by_old && keys.verify(b"m", &by_new), "the first key signs");
         std::fs::write(&path, &new).unwrap();
         assert!(keys.verify(b"m", &by_new) && !keys.verify(b"m", &by_old));
         assert!(!keys.verify(b"n", &by_new));
     }
 
     #[test]
-    fn a_file_that_is_not_right_leaves_the_keys_as_they_were() {
+    fn an_invalid_file_leaves_the_keys_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("signing.key");
         let good = pem();

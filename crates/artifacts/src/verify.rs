@@ -1,19 +1,20 @@
-//! Whether a module was signed by whom it must be: what is wanted, and what the signatures beside it in the registry
-//! prove. Nothing here asks a server: the signatures come from [`crate::fetch`], the roots of trust from a file
+//! Signature verification: the required signatures of a module, and the verification of the signatures in its registry.
+//!
+//! This module sends no requests: [`crate::fetch`] fetches the signatures, and the trusted root comes from a file
 //! (docs/adr/0010).
 
 mod bundle;
-mod candidate;
 mod certificate;
 mod claims;
 mod configuration;
 mod error;
+mod found_signature;
 mod key;
 mod legacy;
 mod request;
 mod requirement;
 mod root;
-mod signed;
+mod signature;
 mod subject;
 
 pub use certificate::SigningCertificate;
@@ -25,54 +26,55 @@ pub use requirement::{Requirement, Signer};
 pub use root::{RootError, TrustRoot};
 pub use subject::{Subject, UrlPrefix};
 
-pub(crate) use candidate::Candidate;
+pub(crate) use found_signature::FoundSignature;
 
 use std::path::Path;
 
 use crate::digest::Digest;
 
-/// What is wanted, and what it is measured with.
+/// The required signatures, and the trusted root to verify them with.
 #[derive(Debug)]
 pub(crate) struct Checks {
     verification: Verification,
     root: Option<TrustRoot>,
-    /// Tells these from all others: what was verified against them needs it no more, but against others anew.
+    /// The digest of the settings and the trusted root. A module that was verified with the same fingerprint needs no further
+    /// verification.
     pub fingerprint: Digest,
 }
 
 impl Checks {
-    /// With what is wanted from one file, and the root of trust from another. Blocks on the disk.
+    /// Reads the required signatures from the file `verification`, and the trusted root from `root`. Blocks on the disk.
     pub(crate) fn load(verification: &Path, root: Option<&Path>) -> Result<Self, ConfigurationError> {
         let (verification, text) = Verification::read(verification)?;
         let root = root.map(TrustRoot::read).transpose()?;
-        // Keys are trusted whatever the root is: a new one must not make their modules be verified anew.
+        // Keys do not depend on the trusted root: a new root must not cause a new verification of their modules.
         let digest = root.as_ref().filter(|_| verification.needs_root()).map(|root| root.digest);
         let fingerprint = Digest::of(format!("{text}\n{digest:?}").as_bytes());
         Ok(Self { verification, root, fingerprint })
     }
 
-    /// With requirements that are all to be met.
+    /// Creates checks that require each of `requirements`.
     pub(crate) fn all_of(requirements: Vec<Requirement>, root: Option<TrustRoot>) -> Self {
         Self { verification: Verification::all_of(requirements), root, fingerprint: Digest::of(b"") }
     }
 
-    /// Checks what was found beside an image of this digest.
-    pub(crate) fn verify(&self, image: &str, manifest: Digest, found: &[Candidate]) -> Result<(), VerifyError> {
-        let candidates: Vec<_> = found.iter().map(|found| found.examine(&manifest, self.root.as_ref())).collect();
-        let is_met = |requirement: &&Requirement| candidates.iter().any(|candidate| requirement.is_met_by(candidate));
+    /// Checks the signatures `found` of an image with the digest `manifest`.
+    pub(crate) fn verify(&self, image: &str, manifest: Digest, found: &[FoundSignature]) -> Result<(), VerifyError> {
+        let examined: Vec<_> = found.iter().map(|found| found.examine(&manifest, self.root.as_ref())).collect();
+        let is_met = |requirement: &&Requirement| examined.iter().any(|signature| requirement.is_met_by(signature));
         let missing: Vec<_> =
             self.verification.all_of.iter().filter(|it| !is_met(it)).map(ToString::to_string).collect();
         let refuse = |wanted: String| VerifyError {
             image: format!("{image} ({manifest})"),
             wanted,
-            found: candidates.iter().map(ToString::to_string).collect(),
+            found: examined.iter().map(ToString::to_string).collect(),
             needs_root: self.root.is_none() && self.verification.needs_root(),
         };
         if !missing.is_empty() {
             return Err(refuse(missing.join("; and ")));
         }
         let Some(any_of) = &self.verification.any_of else { return Ok(()) };
-        let met = Signer::count(any_of.requirements.iter().filter(is_met));
+        let met = Signer::count_distinct(any_of.requirements.iter().filter(is_met));
         if met >= any_of.minimum {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! The cache as async code uses it: off its workers, and without waiting for a disk that stalls. An NFS server that is
-//! gone holds whoever reads from it for as long as it pleases.
+//! Async access to the cache: runs outside the async workers, and does not wait for a stalled disk. A read from an NFS server
+//! that is gone can block for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,48 +7,49 @@ use std::time::Duration;
 
 use crate::cache::{Cache, CacheError};
 
-/// How long to wait for the disk. What takes longer goes on, and nobody waits for it.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// While this many threads are held by the disk, no more are sent there.
-const MOST_HELD: usize = 4;
+/// The time limit for an access to the disk. An access that takes longer continues without its caller.
+const DISK_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum number of threads that a stalled disk may block. Further accesses fail at once.
+const MAX_STALLED_THREADS: usize = 4;
 
 /// A cache on a disk that may stall. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Volume {
     cache: Arc<Cache>,
-    held: Arc<AtomicUsize>,
-    patience: Duration,
+    stalled_threads: Arc<AtomicUsize>,
+    timeout: Duration,
 }
 
 impl Volume {
     #[must_use]
     pub fn new(cache: Cache) -> Self {
-        Self { cache: Arc::new(cache), held: Arc::default(), patience: PATIENCE }
+        Self { cache: Arc::new(cache), stalled_threads: Arc::default(), timeout: DISK_TIMEOUT }
     }
 
-    /// Does something with the cache.
+    /// Runs `work` with the cache on a blocking thread.
     ///
     /// # Errors
-    /// What the cache says; [`CacheError::Stalled`] if it says nothing for 10 s, or at once while several others wait.
+    /// Returns the error of `work`, or [`CacheError::Stalled`] if `work` takes longer than 10 s, or at once while 4 threads are
+    /// stalled.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Cache) -> Result<T, CacheError> + Send + 'static,
     ) -> Result<T, CacheError> {
         let stalled = || CacheError::Stalled(self.cache.folder().to_owned());
-        if self.held.load(Ordering::Relaxed) >= MOST_HELD {
+        if self.stalled_threads.load(Ordering::Relaxed) >= MAX_STALLED_THREADS {
             return Err(stalled());
         }
         let cache = Arc::clone(&self.cache);
         let mut working = tokio::task::spawn_blocking(move || work(&cache));
-        match tokio::time::timeout(self.patience, &mut working).await {
+        match tokio::time::timeout(self.timeout, &mut working).await {
             Ok(Ok(result)) => result,
             Ok(Err(stopped)) => Err(CacheError::Stopped(stopped.to_string())),
             Err(_) => {
-                let held = Arc::clone(&self.held);
-                held.fetch_add(1, Ordering::Relaxed);
+                let stalled_threads = Arc::clone(&self.stalled_threads);
+                stalled_threads.fetch_add(1, Ordering::Relaxed);
                 tokio::spawn(async move {
                     let _ = working.await;
-                    held.fetch_sub(1, Ordering::Relaxed);
+                    stalled_threads.fetch_sub(1, Ordering::Relaxed);
                 });
                 Err(stalled())
             }
@@ -62,13 +63,13 @@ mod tests {
     use std::sync::mpsc;
 
     #[tokio::test]
-    async fn a_disk_that_stalls_holds_nobody_and_is_used_again_when_it_goes_on() {
+    async fn a_stalled_disk_blocks_no_caller_and_is_used_again_when_it_recovers() {
         let folder = tempfile::tempdir().unwrap();
         let volume = Volume::new(Cache::open(folder.path()).unwrap());
         assert_eq!(volume.run(|_| Ok(1)).await.unwrap(), 1);
-        let volume = Volume { patience: Duration::from_millis(20), ..volume };
+        let volume = Volume { timeout: Duration::from_millis(20), ..volume };
         let mut releases = Vec::new();
-        for _ in 0..MOST_HELD {
+        for _ in 0..MAX_STALLED_THREADS {
             let (release, wait) = mpsc::channel::<()>();
             let stuck = volume.run(move |_| {
                 let _ = wait.recv();
@@ -77,12 +78,13 @@ mod tests {
             assert!(matches!(stuck.await, Err(CacheError::Stalled(_))));
             releases.push(release);
         }
-        let untried = volume.run(|_| -> Result<(), _> { panic!("nobody is sent after those who wait") });
+        let untried =
+            volume.run(|_| -> Result<(), _> { panic!("an access ran while the maximum number of threads is stalled") });
         assert!(matches!(untried.await, Err(CacheError::Stalled(_))));
         drop(releases);
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
         while volume.run(|_| Ok(())).await.is_err() {
-            assert!(std::time::Instant::now() < deadline, "the disk goes on, and is not used");
+            assert!(std::time::Instant::now() < deadline, "the disk recovered and is not used");
             tokio::task::yield_now().await;
         }
     }

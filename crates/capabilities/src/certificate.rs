@@ -1,48 +1,51 @@
-//! The capability `crypto/v1/is_certificate_trusted`: whether a chain of certificates leads from one to its root.
+//! The capability `crypto/v1/is_certificate_trusted`: verifies that a certificate chains up to a trusted root.
 
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use serde_json::json;
 use webpki::{EndEntityCert, Error, ExtendedKeyUsageValidator, KeyPurposeIdIter};
 
-use crate::error::AskError;
-use crate::requests::{self, Certificate, CertificateTrust, Encoding};
+use crate::error::HostCallError;
+use crate::requests::{self, Certificate, CertificateTrustRequest, Encoding};
 
-/// The most certificates of a chain.
+/// The maximum number of certificates in a chain.
 const MAX_CHAIN: usize = 16;
 
-pub(crate) async fn answer(call: &str, payload: &[u8]) -> Result<Vec<u8>, AskError> {
-    let request: CertificateTrust = requests::read(call, payload)?;
-    // Checking signatures is work.
-    let checking = tokio::task::spawn_blocking(move || distrust(&request));
-    let checked = checking.await.map_err(|stopped| AskError::Certificate(format!("checking stopped: {stopped}")))?;
+pub(crate) async fn answer(call: &str, payload: &[u8]) -> Result<Vec<u8>, HostCallError> {
+    let request: CertificateTrustRequest = requests::read(call, payload)?;
+    // Signature checks are CPU-bound.
+    let checking = tokio::task::spawn_blocking(move || untrusted_reason(&request));
+    let checked =
+        checking.await.map_err(|stopped| HostCallError::Certificate(format!("the check was aborted: {stopped}")))?;
     let reason = checked?;
     let (trusted, reason) = (reason.is_none(), reason.unwrap_or_default());
     Ok(json!({"trusted": trusted, "reason": reason}).to_string().into_bytes())
 }
 
-/// Why a certificate is not trusted; none if it is. The last one of the chain is the root, those before it lead to it; without
-/// a chain the roots are Mozilla's. `not_after` is the time at which all must be valid; none is now.
-fn distrust(request: &CertificateTrust) -> Result<Option<String>, AskError> {
+/// Returns the reason why the certificate is not trusted; `None` if it is trusted. The last certificate of the chain is the
+/// root, and the others are intermediates. Without a chain, Mozilla's roots are trusted. All certificates must be valid at the
+/// time `not_after`; `None` means now.
+fn untrusted_reason(request: &CertificateTrustRequest) -> Result<Option<String>, HostCallError> {
     let leaf = der("cert", &request.cert)?;
     let leaf = EndEntityCert::try_from(&leaf)
-        .map_err(|error| AskError::Certificate(format!("cert: is no certificate that can be used: {error}")))?;
+        .map_err(|error| HostCallError::Certificate(format!("cert: is not a usable certificate: {error}")))?;
     let chain = request.cert_chain.as_deref().unwrap_or_default();
     if chain.len() > MAX_CHAIN {
-        return Err(AskError::Certificate(format!("cert_chain: has more than {MAX_CHAIN} certificates")));
+        return Err(HostCallError::Certificate(format!("cert_chain: has more than {MAX_CHAIN} certificates")));
     }
     let name = |index: usize| format!("cert_chain[{index}]");
     let chain = chain.iter().enumerate().map(|(index, it)| der(&name(index), it)).collect::<Result<Vec<_>, _>>()?;
-    let (roots, between) = match chain.split_last() {
-        Some((root, between)) => (vec![anchor(&name(between.len()), root)?], between),
-        // One of them that this library does not read vouches for nothing.
+    let (roots, intermediates) = match chain.split_last() {
+        Some((root, intermediates)) => (vec![anchor(&name(intermediates.len()), root)?], intermediates),
+        // A root that webpki cannot parse is skipped.
         None => (
             webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().filter_map(|root| anchor("", root).ok()).collect(),
             &[][..],
         ),
     };
     let time = time(request.not_after.as_deref())?;
-    let checked = leaf.verify_for_usage(webpki::ALL_VERIFICATION_ALGS, &roots, between, time, AnyUsage, None, None);
+    let checked =
+        leaf.verify_for_usage(webpki::ALL_VERIFICATION_ALGS, &roots, intermediates, time, AnyUsage, None, None);
     Ok(checked.err().map(|error| match error {
         Error::CertExpired { .. } => "a certificate of the chain has expired".to_owned(),
         Error::CertNotValidYet { .. } => "a certificate of the chain is not valid yet".to_owned(),
@@ -53,7 +56,7 @@ fn distrust(request: &CertificateTrust) -> Result<Option<String>, AskError> {
     }))
 }
 
-/// What the certificate is for is nobody's business here.
+/// Accepts a certificate with any extended key usage: the capability checks only the chain.
 struct AnyUsage;
 
 impl ExtendedKeyUsageValidator for AnyUsage {
@@ -62,22 +65,22 @@ impl ExtendedKeyUsageValidator for AnyUsage {
     }
 }
 
-fn anchor<'a>(name: &str, root: &'a CertificateDer<'a>) -> Result<TrustAnchor<'a>, AskError> {
+fn anchor<'a>(name: &str, root: &'a CertificateDer<'a>) -> Result<TrustAnchor<'a>, HostCallError> {
     webpki::anchor_from_trusted_cert(root)
-        .map_err(|error| AskError::Certificate(format!("{name}: is no certificate of an authority: {error}")))
+        .map_err(|error| HostCallError::Certificate(format!("{name}: is not a CA certificate: {error}")))
 }
 
-fn der<'a>(name: &str, certificate: &'a Certificate) -> Result<CertificateDer<'a>, AskError> {
+fn der<'a>(name: &str, certificate: &'a Certificate) -> Result<CertificateDer<'a>, HostCallError> {
     match certificate.encoding {
         Encoding::Der => Ok(CertificateDer::from_slice(&certificate.data)),
         Encoding::Pem => CertificateDer::from_pem_slice(&certificate.data)
-            .map_err(|error| AskError::Certificate(format!("{name}: is no certificate in PEM: {error}"))),
+            .map_err(|error| HostCallError::Certificate(format!("{name}: is not a PEM certificate: {error}"))),
     }
 }
 
-fn time(text: Option<&str>) -> Result<UnixTime, AskError> {
+fn time(text: Option<&str>) -> Result<UnixTime, HostCallError> {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(UnixTime::now()) };
-    let error = || AskError::Certificate(format!("not_after: {text:?} is no time of RFC 3339"));
+    let error = || HostCallError::Certificate(format!("not_after: {text:?} is not an RFC 3339 time"));
     let time: jiff::Timestamp = text.parse().map_err(|_| error())?;
     let seconds = u64::try_from(time.as_second()).map_err(|_| error())?;
     Ok(UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds)))
@@ -91,30 +94,31 @@ mod tests {
 
     struct Chain {
         leaf: String,
-        between: String,
+        intermediate: String,
         root: String,
     }
 
-    /// Root (2020 to 2040), one between (2022 to 2032), leaf (2024 to 2027).
+    /// Returns a root (valid from 2020 to 2040), an intermediate (2022 to 2032) and a leaf (2024 to 2027).
     fn chain() -> Chain {
-        let parameters = |name: &str, from: i32, to: i32, is_authority: bool| {
+        let parameters = |name: &str, from: i32, to: i32, is_ca: bool| {
             let mut parameters = CertificateParams::new([format!("{name}.example.com")]).unwrap();
             parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
             parameters.not_before = rcgen::date_time_ymd(from, 1, 1);
             parameters.not_after = rcgen::date_time_ymd(to, 1, 1);
-            if is_authority {
+            if is_ca {
                 parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
             }
             parameters
         };
         let key = || KeyPair::generate().unwrap();
         let root = CertifiedIssuer::self_signed(parameters("root", 2020, 2040, true), key()).unwrap();
-        let between = CertifiedIssuer::signed_by(parameters("between", 2022, 2032, true), key(), &root).unwrap();
-        let leaf = parameters("leaf", 2024, 2027, false).signed_by(&key(), &between).unwrap();
-        Chain { leaf: leaf.pem(), between: between.pem(), root: root.pem() }
+        let intermediate =
+            CertifiedIssuer::signed_by(parameters("intermediate", 2022, 2032, true), key(), &root).unwrap();
+        let leaf = parameters("leaf", 2024, 2027, false).signed_by(&key(), &intermediate).unwrap();
+        Chain { leaf: leaf.pem(), intermediate: intermediate.pem(), root: root.pem() }
     }
 
-    async fn ask(leaf: &str, chain: Option<&[&str]>, not_after: Option<&str>) -> Result<(bool, String), AskError> {
+    async fn ask(leaf: &str, chain: Option<&[&str]>, not_after: Option<&str>) -> Result<(bool, String), HostCallError> {
         let pem = |text: &str| json!({"encoding": "Pem", "data": text.as_bytes()});
         let chain = chain.map(|chain| chain.iter().map(|it| pem(it)).collect::<Vec<_>>());
         let request = json!({"cert": pem(leaf), "cert_chain": chain, "not_after": not_after});
@@ -124,29 +128,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_chain_is_followed_to_its_root() {
+    async fn a_certificate_is_trusted_if_its_chain_leads_to_the_root() {
         let (own, other) = (chain(), chain());
         let at = Some("2026-06-01T00:00:00Z");
-        let whole = [own.between.as_str(), own.root.as_str()];
+        let full_chain = [own.intermediate.as_str(), own.root.as_str()];
         for (chain, time, wanted) in [
-            (Some(&whole[..]), at, ""),
-            (Some(&whole[..1]), at, ""),
-            (Some(&whole[..]), Some("2028-01-01T00:00:00+02:00"), "expired"),
-            (Some(&whole[..]), Some("2023-01-01T00:00:00Z"), "not valid yet"),
-            (Some(&whole[1..]), at, "does not lead"),
-            // One name and two keys.
-            (Some(&[own.between.as_str(), other.root.as_str()]), at, "does not lead"),
+            (Some(&full_chain[..]), at, ""),
+            (Some(&full_chain[..1]), at, ""),
+            (Some(&full_chain[..]), Some("2028-01-01T00:00:00+02:00"), "expired"),
+            (Some(&full_chain[..]), Some("2023-01-01T00:00:00Z"), "not valid yet"),
+            (Some(&full_chain[1..]), at, "does not lead"),
+            // The root has the same name, but another key.
+            (Some(&[own.intermediate.as_str(), other.root.as_str()]), at, "does not lead"),
             (None, at, "does not lead"),
             (Some(&[]), at, "does not lead"),
         ] {
             let (is_trusted, reason) = ask(&own.leaf, chain, time).await.unwrap();
-            let is_as_wanted = if wanted.is_empty() { is_trusted } else { !is_trusted && reason.contains(wanted) };
-            assert!(is_as_wanted, "{time:?} {wanted:?}: {is_trusted} {reason}");
+            let is_as_expected = if wanted.is_empty() { is_trusted } else { !is_trusted && reason.contains(wanted) };
+            assert!(is_as_expected, "{time:?} {wanted:?}: {is_trusted} {reason}");
         }
     }
 
     #[tokio::test]
-    async fn what_is_no_certificate_or_time_is_an_error() {
+    async fn a_malformed_certificate_or_time_is_an_error() {
         let own = chain();
         for (leaf, chain, time, wanted) in [
             ("nothing", &own.root, None, "cert: "),

@@ -1,9 +1,9 @@
-//! The objects of a cluster: kinds that policies name are followed, each once however many ask, and what is not followed is asked
-//! of the API server, once however many ask at once.
+//! The objects of a cluster. An informer lists and watches each kind that policies read; all policies share it. Other queries go
+//! to the API server, and identical concurrent queries share one request.
 
 mod budget;
-mod direct;
-mod followed;
+mod informer;
+mod queries;
 mod resource;
 mod store;
 mod weight;
@@ -15,27 +15,27 @@ use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use kube::Client;
 use serde_json::Value;
 
-use crate::error::AskError;
+use crate::error::HostCallError;
 use crate::kind::Kind;
-use crate::kubernetes::selector::Wanted;
+use crate::kubernetes::selector::ObjectSelector;
 use budget::Budget;
-use direct::Direct;
+use queries::ApiServerQueries;
 
 pub use budget::Limits;
-pub(crate) use direct::Listed;
-pub(crate) use followed::Followed;
-pub(crate) use resource::Described;
+pub(crate) use informer::Informer;
+pub(crate) use queries::ObjectList;
+pub(crate) use resource::ResolvedKind;
 
-/// A kind, in one namespace or all.
+/// A kind, and a namespace or `None` for all namespaces.
 type Key = (Kind, Option<String>);
 
-/// A cluster as policies may see it.
+/// A cluster that policies read.
 pub struct Cluster {
     client: Client,
     budget: Budget,
-    followed: Mutex<HashMap<Key, Weak<Followed>>>,
-    namespaces: OnceLock<Arc<Followed>>,
-    direct: Direct,
+    informers: Mutex<HashMap<Key, Weak<Informer>>>,
+    namespaces: OnceLock<Arc<Informer>>,
+    queries: ApiServerQueries,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -45,76 +45,81 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// The cluster of this client, which must give up connections on which nothing arrives.
+    /// Returns the cluster of `client`. The client must have a read timeout, or a lost connection would block a watch forever.
     #[must_use]
     pub fn new(client: Client, limits: Limits) -> Self {
         let budget = Budget::new(limits);
         Self {
-            direct: Direct::new(client.clone(), budget.clone()),
+            queries: ApiServerQueries::new(client.clone(), budget.clone()),
             client,
             budget,
-            followed: Mutex::default(),
+            informers: Mutex::default(),
             namespaces: OnceLock::new(),
         }
     }
 
-    /// Follows a kind for as long as somebody holds what this returns; one namespace only, if one is given.
-    pub(crate) fn follow(&self, kind: &Kind, namespace: Option<&str>) -> Arc<Followed> {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns the informer of a kind in one namespace, or in all. The informer runs until the last reference is dropped.
+    pub(crate) fn informer(&self, kind: &Kind, namespace: Option<&str>) -> Arc<Informer> {
+        let mut informers = self.informers.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (kind.clone(), namespace.map(ToOwned::to_owned));
-        if let Some(followed) = followed.get(&key).and_then(Weak::upgrade) {
-            return followed;
+        if let Some(informer) = informers.get(&key).and_then(Weak::upgrade) {
+            return informer;
         }
-        followed.retain(|_, followed| followed.strong_count() > 0);
+        informers.retain(|_, informer| informer.strong_count() > 0);
         let (kind, namespace) = key.clone();
-        let new = Arc::new(Followed::start(self.client.clone(), kind, namespace, &self.budget));
-        followed.insert(key, Arc::downgrade(&new));
-        new
+        let informer = Arc::new(Informer::start(self.client.clone(), kind, namespace, &self.budget));
+        informers.insert(key, Arc::downgrade(&informer));
+        informer
     }
 
-    /// Every policy may be told about the Namespace of its request: once one was, all are followed.
-    pub(crate) fn namespaces(&self) -> Arc<Followed> {
-        Arc::clone(self.namespaces.get_or_init(|| self.follow(&Kind::namespace(), None)))
+    /// Returns the informer of Namespaces. The first call starts it, and it runs as long as the cluster lives: each policy may
+    /// read the Namespace of its request.
+    pub(crate) fn namespaces(&self) -> Arc<Informer> {
+        Arc::clone(self.namespaces.get_or_init(|| self.informer(&Kind::namespace(), None)))
     }
 
-    /// Objects by a selector that only the API server understands.
+    /// Lists objects by a field selector that only the API server can evaluate.
     pub(crate) async fn select(
         &self,
-        followed: &Followed,
-        described: &Described,
+        informer: &Informer,
+        resolved: &ResolvedKind,
         namespace: Option<&str>,
         fields: &str,
-    ) -> Result<Arc<Listed>, AskError> {
-        let own = followed.namespace();
-        self.direct.list(described, own, namespace.or(own), fields).await
+    ) -> Result<Arc<ObjectList>, HostCallError> {
+        let own = informer.namespace();
+        self.queries.list(resolved, own, namespace.or(own), fields).await
     }
 
-    /// One object. One that is not known yet may have come just now: the API server is asked for it, as it is where a policy wants
-    /// what is true now.
+    /// Returns an object; `None` if it does not exist. `is_fresh` bypasses all caches. An object that the informer does not have
+    /// may be new, so the API server is queried for it.
     pub(crate) async fn get(
         &self,
-        followed: &Followed,
-        described: &Described,
+        informer: &Informer,
+        resolved: &ResolvedKind,
         namespace: Option<&str>,
         name: &str,
         is_fresh: bool,
-    ) -> Result<Option<Arc<Value>>, AskError> {
+    ) -> Result<Option<Arc<Value>>, HostCallError> {
         if is_fresh {
-            return self.direct.get_now(described, namespace, name).await;
+            return self.queries.get_uncached(resolved, namespace, name).await;
         }
-        match followed.get(namespace, name)? {
+        match informer.get(namespace, name)? {
             Some(object) => Ok(Some(object)),
-            None => self.direct.get(described, namespace, name).await,
+            None => self.queries.get(resolved, namespace, name).await,
         }
     }
 
-    /// Whether somebody may do something.
-    pub(crate) async fn can_i(&self, review: SubjectAccessReviewSpec, is_fresh: bool) -> Result<Arc<Value>, AskError> {
-        if is_fresh { self.direct.review_now(review).await } else { self.direct.review(review).await }
+    /// Returns the status of a `SubjectAccessReview`. `is_fresh` bypasses the cache.
+    pub(crate) async fn can_i(
+        &self,
+        review: SubjectAccessReviewSpec,
+        is_fresh: bool,
+    ) -> Result<Arc<Value>, HostCallError> {
+        if is_fresh { self.queries.review_uncached(review).await } else { self.queries.review(review).await }
     }
 }
 
-/// Those of the objects that are wanted.
-pub(crate) fn select(objects: &[Arc<Value>], wanted: &Wanted) -> Vec<Arc<Value>> {
-    objects.iter().filter(|object| wanted.matches(object)).cloned().collect()
+/// Returns the objects that the selector matches.
+pub(crate) fn select(objects: &[Arc<Value>], selector: &ObjectSelector) -> Vec<Arc<Value>> {
+    objects.iter().filter(|object| selector.matches(object)).cloned().collect()
 }

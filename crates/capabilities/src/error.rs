@@ -1,36 +1,36 @@
-//! Why a program is not told what it asks. The texts are for the policy's author, and name the field that would permit it or
-//! the command that would.
+//! The errors of host calls. The messages address the author of the policy: they name the field or the command that would
+//! allow the call.
 
 use std::time::Duration;
 
 use crate::kind::Kind;
 
-/// A question without an answer.
+/// The error of a host call.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum AskError {
-    #[error("{call}: this policy may not call it: name it in {field}")]
+pub enum HostCallError {
+    #[error("{call}: this policy is not allowed to call this host capability: add it to {field}")]
     Capability { call: String, field: String },
     #[error("{0}: there is no such host capability")]
     Unknown(String),
-    #[error("{call}: the request is not understood: {error}")]
+    #[error("{call}: invalid request: {error}")]
     Request { call: String, error: String },
-    #[error("this policy may not read {kind}: name it in {field}")]
+    #[error("this policy is not allowed to read {kind}: add the kind to {field}")]
     Resource { kind: Kind, field: String },
-    #[error("this policy is of the namespace {own} and reads nothing of {wanted}: use a ClusterPolicy")]
+    #[error("this policy belongs to the namespace {own} and cannot access {wanted}: use a ClusterPolicy")]
     OtherNamespace { own: String, wanted: String },
-    #[error("{call}: this policy is of the namespace {own} and has no view of the whole cluster: {remedy}")]
+    #[error("{call}: this policy belongs to the namespace {own} and cannot access the whole cluster: {remedy}")]
     ClusterWide { call: String, own: String, remedy: &'static str },
     #[error("{kind}: {trouble}")]
-    Trouble { kind: Kind, trouble: Trouble },
+    KindUnavailable { kind: Kind, trouble: KindUnavailable },
     #[error("{kind}: {why}")]
     Scope { kind: Kind, why: &'static str },
     #[error("there is no {kind} {name}")]
     NotFound { kind: Kind, name: String },
-    #[error("the {selector} {text:?} is not understood: {why}")]
+    #[error("the {selector} {text:?} is invalid: {why}")]
     Selector { selector: &'static str, text: String, why: String },
-    #[error("the API server did not answer: {0}")]
+    #[error("the query to the API server failed: {0}")]
     ApiServer(String),
-    #[error("{what} cannot be asked without a cluster: this policy server serves a folder")]
+    #[error("{what} cannot be checked without a cluster: this policy server serves a folder")]
     NoCluster { what: &'static str },
     #[error("the image {image:?} cannot be looked up: {why}")]
     Image { image: String, why: String },
@@ -40,44 +40,46 @@ pub enum AskError {
     Name { name: String, why: String },
     #[error("{0}")]
     Certificate(String),
-    #[error("asking stopped: {0}")]
+    #[error("the host call was aborted: {0}")]
     Stopped(String),
     #[error("{call}: no answer within {} ms", after.as_millis())]
     Deadline { call: String, after: Duration },
 }
 
-/// Why the objects of a kind cannot be had.
+/// The reason why the objects of a kind are not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
-    #[error("the policy server may not read {resource}: {said}. An administrator permits it with `{command}`")]
-    Forbidden { resource: String, said: String, command: String },
-    #[error("the API server serves no such kind: is it spelled right, and is its CustomResourceDefinition there?")]
-    NoSuchKind,
-    #[error("the API server does not let its objects be listed and watched: policies cannot read it")]
-    NotWatched,
-    #[error("belongs to no namespace, and this policy is of the namespace {0}: use a ClusterPolicy")]
+pub enum KindUnavailable {
+    #[error("the policy server may not read {resource}: {message}. An administrator can allow it with `{command}`")]
+    Forbidden { resource: String, message: String, command: String },
+    #[error(
+        "the API server does not serve this kind: check its spelling, and that its CustomResourceDefinition is installed"
+    )]
+    NotServed,
+    #[error("the API server does not support list and watch for this kind: policies cannot read it")]
+    NotWatchable,
+    #[error("is cluster-scoped, and this policy belongs to the namespace {0}: use a ClusterPolicy")]
     ClusterScoped(String),
-    #[error("{whose} take more than {} MiB of memory, which a policy server does not keep: read fewer kinds, or only those of one namespace by a Policy; --context-memory is the limit of all", limit >> 20)]
-    TooLarge { whose: Whose, limit: usize },
+    #[error("{scope} take more than the limit of {} MiB of memory: read fewer kinds, read a single namespace with a Policy, or raise --context-memory", limit >> 20)]
+    TooLarge { scope: LimitScope, limit: usize },
     #[error("its objects have not arrived yet: {0}")]
-    NotYet(String),
+    NotReady(String),
 }
 
-/// Whose objects are too large.
+/// The objects that exceed a memory limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Whose {
+pub enum LimitScope {
     #[error("its objects")]
     Kind,
-    #[error("with them, the objects that the policies of the namespace {0} read")]
+    #[error("together, the objects that the policies of the namespace {0} read")]
     Namespace(String),
-    #[error("with them, the objects that the policies of namespaces read")]
+    #[error("together, the objects that namespaced policies read")]
     Namespaces,
-    #[error("with them, the objects that all policies read")]
+    #[error("together, the objects that all policies read")]
     All,
 }
 
-impl AskError {
-    /// Stable name, for logs and conditions.
+impl HostCallError {
+    /// Returns the stable name of the error for logs and conditions.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -85,7 +87,7 @@ impl AskError {
             Self::OtherNamespace { .. } | Self::ClusterWide { .. } | Self::Scope { .. } => "OutOfScope",
             Self::Unknown(_) => "Unsupported",
             Self::Request { .. } | Self::Selector { .. } => "InvalidRequest",
-            Self::Trouble { trouble, .. } => trouble.reason(),
+            Self::KindUnavailable { trouble, .. } => trouble.reason(),
             Self::NotFound { .. } => "NotFound",
             Self::ApiServer(_) | Self::Stopped(_) | Self::Image { .. } | Self::Name { .. } => "Unanswered",
             Self::NoCluster { .. } => "NoCluster",
@@ -96,16 +98,17 @@ impl AskError {
     }
 }
 
-impl Trouble {
+impl KindUnavailable {
+    /// Returns the stable name of the reason for logs and conditions.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Forbidden { .. } => "ContextForbidden",
-            Self::NoSuchKind => "ContextNotServed",
-            Self::NotWatched => "ContextNotWatched",
+            Self::NotServed => "ContextNotServed",
+            Self::NotWatchable => "ContextNotWatched",
             Self::ClusterScoped(_) => "ContextOutOfScope",
             Self::TooLarge { .. } => "ContextTooLarge",
-            Self::NotYet(_) => "ContextNotReady",
+            Self::NotReady(_) => "ContextNotReady",
         }
     }
 }

@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use crate::kind::Kind;
 
-/// The objects that stand in the folder now.
+/// The current objects of the folder.
 #[derive(Debug, Default)]
 pub struct FolderObjects(Mutex<Content>);
 
-/// By namespace, empty where there is none, and name.
+/// The objects of a kind by namespace, which is empty for a cluster-scoped object, and name.
 type ByName = BTreeMap<(String, String), Arc<Value>>;
 
 #[derive(Debug, Default)]
@@ -24,8 +24,7 @@ struct Content {
 }
 
 impl FolderObjects {
-    /// The folder holds these, and no others. Objects of kinds that belong to namespaces and name none are in `default`, as for
-    /// kubectl.
+    /// Replaces all objects. A namespaced object without a namespace gets the namespace `default`, as with kubectl.
     pub fn replace(&self, objects: impl IntoIterator<Item = Value>) {
         let mut content = self.content();
         let mut kinds = BTreeMap::<Kind, ByName>::new();
@@ -39,7 +38,7 @@ impl FolderObjects {
                 metadata.insert("namespace".to_owned(), Value::from("default"));
             }
             let key = (text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]));
-            // What is the same stays the same.
+            // An unchanged object stays the same allocation.
             let old = content.kinds.get(&kind).and_then(|kind| kind.get(&key)).filter(|old| ***old == object);
             let object = old.map_or_else(|| Arc::new(object), Arc::clone);
             kinds.entry(kind).or_default().insert(key, object);
@@ -86,7 +85,7 @@ impl FolderObjects {
     }
 }
 
-/// Of kinds that Kubernetes does not have by itself, the objects tell.
+/// Returns true if the kind is namespaced. The scope of a custom kind is derived from its objects.
 fn is_namespaced(kind: &Kind, objects: Option<&ByName>) -> bool {
     context::is_cluster_scoped(&kind.api_version, &kind.kind).map_or_else(
         || objects.is_none_or(|objects| objects.keys().any(|(namespace, _)| !namespace.is_empty())),
@@ -96,8 +95,8 @@ fn is_namespaced(kind: &Kind, objects: Option<&ByName>) -> bool {
 
 fn list(objects: Option<&ByName>, namespace: Option<&str>) -> Vec<Arc<Value>> {
     let objects = objects.into_iter().flatten();
-    let those = objects.filter(|((of, _), _)| namespace.is_none_or(|namespace| namespace == of));
-    those.map(|(_, object)| Arc::clone(object)).collect()
+    let selected = objects.filter(|((of, _), _)| namespace.is_none_or(|namespace| namespace == of));
+    selected.map(|(_, object)| Arc::clone(object)).collect()
 }
 
 #[cfg(test)]
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_where_kubectl_would_put_them() {
+    fn objects_without_a_namespace_are_in_the_default_namespace() {
         let folder = FolderObjects::default();
         let pod = Kind::new("v1", "Pod");
         folder.replace([object("Pod", None, "a"), object("Pod", Some("b"), "a"), object("Namespace", None, "b")]);

@@ -1,4 +1,4 @@
-//! The capabilities `oci/*`: what registries say about images.
+//! The capabilities `oci/*`: manifests, digests and signatures of images in registries.
 
 mod reference;
 
@@ -9,82 +9,83 @@ use moka::future::Cache;
 use proviso_artifacts::{Artifact, FetchError, Fetcher, Manifest, VerifyRequest};
 use serde_json::{Value, json};
 
-use crate::error::AskError;
+use crate::error::HostCallError;
+use crate::program_grants::ProgramGrants;
 use crate::requests;
-use crate::rights::Rights;
 
-/// How old an answer may be: tags move.
-const FRESH: Duration = Duration::from_mins(1);
-/// How much memory the answers may take, in bytes.
-const KEPT: u64 = 16 << 20;
+/// The maximum age of a cached answer. A tag can move at any time.
+const CACHE_TTL: Duration = Duration::from_mins(1);
+/// The maximum memory of the cache, in bytes.
+const MAX_CACHE_BYTES: u64 = 16 << 20;
 
-/// What registries said.
+/// Queries registries and caches the answers.
 #[derive(Debug)]
 pub struct Images {
     fetcher: Arc<Fetcher>,
-    /// Answers by operation, pull secrets and what was asked.
-    known: Cache<(String, Vec<String>, String), Arc<Vec<u8>>>,
+    /// The answers by operation, pull secrets and question.
+    cache: Cache<(String, Vec<String>, String), Arc<Vec<u8>>>,
 }
 
 impl Images {
-    /// Asks registries as modules are fetched.
+    /// Returns a client that queries registries with `fetcher`, as modules are fetched.
     #[must_use]
     pub fn new(fetcher: Arc<Fetcher>) -> Self {
-        /// What an entry takes beside its answer.
-        const ENTRY: usize = 512;
-        let known = Cache::builder().max_capacity(KEPT).time_to_live(FRESH);
-        let known = known.weigher(|(_, _, asked): &(String, Vec<String>, String), answer: &Arc<Vec<u8>>| {
-            u32::try_from(ENTRY + asked.len() + answer.len()).unwrap_or(u32::MAX)
+        /// The memory of an entry besides its question and answer, in bytes.
+        const ENTRY_OVERHEAD: usize = 512;
+        let cache = Cache::builder().max_capacity(MAX_CACHE_BYTES).time_to_live(CACHE_TTL);
+        let cache = cache.weigher(|(_, _, question): &(String, Vec<String>, String), answer: &Arc<Vec<u8>>| {
+            u32::try_from(ENTRY_OVERHEAD + question.len() + answer.len()).unwrap_or(u32::MAX)
         });
-        Self { fetcher, known: known.build() }
+        Self { fetcher, cache: cache.build() }
     }
 }
 
-/// Answers one of the operations.
+/// Answers an operation of `oci/*`.
 pub(crate) async fn answer(
     images: &Images,
-    rights: &Rights,
+    grants: &ProgramGrants,
     operation: &str,
     payload: &[u8],
-) -> Result<Vec<u8>, AskError> {
+) -> Result<Vec<u8>, HostCallError> {
     let call = format!("oci/{operation}");
     if matches!(operation, "v1/verify" | "v2/verify") {
-        return verify(images, rights, operation, &call, payload).await;
+        return verify(images, grants, operation, &call, payload).await;
     }
     let image: String = requests::read(&call, payload)?;
-    let artifact =
-        reference::parse(&image).map_err(|error| AskError::Image { image: image.clone(), why: format!("{error}") })?;
-    let key = (operation.to_owned(), rights.pull_secrets.clone(), artifact.to_string());
-    let asking = ask(&images.fetcher, operation, &artifact, &rights.pull_secrets);
-    let answer = Box::pin(images.known.try_get_with(key, asking))
+    let artifact = reference::parse(&image)
+        .map_err(|error| HostCallError::Image { image: image.clone(), why: format!("{error}") })?;
+    let key = (operation.to_owned(), grants.pull_secrets.clone(), artifact.to_string());
+    let fetching = fetch_answer(&images.fetcher, operation, &artifact, &grants.pull_secrets);
+    let answer = Box::pin(images.cache.try_get_with(key, fetching))
         .await
-        .map_err(|error: Arc<FetchError>| AskError::Image { image, why: error.to_string() })?;
+        .map_err(|error: Arc<FetchError>| HostCallError::Image { image, why: error.to_string() })?;
     Ok(answer.to_vec())
 }
 
-/// Verifies signatures of an image. One that is not trusted is an error, as policies expect.
+/// Verifies the signatures of an image. An untrusted image is an error, as Kubewarden's policies expect.
 async fn verify(
     images: &Images,
-    rights: &Rights,
+    grants: &ProgramGrants,
     operation: &str,
     call: &str,
     payload: &[u8],
-) -> Result<Vec<u8>, AskError> {
+) -> Result<Vec<u8>, HostCallError> {
     let request =
         if operation == "v1/verify" { VerifyRequest::version1(payload) } else { VerifyRequest::version2(payload) };
     let VerifyRequest { image, requirements } =
-        request.map_err(|error| AskError::Request { call: call.to_owned(), error: error.to_string() })?;
-    let key = (operation.to_owned(), rights.pull_secrets.clone(), String::from_utf8_lossy(payload).into_owned());
+        request.map_err(|error| HostCallError::Request { call: call.to_owned(), error: error.to_string() })?;
+    let key = (operation.to_owned(), grants.pull_secrets.clone(), String::from_utf8_lossy(payload).into_owned());
     let verifying = async {
-        let digest = images.fetcher.verify(&image, requirements, &rights.pull_secrets).await?;
+        let digest = images.fetcher.verify(&image, requirements, &grants.pull_secrets).await?;
         Ok(Arc::new(write(&json!({"is_trusted": true, "digest": digest.to_string()}))))
     };
-    let answer = Box::pin(images.known.try_get_with(key, verifying)).await;
-    let untrusted = |error: Arc<FetchError>| AskError::Untrusted { image: image.to_string(), why: error.to_string() };
+    let answer = Box::pin(images.cache.try_get_with(key, verifying)).await;
+    let untrusted =
+        |error: Arc<FetchError>| HostCallError::Untrusted { image: image.to_string(), why: error.to_string() };
     answer.map(|answer| answer.to_vec()).map_err(untrusted)
 }
 
-async fn ask(
+async fn fetch_answer(
     fetcher: &Fetcher,
     operation: &str,
     artifact: &Artifact,
@@ -103,6 +104,6 @@ async fn ask(
 }
 
 fn write(answer: &Value) -> Vec<u8> {
-    // What was JSON can be JSON again.
+    // A value that was parsed from JSON always serializes.
     serde_json::to_vec(answer).unwrap_or_default()
 }

@@ -1,14 +1,14 @@
-//! Kinds of Kubernetes objects, as policies name them.
+//! Kinds of Kubernetes objects, as `contextAwareResources` names them.
 
 use std::fmt;
 
 use kube::core::GroupVersionKind;
 use proviso_crds::ContextAwareResource;
 
-/// A kind of Kubernetes objects, as `contextAwareResources` names it.
+/// A kind of Kubernetes objects: an API version and a kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind {
-    /// Such as `v1` or `apps/v1`.
+    /// The API version, such as `v1` or `apps/v1`.
     pub api_version: String,
     pub kind: String,
 }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn group_and_version_are_told_apart() {
+    fn an_api_version_is_split_into_group_and_version() {
         for (api_version, group, version) in [("v1", "", "v1"), ("apps/v1", "apps", "v1")] {
             let gvk = Kind::new(api_version, "A").gvk();
             assert_eq!((gvk.group.as_str(), gvk.version.as_str()), (group, version));

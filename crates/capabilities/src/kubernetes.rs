@@ -1,8 +1,8 @@
-//! The capabilities `kubernetes/*`: what a program asks, checked against what it may see, and the answers as Kubewarden's SDKs
-//! read them.
+//! The capabilities `kubernetes/*`: checks the request of a program against its grants, and answers in the format of Kubewarden's
+//! SDKs.
 
 pub(crate) mod mask;
-pub(crate) mod reading;
+pub(crate) mod reader;
 pub(crate) mod selector;
 
 use std::sync::Arc;
@@ -13,88 +13,87 @@ use proviso_engines::Deadline;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::error::AskError;
-use crate::requests::{self, CanI, Get, List};
-use crate::rights::Rights;
-use crate::world::World;
+use crate::error::HostCallError;
+use crate::host_context::HostContext;
+use crate::program_grants::ProgramGrants;
+use crate::requests::{self, CanIRequest, GetRequest, ListRequest};
 use mask::Mask;
-use reading::Reading;
-use selector::Wanted;
+use reader::KindReader;
+use selector::ObjectSelector;
 
-/// A list of more objects than this is put together off the async workers.
-const SMALL: usize = 500;
-/// The longest name of an object.
+/// The maximum number of objects in a list that is serialized on an async worker. Longer lists use a blocking thread.
+const MAX_INLINE_OBJECTS: usize = 500;
+/// The maximum length of an object name, in bytes.
 const MAX_NAME: usize = 253;
 
-/// Answers an operation of a program with these rights. `readings` has an item for each of `rights.resources`, in the same
-/// order.
+/// Answers an operation of a program. `readers` has a reader for each kind of `grants.resources`, in the same order.
 pub(crate) async fn answer(
-    world: &World,
-    rights: &Rights,
-    readings: &[Reading],
+    host_context: &HostContext,
+    grants: &ProgramGrants,
+    readers: &[KindReader],
     operation: &str,
     payload: &[u8],
     deadline: Deadline,
-) -> Result<Vec<u8>, AskError> {
+) -> Result<Vec<u8>, HostCallError> {
     let call = format!("kubernetes/{operation}");
     match operation {
         "list_resources_by_namespace" => {
-            let request: List = requests::read(&call, payload)?;
+            let request: ListRequest = requests::read(&call, payload)?;
             let namespace = request.namespace.clone().ok_or_else(|| malformed(&call, "`namespace` is missing"))?;
             check_namespace(&call, &namespace)?;
-            list(rights, readings, &call, request, Some(namespace), deadline).await
+            list(grants, readers, &call, request, Some(namespace), deadline).await
         }
         "list_resources_all" => {
-            let request: List = requests::read(&call, payload)?;
-            list(rights, readings, &call, request, None, deadline).await
+            let request: ListRequest = requests::read(&call, payload)?;
+            list(grants, readers, &call, request, None, deadline).await
         }
-        "get_resource" => get(rights, readings, &call, requests::read(&call, payload)?, deadline).await,
-        "can_i" => can_i(world, rights, &call, requests::read(&call, payload)?).await,
-        _ => Err(AskError::Unknown(call)),
+        "get_resource" => get(grants, readers, &call, requests::read(&call, payload)?, deadline).await,
+        "can_i" => can_i(host_context, grants, &call, requests::read(&call, payload)?).await,
+        _ => Err(HostCallError::Unknown(call)),
     }
 }
 
 async fn list(
-    rights: &Rights,
-    readings: &[Reading],
+    grants: &ProgramGrants,
+    readers: &[KindReader],
     call: &str,
-    request: List,
+    request: ListRequest,
     namespace: Option<String>,
     deadline: Deadline,
-) -> Result<Vec<u8>, AskError> {
-    let reading = &readings[rights.check_kind(&request.kind())?];
-    match (&namespace, &rights.namespace) {
-        (Some(namespace), _) => rights.check_namespace(namespace)?,
+) -> Result<Vec<u8>, HostCallError> {
+    let reader = &readers[grants.check_kind(&request.kind())?];
+    match (&namespace, &grants.namespace) {
+        (Some(namespace), _) => grants.check_namespace(namespace)?,
         (None, Some(own)) => {
-            return Err(AskError::ClusterWide {
+            return Err(HostCallError::ClusterWide {
                 call: call.to_owned(),
                 own: own.clone(),
-                remedy: "list_resources_by_namespace is for its own namespace; a ClusterPolicy sees all",
+                remedy: "list_resources_by_namespace lists its own namespace; a ClusterPolicy can list all namespaces",
             });
         }
         (None, None) => {}
     }
     let mask = Mask::read(call, request.field_masks.as_ref())?;
-    let wanted = Wanted::read(request.label_selector.as_deref(), request.field_selector.as_deref())?;
-    if namespace.is_some() && !reading.is_namespaced(deadline).await? {
-        let why = "belongs to no namespace: use list_resources_all";
-        return Err(AskError::Scope { kind: request.kind(), why });
+    let selector = ObjectSelector::parse(request.label_selector.as_deref(), request.field_selector.as_deref())?;
+    if namespace.is_some() && !reader.is_namespaced(deadline).await? {
+        let why = "is cluster-scoped: use list_resources_all";
+        return Err(HostCallError::Scope { kind: request.kind(), why });
     }
-    let found = reading.list(namespace.as_deref(), &wanted, deadline).await?;
-    let is_small = found.objects.len() <= SMALL;
+    let found = reader.list(namespace.as_deref(), &selector, deadline).await?;
+    let is_inline = found.objects.len() <= MAX_INLINE_OBJECTS;
     let write = move || to_list(&request.api_version, &request.kind, &found.objects, mask.as_ref());
-    if is_small {
+    if is_inline {
         return Ok(write());
     }
-    let writing = tokio::task::spawn_blocking(write);
-    writing.await.map_err(|stopped| AskError::ApiServer(format!("writing the list stopped: {stopped}")))
+    let task = tokio::task::spawn_blocking(write);
+    task.await.map_err(|error| HostCallError::Stopped(format!("serializing the list: {error}")))
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ListOut<'a, T> {
     api_version: &'a str,
-    /// Typed clients look at it.
+    /// The kind of the list, such as `PodList`. Typed clients check it.
     kind: String,
     metadata: Value,
     items: Vec<T>,
@@ -109,82 +108,90 @@ fn to_list(api_version: &str, kind: &str, objects: &[Arc<Value>], mask: Option<&
         let items = objects.iter().map(|object| &**object).collect();
         serde_json::to_vec(&ListOut::<&Value> { api_version, kind, metadata, items })
     };
-    // What was JSON can be JSON again.
+    // A value that was parsed from JSON always serializes.
     written.unwrap_or_default()
 }
 
 async fn get(
-    rights: &Rights,
-    readings: &[Reading],
+    grants: &ProgramGrants,
+    readers: &[KindReader],
     call: &str,
-    request: Get,
+    request: GetRequest,
     deadline: Deadline,
-) -> Result<Vec<u8>, AskError> {
+) -> Result<Vec<u8>, HostCallError> {
     let kind = request.kind();
-    let reading = &readings[rights.check_kind(&kind)?];
-    // Some SDKs send none as an empty text.
+    let reader = &readers[grants.check_kind(&kind)?];
+    // Some SDKs send an empty string if there is no namespace.
     let namespace = request.namespace.as_deref().filter(|namespace| !namespace.is_empty());
     check_object_name(call, &request.name)?;
     match namespace {
         Some(namespace) => {
             check_namespace(call, namespace)?;
-            rights.check_namespace(namespace)?;
+            grants.check_namespace(namespace)?;
         }
         None => {
-            if let Some(own) = &rights.namespace {
-                return Err(AskError::OtherNamespace { own: own.clone(), wanted: format!("{kind} outside of it") });
+            if let Some(own) = &grants.namespace {
+                return Err(HostCallError::OtherNamespace {
+                    own: own.clone(),
+                    wanted: format!("{kind} outside of it"),
+                });
             }
         }
     }
-    match (reading.is_namespaced(deadline).await?, namespace) {
-        (true, None) => return Err(AskError::Scope { kind, why: "belongs to a namespace: give `namespace`" }),
+    match (reader.is_namespaced(deadline).await?, namespace) {
+        (true, None) => return Err(HostCallError::Scope { kind, why: "is namespaced: set `namespace`" }),
         (false, Some(_)) => {
-            return Err(AskError::Scope { kind, why: "belongs to no namespace: `namespace` must be none" });
+            return Err(HostCallError::Scope { kind, why: "is cluster-scoped: `namespace` must not be set" });
         }
         _ => {}
     }
     let mask = Mask::read(call, request.field_masks.as_ref())?;
-    let object = reading.get(namespace, &request.name, request.disable_cache, deadline).await?;
+    let object = reader.get(namespace, &request.name, request.disable_cache, deadline).await?;
     let object = object.ok_or_else(|| {
         let name = namespace.map_or_else(|| request.name.clone(), |namespace| format!("{namespace}/{}", request.name));
-        AskError::NotFound { kind, name }
+        HostCallError::NotFound { kind, name }
     })?;
     let masked = mask.map(|mask| mask.apply(&object));
     Ok(serde_json::to_vec(masked.as_ref().unwrap_or(&object)).unwrap_or_default())
 }
 
-async fn can_i(world: &World, rights: &Rights, call: &str, request: CanI) -> Result<Vec<u8>, AskError> {
+async fn can_i(
+    host_context: &HostContext,
+    grants: &ProgramGrants,
+    call: &str,
+    request: CanIRequest,
+) -> Result<Vec<u8>, HostCallError> {
     let review = request.subject_access_review;
     if review.resource_attributes.is_some() == review.non_resource_attributes.is_some() {
         return Err(malformed(call, "needs exactly one of `resource_attributes` and `non_resource_attributes`"));
     }
-    if let Some(own) = &rights.namespace {
-        // As a LocalSubjectAccessReview, which is what the owners of a namespace may ask themselves.
+    if let Some(own) = &grants.namespace {
+        // The same restriction as for a LocalSubjectAccessReview, which the owners of a namespace may create themselves.
         let namespace = review.resource_attributes.as_ref().and_then(|it| it.namespace.as_deref()).unwrap_or_default();
         if namespace.is_empty() {
-            let remedy = "give the `namespace` of `resource_attributes`; a ClusterPolicy may ask about all";
-            return Err(AskError::ClusterWide { call: call.to_owned(), own: own.clone(), remedy });
+            let remedy = "set `resource_attributes.namespace`; a ClusterPolicy can check all namespaces";
+            return Err(HostCallError::ClusterWide { call: call.to_owned(), own: own.clone(), remedy });
         }
-        rights.check_namespace(namespace)?;
+        grants.check_namespace(namespace)?;
     }
-    let answer = world.can_i(SubjectAccessReviewSpec::from(review), request.disable_cache).await?;
+    let answer = host_context.can_i(SubjectAccessReviewSpec::from(review), request.disable_cache).await?;
     Ok(serde_json::to_vec(&answer).unwrap_or_default())
 }
 
-fn malformed(call: &str, error: &str) -> AskError {
-    AskError::Request { call: call.to_owned(), error: error.to_owned() }
+fn malformed(call: &str, error: &str) -> HostCallError {
+    HostCallError::Request { call: call.to_owned(), error: error.to_owned() }
 }
 
-fn check_namespace(call: &str, namespace: &str) -> Result<(), AskError> {
-    check_name(namespace).map_err(|_| malformed(call, &format!("{namespace:?} is no namespace")))
+fn check_namespace(call: &str, namespace: &str) -> Result<(), HostCallError> {
+    check_name(namespace).map_err(|_| malformed(call, &format!("{namespace:?} is not a namespace name")))
 }
 
-/// A name becomes a part of a path: what would make it more than one part is no name.
-fn check_object_name(call: &str, name: &str) -> Result<(), AskError> {
-    let is_odd = |c: char| !c.is_ascii_graphic() || "/%?#\\".contains(c);
-    if name.is_empty() || name.len() > MAX_NAME || name == "." || name == ".." || name.contains(is_odd) {
+/// Checks the name of an object. The name becomes one segment of a URL path, so it must not contain separators.
+fn check_object_name(call: &str, name: &str) -> Result<(), HostCallError> {
+    let is_forbidden = |c: char| !c.is_ascii_graphic() || "/%?#\\".contains(c);
+    if name.is_empty() || name.len() > MAX_NAME || name == "." || name == ".." || name.contains(is_forbidden) {
         let name: String = name.chars().take(80).collect();
-        return Err(malformed(call, &format!("{name:?} is no name of an object")));
+        return Err(malformed(call, &format!("{name:?} is not an object name")));
     }
     Ok(())
 }
@@ -195,7 +202,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_list_says_what_it_is_a_list_of() {
+    fn a_list_has_the_list_kind_and_the_masked_items() {
         let objects = [Arc::new(json!({"kind": "Pod", "a": 1, "b": 2})), Arc::new(json!({"kind": "Pod"}))];
         let list =
             |mask: Option<&Mask>| -> Value { serde_json::from_slice(&to_list("v1", "Pod", &objects, mask)).unwrap() };
@@ -211,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_part_of_a_path() {
+    fn an_object_name_is_one_segment_of_a_path() {
         for name in ["a", "a-b.c", "system:node", "A_b"] {
             check_object_name("c", name).unwrap();
         }

@@ -1,28 +1,30 @@
-//! What policies may ask of the world outside, for all engines: the objects of a cluster or a folder, registries, names,
-//! certificates. Two gates stand before every call: what the policy's spec gives it (`hostCapabilities`), and which kinds of
-//! objects the very member that asks may read (`contextAwareResources`). Whatever is kept is bounded, and nothing is asked twice
-//! at once.
+//! Host capabilities: the calls by which programs of all engines read objects of a cluster or a folder, query registries,
+//! resolve names and verify certificates.
+//!
+//! Each call passes two checks. The policy's `hostCapabilities` must grant the capability. To read objects, the
+//! `contextAwareResources` of the policy, or of the group member that calls, must name the kind. Caches are bounded, and
+//! identical concurrent queries share one request.
 
 mod certificate;
 mod cluster;
+mod dns;
 mod error;
 mod folder;
-mod gates;
+mod grants;
+mod host_context;
 mod images;
 mod kind;
 mod kubernetes;
-mod names;
-mod program_host;
+mod policy_host;
+mod program_grants;
 mod requests;
-mod rights;
-mod world;
 
 pub use cluster::{Cluster, Limits};
-pub use error::{AskError, Trouble, Whose};
+pub use error::{HostCallError, KindUnavailable, LimitScope};
 pub use folder::FolderObjects;
-pub use gates::Gates;
+pub use grants::Grants;
+pub use host_context::HostContext;
 pub use images::Images;
 pub use kind::Kind;
-pub use program_host::ProgramHost;
-pub use rights::Rights;
-pub use world::World;
+pub use policy_host::PolicyHost;
+pub use program_grants::ProgramGrants;

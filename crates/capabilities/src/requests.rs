@@ -1,5 +1,5 @@
-//! What guests send: JSON in `snake_case`, as Kubewarden's SDKs write it. Fields of newer SDKs are refused where to ignore one
-//! would be to answer another question.
+//! The requests of guests: JSON in `snake_case`, as Kubewarden's SDKs write it. An unknown field of a newer SDK is refused if
+//! ignoring it could change the meaning of the request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,13 +7,13 @@ use k8s_openapi::api::authorization::v1::{NonResourceAttributes, ResourceAttribu
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::AskError;
+use crate::error::HostCallError;
 use crate::kind::Kind;
 
-/// `kubernetes/list_resources_by_namespace` and `kubernetes/list_resources_all`, the latter without a namespace.
+/// The request of `kubernetes/list_resources_by_namespace`, and of `kubernetes/list_resources_all` without a namespace.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct List {
+pub(crate) struct ListRequest {
     pub api_version: String,
     pub kind: String,
     #[serde(default)]
@@ -26,10 +26,10 @@ pub(crate) struct List {
     pub field_masks: Option<BTreeSet<String>>,
 }
 
-/// `kubernetes/get_resource`.
+/// The request of `kubernetes/get_resource`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Get {
+pub(crate) struct GetRequest {
     pub api_version: String,
     pub kind: String,
     pub name: String,
@@ -41,31 +41,31 @@ pub(crate) struct Get {
     pub field_masks: Option<BTreeSet<String>>,
 }
 
-/// `kubernetes/can_i`.
+/// The request of `kubernetes/can_i`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct CanI {
-    pub subject_access_review: Review,
+pub(crate) struct CanIRequest {
+    pub subject_access_review: AccessReview,
     #[serde(default)]
     pub disable_cache: bool,
 }
 
-/// Who, and what: exactly one of the two kinds of attributes.
+/// A `SubjectAccessReview`: a user, and either resource attributes or non-resource attributes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Review {
+pub(crate) struct AccessReview {
     #[serde(default)]
     pub user: String,
     #[serde(default)]
     pub groups: Option<Vec<String>>,
     #[serde(default)]
     pub uid: Option<String>,
-    /// What authorizers may narrow by.
+    /// Extra attributes of the user, which authorizers may use.
     #[serde(default)]
     pub extra: Option<BTreeMap<String, Vec<String>>>,
     #[serde(default)]
     pub resource_attributes: Option<Attributes>,
-    /// Of URLs that are of no resource, such as `/healthz`.
+    /// The attributes of a URL that is not a resource, such as `/healthz`.
     #[serde(default)]
     pub non_resource_attributes: Option<PathAttributes>,
 }
@@ -96,14 +96,14 @@ pub(crate) struct PathAttributes {
     pub verb: String,
 }
 
-/// `crypto/v1/is_certificate_trusted`.
+/// The request of `crypto/v1/is_certificate_trusted`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct CertificateTrust {
+pub(crate) struct CertificateTrustRequest {
     pub cert: Certificate,
     #[serde(default)]
     pub cert_chain: Option<Vec<Certificate>>,
-    /// RFC 3339; empty is none.
+    /// The time at which the certificates must be valid (RFC 3339). Empty means now.
     #[serde(default)]
     pub not_after: Option<String>,
 }
@@ -122,26 +122,26 @@ pub(crate) enum Encoding {
     Der,
 }
 
-/// Reads what a guest sent.
-pub(crate) fn read<T: DeserializeOwned>(call: &str, payload: &[u8]) -> Result<T, AskError> {
+/// Parses the request of a guest.
+pub(crate) fn read<T: DeserializeOwned>(call: &str, payload: &[u8]) -> Result<T, HostCallError> {
     serde_json::from_slice(payload)
-        .map_err(|error| AskError::Request { call: call.to_owned(), error: error.to_string() })
+        .map_err(|error| HostCallError::Request { call: call.to_owned(), error: error.to_string() })
 }
 
-impl List {
+impl ListRequest {
     pub(crate) fn kind(&self) -> Kind {
         Kind::new(&self.api_version, &self.kind)
     }
 }
 
-impl Get {
+impl GetRequest {
     pub(crate) fn kind(&self) -> Kind {
         Kind::new(&self.api_version, &self.kind)
     }
 }
 
-impl From<Review> for SubjectAccessReviewSpec {
-    fn from(review: Review) -> Self {
+impl From<AccessReview> for SubjectAccessReviewSpec {
+    fn from(review: AccessReview) -> Self {
         let resource_attributes = review.resource_attributes.map(|it| ResourceAttributes {
             group: it.group,
             name: it.name,

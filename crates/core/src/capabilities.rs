@@ -1,8 +1,8 @@
-//! `spec.hostCapabilities`: which calls of the host a program may make. None by default.
+//! `spec.hostCapabilities`: the host calls that a program may make. Default: none.
 
 use std::fmt;
 
-/// Every capability that a policy can be given, as `<namespace>/<operation>`. `tracing/log` is always there.
+/// All capabilities that a policy can be granted, as `<namespace>/<operation>`. `tracing/log` needs no grant.
 pub const KNOWN: [&str; 11] = [
     "crypto/v1/is_certificate_trusted",
     "kubernetes/can_i",
@@ -17,22 +17,22 @@ pub const KNOWN: [&str; 11] = [
     "oci/v2/verify",
 ];
 
-/// Patterns of capabilities.
+/// The capabilities that a policy is granted, as patterns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities(Vec<Pattern>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
     All,
-    /// All that start with this, which ends in `/`.
-    Below(String),
-    Exactly(String),
+    /// The capabilities that start with this text, which ends in `/`.
+    Prefix(String),
+    Exact(String),
 }
 
-/// A pattern that gives nothing.
+/// The error of a pattern that matches no known capability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapabilityError {
-    /// Where it stands in the list.
+    /// The position of the pattern in the list, from 0.
     pub index: usize,
     pub pattern: String,
 }
@@ -44,50 +44,50 @@ impl fmt::Display for CapabilityError {
         let Self { pattern, .. } = self;
         write!(
             f,
-            "{pattern:?} names no host capability: `*`, a start that ends in `/*`, or one of {}",
+            "{pattern:?} matches no host capability: use `*`, a prefix that ends in `/*`, or one of {}",
             KNOWN.join(", ")
         )
     }
 }
 
 impl Capabilities {
-    /// Reads patterns: `*`, `oci/*`, `oci/v1/*`, or the whole name of one.
+    /// Parses patterns: `*`, `oci/*`, `oci/v1/*`, or the full name of a capability.
     ///
     /// # Errors
-    /// When one matches no capability that there is: it is a slip of the pen.
+    /// Returns the first pattern that matches no known capability, such as a misspelled name.
     pub fn parse(patterns: &[String]) -> Result<Self, CapabilityError> {
-        let read = |(index, pattern): (usize, &String)| {
-            let read = Pattern::read(pattern);
-            let is_known = KNOWN.iter().any(|name| read.matches(name));
-            if is_known { Ok(read) } else { Err(CapabilityError { index, pattern: pattern.clone() }) }
+        let parse = |(index, pattern): (usize, &String)| {
+            let parsed = Pattern::parse(pattern);
+            let is_known = KNOWN.iter().any(|name| parsed.matches(name));
+            if is_known { Ok(parsed) } else { Err(CapabilityError { index, pattern: pattern.clone() }) }
         };
-        patterns.iter().enumerate().map(read).collect::<Result<_, _>>().map(Self)
+        patterns.iter().enumerate().map(parse).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether a program with these may call this.
+    /// Returns true if the patterns grant the capability `<namespace>/<operation>`.
     #[must_use]
     pub fn allow(&self, namespace: &str, operation: &str) -> bool {
-        // With a slash in it, a namespace could be read as another one's start.
+        // The namespace `oci/v1` with the operation `verify` must not pass as the namespace `oci` with `v1/verify`.
         let name = format!("{namespace}/{operation}");
         !namespace.contains('/') && self.0.iter().any(|pattern| pattern.matches(&name))
     }
 }
 
 impl Pattern {
-    fn read(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         match text.strip_suffix('*') {
             Some("") => Self::All,
-            Some(start) if start.ends_with('/') => Self::Below(start.to_owned()),
-            // `oci/v*` is no pattern, and no capability has such a name.
-            _ => Self::Exactly(text.to_owned()),
+            Some(prefix) if prefix.ends_with('/') => Self::Prefix(prefix.to_owned()),
+            // A text such as `oci/v*` is not a prefix pattern. As an exact name it matches no capability.
+            _ => Self::Exact(text.to_owned()),
         }
     }
 
     fn matches(&self, name: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Below(start) => name.starts_with(start.as_str()),
-            Self::Exactly(exactly) => name == exactly,
+            Self::Prefix(prefix) => name.starts_with(prefix.as_str()),
+            Self::Exact(exact) => name == exact,
         }
     }
 }
@@ -102,8 +102,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_gives_what_it_names_and_no_more() {
-        let given = |patterns: &[&str]| {
+    fn a_pattern_grants_only_the_capabilities_that_it_matches() {
+        let granted = |patterns: &[&str]| {
             let capabilities = parse(patterns).unwrap();
             let names = KNOWN.iter().filter(|name| {
                 let (namespace, operation) = name.split_once('/').unwrap();
@@ -111,16 +111,16 @@ mod tests {
             });
             names.copied().collect::<Vec<_>>()
         };
-        assert_eq!(given(&[]), Vec::<&str>::new());
-        assert_eq!(given(&["*"]), KNOWN);
-        assert_eq!(given(&["oci/*"]), KNOWN[6..]);
-        assert_eq!(given(&["oci/v1/*"]), KNOWN[6..10]);
-        assert_eq!(given(&["oci/v2/verify", "net/*"]), ["net/v1/dns_lookup_host", "oci/v2/verify"]);
-        assert_eq!(given(&["kubernetes/can_i"]), ["kubernetes/can_i"]);
+        assert_eq!(granted(&[]), Vec::<&str>::new());
+        assert_eq!(granted(&["*"]), KNOWN);
+        assert_eq!(granted(&["oci/*"]), KNOWN[6..]);
+        assert_eq!(granted(&["oci/v1/*"]), KNOWN[6..10]);
+        assert_eq!(granted(&["oci/v2/verify", "net/*"]), ["net/v1/dns_lookup_host", "oci/v2/verify"]);
+        assert_eq!(granted(&["kubernetes/can_i"]), ["kubernetes/can_i"]);
     }
 
     #[test]
-    fn what_names_nothing_is_refused_with_its_place() {
+    fn a_pattern_without_a_match_is_refused_with_its_index() {
         for pattern in
             ["", "oci", "oci/", "oci/v1", "oci/v3/*", "oci/v*", "**", "*/v1/verify", "OCI/*", "/*", "oci/v1/verify/"]
         {
@@ -130,19 +130,19 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_with_a_slash_is_none() {
+    fn a_namespace_with_a_slash_is_refused() {
         let capabilities = parse(&["oci/v1/*"]).unwrap();
         assert!(!capabilities.allow("oci/v1", "verify") && capabilities.allow("oci", "v1/verify"));
     }
 
     proptest! {
         #[test]
-        fn nothing_is_given_that_no_pattern_names(namespace in "[a-z/*]{0,8}", operation in "[a-z0-9/_*]{0,12}") {
+        fn no_capability_is_granted_without_a_matching_pattern(namespace in "[a-z/*]{0,8}", operation in "[a-z0-9/_*]{0,12}") {
             prop_assert!(!Capabilities::default().allow(&namespace, &operation));
             let all_but_oci = parse(&["net/*", "crypto/*", "kubernetes/can_i"]).unwrap();
-            let is_given = all_but_oci.allow(&namespace, &operation);
+            let is_granted = all_but_oci.allow(&namespace, &operation);
             let is_named = matches!((namespace.as_str(), operation.as_str()), ("net" | "crypto", _) | ("kubernetes", "can_i"));
-            prop_assert_eq!(is_given, is_named);
+            prop_assert_eq!(is_granted, is_named);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How the verdict of an experiment differs from the live one (AIP-236: the user compares them in the logs).
+//! The difference between the verdict of an experiment and the live verdict. AIP-236: the user compares them in the logs.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,19 +6,19 @@ use serde_json::Value;
 use crate::failure::Failure;
 use crate::verdict::Verdict;
 
-/// How an experiment's verdict differs from the live one on the same request.
+/// The difference between an experiment's verdict and the live verdict on the same request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Divergence {
     Same,
-    /// Allowed now, denied once the experiment is live.
+    /// The live policy allows the request, and the experiment denies it.
     NewlyDenied,
-    /// Denied now, allowed once the experiment is live.
+    /// The live policy denies the request, and the experiment allows it.
     NewlyAllowed,
-    /// Both allow, and the objects that they make of the request differ.
+    /// Both allow the request, and the patched objects differ.
     MutationDiffers,
-    /// Both deny, with another message.
+    /// Both deny the request, with different messages.
     MessageDiffers,
-    /// The experiment came to no decision.
+    /// The evaluation of the experiment failed.
     ExperimentError,
 }
 
@@ -44,8 +44,8 @@ impl Divergence {
         }
     }
 
-    /// Compares the verdicts on a request about `object` (none on DELETE), as their policies' modes let them
-    /// bite. Two patches are alike when they make the same object, whatever their operations.
+    /// Compares two verdicts after enforcement, on a request about `object`; `object` is `None` for a DELETE.
+    /// Two patches are equal if they result in the same object, even with different operations.
     #[must_use]
     pub fn between(live: &Verdict, experiment: Result<&Verdict, &Failure>, object: Option<&Value>) -> Self {
         let Ok(experiment) = experiment else {
@@ -66,7 +66,7 @@ impl Divergence {
     }
 }
 
-/// The object after the verdict's patch.
+/// Returns the object after the verdict's patch.
 fn patched(verdict: &Verdict, object: Option<&Value>) -> Result<Option<Value>, ()> {
     let Some(patch) = &verdict.patch else {
         return Ok(object.cloned());
@@ -86,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn divergence_is_named_after_what_changes_for_the_user() {
+    fn divergence_is_classified_by_the_change_that_the_user_sees() {
         let object = json!({"metadata": {}});
         let add = mutated(json!([{"op": "add", "path": "/metadata/labels", "value": {"a": "b"}}]));
         let stepwise = mutated(json!([
             {"op": "add", "path": "/metadata/labels", "value": {}},
             {"op": "add", "path": "/metadata/labels/a", "value": "b"},
         ]));
-        let nothing = mutated(json!([{"op": "replace", "path": "/metadata", "value": {}}]));
+        let no_op = mutated(json!([{"op": "replace", "path": "/metadata", "value": {}}]));
         let broken = mutated(json!([{"op": "remove", "path": "/nowhere"}]));
         let (allow, deny) = (Verdict::allow(), Verdict::deny("no"));
         for (live, experiment, wanted) in [
@@ -105,7 +105,7 @@ mod tests {
             (&add, &deny, Divergence::NewlyDenied),
             (&add, &stepwise, Divergence::Same),
             (&add, &allow, Divergence::MutationDiffers),
-            (&allow, &nothing, Divergence::Same),
+            (&allow, &no_op, Divergence::Same),
             (&add, &broken, Divergence::ExperimentError),
         ] {
             assert_eq!(Divergence::between(live, Ok(experiment), Some(&object)), wanted, "{live:?} {experiment:?}");

@@ -1,17 +1,17 @@
-//! The paths that an API server calls: built and parsed here and nowhere else.
+//! The URL paths that an API server calls. Only this module builds and parses them.
 
 use std::fmt;
 
 use crate::policy_id::{PolicyId, PolicyIdError, check_name};
 
-/// What is asked of a policy.
+/// The kind of evaluation that a path requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// An `AdmissionReview`; the policy's mode, `mutating` and message apply to the answer.
     Validate,
     /// `{"request": <any>}` without Kubernetes' envelope.
     ValidateRaw,
-    /// An `AdmissionReview`; the answer is the program's own, whatever the mode.
+    /// An `AdmissionReview`; the answer is the program's verdict, without mode, `mutating` and message.
     Audit,
 }
 
@@ -29,34 +29,34 @@ impl Action {
     }
 }
 
-/// `/<action>/<policy id>[/<generation>]`
+/// The path of a policy: `/<action>/<policy id>[/<generation>]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     pub action: Action,
     pub policy: PolicyId,
-    /// The generation that must answer; none for the live one.
+    /// The generation that must answer; `None` for the live generation.
     pub generation: Option<u64>,
 }
 
-/// `/preview/<policy id>/<experiment>/<generation>`: where an experiment is asked whose policy is not asked about the same
-/// requests. Everything is allowed there.
+/// The path of an experiment: `/preview/<policy id>/<experiment>/<generation>`. An experiment has a webhook with this path if
+/// the webhook of its policy does not cover the same requests. The answer allows each request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreviewEndpoint {
     pub policy: PolicyId,
     /// The experiment's `metadata.name`.
     pub experiment: String,
-    /// The experiment's.
+    /// The experiment's `metadata.generation`.
     pub generation: u64,
 }
 
-/// What a path leads to.
+/// The policy or the experiment that a path addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Policy(Endpoint),
     Preview(PreviewEndpoint),
 }
 
-/// Why a path is no endpoint.
+/// The error of a path that is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     #[error(
@@ -65,7 +65,7 @@ pub enum EndpointError {
     Unknown,
     #[error(transparent)]
     Policy(#[from] PolicyIdError),
-    #[error("{0:?} is no generation: a whole number from 1, without leading zeros")]
+    #[error("{0:?} is not a generation: it must be a whole number from 1, without leading zeros")]
     Generation(String),
 }
 
@@ -73,7 +73,7 @@ impl Endpoint {
     /// Parses the path of a request, without its query.
     ///
     /// # Errors
-    /// When the path has another shape, or its policy id or generation is malformed.
+    /// Returns an error if the path has another form, or if its policy id or generation is malformed.
     pub fn parse(path: &str) -> Result<Self, EndpointError> {
         let mut segments = path.strip_prefix('/').ok_or(EndpointError::Unknown)?.split('/');
         let first = segments.next().unwrap_or_default();
@@ -93,7 +93,7 @@ impl PreviewEndpoint {
     /// Parses the path of a request, without its query.
     ///
     /// # Errors
-    /// When the path has another shape, or its policy id, experiment or generation is malformed.
+    /// Returns an error if the path has another form, or if its policy id, experiment or generation is malformed.
     pub fn parse(path: &str) -> Result<Self, EndpointError> {
         let segments: Vec<_> = path.strip_prefix('/').ok_or(EndpointError::Unknown)?.split('/').collect();
         let [Self::FIRST, policy, experiment, generation] = segments[..] else {
@@ -112,7 +112,7 @@ impl Target {
     /// Parses the path of a request, without its query.
     ///
     /// # Errors
-    /// As those of [`Endpoint::parse`] and [`PreviewEndpoint::parse`].
+    /// Returns the errors of [`Endpoint::parse`] and [`PreviewEndpoint::parse`].
     pub fn parse(path: &str) -> Result<Self, EndpointError> {
         if path.split('/').nth(1) == Some(PreviewEndpoint::FIRST) {
             return PreviewEndpoint::parse(path).map(Self::Preview);
@@ -128,8 +128,8 @@ impl fmt::Display for PreviewEndpoint {
 }
 
 fn parse_generation(text: &str) -> Result<u64, EndpointError> {
-    let canonical = text.bytes().all(|c| c.is_ascii_digit()) && !text.starts_with('0');
-    text.parse().ok().filter(|_| canonical).ok_or_else(|| EndpointError::Generation(text.chars().take(40).collect()))
+    let is_canonical = text.bytes().all(|c| c.is_ascii_digit()) && !text.starts_with('0');
+    text.parse().ok().filter(|_| is_canonical).ok_or_else(|| EndpointError::Generation(text.chars().take(40).collect()))
 }
 
 impl fmt::Display for Endpoint {
@@ -145,7 +145,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn paths_that_are_no_endpoints_are_refused() {
+    fn paths_that_are_not_endpoints_are_refused() {
         for path in [
             "",
             "/",
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_are_no_previews_are_refused() {
+    fn paths_that_are_not_previews_are_refused() {
         for path in [
             "/preview",
             "/preview/cluster.a",
@@ -190,19 +190,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_preview_survives_its_path(name in "[a-z0-9]{1,30}", experiment in "[a-z0-9]{1,9}([.][a-z0-9]{1,9})?", generation in 1..=u64::MAX) {
+        fn a_preview_endpoint_round_trips_through_its_path(name in "[a-z0-9]{1,30}", experiment in "[a-z0-9]{1,9}([.][a-z0-9]{1,9})?", generation in 1..=u64::MAX) {
             let endpoint = PreviewEndpoint { policy: PolicyId::namespaced("n", &name).unwrap(), experiment, generation };
             prop_assert_eq!(Target::parse(&endpoint.to_string()), Ok(Target::Preview(endpoint)));
         }
 
         #[test]
-        fn every_endpoint_survives_its_path(action in 0..3usize, name in "[a-z0-9]{1,30}", generation in proptest::option::of(1..=u64::MAX)) {
+        fn an_endpoint_round_trips_through_its_path(action in 0..3usize, name in "[a-z0-9]{1,30}", generation in proptest::option::of(1..=u64::MAX)) {
             let endpoint = Endpoint { action: Action::ALL[action], policy: PolicyId::cluster(&name).unwrap(), generation };
             prop_assert_eq!(Endpoint::parse(&endpoint.to_string()), Ok(endpoint));
         }
 
         #[test]
-        fn what_parses_is_written_the_same_way(path in "/(validate|validate_raw|audit)/[a-z.0-9/%-]{0,30}") {
+        fn a_parsed_path_is_formatted_unchanged(path in "/(validate|validate_raw|audit)/[a-z.0-9/%-]{0,30}") {
             if let Ok(endpoint) = Endpoint::parse(&path) {
                 prop_assert_eq!(endpoint.to_string(), path);
             }

@@ -1,32 +1,33 @@
-//! Failures: a reason for programs and a message for people.
+//! Failures: a machine-readable reason and a message for people.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
 
-/// One word in `CamelCase`, such as the `reason` of a Kubernetes condition. It is stable: clients compare it, and it is a
-/// field of log lines. Another version of Proviso may give a reason that this version does not know: it is kept as it is.
+/// One word in `CamelCase`, such as the `reason` of a Kubernetes condition. A reason is stable: clients compare it, and log
+/// lines have it as a field. A reason of another version of Proviso is kept unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Reason(Cow<'static, str>);
 
 impl Reason {
-    /// The cache of modules cannot be read or written.
+    /// The module cache cannot be read or written.
     pub const CACHE_ERROR: Self = Self::new("CacheError");
     /// The program cannot be compiled.
     pub const COMPILE_ERROR: Self = Self::new("CompileError");
-    /// Compiling the program takes too long.
+    /// The compilation of the program takes too long.
     pub const COMPILE_TIMEOUT: Self = Self::new("CompileTimeout");
-    /// A field of an object has a value that it cannot have.
+    /// A field of an object has an invalid value.
     pub const INVALID: Self = Self::new("Invalid");
     /// The module cannot be fetched.
     pub const PULL_ERROR: Self = Self::new("PullError");
     /// The program does not accept its settings.
     pub const SETTINGS_INVALID: Self = Self::new("SettingsInvalid");
-    /// This version of Proviso does not support it.
+    /// A feature is not supported by this version of Proviso.
     pub const UNSUPPORTED: Self = Self::new("Unsupported");
-    /// The module is another one than the policy asks for, or its signatures do not satisfy the policy server.
+    /// The module does not have the digest that the policy requires, or its signatures do not meet the requirements of the
+    /// policy server.
     pub const VERIFICATION_ERROR: Self = Self::new("VerificationError");
 
     #[must_use]
@@ -64,12 +65,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A failure says why something does not work, or does not work yet. It is displayed as `reason: message`.
+/// The reason why something does not work, or does not work yet. Displayed as `reason: message`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct Failure {
     pub reason: Reason,
-    /// For people.
+    /// A description for people.
     pub message: String,
 }
 

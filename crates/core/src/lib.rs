@@ -1,5 +1,5 @@
-//! What Proviso means, without doing anything: policy ids and endpoint paths, admission reviews and the
-//! verdicts on them, matching, and how two verdicts differ. No I/O, no clock, no Kubernetes client.
+//! The data model and the decisions of Proviso as pure functions: policy ids, endpoint paths, admission reviews, verdicts,
+//! matching, divergence, and the rollout of policies and experiments. No I/O, no clock, no Kubernetes client.
 
 pub mod capabilities;
 pub mod divergence;

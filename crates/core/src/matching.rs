@@ -1,5 +1,5 @@
-//! Which requests a policy's `admission` section covers, by the rules of the API server's own webhook matching:
-//! rules, scope, object and namespace selectors. (`matchConditions` are CEL: they are for the engines.)
+//! Matches requests with a policy's `admission` section, as the API server matches webhooks: by rules, scope, object and
+//! namespace selectors. The engines evaluate `matchConditions`, which are CEL.
 
 use std::collections::BTreeMap;
 
@@ -16,71 +16,73 @@ use crate::review::{self, GroupVersionResource, Head, Operation, Review};
 pub type Labels = BTreeMap<String, String>;
 
 /// The API group of Proviso's kinds.
-const OUR_GROUP: &str = "proviso.dev";
-/// The label that the API server gives every namespace.
+const PROVISO_GROUP: &str = "proviso.dev";
+/// The label that the API server sets on each namespace.
 const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// What an `admission` section covers.
+/// The requests that an `admission` section covers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Match {
     rules: Vec<RuleWithOperations>,
     namespace_selector: Selector,
     object_selector: Selector,
-    /// `matchPolicy: Exact`; else other versions of the same resource match too.
-    exact: bool,
-    /// Of a policy that belongs to a namespace: the only one that it decides about.
-    only: Option<String>,
+    /// True for `matchPolicy: Exact`. False also matches other versions of the same resource.
+    is_exact: bool,
+    /// The namespace of a namespaced policy, which covers no other namespace; `None` for a `ClusterPolicy`.
+    namespace: Option<String>,
 }
 
-/// Whether a request is covered. What cannot be known (a review without `resource`, a namespace whose labels
-/// nobody told, labels that cannot be read) counts as covered: asking a policy too often is safer than too rarely.
+/// The result of matching a request. Unknown facts count as covered: a review without `resource`, a namespace with unknown
+/// labels, unreadable labels. One evaluation too many is safer than one too few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
     Covered,
     NotCovered {
-        /// In words: the field that leaves the request out.
+        /// The field that excludes the request, for people.
         why: &'static str,
     },
 }
 
 impl Match {
+    /// Returns the match of an `admission` section. `is_exact` is true for `matchPolicy: Exact`.
+    ///
     /// # Errors
-    /// When a selector has an unknown operator or lacks values.
+    /// Returns an error if a selector has an unknown operator or lacks values.
     pub fn new(
         rules: Vec<RuleWithOperations>,
         namespace_selector: Option<LabelSelector>,
         object_selector: Option<LabelSelector>,
-        exact: bool,
+        is_exact: bool,
     ) -> Result<Self, ParseExpressionError> {
         Ok(Self {
             rules,
             namespace_selector: namespace_selector.unwrap_or_default().try_into()?,
             object_selector: object_selector.unwrap_or_default().try_into()?,
-            exact,
-            only: None,
+            is_exact,
+            namespace: None,
         })
     }
 
-    /// The same within one namespace: what a policy that belongs to it may decide about, whatever its rules say. Not about
-    /// Secrets, which its owner need not be allowed to read, nor about policies, so that it cannot protect itself.
+    /// Returns this match confined to `namespace`, if there is one. A namespaced policy covers no Secrets, because its owner may
+    /// not be allowed to read them, and no policies, so that it cannot protect itself.
     #[must_use]
     pub fn confined_to(self, namespace: Option<&str>) -> Self {
-        Self { only: namespace.map(ToOwned::to_owned), ..self }
+        Self { namespace: namespace.map(ToOwned::to_owned), ..self }
     }
 
-    /// Whether the request is covered. `namespace_labels` knows the labels of namespaces by their name.
+    /// Matches a request. `namespace_labels` returns the labels of the namespace with a given name, if they are known.
     pub fn covers<'a>(&self, review: &Review, namespace_labels: impl Fn(&str) -> Option<&'a Labels>) -> Coverage {
         let Some(head) = review.head() else {
             return Coverage::Covered;
         };
         let covered = [
             (
-                "a policy of a namespace decides about that namespace only, and not about Secrets or policies",
-                self.only.as_ref().is_none_or(|namespace| is_within(namespace, head)),
+                "a namespaced policy covers only its own namespace, and neither Secrets nor policies",
+                self.namespace.as_ref().is_none_or(|namespace| is_within(namespace, head)),
             ),
             (
                 "spec.admission.rules does not cover the request",
-                self.rules.iter().any(|rule| rule_covers(rule, head, self.exact)),
+                self.rules.iter().any(|rule| rule_covers(rule, head, self.is_exact)),
             ),
             (
                 "spec.admission.namespaceSelector does not cover the request",
@@ -104,10 +106,10 @@ impl Match {
             return true;
         }
         let is_namespace = is_namespace(&head.resource) && head.sub_resource.is_empty();
-        // A Namespace's requests carry its own name as their namespace; DELETE of one has it in `name`.
+        // The request for a Namespace has the name of the Namespace as its namespace; a DELETE has the name only in `name`.
         let name = if is_namespace && head.namespace.is_empty() { &head.name } else { &head.namespace };
         if name.is_empty() && !is_namespace {
-            return true; // Cluster-scoped: a namespaceSelector does not concern it.
+            return true; // A namespaceSelector does not apply to a cluster-scoped object.
         }
         let is_written = matches!(head.operation, Some(Operation::Create | Operation::Update));
         let known = match review.object_json().filter(|_| is_namespace && is_written).map(labels_of) {
@@ -136,14 +138,14 @@ impl Match {
     }
 }
 
-/// Whether a policy of this namespace may decide about the request. Here what cannot be known is nobody's.
+/// Returns true if a policy of this namespace may cover the request. A request without a known namespace is not covered.
 fn is_within(namespace: &str, head: &Head) -> bool {
     let original = head.request_resource.as_ref().unwrap_or(&head.resource);
     let is_secret = |it: &GroupVersionResource| it.group.is_empty() && it.resource == "secrets";
-    let is_ours = |it: &GroupVersionResource| it.group == OUR_GROUP;
+    let is_proviso_kind = |it: &GroupVersionResource| it.group == PROVISO_GROUP;
     head.namespace == namespace
         && !is_namespace(&head.resource)
-        && ![original, &head.resource].into_iter().any(|it| is_secret(it) || is_ours(it))
+        && ![original, &head.resource].into_iter().any(|it| is_secret(it) || is_proviso_kind(it))
 }
 
 fn key(expression: &Expression) -> &str {
@@ -157,16 +159,16 @@ fn key(expression: &Expression) -> &str {
     }
 }
 
-fn rule_covers(rule: &RuleWithOperations, head: &Head, exact: bool) -> bool {
+fn rule_covers(rule: &RuleWithOperations, head: &Head, is_exact: bool) -> bool {
     let operation = head.operation.is_none_or(|operation| lists(rule.operations.as_deref(), operation.as_str()));
-    // With `Equivalent`, `resource` may be what the API server converted the original request's resource to.
+    // With `Equivalent`, the API server may have converted the resource of the original request to `resource`.
     let original = head.request_resource.as_ref().unwrap_or(&head.resource);
-    let resources = std::iter::once(original).chain((!exact).then_some(&head.resource));
+    let resources = std::iter::once(original).chain((!is_exact).then_some(&head.resource));
     let resource = head.resource.resource.is_empty()
         || scope_covers(rule.scope.as_deref(), head)
             && resources.into_iter().any(|resource| {
-                group_covers(rule.api_groups.as_deref(), resource, exact)
-                    && (!exact || lists(rule.api_versions.as_deref(), &resource.version))
+                group_covers(rule.api_groups.as_deref(), resource, is_exact)
+                    && (!is_exact || lists(rule.api_versions.as_deref(), &resource.version))
                     && rule
                         .resources
                         .iter()
@@ -180,17 +182,17 @@ fn lists(patterns: Option<&[String]>, value: &str) -> bool {
     patterns.unwrap_or_default().iter().any(|pattern| pattern == "*" || pattern == value)
 }
 
-fn group_covers(groups: Option<&[String]>, resource: &GroupVersionResource, exact: bool) -> bool {
-    /// The two groups that serve the same objects under the same resource name.
+fn group_covers(groups: Option<&[String]>, resource: &GroupVersionResource, is_exact: bool) -> bool {
+    /// The two API groups that serve the same Event objects.
     const EVENTS: [&str; 2] = ["", "events.k8s.io"];
     lists(groups, &resource.group)
-        || (!exact
+        || (!is_exact
             && resource.resource == "events"
             && EVENTS.contains(&resource.group.as_str())
             && EVENTS.iter().any(|group| lists(groups, group)))
 }
 
-/// `*` is every resource but no subresource; `a/*` and `*/b` stand for subresources.
+/// Matches a resource with a pattern. `*` matches all resources and no subresource; `a/*` and `*/b` match subresources.
 fn resource_covers(pattern: &str, resource: &GroupVersionResource, sub_resource: &str) -> bool {
     let (wanted, wanted_sub) = pattern.split_once('/').unwrap_or((pattern, ""));
     (wanted == "*" || wanted == resource.resource) && (wanted_sub == "*" || wanted_sub == sub_resource)
@@ -209,15 +211,15 @@ fn is_namespace(resource: &GroupVersionResource) -> bool {
     resource.group.is_empty() && resource.resource == "namespaces"
 }
 
-/// The labels in the metadata of an object that was read. What is no text is left out.
+/// Returns the labels in the metadata of a parsed object, without labels whose value is not a string.
 #[must_use]
 pub fn labels(metadata: &Value) -> Labels {
     let labels = metadata["labels"].as_object().into_iter().flatten();
     labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// `metadata.labels` of a Kubernetes object, empty where it has none; None where they cannot be read: what is no
-/// such object, or says them twice.
+/// Returns `metadata.labels` of a Kubernetes object; empty if it has none. `None` if the JSON is not a Kubernetes object, or
+/// has duplicate members.
 fn labels_of(object: &str) -> Option<Labels> {
     #[derive(Deserialize)]
     struct Object<'a> {
@@ -228,15 +230,15 @@ fn labels_of(object: &str) -> Option<Labels> {
     struct Metadata {
         labels: Option<Labels>,
     }
-    let metadata = match members::<Object<'_>>(object)?.metadata {
-        Some(metadata) => members(metadata.get())?,
+    let metadata = match parse_object::<Object<'_>>(object)?.metadata {
+        Some(metadata) => parse_object(metadata.get())?,
         None => Metadata::default(),
     };
     Some(metadata.labels.unwrap_or_default())
 }
 
-/// The members of a JSON object. What serde derives would take them from a list too.
-fn members<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
+/// Parses the members of a JSON object. The check is needed because serde's derived code also accepts a list.
+fn parse_object<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
     json.starts_with('{').then(|| review::parse(json).ok())?
 }
 

@@ -1,5 +1,5 @@
-//! The name of a policy in URLs, logs and object names: `cluster.<name>` or `ns.<namespace>.<name>`.
-//! Unambiguous, because a namespace has no dot (compare Kubewarden's GHSA-m5vp-9g65-pv6v).
+//! The id of a policy in URLs, logs and object names: `cluster.<name>` or `ns.<namespace>.<name>`.
+//! The id is unambiguous, because a namespace has no dot (compare Kubewarden's GHSA-m5vp-9g65-pv6v).
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,49 +8,50 @@ use serde::{Serialize, Serializer};
 
 use crate::names::is_dns_label;
 
-/// The longest name of a policy, in characters. Leaves room in a DNS subdomain (253) for the id's prefix
+/// The maximum length of a policy name, in characters. A DNS subdomain (253) then also has space for the prefix of the id
 /// and a namespace (63).
 pub const MAX_NAME: usize = 150;
-/// The longest name of a namespace, in characters (RFC 1123 label).
+/// The maximum length of a namespace name, in characters (RFC 1123 label).
 const MAX_NAMESPACE: usize = 63;
 
-/// Identifies a `ClusterPolicy` or a `Policy`.
+/// The id of a `ClusterPolicy` or a `Policy`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyId {
     text: Box<str>,
-    /// Where the name starts in `text`.
+    /// The byte offset of the name in `text`.
     name: usize,
 }
 
-/// Why a text is no policy id.
+/// The error of a text that is not a policy id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyIdError {
     #[error("a policy id is `cluster.<name>` or `ns.<namespace>.<name>`, not {0:?}")]
     Form(String),
     #[error(
-        "{0:?} is no policy name: it needs 1 to {MAX_NAME} characters of a-z, 0-9, '-' and '.', each part starting and ending with a letter or digit"
+        "{0:?} is not a policy name: it needs 1 to {MAX_NAME} characters of a-z, 0-9, '-' and '.', each part starting and ending with a letter or digit"
     )]
     Name(String),
     #[error(
-        "{0:?} is no namespace: it needs 1 to {MAX_NAMESPACE} characters of a-z, 0-9 and '-', starting and ending with a letter or digit"
+        "{0:?} is not a namespace name: it needs 1 to {MAX_NAMESPACE} characters of a-z, 0-9 and '-', starting and ending with a letter or digit"
     )]
     Namespace(String),
 }
 
 impl PolicyId {
-    /// The id of a `ClusterPolicy`.
+    /// Returns the id of a `ClusterPolicy`.
     ///
     /// # Errors
-    /// When `name` is no DNS subdomain of at most [`MAX_NAME`] characters.
+    /// Returns [`PolicyIdError::Name`] if `name` is not a DNS subdomain of at most [`MAX_NAME`] characters.
     pub fn cluster(name: &str) -> Result<Self, PolicyIdError> {
         check_name(name)?;
         Ok(Self { text: format!("cluster.{name}").into(), name: "cluster.".len() })
     }
 
-    /// The id of a `Policy` in `namespace`.
+    /// Returns the id of a `Policy` in `namespace`.
     ///
     /// # Errors
-    /// When `namespace` is no DNS label, or `name` no DNS subdomain of at most [`MAX_NAME`] characters.
+    /// Returns [`PolicyIdError::Namespace`] if `namespace` is not a DNS label, and [`PolicyIdError::Name`] if `name` is not a
+    /// DNS subdomain of at most [`MAX_NAME`] characters.
     pub fn namespaced(namespace: &str, name: &str) -> Result<Self, PolicyIdError> {
         if namespace.len() > MAX_NAMESPACE || !is_dns_label(namespace) {
             return Err(PolicyIdError::Namespace(namespace.to_owned()));
@@ -59,10 +60,10 @@ impl PolicyId {
         Ok(Self { text: format!("ns.{namespace}.{name}").into(), name: "ns.".len() + namespace.len() + 1 })
     }
 
-    /// The id of the policy with this name: namespaced where there is a namespace.
+    /// Returns the id of a `Policy` if `namespace` is given, and of a `ClusterPolicy` otherwise.
     ///
     /// # Errors
-    /// As [`PolicyId::cluster`] and [`PolicyId::namespaced`].
+    /// Returns the errors of [`PolicyId::cluster`] and [`PolicyId::namespaced`].
     pub fn new(namespace: Option<&str>, name: &str) -> Result<Self, PolicyIdError> {
         match namespace {
             Some(namespace) => Self::namespaced(namespace, name),
@@ -70,19 +71,19 @@ impl PolicyId {
         }
     }
 
-    /// The policy's `metadata.name`.
+    /// Returns the policy's `metadata.name`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.text[self.name..]
     }
 
-    /// The policy's namespace; none for a `ClusterPolicy`.
+    /// Returns the policy's namespace; `None` for a `ClusterPolicy`.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         self.text.strip_prefix("ns.").map(|_| &self.text["ns.".len()..self.name - 1])
     }
 
-    /// The id as it stands in URLs and logs.
+    /// Returns the id as it appears in URLs and logs.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -120,7 +121,7 @@ impl Serialize for PolicyId {
 /// Checks the name of a policy or an experiment.
 ///
 /// # Errors
-/// When `name` is no DNS subdomain of at most [`MAX_NAME`] characters.
+/// Returns [`PolicyIdError::Name`] if `name` is not a DNS subdomain of at most [`MAX_NAME`] characters.
 pub fn check_name(name: &str) -> Result<(), PolicyIdError> {
     if name.len() <= MAX_NAME && name.split('.').all(is_dns_label) {
         Ok(())
@@ -135,7 +136,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ids_read_as_they_are_written() {
+    fn an_id_has_the_name_and_the_namespace_of_its_policy() {
         let id = PolicyId::cluster("required-labels.v2").unwrap();
         assert_eq!(id.to_string(), "cluster.required-labels.v2");
         assert_eq!((id.namespace(), id.name()), (None, "required-labels.v2"));
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_is_refused() {
+    fn malformed_ids_are_refused() {
         let long = format!("cluster.{}", "a".repeat(MAX_NAME + 1));
         for text in [
             "",
@@ -175,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_id_survives_its_text(namespace in proptest::option::of(label()), name in proptest::collection::vec(label(), 1..4)) {
+        fn an_id_round_trips_through_its_text(namespace in proptest::option::of(label()), name in proptest::collection::vec(label(), 1..4)) {
             let id = PolicyId::new(namespace.as_deref(), &name.join(".")).unwrap();
             let read: PolicyId = id.as_str().parse().unwrap();
             prop_assert_eq!(read.namespace(), namespace.as_deref());

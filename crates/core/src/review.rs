@@ -1,5 +1,5 @@
-//! A request for a decision: the envelope is read, the request inside stays the bytes that arrived.
-//! Engines get those bytes; nothing here parses the objects under review.
+//! Admission reviews. The parser reads only the envelope and small members of the request. Engines get the request as the
+//! bytes that arrived; the objects in it are not parsed here.
 
 mod envelope;
 mod head;
@@ -16,29 +16,29 @@ use head::{Members, range_of};
 
 pub use head::{GroupVersionKind, GroupVersionResource, Head, Operation, UserInfo};
 
-/// The deepest nesting of lists and objects that a review may have. Kubernetes objects stay below 60; deeper
-/// input costs stack in every parser that it meets.
+/// The maximum nesting of lists and objects in a review. Kubernetes objects stay below 60. Deeper input would cost stack in
+/// each parser.
 pub const MAX_NESTING: usize = 256;
 
-/// A review as it arrived, and where the parts of it are.
+/// A review as it arrived, and the positions of its parts.
 #[derive(Clone, Debug)]
 pub struct Review {
     body: Bytes,
     request: Range<usize>,
-    /// Ranges of the body that make up the request without its null members.
+    /// The ranges of the body that form the request without null members.
     pieces: Vec<Range<usize>>,
     object: Option<Range<usize>>,
     old_object: Option<Range<usize>>,
-    /// None for a raw request, whose shape is its caller's business.
+    /// The parsed members of the request; `None` for a raw request, which has no defined members.
     head: Option<Box<Head>>,
     uid: String,
 }
 
-/// Why a body is no review.
+/// The error of a body that is not a review.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ReviewError {
-    /// The request's uid, where it could be read: the caller is owed a denial that carries it.
+    /// The request's uid, if it is readable. The denial must carry it, or the API server rejects the response.
     pub uid: Option<String>,
     pub message: String,
 }
@@ -50,11 +50,11 @@ impl ReviewError {
 }
 
 impl Review {
-    /// Reads an `AdmissionReview` of `admission.k8s.io/v1`.
+    /// Parses an `AdmissionReview` of `admission.k8s.io/v1`.
     ///
     /// # Errors
-    /// When the body is not JSON, is nested deeper than [`MAX_NESTING`], has another kind or version, repeats
-    /// a member of the review or the request, or lacks its `request` or the request's `uid`.
+    /// Returns an error if the body is not JSON, is nested deeper than [`MAX_NESTING`], has another kind or version, has
+    /// duplicate members in the review or the request, or has no `request` or no `request.uid`.
     pub fn admission(body: Bytes) -> Result<Self, ReviewError> {
         let text = text_of(&body)?;
         let envelope: Envelope<'_, Members<'_>> = envelope_of(text)?;
@@ -84,10 +84,10 @@ impl Review {
         })
     }
 
-    /// Reads a raw request: `{"request": <any JSON>}`. Its uid is `request.uid`, or empty.
+    /// Parses a raw request: `{"request": <any JSON>}`. The uid is `request.uid`, or empty.
     ///
     /// # Errors
-    /// When the body is not JSON, is nested deeper than [`MAX_NESTING`], or has no `request`.
+    /// Returns an error if the body is not JSON, is nested deeper than [`MAX_NESTING`], or has no `request`.
     pub fn raw(body: Bytes) -> Result<Self, ReviewError> {
         let text = text_of(&body)?;
         let raw: &RawValue = request_of(envelope_of(text)?)?;
@@ -103,64 +103,63 @@ impl Review {
         })
     }
 
-    /// How many bytes arrived.
+    /// Returns the size of the body in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.body.len()
     }
 
-    /// Echoed in the answer; empty for a raw request without one.
+    /// Returns the uid, which the answer repeats. Empty for a raw request without a uid.
     #[must_use]
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// The members of the request that Kubernetes defines; none for a raw request.
+    /// Returns the parsed members of the request; `None` for a raw request.
     #[must_use]
     pub fn head(&self) -> Option<&Head> {
         self.head.as_deref()
     }
 
-    /// The request, as the JSON text that arrived.
+    /// Returns the request as the JSON text that arrived.
     #[must_use]
     pub fn request_json(&self) -> &str {
         self.text(&self.request)
     }
 
-    /// The request in pieces which, put together, are the same JSON without its null members: what a
-    /// Kubewarden policy expects.
+    /// Returns the request in pieces. Joined, they are the same JSON without null members, as Kubewarden policies expect it.
     pub fn request_pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces.iter().map(|range| &self.body[range.clone()])
     }
 
-    /// What a patch applies to, as JSON text: `request.object`, or the whole of a raw request.
+    /// Returns the JSON text that a patch applies to: `request.object`, or all of a raw request.
     #[must_use]
     pub fn object_json(&self) -> Option<&str> {
         self.object.as_ref().map(|range| self.text(range))
     }
 
-    /// `request.oldObject` as JSON text.
+    /// Returns `request.oldObject` as JSON text.
     #[must_use]
     pub fn old_object_json(&self) -> Option<&str> {
         self.old_object.as_ref().map(|range| self.text(range))
     }
 
-    /// Whether the caller asked that nothing be persisted (`dryRun`).
+    /// Returns true if the request has `dryRun: true`.
     #[must_use]
     pub fn is_dry_run(&self) -> bool {
         self.head.as_ref().is_some_and(|head| head.dry_run)
     }
 
     fn text(&self, range: &Range<usize>) -> &str {
-        // The ranges were taken from this body as text, on the boundaries of JSON values.
+        // The ranges are boundaries of JSON values in this body, which is valid UTF-8.
         std::str::from_utf8(&self.body[range.clone()]).unwrap_or_default()
     }
 }
 
-/// Parses JSON text of a review that is known to be nested no deeper than [`MAX_NESTING`].
+/// Parses JSON text from a review whose nesting was checked against [`MAX_NESTING`]. The recursion limit of `serde_json` is off.
 ///
 /// # Errors
-/// When the text does not fit `T`.
+/// Returns an error if the text is not JSON or does not match `T`.
 pub fn parse<'de, T: Deserialize<'de>>(json: &'de str) -> serde_json::Result<T> {
     let mut deserializer = serde_json::Deserializer::from_str(json);
     deserializer.disable_recursion_limit();
@@ -184,12 +183,12 @@ fn text_of(body: &Bytes) -> Result<&str, ReviewError> {
 fn envelope_of<'a, R: Deserialize<'a>>(text: &'a str) -> Result<Envelope<'a, R>, ReviewError> {
     serde_json::from_str(text).map_err(|error| {
         let uid = shallow_uid(text);
-        // Its `kind` is an object, of which the parser would say only that it is none of a review.
+        // The `kind` of a bare AdmissionRequest is an object. The parser's own error would not name the missing envelope.
         let is_request = uid.is_none() && head::first_string(text, "uid").is_some();
         let message = if is_request {
-            "the body is no AdmissionReview but an AdmissionRequest: wrap it as `request`".to_owned()
+            "the body is an AdmissionRequest, not an AdmissionReview: wrap it as `request`".to_owned()
         } else {
-            format!("the body is no AdmissionReview: {error}")
+            format!("the body is not an AdmissionReview: {error}")
         };
         ReviewError { uid, message }
     })
@@ -199,23 +198,23 @@ fn request_of<R>(envelope: Envelope<'_, R>) -> Result<R, ReviewError> {
     envelope.request.ok_or_else(|| ReviewError::new("the body has no request"))
 }
 
-/// The uid of a request of any shape. Skips over the other members without recursion.
+/// Returns the uid of a request of any form. Skips the other members without recursion.
 fn uid_of(request: &RawValue) -> Option<String> {
     head::first_string(request.get(), "uid")
 }
 
-/// The uid in a body that was refused, read a second time: nobody waits for a refusal.
+/// Returns the uid in a refused body. The second pass over the body is acceptable, because a refusal is not time-critical.
 fn shallow_uid(body: &str) -> Option<String> {
     head::first_raw(body, "request").and_then(uid_of)
 }
 
-/// Cuts the members whose value is null out of the request.
+/// Returns the ranges of the request without the members whose value is null.
 fn pieces(text: &str, request: &Range<usize>, members: &[head::Span<'_>]) -> Vec<Range<usize>> {
     if members.iter().all(|member| !member.is_null()) {
         return vec![request.clone()];
     }
     let mut pieces = Vec::new();
-    // Where the piece that is being gathered starts; none while null members are skipped.
+    // The start of the current piece; `None` while null members are skipped.
     let mut start = Some(request.start);
     let mut end_of_kept = request.start + 1;
     let mut cut_at = None;
@@ -231,7 +230,7 @@ fn pieces(text: &str, request: &Range<usize>, members: &[head::Span<'_>]) -> Vec
         end_of_kept = range_of(text, member.value).end;
     }
     if cut_at.is_some() {
-        // The last members were null: the comma before them goes too.
+        // The last members were null, so the comma before them is cut too.
         pieces.extend(start.take().map(|from| from..end_of_kept));
         start = Some(request.end - 1);
     }

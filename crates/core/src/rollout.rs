@@ -1,32 +1,31 @@
-//! What is to be done about one policy in a cluster: which of its generations answers, which revisions are loaded, which
-//! are let go. A function of what was observed, without a clock and without a cluster (Kubewarden's RFC on the policy
-//! lifecycle, "Policy Lifecycle").
+//! Decides the next steps of one policy in a cluster: the live generation, and the revisions to create, enable, disable and
+//! delete. The decision is a pure function of the observed state. Source: Kubewarden's RFC "Policy Lifecycle".
 
 use std::time::Duration;
 
 use crate::failure::Failure;
 
-/// How long the revisions of a deleted policy go on answering after its webhook is gone.
-pub const DELETE_AFTER: Duration = Duration::from_secs(10);
+/// The time that the revisions of a deleted policy keep answering after the removal of its webhook.
+pub const DELETION_GRACE_PERIOD: Duration = Duration::from_secs(10);
 
-/// One policy, its revisions, and who serves them.
+/// The observed state of one policy, its webhook, its revisions, and the pods that serve them.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// The newest one: `metadata.generation`.
+    /// The newest generation: `metadata.generation`.
     pub generation: i64,
     pub is_enabled: bool,
     pub is_deleted: bool,
-    /// The generation that the webhook points at; none if there is no webhook.
+    /// The generation that the webhook points at; `None` if there is no webhook.
     pub live: Option<i64>,
-    /// Whether somebody has taken the webhook into their own hands: it stays as it is.
-    pub is_held: bool,
-    /// In any order.
+    /// True if break-glass is active: an administrator controls the webhook, and the operator leaves it unchanged.
+    pub is_break_glass: bool,
+    /// The revisions of the policy, in any order.
     pub revisions: Vec<Revision>,
-    /// Of the policy server that the newest generation names.
+    /// The Ready pods of the policy server that the newest generation names.
     pub pods: Vec<Pod>,
-    /// How many revisions that do not serve are kept.
+    /// The number of revisions that are kept for a rollback, besides those that serve.
     pub history_limit: usize,
-    /// How long the generation before the live one goes on answering: API servers learn of a switch at different times.
+    /// The time that the previous generation keeps answering after a switch. API servers learn of a switch at different times.
     pub retire_after: Duration,
 }
 
@@ -35,18 +34,18 @@ pub struct Observed {
 pub struct Revision {
     pub generation: i64,
     pub is_enabled: bool,
-    /// What the leader found; none while it is at work.
+    /// The result of the leader's preparation; `None` while the preparation runs.
     pub initialized: Option<Result<(), Failure>>,
     pub replicas: Vec<Replica>,
-    /// For how long another generation, or none, has been live; none while this one is, or if it never was.
-    pub replaced_for: Option<Duration>,
+    /// The time since this generation stopped being live; `None` if it is live or never was.
+    pub retired_for: Option<Duration>,
 }
 
-/// What one replica says about a revision.
+/// The report of one replica about a revision.
 #[derive(Clone, Debug)]
 pub struct Replica {
     pub pod: Pod,
-    /// Whether it serves the revision, or why not; none while it is at work.
+    /// `Ok` if the replica serves the revision, or the reason why it cannot; `None` while the replica loads the revision.
     pub result: Option<Result<(), Failure>>,
 }
 
@@ -54,55 +53,57 @@ pub struct Replica {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     pub name: String,
-    /// Tells it from its predecessor of the same name.
+    /// The UID, which distinguishes the pod from an earlier pod of the same name.
     pub uid: String,
 }
 
-/// What is to be done, and what is to be said about it.
+/// The next steps of the operator, and the status to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the newest generation needs a revision.
+    /// True if the operator must create a revision for the newest generation.
     pub create: bool,
-    /// Revisions that are loaded again, or not any more, by generation.
+    /// The generations whose revisions replicas must load again.
     pub enable: Vec<i64>,
+    /// The generations whose revisions replicas must unload.
     pub disable: Vec<i64>,
-    /// Revisions that go.
+    /// The generations whose revisions the operator must delete.
     pub delete: Vec<i64>,
-    /// The generation that the webhook points at from now on; none if there is to be no webhook.
+    /// The generation that the webhook must point at; `None` if the webhook must be removed.
     pub live: Option<i64>,
-    /// Whether the webhook is left as it is, because somebody holds it.
-    pub is_held: bool,
+    /// True if the operator must leave the webhook unchanged, because break-glass is active.
+    pub is_break_glass: bool,
     pub progress: Progress,
-    /// How many of the Ready pods serve the newest generation.
+    /// The number of Ready pods that serve the newest generation.
     pub ready: usize,
+    /// The number of Ready pods.
     pub total: usize,
-    /// Whether nothing of a deleted policy is left.
-    pub is_gone: bool,
-    /// When time alone changes the decision.
-    pub look_again: Option<Duration>,
+    /// True if the policy is deleted and has no revisions and no webhook any more.
+    pub is_cleaned_up: bool,
+    /// The time until the decision changes without another event; `None` if only events change it.
+    pub requeue_after: Option<Duration>,
 }
 
-/// How far the newest generation is.
+/// The rollout progress of the newest generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It has no revision yet.
+    /// The generation has no revision yet.
     Unscheduled,
-    /// The leader is at work.
+    /// The leader prepares the revision.
     Initializing,
     InitializationFailed(Failure),
     /// No pod of the policy server is Ready.
     NoReplicas,
-    /// Replicas load it.
+    /// The replicas load the revision.
     Loading,
-    /// These pods cannot load it; the others wait for them.
+    /// These pods cannot load the revision, so the webhook does not move to it.
     LoadingFailed(Vec<(String, Failure)>),
-    /// Every Ready pod serves it; somebody holds the webhook where it is.
-    Held,
+    /// Each Ready pod serves the revision, but break-glass keeps the webhook on another generation.
+    BreakGlass,
     Live,
     Disabled,
 }
 
-/// Decides.
+/// Decides the next steps of the policy.
 #[must_use]
 pub fn decide(observed: &Observed) -> Decision {
     let newest = observed.revisions.iter().find(|revision| revision.generation == observed.generation);
@@ -114,22 +115,22 @@ pub fn decide(observed: &Observed) -> Decision {
         Progress::Live => Some(observed.generation),
         _ => observed.live,
     };
-    // Who takes the policy away means the webhook too, whoever holds it.
-    let is_held = observed.is_held && !observed.is_deleted && progress != Progress::Disabled;
+    // A deleted or disabled policy loses its webhook even during break-glass.
+    let is_break_glass = observed.is_break_glass && !observed.is_deleted && progress != Progress::Disabled;
     let mut decision = Decision {
         create: newest.is_none() && !observed.is_deleted,
         enable: Vec::new(),
         disable: Vec::new(),
         delete: Vec::new(),
         live,
-        is_held,
+        is_break_glass,
         progress,
         ready,
         total: observed.pods.len(),
-        is_gone: observed.is_deleted && observed.live.is_none() && observed.revisions.is_empty(),
-        look_again: None,
+        is_cleaned_up: observed.is_deleted && observed.live.is_none() && observed.revisions.is_empty(),
+        requeue_after: None,
     };
-    let patience = if observed.is_deleted { DELETE_AFTER } else { observed.retire_after };
+    let grace_period = if observed.is_deleted { DELETION_GRACE_PERIOD } else { observed.retire_after };
     let mut history = Vec::new();
     for revision in &observed.revisions {
         let generation = revision.generation;
@@ -140,15 +141,15 @@ pub fn decide(observed: &Observed) -> Decision {
             }
             continue;
         }
-        // The one that answers now stays until the webhook has pointed elsewhere for a while.
-        let left = match revision.replaced_for {
-            _ if observed.live == Some(generation) => Some(patience),
-            Some(since) => patience.checked_sub(since).filter(|left| !left.is_zero()),
+        // A revision keeps answering for the grace period after the webhook moved away from it.
+        let remaining = match revision.retired_for {
+            _ if observed.live == Some(generation) => Some(grace_period),
+            Some(since) => grace_period.checked_sub(since).filter(|remaining| !remaining.is_zero()),
             None => None,
         };
-        match left {
-            Some(left) => {
-                decision.look_again = Some(decision.look_again.map_or(left, |other| other.min(left)));
+        match remaining {
+            Some(remaining) => {
+                decision.requeue_after = Some(decision.requeue_after.map_or(remaining, |other| other.min(remaining)));
             }
             None if observed.is_deleted => decision.delete.push(generation),
             None => {
@@ -173,7 +174,7 @@ fn progress(observed: &Observed, newest: Option<&Revision>, ready: usize) -> Pro
         return Progress::Disabled;
     }
     match &revision.initialized {
-        // What answers already goes on, whatever happens to its preparation.
+        // The live generation keeps answering even if a later preparation of it fails.
         _ if observed.live == Some(revision.generation) => return Progress::Live,
         None => return Progress::Initializing,
         Some(Err(failure)) => return Progress::InitializationFailed(failure.clone()),
@@ -183,13 +184,13 @@ fn progress(observed: &Observed, newest: Option<&Revision>, ready: usize) -> Pro
         return Progress::NoReplicas;
     }
     if ready == observed.pods.len() {
-        return if observed.is_held { Progress::Held } else { Progress::Live };
+        return if observed.is_break_glass { Progress::BreakGlass } else { Progress::Live };
     }
     let failed = failed(&revision.replicas, &observed.pods);
     if failed.is_empty() { Progress::Loading } else { Progress::LoadingFailed(failed) }
 }
 
-/// The pods that say that they cannot serve it, and why.
+/// Returns the pods that cannot serve the revision, with the reason.
 pub(crate) fn failed(replicas: &[Replica], pods: &[Pod]) -> Vec<(String, Failure)> {
     let failed = pods.iter().filter_map(|pod| match result(replicas, pod) {
         Some(Err(failure)) => Some((pod.name.clone(), failure.clone())),
@@ -202,7 +203,7 @@ fn serves(revision: &Revision, pod: &Pod) -> bool {
     matches!(result(&revision.replicas, pod), Some(Ok(())))
 }
 
-/// What this pod, and not one of the same name before it, says.
+/// Returns the report of this pod. Reports of an earlier pod of the same name do not count.
 pub(crate) fn result<'a>(replicas: &'a [Replica], pod: &Pod) -> Option<&'a Result<(), Failure>> {
     replicas.iter().find(|replica| replica.pod == *pod).and_then(|replica| replica.result.as_ref())
 }

@@ -1,4 +1,4 @@
-//! What a policy says about a request, how its mode changes that, and the `AdmissionReview` that says it.
+//! The verdict of a policy on a request, the enforcement of the policy's mode, and the `AdmissionReview` that answers.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// What a program decided.
+/// The decision of a program about a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub allowed: bool,
-    /// Shown to the user on a denial.
+    /// The message that the user sees on a denial.
     pub message: Option<String>,
-    /// HTTP status code of a denial; the API server takes 400 where there is none or one below 400 (`ToStatusErr`).
+    /// The HTTP status code of a denial. The API server uses 400 if the code is missing or below 400 (`ToStatusErr`).
     pub code: Option<u16>,
-    /// Machine-readable reason of a denial (`metav1.StatusReason`).
+    /// The machine-readable reason of a denial (`metav1.StatusReason`).
     pub reason: Option<String>,
     pub causes: Vec<Cause>,
-    /// Shown to the user whether allowed or not.
+    /// Messages that the user sees on an allowed and on a denied request.
     pub warnings: Vec<String>,
     pub audit_annotations: BTreeMap<String, String>,
-    /// JSON Patch (RFC 6902) of the request's object.
+    /// A JSON Patch (RFC 6902) of the request's object.
     pub patch: Option<Patch>,
 }
 
@@ -35,20 +35,21 @@ pub struct Cause {
 }
 
 impl Failure {
-    /// The denial that an evaluation which came to no decision is: code 500 inside an HTTP 200, because an API server takes an
-    /// HTTP error for a failed webhook and may let the request pass (`failurePolicy: Ignore`).
+    /// Returns the denial for a failed evaluation. The denial has the code 500 inside an HTTP 200 response: the API server treats
+    /// an HTTP error as a failed webhook call, and may then allow the request (`failurePolicy: Ignore`).
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         Verdict { message: Some(self.message.clone()), code: Some(500), ..Verdict::default() }
     }
 }
 
-/// Whether denials bite.
+/// The enforcement mode of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
+    /// Denials and mutations are enforced.
     #[default]
     Protect,
-    /// Everything is allowed and nothing is changed; warnings and audit annotations stay.
+    /// Each request is allowed without mutation; warnings and audit annotations are kept.
     Monitor,
 }
 
@@ -62,13 +63,13 @@ impl Mode {
     }
 }
 
-/// What a policy's `admission` section does to its program's verdicts.
+/// The settings of a policy's `admission` section that apply to verdicts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enforcement {
     pub mode: Mode,
-    /// Whether the policy may change requests.
+    /// True if the policy may mutate objects.
     pub mutating: bool,
-    /// Replaces the message of every denial; the original becomes a cause.
+    /// The message that replaces the message of each denial. The original message becomes a cause.
     pub message: Option<String>,
 }
 
@@ -112,7 +113,7 @@ impl Verdict {
         self
     }
 
-    /// The `AdmissionReview` that answers the request with this uid, as JSON.
+    /// Returns the `AdmissionReview` that answers the request `uid`, as JSON.
     #[must_use]
     pub fn to_review(&self, uid: &str) -> Vec<u8> {
         to_json(&ReviewOut {
@@ -122,7 +123,7 @@ impl Verdict {
         })
     }
 
-    /// The answer to a raw request: a response without Kubernetes' envelope, as JSON.
+    /// Returns the answer to a raw request as JSON: a response without the `AdmissionReview` envelope.
     #[must_use]
     pub fn to_raw_review(&self, uid: &str) -> Vec<u8> {
         #[derive(Serialize)]
@@ -133,12 +134,13 @@ impl Verdict {
     }
 
     fn response<'a>(&'a self, uid: &'a str) -> ResponseOut<'a> {
-        let told = self.message.is_some() || self.code.is_some() || self.reason.is_some() || !self.causes.is_empty();
+        let has_status =
+            self.message.is_some() || self.code.is_some() || self.reason.is_some() || !self.causes.is_empty();
         let patch = self.patch.as_ref().map(|patch| base64::engine::general_purpose::STANDARD.encode(to_json(patch)));
         ResponseOut {
             uid,
             allowed: self.allowed,
-            status: (!self.allowed && told).then(|| StatusOut {
+            status: (!self.allowed && has_status).then(|| StatusOut {
                 message: self.message.as_deref(),
                 reason: self.reason.as_deref(),
                 code: self.code,
@@ -152,7 +154,7 @@ impl Verdict {
     }
 }
 
-/// Writes JSON that cannot fail to be written: strings, numbers, lists, and maps with text keys.
+/// Serializes a value to JSON. Strings, numbers, lists and maps with string keys always serialize.
 fn to_json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn monitor_allows_and_keeps_only_what_informs() {
+    fn monitor_mode_keeps_only_warnings_and_audit_annotations() {
         let monitor = Enforcement { mode: Mode::Monitor, message: Some("custom".into()), ..Enforcement::default() };
         for verdict in [Verdict::deny("no"), Verdict { patch: patch(), ..Verdict::allow() }] {
             assert_eq!(noisy(verdict).enforce(&monitor), noisy(Verdict::allow()));
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_needs_permission() {
+    fn a_patch_is_denied_unless_the_policy_is_mutating() {
         let mutated = Verdict { patch: patch(), ..Verdict::allow() };
         let refused = mutated.clone().enforce(&Enforcement::default());
         assert!(!refused.allowed && refused.patch.is_none() && refused.code == Some(500), "{refused:?}");
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_review_says_what_kubernetes_expects() {
+    fn the_review_has_the_form_that_kubernetes_expects() {
         let read = |bytes: Vec<u8>| serde_json::from_slice::<Value>(&bytes).unwrap();
         assert_eq!(
             read(Verdict::allow().to_review("u")),

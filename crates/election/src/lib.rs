@@ -1,5 +1,7 @@
-//! Which of several replicas leads, by a Lease (Kubernetes' own mechanism, spoken by kubert). A lease is advice: clocks
-//! may differ and a frozen leader wakes up late, so what a leader writes must be harmless when two of them write it.
+//! Leader election among replicas with a Kubernetes Lease, implemented by kubert.
+//!
+//! A Lease does not exclude two leaders at the same time: clocks differ, and a frozen leader can continue after its Lease
+//! expired. Writes of a leader must therefore be harmless when two replicas make them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,40 +15,41 @@ use kubert::lease::{Claim, ClaimParams, LeaseManager};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// How long a leader that says nothing stays the leader.
+/// The time after which a leader that does not renew the Lease loses it.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// How often everybody looks at the lease.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A claim that ends sooner than this is renewed.
-const RENEW_BEFORE: Duration = Duration::from_secs(10);
-/// How long the lease may take to be given back at the end.
-const RELEASE: Duration = Duration::from_secs(2);
-/// Who writes the lease.
-const MANAGER: &str = "proviso-election";
+/// The interval at which each replica reads the Lease.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// The leader renews the Lease when less than this time remains.
+const RENEW_GRACE_PERIOD: Duration = Duration::from_secs(10);
+/// The time limit for the release of the Lease at the end.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The field manager of the Lease.
+const FIELD_MANAGER: &str = "proviso-election";
 
-/// An election that cannot take place.
+/// The error of an election that cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ElectionError {
-    #[error("no cluster to elect a leader in: {0}")]
+    #[error("leader election found no usable cluster configuration: {0}")]
     Client(#[from] kube_client::Error),
 }
 
-/// What to do when the Lease is not there.
+/// The action if the Lease does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
-    Make,
-    /// Somebody else makes it.
+pub enum MissingLease {
+    /// Creates the Lease.
+    Create,
+    /// Waits until another program creates the Lease.
     Wait,
 }
 
-/// A candidate. Ends, and gives the lease back, by [`Election::end`].
+/// The membership of this replica in an election. [`Election::end`] ends it and releases the Lease.
 pub struct Election {
     leadership: Leadership,
     end: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-/// What is known about who leads.
+/// The leadership of this replica, as far as it is known.
 #[derive(Clone)]
 pub struct Leadership {
     identity: Arc<str>,
@@ -54,16 +57,20 @@ pub struct Leadership {
 }
 
 impl Election {
-    /// Stands for election at the Lease with this name. Whatever goes wrong with it is logged and tried again; nobody
-    /// leads meanwhile.
+    /// Joins the election for the Lease `name`. Errors of the Lease are logged and the request is repeated.
     ///
     /// # Errors
-    /// When there is neither a kubeconfig nor a service account.
-    pub async fn stand(namespace: &str, name: &str, missing: Missing, identity: &str) -> Result<Self, ElectionError> {
+    /// Returns an error if neither a kubeconfig nor a service account is available.
+    pub async fn join(
+        namespace: &str,
+        name: &str,
+        missing: MissingLease,
+        identity: &str,
+    ) -> Result<Self, ElectionError> {
         let client = Client::try_default().await?;
         let (claims, claim) = watch::channel(None);
         let (end, ended) = oneshot::channel();
-        let candidate = Candidate {
+        let participant = Participant {
             leases: Api::namespaced(client, namespace),
             name: name.to_owned(),
             missing,
@@ -71,68 +78,68 @@ impl Election {
             lease: None,
             claims,
         };
-        let task = tokio::spawn(candidate.run(ended));
+        let task = tokio::spawn(participant.run(ended));
         Ok(Self { leadership: Leadership { identity: identity.into(), claim }, end, task })
     }
 
-    /// For those who do what only a leader does.
+    /// Returns a handle that reports whether this replica leads.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
         self.leadership.clone()
     }
 
-    /// Withdraws, so that another one can lead at once.
+    /// Leaves the election and releases the Lease, so that another replica can lead at once.
     pub async fn end(self) {
         let Self { end, task, .. } = self;
         drop(end);
-        if tokio::time::timeout(RELEASE, task).await.is_err() {
-            tracing::warn!("the lease could not be given back in time; it ends by itself");
+        if tokio::time::timeout(RELEASE_TIMEOUT, task).await.is_err() {
+            tracing::warn!("the lease was not released in time; it expires by itself");
         }
     }
 }
 
 impl Leadership {
-    /// Whether this one leads now: to be asked before each thing that only a leader does.
+    /// Returns true if this replica leads now. Callers check this before each action that is reserved for the leader.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.claim.borrow().as_ref().is_some_and(|claim| claim.is_current_for(&self.identity))
     }
 
-    /// Waits until this one leads.
+    /// Waits until this replica leads.
     pub async fn won(&mut self) {
         while !self.is_leader() {
             self.changed().await;
         }
     }
 
-    /// Waits until this one does not lead.
+    /// Waits until this replica does not lead.
     pub async fn lost(&mut self) {
         while self.is_leader() {
             self.changed().await;
         }
     }
 
-    /// Waits until the answer of [`Self::is_leader`] may be another one.
+    /// Waits until the result of [`Self::is_leader`] may have changed.
     pub async fn changed(&mut self) {
-        // A claim runs out without a word.
+        // The expiry of a claim sends no notification.
         tokio::select! {
             Ok(()) = self.claim.changed() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
 }
 
-struct Candidate {
+struct Participant {
     leases: Api<Lease>,
     name: String,
-    missing: Missing,
+    missing: MissingLease,
     identity: String,
-    /// None while it could not be read.
+    /// The Lease as it was last read; `None` after an error.
     lease: Option<LeaseManager>,
     claims: watch::Sender<Option<Arc<Claim>>>,
 }
 
-impl Candidate {
+impl Participant {
     async fn run(mut self, mut ended: oneshot::Receiver<()>) {
         let mut has_failed = false;
         loop {
@@ -142,7 +149,7 @@ impl Candidate {
                     self.publish(Some(claim));
                 }
                 Err(error) => {
-                    // Once for each time of trouble, not every two seconds. A claim that was won goes on until its end.
+                    // The warning is logged once per outage, not at each poll. A claim stays valid until it expires.
                     if !std::mem::replace(&mut has_failed, true) {
                         tracing::warn!(lease = self.name, %error, "the lease cannot be read or written; trying again");
                     }
@@ -151,25 +158,25 @@ impl Candidate {
             }
             tokio::select! {
                 _ = &mut ended => break,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
         self.claims.send_replace(None);
         if let Some(lease) = &self.lease
             && let Err(error) = lease.vacate(&self.identity).await
         {
-            tracing::warn!(lease = self.name, %error, "the lease could not be given back; it ends by itself");
+            tracing::warn!(lease = self.name, %error, "the lease could not be released; it expires by itself");
         }
     }
 
-    /// The claim of whoever leads now: of this one, if nobody else does.
+    /// Claims the Lease if no other replica holds it. Returns the current claim.
     async fn claim(&mut self) -> Result<Arc<Claim>, kubert::lease::Error> {
         let lease = match self.lease.take() {
-            // Others may have renewed, or lost it.
+            // Another replica may have renewed or lost the Lease since the last read.
             Some(lease) => lease.sync().await.map(|_| lease)?,
-            None => self.read().await?.with_field_manager(MANAGER),
+            None => self.read().await?.with_field_manager(FIELD_MANAGER),
         };
-        let parameters = ClaimParams { lease_duration: LEASE_DURATION, renew_grace_period: RENEW_BEFORE };
+        let parameters = ClaimParams { lease_duration: LEASE_DURATION, renew_grace_period: RENEW_GRACE_PERIOD };
         let claim = lease.ensure_claimed(&self.identity, &parameters).await;
         self.lease = Some(lease);
         claim
@@ -178,15 +185,15 @@ impl Candidate {
     async fn read(&self) -> Result<LeaseManager, kubert::lease::Error> {
         let read = LeaseManager::init(self.leases.clone(), &self.name).await;
         let is_missing = matches!(&read, Err(kubert::lease::Error::Api(kube_client::Error::Api(it))) if it.code == 404);
-        if !is_missing || self.missing == Missing::Wait {
+        if !is_missing || self.missing == MissingLease::Wait {
             return read;
         }
         let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
         let lease = Lease { metadata, spec: Some(LeaseSpec::default()) };
         match self.leases.create(&PostParams::default(), &lease).await {
-            // Another candidate was faster.
+            // Another replica created the Lease first.
             Err(kube_client::Error::Api(error)) if error.code == 409 => {}
-            made => drop(made?),
+            created => drop(created?),
         }
         LeaseManager::init(self.leases.clone(), &self.name).await
     }

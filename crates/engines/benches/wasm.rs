@@ -1,5 +1,6 @@
-//! What the engine adds to a policy: one evaluation by a guest that does next to nothing.
-#![allow(clippy::expect_used, reason = "without its module there is nothing to measure")]
+//! Measures the overhead of the engine: one evaluation by a guest that does almost nothing.
+
+#![allow(clippy::expect_used, reason = "a failure leaves nothing to measure")]
 
 #[path = "support/review.rs"]
 mod review;
@@ -10,7 +11,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use proviso_engines::Deadline;
 use proviso_engines::wasm::{Config, Engine, Program, VerifiedCode};
 
-/// Takes its payload and accepts.
+/// A guest that fetches its payload and accepts the request.
 const GUEST: &str = r#"(module
     (import "wapc" "__guest_request" (func $request (param i32 i32)))
     (import "wapc" "__guest_response" (func $respond (param i32 i32)))
@@ -41,7 +42,7 @@ fn evaluate(criterion: &mut Criterion) {
         });
     };
     bench(&format!("wasm/small guest, {bytes} bytes"), &wat::parse_str(GUEST).expect("a module"));
-    // Another module, to compare policies by hand.
+    // `PROVISO_BENCH_WASM` names another module, to compare policies by hand.
     if let Some(path) = std::env::var_os("PROVISO_BENCH_WASM") {
         bench(&format!("wasm/PROVISO_BENCH_WASM, {bytes} bytes"), &std::fs::read(path).expect("a file"));
     }

@@ -1,7 +1,7 @@
-//! `rego-conformance FOLDER [-v]`: runs OPA's case files that lie below a folder, and counts by folder how our Rego answers
-//! them. With `-v` it names each case that does not pass. Gatekeeper's suites are run by `proviso test`.
+//! `rego-conformance FOLDER [-v]`: runs OPA's case files in a folder and its subfolders against Proviso's Rego engine, and
+//! counts the outcomes for each folder. With `-v` it lists each case that does not pass. `proviso test` runs Gatekeeper's suites.
 
-#![allow(clippy::print_stdout, reason = "its output is what it is for")]
+#![allow(clippy::print_stdout, reason = "the program prints its results")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         println!("usage: rego-conformance FOLDER [-v]");
         return ExitCode::FAILURE;
     };
-    let verbose = arguments.any(|argument| argument == "-v");
+    let is_verbose = arguments.any(|argument| argument == "-v");
     let runs = match conformance::run(Path::new(&folder)) {
         Ok(runs) => runs,
         Err(error) => {
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     let mut folders: BTreeMap<&str, [usize; 5]> = BTreeMap::new();
     let mut total = [0; 5];
     for run in &runs {
-        let (column, what) = match &run.outcome {
+        let (column, failure) = match &run.outcome {
             Outcome::Passed => (0, None),
             Outcome::Refused(why) => (1, Some(("refused", why))),
             Outcome::Denied(why) => (2, Some(("denied", why))),
@@ -38,8 +38,8 @@ fn main() -> ExitCode {
         };
         folders.entry(&run.folder).or_default()[column] += 1;
         total[column] += 1;
-        if let Some((what, why)) = what.filter(|_| verbose) {
-            println!("{what}: {} {}: {}", run.folder, run.name, why.replace('\n', " | "));
+        if let Some((label, why)) = failure.filter(|_| is_verbose) {
+            println!("{label}: {} {}: {}", run.folder, run.name, why.replace('\n', " | "));
         }
     }
     println!("{:<60} {:>7} {:>7} {:>7} {:>7} {:>9}", "folder", "passed", "refused", "denied", "looser", "different");

@@ -1,8 +1,8 @@
-//! CEL as `ValidatingAdmissionPolicy` and `MutatingAdmissionPolicy` have it: conditions over `object`, `oldObject`,
-//! `request`, `params`, `namespaceObject`, `authorizer` and `variables`, all of which must hold; changes of the object;
-//! and entries of the audit log.
+//! CEL policies like `ValidatingAdmissionPolicy` and `MutatingAdmissionPolicy`. A program has conditions that must all hold,
+//! mutations of the object, and audit annotations. Expressions read `object`, `oldObject`, `request`, `params`,
+//! `namespaceObject`, `authorizer` and `variables`.
 
-mod asking;
+mod blocking_host;
 pub(crate) mod bounds;
 mod check;
 mod construct;
@@ -28,15 +28,15 @@ use proviso_core::{Review, Verdict};
 use crate::host::{Host, NoHost};
 use crate::isolation::Isolation;
 use crate::{CompileError, Deadline, EvaluationError};
-use asking::Asking;
+use blocking_host::BlockingHost;
 use interrupt::Budget;
 use prepared::Prepared;
-use variables::World;
+use variables::EvaluationContext;
 
 pub use source::{AuditAnnotation, Mutation, PatchType, Source, Validation, Variable};
 
-/// A program with its parameters. One without anything allows everything. A clone costs next to nothing, and shares the
-/// places in which evaluations run.
+/// A compiled CEL program with its parameters. An empty program allows every request. A clone is cheap, and shares the limit on
+/// concurrent evaluations.
 #[derive(Clone, Debug)]
 pub struct Program {
     prepared: Arc<Prepared>,
@@ -45,7 +45,7 @@ pub struct Program {
 }
 
 impl fmt::Debug for Prepared {
-    /// Without the parameters: they may hold what is not for logs.
+    /// Omits the parameters, which may contain secrets.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let expressions = self.conditions.iter().map(|condition| &condition.expression.text);
         formatter.debug_list().entries(expressions).finish()
@@ -53,50 +53,53 @@ impl fmt::Debug for Prepared {
 }
 
 impl Program {
-    /// Makes a program ready; `params` is what its expressions see under this name. It may ask the world nothing: see
+    /// Compiles a program. `params` is the value of the variable `params`. The program has no host: see
     /// [`Program::with_host`].
     ///
     /// # Errors
-    /// When an expression does not parse, is not a condition where one is wanted, is nested too deep, or uses a variable or
-    /// function that is not there; when a name is there twice or not valid; when a reason is not one of the four.
+    /// [`CompileError::Invalid`] if an expression does not parse or uses an unknown variable, a condition is not boolean, a name
+    /// or key is not valid or not unique, or a reason is unknown. [`CompileError::Unsupported`] if an expression is too large or
+    /// nested too deep, or uses an unknown function.
     pub fn compile(source: impl Into<Source>, params: &serde_json::Value) -> Result<Self, CompileError> {
         let prepared = Arc::new(Prepared::compile(source.into(), params)?);
         Ok(Self { prepared, host: Arc::new(NoHost), isolation: Isolation::new() })
     }
 
-    /// The same program, with a world to ask: for `namespaceObject` and `authorizer`.
+    /// Sets the host that answers `namespaceObject` and `authorizer`.
     #[must_use]
     pub fn with_host(mut self, host: Arc<dyn Host>) -> Self {
         self.host = host;
         self
     }
 
-    /// Decides on a review: it is denied when a validation does not hold, with the message, reason and code
-    /// of the first such. When several do not hold, each is a cause.
+    /// Evaluates the program for a review. The verdict is a denial if a validation fails. Its message, reason and code are those
+    /// of the first validation that fails. If several validations fail, each is a cause.
     ///
     /// # Errors
-    /// When an expression has no value, or one of another type than is wanted, or does not end in time.
+    /// [`EvaluationError::Failed`] if an expression has no value or a value of another type, or a mutation does not apply.
+    /// [`EvaluationError::DeadlineExceeded`] or [`EvaluationError::Overloaded`] if the evaluation does not end in time.
     pub async fn evaluate(&self, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
         if self.prepared.is_empty() {
             return Ok(Verdict::allow());
         }
-        let world = World {
+        let context = EvaluationContext {
             namespace: self.namespace(review, deadline).await,
-            asking: Asking::new(Arc::clone(&self.host), deadline),
+            host: BlockingHost::new(Arc::clone(&self.host), deadline),
             budget: Budget::new(deadline),
         };
         let prepared = Arc::clone(&self.prepared);
         let review = review.clone();
-        self.isolation.run(deadline, move || run::run(&prepared, &review, &world)).await
+        self.isolation.run(deadline, move || run::run(&prepared, &review, &context)).await
     }
 
-    /// The Namespace that the request is in, where an expression reads it. A Namespace itself is in none.
+    /// Reads the Namespace of the request, if an expression needs it. `None` if no expression reads it, or if the object is not
+    /// namespaced. A Namespace itself is not namespaced, although its request has a namespace.
     async fn namespace(&self, review: &Review, deadline: Deadline) -> Result<Option<Arc<serde_json::Value>>, String> {
         let Some(head) = review.head().filter(|_| self.prepared.needs_namespace) else { return Ok(None) };
         let is_namespace = head.kind.group.is_empty() && head.kind.kind == "Namespace";
         if is_namespace || head.namespace.is_empty() {
             return Ok(None);
         }
-        asking::namespace(self.host.as_ref(), &head.namespace, deadline).await.map(Some)
+        blocking_host::namespace(self.host.as_ref(), &head.namespace, deadline).await.map(Some)
     }
 }

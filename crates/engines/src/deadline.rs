@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// When an evaluation must have ended.
+/// The moment by which an evaluation must end.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(Instant);
 
 impl Deadline {
+    /// Returns the deadline that is `budget` from now.
     #[must_use]
     pub fn after(budget: Duration) -> Self {
         Self(Instant::now() + budget)
@@ -18,7 +19,7 @@ impl Deadline {
     }
 
     #[must_use]
-    pub fn is_over(self) -> bool {
+    pub fn has_passed(self) -> bool {
         Instant::now() >= self.0
     }
 }

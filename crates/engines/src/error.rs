@@ -1,15 +1,15 @@
-//! What can go wrong with a program, by when it goes wrong. `reason()` is the stable name that conditions,
-//! metrics and logs carry.
+//! The errors of a program, one type for each stage: compilation, settings, evaluation. `reason()` returns the stable name
+//! that conditions, metrics and logs carry.
 
 use proviso_core::{Failure, Reason};
 
-/// A program that cannot be made ready.
+/// The error of compiling or loading a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// The source or module is wrong.
+    /// The source or module is malformed.
     #[error("{0}")]
     Invalid(String),
-    /// It may be right, but this version does not run it.
+    /// The source or module may be valid, but this version does not run it.
     #[error("{0}")]
     Unsupported(String),
 }
@@ -24,14 +24,15 @@ impl CompileError {
     }
 }
 
-/// Settings that a program does not accept.
+/// The error of validating the settings of a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// The program's own words.
+    /// The program rejected its settings. The text is the program's own message.
     #[error("the policy refused its settings: {0}")]
     Refused(String),
-    #[error("the policy came to no answer about its settings: {0}")]
-    Unanswered(#[from] EvaluationError),
+    /// The evaluation that validates the settings failed.
+    #[error("the policy could not validate its settings: {0}")]
+    EvaluationFailed(#[from] EvaluationError),
 }
 
 impl SettingsError {
@@ -41,19 +42,19 @@ impl SettingsError {
     }
 }
 
-/// An evaluation that came to no decision.
+/// The error of an evaluation that reaches no decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvaluationError {
-    /// The text is Kubewarden's: its users' dashboards look for it.
+    /// The evaluation did not end before its deadline. The text is Kubewarden's, because dashboards of its users match it.
     #[error("Policy execution interrupted because it exceeded the allowed execution time")]
     DeadlineExceeded,
-    /// Every place for an evaluation stayed taken until the deadline.
-    #[error("the policy server is overloaded: no place for this evaluation became free in time")]
+    /// Every evaluation slot stayed occupied until the deadline.
+    #[error("the policy server is overloaded: no evaluation slot became free before the deadline")]
     Overloaded,
     /// The program stopped: a trap, an exhausted limit, an error that it raised, a panic of its interpreter.
     #[error("internal server error: {0}")]
     Failed(String),
-    /// It answered, but not what its contract asks for.
+    /// The program answered, but the answer violates its contract.
     #[error("internal server error: the policy's answer is not valid: {0}")]
     InvalidAnswer(String),
 }

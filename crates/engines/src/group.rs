@@ -1,5 +1,5 @@
-//! Groups: several policies, each a function without arguments in a boolean expression. A member is
-//! evaluated when the expression needs it, and only once.
+//! Groups of policies. A group has a boolean expression in which each member is a function without arguments. A member is
+//! evaluated at most once, when the expression needs it.
 
 mod expression;
 
@@ -12,10 +12,10 @@ use proviso_core::{Review, Verdict};
 use crate::{CompileError, Deadline, EvaluationError, SettingsError};
 use expression::Expression;
 
-/// What a member is told that wants to change a request.
+/// The message for a member that mutates the request.
 const MAY_NOT_MUTATE: &str = "the policy changed the request, but a member of a group may not";
 
-/// Policies and the expression that decides by them.
+/// A compiled group: the members, and the expression over their verdicts.
 #[derive(Clone, Debug)]
 pub struct Program {
     members: BTreeMap<String, Arc<crate::Program>>,
@@ -23,29 +23,30 @@ pub struct Program {
     message: String,
 }
 
-/// What evaluated members said.
+/// The results of the members that have been evaluated.
 #[derive(Default)]
-struct Said {
-    verdicts: BTreeMap<String, bool>,
+struct MemberResults {
+    /// True for each member that accepted the request.
+    accepted: BTreeMap<String, bool>,
     causes: Vec<Cause>,
     warnings: Vec<String>,
 }
 
-/// Whether an expression can decide over these members: see [`Program::new`].
+/// Checks the expression of a group: see [`Program::new`].
 ///
 /// # Errors
-/// When it does not parse, contains anything else, or names a member that is not there.
+/// [`CompileError::Invalid`] if the expression does not parse, has other operators, names an unknown member, or no member.
+/// [`CompileError::Unsupported`] if the expression is too large.
 pub fn check(expression: &str, is_member: impl Fn(&str) -> bool) -> Result<(), CompileError> {
     Expression::parse(expression, is_member).map(drop)
 }
 
 impl Program {
-    /// Joins members with an expression of `member()`, `true`, `false`, `&&`, `||`, `!`, `==`, `!=` and
-    /// parentheses. `message` is what a rejection says. Members that the expression does not name are allowed.
+    /// Creates a group. The expression consists of `member()`, `true`, `false`, `&&`, `||`, `!`, `==`, `!=` and parentheses.
+    /// `message` is the message of a denial. The expression need not name all members.
     ///
     /// # Errors
-    /// When the expression does not parse, contains anything else, or names a member that is not there; when
-    /// a member is a group.
+    /// The errors of [`check`], and [`CompileError::Invalid`] if a member is a group.
     pub fn new(
         members: BTreeMap<String, Arc<crate::Program>>,
         expression: &str,
@@ -58,31 +59,33 @@ impl Program {
         Ok(Self { members, expression, message })
     }
 
-    /// Decides on a review. A member accepts when it allows without changing the request.
+    /// Evaluates the group for a review. A member accepts a request if it allows the request and does not mutate it.
     ///
     /// # Errors
-    /// When a member that is needed comes to no decision; the error names it.
+    /// The error of the first member whose evaluation fails, with the name of the member.
     pub async fn evaluate(&self, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
-        let mut said = Said::default();
-        let allowed = self.value(&self.expression, review, deadline, &mut said).await?;
+        let mut results = MemberResults::default();
+        let allowed = self.value(&self.expression, review, deadline, &mut results).await?;
         Ok(Verdict {
             allowed,
             message: (!allowed).then(|| self.message.clone()),
-            causes: if allowed { Vec::new() } else { said.causes },
-            warnings: said.warnings,
+            causes: if allowed { Vec::new() } else { results.causes },
+            warnings: results.warnings,
             ..Verdict::default()
         })
     }
 
-    /// Asks each member whether it accepts its settings.
+    /// Validates the settings of each member.
     ///
     /// # Errors
-    /// When a member refuses them, or comes to no answer; the error names it.
+    /// The error of the first member that refuses its settings or does not answer, with the name of the member.
     pub async fn validate_settings(&self, deadline: Deadline) -> Result<(), SettingsError> {
         for (name, member) in &self.members {
             Box::pin(member.validate_settings(deadline)).await.map_err(|error| match error {
                 SettingsError::Refused(why) => SettingsError::Refused(format!("member {name}: {why}")),
-                SettingsError::Unanswered(error) => SettingsError::Unanswered(of_member(name, error)),
+                SettingsError::EvaluationFailed(error) => {
+                    SettingsError::EvaluationFailed(with_member_name(name, error))
+                }
             })?;
         }
         Ok(())
@@ -93,17 +96,17 @@ impl Program {
         expression: &Expression,
         review: &Review,
         deadline: Deadline,
-        said: &mut Said,
+        results: &mut MemberResults,
     ) -> Result<bool, EvaluationError> {
-        // Boxed: it calls itself. The depth of expressions is bounded.
-        let mut part = async |part| Box::pin(self.value(part, review, deadline, said)).await;
+        // A recursive future must be boxed. The depth of expressions is bounded.
+        let mut part = async |part| Box::pin(self.value(part, review, deadline, results)).await;
         match expression {
             Expression::Constant(value) => Ok(*value),
             Expression::Not(inner) => Ok(!part(inner).await?),
             Expression::And(left, right) => Ok(part(left).await? && part(right).await?),
             Expression::Or(left, right) => Ok(part(left).await? || part(right).await?),
             Expression::Equal(left, right) => Ok(part(left).await? == part(right).await?),
-            Expression::Member(name) => self.member(name, review, deadline, said).await,
+            Expression::Member(name) => self.member(name, review, deadline, results).await,
         }
     }
 
@@ -112,33 +115,33 @@ impl Program {
         name: &str,
         review: &Review,
         deadline: Deadline,
-        said: &mut Said,
+        results: &mut MemberResults,
     ) -> Result<bool, EvaluationError> {
-        if let Some(accepted) = said.verdicts.get(name) {
+        if let Some(accepted) = results.accepted.get(name) {
             return Ok(*accepted);
         }
         let Some(member) = self.members.get(name) else {
             return Err(EvaluationError::Failed(format!("the group has no member {name}")));
         };
-        let verdict = member.evaluate(review, deadline).await.map_err(|error| of_member(name, error))?;
+        let verdict = member.evaluate(review, deadline).await.map_err(|error| with_member_name(name, error))?;
         let mutates = verdict.allowed && verdict.patch.is_some();
         let accepted = verdict.allowed && !mutates;
         if !accepted {
             let message = if mutates { MAY_NOT_MUTATE.to_owned() } else { verdict.message.unwrap_or_default() };
-            said.causes.push(Cause { field: Some(format!("spec.policies.{name}")), message });
+            results.causes.push(Cause { field: Some(format!("spec.policies.{name}")), message });
         }
-        said.warnings.extend(verdict.warnings);
-        said.verdicts.insert(name.to_owned(), accepted);
+        results.warnings.extend(verdict.warnings);
+        results.accepted.insert(name.to_owned(), accepted);
         Ok(accepted)
     }
 }
 
-/// A member's error, under the member's name.
-fn of_member(name: &str, error: EvaluationError) -> EvaluationError {
+/// Adds the name of the member to the message of an error.
+fn with_member_name(name: &str, error: EvaluationError) -> EvaluationError {
     match error {
         EvaluationError::Failed(why) => EvaluationError::Failed(format!("member {name}: {why}")),
         EvaluationError::InvalidAnswer(why) => EvaluationError::InvalidAnswer(format!("member {name}: {why}")),
-        // These have one text each, which dashboards look for; and they are the whole group's.
+        // Dashboards search for the exact texts of these errors, and they concern the whole group.
         EvaluationError::DeadlineExceeded | EvaluationError::Overloaded => error,
     }
 }

@@ -1,5 +1,5 @@
-//! What a program may ask of the world outside. Engines know no network and no Kubernetes: who runs a program gives it one of
-//! these, and has checked before whether the program may ask at all.
+//! The interface through which a program reads external data. Engines access neither the network nor Kubernetes: the caller
+//! that runs a program checks the program's permissions and passes it a [`Host`].
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,92 +9,92 @@ use serde_json::Value;
 
 use crate::Deadline;
 
-/// What comes of asking a [`Host`]; the error is a text for the policy's author.
-pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+/// The result of a [`Host`] method. The error is a text for the policy's author.
+pub type HostFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
-/// A call of a guest's, as waPC names it: `kubewarden`, `oci`, `v1/verify`.
+/// A call from a guest to its host, split as in waPC: for example `kubewarden`, `oci`, `v1/verify`.
 #[derive(Clone, Copy, Debug)]
 pub struct HostCall<'a> {
     pub binding: &'a str,
     pub namespace: &'a str,
     pub operation: &'a str,
-    /// As the guest wrote it: JSON, if it is well behaved.
+    /// The bytes that the guest passed. By convention JSON, but unchecked.
     pub payload: &'a [u8],
 }
 
-/// The world as one program may see it: each member of a group has its own.
+/// The external data that one program may access. Each member of a group has its own host.
 ///
-/// All methods answer by the deadline that they are given.
+/// Every method returns by the deadline that the caller passes.
 pub trait Host: fmt::Debug + Send + Sync {
-    /// Answers a call. A call that the program has no right to is an error.
-    fn call<'a>(&'a self, call: HostCall<'a>, deadline: Deadline) -> Asked<'a, Vec<u8>>;
+    /// Answers a call. Returns an error if the program has no permission for the call.
+    fn call<'a>(&'a self, call: HostCall<'a>, deadline: Deadline) -> HostFuture<'a, Vec<u8>>;
 
-    /// The Kubernetes objects that the program may read, for programs that are given them together with the request. The
-    /// very same `Arc` as long as none of them changes: what was made of it can be kept.
-    fn objects(&self, deadline: Deadline) -> Asked<'_, Arc<Objects>>;
+    /// Returns the Kubernetes objects that the program may read, for engines that pass them together with the request.
+    /// Returns the same `Arc` as long as no object changes, so that callers can cache the data that they derive from it.
+    fn objects(&self, deadline: Deadline) -> HostFuture<'_, Arc<Objects>>;
 
-    /// A Namespace, for `namespaceObject`; none where there is no such.
-    fn namespace<'a>(&'a self, name: &'a str, deadline: Deadline) -> Asked<'a, Option<Arc<Value>>>;
+    /// Returns a Namespace, for `namespaceObject`; `None` if the Namespace does not exist.
+    fn namespace<'a>(&'a self, name: &'a str, deadline: Deadline) -> HostFuture<'a, Option<Arc<Value>>>;
 }
 
-/// Kubernetes objects at one moment.
+/// A snapshot of Kubernetes objects.
 #[derive(Debug, Default)]
 pub struct Objects {
     pub resources: Vec<Resource>,
 }
 
-/// All objects of one kind, as far as they may be seen.
+/// All objects of one kind that the program may read.
 #[derive(Debug)]
 pub struct Resource {
-    /// Such as `v1` or `networking.k8s.io/v1`.
+    /// The group and version, such as `v1` or `networking.k8s.io/v1`.
     pub api_version: String,
     pub kind: String,
-    /// The name in URLs, such as `ingresses`.
+    /// The plural name in URLs, such as `ingresses`.
     pub plural: String,
     pub is_namespaced: bool,
     pub objects: Vec<Arc<Value>>,
 }
 
-/// The world of a program that may ask nothing.
+/// The host of a program that may access no external data. Refuses every call.
 #[derive(Clone, Copy, Debug)]
 pub struct NoHost;
 
 impl Host for NoHost {
-    fn call<'a>(&'a self, call: HostCall<'a>, _: Deadline) -> Asked<'a, Vec<u8>> {
+    fn call<'a>(&'a self, call: HostCall<'a>, _: Deadline) -> HostFuture<'a, Vec<u8>> {
         let HostCall { binding, namespace, operation, .. } = call;
         let why = format!("{binding}/{namespace}/{operation}: this policy may not call the host");
         Box::pin(std::future::ready(Err(why)))
     }
 
-    fn objects(&self, _: Deadline) -> Asked<'_, Arc<Objects>> {
+    fn objects(&self, _: Deadline) -> HostFuture<'_, Arc<Objects>> {
         Box::pin(std::future::ready(Ok(Arc::default())))
     }
 
-    fn namespace<'a>(&'a self, name: &'a str, _: Deadline) -> Asked<'a, Option<Arc<Value>>> {
+    fn namespace<'a>(&'a self, name: &'a str, _: Deadline) -> HostFuture<'a, Option<Arc<Value>>> {
         let why = format!("the Namespace {name}: this policy may not read it");
         Box::pin(std::future::ready(Err(why)))
     }
 }
 
-/// The world of a program that may ask for objects that are known beforehand, and nothing else: for tests of policies.
+/// A host that serves a fixed set of objects and refuses every call, for tests of policies.
 #[derive(Clone, Debug, Default)]
-pub struct Fixed(pub Arc<Objects>);
+pub struct FixedObjects(pub Arc<Objects>);
 
-impl Host for Fixed {
-    fn call<'a>(&'a self, call: HostCall<'a>, _: Deadline) -> Asked<'a, Vec<u8>> {
+impl Host for FixedObjects {
+    fn call<'a>(&'a self, call: HostCall<'a>, _: Deadline) -> HostFuture<'a, Vec<u8>> {
         let HostCall { binding, namespace, operation, .. } = call;
         let why = format!("{binding}/{namespace}/{operation}: there is no host to call");
         Box::pin(std::future::ready(Err(why)))
     }
 
-    fn objects(&self, _: Deadline) -> Asked<'_, Arc<Objects>> {
+    fn objects(&self, _: Deadline) -> HostFuture<'_, Arc<Objects>> {
         Box::pin(std::future::ready(Ok(Arc::clone(&self.0))))
     }
 
-    /// Found among the objects.
-    fn namespace<'a>(&'a self, name: &'a str, _: Deadline) -> Asked<'a, Option<Arc<Value>>> {
-        let namespaces = self.0.resources.iter().filter(|of| of.api_version == "v1" && of.kind == "Namespace");
-        let mut objects = namespaces.flat_map(|of| &of.objects);
+    /// Looks the Namespace up in the fixed objects.
+    fn namespace<'a>(&'a self, name: &'a str, _: Deadline) -> HostFuture<'a, Option<Arc<Value>>> {
+        let is_namespace = |resource: &&Resource| resource.api_version == "v1" && resource.kind == "Namespace";
+        let mut objects = self.0.resources.iter().filter(is_namespace).flat_map(|resource| &resource.objects);
         let found = objects.find(|object| object["metadata"]["name"] == name).cloned();
         Box::pin(std::future::ready(Ok(found)))
     }

@@ -1,6 +1,6 @@
-//! Runs a synchronous interpreter where it can hold up nobody: on a thread of its own, within a deadline,
-//! and with only so many at once. A panic inside is a failed evaluation, not a failed process. A stack
-//! overflow cannot be contained like that: the compilers bound recursion before anything runs.
+//! Runs a synchronous interpreter on a blocking thread, within a deadline and with a bounded number of concurrent evaluations.
+//! A panic of the interpreter fails the evaluation, not the process. A stack overflow cannot be contained in this way, so the
+//! compilers bound recursion before a program runs.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -10,48 +10,48 @@ use tokio::time::timeout_at;
 
 use crate::{Deadline, EvaluationError};
 
-/// The fewest evaluations of one program that run at once.
-const FEWEST_PLACES: usize = 8;
+/// The minimum number of evaluation slots of one program.
+const MIN_SLOTS: usize = 8;
 
-/// The places in which evaluations of one program run, and of its clones.
+/// The evaluation slots that a program shares with its clones.
 #[derive(Clone, Debug)]
 pub(crate) struct Isolation {
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
 }
 
 impl Isolation {
-    /// Twice the number of processors, but at least eight: more would not be faster, and a program whose
-    /// evaluations never end must not take every thread that others need.
+    /// Creates twice as many slots as there are processors, but at least eight. More slots would not make evaluations faster,
+    /// and a program whose evaluations never end must not occupy every blocking thread.
     pub(crate) fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        Self::with_places(FEWEST_PLACES.max(2 * processors))
+        Self::with_slots(MIN_SLOTS.max(2 * processors))
     }
 
-    fn with_places(places: usize) -> Self {
-        Self { places: Arc::new(Semaphore::new(places)) }
+    fn with_slots(slots: usize) -> Self {
+        Self { slots: Arc::new(Semaphore::new(slots)) }
     }
 
-    /// Runs `evaluate` and waits for it until the deadline; what is still stuck then keeps its place until
-    /// it ends.
+    /// Runs `evaluate` and waits for its result until the deadline. An evaluation that runs past its deadline keeps its slot
+    /// until it ends.
     pub(crate) async fn run<T, F>(&self, deadline: Deadline, evaluate: F) -> Result<T, EvaluationError>
     where
         T: Send + 'static,
         F: FnOnce() -> Result<T, EvaluationError> + Send + 'static,
     {
         let until = deadline.instant().into();
-        let Ok(Ok(place)) = timeout_at(until, Arc::clone(&self.places).acquire_owned()).await else {
+        let Ok(Ok(slot)) = timeout_at(until, Arc::clone(&self.slots).acquire_owned()).await else {
             return Err(EvaluationError::Overloaded);
         };
         let mut running = tokio::task::spawn_blocking(move || {
-            let _place = place;
-            if deadline.is_over() { Err(EvaluationError::DeadlineExceeded) } else { evaluate() }
+            let _slot = slot;
+            if deadline.has_passed() { Err(EvaluationError::DeadlineExceeded) } else { evaluate() }
         });
         match timeout_at(until, &mut running).await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) if error.is_panic() => Err(EvaluationError::Failed("the interpreter panicked".into())),
             Ok(Err(_)) => Err(EvaluationError::Failed("the server is shutting down".into())),
             Err(_) => {
-                // Takes it off the queue if no thread has begun with it.
+                // This removes the task from the queue if no thread has started it.
                 running.abort();
                 Err(EvaluationError::DeadlineExceeded)
             }
@@ -74,34 +74,34 @@ mod tests {
         let isolation = Isolation::new();
         let result = isolation.run(Deadline::after(AMPLE), || -> Result<(), _> { panic!("boom") }).await;
         assert_eq!(result, Err(EvaluationError::Failed("the interpreter panicked".into())));
-        assert_eq!(isolation.run(Deadline::after(AMPLE), || Ok(1)).await, Ok(1), "the next one runs");
+        assert_eq!(isolation.run(Deadline::after(AMPLE), || Ok(1)).await, Ok(1), "the next evaluation runs");
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_what_is_stuck() {
-        let isolation = Isolation::with_places(1);
+    async fn a_stuck_evaluation_keeps_only_its_own_slot() {
+        let isolation = Isolation::with_slots(1);
         let ((release, stuck), (begin, started)) = (mpsc::channel::<()>(), mpsc::channel());
-        // Long enough to begin, also on a busy machine.
+        // The evaluation must have time to start, even on a busy machine.
         let deadline = Deadline::after(Duration::from_secs(1));
         let running = isolation.run(deadline, move || {
             let _ = begin.send(());
             Ok(stuck.recv().is_ok())
         });
-        // The runtime fires its timers in the order of their times, however late: this one is the second.
+        // The runtime fires timers in the order of their times, even if late: this timer fires after the deadline's timer.
         let result = timeout_at((deadline.instant() + SHORT).into(), running).await;
         assert_eq!(result, Ok(Err(EvaluationError::DeadlineExceeded)));
-        assert!(started.try_recv().is_ok(), "it has begun");
-        let other = Isolation::with_places(1).run(Deadline::after(AMPLE), || Ok(())).await;
-        assert_eq!(other, Ok(()), "another program has its own places");
+        assert!(started.try_recv().is_ok(), "the evaluation has started");
+        let other = Isolation::with_slots(1).run(Deadline::after(AMPLE), || Ok(())).await;
+        assert_eq!(other, Ok(()), "another program has its own slots");
         let result = isolation.run(Deadline::after(SHORT), || Ok(true)).await;
-        assert_eq!(result, Err(EvaluationError::Overloaded), "what is stuck keeps its place");
+        assert_eq!(result, Err(EvaluationError::Overloaded), "the stuck evaluation keeps its slot");
         drop(release);
         let result = isolation.run(Deadline::after(AMPLE), || Ok(true)).await;
-        assert_eq!(result, Ok(true), "and gives it back when it ends");
+        assert_eq!(result, Ok(true), "the slot is free again when the stuck evaluation ends");
     }
 
     #[tokio::test]
-    async fn nothing_starts_after_its_deadline() {
+    async fn an_evaluation_does_not_start_after_its_deadline() {
         let (sender, receiver) = mpsc::channel();
         let result = Isolation::new().run(Deadline::after(Duration::ZERO), move || Ok(sender.send(()))).await;
         assert!(matches!(result, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)), "{result:?}");

@@ -1,5 +1,5 @@
 //! Compiles and runs one policy program under limits of time, memory and stack.
-//! Knows reviews and verdicts; knows no network, no Kubernetes and no policy objects.
+//! This crate knows reviews and verdicts, but no policy objects, and accesses neither the network nor Kubernetes.
 
 pub mod cel;
 mod deadline;
@@ -20,8 +20,8 @@ pub use deadline::Deadline;
 pub use error::{CompileError, EvaluationError, SettingsError};
 pub use host::{Host, HostCall, NoHost};
 
-/// A program with its settings, ready to decide. Shared by all requests; each evaluation starts afresh. A clone is not
-/// compiled again: it is for another host ([`Program::with_host`]).
+/// A compiled program with its settings. All requests share one program, and each evaluation starts with fresh state.
+/// Cloning does not compile again: clone a program to give it another host ([`Program::with_host`]).
 #[derive(Clone, Debug)]
 pub enum Program {
     #[cfg(feature = "wasm")]
@@ -32,10 +32,11 @@ pub enum Program {
 }
 
 impl Program {
-    /// Decides on a review. Mode, `mutating` and message of the policy are not applied yet.
+    /// Evaluates a review. The caller still has to apply the mode, `mutating` and message of the policy to the verdict.
     ///
     /// # Errors
-    /// When the program comes to no decision. That is a denial: see [`proviso_core::Failure`].
+    /// Returns an [`EvaluationError`] if the program reaches no decision. Such an evaluation counts as a denial: see
+    /// [`proviso_core::Failure`].
     pub async fn evaluate(&self, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
         match self {
             #[cfg(feature = "wasm")]
@@ -46,10 +47,11 @@ impl Program {
         }
     }
 
-    /// Asks the program whether it accepts its settings. Rego and CEL have no such question: they accept all.
+    /// Has the program validate its settings. Rego and CEL programs accept all settings.
     ///
     /// # Errors
-    /// When the program refuses its settings, or comes to no answer.
+    /// Returns [`SettingsError::Refused`] if the program rejects its settings, and [`SettingsError::EvaluationFailed`] if the
+    /// validation itself fails.
     pub async fn validate_settings(&self, deadline: Deadline) -> Result<(), SettingsError> {
         match self {
             #[cfg(feature = "wasm")]
@@ -59,7 +61,7 @@ impl Program {
         }
     }
 
-    /// The same with a host that answers what it asks. The members of a group have their own.
+    /// Returns the program with `host` as its host. Returns a group unchanged, because each member has its own host.
     #[must_use]
     pub fn with_host(self, host: Arc<dyn Host>) -> Self {
         match self {
@@ -71,7 +73,7 @@ impl Program {
         }
     }
 
-    /// The engine's name in logs and metrics.
+    /// Returns the engine's name in logs and metrics.
     #[must_use]
     pub fn engine(&self) -> &'static str {
         match self {

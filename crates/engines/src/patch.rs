@@ -1,22 +1,24 @@
-//! JSON Patches applied under limits: `copy` doubles and nests what is there, and everything that reads, writes or drops a
-//! value is recursive. A stack overflow would end the process.
+//! Applies JSON Patches under limits. Repeated `copy` operations grow an object exponentially or nest it deeply, and all code
+//! that reads, writes or drops a value is recursive: a stack overflow would end the process.
 
 use json_patch::PatchOperation;
 use serde_json::Value;
 
-/// How deep an object may be nested: as deep as a request.
+/// The maximum nesting depth of an object, the same as that of a request.
 pub(crate) const MAX_NESTING: usize = proviso_core::review::MAX_NESTING;
-/// The most values that `copy` and `move` bring, all together; a long text counts as several.
-const MAX_BROUGHT: usize = 100_000;
-/// Bytes of a text that count as one more value.
-const TEXT: usize = 64;
+/// The maximum number of values that the `copy` and `move` operations of a patch add in total. A long string counts as several
+/// values.
+const MAX_COPIED: usize = 100_000;
+/// The number of bytes of a string that count as one more value.
+const BYTES_PER_VALUE: usize = 64;
 
-/// Applies a patch. After an error the object is of no use. What is too deep is never made, not even to be dropped.
-pub(crate) fn apply(object: &mut Value, patch: &[PatchOperation]) -> Result<(), String> {
-    let mut brought = 0;
-    for (index, operation) in patch.iter().enumerate() {
-        let place = operation.path().as_str();
-        let within = |why: &str| format!("operation '/{index}' failed at path '{place}': {why}");
+/// Applies a patch. After an error the object is unusable. A value that is nested too deeply is never built, because even
+/// dropping it could overflow the stack.
+pub(crate) fn apply(object: &mut Value, operations: &[PatchOperation]) -> Result<(), String> {
+    let mut copied = 0;
+    for (index, operation) in operations.iter().enumerate() {
+        let path = operation.path().as_str();
+        let failed = |why: &str| format!("operation '/{index}' failed at path '{path}': {why}");
         let from = match operation {
             PatchOperation::Copy(copy) => Some(&copy.from),
             PatchOperation::Move(moved) => Some(&moved.from),
@@ -27,54 +29,55 @@ pub(crate) fn apply(object: &mut Value, patch: &[PatchOperation]) -> Result<(), 
             PatchOperation::Replace(replace) => Some(&replace.value),
             _ => match from {
                 Some(from) => {
-                    let value = object.pointer(from.as_str()).ok_or_else(|| within("\"from\" path is invalid"))?;
-                    brought += count(value, MAX_BROUGHT);
+                    let value = object.pointer(from.as_str()).ok_or_else(|| failed("\"from\" path is invalid"))?;
+                    copied += count_values(value, MAX_COPIED);
                     Some(value)
                 }
                 None => None,
             },
         };
-        if brought > MAX_BROUGHT {
-            return Err(within(&format!("`copy` and `move` bring more than {MAX_BROUGHT} values")));
+        if copied > MAX_COPIED {
+            return Err(failed(&format!("`copy` and `move` add more than {MAX_COPIED} values")));
         }
-        let room = MAX_NESTING.checked_sub(place.matches('/').count());
-        if value.is_some_and(|value| room.is_none_or(|room| is_deeper_than(value, room))) {
-            return Err(within(&format!("the object would be nested deeper than {MAX_NESTING} levels")));
+        let depth_left = MAX_NESTING.checked_sub(path.matches('/').count());
+        if value.is_some_and(|value| depth_left.is_none_or(|limit| is_deeper_than(value, limit))) {
+            return Err(failed(&format!("the object would be nested deeper than {MAX_NESTING} levels")));
         }
         json_patch::patch_unsafe(object, std::slice::from_ref(operation))
-            .map_err(|error| within(&error.kind.to_string()))?;
+            .map_err(|error| failed(&error.kind.to_string()))?;
     }
     Ok(())
 }
 
-/// Not recursive: that is what it looks for.
+/// Returns true if a value is nested deeper than `limit`. Iterative, because recursion into a deep value could overflow the
+/// stack.
 pub(crate) fn is_deeper_than(value: &Value, limit: usize) -> bool {
-    let mut open = vec![(value, 0)];
-    while let Some((value, depth)) = open.pop() {
+    let mut pending = vec![(value, 0)];
+    while let Some((value, depth)) = pending.pop() {
         if depth > limit {
             return true;
         }
         match value {
-            Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
-            Value::Object(members) => open.extend(members.values().map(|member| (member, depth + 1))),
+            Value::Array(items) => pending.extend(items.iter().map(|item| (item, depth + 1))),
+            Value::Object(members) => pending.extend(members.values().map(|member| (member, depth + 1))),
             _ => {}
         }
     }
     false
 }
 
-/// How many values there are, but not much further than the limit.
-fn count(value: &Value, limit: usize) -> usize {
+/// Returns the number of values in a value. Stops counting soon after `limit`.
+fn count_values(value: &Value, limit: usize) -> usize {
     let mut counted = 0;
-    let mut open = vec![value];
-    while let Some(value) = open.pop() {
+    let mut pending = vec![value];
+    while let Some(value) = pending.pop() {
         counted += 1;
         match value {
-            Value::String(text) => counted += text.len() / TEXT,
-            Value::Array(items) => open.extend(items),
+            Value::String(text) => counted += text.len() / BYTES_PER_VALUE,
+            Value::Array(items) => pending.extend(items),
             Value::Object(members) => {
-                counted += members.keys().map(|key| key.len() / TEXT).sum::<usize>();
-                open.extend(members.values());
+                counted += members.keys().map(|key| key.len() / BYTES_PER_VALUE).sum::<usize>();
+                pending.extend(members.values());
             }
             _ => {}
         }
@@ -96,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_that_grow_without_end_do_not_apply() {
+    fn patches_that_exceed_the_limits_do_not_apply() {
         let nest = |_| json!({"op": "copy", "from": "/a", "path": "/a/a"});
         let double = |index| json!({"op": "copy", "from": "/a", "path": format!("/a/b{index}")});
         let long = |index| json!({"op": "copy", "from": "/long", "path": format!("/b{index}")});
@@ -104,8 +107,8 @@ mod tests {
         let deep = (0..150).fold(json!({}), |inner, _| json!({"d": inner}));
         for (name, patch, part) in [
             ("nesting", copies(300, nest), "nested deeper than"),
-            ("doubling", copies(40, double), "bring more than"),
-            ("long texts", copies(40, long), "bring more than"),
+            ("doubling", copies(40, double), "add more than"),
+            ("long strings", copies(40, long), "add more than"),
             ("a long path", copies(1, deeper), "nested deeper than"),
         ] {
             let mut object = json!({"a": {}, "long": "x".repeat(1 << 20), "deep": deep});

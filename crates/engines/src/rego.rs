@@ -1,8 +1,8 @@
-//! Rego policies, interpreted by regorus: what a dialect asks of a policy, and what its answer means.
-//! Where regorus would quietly mean something else than OPA, a policy is refused when it is compiled.
+//! Rego policies, interpreted by regorus. The dialect of a policy defines which rules are evaluated and what their values mean.
+//! The compiler refuses a policy if regorus would silently give it another meaning than OPA does.
 //!
-//! The interpreter runs, not regorus' faster virtual machine: that one answers "undefined" where rules
-//! conflict, which loses violations, and has neither `with` nor `walk` over loops.
+//! Evaluations use regorus' interpreter, not its faster virtual machine. The virtual machine answers "undefined" when rules
+//! conflict, which loses violations, and supports neither `with` nor `walk` over loops.
 
 mod answer;
 mod bounds;
@@ -39,15 +39,15 @@ use crate::{CompileError, Deadline, EvaluationError, Host, NoHost};
 use contract::Contract;
 use inspect::Documents;
 use inventory::Inventory;
-use parse::Text;
+use parse::ModuleSource;
 
 pub use contract::Dialect;
 pub use query::Query;
 
-/// How many steps the interpreter takes between two looks at the clock.
+/// The number of steps that the interpreter takes between two checks of the deadline.
 const STEPS_BETWEEN_CHECKS: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
-/// A Rego policy with its settings. A clone costs next to nothing, and shares the places in which evaluations run.
+/// A compiled Rego policy with its settings. A clone is cheap, and shares the limit on concurrent evaluations.
 #[derive(Clone, Debug)]
 pub struct Program {
     prepared: Arc<Prepared>,
@@ -56,33 +56,34 @@ pub struct Program {
 }
 
 struct Prepared {
-    /// Cloned for each evaluation, which costs less than a microsecond.
+    /// The engine with the modules. Each evaluation clones it, which takes less than a microsecond.
     engine: Engine,
     contract: Contract,
     settings: Value,
-    /// For policies that look at other objects.
+    /// The cache behind `data.inventory`; `None` if the policy does not read it.
     inventory: Option<Inventory>,
 }
 
 impl fmt::Debug for Prepared {
-    /// Without the settings: they may hold what is not for logs.
+    /// Omits the settings, which may contain secrets.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Prepared").field("contract", &self.contract).finish_non_exhaustive()
     }
 }
 
-/// How long a policy may take for a request that says next to nothing.
-const TRIAL_TIME: Duration = Duration::from_secs(10);
+/// The time limit for the evaluation of the trial request.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// A request for a nearly empty Pod, which each policy must be able to evaluate.
 const TRIAL_REQUEST: &str = r#"{"request": {
     "uid": "trial", "operation": "CREATE", "name": "trial", "namespace": "trial", "dryRun": true,
     "kind": {"group": "", "version": "v1", "kind": "Pod"}, "resource": {"group": "", "version": "v1", "resource": "pods"},
     "userInfo": {"username": "trial", "groups": []}, "object": {"metadata": {}}, "oldObject": null, "options": null}}"#;
 
 impl Program {
-    /// Makes a policy of one module ready: see [`Program::compile_with`].
+    /// Compiles a policy of one module: see [`Program::compile_with`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Program::compile_with`].
     pub fn compile(
         source: &str,
         dialect: Dialect,
@@ -92,14 +93,16 @@ impl Program {
         Self::compile_with(source, &[], dialect, entrypoint, settings)
     }
 
-    /// Makes a policy ready. `source` is its module, `libraries` are modules of packages below `lib` that it may import; each
-    /// is at most 256 KiB, in Rego v0 or v1. `entrypoint` names the rule that decides, as `data.a.b` or `a/b`; without one it
-    /// is `violation` for Gatekeeper, and `main`, `response`, or `deny` and `warn`, whichever the package has, for admission
-    /// policies.
+    /// Compiles a policy. `source` is its main module. `libraries` are modules that it may import; their packages are below
+    /// `lib`. Each module has at most 256 KiB and is written in Rego v0 or v1.
+    ///
+    /// `entrypoint` names the rule that decides, as `data.a.b` or `a/b`. Default for the Gatekeeper dialect: `violation`.
+    /// Default for admission policies: `main` or `response` if the package defines one of them, otherwise `deny` and `warn`.
     ///
     /// # Errors
-    /// When a module does not parse, has no rule that could deny, or uses what this version does not run: builtins that are
-    /// missing, data outside of its modules, recursion, nesting that is too deep.
+    /// [`CompileError::Invalid`] if a module does not parse, the entrypoint does not exist, no rule can deny, or the evaluation
+    /// of a nearly empty request fails. [`CompileError::Unsupported`] if a module uses a missing builtin, data outside of its
+    /// modules, recursion, or nesting that is too deep.
     pub fn compile_with(
         source: &str,
         libraries: &[String],
@@ -107,8 +110,8 @@ impl Program {
         entrypoint: Option<&str>,
         settings: &serde_json::Value,
     ) -> Result<Self, CompileError> {
-        let main = Text { name: syntax::MAIN.to_owned(), text: source };
-        let named = |(index, text)| Text { name: format!("libs[{index}]"), text };
+        let main = ModuleSource { name: syntax::MAIN.to_owned(), text: source };
+        let named = |(index, text)| ModuleSource { name: format!("libs[{index}]"), text };
         let libraries = libraries.iter().map(String::as_str).enumerate().map(named);
         let documents = if dialect == Dialect::Gatekeeper { Documents::Inventory } else { Documents::None };
         let mut engine = parse::parse(&std::iter::once(main).chain(libraries).collect::<Vec<_>>(), documents)?;
@@ -124,35 +127,38 @@ impl Program {
         if uses_inventory {
             engine.add_data(inventory::empty()).map_err(|error| CompileError::Invalid(error.to_string()))?;
         }
-        for ask in contract.asks() {
-            // Also prepares the engine, so that no evaluation has to.
+        for entrypoint in contract.entrypoints() {
+            // This prepares the engine too. Otherwise each evaluation would prepare its clone.
             engine
-                .compile_with_entrypoint(&ask.rule().into())
+                .compile_with_entrypoint(&entrypoint.rule().into())
                 .map_err(|error| CompileError::Invalid(error.to_string().trim().to_owned()))?;
         }
         let inventory = uses_inventory.then(Inventory::default);
         let prepared = Prepared { engine, contract, settings, inventory };
-        prepared.try_out()?;
+        prepared.evaluate_trial_request()?;
         Ok(Self { prepared: Arc::new(prepared), isolation: Isolation::new(), host: Arc::new(NoHost) })
     }
 
-    /// Lets the policy see the objects that the host has, as `data.inventory`. They are asked for only if it looks at them.
+    /// Sets the host that provides the objects of `data.inventory`. An evaluation requests them only if the policy reads
+    /// `data.inventory`.
     #[must_use]
     pub fn with_host(mut self, host: Arc<dyn Host>) -> Self {
         self.host = host;
         self
     }
 
-    /// Whether the policy looks at other objects than the one under review.
+    /// Returns true if the policy reads `data.inventory`: objects other than the object under review.
     #[must_use]
     pub fn uses_inventory(&self) -> bool {
         self.prepared.inventory.is_some()
     }
 
-    /// Decides on a review.
+    /// Evaluates the policy for a review.
     ///
     /// # Errors
-    /// When the policy raises an error, does not end in time, or gives an answer its dialect does not know.
+    /// [`EvaluationError::Failed`] if the policy raises an error or the host fails, [`EvaluationError::DeadlineExceeded`] or
+    /// [`EvaluationError::Overloaded`] if the evaluation does not end in time, [`EvaluationError::InvalidAnswer`] if the
+    /// dialect does not define the answer.
     pub async fn evaluate(&self, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
         let objects = match &self.prepared.inventory {
             Some(_) => Some(self.objects(deadline).await?),
@@ -162,7 +168,7 @@ impl Program {
         let review = review.clone();
         let evaluate = move || match (&prepared.inventory, objects) {
             (Some(inventory), Some(objects)) => {
-                let engine = inventory.engine(&prepared.engine, prepared.contract.asks(), objects)?;
+                let engine = inventory.engine(&prepared.engine, prepared.contract.entrypoints(), objects)?;
                 prepared.evaluate(engine, &review, deadline)
             }
             _ => prepared.evaluate(prepared.engine.clone(), &review, deadline),
@@ -170,7 +176,7 @@ impl Program {
         self.isolation.run(deadline, evaluate).await
     }
 
-    /// A host that keeps its word answers in time; one that does not is not waited for.
+    /// Reads the objects from the host. The timeout guards against a host that does not answer by the deadline.
     async fn objects(&self, deadline: Deadline) -> Result<Arc<Objects>, EvaluationError> {
         match timeout_at(deadline.instant().into(), self.host.objects(deadline)).await {
             Ok(objects) => objects.map_err(EvaluationError::Failed),
@@ -179,11 +185,11 @@ impl Program {
     }
 }
 
-/// Gives an engine what all that is evaluated finds there.
+/// Installs the builtins and the options that policies and queries share.
 fn set_up(engine: &mut Engine) -> Result<(), CompileError> {
     builtins::install(engine)?;
     engine.set_strict_builtin_errors(false);
-    // What a policy prints goes nowhere: a server's standard error is not a policy's to write to.
+    // regorus would print to standard error. A policy must not write to the server's log.
     engine.set_gather_prints(true);
     Ok(())
 }
@@ -195,7 +201,8 @@ fn set_deadline(engine: &mut Engine, deadline: Deadline) {
     });
 }
 
-/// Gatekeeper's rule: what is not below `lib` could be taken for the policy itself.
+/// Requires that the packages of libraries are below `lib`, as Gatekeeper does. Another package could contain rules of the
+/// policy itself.
 fn check_libraries(modules: &[Ref<Module>]) -> Result<(), CompileError> {
     for library in modules.iter().skip(1) {
         let package = syntax::path(&library.package.refr);
@@ -208,13 +215,13 @@ fn check_libraries(modules: &[Ref<Module>]) -> Result<(), CompileError> {
 }
 
 impl Prepared {
-    /// Evaluates a request for a nearly empty object. The interpreter finds unsafe variables and the like only
-    /// now; found later, they would deny every request.
-    fn try_out(&self) -> Result<(), CompileError> {
+    /// Evaluates a request for a nearly empty object. The interpreter reports unsafe variables and similar errors only during
+    /// an evaluation. Without this check they would deny every request.
+    fn evaluate_trial_request(&self) -> Result<(), CompileError> {
         let trial =
             Review::admission(TRIAL_REQUEST.into()).map_err(|error| CompileError::Invalid(error.to_string()))?;
-        match self.evaluate(self.engine.clone(), &trial, Deadline::after(TRIAL_TIME)) {
-            // An answer that makes no sense for such a request is no fault.
+        match self.evaluate(self.engine.clone(), &trial, Deadline::after(TRIAL_TIMEOUT)) {
+            // The answer may be invalid only for such an incomplete object.
             Ok(_) | Err(EvaluationError::InvalidAnswer(_) | EvaluationError::Overloaded) => Ok(()),
             Err(EvaluationError::Failed(why)) => Err(CompileError::Invalid(why)),
             Err(error @ EvaluationError::DeadlineExceeded) => {
@@ -226,15 +233,15 @@ impl Prepared {
     fn evaluate(&self, mut engine: Engine, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
         engine.set_input(self.input(review)?);
         let mut verdict = Verdict::allow();
-        for ask in self.contract.asks() {
+        for entrypoint in self.contract.entrypoints() {
             set_deadline(&mut engine, deadline);
             let value = engine
-                .eval_rule(ask.rule().to_owned())
-                .map_err(|error| failed(&error.to_string(), error.downcast_ref(), deadline))?;
-            ask.answer(&value, review, &mut verdict)?;
+                .eval_rule(entrypoint.rule().to_owned())
+                .map_err(|error| evaluation_error(&error.to_string(), error.downcast_ref(), deadline))?;
+            entrypoint.add_to_verdict(&value, review, &mut verdict)?;
         }
-        // The interpreter looks at the clock between steps, and one builtin may be the last step.
-        if deadline.is_over() {
+        // The interpreter checks the deadline between steps only. One long builtin call may be the last step.
+        if deadline.has_passed() {
             return Err(EvaluationError::DeadlineExceeded);
         }
         Ok(verdict)
@@ -247,7 +254,7 @@ impl Prepared {
         match self.contract.dialect() {
             Dialect::Gatekeeper => {
                 if review.head().is_some_and(|head| head.operation == Some(Operation::Delete)) {
-                    show_deleted_object(&mut request);
+                    copy_old_object_to_object(&mut request);
                 }
                 members.insert("review".into(), request);
             }
@@ -261,17 +268,18 @@ impl Prepared {
     }
 }
 
-/// An error of the interpreter's, and the limit that it tells of, if it does.
-fn failed(error: &str, limit: Option<&LimitError>, deadline: Deadline) -> EvaluationError {
-    if deadline.is_over() || matches!(limit, Some(LimitError::TimeLimitExceeded { .. })) {
+/// Converts an error of the interpreter. `limit` is the limit that the evaluation exceeded, if any.
+fn evaluation_error(error: &str, limit: Option<&LimitError>, deadline: Deadline) -> EvaluationError {
+    if deadline.has_passed() || matches!(limit, Some(LimitError::TimeLimitExceeded { .. })) {
         EvaluationError::DeadlineExceeded
     } else {
         EvaluationError::Failed(error.trim().to_owned())
     }
 }
 
-/// Gatekeeper's templates find an object that is deleted in `review.object`, where the API server has null.
-fn show_deleted_object(request: &mut Value) {
+/// Copies `oldObject` to `object`: Gatekeeper's templates read a deleted object in `review.object`, where the API server
+/// sends null.
+fn copy_old_object_to_object(request: &mut Value) {
     if let Ok(members) = request.as_object_mut() {
         let old = members.get(&"oldObject".into()).cloned();
         if let Some(old) = old.filter(|old| *old != Value::Null) {

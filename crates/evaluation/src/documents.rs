@@ -1,4 +1,4 @@
-//! Files of YAML or JSON, read into documents that know their file and position.
+//! YAML and JSON files, parsed into documents that know their file and position.
 
 use std::fmt;
 use std::io::Read as _;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use proviso_crds::validation::FieldError;
 
-/// The largest file that is read, in bytes; a policy server has the same limit for its manifests.
+/// The maximum size of a file, in bytes. A policy server has the same limit for its manifests.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
 
 /// A document of a file.
@@ -24,7 +24,7 @@ pub struct Document {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub file: PathBuf,
-    /// Counted from 1; `None` if the file has only one document.
+    /// The position of the document in the file, from 1; `None` if the file has only one document.
     pub number: Option<usize>,
 }
 
@@ -35,29 +35,29 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a file cannot be used.
+/// The error of a file or a document that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
     #[error("{} cannot be read: {error}", file.display())]
     Read { file: PathBuf, error: std::io::Error },
     #[error("{} is larger than {} MiB", file.display(), MAX_FILE >> 20)]
     Large { file: PathBuf },
-    #[error("{} is no YAML: {error}", file.display())]
+    #[error("{} is not YAML: {error}", file.display())]
     Yaml { file: PathBuf, error: serde_yaml::Error },
-    #[error("{} has {count} {what}: it must be one", file.display())]
+    #[error("{} has {count} {what}: there must be exactly one", file.display())]
     Count { file: PathBuf, what: &'static str, count: usize },
     #[error("{place}: {error}")]
     Field { place: Place, error: FieldError },
 }
 
 impl Document {
-    /// The API group of `apiVersion`; empty for the core group.
+    /// Returns the API group of `apiVersion`; empty for the core group.
     #[must_use]
     pub fn group(&self) -> &str {
         group(&self.value)
     }
 
-    /// `kind`; empty if it is missing.
+    /// Returns `kind`; empty if it is missing.
     #[must_use]
     pub fn kind(&self) -> &str {
         self.value["kind"].as_str().unwrap_or_default()
@@ -79,7 +79,7 @@ pub fn group(object: &Value) -> &str {
 /// Reads all documents of a file, without empty ones. `-` is the standard input.
 ///
 /// # Errors
-/// When the file cannot be read, is larger than 16 MiB, or is not YAML.
+/// Returns an error if the file cannot be read, is larger than 16 MiB, or is not YAML.
 pub fn read(file: &Path) -> Result<Vec<Document>, DocumentError> {
     parse(file, &text(file)?)
 }
@@ -87,7 +87,7 @@ pub fn read(file: &Path) -> Result<Vec<Document>, DocumentError> {
 /// Reads the text of a file. `-` is the standard input.
 ///
 /// # Errors
-/// When the file cannot be read, or is larger than 16 MiB.
+/// Returns an error if the file cannot be read, or is larger than 16 MiB.
 pub fn text(file: &Path) -> Result<String, DocumentError> {
     let failed = |error| DocumentError::Read { file: file.to_owned(), error };
     let mut text = String::new();
@@ -102,7 +102,7 @@ pub fn text(file: &Path) -> Result<String, DocumentError> {
 /// Parses the text of `file` into its documents, without empty ones.
 ///
 /// # Errors
-/// When the text is not YAML.
+/// Returns an error if the text is not YAML.
 pub fn parse(file: &Path, text: &str) -> Result<Vec<Document>, DocumentError> {
     let mut values = Vec::new();
     for (index, document) in serde_yaml::Deserializer::from_str(text).enumerate() {
@@ -120,16 +120,16 @@ pub fn parse(file: &Path, text: &str) -> Result<Vec<Document>, DocumentError> {
 /// Reads the only document of a file. `-` is the standard input.
 ///
 /// # Errors
-/// When the file cannot be read, or has no document or several.
+/// Returns an error if the file cannot be read, or does not have exactly one document.
 pub fn only(file: &Path) -> Result<Document, DocumentError> {
-    only_of(file, read(file)?, "documents")
+    exactly_one(file, read(file)?, "documents")
 }
 
-/// Returns the only one of these documents of `file`; `what` says in the error which documents were counted.
+/// Returns the only document in `documents`, which come from `file`. `what` names the documents in the error.
 ///
 /// # Errors
-/// When there is none, or there are several.
-pub fn only_of(file: &Path, mut documents: Vec<Document>, what: &'static str) -> Result<Document, DocumentError> {
+/// Returns an error if there is no document, or more than one.
+pub fn exactly_one(file: &Path, mut documents: Vec<Document>, what: &'static str) -> Result<Document, DocumentError> {
     match (documents.pop(), documents.len()) {
         (Some(document), 0) => Ok(document),
         (last, before) => {
@@ -142,7 +142,7 @@ pub fn only_of(file: &Path, mut documents: Vec<Document>, what: &'static str) ->
 /// Deserializes a part of a document. `at` is the field of the part; empty for the whole document.
 ///
 /// # Errors
-/// The field that does not fit. An unknown field is an error if the type says so (`deny_unknown_fields`).
+/// Returns the field that does not match the type. An unknown field is an error for a type with `deny_unknown_fields`.
 pub fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, FieldError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
@@ -166,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn documents_know_their_position() {
+    fn documents_know_their_position_in_the_file() {
         let documents = of("---\n# nothing\n---\na: 1\n---\nb: 2\n").unwrap();
         let places: Vec<_> = documents.iter().map(|it| it.place.to_string()).collect();
         assert_eq!(places, ["a.yaml: document 2", "a.yaml: document 3"]);
         assert_eq!(of("{\"a\": 1}").unwrap()[0].place.to_string(), "a.yaml");
-        assert!(of("a: [").unwrap_err().to_string().starts_with("a.yaml is no YAML"));
-        let two = only_of(Path::new("a.yaml"), documents, "documents").unwrap_err();
-        assert_eq!(two.to_string(), "a.yaml has 2 documents: it must be one");
+        assert!(of("a: [").unwrap_err().to_string().starts_with("a.yaml is not YAML"));
+        let two = exactly_one(Path::new("a.yaml"), documents, "documents").unwrap_err();
+        assert_eq!(two.to_string(), "a.yaml has 2 documents: there must be exactly one");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use proviso_crds::validation::FieldError;
 use proviso_engines::wasm::EngineError;
 use proviso_engines::{CompileError, SettingsError};
 
-/// Why a policy cannot be evaluated.
+/// The error of a policy that cannot be prepared or evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
     /// A program or an expression does not compile.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_artifacts::Fetcher;
-use proviso_capabilities::{FolderObjects, Gates, Images, World};
+use proviso_capabilities::{FolderObjects, Grants, HostContext, Images};
 use proviso_crds::{Cel, ContextAwareResource, Group, GroupMember, PolicySpec, Program as ProgramSpec};
 use proviso_engines::{Deadline, Program, group, rego, wasm};
 use proviso_programs::{compile_cel, compile_rego, execution_mode};
@@ -34,7 +34,7 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// An evaluator that fetches modules with `fetcher`.
+    /// Returns an evaluator that fetches modules with `fetcher`.
     #[must_use]
     pub fn new(fetcher: Fetcher) -> Self {
         let fetcher = Arc::new(fetcher);
@@ -42,10 +42,10 @@ impl Evaluator {
     }
 
     /// Compiles the program of a policy, and asks it to validate its settings. Relative module references start from
-    /// `folder`. `namespace` is the policy's namespace; of `objects` the program sees what the spec allows it to read.
+    /// `folder`. `namespace` is the policy's namespace. The program sees those of `objects` that the spec allows it to read.
     ///
     /// # Errors
-    /// When a module cannot be fetched, the program does not compile, or it refuses its settings.
+    /// Returns an error if a module cannot be fetched, the program does not compile, or it refuses its settings.
     pub(crate) async fn compile_policy(
         &self,
         spec: &PolicySpec,
@@ -53,12 +53,12 @@ impl Evaluator {
         namespace: Option<&str>,
         objects: &[Value],
     ) -> Result<Program, PrepareError> {
-        let known = Arc::<FolderObjects>::default();
-        known.replace(objects.iter().cloned());
+        let folder_objects = Arc::<FolderObjects>::default();
+        folder_objects.replace(objects.iter().cloned());
         let context = PolicyContext {
             folder,
-            gates: Gates::read("spec", namespace, spec).map_err(PrepareError::Field)?,
-            world: Arc::new(World::folder(known, Images::new(Arc::clone(&self.fetcher)))),
+            grants: Grants::read("spec", namespace, spec).map_err(PrepareError::Field)?,
+            host_context: Arc::new(HostContext::folder(folder_objects, Images::new(Arc::clone(&self.fetcher)))),
         };
         let program = self.compile(&context, "spec", spec.into()).await?;
         program.validate_settings(Deadline::after(timeout(spec))).await?;
@@ -68,7 +68,7 @@ impl Evaluator {
     /// Compiles the program of a Gatekeeper template with the parameters of a constraint. The program sees no objects.
     ///
     /// # Errors
-    /// When the program does not compile, or uses a builtin that this version does not have.
+    /// Returns an error if the program does not compile, or uses a builtin that this version does not support.
     pub(crate) async fn compile_template(
         &self,
         template: &Template,
@@ -98,7 +98,7 @@ impl Evaluator {
         at: &str,
         source: Source<'_>,
     ) -> Result<Program, PrepareError> {
-        let host = context.world.host(context.gates.rights(at, source.resources, source.program));
+        let host = context.host_context.host(context.grants.rights(at, source.resources, source.program));
         let (field, settings) = (format!("{at}.program"), source.settings.clone());
         let at = field.clone();
         let program = match source.program {
@@ -141,11 +141,11 @@ impl Evaluator {
     }
 }
 
-/// The part of a policy that all programs of it share.
+/// The context that all programs of a policy share.
 struct PolicyContext<'a> {
     folder: &'a Path,
-    gates: Gates,
-    world: Arc<World>,
+    grants: Grants,
+    host_context: Arc<HostContext>,
 }
 
 /// One program of a policy, with its own settings: the policy's program or that of a group's member.

@@ -1,10 +1,10 @@
-//! Gatekeeper's kinds, as far as they decide about requests: a `ConstraintTemplate` with its constraints. Pure.
+//! Gatekeeper's kinds that decide about requests: `ConstraintTemplate` and its constraints.
 
 mod constraint;
 mod matches;
 mod schema;
 mod template;
 
-pub use constraint::{Action, CONSTRAINTS, Constraint, ConstraintError};
+pub use constraint::{Action, CONSTRAINTS_GROUP, Constraint, ConstraintError};
 pub use matches::{Kinds, Matches, Subject};
-pub use template::{Code, TEMPLATES, Template};
+pub use template::{Code, TEMPLATES_GROUP, Template};

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proviso_engines::Program;
-use proviso_engines::host::{Fixed, Objects, Resource};
+use proviso_engines::host::{FixedObjects, Objects, Resource};
 use serde_json::Value;
 
 use crate::plural::plural;
 
-/// Returns the same program with these objects in `data.inventory` and as `namespaceObject`.
+/// Returns the program with `objects` in `data.inventory` and as `namespaceObject`.
 #[must_use]
 pub(crate) fn with_inventory(program: &Program, objects: &[Value]) -> Program {
-    program.clone().with_host(Arc::new(Fixed(Arc::new(group_by_kind(objects)))))
+    program.clone().with_host(Arc::new(FixedObjects(Arc::new(group_by_kind(objects)))))
 }
 
 /// Groups objects by their kind, as Gatekeeper does. An object without `metadata.namespace` is cluster-scoped.

@@ -1,10 +1,10 @@
-//! Evaluates policies without a cluster: as `proviso run` and `proviso test` do, and as audits and replays can.
+//! Evaluates policies without a cluster, for `proviso run`, `proviso test`, audits and replays.
 //!
 //! [`PolicyFile`] reads a policy from a manifest, an [`Evaluator`] compiles its program, and the [`PreparedPolicy`] answers
 //! reviews as a policy server would. [`review`] makes reviews of objects, [`suite`] runs test suites, [`gatekeeper`] reads
 //! `ConstraintTemplates` and their constraints.
 //!
-//! Files are read, and modules are fetched; nothing is printed. Errors name file and field.
+//! The crate reads files and fetches modules, but prints nothing. Errors name the file and the field.
 
 mod blocking;
 pub mod documents;

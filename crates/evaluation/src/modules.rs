@@ -1,11 +1,11 @@
-//! The wasm modules of policies: fetched, compiled and kept.
+//! The wasm modules of policies: fetches, compiles and caches them.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use proviso_artifacts::{Digest, FetchError, Fetcher, ModuleReference, Wanted};
+use proviso_artifacts::{Digest, FetchError, FetchOptions, Fetcher, ModuleReference};
 use proviso_crds::Wasm;
 use proviso_engines::wasm::{Config, Engine, Module, VerifiedCode};
 use tokio::sync::Mutex;
@@ -17,7 +17,7 @@ use crate::error::PrepareError;
 #[derive(Debug)]
 pub(crate) struct Modules {
     fetcher: Arc<Fetcher>,
-    /// `None` until the first module: the engine reserves memory that Rego and CEL do not need.
+    /// The engine; `None` until the first module, because the engine reserves memory that Rego and CEL do not need.
     engine: OnceLock<Engine>,
     loaded: Mutex<BTreeMap<Digest, Module>>,
 }
@@ -27,11 +27,10 @@ impl Modules {
         Self { fetcher, engine: OnceLock::new(), loaded: Mutex::default() }
     }
 
-    /// Returns the module of a program, compiled. `field` is the field of the program, relative references start from
-    /// `folder`.
+    /// Returns the compiled module of a program. `field` is the field of the program. Relative references start from `folder`.
     ///
     /// # Errors
-    /// When the module cannot be fetched or compiled.
+    /// Returns an error if the module cannot be fetched or compiled.
     pub(crate) async fn load(&self, field: &str, spec: &Wasm, folder: &Path) -> Result<Module, PrepareError> {
         let reference = ModuleReference::parse(&spec.module, folder)
             .map_err(|error| PrepareError::Reference { field: format!("{field}.module"), error })?;
@@ -41,7 +40,7 @@ impl Modules {
                 message: format!("{error}"),
             })?;
         let names: Vec<String> = spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect();
-        let wanted = Wanted { digest, pin: None, pull_secrets: &names };
+        let wanted = FetchOptions { digest, pin: None, pull_secrets: &names };
         let module = self.fetcher.fetch(&reference, wanted).await.map_err(|error| {
             let name = if matches!(error, FetchError::PullSecret(_)) { "imagePullSecrets" } else { "module" };
             PrepareError::Fetch { field: format!("{field}.{name}"), error: Box::new(error) }

@@ -1,7 +1,7 @@
 //! The plural of a kind, as Kubernetes names resources: `ingresses` for `Ingress`.
 
-/// Returns the resource of a kind by the rule that all kinds of Kubernetes follow. For a custom kind it is a guess, the same
-/// as `kubectl`'s.
+/// Returns the resource of a kind by the rule that all kinds of Kubernetes follow. The result for a custom kind is a guess,
+/// the same as that of `kubectl`.
 #[must_use]
 pub fn plural(kind: &str) -> String {
     let kind = kind.to_lowercase();
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_kubernetes_have_the_resources_that_it_serves() {
+    fn kinds_of_kubernetes_have_the_expected_resources() {
         for (kind, wanted) in [
             ("Pod", "pods"),
             ("Ingress", "ingresses"),

@@ -11,7 +11,7 @@ use proviso_engines::{Deadline, Program};
 use proviso_programs::Conditions;
 use serde_json::{Map, Value};
 
-use crate::documents::{self, Document, DocumentError, only_of};
+use crate::documents::{self, Document, DocumentError, exactly_one};
 use crate::error::PrepareError;
 use crate::evaluator::{Evaluator, timeout};
 use crate::policy_spec;
@@ -24,7 +24,7 @@ pub struct PolicyFile {
     /// The namespace of a Policy, by default `default`; `None` for a `ClusterPolicy`.
     pub namespace: Option<String>,
     pub spec: PolicySpec,
-    /// Relative module references start from the folder of this file.
+    /// The manifest. Relative module references start from its folder.
     pub file: PathBuf,
 }
 
@@ -38,17 +38,17 @@ pub struct PreparedPolicy {
 /// The answer of a policy to a review.
 #[derive(Debug)]
 pub struct Answer {
-    /// The verdict, with mode, `mutating` and message of the policy applied.
+    /// The verdict after the enforcement of the policy's mode, `mutating` and message.
     pub verdict: Verdict,
-    /// Why the policy does not cover the review, which is allowed then; `None` if the program was evaluated.
+    /// The reason why the policy does not cover the review, which is then allowed; `None` if the program was evaluated.
     pub not_asked: Option<String>,
-    /// Why the evaluation failed; the verdict is then the denial that a policy server answers.
+    /// The failure of the evaluation, if it failed. The verdict is then the denial that a policy server would return.
     pub failure: Option<Failure>,
 }
 
-/// The patch of an answer does not fit the object.
+/// The error of a patch that cannot be applied to the object.
 #[derive(Debug, thiserror::Error)]
-#[error("the policy's patch does not fit: {0}")]
+#[error("the policy's patch cannot be applied to the object: {0}")]
 pub struct PatchError(#[from] json_patch::PatchError);
 
 impl PolicyFile {
@@ -61,18 +61,18 @@ impl PolicyFile {
     /// Reads the policy of this name from a file; without a name the only policy. `-` is the standard input.
     ///
     /// # Errors
-    /// When the file cannot be read, has no such policy or several, or the policy is invalid.
+    /// Returns an error if the file cannot be read, has no matching policy or several, or the policy is invalid.
     pub fn read(file: &Path, name: Option<&str>) -> Result<Self, DocumentError> {
         let is_meant = |it: &Document| name.is_none_or(|name| it.value["metadata"]["name"] == name);
         let documents = documents::read(file)?.into_iter().filter(|it| Self::is(it) && is_meant(it)).collect();
-        let what = if name.is_some() { "policies of this name" } else { "policies (say which by its name)" };
-        Self::of(&only_of(file, documents, what)?)
+        let what = if name.is_some() { "policies of this name" } else { "policies (select one by its name)" };
+        Self::of(&exactly_one(file, documents, what)?)
     }
 
     /// Reads the policy of a document.
     ///
     /// # Errors
-    /// When the policy is invalid.
+    /// Returns an error if the policy is invalid.
     pub fn of(document: &Document) -> Result<Self, DocumentError> {
         let wrong = |field: &str, message: String| document.error(FieldError::new(field, message));
         let value = &document.value;
@@ -92,7 +92,7 @@ impl PolicyFile {
     /// Replaces the settings of the policy.
     ///
     /// # Errors
-    /// When the settings are too large.
+    /// Returns an error if the settings are too large.
     pub fn with_settings(mut self, settings: Map<String, Value>) -> Result<Self, FieldError> {
         self.spec.settings = settings;
         match validation::policy(&self.spec).into_iter().next() {
@@ -101,11 +101,11 @@ impl PolicyFile {
         }
     }
 
-    /// Compiles the program. `cluster` are the objects of the cluster: of these the program sees those that the spec allows
-    /// it to read.
+    /// Compiles the program. `cluster` has the objects of the cluster; the program sees only those that the spec allows it to
+    /// read.
     ///
     /// # Errors
-    /// When a module cannot be fetched, the program does not compile, or it refuses its settings.
+    /// Returns an error if a module cannot be fetched, the program does not compile, or it refuses its settings.
     pub async fn prepare(self, evaluator: &Evaluator, cluster: &[Value]) -> Result<PreparedPolicy, PrepareError> {
         let folder = self.file.parent().unwrap_or(Path::new("")).to_owned();
         let program = evaluator.compile_policy(&self.spec, &folder, self.namespace.as_deref(), cluster).await?;
@@ -118,8 +118,8 @@ impl PreparedPolicy {
     /// at most `timeoutEvalSeconds`, by default 10 s.
     ///
     /// # Errors
-    /// When a match condition or a selector of the policy is invalid or cannot be evaluated. A failed evaluation of the
-    /// program is no error, but a denial with [`Answer::failure`].
+    /// Returns an error if a match condition or a selector of the policy is invalid or cannot be evaluated. A failed evaluation
+    /// of the program is not an error: the answer is a denial with [`Answer::failure`].
     pub async fn evaluate(
         &self,
         review: &Review,
@@ -140,7 +140,7 @@ impl PreparedPolicy {
         Ok(Answer { verdict: verdict.enforce(&enforcement), not_asked: None, failure })
     }
 
-    /// Returns why the policy does not cover the review; `None` if it does.
+    /// Returns the reason why the policy does not cover the review; `None` if it does.
     async fn not_asked(
         &self,
         review: &Review,
@@ -160,9 +160,9 @@ impl PreparedPolicy {
         let field = "spec.admission.matchConditions";
         let conditions = Conditions::compile(&admission.match_conditions)
             .map_err(|(index, error)| PrepareError::Compile { field: format!("{field}[{index}].expression"), error })?;
-        // Match conditions are about requests of Kubernetes; a raw request has no fields that they know.
+        // Match conditions read the fields of a Kubernetes request, which a raw request does not have.
         let Some(conditions) = conditions.filter(|_| review.head().is_some()) else { return Ok(None) };
-        let left_out = conditions.leave_out(review, Deadline::after(timeout(spec))).await;
+        let left_out = conditions.excludes(review, Deadline::after(timeout(spec))).await;
         let left_out = left_out.map_err(|(name, error)| invalid(&format!("{field}: {name}"), error.to_string()))?;
         Ok(left_out.map(|name| format!("{field}: {name} does not hold")))
     }
@@ -172,7 +172,7 @@ impl Answer {
     /// Returns the object as the policy's patch changes it; unchanged without a patch.
     ///
     /// # Errors
-    /// When the patch does not fit the object.
+    /// Returns an error if the patch cannot be applied to the object.
     pub fn patched(&self, object: &Value) -> Result<Value, PatchError> {
         let mut object = object.clone();
         if let Some(patch) = &self.verdict.patch {

@@ -1,13 +1,13 @@
-//! The spec of a policy, read strictly: a field that this version of Proviso does not have is an error. Pure.
+//! Strict parsing of a policy's spec: a field that this version of Proviso does not have is an error.
 
 use proviso_crds::PolicySpec;
 use proviso_crds::validation::{self, FieldError};
 use serde_json::Value;
 
-/// Reads and validates the spec that stands at the field `at` of its document; `at` is empty for a document that is a spec.
+/// Reads and validates a spec. `at` is the field of the spec in its document, and empty if the document is the spec itself.
 ///
 /// # Errors
-/// The first field that is unknown, of the wrong type or invalid.
+/// Returns the first field that is unknown, of the wrong type or invalid.
 pub fn read(at: &str, spec: &Value) -> Result<PolicySpec, FieldError> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
@@ -18,7 +18,7 @@ pub fn read(at: &str, spec: &Value) -> Result<PolicySpec, FieldError> {
         FieldError::new(join(at, if path == "." { "" } else { &path }), error.to_string())
     })?;
     if let Some(field) = unknown.pop() {
-        return Err(FieldError::new(join(at, &field), "is no field of a policy in this version of Proviso"));
+        return Err(FieldError::new(join(at, &field), "is not a field of a policy in this version of Proviso"));
     }
     match validation::policy(&read).into_iter().next() {
         None => Ok(read),
@@ -29,7 +29,7 @@ pub fn read(at: &str, spec: &Value) -> Result<PolicySpec, FieldError> {
     }
 }
 
-/// Returns a path in the form `a.b[0].c`.
+/// Returns a path as text, such as `a.b[0].c`.
 fn path_text(path: &serde_ignored::Path<'_>) -> String {
     use serde_ignored::Path;
     match path {

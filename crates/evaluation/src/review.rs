@@ -1,4 +1,4 @@
-//! Makes the review that a policy evaluates: from objects, or from an `AdmissionReview` in a file. Pure.
+//! Builds the review that a policy evaluates, from objects or from an `AdmissionReview` in a file.
 
 use bytes::Bytes;
 use proviso_core::Review;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::documents;
 use crate::plural::plural;
 
-/// The `uid` of a request that has none.
+/// The default `uid` of a request.
 const UID: &str = "00000000-0000-0000-0000-000000000000";
 
 /// The members of an `AdmissionRequest` (`admission.k8s.io/v1`).
@@ -31,18 +31,18 @@ const MEMBERS: [&str; 15] = [
     "options",
 ];
 
-/// A request to be made of objects.
+/// The parts of a request that is built from objects.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Default: DELETE with only an old object, UPDATE with both, else CREATE.
+    /// The operation. Default: DELETE with only an old object, UPDATE with both objects, CREATE otherwise.
     pub operation: Option<Operation>,
-    /// The object as the request wants it.
+    /// The object after the request.
     pub object: Option<Value>,
     /// The object before the request.
     pub old_object: Option<Value>,
-    /// Default: that of the object.
+    /// The namespace of the request. Default: the namespace of the object.
     pub namespace: Option<String>,
-    /// Default: that of the object.
+    /// The name in the request. Default: the name of the object.
     pub name: Option<String>,
     pub sub_resource: Option<String>,
     /// `userInfo`, such as `{"username": "ann", "groups": ["dev"]}`.
@@ -57,7 +57,7 @@ pub fn is_review(value: &Value) -> bool {
 }
 
 /// Wraps a bare `AdmissionRequest`, as Kubewarden's tools take it, into an `AdmissionReview`; `None` for any other document.
-/// (The `kind` of a request is an object, the `kind` of an object is a text.)
+/// The `kind` of a request is an object, and the `kind` of a Kubernetes object is a string.
 #[must_use]
 pub fn of_request(value: &Value) -> Option<Value> {
     let is_request = value["kind"].is_object() && value["operation"].is_string();
@@ -68,7 +68,7 @@ impl Request {
     /// Returns the `AdmissionReview` of this request.
     ///
     /// # Errors
-    /// When the object has no `apiVersion` or `kind`, or the operation does not fit the objects.
+    /// Returns an error if the object has no `apiVersion` or `kind`, or the operation does not match the objects.
     pub fn to_review(&self) -> Result<Value, FieldError> {
         let (object, old) = (self.object.as_ref(), self.old_object.as_ref());
         let operation = self.operation.unwrap_or(match (object, old) {
@@ -77,7 +77,7 @@ impl Request {
             _ => Operation::Create,
         });
         let (object, old) = match (operation, object, old) {
-            // People give the object that is deleted as the object.
+            // Users may pass the deleted object as the object.
             (Operation::Delete, Some(object), None) => (None, Some(object)),
             (Operation::Delete, Some(_), Some(_)) => {
                 return Err(FieldError::new("object", "a DELETE has only an oldObject"));
@@ -95,7 +95,7 @@ impl Request {
         let is_namespace = group.is_empty() && kind == "Namespace";
         let name = self.name.clone().unwrap_or_else(|| text("/metadata/name"));
         let namespace = self.namespace.clone().unwrap_or_else(|| {
-            // As the API server does.
+            // The API server also sets the namespace of a Namespace to its name.
             if is_namespace { name.clone() } else { text("/metadata/namespace") }
         });
         let gvk = json!({"group": group, "version": version, "kind": kind});
@@ -125,23 +125,23 @@ fn kind_of(object: &Value) -> Result<(String, String, String), FieldError> {
     Ok((group.to_owned(), version.to_owned(), kind.to_owned()))
 }
 
-/// Completes an `AdmissionReview` from a file: an API server always sets fields that people leave out.
+/// Completes an `AdmissionReview` from a file with the fields that an API server always sets, and that users may omit.
 ///
 /// # Errors
-/// When the request has a member that Kubernetes does not have, or no object.
+/// Returns an error if the request has a member that Kubernetes does not have, or no object.
 pub fn completed(review: &Value) -> Result<Value, FieldError> {
     let Some(request) = review["request"].as_object() else {
-        return Err(FieldError::new("request", "is missing, or no object"));
+        return Err(FieldError::new("request", "is missing or not an object"));
     };
     if let Some(unknown) = request.keys().find(|key| !MEMBERS.contains(&key.as_str())) {
-        return Err(FieldError::new(format!("request.{unknown}"), "is no member of an AdmissionRequest"));
+        return Err(FieldError::new(format!("request.{unknown}"), "is not a member of an AdmissionRequest"));
     }
     let is_there = |field: &str| request.get(field).is_some_and(|value| !value.is_null());
     if !is_there("object") && !is_there("oldObject") {
-        return Err(FieldError::new("request.object", "there is neither this nor an oldObject to decide about"));
+        return Err(FieldError::new("request.object", "is missing, and there is no oldObject either"));
     }
     if request.get("operation").is_some_and(|it| it == "DELETE") && !is_there("oldObject") {
-        return Err(FieldError::new("request.oldObject", "is missing: a DELETE has what is deleted"));
+        return Err(FieldError::new("request.oldObject", "is missing: a DELETE has the deleted object here"));
     }
     let mut review = review.clone();
     let uid = &mut review["request"]["uid"];
@@ -155,7 +155,7 @@ pub fn completed(review: &Value) -> Result<Value, FieldError> {
 /// Parses an `AdmissionReview` into a review.
 ///
 /// # Errors
-/// When the document is no `AdmissionReview`.
+/// Returns an error if the document is not an `AdmissionReview`.
 pub fn admission(review: &Value) -> Result<Review, FieldError> {
     Review::admission(Bytes::from(review.to_string())).map_err(|error| FieldError::new("request", error.message))
 }
@@ -163,7 +163,7 @@ pub fn admission(review: &Value) -> Result<Review, FieldError> {
 /// Parses the request of a raw policy, `{"request": <any JSON>}`, into a review.
 ///
 /// # Errors
-/// When there is no `request`, or another member beside it.
+/// Returns an error if there is no `request`, or there are other members.
 pub fn raw(body: &Value) -> Result<Review, FieldError> {
     let members = body.as_object().into_iter().flatten();
     if let Some((unknown, _)) = members.into_iter().find(|(name, _)| *name != "request") {
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!((head.kind.kind.as_str(), head.resource.resource.as_str()), ("Pod", "pods"));
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
         let review = Request { object: Some(namespace), ..Request::default() }.to_review().unwrap();
-        assert_eq!(review["request"]["namespace"], "team", "as the API server says it");
+        assert_eq!(review["request"]["namespace"], "team", "the namespace of a Namespace is its name");
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_review_in_a_file_is_completed_and_its_mistakes_are_named() {
+    fn a_review_from_a_file_is_completed_or_refused_with_its_field() {
         let review = |request: Value| json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
         let completed = |request: Value| super::completed(&review(request));
         assert!(is_review(&review(json!({}))) && !is_review(&pod()));
@@ -241,6 +241,6 @@ mod tests {
             assert_eq!(raw(&body).unwrap_err().field, field, "{body}");
         }
         let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {}});
-        assert_eq!(raw(&review).unwrap_err().field, "apiVersion", "that is none");
+        assert_eq!(raw(&review).unwrap_err().field, "apiVersion", "an AdmissionReview is not a raw request");
     }
 }

@@ -1,6 +1,6 @@
 //! Test suites of policies: Proviso's own, and Gatekeeper's as `gator verify` runs them.
 //!
-//! [`discover`] reads the suites below some paths, [`run`] runs those tests and cases that a [`Filter`] chooses, and returns
+//! [`discover`] reads the suites below some paths. [`run`] runs the tests and cases that a [`Filter`] selects, and returns
 //! reports.
 
 mod definition;

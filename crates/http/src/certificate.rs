@@ -1,4 +1,4 @@
-//! The certificate of a server: another one can take its place while connections stand.
+//! The certificate of a server, which can be replaced while connections are open.
 
 use std::sync::Arc;
 
@@ -11,30 +11,30 @@ use rustls::server::{ClientHello, NoClientAuth, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
-use crate::client::AnyClient;
+use crate::client::AcceptAnyClient;
 
-/// A certificate and a key that do not work.
+/// The error of a certificate and key that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    #[error("the certificate is no PEM: {0}")]
+    #[error("the certificate is not valid PEM: {0}")]
     Certificate(rustls::pki_types::pem::Error),
-    #[error("it holds no certificate")]
+    #[error("the certificate file holds no certificate")]
     Missing,
-    #[error("the key is no PEM: {0}")]
+    #[error("the private key is not valid PEM: {0}")]
     Key(rustls::pki_types::pem::Error),
-    #[error("certificate and key do not work together: {0}")]
+    #[error("the certificate and the private key do not work together: {0}")]
     Pair(rustls::Error),
 }
 
-/// What a server shows to its clients. Empty at first: handshakes fail until there is one.
+/// The certificate of a server. It is empty at first: handshakes fail until [`Certificate::replace`] succeeds.
 #[derive(Debug, Default)]
 pub struct Certificate(ArcSwapOption<CertifiedKey>);
 
 impl Certificate {
-    /// Puts this pair in place, for handshakes from now on. One that does not work changes nothing.
+    /// Replaces the certificate and key for new handshakes. After an error the old pair stays.
     ///
     /// # Errors
-    /// When it is no chain and key in PEM, or the two do not belong together.
+    /// Returns an error if `chain` or `key` is not PEM, or if the key does not belong to the certificate.
     pub fn replace(&self, chain: &[u8], key: &[u8]) -> Result<(), CertificateError> {
         let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(CertificateError::Certificate)?;
@@ -48,27 +48,28 @@ impl Certificate {
         Ok(())
     }
 
-    /// Whether there is one.
+    /// Returns true if a certificate was loaded.
     #[must_use]
-    pub fn is_there(&self) -> bool {
+    pub fn is_loaded(&self) -> bool {
         self.0.load().is_some()
     }
 
-    /// Accepts connections under TLS, HTTP/2 first.
+    /// Returns a TLS acceptor that prefers HTTP/2.
     ///
     /// # Errors
-    /// When the cryptographic library has no TLS 1.2 and 1.3.
+    /// Returns an error if the cryptographic library does not support TLS 1.2 and 1.3.
     pub fn acceptor(self: Arc<Self>) -> Result<TlsAcceptor, rustls::Error> {
         self.accept_from(Arc::new(NoClientAuth))
     }
 
-    /// The same, and asks clients for certificates: see [`ClientCertificates`](crate::ClientCertificates).
+    /// Returns a TLS acceptor that also requests client certificates: see
+    /// [`ClientCertificates`](crate::ClientCertificates).
     ///
     /// # Errors
-    /// When the cryptographic library has no TLS 1.2 and 1.3.
-    pub fn asking_acceptor(self: Arc<Self>) -> Result<TlsAcceptor, rustls::Error> {
+    /// Returns an error if the cryptographic library does not support TLS 1.2 and 1.3.
+    pub fn acceptor_with_client_certificates(self: Arc<Self>) -> Result<TlsAcceptor, rustls::Error> {
         let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
-        self.accept_from(Arc::new(AnyClient { algorithms }))
+        self.accept_from(Arc::new(AcceptAnyClient { algorithms }))
     }
 
     fn accept_from(self: Arc<Self>, clients: Arc<dyn ClientCertVerifier>) -> Result<TlsAcceptor, rustls::Error> {

@@ -1,4 +1,4 @@
-//! Certificates that clients show. Here they prove that they have the key; who must have signed it is for others to say.
+//! Client certificates. The TLS handshake proves that the client has the private key; the caller verifies the issuer.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-/// What the client of a connection showed, its own certificate first: an extension of each of its requests. Nobody has
-/// looked at who signed it.
+/// The certificate chain of the client, its own certificate first. Each request of the connection has it as an extension.
+/// The issuer is not verified.
 #[derive(Clone, Debug)]
 pub struct ClientCertificates(pub Arc<[CertificateDer<'static>]>);
 
-/// Asks every client for a certificate and takes any, or none.
+/// Requests a certificate from each client. Accepts every certificate, and clients without one.
 #[derive(Debug)]
-pub(crate) struct AnyClient {
+pub(crate) struct AcceptAnyClient {
     pub algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ClientCertVerifier for AnyClient {
+impl ClientCertVerifier for AcceptAnyClient {
     fn client_auth_mandatory(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! Connections: accepted, under TLS with a certificate that can be replaced, served, and drained when the process is told
-//! to end; and the text of `/metrics`. What else is answered is for others.
+//! HTTP server plumbing: accepts connections, terminates TLS with a certificate that can be replaced, serves requests,
+//! and drains connections at shutdown. Also the text of `/metrics`. Routes and handlers are in the programs.
 
 mod certificate;
 mod client;
@@ -9,4 +9,4 @@ pub mod shutdown;
 
 pub use certificate::{Certificate, CertificateError};
 pub use client::ClientCertificates;
-pub use serve::{Answers, serve};
+pub use serve::{HttpService, serve};

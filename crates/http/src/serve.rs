@@ -1,6 +1,6 @@
-//! Accepts connections, and serves them until it is told to stop.
+//! Accepts connections and serves them until the caller stops the server.
 
-mod watch;
+mod timeouts;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,28 +13,29 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
+use timeouts::{ConnectionTimer, TimedStream};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
-use watch::{Watch, Watched};
 
 use crate::client::ClientCertificates;
 
-/// How long a client may take for its TLS handshake.
-const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-/// Connections at the same time; more wait in the kernel's queue.
+/// The time limit for a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum number of open connections; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 8192;
-/// Requests at the same time on one HTTP/2 connection.
+/// The maximum number of concurrent requests on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 250;
-/// How long a client of HTTP/2 may leave a ping unanswered, and how often it is asked.
-const PING: Duration = Duration::from_secs(30);
-/// How long to wait when the process is out of file descriptors.
+/// The interval of HTTP/2 pings, and the time limit for the reply of the client.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// The pause after a failed accept, for example when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What answers requests: any service of hyper's, because the layers of a router take a tenth of the CPU time of an
-/// answer.
-pub trait Answers:
+/// A service that answers requests.
+///
+/// The bound is a plain hyper service, because the layers of a router take a tenth of the CPU time of a response.
+pub trait HttpService:
     Service<Request<Incoming>, Response = Response<Self::Body>, Error = Infallible, Future: Send + 'static>
     + Clone
     + Send
@@ -44,7 +45,7 @@ pub trait Answers:
     type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static;
 }
 
-impl<S, B> Answers for S
+impl<S, B> HttpService for S
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send + 'static>
         + Clone
@@ -56,29 +57,29 @@ where
     type Body = B;
 }
 
-/// Serves until `stop` is ready, then waits for the requests that are under way, at most as long as `drain`.
+/// Serves until `stop` is ready, then waits for the requests in flight, for at most `drain`.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    service: impl Answers,
+    service: impl HttpService,
     stop: impl Future<Output = ()>,
     drain: Duration,
 ) {
     let mut stop = std::pin::pin!(stop);
     let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accepted = tokio::select! {
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener, &permits) => accepted,
             () = &mut stop => break,
         };
-        let Some((stream, place)) = accepted else { continue };
+        let Some((stream, permit)) = accepted else { continue };
         let (tls, service, watcher) = (tls.clone(), service.clone(), graceful.watcher());
         tokio::spawn(async move {
             match tls {
                 Some(tls) => {
-                    // A handshake that fails is the client's business, and there are many.
-                    if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_DEADLINE, tls.accept(stream)).await {
+                    // Failed handshakes are not logged: clients cause many of them.
+                    if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
                         let session = stream.get_ref().1;
                         let is_http2 = session.alpn_protocol() == Some(b"h2");
                         let client = session
@@ -89,26 +90,26 @@ pub async fn serve(
                 }
                 None => connection(stream, false, None, service, watcher).await,
             }
-            drop(place);
+            drop(permit);
         });
     }
     drop(listener);
     let ended = tokio::time::timeout(drain, graceful.shutdown()).await;
     if ended.is_err() {
-        tracing::warn!("requests that did not end in time were cut off");
+        tracing::warn!("the drain deadline passed: requests in flight were cut off");
     }
 }
 
 async fn accept(
     listener: &TcpListener,
-    places: &Arc<Semaphore>,
+    permits: &Arc<Semaphore>,
 ) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.ok()?;
+    let permit = Arc::clone(permits).acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => {
-            // Answers are small: they must not wait for more to come.
+            // Responses are small: Nagle's algorithm would delay them.
             let _ = stream.set_nodelay(true);
-            Some((stream, place))
+            Some((stream, permit))
         }
         Err(error) => {
             tracing::warn!(%error, "a connection could not be accepted");
@@ -122,32 +123,32 @@ async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     is_http2: bool,
     client: Option<ClientCertificates>,
-    service: impl Answers,
+    service: impl HttpService,
     watcher: hyper_util::server::graceful::Watcher,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // The watch has clocks of its own.
+    // `ConnectionTimer` limits the time for a request head.
     builder.http1().header_read_timeout(None);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
-        .keep_alive_interval(PING)
-        .keep_alive_timeout(PING);
-    // Deciding by ALPN alone: to read the protocol from the first bytes would wait for them without a deadline.
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL);
+    // ALPN alone selects the protocol: detection from the first bytes would wait for them without a time limit.
     let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
-    let watch = Watch::new();
-    let stream = Watched { stream, watch: (!is_http2).then(|| watch.clone()) };
+    let timer = ConnectionTimer::new();
+    let stream = TimedStream { stream, timer: (!is_http2).then(|| timer.clone()) };
     let service = service_fn(|mut request: Request<Incoming>| {
-        watch.begin();
+        timer.begin();
         if let Some(client) = &client {
             request.extensions_mut().insert(client.clone());
         }
-        let answering = Answering(watch.clone());
+        let in_flight = RequestInFlight(timer.clone());
         let response = service.call(request);
         async move {
             let response = response.await;
-            drop(answering);
+            drop(in_flight);
             response
         }
     });
@@ -155,17 +156,17 @@ async fn connection(
     tokio::select! {
         ended = watcher.watch(serving) => {
             if let Err(error) = ended {
-                tracing::debug!(%error, "connection ended");
+                tracing::debug!(%error, "connection closed");
             }
         }
-        () = watch.expired(is_http2) => tracing::debug!("connection ended: no request in time"),
+        () = timer.expired(is_http2) => tracing::debug!("connection closed: no request arrived in time"),
     }
 }
 
-/// A request that is being answered, also one that its client gave up.
-struct Answering(Watch);
+/// A request in flight. The drop also ends a request that its client cancelled.
+struct RequestInFlight(ConnectionTimer);
 
-impl Drop for Answering {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.0.end();
     }

@@ -1,4 +1,4 @@
-//! Kubernetes: a `ValidatingAdmissionPolicy` or `MutatingAdmissionPolicy` becomes a policy for each of its bindings.
+//! Converts a Kubernetes `ValidatingAdmissionPolicy` or `MutatingAdmissionPolicy` to a policy for each of its bindings.
 
 use k8s_openapi::api::admissionregistration::v1::MatchCondition;
 use proviso_crds::validation::FieldError;
@@ -69,7 +69,7 @@ pub(crate) fn import(documents: &[Document]) -> Drafts {
     for policy in policies() {
         let bindings: Vec<_> = documents.iter().filter(|it| of(policy, it)).collect();
         if bindings.is_empty() {
-            let message = "has no binding among the files: without one it decides about nothing";
+            let message = "has no binding among the files: a policy without a binding has no effect";
             errors.push(policy.error(FieldError::new("metadata.name", message)).into());
         }
         for binding in &bindings {
@@ -118,9 +118,10 @@ fn draft(policy: &Document, binding: &Document, name: String) -> Result<Draft, D
         admission["mutating"] = true.into();
     }
     let cel = cel(&spec, is_mutating).map_err(of_policy)?;
-    let from = format!("From the {} {} and its binding.", policy.kind(), policy.value["metadata"]["name"]);
+    let origin_note = format!("From the {} {} and its binding.", policy.kind(), policy.value["metadata"]["name"]);
     let mut out = json!({"program": {"cel": cel}, "admission": admission});
-    // A text that only mentions the word also gets the capability, which does no harm: it only asks for permissions.
+    // A spec that only mentions the word in a text also gets the capability. That is harmless: the capability only checks
+    // permissions.
     if policy.value["spec"].to_string().contains("authorizer") {
         out["hostCapabilities"] = json!(["kubernetes/can_i"]);
     }
@@ -130,7 +131,7 @@ fn draft(policy: &Document, binding: &Document, name: String) -> Result<Draft, D
         name,
         origin: policy.value["metadata"].clone(),
         spec: out,
-        notes: vec![from.replace('"', "")],
+        notes: vec![origin_note.replace('"', "")],
     })
 }
 
@@ -150,7 +151,7 @@ fn cel(spec: &Spec, is_mutating: bool) -> Result<Value, FieldError> {
         };
     }
     if spec.reinvocation_policy.as_deref() == Some("IfNeeded") {
-        let message = "IfNeeded has no equivalent: say Never";
+        let message = "IfNeeded has no equivalent: use Never";
         return Err(FieldError::new("spec.reinvocationPolicy", message));
     }
     let mut mutations = Vec::new();

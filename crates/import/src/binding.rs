@@ -1,4 +1,4 @@
-//! The bindings of a policy of Kubernetes: the resources that it covers, and the effect of a denial.
+//! Bindings of Kubernetes admission policies: the resources that a policy covers, and the effect of a denial.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use proviso_crds::validation::FieldError;
@@ -17,7 +17,7 @@ pub(crate) struct Binding {
     validation_actions: Vec<String>,
 }
 
-/// `matchConstraints` of a policy, and `matchResources` of a binding.
+/// The `matchConstraints` of a policy, or the `matchResources` of a binding.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct MatchResources {
@@ -47,7 +47,10 @@ struct Rule {
 }
 
 impl Binding {
-    /// Returns the mode of the policy: whether a denial is enforced.
+    /// Returns the mode of the policy.
+    ///
+    /// # Errors
+    /// Returns an error for parameters, and for validation actions without an equivalent.
     pub(crate) fn mode(&self, is_mutating: bool) -> Result<&'static str, FieldError> {
         if self.param_ref.is_some() {
             return Err(FieldError::new(
@@ -63,16 +66,16 @@ impl Binding {
                     "Warn has no equivalent: use Deny, or Audit to see in logs and metrics what would be denied";
                 Err(FieldError::new("spec.validationActions", message))
             }
-            // The audit log has the message of a denied request anyway, so Audit adds nothing to Deny.
+            // Audit adds nothing to Deny: the audit log has the message of a denied request in any case.
             () if has("Deny") => Ok("Protect"),
             () if has("Audit") => Ok("Monitor"),
-            () => Err(FieldError::new("spec.validationActions", "names none of Deny and Audit")),
+            () => Err(FieldError::new("spec.validationActions", "has neither Deny nor Audit")),
         }
     }
 }
 
 impl MatchResources {
-    /// Returns the `admission` section of the policy. `at` is the field that this section stands at.
+    /// Returns the `admission` section of the policy. `at` is the field of these match resources, for errors.
     pub(crate) fn admission(&self, at: &str) -> Result<Value, FieldError> {
         self.refuse_exclusions(at)?;
         let mut rules = Vec::new();
@@ -90,7 +93,7 @@ impl MatchResources {
                 continue;
             }
             if self.resource_rules.len() > 1 {
-                let message = "has no equivalent beside other rules: make a policy of its own for this rule";
+                let message = "has no equivalent together with other rules: create a separate policy for this rule";
                 return Err(FieldError::new(format!("{at}.resourceRules[{index}].resourceNames"), message));
             }
             let expression = format!("request.name in {}", json!(rule.resource_names));
@@ -111,7 +114,7 @@ impl MatchResources {
         Ok(admission)
     }
 
-    /// Narrows an `admission` section to the resources of this section, which stands at the field `at`.
+    /// Narrows an `admission` section to these match resources. `at` is their field, for errors.
     pub(crate) fn narrow(&self, at: &str, admission: &mut Value) -> Result<(), FieldError> {
         self.refuse_exclusions(at)?;
         if !self.resource_rules.is_empty() {
@@ -134,12 +137,12 @@ impl MatchResources {
         if self.exclude_resource_rules.is_empty() {
             return Ok(());
         }
-        let message = "has no equivalent: say in the rules, or in matchConditions, what is covered";
+        let message = "has no equivalent: restrict the rules, or use matchConditions";
         Err(FieldError::new(format!("{at}.excludeResourceRules"), message))
     }
 }
 
-/// Returns a selector as expressions only, which can be joined with those of another selector.
+/// Returns a selector as a list of expressions, so that two selectors can be joined.
 fn requirements(selector: &Value) -> Vec<Value> {
     let none = Map::new();
     let labels = selector["matchLabels"].as_object().unwrap_or(&none).iter();

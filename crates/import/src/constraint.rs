@@ -1,4 +1,4 @@
-//! Gatekeeper: each constraint becomes a policy with the program of its template.
+//! Converts each Gatekeeper constraint to a policy with the program of its template.
 
 use proviso_crds::validation::FieldError;
 use proviso_engines::rego::{self, Dialect};
@@ -11,8 +11,8 @@ use crate::draft::{Draft, Drafts};
 use crate::error::ImportError;
 use crate::resources::ResourceNames;
 
-/// A template, and the document that it stands in.
-struct Found<'a> {
+/// A template and its document.
+struct TemplateDocument<'a> {
     document: &'a Document,
     template: Template,
     is_used: bool,
@@ -23,7 +23,7 @@ pub(crate) fn import(documents: &[Document], named: &ResourceNames) -> Drafts {
     let mut templates = Vec::new();
     for document in documents.iter().filter(|it| Template::is(&it.value)) {
         match Template::read(&document.value) {
-            Ok(template) => templates.push(Found { document, template, is_used: false }),
+            Ok(template) => templates.push(TemplateDocument { document, template, is_used: false }),
             Err(error) => errors.push(document.error(error).into()),
         }
     }
@@ -41,14 +41,17 @@ pub(crate) fn import(documents: &[Document], named: &ResourceNames) -> Drafts {
             Err(found) => errors.extend(found),
         }
     }
-    for Found { document, template, .. } in templates.iter().filter(|it| !it.is_used) {
-        let message = format!("there is no constraint of the kind {}: a template alone decides nothing", template.kind);
+    for TemplateDocument { document, template, .. } in templates.iter().filter(|it| !it.is_used) {
+        let message = format!(
+            "there is no constraint of the kind {}: a template without a constraint has no effect",
+            template.kind
+        );
         errors.push(document.error(FieldError::new("spec.crd.spec.names.kind", message)).into());
     }
     if errors.is_empty() { Ok(drafts) } else { Err(errors) }
 }
 
-fn draft(document: &Document, found: &Found<'_>, named: &ResourceNames) -> Result<Draft, Vec<ImportError>> {
+fn draft(document: &Document, found: &TemplateDocument<'_>, named: &ResourceNames) -> Result<Draft, Vec<ImportError>> {
     let template = &found.template;
     let one = |error| vec![document.error(error).into()];
     let constraint = Constraint::read(&document.value, template).map_err(|error| match error {
@@ -62,7 +65,7 @@ fn draft(document: &Document, found: &Found<'_>, named: &ResourceNames) -> Resul
             return Err(one(FieldError::new("spec.enforcementAction", message)));
         }
         Action::Scoped { .. } => {
-            let message = "scoped has no equivalent: say deny or dryrun, for all points of enforcement";
+            let message = "scoped has no equivalent: use deny or dryrun, for all enforcement points";
             return Err(one(FieldError::new("spec.enforcementAction", message)));
         }
     };
@@ -98,24 +101,25 @@ fn program(code: &Code) -> Value {
     }
 }
 
-/// Returns whether the program or one of its libraries reads `data.inventory`. An error of the compilation is reported when
-/// the draft is checked.
+/// Returns true if the program or one of its libraries reads `data.inventory`. A compilation error is ignored here, because the
+/// check of the draft reports it.
 fn reads_inventory(code: &Code) -> bool {
     let Code::Rego { source, libs } = code else { return false };
     rego::Program::compile_with(source, libs, Dialect::Gatekeeper, None, &json!({}))
         .is_ok_and(|program| program.uses_inventory())
 }
 
-/// Returns the kinds that the template reads. The annotation has a list of requirements, each a list of alternatives, and may
+/// Returns the kinds that the template reads. The annotation is a list of requirements, which are lists of alternatives. It may
 /// be in quotation marks.
 fn inventory(sync_data: Option<&str>) -> Result<Value, FieldError> {
     let field = "metadata.annotations[metadata.gatekeeper.sh/requires-sync-data]";
     let Some(text) = sync_data else {
-        let message = "is missing: the template reads data.inventory, and nothing says which kinds it looks for there";
+        let message =
+            "is missing: the template reads data.inventory, and this annotation must list the kinds that it reads";
         return Err(FieldError::new(field, message));
     };
     let requirements: Vec<Vec<Value>> = serde_json::from_str(text.trim().trim_matches('"'))
-        .map_err(|error| FieldError::new(field, format!("is not as Gatekeeper has it: {error}")))?;
+        .map_err(|error| FieldError::new(field, format!("is not in the format of Gatekeeper: {error}")))?;
     let mut resources = Vec::new();
     for alternative in requirements.iter().flatten() {
         let texts = |field: &str| -> Vec<&str> {

@@ -1,5 +1,5 @@
-//! Converts the `match` of a constraint to rules and selectors of a webhook, and to `matchConditions` where these are not
-//! enough.
+//! Converts the `match` of a constraint to webhook rules and selectors, and to `matchConditions` where rules and selectors are
+//! not sufficient.
 
 use proviso_crds::validation::FieldError;
 use proviso_evaluation::documents::Document;
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use crate::error::ImportError;
 use crate::resources::{self, ResourceNames};
 
-/// The label with its name that every Namespace has.
+/// The label of each Namespace with its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
-/// The operations of a template that names none.
+/// The default operations of a template.
 const OPERATIONS: [&str; 2] = ["CREATE", "UPDATE"];
-/// A subresource whose requests are of the kind Pod.
+/// The subresource whose requests have the kind Pod.
 const EPHEMERAL: &str = "pods/ephemeralcontainers";
 
-/// Returns the `admission` section for a constraint, which is `document`.
+/// Returns the `admission` section for the constraint in `document`.
 pub(crate) fn admission(
     document: &Document,
     matches: &Matches,
@@ -33,7 +33,7 @@ pub(crate) fn admission(
     namespaces(matches, &mut expressions, &mut conditions);
     for pattern in matches.namespaces.iter().chain(&matches.excluded_namespaces).chain(&matches.name) {
         if !pattern.chars().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || "-.:*".contains(it)) {
-            errors.push(wrong("spec.match", format!("{pattern:?} is no name or pattern of one")));
+            errors.push(wrong("spec.match", format!("{pattern:?} is not a name or a name pattern")));
         }
     }
     if let Some(name) = matches.name.as_deref().filter(|it| !it.is_empty()) {
@@ -108,7 +108,7 @@ fn rules(
     rules
 }
 
-/// Converts names of namespaces to expressions over their label, and patterns to conditions.
+/// Converts namespace names to selector expressions, and namespace patterns to match conditions.
 fn namespaces(matches: &Matches, expressions: &mut Vec<Value>, conditions: &mut Vec<(&'static str, String)>) {
     let (included, excluded) = (&matches.namespaces, &matches.excluded_namespaces);
     let is_pattern = |it: &&String| it.contains('*');
@@ -129,7 +129,7 @@ fn namespaces(matches: &Matches, expressions: &mut Vec<Value>, conditions: &mut 
     }
 }
 
-/// Returns the condition for names. An object whose name the API server has yet to generate is matched by `generateName`.
+/// Returns the match condition for object names. If the API server has not generated the name yet, `generateName` is matched.
 fn name_condition(pattern: &str) -> String {
     let named = like("request.name", pattern);
     match pattern.strip_suffix('*') {
@@ -141,7 +141,7 @@ fn name_condition(pattern: &str) -> String {
     }
 }
 
-/// Returns an expression that matches a text with a pattern, which may begin and end with an asterisk.
+/// Returns a CEL expression that matches `text` with a pattern, which may begin and end with an asterisk.
 fn like(text: &str, pattern: &str) -> String {
     match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
         (Some(rest), Some(_)) => format!("{text}.contains('{}')", rest.strip_suffix('*').unwrap_or(rest)),

@@ -1,4 +1,4 @@
-//! A policy before the checks that a policy server makes.
+//! A converted policy before validation.
 
 use proviso_crds::validation::FieldError;
 use proviso_crds::{GROUP, VERSION};
@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use crate::error::ImportError;
 use crate::imported::Imported;
 
-/// Prefixes of annotations that other programs keep for themselves.
-const BOOKKEEPING: [&str; 3] = ["kubectl.kubernetes.io/", "meta.helm.sh/", "argocd.argoproj.io/"];
+/// The prefixes of annotations that belong to other tools.
+const TOOL_ANNOTATIONS: [&str; 3] = ["kubectl.kubernetes.io/", "meta.helm.sh/", "argocd.argoproj.io/"];
 
-/// A converted policy that is not checked yet.
+/// A converted policy that is not validated yet.
 #[derive(Debug)]
 pub(crate) struct Draft {
     /// The document that the policy comes from, for messages.
@@ -20,20 +20,20 @@ pub(crate) struct Draft {
     /// The namespace of a Policy; `None` for a `ClusterPolicy`.
     pub namespace: Option<String>,
     pub name: String,
-    /// `metadata` of the document that the policy comes from: labels and annotations are kept.
+    /// The `metadata` of the document that the policy comes from. Its labels and annotations are copied.
     pub origin: Value,
     pub spec: Value,
     pub notes: Vec<String>,
 }
 
-/// The drafts of some documents, or all their errors.
+/// The drafts of some documents, or all errors of the documents.
 pub(crate) type Drafts = Result<Vec<Draft>, Vec<ImportError>>;
 
 impl Draft {
-    /// Returns the policy.
+    /// Validates the draft and returns the policy.
     ///
     /// # Errors
-    /// All reasons for which a policy server would refuse the policy.
+    /// Returns all reasons for which a policy server would refuse the policy.
     pub(crate) fn finish(self) -> Result<Imported, Vec<ImportError>> {
         let at = |field: &str, message: String| {
             let error = FieldError::new(format!("as a policy of Proviso: {field}"), message);
@@ -49,7 +49,7 @@ impl Draft {
         let mut metadata = Map::from_iter([("name".to_owned(), self.name.into())]);
         metadata.extend(self.namespace.as_ref().map(|namespace| ("namespace".to_owned(), namespace.as_str().into())));
         for field in ["labels", "annotations"] {
-            let kept: Map<_, _> = self.origin[field].as_object().into_iter().flatten().filter_map(kept).collect();
+            let kept: Map<_, _> = self.origin[field].as_object().into_iter().flatten().filter_map(user_entry).collect();
             if !kept.is_empty() {
                 metadata.insert(field.to_owned(), kept.into());
             }
@@ -62,7 +62,7 @@ impl Draft {
     }
 }
 
-/// Returns a label or annotation that people wrote; `None` for one that a program keeps for itself.
-fn kept((key, value): (&String, &Value)) -> Option<(String, Value)> {
-    (!BOOKKEEPING.iter().any(|prefix| key.starts_with(prefix))).then(|| (key.clone(), value.clone()))
+/// Returns the label or annotation; `None` if it belongs to another tool.
+fn user_entry((key, value): (&String, &Value)) -> Option<(String, Value)> {
+    (!TOOL_ANNOTATIONS.iter().any(|prefix| key.starts_with(prefix))).then(|| (key.clone(), value.clone()))
 }

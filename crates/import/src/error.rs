@@ -4,23 +4,23 @@ use std::fmt;
 
 use proviso_evaluation::documents::{DocumentError, Place};
 
-/// All errors of an import, one a line.
+/// All errors of an import. Displayed with one error per line.
 #[derive(Debug, Default)]
 pub struct ImportErrors(pub Vec<ImportError>);
 
-/// Why a document cannot be imported.
+/// The error of a document that cannot be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// A field is invalid, or has no equivalent.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// A constraint names a custom kind, whose resource the caller must give: see [`crate::import`].
+    /// A constraint matches a custom kind without a known resource. The caller must pass the resource to [`crate::import`].
     #[error("{place}: {field}: the resource of the kind {kind} is not known here")]
     UnknownResource {
         place: Place,
         field: String,
         kind: String,
-        /// The resource by the rule that kinds of Kubernetes follow; it may be wrong.
+        /// The resource by the rule that the kinds of Kubernetes follow. It may be wrong for a custom kind.
         guess: String,
     },
 }

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-/// A policy of Proviso that was imported.
+/// An imported policy of Proviso.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
     pub manifest: Value,
-    /// Notes for the person who imports the policy, such as where it comes from.
+    /// Notes for the user, such as the origin of the policy.
     pub notes: Vec<String>,
 }
 
@@ -22,10 +22,10 @@ impl Imported {
         }
     }
 
-    /// Returns the manifest as YAML, below its notes as comments.
+    /// Returns the manifest as YAML, after its notes as comments.
     ///
     /// # Errors
-    /// Never for a policy that [`crate::import`] returned.
+    /// Returns an error if the manifest cannot be serialized. This does not occur for a policy from [`crate::import`].
     pub fn to_yaml(&self) -> Result<String, serde_yaml::Error> {
         let mut text = serde_yaml::to_string(&self.manifest)?;
         for note in self.notes.iter().rev() {

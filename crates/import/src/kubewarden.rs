@@ -1,4 +1,4 @@
-//! Kubewarden: policies and groups have nearly the same fields, under other names.
+//! Converts Kubewarden's policies and groups, which have nearly the same fields under other names.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ pub(crate) const GROUP: &str = "policies.kubewarden.io";
 pub(crate) const KINDS: [&str; 4] =
     ["ClusterAdmissionPolicy", "AdmissionPolicy", "ClusterAdmissionPolicyGroup", "AdmissionPolicyGroup"];
 
-/// The capabilities that a module needs to read its `contextAwareResources`. Kubewarden has no other functions for that.
-const READ: [&str; 3] =
+/// The capabilities that a module needs to read its `contextAwareResources`. Kubewarden has no other calls to read objects.
+const READ_CAPABILITIES: [&str; 3] =
     ["kubernetes/get_resource", "kubernetes/list_resources_all", "kubernetes/list_resources_by_namespace"];
 
 /// The spec of policies and groups.
@@ -80,7 +80,7 @@ fn draft(document: &Document) -> Result<Draft, FieldError> {
     if !is_of_cluster && namespace.is_none() {
         return Err(FieldError::new(
             "metadata.namespace",
-            "is missing: the policy is about the requests of its namespace",
+            "is missing: a namespaced policy covers the requests of its namespace",
         ));
     }
     let mut out = json!({"program": program(&spec)?, "admission": admission(&spec)?});
@@ -98,7 +98,7 @@ fn draft(document: &Document) -> Result<Draft, FieldError> {
     }
     let read = spec.policies.values().map(|member| &member.context_aware_resources);
     if read.chain([&spec.context_aware_resources]).any(|resources| !resources.is_empty()) {
-        out["hostCapabilities"] = json!(READ);
+        out["hostCapabilities"] = json!(READ_CAPABILITIES);
     }
     if let Some(server) = &spec.policy_server {
         out["policyServer"] = server.as_str().into();
@@ -106,8 +106,8 @@ fn draft(document: &Document) -> Result<Draft, FieldError> {
     if let Some(seconds) = spec.timeout_eval_seconds {
         out["timeoutEvalSeconds"] = seconds.into();
     }
-    let from = format!("From Kubewarden's {}.", document.kind());
-    let host = "A module that asks its host for more than objects (registries, DNS, certificates, permissions) needs it in \
+    let origin_note = format!("From Kubewarden's {}.", document.kind());
+    let capabilities_note = "A module that calls other host capabilities (registries, DNS, certificates, permissions) needs them in \
                 `hostCapabilities`: see `proviso inspect`.";
     Ok(Draft {
         place: document.place.clone(),
@@ -115,12 +115,12 @@ fn draft(document: &Document) -> Result<Draft, FieldError> {
         name: metadata["name"].as_str().unwrap_or_default().to_owned(),
         origin: metadata.clone(),
         spec: out,
-        notes: vec![from, host.to_owned()],
+        notes: vec![origin_note, capabilities_note.to_owned()],
     })
 }
 
 fn refuse(field: &str, is_there: bool) -> Result<(), FieldError> {
-    if is_there { Err(FieldError::new(field, "is no field of a group")) } else { Ok(()) }
+    if is_there { Err(FieldError::new(field, "is not a field of a group")) } else { Ok(()) }
 }
 
 fn program(spec: &Spec) -> Result<Value, FieldError> {
@@ -147,7 +147,7 @@ fn program(spec: &Spec) -> Result<Value, FieldError> {
     }
 }
 
-/// Returns the reference of a module. For Kubewarden a reference without a scheme names an artifact in a registry.
+/// Returns the reference of a module. In Kubewarden, a reference without a scheme names an artifact in a registry.
 fn module(field: &str, reference: &str) -> Result<String, FieldError> {
     match reference.split_once("://") {
         None => Ok(format!("registry://{reference}")),

@@ -1,8 +1,8 @@
 //! Converts policies of other systems to policies of Proviso: Gatekeeper's constraints, Kubewarden's policies and groups,
-//! and Kubernetes' `ValidatingAdmissionPolicies` and `MutatingAdmissionPolicies`. Pure.
+//! and Kubernetes' `ValidatingAdmissionPolicies` and `MutatingAdmissionPolicies`.
 //!
-//! A field without an equivalent is an error that names file and field: a policy that decides differently from its original
-//! is worse than no policy.
+//! A field without an equivalent is an error that names the file and the field. A policy that decides differently from its
+//! original would be worse than no policy.
 
 mod admission_policy;
 mod binding;
@@ -21,17 +21,16 @@ use std::collections::BTreeMap;
 
 use proviso_crds::validation::FieldError;
 use proviso_evaluation::documents::Document;
-use proviso_evaluation::gatekeeper::{CONSTRAINTS, TEMPLATES};
+use proviso_evaluation::gatekeeper::{CONSTRAINTS_GROUP, TEMPLATES_GROUP};
 
 pub use error::{ImportError, ImportErrors};
 pub use imported::Imported;
 pub use resources::ResourceNames;
 
-/// Converts all of these documents to policies. `resources` are the names of the resources of custom kinds that constraints
-/// match.
+/// Converts documents to policies. `resources` has the resource names of the custom kinds that constraints match.
 ///
 /// # Errors
-/// Every document and field without an equivalent; no policy is returned then.
+/// Returns an error for each document and field without an equivalent. Then no policy is returned.
 pub fn import(documents: Vec<Document>, resources: &ResourceNames) -> Result<Vec<Imported>, ImportErrors> {
     let mut errors = Vec::new();
     let mut by_origin: BTreeMap<Origin, Vec<Document>> = BTreeMap::new();
@@ -63,7 +62,7 @@ pub fn import(documents: Vec<Document>, resources: &ResourceNames) -> Result<Vec
     if errors.is_empty() { Ok(imported) } else { Err(ImportErrors(errors)) }
 }
 
-/// The system that a document belongs to.
+/// The system that a document comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Origin {
     Gatekeeper,
@@ -74,7 +73,7 @@ enum Origin {
 impl Origin {
     fn of(document: &Document) -> Option<Self> {
         match document.group() {
-            TEMPLATES | CONSTRAINTS => Some(Self::Gatekeeper),
+            TEMPLATES_GROUP | CONSTRAINTS_GROUP => Some(Self::Gatekeeper),
             kubewarden::GROUP if kubewarden::KINDS.contains(&document.kind()) => Some(Self::Kubewarden),
             admission_policy::GROUP if admission_policy::KINDS.contains(&document.kind()) => Some(Self::Kubernetes),
             _ => None,
@@ -84,7 +83,7 @@ impl Origin {
 
 fn unknown(document: &Document) -> String {
     format!(
-        "is {} of {}, which is no policy that can be imported: a ConstraintTemplate with its constraints, a policy of \
+        "is {} of {}, which cannot be imported: use a ConstraintTemplate with its constraints, a policy of \
          Kubewarden, or a ValidatingAdmissionPolicy or MutatingAdmissionPolicy with its bindings",
         document.value["kind"], document.value["apiVersion"]
     )

@@ -1,9 +1,9 @@
-//! Lists, as `kubectl get -o yaml` writes them.
+//! Lists of objects, as `kubectl get -o yaml` prints them.
 
 use proviso_evaluation::documents::{Document, Place};
 use serde_json::Value;
 
-/// Replaces each list by its items.
+/// Replaces each list with its items.
 pub(crate) fn flatten(documents: Vec<Document>) -> Vec<Document> {
     let mut flat = Vec::new();
     for document in documents {

@@ -1,5 +1,5 @@
-//! The resources of kinds, such as `ingresses` for `Ingress`: constraints match kinds, and webhooks match resources. A wrong
-//! guess would go unnoticed, so the caller must name the resources of custom kinds.
+//! The resources of kinds, such as `ingresses` for `Ingress`. Constraints match kinds, but webhooks match resources. The caller
+//! must name the resources of custom kinds, because a wrong guess would go unnoticed.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("storage.k8s.io", &["CSIDriver", "CSINode", "CSIStorageCapacity", "StorageClass", "VolumeAttachment"]),
 ];
 
-/// The resources of custom kinds by kind, such as `gateways` for `Gateway`.
+/// The resource names of custom kinds, by kind: such as `gateways` for `Gateway`.
 pub type ResourceNames = BTreeMap<String, String>;
 
 /// Returns the resource of a kind of Kubernetes, or of a kind in `named`; `None` for any other kind.
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_custom_kind_needs_a_name() {
+    fn the_resource_of_a_custom_kind_must_be_named() {
         let groups = |groups: &[&str]| groups.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
         let none = ResourceNames::new();
         assert_eq!(known(&groups(&["apps"]), "Deployment", &none).as_deref(), Some("deployments"));

@@ -77,7 +77,7 @@ fn one(text: &str) -> Value {
     let imported = of(text).unwrap();
     assert_eq!(imported.len(), 1, "{text}");
     let written = imported[0].to_yaml().unwrap();
-    // A policy server accepts the manifest.
+    // The manifest must be valid for a policy server.
     let documents = documents::parse(Path::new("b.yaml"), &written).unwrap();
     PolicyFile::of(&documents[0]).unwrap();
     assert_eq!(documents[0].value, imported[0].manifest);
@@ -118,18 +118,18 @@ fn a_policy_has_the_libraries_of_its_template() {
     assert_eq!(drafts[0].spec["program"]["rego"], wanted);
 }
 
-/// A program whose library reads the inventory.
-fn reads_by_library() -> String {
+/// Returns a program whose library reads the inventory.
+fn rego_with_inventory_library() -> String {
     r#"rego: "package a\nimport data.lib.b\nviolation[{\"msg\": \"no\"}] { b.taken }"
     libs: ["package lib.b\nimport data.inventory as all\ntaken { all.cluster.v1 }"]"#
         .to_owned()
 }
 
 #[test]
-fn a_policy_may_read_the_inventory_that_only_a_library_of_its_template_reads() {
+fn a_library_that_reads_the_inventory_grants_the_kinds() {
     let synced = "metadata: {name: labels, annotations: {metadata.gatekeeper.sh/requires-sync-data: \
         '[[{\"groups\": [\"\"], \"versions\": [\"v1\"], \"kinds\": [\"Namespace\"]}]]'}}";
-    let text = template(&reads_by_library()).replace("metadata: {name: labels}", synced) + &constraint("{}");
+    let text = template(&rego_with_inventory_library()).replace("metadata: {name: labels}", synced) + &constraint("{}");
     assert_eq!(one(&text)["spec"]["contextAwareResources"], json!([{"apiVersion": "v1", "kind": "Namespace"}]));
 }
 
@@ -155,7 +155,7 @@ fn patterns_of_names_become_match_conditions() {
 }
 
 #[test]
-fn a_policy_of_kubernetes_and_its_binding_become_one_policy() {
+fn a_kubernetes_policy_and_its_binding_become_one_policy() {
     let bound = "validationActions: [Deny], matchResources: {namespaceSelector: {matchLabels: {a: b}}}";
     let policy = one(&(vap("failurePolicy: Fail") + &binding("everywhere", bound)));
     assert_eq!(policy["metadata"]["name"], "replicas");
@@ -177,7 +177,7 @@ fn a_policy_of_kubernetes_and_its_binding_become_one_policy() {
 }
 
 #[test]
-fn policies_and_groups_of_kubewarden_keep_their_fields() {
+fn kubewarden_policies_and_groups_keep_their_fields() {
     let policy = one(&kubewarden(
         "AdmissionPolicy",
         "  module: ghcr.io/kubewarden/policies/owners:v1\n  mode: monitor\n  mutating: true\n  policyServer: reserved\n  \
@@ -220,7 +220,7 @@ fn a_module_with_context_aware_resources_may_read_them() {
 }
 
 #[test]
-fn a_policy_that_uses_the_authorizer_may_ask_for_permissions() {
+fn a_policy_that_uses_the_authorizer_may_check_permissions() {
     let asking = vap("").replace("object.spec.replicas <= 5", "authorizer.requestResource.check('get').allowed()");
     let bound = binding("b", "validationActions: [Deny]");
     assert_eq!(one(&(asking + &bound))["spec"]["hostCapabilities"], json!(["kubernetes/can_i"]));
@@ -255,7 +255,7 @@ fn a_field_without_an_equivalent_is_refused_with_file_and_field() {
         (rego() + &constraint("{match: {kindz: []}}"), "spec.match.kindz: unknown field"),
         (rego() + &constraint("{parameters: {labels: [1]}}"), "spec.parameters.labels.0"),
         (both(source, "{}"), "requires-sync-data"),
-        (both(&reads_by_library(), "{}"), "requires-sync-data"),
+        (both(&rego_with_inventory_library(), "{}"), "requires-sync-data"),
         (both("rego: package a", "{}"), "as a policy of Proviso: spec.program.rego.source"),
         (vap(""), "metadata.name: has no binding"),
         (bound.clone(), "spec.policyName: is \"replicas\""),
@@ -281,7 +281,7 @@ fn a_field_without_an_equivalent_is_refused_with_file_and_field() {
 }
 
 #[test]
-fn a_mutation_of_kubernetes_is_kept() {
+fn a_kubernetes_mutation_is_kept() {
     let text = vap("").replace("Validating", "Mutating").replace(
         "validations: [{expression: object.spec.replicas <= 5, reason: Forbidden}]",
         "reinvocationPolicy: Never\n  mutations: [{patchType: JSONPatch, jsonPatch: {expression: '[]'}}]",

@@ -1,23 +1,23 @@
-//! `matchConditions`: CEL that leaves requests out. API servers look at a live policy's before they ask about it; over a
-//! folder nobody has, and an experiment's are not the live policy's.
+//! `matchConditions`: CEL conditions that exclude requests. The API server evaluates those of the webhook of a live policy. The
+//! policy server evaluates those of experiments, and those of policies from a folder, which have no webhook.
 
 use k8s_openapi::api::admissionregistration::v1::MatchCondition;
 use proviso_core::Review;
 use proviso_engines::{CompileError, Deadline, EvaluationError, cel};
 use serde_json::{Map, Value};
 
-/// The conditions of a policy, at least one.
+/// The match conditions of a policy: at least one.
 #[derive(Debug)]
 pub struct Conditions {
-    /// By their names.
+    /// The names and the programs of the conditions.
     programs: Vec<(String, cel::Program)>,
 }
 
 impl Conditions {
-    /// None where there are no conditions.
+    /// Compiles conditions. Returns `None` if there are none.
     ///
     /// # Errors
-    /// The place of the one that does not compile, and why.
+    /// The index of the first condition that does not compile, and the reason.
     pub fn compile(conditions: &[MatchCondition]) -> Result<Option<Self>, (usize, CompileError)> {
         if conditions.is_empty() {
             return Ok(None);
@@ -29,15 +29,12 @@ impl Conditions {
         Ok(Some(Self { programs: programs.collect::<Result<_, _>>()? }))
     }
 
-    /// The name of one that is false, if one is: then the others do not matter, as in Kubernetes.
+    /// Returns the name of a condition that is false; `None` if all are true. As in Kubernetes, a condition that is false
+    /// excludes the request even if others fail.
     ///
     /// # Errors
-    /// When none is, and one comes to no decision: its name, and why.
-    pub async fn leave_out(
-        &self,
-        review: &Review,
-        deadline: Deadline,
-    ) -> Result<Option<&str>, (&str, EvaluationError)> {
+    /// The name of a condition whose evaluation failed, and the reason, if no condition is false.
+    pub async fn excludes(&self, review: &Review, deadline: Deadline) -> Result<Option<&str>, (&str, EvaluationError)> {
         let mut failed = None;
         for (name, program) in &self.programs {
             match program.evaluate(review, deadline).await {
@@ -62,11 +59,11 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn one_that_is_false_leaves_the_request_out_whatever_the_others_are() {
+    async fn a_false_condition_excludes_the_request_even_if_others_fail() {
         let request = json!({"uid": "u", "name": "web", "object": {"metadata": {"name": "web"}}});
         let review = Review::admission(json!({"request": request}).to_string().into()).unwrap();
         let (holds, fails, broken) = ("request.name == 'web'", "request.name == 'db'", "object.spec.replicas > 1");
-        for (expressions, wanted) in [
+        for (expressions, is_excluded) in [
             (vec![holds], Some(false)),
             (vec![holds, fails], Some(true)),
             (vec![broken, fails], Some(true)),
@@ -75,8 +72,8 @@ mod tests {
             let condition = |it: &&str| MatchCondition { name: "a".into(), expression: (*it).to_owned() };
             let conditions: Vec<_> = expressions.iter().map(condition).collect();
             let conditions = Conditions::compile(&conditions).unwrap().unwrap();
-            let found = conditions.leave_out(&review, Deadline::after(Duration::from_secs(10))).await;
-            assert_eq!(found.map(|by| by.is_some()).ok(), wanted, "{expressions:?}");
+            let found = conditions.excludes(&review, Deadline::after(Duration::from_secs(10))).await;
+            assert_eq!(found.map(|name| name.is_some()).ok(), is_excluded, "{expressions:?}");
         }
         assert!(Conditions::compile(&[]).unwrap().is_none());
         let wrong = MatchCondition { name: "a".into(), expression: "object.".into() };

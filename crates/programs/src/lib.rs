@@ -1,5 +1,5 @@
-//! From the program that a policy's spec describes to one that can decide, where the spec is all that is needed: Rego, CEL
-//! and the expressions of groups. Who admits a policy compiles what who serves it compiles. Modules are for the latter.
+//! Compiles the programs in the specs of policies: Rego, CEL and the expressions of groups. Admission and serving share this
+//! compiler. Wasm modules are not part of a spec: only the policy server fetches and compiles them.
 
 mod conditions;
 
@@ -14,10 +14,10 @@ use serde_json::{Map, Value};
 
 pub use conditions::Conditions;
 
-/// Compiles Rego.
+/// Compiles a Rego program.
 ///
 /// # Errors
-/// When it does not compile, or has what this version does not run.
+/// The errors of [`rego::Program::compile_with`].
 pub fn compile_rego(spec: &Rego, settings: &Map<String, Value>) -> Result<rego::Program, CompileError> {
     let dialect = match spec.dialect {
         RegoDialect::Gatekeeper => rego::Dialect::Gatekeeper,
@@ -27,10 +27,10 @@ pub fn compile_rego(spec: &Rego, settings: &Map<String, Value>) -> Result<rego::
     rego::Program::compile_with(&spec.source, &spec.libs, dialect, spec.entrypoint.as_deref(), &settings)
 }
 
-/// Compiles CEL.
+/// Compiles a CEL program. `settings` are its parameters.
 ///
 /// # Errors
-/// When it does not compile, or has what this version does not run.
+/// The errors of [`cel::Program::compile`].
 pub fn compile_cel(spec: &Cel, settings: &Map<String, Value>) -> Result<cel::Program, CompileError> {
     cel::Program::compile(cel_source(spec), &Value::Object(settings.clone()))
 }
@@ -65,7 +65,7 @@ fn cel_source(spec: &Cel) -> cel::Source {
     }
 }
 
-/// How the spec says that its module is to be asked, if it does.
+/// Returns the calling convention that the spec sets for its module; `None` if the spec sets none.
 #[cfg(feature = "wasm")]
 #[must_use]
 pub fn execution_mode(spec: &Wasm) -> Option<wasm::ExecutionMode> {
@@ -77,9 +77,8 @@ pub fn execution_mode(spec: &Wasm) -> Option<wasm::ExecutionMode> {
     })
 }
 
-/// What is wrong with the programs of a policy, as far as their sources tell. Compiling can take seconds.
-///
-/// `at` is where the spec stands in its object.
+/// Returns the compile errors of the programs in a spec, with their fields. Wasm modules are not checked. Compiling can take
+/// seconds. `at` is the path of the spec in its object, such as `spec`.
 #[must_use]
 pub fn check(at: &str, spec: &PolicySpec) -> Vec<FieldError> {
     let mut errors = Errors::default();
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_compile_is_found_with_its_field() {
+    fn compile_errors_name_their_field() {
         let cel = |expression: &str| json!({"cel": {"validations": [{"expression": expression}]}});
         let rego = |source: &str| json!({"rego": {"source": source, "dialect": "Gatekeeper"}});
         let with_library = |library: &str| {
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn all_fields_of_cel_are_compiled() {
+    fn all_expressions_of_a_cel_program_are_compiled() {
         let object = "Object{metadata: Object.metadata{labels: {'a': variables.a}}}";
         let cel = |variable: &str, message: &str, annotation: &str, mutation: &str| {
             json!({"cel": {

@@ -1,17 +1,19 @@
-//! Committed files that tests compare with what the code makes. With `PROVISO_RECORD=1` the tests write them instead.
+//! Recorded files: committed files that tests compare with the output of the code. With `PROVISO_RECORD=1` the tests write the
+//! files instead.
 
-#![allow(clippy::panic, reason = "a test that fails says so")]
+#![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The hint of every test that finds another content than the committed one.
-pub const HINT: &str = "`make record`, or this test with PROVISO_RECORD=1, writes the file: look at the difference";
+/// The hint in the message of every test whose output differs from the committed file.
+pub const HINT: &str = "`make record`, or this test with PROVISO_RECORD=1, writes the file: review the difference";
 
-/// Compares a file, named relative to the repository, with what the code makes; or records it.
+/// Compares a file with the output of the code, or writes the file if `PROVISO_RECORD=1` is set. `file` is a path relative to
+/// the repository.
 ///
 /// # Panics
-/// If they differ, or if the file cannot be written.
+/// Panics if the file differs from `made`, or if it cannot be written.
 #[track_caller]
 pub fn check(file: &str, made: &str) {
     if !record(file, made) {
@@ -25,14 +27,15 @@ fn compare(file: &str, made: &str) {
     if let Some(line) = first_difference(&committed, made) {
         let [committed, made] =
             [&committed, made].map(|text| text.lines().nth(line).unwrap_or("(the end of the file)").trim());
-        panic!("{file}:{} is not what the code makes.\n  file: {committed}\n  code: {made}\n{HINT}", line + 1);
+        panic!("{file}:{} differs from the output of the code.\n  file: {committed}\n  code: {made}\n{HINT}", line + 1);
     }
 }
 
-/// Writes a file, named relative to the repository, if `PROVISO_RECORD=1` asks for it: true if so.
+/// Writes a file if `PROVISO_RECORD=1` is set, and returns true; otherwise returns false. `file` is a path relative to the
+/// repository.
 ///
 /// # Panics
-/// If the file cannot be written.
+/// Panics if the file cannot be written.
 #[must_use]
 #[track_caller]
 pub fn record(file: &str, made: &str) -> bool {
@@ -40,19 +43,19 @@ pub fn record(file: &str, made: &str) -> bool {
         return false;
     }
     let mut outcome = "unchanged";
-    // A file that stays the same keeps its time: what includes it is not compiled again.
+    // An unchanged file keeps its modification time, so that cargo does not compile the crates that include it again.
     if read(file) != made {
         if let Err(error) = std::fs::write(path(file), made) {
             panic!("{file} cannot be written: {error}");
         }
         outcome = "recorded";
     }
-    // Past the capture of the test runner, which shows only tests that fail.
+    // The test runner captures `eprintln!` and shows it only for tests that fail.
     let _ = writeln!(std::io::stderr(), "{outcome}: {file}");
     true
 }
 
-/// A file that is not there differs from everything.
+/// Reads a file. A missing file is empty.
 fn read(file: &str) -> String {
     std::fs::read_to_string(path(file)).unwrap_or_default()
 }
@@ -61,7 +64,7 @@ fn path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file)
 }
 
-/// The index of the first line that differs, which may be one that only one of them has.
+/// Returns the index of the first line that differs, or that only one of the texts has; `None` if the texts are equal.
 fn first_difference(committed: &str, made: &str) -> Option<usize> {
     let same = committed.split('\n').zip(made.split('\n')).take_while(|(committed, made)| committed == made).count();
     (committed != made).then_some(same)
@@ -72,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_that_differs_is_found() {
+    fn the_first_different_line_is_found() {
         for (committed, made, line) in [
             ("a\nb\n", "a\nb\n", None),
             ("a\nb\n", "a\nc\n", Some(1)),
@@ -87,9 +90,9 @@ mod tests {
 
     #[test]
     #[should_panic(
-        expected = "LICENSE:1 is not what the code makes.\n  file: Apache License\n  code: none\n`make record`"
+        expected = "LICENSE:1 differs from the output of the code.\n  file: Apache License\n  code: none\n`make record`"
     )]
-    fn a_difference_is_named_with_its_place_and_the_remedy() {
+    fn the_message_names_the_line_and_the_hint() {
         compare("LICENSE", "none\n");
     }
 }

@@ -1,13 +1,16 @@
-//! What clients send, read strictly: a field that is not known is refused by its path.
+//! Strict parsing of request bodies: an unknown field is refused by its path.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, FieldViolation};
 
-/// A name of proto-JSON: `preview_metadata` is `previewMetadata`, and the latter itself.
+const UNKNOWN_FIELD: &str = "is not a known field: check its spelling and position";
+
+/// Converts a field name to the camel case of proto-JSON: both `preview_metadata` and `previewMetadata` become
+/// `previewMetadata`.
 #[must_use]
-pub(crate) fn camel(name: &str) -> String {
+pub(crate) fn to_camel_case(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     let mut is_start = false;
     for letter in name.chars() {
@@ -22,39 +25,39 @@ pub(crate) fn camel(name: &str) -> String {
     text
 }
 
-/// The JSON object of a body; an empty body is an empty object.
+/// Parses a body as a JSON object. An empty body is an empty object.
 pub(crate) fn object(body: &[u8]) -> Result<Map<String, Value>, Error> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok(Map::new());
     }
     match serde_json::from_slice(body) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(Error::invalid("body", "is no JSON object")),
-        Err(error) => Err(Error::invalid("body", format!("is no JSON: {error}"))),
+        Ok(_) => Err(Error::invalid("body", "is not a JSON object")),
+        Err(error) => Err(Error::invalid("body", format!("is not valid JSON: {error}"))),
     }
 }
 
-/// The same object with the fields of a message under their names in camel case. What is not among `known` is refused,
-/// and so is a field under both of its names.
+/// Returns the object with its field names in camel case. Fields that are not in `known` are refused, and so is a field
+/// that the object has twice, in camel case and in snake case. `at` is the path of the object; empty for the whole body.
 pub(crate) fn message(at: &str, object: Map<String, Value>, known: &[&str]) -> Result<Map<String, Value>, Error> {
     let mut message = Map::new();
     let mut violations = Vec::new();
     for (key, value) in object {
-        let field = camel(&key);
+        let field = to_camel_case(&key);
         let path = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
         let mut refuse = |description: &str| {
             violations.push(FieldViolation { field: path.clone(), description: description.to_owned() });
         };
         if !known.contains(&field.as_str()) {
-            refuse("is no known field: check its spelling and its place");
+            refuse(UNKNOWN_FIELD);
         } else if message.insert(field, value).is_some() {
-            refuse("stands here twice, under both of its names");
+            refuse("is given twice, in camel case and in snake case");
         }
     }
     if violations.is_empty() { Ok(message) } else { Err(Error::violations(violations)) }
 }
 
-/// A value of a type, every unknown field refused by its path, which starts with `at`.
+/// Parses `value` as a `T`. Every unknown field is refused by its path, which starts with `at`.
 pub(crate) fn typed<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, Error> {
     let field = |path: &str| match path {
         "" | "." => at.to_owned(),
@@ -68,10 +71,7 @@ pub(crate) fn typed<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, Er
         .map_err(|error: serde_json::Error| Error::invalid(field(&track.path().to_string()), error.to_string()))?;
     let violations: Vec<_> = unknown
         .iter()
-        .map(|path| FieldViolation {
-            field: field(path),
-            description: "is no known field: check its spelling and its place".to_owned(),
-        })
+        .map(|path| FieldViolation { field: field(path), description: UNKNOWN_FIELD.to_owned() })
         .collect();
     if violations.is_empty() { Ok(typed) } else { Err(Error::violations(violations)) }
 }
@@ -83,16 +83,16 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn both_forms_of_a_name_are_one_field() {
+    fn camel_case_and_snake_case_name_the_same_field() {
         for (name, wanted) in [("preview_metadata", "previewMetadata"), ("autoStart", "autoStart"), ("_a", "_a")] {
-            assert_eq!(camel(name), wanted);
+            assert_eq!(to_camel_case(name), wanted);
         }
         let both = object(br#"{"auto_start": true, "autoStart": false}"#).unwrap();
         assert!(message("", both, &["autoStart"]).unwrap_err().message.contains("twice"));
     }
 
     #[test]
-    fn a_field_that_is_not_known_is_refused_by_its_path() {
+    fn an_unknown_field_is_refused_by_its_path() {
         let spec = json!({"program": {"cel": {"validations": [], "rules": 1}}, "setings": {}});
         let error = typed::<PolicySpec>("policy.spec", spec).unwrap_err();
         let fields: Vec<_> = error.violations.iter().map(|violation| violation.field.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Answers that are no success, as AIP-193 has them.
+//! Error responses in the form of AIP-193.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use proviso_core::Failure;
 use serde_json::{Value, json};
 
-/// What the reasons of errors belong to (AIP-193, `ErrorInfo.domain`).
+/// The domain of the error reasons (AIP-193, `ErrorInfo.domain`).
 const DOMAIN: &str = "proviso.dev";
 
-/// The canonical codes, as far as they are used here.
+/// The canonical codes (`google.rpc.Code`) that this API uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     InvalidArgument,
@@ -27,7 +27,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// Name, number in `google.rpc.Code`, and status of HTTP.
+    /// Returns the name, the number in `google.rpc.Code`, and the HTTP status.
     const fn parts(self) -> (&'static str, i32, u16) {
         match self {
             Self::InvalidArgument => ("INVALID_ARGUMENT", 3, 400),
@@ -51,22 +51,22 @@ impl Code {
     }
 }
 
-/// A field of the request whose value is refused.
+/// An error in the value of one request field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldViolation {
-    /// Such as `spec.admission.rules[0].operations`.
+    /// The path of the field, such as `spec.admission.rules[0].operations`.
     pub field: String,
     pub description: String,
 }
 
-/// Why a request was not fulfilled.
+/// The error of a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
     pub code: Code,
-    /// The status of HTTP where it says more than the code's own.
+    /// The HTTP status. `None` means the default status of `code`.
     status: Option<u16>,
-    /// Stable, in upper case.
+    /// The stable reason, in upper snake case.
     reason: String,
     pub message: String,
     pub metadata: BTreeMap<String, String>,
@@ -74,7 +74,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// `reason` is stable: clients may match on it.
+    /// Returns an error. Clients may match on `reason`, so it must stay stable; it is converted to upper snake case.
     #[must_use]
     pub fn new(code: Code, reason: &str, message: impl Into<String>) -> Self {
         Self {
@@ -87,19 +87,19 @@ impl Error {
         }
     }
 
-    /// The newest version of a policy or an experiment does not work.
+    /// Returns the error for a policy or an experiment whose newest version failed.
     #[must_use]
-    pub fn does_not_work(failure: &Failure) -> Self {
+    pub fn failed_version(failure: &Failure) -> Self {
         Self::new(Code::FailedPrecondition, failure.reason.as_str(), &*failure.message)
     }
 
-    /// One field is wrong.
+    /// Returns the error for one invalid field. The description follows the path of the field, such as "is missing".
     #[must_use]
     pub fn invalid(field: impl Into<String>, description: impl Into<String>) -> Self {
         Self::violations(vec![FieldViolation { field: field.into(), description: description.into() }])
     }
 
-    /// Some fields are wrong.
+    /// Returns the error for several invalid fields.
     #[must_use]
     pub fn violations(violations: Vec<FieldViolation>) -> Self {
         let text = violations.iter().map(|FieldViolation { field, description }| format!("{field}: {description}"));
@@ -107,34 +107,34 @@ impl Error {
         Self { violations, ..Self::new(Code::InvalidArgument, "INVALID_FIELD", message) }
     }
 
-    /// There is no resource of this name.
+    /// Returns the error for a resource name that does not exist.
     #[must_use]
     pub fn not_found(name: &str) -> Self {
         Self::new(Code::NotFound, "RESOURCE_NOT_FOUND", format!("there is no {name}")).with("resource", name)
     }
 
-    /// There is one already.
+    /// Returns the error for a new resource whose name is already in use.
     #[must_use]
-    pub fn exists(name: &str) -> Self {
-        Self::new(Code::AlreadyExists, "RESOURCE_ALREADY_EXISTS", format!("{name} is there already"))
+    pub fn already_exists(name: &str) -> Self {
+        Self::new(Code::AlreadyExists, "RESOURCE_ALREADY_EXISTS", format!("{name} already exists"))
             .with("resource", name)
     }
 
-    /// The resource is not the version that the etag is of (AIP-154).
+    /// Returns the error for an etag that does not match the stored version of the resource (AIP-154).
     #[must_use]
-    pub fn stale(name: &str, given: &str) -> Self {
-        let message = format!("{name} is not the version of etag {given}: read it again");
+    pub fn etag_mismatch(name: &str, given: &str) -> Self {
+        let message = format!("{name} has another version than the etag {given}: read it again");
         Self::new(Code::Aborted, "ETAG_MISMATCH", message).with("resource", name).with("etag", given)
     }
 
-    /// Somebody else changed the resource at the same time, again and again.
+    /// Returns the error for a change that failed because another client changed the resource at the same time.
     #[must_use]
-    pub fn busy(name: &str) -> Self {
-        let message = format!("{name} was changed at the same time: try again");
+    pub fn concurrent_change(name: &str) -> Self {
+        let message = format!("{name} was changed by another client at the same time: try again");
         Self::new(Code::Aborted, "CONCURRENT_CHANGE", message).with("resource", name)
     }
 
-    /// The same with an entry of `ErrorInfo.metadata`.
+    /// Returns the error with an additional entry in `ErrorInfo.metadata`.
     #[must_use]
     pub fn with(mut self, key: &str, value: &str) -> Self {
         self.metadata.insert(key.to_owned(), value.to_owned());
@@ -146,19 +146,19 @@ impl Error {
         Self { status: Some(status), ..self }
     }
 
-    /// The status of HTTP.
+    /// Returns the HTTP status.
     #[must_use]
     pub fn http(&self) -> u16 {
         self.status.unwrap_or(self.code.parts().2)
     }
 
-    /// Stable, in upper case: field of the log and of `ErrorInfo`.
+    /// Returns the stable reason in upper snake case. Logs and `ErrorInfo` carry it.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// The body of an answer (AIP-193).
+    /// Returns the body of the HTTP response (AIP-193).
     #[must_use]
     pub fn to_body(&self) -> Value {
         json!({"error": {
@@ -166,7 +166,7 @@ impl Error {
         }})
     }
 
-    /// As `google.rpc.Status`, the error of an operation.
+    /// Returns the error as a `google.rpc.Status`, the form in which an operation reports it.
     #[must_use]
     pub fn to_status(&self) -> Value {
         json!({"code": self.code.parts().1, "message": self.message, "details": self.details()})
@@ -190,7 +190,7 @@ impl Error {
     }
 }
 
-/// The reasons of conditions, such as `CompileError`, in the form that AIP-193 demands.
+/// Converts a condition reason such as `CompileError` to the upper snake case that AIP-193 requires.
 fn upper_snake(reason: &str) -> String {
     if !reason.contains(char::is_lowercase) {
         return reason.to_owned();
@@ -224,12 +224,12 @@ mod tests {
                 ],
             }})
         );
-        let stale = Error::stale("policies/cluster.a", "\"1\"").to_status();
+        let stale = Error::etag_mismatch("policies/cluster.a", "\"1\"").to_status();
         assert_eq!((&stale["code"], &stale["details"][0]["metadata"]["etag"]), (&json!(10), &json!("\"1\"")));
     }
 
     #[test]
-    fn reasons_are_in_upper_case() {
+    fn reasons_are_in_upper_snake_case() {
         assert_eq!(upper_snake("CompileError"), "COMPILE_ERROR");
         assert_eq!(upper_snake("ETAG_MISMATCH"), "ETAG_MISMATCH");
     }

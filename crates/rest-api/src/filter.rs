@@ -1,5 +1,5 @@
-//! Filters of lists, the part of AIP-160 that is of use here: fields compared by `=`, `!=` and `:`, joined by AND, OR
-//! (which binds closer, as there) and NOT.
+//! List filters, a subset of AIP-160: fields are compared by `=`, `!=` and `:`, and comparisons are joined by AND, OR and
+//! NOT. OR binds closer than AND, as in AIP-160.
 
 mod parser;
 
@@ -8,22 +8,23 @@ use serde_json::Value;
 /// A field that a list can be filtered by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
-    /// In camel case, with dots.
+    /// The path of the field in camel case, with dots.
     pub path: &'static str,
     pub kind: Kind,
 }
 
+/// The type of a field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Text,
     Flag,
-    /// One of these.
+    /// A text with these possible values.
     Enum(&'static [&'static str]),
-    /// Texts by keys: the field's path goes on with the key.
+    /// A map from keys to texts. A filter appends the key to the path of the field.
     Map,
 }
 
-/// A filter that was understood.
+/// A parsed filter.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Filter {
     And(Vec<Filter>),
@@ -32,12 +33,12 @@ pub(crate) enum Filter {
     Test(Vec<String>, Pattern),
 }
 
-/// What a value is compared with. A `*` at its start or end stands for any text; alone, for any value at all.
+/// The pattern that a value is compared with. A `*` at the start or end matches any text. The pattern `*` matches any value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pattern(String);
 
 impl Filter {
-    /// Whether the filter lets this resource through, in its JSON form.
+    /// Returns true if this resource, in its JSON form, matches the filter.
     pub(crate) fn matches(&self, resource: &Value) -> bool {
         match self {
             Self::And(all) => all.iter().all(|one| one.matches(resource)),
@@ -57,7 +58,7 @@ impl Pattern {
             Value::Null => return false,
             Value::Bool(flag) => flag.to_string(),
             Value::String(text) => text.clone(),
-            // Of a message or a map no more can be asked than whether it is there.
+            // Messages and maps can only be tested for presence.
             _ => return self.0 == "*",
         };
         match (self.0.strip_prefix('*'), self.0.strip_suffix('*')) {
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_aip_236_and_aip_160_show_is_understood() {
+    fn the_examples_of_aip_236_and_aip_160_are_evaluated() {
         for (filter, wanted) in [
             ("", true),
             ("preview_metadata.state = ACTIVE", true),
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_with_its_position() {
+    fn an_invalid_filter_is_refused_with_its_position() {
         for (filter, wanted) in [
             ("name", "at character 5: a comparison"),
             ("name =", "at character 7: a value is missing"),
@@ -141,7 +142,7 @@ mod tests {
             ("preview_metadata.state = ON", "at character 26: is none of ACTIVE, SUSPENDED"),
             ("auto_start = yes", "at character 14: is neither true nor false"),
             ("(name = x", "at character 10: a closing parenthesis"),
-            ("name = x)", "at character 9: nothing is open"),
+            ("name = x)", "at character 9: a closing parenthesis has no opening one"),
             ("name = \"x", "at character 8: the quotes are not closed"),
             ("name = x AND", "at character 13: a field"),
             ("äö = x", "at character 1: there is no field"),
@@ -158,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_filter_is_a_panic(filter in ".{0,60}", words in "(name|annotations|AND|OR|NOT|-|=|!=|:|\\*|\"|'|\\(|\\)|\\\\|\\.| |ä){0,20}") {
+        fn parsing_and_matching_a_filter_never_panics(filter in ".{0,60}", words in "(name|annotations|AND|OR|NOT|-|=|!=|:|\\*|\"|'|\\(|\\)|\\\\|\\.| |ä){0,20}") {
             for filter in [filter, words] {
                 if let Ok(Some(filter)) = Filter::parse(&filter, FIELDS) {
                     filter.matches(&json!({"name": "a", "annotations": {"b": "c"}}));
@@ -167,7 +168,7 @@ mod tests {
         }
 
         #[test]
-        fn every_text_in_quotes_finds_itself(text in "[^*]{0,20}") {
+        fn a_quoted_text_matches_only_itself(text in "[^*]{0,20}") {
             let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
             let filter = Filter::parse(&format!("name = \"{quoted}\""), FIELDS).unwrap().unwrap();
             let same = json!({"name": text});

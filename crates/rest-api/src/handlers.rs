@@ -1,4 +1,4 @@
-//! What each method does: reads what the client wants, asks the store, and says what came of it.
+//! The implementations of the methods. Each reads the request, calls the store, and returns the response.
 
 mod effects;
 
@@ -14,20 +14,21 @@ use crate::error::{Code, Error};
 use crate::filter::{Field, Filter};
 use crate::methods::{Method, Rpc};
 use crate::names::ExperimentName;
-use crate::operation::{Awaited, Effect, Progress};
+use crate::operation::{AwaitedEffect, Effect, Progress};
 use crate::page::Page;
 use crate::resources::{EXPERIMENT_FILTERS, OPERATION_FILTERS, POLICY_FILTERS};
 use crate::store::{Caller, PolicyStore, State, StoredPolicy};
 
-/// How long `:wait` waits that says nothing else, and at most.
-const WAIT: Duration = Duration::from_secs(30);
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
-/// How often an awaited operation is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// The time that `:wait` waits for an operation if the request sets no timeout.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+/// The maximum time that `:wait` waits for an operation.
+const MAX_WAIT: Duration = Duration::from_mins(1);
+/// The interval at which `:wait` polls the operation.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Answers calls from a store.
+/// The API over a store.
 #[derive(Debug)]
 pub(crate) struct Api<S> {
     pub store: Arc<S>,
@@ -39,14 +40,16 @@ impl<S> Clone for Api<S> {
     }
 }
 
-/// One call.
+/// One call of a method.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub method: &'static Method,
+    /// The values of the variables in the path, in the order of the path.
     pub variables: Vec<String>,
-    /// Without those that are not known.
+    /// The query parameters of the method, by their names in camel case.
     pub query: Map<String, Value>,
     pub body: Vec<u8>,
+    /// The caller; `None` if the server did not authenticate one.
     pub caller: Option<Caller>,
 }
 
@@ -55,7 +58,7 @@ impl Call {
         self.query.get(name)?.as_str().filter(|value| !value.is_empty())
     }
 
-    fn demanded(&self, name: &str) -> Result<&str> {
+    fn required_parameter(&self, name: &str) -> Result<&str> {
         self.parameter(name).ok_or_else(|| Error::invalid(name, "is missing from the query"))
     }
 
@@ -83,13 +86,14 @@ fn experiment_id(field: &str, name: &str) -> Result<()> {
     proviso_core::policy_id::check_name(name).map_err(|error| Error::invalid(field, error.to_string()))
 }
 
-/// A duration of proto-JSON, such as `3.5s`.
+/// Parses a duration of proto-JSON, such as `3.5s`. `None` means that the text is not a duration.
 fn duration(text: &str) -> Option<Duration> {
     let seconds: f64 = text.strip_suffix('s')?.parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// The page of the resources that the filter lets through.
+/// Returns the requested page of the resources that match the filter. `collection` is the field of the response with the
+/// resources, and `parent` the resource that the list belongs to; empty for a list without a parent.
 fn list(call: &Call, collection: &str, parent: &str, fields: &[Field], resources: Vec<Value>) -> Result<Value> {
     if call.parameter("orderBy").is_some() {
         return Err(Error::invalid("orderBy", "is not supported: lists are ordered by name"));
@@ -99,7 +103,7 @@ fn list(call: &Call, collection: &str, parent: &str, fields: &[Field], resources
     let page = Page::new(call.parameter("pageSize"), call.parameter("pageToken"), &[collection, parent, text])?;
     let resources =
         resources.into_iter().filter(|resource| filter.as_ref().is_none_or(|filter| filter.matches(resource)));
-    Ok(page.cut(collection, resources.collect()))
+    Ok(page.paginate(collection, resources.collect()))
 }
 
 impl<S: PolicyStore> Api<S> {
@@ -129,7 +133,7 @@ impl<S: PolicyStore> Api<S> {
         list(call, "policies", "", POLICY_FILTERS, policies.iter().map(StoredPolicy::to_json).collect())
     }
 
-    /// Of the policy `-`: of all of them (AIP-159).
+    /// Lists the experiments of one policy. The policy `-` means all policies (AIP-159).
     async fn list_experiments(&self, call: &Call) -> Result<Value> {
         let parent = call.variables.first().map(String::as_str).unwrap_or_default();
         let policy = if parent == "-" { None } else { Some(call.policy()?) };
@@ -141,7 +145,8 @@ impl<S: PolicyStore> Api<S> {
         list(call, "experiments", parent, EXPERIMENT_FILTERS, experiments)
     }
 
-    /// Nothing is kept of operations: what can be told of all is how far the newest version of each policy has come.
+    /// Lists one operation for each policy: the rollout of its newest version. Operations are not stored, so the list
+    /// cannot include older ones.
     async fn list_operations(&self, call: &Call) -> Result<Value> {
         let operation = |policy: &StoredPolicy| {
             let progress = match policy.state {
@@ -157,18 +162,18 @@ impl<S: PolicyStore> Api<S> {
         list(call, "operations", "", OPERATION_FILTERS, policies.iter().map(operation).collect())
     }
 
-    /// The operation as it stands, and whether it has ended.
-    async fn operation(&self, call: &Call, awaited: &Awaited) -> Result<(Value, bool)> {
+    /// Returns the current state of the operation, and true if the operation has ended.
+    async fn operation(&self, call: &Call, awaited: &AwaitedEffect) -> Result<(Value, bool)> {
         let mut progress = self.store.progress(call.caller(), awaited).await?;
-        let is_of_something = !matches!(awaited.effect, Effect::Delete | Effect::Commit);
-        let resource = if progress == Progress::Done && is_of_something {
+        let has_resource = !matches!(awaited.effect, Effect::Delete | Effect::Commit);
+        let resource = if progress == Progress::Done && has_resource {
             let resource = match awaited.experiment() {
                 None => self.store.policy(call.caller(), &awaited.policy).await.map(|policy| policy.to_json()),
                 Some(name) => self.store.experiment(call.caller(), &name).await.map(|experiment| experiment.to_json()),
             };
             match resource {
                 Ok(resource) => Some(resource),
-                // It went since it was done.
+                // The resource was deleted after the operation ended.
                 Err(error) if error.code == Code::NotFound => {
                     progress = Progress::Failed(error);
                     None
@@ -184,53 +189,55 @@ impl<S: PolicyStore> Api<S> {
 
     async fn wait(&self, call: &Call) -> Result<Value> {
         let message = body::message("", call.object()?, &["name", "timeout"])?;
-        let patience = match message.get("timeout") {
-            None | Some(Value::Null) => WAIT,
+        let wait_time = match message.get("timeout") {
+            None | Some(Value::Null) => DEFAULT_WAIT,
             Some(timeout) => timeout
                 .as_str()
                 .and_then(duration)
-                .ok_or_else(|| Error::invalid("timeout", "is no duration such as \"10s\""))?,
+                .ok_or_else(|| Error::invalid("timeout", "is not a duration such as \"10s\""))?,
         };
-        let until = Instant::now() + patience.min(LONGEST_WAIT);
+        let until = Instant::now() + wait_time.min(MAX_WAIT);
         let awaited = call.operation()?;
         loop {
             let (operation, is_done) = self.operation(call, &awaited).await?;
             if is_done || Instant::now() >= until {
                 return Ok(operation);
             }
-            tokio::time::sleep_until(until.min(Instant::now() + LOOK_EVERY)).await;
+            tokio::time::sleep_until(until.min(Instant::now() + POLL_INTERVAL)).await;
         }
     }
 }
 
 impl Call {
-    fn operation(&self) -> Result<Awaited> {
+    fn operation(&self) -> Result<AwaitedEffect> {
         self.variables.first().map(String::as_str).unwrap_or_default().parse()
     }
 }
 
-fn awaited_policy(effect: Effect, policy: &StoredPolicy) -> Awaited {
+fn awaited_policy(effect: Effect, policy: &StoredPolicy) -> AwaitedEffect {
     let (uid, version) = (policy.meta.uid.clone(), policy.meta.version.clone());
-    Awaited { effect, policy: policy.id.clone(), experiment: None, uid, version }
+    AwaitedEffect { effect, policy: policy.id.clone(), experiment: None, uid, version }
 }
 
-/// The name in a body, where there is one, must be that of the path.
-fn same_name(given: Option<&str>, name: &str) -> Result<()> {
+/// Checks that the name in a body, if the body has one, is the name in the path.
+fn check_name_matches(given: Option<&str>, name: &str) -> Result<()> {
     match given {
-        Some(given) if given != name => Err(Error::invalid("name", format!("is {given:?}, and the path has {name:?}"))),
+        Some(given) if given != name => {
+            Err(Error::invalid("name", format!("is {given:?}, but the name in the path is {name:?}")))
+        }
         _ => Ok(()),
     }
 }
 
-/// The body of a custom method: no more than its name and these.
-fn custom(call: &Call, name: &str, fields: &[&str]) -> Result<Map<String, Value>> {
+/// Parses the body of a custom method. It may have the name of the resource and `fields`, all of them strings.
+fn custom_method_body(call: &Call, name: &str, fields: &[&str]) -> Result<Map<String, Value>> {
     let known: Vec<&str> = fields.iter().copied().chain(["name"]).collect();
     let message = body::message("", call.object()?, &known)?;
     for (field, value) in &message {
         if !value.is_string() && !value.is_null() {
-            return Err(Error::invalid(field, "is no text"));
+            return Err(Error::invalid(field, "is not a string"));
         }
     }
-    same_name(message.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()), name)?;
+    check_name_matches(message.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()), name)?;
     Ok(message)
 }

@@ -1,4 +1,4 @@
-//! Policies and experiments as objects of a cluster. Nothing is kept here: every answer is what the API server says.
+//! The store over a Kubernetes cluster: policies and experiments are objects of the API server. The store caches nothing.
 
 mod access;
 pub mod commit;
@@ -20,14 +20,15 @@ use crate::store::{Caller, StoredExperiment};
 use failure::from_kube;
 use object::Kind;
 
-pub use access::{Access, Authorizer, Everyone};
+pub use access::{Access, AllowAll, Authorizer};
 
-/// How often a change is tried that others came before.
+/// The number of attempts of a change that conflicts with the changes of other clients.
 const ATTEMPTS: usize = 5;
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// The store of a cluster. The client's own rights must cover everything; what a caller may do is for the authorizer.
+/// The store of a cluster. The client needs permissions for all policies and experiments. The authorizer decides about the
+/// permissions of each caller.
 #[derive(Clone)]
 pub struct Kubernetes<A> {
     client: Client,
@@ -46,7 +47,7 @@ impl<A: Authorizer> Kubernetes<A> {
         Self { client, authorizer }
     }
 
-    /// Objects of one namespace, or the cluster's own.
+    /// Returns the API for the namespaced kind in `namespace`, or for the cluster-scoped kind if `namespace` is `None`.
     fn api(&self, kind: Kind, namespace: Option<&str>) -> Api<DynamicObject> {
         let resource = kind.resource(namespace.is_some());
         match namespace {
@@ -55,7 +56,7 @@ impl<A: Authorizer> Kubernetes<A> {
         }
     }
 
-    async fn allow(
+    async fn authorize(
         &self,
         caller: Option<&Caller>,
         verb: &'static str,
@@ -69,18 +70,18 @@ impl<A: Authorizer> Kubernetes<A> {
         self.authorizer.authorize(caller, &access).await
     }
 
-    async fn allow_policy(&self, caller: Option<&Caller>, verb: &'static str, id: &PolicyId) -> Result<()> {
-        self.allow(caller, verb, (Kind::Policy, None), id, id.name()).await
+    async fn authorize_policy(&self, caller: Option<&Caller>, verb: &'static str, id: &PolicyId) -> Result<()> {
+        self.authorize(caller, verb, (Kind::Policy, None), id, id.name()).await
     }
 
-    async fn allow_experiment(
+    async fn authorize_experiment(
         &self,
         caller: Option<&Caller>,
         verb: &'static str,
         name: &ExperimentName,
         subresource: Option<&'static str>,
     ) -> Result<()> {
-        self.allow(caller, verb, (Kind::Experiment, subresource), &name.policy, &name.name).await
+        self.authorize(caller, verb, (Kind::Experiment, subresource), &name.policy, &name.name).await
     }
 
     async fn get_policy(&self, id: &PolicyId) -> Result<DynamicObject> {
@@ -88,7 +89,7 @@ impl<A: Authorizer> Kubernetes<A> {
         found.map_err(|error| from_kube(&error, &format!("policies/{id}")))
     }
 
-    /// The experiment, if it is one of this policy.
+    /// Returns the experiment. An experiment of another policy counts as not found.
     async fn get_experiment(&self, name: &ExperimentName) -> Result<DynamicObject> {
         let found = self.api(Kind::Experiment, name.policy.namespace()).get(&name.name).await;
         let found = found.map_err(|error| from_kube(&error, &name.to_string()))?;
@@ -111,7 +112,7 @@ impl<A: Authorizer> Kubernetes<A> {
         replaced.map_err(|error| from_kube(&error, name))
     }
 
-    /// Everything of a kind that can be read, in one namespace, or in all and the cluster.
+    /// Lists the objects of a kind: in the scope of `policy`, or in the cluster and all namespaces if `policy` is `None`.
     async fn list(&self, caller: Option<&Caller>, kind: Kind, policy: Option<&PolicyId>) -> Result<Vec<DynamicObject>> {
         let scopes = match policy {
             Some(policy) => vec![(policy.namespace().is_some(), policy.namespace())],
@@ -138,7 +139,7 @@ impl<A: Authorizer> Kubernetes<A> {
         policy: Option<&PolicyId>,
     ) -> Result<Vec<StoredExperiment>> {
         let objects = self.list(caller, Kind::Experiment, policy).await?;
-        // One that cannot be read must not hide the others: the operator tells its owner.
+        // A malformed experiment must not hide the others. The operator reports it in its status.
         let experiments = objects.iter().filter_map(|object| object::experiment(object).ok());
         Ok(experiments.filter(|experiment| policy.is_none_or(|policy| experiment.name.policy == *policy)).collect())
     }
@@ -155,7 +156,7 @@ impl<A: Authorizer> Kubernetes<A> {
         created.map_err(|error| from_kube(&error, name))
     }
 
-    /// Deletes exactly this object, if `is_exact` exactly this version of it.
+    /// Deletes this object, but not another one of the same name. If `is_exact`, deletes it only in this version.
     async fn delete(&self, kind: Kind, object: &DynamicObject, name: &str, is_exact: bool) -> Result<()> {
         let resource_version = object.resource_version().filter(|_| is_exact);
         let preconditions = Some(Preconditions { uid: object.uid(), resource_version });
@@ -165,7 +166,7 @@ impl<A: Authorizer> Kubernetes<A> {
         deleted.map(|_| ()).map_err(|error| from_kube(&error, name))
     }
 
-    /// Deletes the version that the etag is of, or any; what it was.
+    /// Deletes the target, and returns the deleted object. If `etag` is given, deletes only the version with this etag.
     async fn delete_version(&self, of: Target<'_>, etag: Option<&str>) -> Result<DynamicObject> {
         let (kind, name) = match of {
             Target::Policy(id) => (Kind::Policy, format!("policies/{id}")),
@@ -177,7 +178,7 @@ impl<A: Authorizer> Kubernetes<A> {
                 Target::Experiment(name) => self.get_experiment(name).await?,
             };
             if let Some(etag) = etag.filter(|etag| **etag != object::etag_of(&object)) {
-                return Err(Error::stale(&name, etag));
+                return Err(Error::etag_mismatch(&name, etag));
             }
             match self.delete(kind, &object, &name, etag.is_some()).await {
                 Ok(()) => return Ok(object),
@@ -185,11 +186,11 @@ impl<A: Authorizer> Kubernetes<A> {
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::busy(&name))
+        Err(Error::concurrent_change(&name))
     }
 }
 
-/// What is to be deleted.
+/// The resource to delete.
 #[derive(Clone, Copy)]
 enum Target<'a> {
     Policy(&'a PolicyId),

@@ -1,5 +1,6 @@
-//! Policies and experiments as a REST API, as AIP-236 has it: names, masks, filters, pages, errors and long-running
-//! operations. What holds them is behind [`PolicyStore`]; who may call is for whoever serves the router.
+//! The REST API for policies and experiments (AIP-236): resource names, update masks, filters, pages, errors and
+//! long-running operations. A [`PolicyStore`] stores the policies and experiments. The server that mounts the [`router()`]
+//! authenticates callers.
 
 mod body;
 mod error;
@@ -19,7 +20,9 @@ mod store;
 pub use error::{Code, Error, FieldViolation};
 pub use names::ExperimentName;
 pub use openapi::document;
-pub use operation::{Awaited, Effect, Progress};
+pub use operation::{AwaitedEffect, Effect, Progress};
 pub use resources::is_reserved;
 pub use router::{MAX_BODY, refuse, router};
-pub use store::{Caller, Change, Committing, Meta, PolicyStore, Preview, State, StoredExperiment, StoredPolicy};
+pub use store::{
+    Caller, Change, CommitPreconditions, Meta, PolicyStore, Preview, State, StoredExperiment, StoredPolicy,
+};

@@ -1,4 +1,4 @@
-//! Update masks (AIP-134): which fields of the body replace those of the resource.
+//! Update masks (AIP-134): the fields of the body that replace the fields of the resource.
 
 use std::sync::LazyLock;
 
@@ -6,11 +6,11 @@ use proviso_crds::PolicySpec;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 
-use crate::body::camel;
+use crate::body::to_camel_case;
 use crate::error::Error;
 
-/// The schema of a policy's spec without references, to know which paths it has.
-static SPEC: LazyLock<Value> = LazyLock::new(|| {
+/// The schema of a policy's spec without references. It determines the valid paths in a spec.
+static SPEC_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<PolicySpec>().to_value()
 });
@@ -20,14 +20,14 @@ static SPEC: LazyLock<Value> = LazyLock::new(|| {
 pub(crate) struct Fields {
     /// The path of the policy's spec.
     pub spec: &'static str,
-    /// What else can be changed; a map's keys too.
+    /// The other fields that a client can change. If the field is a map, its keys can be changed too.
     pub mutable: &'static [&'static str],
-    /// What a client may name in vain (AIP-203): only the server writes it.
+    /// The output-only fields: a mask may name them without effect (AIP-203).
     pub output: &'static [&'static str],
 }
 
-/// Puts the fields that the mask names, or all that the body has, from the body into what the resource is now. Both have
-/// what can be changed only.
+/// Replaces fields in `current`, the resource, by the fields of `body`: the fields that the mask names, or without a mask
+/// all fields of the body. `current` and `body` have only the fields that a client can change.
 pub(crate) fn apply(current: &mut Value, body: &Value, mask: Option<&str>, fields: Fields) -> Result<(), Error> {
     let everything = || {
         let mutable = fields.mutable.iter().copied().chain([fields.spec]);
@@ -53,18 +53,18 @@ pub(crate) fn apply(current: &mut Value, body: &Value, mask: Option<&str>, field
     Ok(())
 }
 
-/// What one entry of a mask names; nothing where only the server writes it.
+/// Parses one entry of a mask into the path of a field. `None` means that the field is output-only.
 fn path(text: &str, fields: Fields) -> Result<Option<Vec<String>>, Error> {
     let words = split(text.trim(), '.');
-    let camels: Vec<String> = words.iter().map(|word| camel(word)).collect();
+    let camels: Vec<String> = words.iter().map(|word| to_camel_case(word)).collect();
     let spec: Vec<&str> = fields.spec.split('.').collect();
     if spec.starts_with(&camels.iter().map(String::as_str).collect::<Vec<_>>()) && !camels.is_empty() {
-        // The message around the spec: there is nothing else in it that can be changed.
+        // The entry names the spec, or the message around the spec, in which only the spec can be changed.
         return Ok(Some(spec.into_iter().map(ToOwned::to_owned).collect()));
     }
     if camels.iter().map(String::as_str).take(spec.len()).eq(spec.iter().copied()) {
         let inner = &words[spec.len()..];
-        if has(&SPEC, inner) {
+        if has_path(&SPEC_SCHEMA, inner) {
             return Ok(Some(camels[..spec.len()].iter().chain(inner).cloned().collect()));
         }
     } else if let Some(first) = camels.first() {
@@ -80,10 +80,10 @@ fn path(text: &str, fields: Fields) -> Result<Option<Vec<String>>, Error> {
             return Ok(None);
         }
     }
-    Err(Error::invalid("updateMask", format!("names {text:?}, which is no field")))
+    Err(Error::invalid("updateMask", format!("names {text:?}, which is not a field")))
 }
 
-/// Cuts at a letter that stands outside backticks, and takes the backticks off.
+/// Splits the text at each letter `at` outside backticks. Splitting at dots, the last step, removes the backticks.
 fn split(text: &str, at: char) -> Vec<String> {
     let (mut parts, mut is_quoted) = (vec![String::new()], false);
     for letter in text.chars() {
@@ -101,23 +101,24 @@ fn split(text: &str, at: char) -> Vec<String> {
     parts
 }
 
-/// Whether a value of this schema can have something at this path.
-fn has(schema: &Value, path: &[String]) -> bool {
+/// Returns true if a value of this schema can have a field at this path.
+fn has_path(schema: &Value, path: &[String]) -> bool {
     let Some((first, rest)) = path.split_first() else { return true };
     if let Some(inner) = schema["properties"].get(first) {
-        return has(inner, rest);
+        return has_path(inner, rest);
     }
     let any = ["oneOf", "anyOf", "allOf"].iter().filter_map(|key| schema[key].as_array()).flatten();
-    if any.into_iter().any(|schema| has(schema, path)) {
+    if any.into_iter().any(|schema| has_path(schema, path)) {
         return true;
     }
     match &schema["additionalProperties"] {
-        Value::Object(_) => has(&schema["additionalProperties"], rest),
+        Value::Object(_) => has_path(&schema["additionalProperties"], rest),
         Value::Bool(true) => true,
         _ => schema["x-kubernetes-preserve-unknown-fields"] == true,
     }
 }
 
+/// Returns the value at `path`. `None` means that the value is absent or null.
 pub(crate) fn get<'a>(value: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, key| value.get(key)).filter(|value| !value.is_null())
 }
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_says_what_is_replaced_and_what_it_does_not_name_stays() {
+    fn a_mask_replaces_only_the_fields_that_it_names() {
         for (mask, pointer, wanted) in [
             ("policy.spec.settings", "/policy/spec/settings", Some(json!({"a": 3}))),
             ("policy.spec.settings", "/policy/spec/enabled", Some(json!(true))),
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_that_names_no_field_is_refused() {
+    fn a_mask_that_names_an_unknown_field_is_refused() {
         for mask in ["setings", "policy.spec.setings", "policy.etag2", "annotations,,", ".", "policy.spec.program.lua"]
         {
             let error = applied(Some(mask)).unwrap_err();
@@ -204,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_mask_is_a_panic(mask in ".{0,40}", words in "(policy|spec|annotations|settings|\\.|,|`|\\*| ){0,12}") {
+        fn applying_a_mask_never_panics(mask in ".{0,40}", words in "(policy|spec|annotations|settings|\\.|,|`|\\*| ){0,12}") {
             let _ = applied(Some(&mask));
             let _ = applied(Some(&words));
         }

@@ -1,9 +1,9 @@
-//! The methods of the API: one table, of which both the routes and the OpenAPI document are made. No route can be left
-//! out of the document.
+//! The methods of the API. One table defines both the routes and the OpenAPI document, so that the document cannot miss a
+//! route.
 
 use axum::http::Method as Http;
 
-/// What is called.
+/// The identifier of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rpc {
     CreatePolicy,
@@ -25,17 +25,20 @@ pub(crate) enum Rpc {
     Document,
 }
 
+/// A method of the API.
 #[derive(Debug)]
 pub(crate) struct Method {
     pub rpc: Rpc,
-    /// As in the documents of proto: `ListPolicies`.
+    /// The name of the method in the style of protobuf services, such as `ListPolicies`.
     pub id: &'static str,
     pub http: Http,
-    /// Variables in braces; a custom method after a colon.
+    /// The path, with variables in braces, and the name of a custom method after a colon.
     pub path: &'static str,
+    /// The names of the query parameters, in camel case.
     pub query: &'static [&'static str],
-    /// The schemas of the body and of the answer.
+    /// The name of the schema of the request body. `None` means that the method has no request body.
     pub request: Option<&'static str>,
+    /// The name of the schema of the response body.
     pub response: &'static str,
     pub summary: &'static str,
 }
@@ -57,35 +60,38 @@ macro_rules! method {
     };
 }
 
-/// All of them.
+/// All methods of the API.
 pub(crate) static METHODS: &[Method] = &[
-    method!(GET "/v1/policies", ListPolicies, "ListPolicies", LIST, None, "ListPoliciesResponse", "The policies, by name"),
+    method!(GET "/v1/policies", ListPolicies, "ListPolicies", LIST, None, "ListPoliciesResponse", "Lists the policies, ordered by name"),
     method!(POST "/v1/policies", CreatePolicy, "CreatePolicy", &["policyId"], Some("Policy"), "Operation", "Creates a policy"),
-    method!(GET "/v1/policies/{policy}", GetPolicy, "GetPolicy", &[], None, "Policy", "A policy"),
-    method!(PATCH "/v1/policies/{policy}", UpdatePolicy, "UpdatePolicy", &["updateMask"], Some("Policy"), "Operation", "Changes a policy"),
+    method!(GET "/v1/policies/{policy}", GetPolicy, "GetPolicy", &[], None, "Policy", "Gets a policy"),
+    method!(PATCH "/v1/policies/{policy}", UpdatePolicy, "UpdatePolicy", &["updateMask"], Some("Policy"), "Operation", "Updates a policy"),
     method!(DELETE "/v1/policies/{policy}", DeletePolicy, "DeletePolicy", &["etag"], None, "Operation", "Deletes a policy and its experiments"),
-    method!(GET "/v1/policies/{policy}/experiments", ListExperiments, "ListPolicyExperiments", LIST, None, "ListPolicyExperimentsResponse", "The experiments of a policy, or with `-` of all policies"),
-    method!(POST "/v1/policies/{policy}/experiments", CreateExperiment, "CreatePolicyExperiment", &["experimentId"], Some("PolicyExperiment"), "Operation", "Creates an experiment; a policy has at most 10"),
-    method!(GET "/v1/policies/{policy}/experiments/{experiment}", GetExperiment, "GetPolicyExperiment", &[], None, "PolicyExperiment", "An experiment"),
-    method!(PATCH "/v1/policies/{policy}/experiments/{experiment}", UpdateExperiment, "UpdatePolicyExperiment", &["updateMask"], Some("PolicyExperiment"), "Operation", "Changes an experiment, which suspends its preview"),
+    method!(GET "/v1/policies/{policy}/experiments", ListExperiments, "ListPolicyExperiments", LIST, None, "ListPolicyExperimentsResponse", "Lists the experiments of a policy, or of all policies if the policy is `-`, ordered by name"),
+    method!(POST "/v1/policies/{policy}/experiments", CreateExperiment, "CreatePolicyExperiment", &["experimentId"], Some("PolicyExperiment"), "Operation", "Creates an experiment of a policy, which can have at most 10"),
+    method!(GET "/v1/policies/{policy}/experiments/{experiment}", GetExperiment, "GetPolicyExperiment", &[], None, "PolicyExperiment", "Gets an experiment"),
+    method!(PATCH "/v1/policies/{policy}/experiments/{experiment}", UpdateExperiment, "UpdatePolicyExperiment", &["updateMask"], Some("PolicyExperiment"), "Operation", "Updates an experiment, which suspends its preview"),
     method!(DELETE "/v1/policies/{policy}/experiments/{experiment}", DeleteExperiment, "DeletePolicyExperiment", &["etag"], None, "Operation", "Deletes an experiment"),
-    method!(POST "/v1/policies/{policy}/experiments/{experiment}:startPreview", StartPreview, "StartPreviewPolicyExperiment", &[], Some("PreviewRequest"), "Operation", "Starts previewing an experiment"),
-    method!(POST "/v1/policies/{policy}/experiments/{experiment}:stopPreview", StopPreview, "StopPreviewPolicyExperiment", &[], Some("PreviewRequest"), "Operation", "Stops previewing an experiment"),
-    method!(POST "/v1/policies/{policy}/experiments/{experiment}:commit", Commit, "CommitPolicyExperiment", &[], Some("CommitRequest"), "Operation", "Makes the experiment the live policy, and deletes it"),
-    method!(GET "/v1/operations", ListOperations, "ListOperations", LIST, None, "ListOperationsResponse", "How far the newest version of each policy has come"),
-    method!(GET "/v1/operations/{operation}", GetOperation, "GetOperation", &[], None, "Operation", "Where an operation stands"),
-    method!(POST "/v1/operations/{operation}:wait", WaitOperation, "WaitOperation", &[], Some("WaitRequest"), "Operation", "Waits for an operation, at most as long as is asked for"),
-    method!(GET "/v1/openapi.json", Document, "GetOpenApi", &[], None, "OpenApi", "This document"),
+    method!(POST "/v1/policies/{policy}/experiments/{experiment}:startPreview", StartPreview, "StartPreviewPolicyExperiment", &[], Some("PreviewRequest"), "Operation", "Starts the preview of an experiment"),
+    method!(POST "/v1/policies/{policy}/experiments/{experiment}:stopPreview", StopPreview, "StopPreviewPolicyExperiment", &[], Some("PreviewRequest"), "Operation", "Stops the preview of an experiment"),
+    method!(POST "/v1/policies/{policy}/experiments/{experiment}:commit", Commit, "CommitPolicyExperiment", &[], Some("CommitRequest"), "Operation", "Replaces the spec of the policy by the spec of the experiment, and deletes the experiment"),
+    method!(GET "/v1/operations", ListOperations, "ListOperations", LIST, None, "ListOperationsResponse", "Lists one operation for each policy: the rollout of its newest version"),
+    method!(GET "/v1/operations/{operation}", GetOperation, "GetOperation", &[], None, "Operation", "Gets the current state of an operation"),
+    method!(POST "/v1/operations/{operation}:wait", WaitOperation, "WaitOperation", &[], Some("WaitRequest"), "Operation", "Waits until an operation is done, or until the timeout of the request, and returns its state"),
+    method!(GET "/v1/openapi.json", Document, "GetOpenApi", &[], None, "OpenApi", "Gets this document"),
 ];
 
-/// What is to be called, or the methods of HTTP that the path has.
+/// Returns the method at this path, with the values of the path variables.
+///
+/// # Errors
+/// Returns the allowed HTTP methods if the path does not have this one; an empty list if the path does not exist.
 pub(crate) fn find(http: &Http, path: &str) -> Result<(&'static Method, Vec<String>), Vec<&'static Http>> {
     let found: Vec<_> = METHODS.iter().filter_map(|method| Some((method, variables(method.path, path)?))).collect();
     let allowed = found.iter().map(|(method, _)| &method.http).collect();
     found.into_iter().find(|(method, _)| method.http == *http).ok_or(allowed)
 }
 
-/// The values of the variables where the path is of this form.
+/// Returns the values of the variables of a path. `None` means that the path does not have this form.
 fn variables(form: &str, path: &str) -> Option<Vec<String>> {
     let (form, custom) = form.split_once(':').map_or((form, None), |(form, custom)| (form, Some(custom)));
     let parts: Vec<&str> = path.split('/').collect();
@@ -118,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn paths_lead_to_their_methods() {
+    fn paths_resolve_to_their_methods() {
         for (http, path, wanted) in [
             (Http::GET, "/v1/policies", Ok((Rpc::ListPolicies, vec![]))),
             (Http::GET, "/v1/policies/cluster.a", Ok((Rpc::GetPolicy, vec!["cluster.a"]))),
@@ -141,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_path_is_a_panic(path in ".{0,60}") {
+        fn resolving_a_path_never_panics(path in ".{0,60}") {
             let _ = find(&Http::GET, &path);
             let _ = find(&Http::POST, &format!("/v1/policies/{path}"));
         }

@@ -1,4 +1,4 @@
-//! Names of resources (AIP-122).
+//! Resource names (AIP-122).
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The OpenAPI document, made of the table of methods and of the types of the messages.
+//! The OpenAPI document, generated from the table of methods and from the types of the messages.
 
 use proviso_core::policy_id::MAX_NAME;
 use schemars::SchemaGenerator;
@@ -8,11 +8,12 @@ use serde_json::{Map, Value, json};
 use crate::methods::{METHODS, Method};
 use crate::resources::{Policy, PolicyExperiment};
 
-/// A DNS label, and a DNS subdomain.
+/// The regular expression of a DNS label.
 const LABEL: &str = "[a-z0-9]([a-z0-9-]*[a-z0-9])?";
+/// The regular expression of a DNS subdomain.
 const NAME: &str = "[a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*";
 
-/// The whole document (OpenAPI 3.1).
+/// Returns the OpenAPI 3.1 document of the API.
 #[must_use]
 pub fn document() -> Value {
     let mut paths = Map::new();
@@ -25,7 +26,7 @@ pub fn document() -> Value {
         "info": {
             "title": "Proviso",
             "version": "v1",
-            "description": "Policies and their experiments (AIP-236). Names of fields are in camel case; snake case is taken too.",
+            "description": "Policies and experiments (AIP-236). Field names are in camel case; requests may use snake case.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -33,43 +34,46 @@ pub fn document() -> Value {
             "schemas": schemas(),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
-        // Without a token only on loopback.
+        // The server requires a token on every address except loopback.
         "security": [{}, {"token": []}],
     })
 }
 
-fn schema(name: &str) -> Value {
+/// Returns the content of a JSON body with the schema `name`.
+fn json_content(name: &str) -> Value {
     json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}})
 }
 
 fn operation(method: &Method) -> Value {
     let variables = method.path.split(['{', '}']).skip(1).step_by(2);
-    let mut parameters: Vec<Value> =
-        variables.map(|name| json!({"name": name, "in": "path", "required": true, "schema": id(name)})).collect();
+    let mut parameters: Vec<Value> = variables
+        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": parameter_schema(name)}))
+        .collect();
     parameters.extend(method.query.iter().map(|name| {
-        let is_demanded = name.ends_with("Id");
+        let is_required = name.ends_with("Id");
         json!({
-            "name": name, "in": "query", "required": is_demanded, "description": parameter(name),
-            "schema": id(name.trim_end_matches("Id")),
+            "name": name, "in": "query", "required": is_required, "description": parameter_description(name),
+            "schema": parameter_schema(name.trim_end_matches("Id")),
         })
     }));
     let mut responses = Map::new();
-    responses.insert("200".to_owned(), json!({"description": method.summary, "content": schema(method.response)}));
+    responses
+        .insert("200".to_owned(), json!({"description": method.summary, "content": json_content(method.response)}));
     for (status, description) in errors(method) {
-        responses.insert(status.to_string(), json!({"description": description, "content": schema("Error")}));
+        responses.insert(status.to_string(), json!({"description": description, "content": json_content("Error")}));
     }
     let mut operation = json!({
         "operationId": method.id, "summary": method.summary, "parameters": parameters, "responses": responses,
     });
     if let Some(request) = method.request {
-        let is_demanded = ["Policy", "PolicyExperiment", "CommitRequest"].contains(&request);
-        operation["requestBody"] = json!({"required": is_demanded, "content": schema(request)});
+        let is_required = ["Policy", "PolicyExperiment", "CommitRequest"].contains(&request);
+        operation["requestBody"] = json!({"required": is_required, "content": json_content(request)});
     }
     operation
 }
 
-/// The form of a parameter.
-fn id(name: &str) -> Value {
+/// Returns the schema of a path or query parameter.
+fn parameter_schema(name: &str) -> Value {
     match name {
         "policy" => json!({"type": "string", "pattern": format!("^(-|cluster\\.{NAME}|ns\\.{LABEL}\\.{NAME})$")}),
         "experiment" => json!({"type": "string", "pattern": format!("^{NAME}$"), "maxLength": MAX_NAME}),
@@ -78,20 +82,26 @@ fn id(name: &str) -> Value {
     }
 }
 
-fn parameter(name: &str) -> &'static str {
+fn parameter_description(name: &str) -> &'static str {
     match name {
-        "policyId" => "`cluster.NAME` or `ns.NAMESPACE.NAME`",
-        "experimentId" => "The experiment's name",
-        "updateMask" => "The fields that are replaced (AIP-134); `*` for all. Without it, those that the body has",
-        "etag" => "Fails if there is another version meanwhile (AIP-154)",
-        "pageSize" => "At most so many: 1 to 1000. Default: 50",
-        "pageToken" => "`nextPageToken` of the page before",
-        "filter" => "As in `preview_metadata.state = ACTIVE` (AIP-160)",
-        _ => "Not supported: lists are ordered by name",
+        "policyId" => "The id of the new policy: `cluster.NAME` or `ns.NAMESPACE.NAME`",
+        "experimentId" => "The name of the new experiment: at most 150 characters",
+        "updateMask" => {
+            "The fields to replace, separated by commas (AIP-134); `*` for all. Default: the fields in the body"
+        }
+        "etag" => {
+            "The expected etag: the request fails if the resource has another version (AIP-154). Default: any version"
+        }
+        "pageSize" => {
+            "The maximum number of resources in the response: 1 to 1000; larger values count as 1000. Default: 50"
+        }
+        "pageToken" => "The `nextPageToken` of the previous page. Default: the first page",
+        "filter" => "A filter such as `preview_metadata.state = ACTIVE` (AIP-160). Default: all resources",
+        _ => "Not supported: lists are always ordered by name",
     }
 }
 
-/// What a method can answer beside its success.
+/// Returns the HTTP status and the description of each error that a method can return.
 fn errors(method: &Method) -> Vec<(u16, &'static str)> {
     let mut errors = vec![
         (400, "INVALID_ARGUMENT or FAILED_PRECONDITION"),
@@ -107,9 +117,9 @@ fn errors(method: &Method) -> Vec<(u16, &'static str)> {
     }
     if method.request.is_some() {
         errors.extend([
-            (408, "The body did not arrive in time"),
-            (413, "The body is too large"),
-            (415, "The body is to be JSON"),
+            (408, "The body did not arrive within 10 seconds"),
+            (413, "The body is larger than 3 MiB"),
+            (415, "The body is not JSON"),
         ]);
     }
     errors
@@ -123,33 +133,41 @@ fn schemas() -> Value {
     generator.subschema_for::<Policy>();
     generator.subschema_for::<PolicyExperiment>();
     let mut schemas = generator.take_definitions(true);
-    // What only an answer always has is not demanded of a request.
+    // The derived `required` lists the fields that every response has. Requests need not have them, and use the same schemas.
     for name in ["Policy", "PolicyExperiment"] {
         if let Some(schema) = schemas.get_mut(name).and_then(Value::as_object_mut) {
             schema.remove("required");
         }
     }
     for (name, schema) in [
-        ("ListPoliciesResponse", list("policies", "Policy")),
-        ("ListPolicyExperimentsResponse", list("experiments", "PolicyExperiment")),
-        ("ListOperationsResponse", list("operations", "Operation")),
-        ("PreviewRequest", request(&json!({"name": {"type": "string"}}), &[])),
+        ("ListPoliciesResponse", list_schema("policies", "Policy")),
+        ("ListPolicyExperimentsResponse", list_schema("experiments", "PolicyExperiment")),
+        ("ListOperationsResponse", list_schema("operations", "Operation")),
+        ("PreviewRequest", request_schema(&json!({"name": {"type": "string"}}), &[])),
         (
             "WaitRequest",
-            request(
+            request_schema(
                 &json!({"name": {"type": "string"}, "timeout": {
-                    "type": "string", "description": "Such as `10s`; at most a minute. Default: 30s",
+                    "type": "string",
+                    "description": "The maximum time to wait, such as `10s`; longer than `60s` counts as `60s`. Default: `30s`",
                 }}),
                 &[],
             ),
         ),
         (
             "CommitRequest",
-            request(
+            request_schema(
                 &json!({
                     "name": {"type": "string"},
-                    "etag": {"type": "string", "description": "Of the version of the experiment that is meant"},
-                    "parentEtag": {"type": "string", "description": "Of the version of the policy that is replaced"},
+                    "etag": {
+                        "type": "string",
+                        "description": "The etag of the experiment. The commit fails if the experiment has another version",
+                    },
+                    "parentEtag": {
+                        "type": "string",
+                        "description":
+                            "The etag of the policy. The commit fails if the policy has another version. Default: any version",
+                    },
                 }),
                 &["etag"],
             ),
@@ -179,7 +197,7 @@ fn schemas() -> Value {
         (
             "Error",
             json!({
-                "type": "object", "description": "As in AIP-193", "required": ["error"],
+                "type": "object", "description": "An error in the form of AIP-193", "required": ["error"],
                 "properties": {"error": {
                     "type": "object", "required": ["code", "message", "status", "details"],
                     "properties": {
@@ -200,7 +218,7 @@ fn details() -> Value {
     json!({"type": "array", "items": {"$ref": "#/components/schemas/Any"}})
 }
 
-fn list(collection: &str, of: &str) -> Value {
+fn list_schema(collection: &str, of: &str) -> Value {
     json!({
         "type": "object", "required": [collection],
         "properties": {
@@ -210,7 +228,7 @@ fn list(collection: &str, of: &str) -> Value {
     })
 }
 
-fn request(properties: &Value, required: &[&str]) -> Value {
+fn request_schema(properties: &Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
 }
 
@@ -219,12 +237,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_committed_document_is_what_the_code_says() {
-        proviso_recorded::check("docs/openapi.json", &format!("{:#}\n", document()));
+    fn recorded_openapi_document_matches_the_code() {
+        proviso_recorded::check("docs/reference/openapi.json", &format!("{:#}\n", document()));
     }
 
     #[test]
-    fn every_reference_leads_somewhere_and_every_method_is_there() {
+    fn every_reference_resolves_and_every_method_is_documented() {
         fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
             match value {
                 Value::Object(object) => {
@@ -246,6 +264,9 @@ mod tests {
         let paths = document["paths"].as_object().unwrap();
         assert_eq!(paths.values().map(|path| path.as_object().unwrap().len()).sum::<usize>(), METHODS.len());
         let program = &document["components"]["schemas"]["Program"];
-        assert!(program.to_string().contains("WebAssembly"), "the spec's own documentation is in it: {program}");
+        assert!(
+            program.to_string().contains("WebAssembly"),
+            "the schema must have the descriptions of the spec: {program}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Long-running operations (AIP-151). The name of one says what is awaited, so that its state can be computed from the
-//! store: there is no table of operations to lose.
+//! Long-running operations (AIP-151). The id of an operation encodes its target, so that its state can be computed from the
+//! store. Operations are not stored, and so survive a restart.
 
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::error::Error;
 use crate::names::ExperimentName;
 
-/// The methods that take time.
+/// The effect of a method that returns an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Effect {
     #[serde(rename = "c")]
@@ -45,43 +45,45 @@ impl Effect {
 /// The state of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
-    /// The operation waits for this.
+    /// The operation waits for the named event.
     Running(String),
     Done,
     Failed(Error),
 }
 
-/// What an operation waits for.
+/// The effect that an operation waits for, and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Awaited {
+pub struct AwaitedEffect {
     pub effect: Effect,
     pub policy: PolicyId,
-    /// None where it is about the policy.
+    /// The name of the experiment. `None` means that the operation is about the policy.
     pub experiment: Option<String>,
-    /// Of the object that the version is of: the experiment, but with [`Effect::Commit`] the policy.
+    /// The uid of the awaited object: the policy for an operation about the policy and for [`Effect::Commit`], else the
+    /// experiment.
     pub uid: String,
-    /// Of that object, after the effect.
+    /// The version of the awaited object after the effect ([`Meta::version`](crate::Meta::version)).
     pub version: String,
 }
 
+/// The wire format of an operation id.
 #[derive(Deserialize, Serialize)]
 struct Encoded(Effect, String, Option<String>, String, String);
 
-impl Awaited {
-    /// The experiment that it is about.
+impl AwaitedEffect {
+    /// Returns the name of the experiment that the operation is about. `None` means that it is about the policy.
     #[must_use]
     pub fn experiment(&self) -> Option<ExperimentName> {
         let name = self.experiment.clone()?;
         Some(ExperimentName { policy: self.policy.clone(), name })
     }
 
-    /// The resource that it is about.
+    /// Returns the name of the resource that the operation is about.
     #[must_use]
     pub fn target(&self) -> String {
         self.experiment().map_or_else(|| format!("policies/{}", self.policy), |experiment| experiment.to_string())
     }
 
-    /// The operation's id.
+    /// Returns the id of the operation.
     #[must_use]
     pub fn id(&self) -> String {
         let encoded = Encoded(
@@ -91,11 +93,12 @@ impl Awaited {
             self.uid.clone(),
             self.version.clone(),
         );
-        // A tuple of texts is always JSON.
+        // Serializing does not fail: the tuple has only strings.
         BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(&encoded).unwrap_or_default())
     }
 
-    /// The operation, with what it came to; `response` is the resource where there is one.
+    /// Returns the operation with this progress. `response` is the resource of a successful operation; `None` means that
+    /// the method returns no resource, or that the resource no longer exists.
     #[must_use]
     pub(crate) fn operation(&self, progress: &Progress, response: Option<Value>) -> Value {
         let kind = if self.experiment.is_some() { "PolicyExperiment" } else { "Policy" };
@@ -118,16 +121,16 @@ impl Awaited {
         if self.effect == Effect::Commit || deletes_policy {
             return json!({"@type": "type.googleapis.com/google.protobuf.Empty", "value": {}});
         }
-        // Of a deleted experiment no more is known later on than what it was called.
-        let gone =
+        // A deleted experiment is no longer stored, so only its names and its uid are known.
+        let deleted =
             || json!({"name": self.target(), "uid": self.uid, "policy": {"name": format!("policies/{}", self.policy)}});
-        let mut response = resource.unwrap_or_else(gone);
+        let mut response = resource.unwrap_or_else(deleted);
         response["@type"] = json!(format!("type.googleapis.com/proviso.v1.{kind}"));
         response
     }
 }
 
-impl FromStr for Awaited {
+impl FromStr for AwaitedEffect {
     type Err = Error;
 
     fn from_str(id: &str) -> Result<Self, Self::Err> {
@@ -153,8 +156,8 @@ mod tests {
     use crate::error::Code;
     use proptest::prelude::*;
 
-    fn awaited(effect: Effect, experiment: Option<&str>) -> Awaited {
-        Awaited {
+    fn awaited(effect: Effect, experiment: Option<&str>) -> AwaitedEffect {
+        AwaitedEffect {
             effect,
             policy: "cluster.a".parse().unwrap(),
             experiment: experiment.map(ToOwned::to_owned),
@@ -164,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_read_from_its_name() {
+    fn an_operation_id_decodes_to_the_same_operation() {
         for awaited in [awaited(Effect::Create, None), awaited(Effect::Commit, Some("e"))] {
             assert_eq!(awaited.id().parse(), Ok(awaited));
         }
-        // What only experiments have.
-        assert_eq!(awaited(Effect::Commit, None).id().parse::<Awaited>().unwrap_err().code, Code::NotFound);
+        // A commit without an experiment is not valid.
+        assert_eq!(awaited(Effect::Commit, None).id().parse::<AwaitedEffect>().unwrap_err().code, Code::NotFound);
     }
 
     #[test]
@@ -195,9 +198,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_of_an_operation_is_a_panic(id in ".{0,80}", json in ".{0,80}") {
-            let _ = id.parse::<Awaited>();
-            let _ = BASE64_URL_SAFE_NO_PAD.encode(json).parse::<Awaited>();
+        fn decoding_an_operation_id_never_panics(id in ".{0,80}", json in ".{0,80}") {
+            let _ = id.parse::<AwaitedEffect>();
+            let _ = BASE64_URL_SAFE_NO_PAD.encode(json).parse::<AwaitedEffect>();
         }
     }
 }

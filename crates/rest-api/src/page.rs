@@ -7,31 +7,31 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::Error;
 
-/// What a list has that was asked for no size.
-const DEFAULT: usize = 50;
-/// The most that a page has; more is asked for in vain.
-const MAX: usize = 1000;
+/// The page size of a request that sets none.
+const DEFAULT_SIZE: usize = 50;
+/// The maximum page size. A larger size counts as this size.
+const MAX_SIZE: usize = 1000;
 
-/// Which part of a list is asked for.
+/// The requested page of a list.
 #[derive(Debug)]
 pub(crate) struct Page {
     size: usize,
-    /// The name that the page before ended with.
+    /// The name of the last resource of the previous page. `None` means the first page.
     after: Option<String>,
-    /// Of everything else that was asked: a token is good for the same list only.
-    arguments: String,
+    /// The digest of the other arguments of the list. A page token works only with the arguments for which it was returned.
+    arguments_digest: String,
 }
 
 impl Page {
-    /// `arguments` are all others of the list.
+    /// Parses the page size and the page token. `arguments` are all other arguments of the list.
     pub(crate) fn new(size: Option<&str>, token: Option<&str>, arguments: &[&str]) -> Result<Self, Error> {
         let size = match size.filter(|size| !size.is_empty()) {
-            None => DEFAULT,
+            None => DEFAULT_SIZE,
             Some(text) => match text.parse::<i32>() {
-                Ok(0) => DEFAULT,
-                Ok(size) if size > 0 => usize::try_from(size).unwrap_or(MAX).min(MAX),
+                Ok(0) => DEFAULT_SIZE,
+                Ok(size) if size > 0 => usize::try_from(size).unwrap_or(MAX_SIZE).min(MAX_SIZE),
                 Ok(_) => return Err(Error::invalid("pageSize", "is negative")),
-                Err(_) => return Err(Error::invalid("pageSize", "is no number of 32 bits")),
+                Err(_) => return Err(Error::invalid("pageSize", "is not a 32-bit integer")),
             },
         };
         let mut hash = Sha256::new();
@@ -39,26 +39,25 @@ impl Page {
             hash.update(argument.len().to_le_bytes());
             hash.update(argument);
         }
-        let arguments = BASE64_URL_SAFE_NO_PAD.encode(&hash.finalize()[..12]);
+        let arguments_digest = BASE64_URL_SAFE_NO_PAD.encode(&hash.finalize()[..12]);
         let after = match token.filter(|token| !token.is_empty()) {
             None => None,
             Some(token) => {
-                let wrong =
-                    || Error::invalid("pageToken", "is not one that this list answered: begin again without it");
+                let wrong = || Error::invalid("pageToken", "is not a token of this list: start again without a token");
                 let text = BASE64_URL_SAFE_NO_PAD.decode(token).ok().and_then(|text| String::from_utf8(text).ok());
                 let text = text.ok_or_else(wrong)?;
-                let (of, after) = text.split_once(' ').ok_or_else(wrong)?;
-                if of != arguments {
-                    return Err(Error::invalid("pageToken", "is of a list with other arguments"));
+                let (digest, after) = text.split_once(' ').ok_or_else(wrong)?;
+                if digest != arguments_digest {
+                    return Err(Error::invalid("pageToken", "is a token of a list with other arguments"));
                 }
                 Some(after.to_owned())
             }
         };
-        Ok(Self { size, after, arguments })
+        Ok(Self { size, after, arguments_digest })
     }
 
-    /// The page of these resources, by their names, as the answer of a list.
-    pub(crate) fn cut(&self, collection: &str, mut resources: Vec<Value>) -> Value {
+    /// Returns the response of a list: the page of these resources, ordered by name.
+    pub(crate) fn paginate(&self, collection: &str, mut resources: Vec<Value>) -> Value {
         let name = |resource: &Value| resource["name"].as_str().unwrap_or_default().to_owned();
         resources.sort_by_key(name);
         if let Some(after) = &self.after {
@@ -68,7 +67,7 @@ impl Page {
         resources.truncate(self.size);
         let mut list = serde_json::Map::new();
         if let Some(last) = resources.last().filter(|_| !is_last) {
-            let token = BASE64_URL_SAFE_NO_PAD.encode(format!("{} {}", self.arguments, name(last)));
+            let token = BASE64_URL_SAFE_NO_PAD.encode(format!("{} {}", self.arguments_digest, name(last)));
             list.insert("nextPageToken".to_owned(), token.into());
         }
         list.insert(collection.to_owned(), resources.into());
@@ -87,9 +86,9 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_bounded_and_a_negative_one_is_refused() {
+    fn page_sizes_are_bounded_and_a_negative_size_is_refused() {
         let count = |size: Option<&str>| {
-            let list = Page::new(size, None, &[]).unwrap().cut("x", resources(2000));
+            let list = Page::new(size, None, &[]).unwrap().paginate("x", resources(2000));
             list["x"].as_array().unwrap().len()
         };
         assert_eq!([None, Some("0"), Some("7"), Some("5000")].map(count), [50, 50, 7, 1000]);
@@ -99,8 +98,8 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_good_for_the_same_list_only() {
-        let list = Page::new(Some("2"), None, &["a", "b"]).unwrap().cut("x", resources(3));
+    fn a_page_token_works_only_for_the_same_list() {
+        let list = Page::new(Some("2"), None, &["a", "b"]).unwrap().paginate("x", resources(3));
         let token = list["nextPageToken"].as_str();
         assert!(Page::new(Some("9"), token, &["a", "b"]).is_ok(), "the size may differ");
         for other in [&["ab", ""][..], &["a", "c"], &[]] {
@@ -110,32 +109,32 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pages_have_everything_once_whatever_goes_meanwhile(count in 0usize..40, size in 1usize..9, gone in 0usize..40) {
+        fn pages_list_each_resource_once_despite_deletions(count in 0usize..40, size in 1usize..9, deleted in 0usize..40) {
             let mut seen = Vec::new();
             let mut token: Option<String> = None;
             loop {
                 let page = Page::new(Some(&size.to_string()), token.as_deref(), &["f"]).unwrap();
                 let mut all = resources(count);
-                if !seen.is_empty() && gone < all.len() {
-                    all.remove(gone);
+                if !seen.is_empty() && deleted < all.len() {
+                    all.remove(deleted);
                 }
-                let list = page.cut("x", all);
+                let list = page.paginate("x", all);
                 seen.extend(list["x"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()));
                 match list.get("nextPageToken") {
                     Some(next) => token = next.as_str().map(ToOwned::to_owned),
                     None => break,
                 }
             }
-            let left = format!("a/{gone:04}");
+            let deleted = format!("a/{deleted:04}");
             for index in 0..count {
                 let name = format!("a/{index:04}");
                 let times = seen.iter().filter(|seen| **seen == name).count();
-                prop_assert!(times == 1 || (name == left && times == 0), "{name}: {times}");
+                prop_assert!(times == 1 || (name == deleted && times == 0), "{name}: {times}");
             }
         }
 
         #[test]
-        fn no_token_is_a_panic(token in ".{0,60}") {
+        fn parsing_a_page_token_never_panics(token in ".{0,60}") {
             let _ = Page::new(None, Some(&token), &[]);
             let _ = Page::new(None, Some(&BASE64_URL_SAFE_NO_PAD.encode(token)), &[]);
         }

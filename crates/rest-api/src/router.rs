@@ -1,4 +1,5 @@
-//! From HTTP to calls and back. Every answer that is no success has the shape of AIP-193, also that of a panic.
+//! The HTTP routes: requests become method calls, and their results become responses. Every error response has the form of
+//! AIP-193, even after a panic.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +12,23 @@ use axum::routing::any;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 
-use crate::body::camel;
+use crate::body::to_camel_case;
 use crate::error::{Code, Error};
 use crate::handlers::{Api, Call};
 use crate::methods::{self, Method, Rpc};
 use crate::store::{Caller, PolicyStore};
 
-/// The largest body, in bytes: what an API server takes of an object.
+/// The maximum size of a request body, in bytes. The API server of Kubernetes has the same limit.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
-/// How long a client may take to send its body.
+/// The time within which a client must send the body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
-/// How long a call may take. One that changes something goes on all the same: half of it would be worse.
+/// The time after which a call is answered with an error. The call itself continues, so that no change is left half done.
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
-/// The same with `:wait`, which has bounds of its own.
+/// The time after which a call of `:wait` is answered with an error. It is longer than the maximum wait.
 const WAIT_DEADLINE: Duration = Duration::from_secs(90);
 
-/// The API over a store, below `/v1`. Whoever knows the caller puts a [`Caller`] into the request's extensions, in a
-/// layer before this.
+/// Returns the routes of the API over a store, below `/v1`. A layer around this router authenticates the caller, and puts a
+/// [`Caller`] into the extensions of the request.
 pub fn router<S: PolicyStore>(store: Arc<S>) -> Router {
     let api = Api { store };
     let routes = any(move |request: Request| {
@@ -37,7 +38,7 @@ pub fn router<S: PolicyStore>(store: Arc<S>) -> Router {
     Router::new().route("/v1", routes.clone()).route("/v1/", routes.clone()).route("/v1/{*path}", routes)
 }
 
-/// The answer for an error, also for layers around the router.
+/// Returns the response for an error. Layers around the router use it too.
 #[must_use]
 pub fn refuse(error: &Error) -> Response<Body> {
     let status = StatusCode::from_u16(error.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -62,23 +63,24 @@ async fn answer<S: PolicyStore>(api: Api<S>, request: Request) -> Response<Body>
     let found = methods::find(request.method(), request.uri().path());
     let (method, variables) = match found {
         Ok(found) => found,
-        Err(allowed) => return no_method(&allowed, &request),
+        Err(allowed) => return no_such_method(&allowed, &request),
     };
     let call = match read(method, variables, request).await {
         Ok(call) => call,
         Err(error) => return refuse(&error),
     };
     let deadline = if method.rpc == Rpc::WaitOperation { WAIT_DEADLINE } else { CALL_DEADLINE };
-    // In a task of its own: a client that goes away does not leave half of an effect behind.
+    // The call runs in its own task, so that a client that disconnects does not leave a change half done.
     let calling = tokio::spawn(async move { api.call(&call).await });
     let result = match tokio::time::timeout(deadline, calling).await {
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => {
-            tracing::error!(method = method.id, %panic, "a call of the API broke off");
-            Err(Error::new(Code::Internal, "INTERNAL", "the call broke off: see the server's log"))
+            tracing::error!(method = method.id, %panic, "an API call panicked");
+            Err(Error::new(Code::Internal, "INTERNAL", "the call failed: see the log of the server"))
         }
         Err(_) => {
-            let message = format!("this takes longer than {} s, and goes on", deadline.as_secs());
+            let message =
+                format!("the call takes longer than {} s, and continues in the background", deadline.as_secs());
             Err(Error::new(Code::DeadlineExceeded, "DEADLINE", message))
         }
     };
@@ -86,21 +88,21 @@ async fn answer<S: PolicyStore>(api: Api<S>, request: Request) -> Response<Body>
         Ok(value) => json(StatusCode::OK, &value),
         Err(error) => {
             if error.code == Code::Internal {
-                tracing::error!(method = method.id, reason = error.reason(), %error, "a call of the API failed");
+                tracing::error!(method = method.id, reason = error.reason(), %error, "an API call failed");
             }
             refuse(&error)
         }
     }
 }
 
-fn no_method(allowed: &[&'static Http], request: &Request) -> Response<Body> {
+fn no_such_method(allowed: &[&'static Http], request: &Request) -> Response<Body> {
     let (http, path) = (request.method(), request.uri().path());
     if allowed.is_empty() {
         let path: String = path.chars().take(300).collect();
-        return refuse(&Error::new(Code::NotFound, "PATH_NOT_FOUND", format!("there is no path {path}")));
+        return refuse(&Error::new(Code::NotFound, "PATH_NOT_FOUND", format!("the path {path} does not exist")));
     }
     let allowed = allowed.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", ");
-    let message = format!("this path answers {allowed}, not {http}");
+    let message = format!("this path supports {allowed}, not {http}");
     let mut response = refuse(&Error::new(Code::Unimplemented, "METHOD_NOT_ALLOWED", message).with_status(405));
     if let Ok(allowed) = HeaderValue::from_str(&allowed) {
         response.headers_mut().insert(header::ALLOW, allowed);
@@ -115,14 +117,14 @@ async fn read(method: &'static Method, variables: Vec<String>, request: Request)
     Ok(Call { method, variables, query, body, caller })
 }
 
-/// The parameters under their names in camel case.
+/// Returns the query parameters by their names in camel case. Unknown and repeated parameters are refused.
 fn query(method: &Method, query: &str) -> Result<Map<String, Value>, Error> {
     let mut parameters = Map::new();
     for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        let name = camel(&key);
+        let name = to_camel_case(&key);
         if !method.query.contains(&name.as_str()) {
             let key: String = key.chars().take(100).collect();
-            return Err(Error::invalid(key, format!("is no parameter of {}", method.id)));
+            return Err(Error::invalid(key, format!("is not a parameter of {}", method.id)));
         }
         if parameters.insert(name, value.into_owned().into()).is_some() {
             return Err(Error::invalid(key, "is given twice"));
@@ -138,7 +140,7 @@ async fn read_body(request: Request) -> Result<Vec<u8>, Error> {
         kind.eq_ignore_ascii_case("application/json")
     });
     if !is_json {
-        let message = "the body is to be JSON: send Content-Type: application/json";
+        let message = "the body must be JSON: send Content-Type: application/json";
         return Err(Error::new(Code::InvalidArgument, "CONTENT_TYPE", message).with_status(415));
     }
     let reading = Limited::new(request.into_body(), MAX_BODY).collect();

@@ -1,5 +1,5 @@
-//! What holds policies and experiments. A store knows versions and preconditions; names, masks and pages are for
-//! others.
+//! The store of policies and experiments. A store handles versions and preconditions. Its callers handle resource names, update
+//! masks and pages.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use serde_json::json;
 
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
-use crate::operation::{Awaited, Progress};
+use crate::operation::{AwaitedEffect, Progress};
 
-/// Who calls, as far as it is known: whoever serves the router puts it into the request's extensions.
+/// The authenticated caller of a request. The server around the router puts it into the extensions of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     pub user: String,
@@ -23,73 +23,78 @@ pub struct Caller {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// What every stored thing has.
+/// The metadata of a stored policy or experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Meta {
     pub uid: String,
-    /// Of this version, strong, with its quotes (AIP-154).
+    /// The strong etag of this version, with its quotes (AIP-154).
     pub etag: String,
-    /// Anything that changes with every change, also of annotations: what a change is compared and swapped by.
+    /// An opaque text that changes with every change of the resource, including its annotations. Updates compare and swap
+    /// by it.
     pub revision: String,
-    /// What an operation that waits for this version is told by: the generation, and what else tells it, after a `-`.
+    /// The version for which operations wait: the generation, optionally followed by `-` and a suffix of the store.
     pub version: String,
+    /// The annotations, including the reserved ones ([`is_reserved`](crate::is_reserved)).
     pub annotations: BTreeMap<String, String>,
     pub create_time: Option<Time>,
     pub update_time: Option<Time>,
 }
 
-/// Where the newest version of a policy stands.
+/// The state of the newest version of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum State {
-    /// No version answers yet.
+    /// No version answers requests yet.
     Pending,
-    /// A version answers, and a newer one is on its way.
+    /// An older version answers requests, and the newest is being rolled out.
     Updating,
-    /// The newest version answers.
+    /// The newest version answers requests.
     Active,
-    /// The newest version does not work; the one before it, if there is one, goes on.
+    /// The newest version does not work. An older version goes on answering requests, if there is one.
     Failed,
     /// The policy is disabled.
     Disabled,
 }
 
+/// A policy in a store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredPolicy {
     pub id: PolicyId,
     pub meta: Meta,
     pub spec: PolicySpec,
     pub state: State,
-    /// Why, where it is not as it should be.
+    /// The reason why the newest version is not active. `None` means that there is no problem.
     pub problem: Option<Failure>,
 }
 
 impl StoredPolicy {
-    /// The error of an operation that waits for the newest version of this policy, which has failed.
+    /// Returns the error of an operation that waits for the newest version, if this version has failed.
     pub(crate) fn to_error(&self) -> Error {
         match &self.problem {
-            Some(problem) => Error::does_not_work(problem),
+            Some(problem) => Error::failed_version(problem),
             None => Error::new(Code::FailedPrecondition, "FAILED", "the newest version does not work"),
         }
     }
 }
 
+/// An experiment in a store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredExperiment {
     pub name: ExperimentName,
     pub meta: Meta,
     pub spec: PolicySpec,
     pub auto_start: bool,
-    /// None before previewing was started for the first time (AIP-236). Its state is that of this version.
+    /// The preview of this version. `None` before the first start (AIP-236).
     pub preview: Option<PreviewMetadata>,
     pub divergence: Option<DivergenceCounts>,
     pub samples: Vec<DivergenceSample>,
-    /// Why the newest version does not work.
+    /// The reason why the newest version does not work. `None` means that there is no problem.
     pub problem: Option<Failure>,
 }
 
 impl StoredExperiment {
-    /// What [`COMMITTED_EXPERIMENT`](proviso_crds::names::COMMITTED_EXPERIMENT) says of it.
+    /// Returns the value of the annotation [`COMMITTED_EXPERIMENT`](proviso_crds::names::COMMITTED_EXPERIMENT) for this
+    /// experiment.
     #[must_use]
     pub fn committed(&self) -> String {
         let generation = self.meta.version.split('-').next().and_then(|number| number.parse::<i64>().ok());
@@ -98,42 +103,50 @@ impl StoredExperiment {
     }
 }
 
-/// What a policy or an experiment is to become.
+/// The new content of a policy or an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     pub spec: PolicySpec,
+    /// The annotations that clients may write. They replace the existing ones; stores keep reserved annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Of experiments.
+    /// True if previews start without a call of `:startPreview`. Only for experiments.
     pub auto_start: bool,
 }
 
-/// What to do about a preview.
+/// A change of the state of a preview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preview {
     Start,
     Stop,
 }
 
-/// Which versions a commit is about.
+/// The preconditions of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Committing {
-    /// Of the experiment.
+pub struct CommitPreconditions {
+    /// The required etag of the experiment.
     pub etag: String,
-    /// Of the policy; none: whatever it is.
+    /// The required etag of the policy. `None` means any version.
     pub parent_etag: Option<String>,
 }
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Holds policies and experiments. Every method is told who calls, and refuses what they may not do.
+/// A store of policies and experiments.
 ///
-/// A change whose `revision` is not the stored one is [`Error::busy`]: whoever asked reads again. Where an etag is given,
-/// it must be the stored one, else [`Error::stale`].
+/// # Errors
+/// - Every method fails with [`Code::PermissionDenied`] if the caller lacks a permission.
+/// - A method that takes the name of a resource fails with [`Error::not_found`] if the resource does not exist.
+/// - Creating a resource fails with [`Error::already_exists`] if its name is in use.
+/// - An update fails with [`Error::concurrent_change`] if `revision` is not the stored revision. The caller can read it again and retry.
+/// - A method that takes an etag fails with [`Error::etag_mismatch`] if the etag is not the stored one.
 pub trait PolicyStore: Send + Sync + 'static {
+    /// Returns all policies.
     fn policies(&self, caller: Option<&Caller>) -> impl Future<Output = Result<Vec<StoredPolicy>>> + Send;
 
+    /// Returns the policy `id`.
     fn policy(&self, caller: Option<&Caller>, id: &PolicyId) -> impl Future<Output = Result<StoredPolicy>> + Send;
 
+    /// Creates the policy `id`, and returns it.
     fn create_policy(
         &self,
         caller: Option<&Caller>,
@@ -141,6 +154,7 @@ pub trait PolicyStore: Send + Sync + 'static {
         content: Change,
     ) -> impl Future<Output = Result<StoredPolicy>> + Send;
 
+    /// Replaces the content of the policy if `revision` is its stored revision, and returns the policy.
     fn update_policy(
         &self,
         caller: Option<&Caller>,
@@ -149,7 +163,7 @@ pub trait PolicyStore: Send + Sync + 'static {
         content: Change,
     ) -> impl Future<Output = Result<StoredPolicy>> + Send;
 
-    /// Deletes the policy and its experiments; what it was.
+    /// Deletes the policy and its experiments, and returns the deleted policy.
     fn delete_policy(
         &self,
         caller: Option<&Caller>,
@@ -157,19 +171,21 @@ pub trait PolicyStore: Send + Sync + 'static {
         etag: Option<&str>,
     ) -> impl Future<Output = Result<StoredPolicy>> + Send;
 
-    /// The experiments of one policy, or all of them.
+    /// Returns the experiments of `policy`; `None` means of all policies.
     fn experiments(
         &self,
         caller: Option<&Caller>,
         policy: Option<&PolicyId>,
     ) -> impl Future<Output = Result<Vec<StoredExperiment>>> + Send;
 
+    /// Returns the experiment `name`.
     fn experiment(
         &self,
         caller: Option<&Caller>,
         name: &ExperimentName,
     ) -> impl Future<Output = Result<StoredExperiment>> + Send;
 
+    /// Creates the experiment `name`, and returns it.
     fn create_experiment(
         &self,
         caller: Option<&Caller>,
@@ -177,6 +193,7 @@ pub trait PolicyStore: Send + Sync + 'static {
         content: Change,
     ) -> impl Future<Output = Result<StoredExperiment>> + Send;
 
+    /// Replaces the content of the experiment if `revision` is its stored revision, and returns the experiment.
     fn update_experiment(
         &self,
         caller: Option<&Caller>,
@@ -185,7 +202,7 @@ pub trait PolicyStore: Send + Sync + 'static {
         content: Change,
     ) -> impl Future<Output = Result<StoredExperiment>> + Send;
 
-    /// What it was.
+    /// Deletes the experiment, and returns the deleted experiment.
     fn delete_experiment(
         &self,
         caller: Option<&Caller>,
@@ -193,6 +210,7 @@ pub trait PolicyStore: Send + Sync + 'static {
         etag: Option<&str>,
     ) -> impl Future<Output = Result<StoredExperiment>> + Send;
 
+    /// Starts or stops the preview of the experiment, and returns the experiment.
     fn preview(
         &self,
         caller: Option<&Caller>,
@@ -200,14 +218,19 @@ pub trait PolicyStore: Send + Sync + 'static {
         change: Preview,
     ) -> impl Future<Output = Result<StoredExperiment>> + Send;
 
-    /// Copies the experiment into its policy and deletes it, or changes nothing; the policy that it became.
+    /// Copies the spec of the experiment to its policy and deletes the experiment, and returns the policy. A commit that
+    /// fails changes nothing.
     fn commit(
         &self,
         caller: Option<&Caller>,
         name: &ExperimentName,
-        committing: &Committing,
+        committing: &CommitPreconditions,
     ) -> impl Future<Output = Result<StoredPolicy>> + Send;
 
-    /// Where an effect stands, by what can be seen now.
-    fn progress(&self, caller: Option<&Caller>, awaited: &Awaited) -> impl Future<Output = Result<Progress>> + Send;
+    /// Returns the progress of an operation, computed from the stored state.
+    fn progress(
+        &self,
+        caller: Option<&Caller>,
+        awaited: &AwaitedEffect,
+    ) -> impl Future<Output = Result<Progress>> + Send;
 }

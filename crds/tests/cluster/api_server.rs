@@ -1,4 +1,5 @@
-//! What a real API server makes of the kinds: `kubectl apply -f crds/`, and which objects it takes.
+//! Tests of the `CustomResourceDefinition`s with a real API server: `kubectl apply -f crds/`, the objects that it accepts,
+//! and the objects that it refuses.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A control plane that knows the kinds, and its kubectl. A warning about the kinds is an error.
+/// Starts a control plane with the kinds installed. A warning about the definitions is an error.
 async fn start(name: &str) -> Result<(ControlPlane, Kubectl)> {
     let plane = ControlPlane::start(name).await?;
     let kubectl = Kubectl::new(plane.kubeconfig())?;
@@ -19,11 +20,17 @@ async fn start(name: &str) -> Result<(ControlPlane, Kubectl)> {
     Ok((plane, kubectl))
 }
 
-/// Writes the object beside the logs, and creates it.
+/// Writes the object into the folder of the control plane, and creates the object with kubectl.
 async fn create(plane: &ControlPlane, kubectl: &Kubectl, object: &Value) -> Result<String> {
     let file = plane.folder().path().join("object.json");
     std::fs::write(&file, object.to_string())?;
     kubectl.run(&["create", "-f", file.to_str().unwrap()]).await
+}
+
+/// Returns the descriptions of a field without line breaks: `kubectl explain` wraps them at any word.
+async fn explain(kubectl: &Kubectl, field: &str) -> Result<String> {
+    let explained = kubectl.run(&["explain", field]).await?;
+    Ok(explained.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 fn policy(name: &str) -> Value {
@@ -36,9 +43,9 @@ fn policy(name: &str) -> Value {
     })
 }
 
-/// Of people who try things out, in the order of their wishes: does it take it, does it explain it, does it show it.
+/// kubectl creates the policies of the quickstart, explains their fields, lists them and shows their defaults.
 #[tokio::test]
-async fn kubectl_takes_explains_and_shows_policies() -> Result<()> {
+async fn kubectl_creates_explains_and_lists_policies() -> Result<()> {
     let (plane, kubectl) = start("kubectl-and-policies").await?;
     kubectl.run(&["create", "namespace", "payments"]).await?;
     for entry in std::fs::read_dir(repository().join("examples/quickstart"))? {
@@ -46,19 +53,19 @@ async fn kubectl_takes_explains_and_shows_policies() -> Result<()> {
         if path.extension().is_none_or(|extension| extension != "yaml") || path.ends_with("namespaces.yaml") {
             continue;
         }
-        // The quickstart's modules are files; a cluster takes them from a registry.
+        // The modules of the quickstart are files, which a cluster refuses: it needs modules in a registry.
         let text = std::fs::read_to_string(&path)?.replace("file://../policies/", "registry://registry.example.com/");
-        let file = plane.folder().path().join(path.file_name().context("its name")?);
+        let file = plane.folder().path().join(path.file_name().context("a file name")?);
         std::fs::write(&file, text)?;
         kubectl.run(&["create", "-f", file.to_str().unwrap()]).await?;
     }
-    let explained = kubectl.run(&["explain", "clusterpolicy.spec.program.wasm.module"]).await?;
+    let explained = explain(&kubectl, "clusterpolicy.spec.program.wasm.module").await?;
     ensure!(explained.contains("registry://host/repository:tag"), "{explained}");
     for short in ["pvcp", "proviso"] {
         let shown = kubectl.run(&["get", short, "--all-namespaces"]).await?;
         ensure!(shown.contains("required-labels") && shown.contains("LIVE"), "{shown}");
     }
-    // What is not said has its default.
+    // The API server fills in the defaults of fields that the manifest does not set.
     let defaults = "jsonpath={.spec.policyServer} {.spec.enabled} {.spec.admission.mode} {.spec.revisionHistoryLimit}";
     let defaults = kubectl.run(&["get", "pvcp", "required-labels", "-o", defaults]).await?;
     ensure!(defaults == "default true Protect 10", "{defaults}");
@@ -66,7 +73,7 @@ async fn kubectl_takes_explains_and_shows_policies() -> Result<()> {
 }
 
 #[tokio::test]
-async fn each_mistake_is_refused_with_its_field_and_the_remedy() -> Result<()> {
+async fn each_error_in_a_policy_is_refused_with_its_field_or_remedy() -> Result<()> {
     let (plane, kubectl) = start("mistakes-in-policies").await?;
     create(&plane, &kubectl, &policy("right")).await?;
     let cel = json!({"validations": []});
@@ -101,7 +108,7 @@ async fn each_mistake_is_refused_with_its_field_and_the_remedy() -> Result<()> {
 }
 
 #[tokio::test]
-async fn nothing_but_enabled_changes_in_a_revision() -> Result<()> {
+async fn only_enabled_can_be_changed_in_a_revision() -> Result<()> {
     let (plane, kubectl) = start("revisions").await?;
     let revision = json!({
         "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "metadata": {"name": "a", "namespace": "default"},
@@ -126,12 +133,12 @@ async fn nothing_but_enabled_changes_in_a_revision() -> Result<()> {
         json!({"data": {"program": {"cel": {"validations": []}}}}),
     ] {
         let refused = patch(json!({"spec": change})).await;
-        ensure!(refused.as_ref().is_err_and(|said| said.contains("only `enabled`")), "{change}: {refused:?}");
+        ensure!(refused.as_ref().is_err_and(|error| error.contains("only `enabled`")), "{change}: {refused:?}");
     }
     Ok(())
 }
 
-fn mistakes_in_verification() -> Vec<(Value, &'static str)> {
+fn invalid_verifications() -> Vec<(Value, &'static str)> {
     let all_of = |signature: Value| json!({"verification": {"allOf": [signature]}});
     vec![
         (json!({"verification": {}}), "needs at least one signature"),
@@ -148,13 +155,13 @@ fn mistakes_in_verification() -> Vec<(Value, &'static str)> {
         (json!({"verification": {"anyOf": {"signatures": []}}}), "spec.verification.anyOf.signatures"),
         (
             json!({"verification": {"anyOf": {"minimumMatches": 2, "signatures": [{"kind": "pubKey", "key": "PEM"}]}}}),
-            "more than there are",
+            "greater than the number of",
         ),
     ]
 }
 
 #[tokio::test]
-async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result<()> {
+async fn a_policy_server_is_explained_and_each_error_in_it_is_refused() -> Result<()> {
     let (plane, kubectl) = start("policy-servers").await?;
     let server = |spec: Value| {
         json!({
@@ -167,10 +174,10 @@ async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result
         ("spec.evaluation.memoryLimitMiB", "Default: 128"),
         ("status", "readyReplicas"),
     ] {
-        let explained = kubectl.run(&["explain", &format!("policyserver.{field}")]).await?;
+        let explained = explain(&kubectl, &format!("policyserver.{field}")).await?;
         ensure!(explained.contains(expected), "{field}: {explained}");
     }
-    // Everything at once, in the forms that people write.
+    // An object with every field is accepted, also with numbers for quantities.
     let mut everything = server(json!({
         "replicas": 2, "resources": {"requests": {"cpu": 1, "memory": "256Mi"}}, "minAvailable": "50%",
         "cache": {"persistentVolumeClaim": {"storageClassName": "nfs", "size": "10Gi"}}, "logLevel": "debug",
@@ -214,7 +221,7 @@ async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result
         (json!({"replica": 1}), "unknown field"),
     ]
     .into_iter()
-    .chain(mistakes_in_verification())
+    .chain(invalid_verifications())
     {
         let mut wrong = server(spec.clone());
         wrong["metadata"]["name"] = json!("wrong");
@@ -231,7 +238,7 @@ async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result
         let error = create(&plane, &kubectl, &wrong).await.err().context(name)?;
         ensure!(format!("{error:#}").contains(expected), "{error:#}");
     }
-    // A volume can become larger, and no other.
+    // The size of a volume can be increased, and the volume can be removed. Other changes are refused.
     let patch = async |change: Value| {
         let change = json!({"spec": {"cache": change}}).to_string();
         kubectl.run(&["patch", "pvs/everything", "--type=merge", "-p", &change]).await.map_err(|it| format!("{it:#}"))
@@ -242,21 +249,21 @@ async fn a_policy_server_is_explained_and_each_mistake_in_it_refused() -> Result
         (json!({"persistentVolumeClaim": {"storageClassName": null}}), "keeps its storage class"),
     ] {
         let refused = patch(change.clone()).await;
-        ensure!(refused.as_ref().is_err_and(|said| said.contains(expected)), "{change}: {refused:?}");
+        ensure!(refused.as_ref().is_err_and(|error| error.contains(expected)), "{change}: {refused:?}");
     }
     for change in [
         json!({"persistentVolumeClaim": {"size": "10240Mi"}}),
         json!({"persistentVolumeClaim": {"size": "11Gi"}}),
         json!({"persistentVolumeClaim": null, "emptyDir": {}}),
     ] {
-        let taken = patch(change.clone()).await;
-        ensure!(taken.is_ok(), "{change}: {taken:?}");
+        let accepted = patch(change.clone()).await;
+        ensure!(accepted.is_ok(), "{change}: {accepted:?}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_subscription_is_explained_and_each_mistake_in_it_refused() -> Result<()> {
+async fn a_subscription_is_explained_and_each_error_in_it_is_refused() -> Result<()> {
     let (plane, kubectl) = start("subscriptions").await?;
     let subscription = |name: &str| {
         json!({
@@ -269,13 +276,12 @@ async fn a_subscription_is_explained_and_each_mistake_in_it_refused() -> Result<
             },
         })
     };
-    let explained = kubectl.run(&["explain", "policysubscription"]).await?;
-    let explained = explained.split_whitespace().collect::<Vec<_>>().join(" ");
-    ensure!(explained.contains("does not act on them yet"), "{explained}");
-    let explained = kubectl.run(&["explain", "policysubscription.spec.policies.filter"]).await?;
+    let explained = explain(&kubectl, "policysubscription").await?;
+    ensure!(explained.contains("Not implemented yet: this kind has no effect"), "{explained}");
+    let explained = explain(&kubectl, "policysubscription.spec.policies.filter").await?;
     ensure!(explained.contains("regular expression (RE2)"), "{explained}");
     create(&plane, &kubectl, &subscription("least")).await?;
-    // Everything at once.
+    // An object with every field is accepted.
     let mut everything = subscription("everything");
     let spec = everything["spec"].as_object_mut().context("spec")?;
     spec.remove("component");

@@ -1,4 +1,4 @@
-//! The kinds in a real API server.
+//! Tests of the kinds with a real API server.
 
 #![allow(clippy::unwrap_used, reason = "clippy knows only #[test] functions as tests")]
 

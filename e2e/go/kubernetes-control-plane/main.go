@@ -1,5 +1,5 @@
-// One program for those of a control plane and kubectl: they share most of their code, so one link and one file serve all.
-// Links with their names choose: `kubectl -> kubernetes-control-plane`.
+// All programs of a control plane, and kubectl, in one file: they share most of their code, so they are linked only once. The
+// name of a link selects the program: `kubectl -> kubernetes-control-plane`.
 package main
 
 import (
@@ -34,7 +34,7 @@ func main() {
 	}
 }
 
-// exitOn ends kubectl with the message and the code that its users know.
+// exitOn ends kubectl after an error, with kubectl's own message and exit code.
 func exitOn(err error) {
 	if err != nil {
 		kubectlutil.CheckErr(err)

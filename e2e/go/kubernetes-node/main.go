@@ -1,4 +1,4 @@
-// One program for those that a full node has beside its control plane, and Helm. Links with their names choose:
+// The programs of a full node that are not in its control plane, and Helm, in one file. The name of a link selects the program:
 // `kubelet -> kubernetes-node`.
 package main
 
@@ -37,9 +37,9 @@ func main() {
 	}
 }
 
-// runHelm does what the main of Helm's own program does, and returns its exit code.
+// runHelm runs Helm like its own main function, and returns the exit code.
 func runHelm() int {
-	// The field manager of what Helm applies; the default is the name of this file.
+	// The field manager of the objects that Helm applies. The default would be the name of this file.
 	kube.ManagedFieldsManager = "helm"
 	command, err := helm.NewRootCmd(os.Stdout, os.Args[1:], helm.SetupLogging)
 	if err != nil {

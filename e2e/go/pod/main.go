@@ -1,8 +1,8 @@
-// What runs in pods where it does not matter what runs there:
+// The program in pods of tests:
 //
-//	pod             waits for SIGTERM and reaps: holds the namespaces of a pod ("pause"), and is PID 1 of a node
+//	pod             waits for SIGTERM and reaps child processes: the pause container of pods, and PID 1 of a node
 //	pod serve TEXT  answers every HTTP request on port 8080 with TEXT
-//	pod get URL     prints what it gets; tries for a minute
+//	pod get URL     prints the response of URL; retries for a minute
 package main
 
 import (
@@ -28,11 +28,11 @@ func main() {
 	}
 }
 
-// pause is what a process must do that others are children of without its doing.
+// pause reaps child processes until SIGINT or SIGTERM. PID 1 becomes the parent of orphaned processes.
 func pause() {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGINT, syscall.SIGTERM)
-	// Of those that ended before somebody listened there is no signal.
+	// Children that ended before signal.Notify cause no signal.
 	reap()
 	for received := range signals {
 		if received != syscall.SIGCHLD {

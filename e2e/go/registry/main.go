@@ -1,4 +1,4 @@
-// The OCI registry of the distribution project, without drivers for clouds.
+// The OCI registry of the distribution project, without storage drivers for clouds.
 package main
 
 import (

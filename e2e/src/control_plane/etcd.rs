@@ -1,4 +1,4 @@
-//! The store of a control plane.
+//! The etcd of a control plane.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(super) struct Etcd {
     data: PathBuf,
     port: Port,
     _peer_port: Port,
-    /// From a node's network.
+    /// The forwarded port, if etcd runs in the network of a node.
     _forward: Option<Proxy>,
     client: Identity,
     authority: PathBuf,
@@ -38,7 +38,7 @@ impl Etcd {
         let invocation = Invocation::new(&programs.etcd)
             .flag("name", "e2e")
             .flag("data-dir", &data)
-            // What survives a power cut of a test machine interests nobody.
+            // The data of a test need not survive a power failure.
             .argument("--unsafe-no-fsync")
             .flag("listen-client-urls", &url)
             .flag("advertise-client-urls", &url)
@@ -50,7 +50,7 @@ impl Etcd {
             .flag("cert-file", &server.certificate)
             .flag("key-file", &server.key);
         let process = Process::start("etcd", place.run(invocation), folder.log("etcd"))?;
-        let forward = place.reach(port.number()).await?;
+        let forward = place.forward_port(port.number()).await?;
         let authority = secrets.etcd.certificate();
         Ok(Self { process, data, port, _peer_port: peer_port, _forward: forward, client, authority })
     }
@@ -63,16 +63,16 @@ impl Etcd {
         &mut self.process
     }
 
-    /// Forgets every revision but the newest.
+    /// Compacts etcd to its newest revision.
     pub async fn compact(&self) -> Result<()> {
-        // A key that does not exist: only the header of the answer matters.
+        // The key does not exist, because only the header of the answer is used.
         let answer = self.call("range", &json!({"key": "AA=="})).await?;
-        let revision = answer["header"]["revision"].as_str().context("etcd names no revision")?;
+        let revision = answer["header"]["revision"].as_str().context("the answer of etcd has no revision")?;
         self.call("compaction", &json!({"revision": revision, "physical": true})).await?;
         Ok(())
     }
 
-    /// Asks the JSON gateway of etcd; a client of Kubernetes is also one of TLS and JSON.
+    /// Calls a method of etcd's JSON gateway. The Kubernetes client is used as a client for JSON over TLS.
     async fn call(&self, method: &str, request: &Value) -> Result<Value> {
         let file = self.client.certificate.with_extension("kubeconfig");
         let server = format!("https://{}", self.address());
@@ -84,7 +84,7 @@ impl Etcd {
 }
 
 impl Drop for Etcd {
-    /// Logs outlive the run, the data do not: each etcd sets 128 MB aside, and there are more than a hundred runs.
+    /// Deletes the data, and keeps the logs. Each etcd allocates 128 MB, and there are more than a hundred runs.
     fn drop(&mut self) {
         self.process.kill();
         let _ = std::fs::remove_dir_all(&self.data);

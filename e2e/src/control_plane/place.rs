@@ -1,4 +1,4 @@
-//! Where the processes of a cluster run: on loopback of this machine, or in the namespaces of a node.
+//! The place of a cluster's processes: on loopback of this machine, or in the namespaces of a node.
 
 use std::net::Ipv4Addr;
 
@@ -8,16 +8,17 @@ use crate::Proxy;
 use crate::node::Network;
 use crate::process::Invocation;
 
+/// The place of a cluster's processes.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// None is that of this machine.
+    /// The network of a node; `None` for the network of this machine.
     network: Option<Network>,
-    /// Where other machines, that is pods, reach the API server.
+    /// The address at which pods reach the API server.
     address: Ipv4Addr,
 }
 
 impl Place {
-    /// The addresses of Services; the first is that of the API server.
+    /// The range of the addresses of Services. The first address is that of the API server.
     pub const SERVICES: &str = "10.96.0.0/16";
     pub const API_SERVICE: &str = "10.96.0.1";
 
@@ -29,6 +30,7 @@ impl Place {
         Self { network: Some(network), address }
     }
 
+    /// Returns the invocation in this place.
     pub fn run(&self, invocation: Invocation) -> Invocation {
         match &self.network {
             Some(network) => invocation.through(network.wrapper()),
@@ -36,8 +38,9 @@ impl Place {
         }
     }
 
-    /// Makes a port of loopback there one of ours, for as long as the returned value lives.
-    pub async fn reach(&self, port: u16) -> Result<Option<Proxy>> {
+    /// Forwards the same port of this machine's loopback to a port of the place's loopback, until the returned value is dropped.
+    /// Returns `None` if the place is this machine.
+    pub async fn forward_port(&self, port: u16) -> Result<Option<Proxy>> {
         match &self.network {
             Some(network) => Ok(Some(network.forward(port).await?)),
             None => Ok(None),

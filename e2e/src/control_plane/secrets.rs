@@ -6,17 +6,20 @@ use anyhow::Result;
 
 use crate::pki::{Authority, Identity};
 
-/// The certificates and keys of a cluster: they prove who is who.
+/// The certificates and keys of a cluster.
 #[derive(Debug)]
 pub(crate) struct Secrets {
-    /// Vouches for users, components and API servers.
+    /// The CA of users, components and API servers.
     pub cluster: Authority,
+    /// The CA of etcd and its clients.
     pub etcd: Authority,
-    /// Vouches for API servers to aggregated API servers.
+    /// The CA of the client certificate that API servers present to aggregated API servers.
     pub front_proxy: Authority,
+    /// The certificate of an administrator.
     pub admin: Identity,
-    /// Signs the tokens of service accounts, and its public half.
+    /// The private key that signs the tokens of service accounts.
     pub service_account_key: PathBuf,
+    /// The public key of `service_account_key`.
     pub service_account_public_key: PathBuf,
 }
 

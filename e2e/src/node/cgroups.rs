@@ -1,5 +1,5 @@
-//! The cgroups of a node: one in each hierarchy of cgroup v1, or one of cgroup v2. They are the only thing of a node
-//! that the kernel does not take back by itself; a small process does, however this program ends.
+//! The cgroups of a node: one in each hierarchy of cgroup v1, or one of cgroup v2. The kernel removes everything of a node but
+//! its cgroups. A small process, the sweeper, removes the cgroups, even if this program is killed.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::process::Invocation;
 
-/// `$1` are cgroups; what follows is run in them. `0` stands for the process that writes it.
+/// A shell script that joins the cgroups in `$1`, and then runs the other arguments as a command. `0` means the process that
+/// writes it.
 const JOIN: &str = r#"for group in $1; do echo 0 >"$group/cgroup.procs"; done; shift; exec "$@""#;
 const ROOT: &str = "/sys/fs/cgroup";
 const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
@@ -23,16 +24,16 @@ pub(super) struct Cgroups {
 }
 
 impl Cgroups {
-    /// Makes them, named after the folder of the run.
+    /// Creates the cgroups. Their name contains the folder of the run.
     pub fn new(run: &Path) -> Result<Self> {
         let name = format!("proviso-e2e{}", run.to_string_lossy().replace(['/', ' '], "-"));
         let unified = Path::new(ROOT).join("cgroup.controllers").exists();
         let folders = if unified { vec![Path::new(ROOT).join(name)] } else { hierarchies(&name)? };
         let log = run.join("logs/sweep.log");
-        // What a run of the same name may have left, had even its sweeper been killed.
+        // An earlier run with this name may have left cgroups, if its sweeper was killed too.
         let swept = sweep(&folders, &log)?.stdin(Stdio::null()).status()?;
-        ensure!(swept.success(), "processes of an earlier run go on: {}", fs::read_to_string(log)?);
-        // First, so that it removes also what the rest of this leaves unfinished.
+        ensure!(swept.success(), "processes of an earlier run still run: {}", fs::read_to_string(log)?);
+        // The sweeper starts first, so that it removes the cgroups if a later step fails.
         let sweeper = sweep(&folders, &log)?.stdin(Stdio::piped()).spawn()?;
         let cgroups = Self { folders, unified, sweeper };
         if unified {
@@ -47,14 +48,14 @@ impl Cgroups {
         Ok(cgroups)
     }
 
-    /// Runs something as the first process of these cgroups, which may then make a cgroup namespace.
-    pub fn found(&self, invocation: Invocation) -> Invocation {
+    /// Returns an invocation that runs as the first process of these cgroups, and can then create a cgroup namespace.
+    pub fn run_first(&self, invocation: Invocation) -> Invocation {
         join(&self.folders, invocation)
     }
 
-    /// Runs something beside that.
+    /// Returns an invocation that runs in these cgroups after the first process.
     pub fn enter(&self, invocation: Invocation) -> Invocation {
-        // init.sh made this leaf of cgroup v2. A process cannot move into it from within the namespace.
+        // init.sh has created this leaf of cgroup v2. A process cannot move into the leaf from inside of the cgroup namespace.
         let leaf = if self.unified { "init" } else { "" };
         let folders: Vec<_> = self.folders.iter().map(|folder| folder.join(leaf)).collect();
         join(&folders, invocation)
@@ -63,16 +64,16 @@ impl Cgroups {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        // The end of its stdin is what it waits for.
+        // The sweeper waits for the end of its stdin.
         drop(self.sweeper.stdin.take());
         let swept = self.sweeper.wait();
         if !swept.is_ok_and(|status| status.success()) {
-            crate::say(&format!("cgroups are left over: {}", self.folders[0].display()));
+            crate::print_message(&format!("cgroups are left over: {}", self.folders[0].display()));
         }
     }
 }
 
-/// What removes these cgroups at the end of its stdin.
+/// Returns the command of the sweeper, which removes these cgroups at the end of its stdin.
 fn sweep(folders: &[PathBuf], log: &Path) -> Result<Command> {
     let mut command = Command::new("sh");
     command
@@ -80,7 +81,7 @@ fn sweep(folders: &[PathBuf], log: &Path) -> Result<Command> {
         .args(folders)
         .stdout(Stdio::null())
         .stderr(fs::File::create(log)?)
-        // Ctrl-C in a terminal is for the group of this program, not for it.
+        // Its own process group, so that Ctrl-C in a terminal does not end the sweeper.
         .process_group(0);
     Ok(command)
 }
@@ -90,11 +91,11 @@ fn join(folders: &[PathBuf], invocation: Invocation) -> Invocation {
     invocation.through(Invocation::new("sh").arguments(["-c", JOIN, "join", &folders.join(" ")]))
 }
 
-/// In every hierarchy of cgroup v1 a group below the one that this program is in, so that its limits go on to hold.
+/// Returns a cgroup for each hierarchy of cgroup v1, below the cgroup of this program, so that its limits still apply.
 fn hierarchies(name: &str) -> Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for line in fs::read_to_string("/proc/self/cgroup")?.lines() {
-        // number:controllers:path
+        // The format of a line is number:controllers:path.
         let mut parts = line.splitn(3, ':');
         let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
@@ -102,17 +103,17 @@ fn hierarchies(name: &str) -> Result<Vec<PathBuf>> {
         let mount = Path::new(ROOT).join(controllers.trim_start_matches("name="));
         if number != "0" && mount.exists() {
             let own = mount.join(path.trim_start_matches('/'));
-            // In a container the path may be the host's; then what is mounted is the container's own.
+            // In a container the path may be that of the host; then the mount is the cgroup of the container.
             folders.push(if own.exists() { own } else { mount }.join(name));
         }
     }
     Ok(folders)
 }
 
-/// A new group of v1's cpuset may run nowhere until it is told where.
+/// Copies the CPUs and memory nodes of the parent cgroup. A new cgroup of v1's cpuset has none, and can run no process.
 fn inherit_cpuset(folder: &Path) -> Result<()> {
     for file in ["cpuset.cpus", "cpuset.mems"] {
-        // Other hierarchies have no such file.
+        // The other hierarchies do not have these files.
         if let Some(inherited) = folder.parent().and_then(|parent| fs::read(parent.join(file)).ok()) {
             fs::write(folder.join(file), inherited)?;
         }
@@ -120,21 +121,22 @@ fn inherit_cpuset(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lets groups at the root of cgroup v2 have the controllers that kubelet knows.
+/// Enables the controllers that kubelet uses for the children of the root of cgroup v2.
 ///
-/// Not below the group of this program: a group that has processes cannot give controllers to its children. The root
-/// can, unless it is that of a container; then its processes move into a leaf, as Docker in Docker does it.
+/// A cgroup with processes cannot give controllers to its children, so the cgroup of this program cannot be the parent. The
+/// root of the machine can be. The root of a container cannot, so its processes move into a leaf first, as Docker in Docker
+/// does.
 fn enable_controllers() -> Result<()> {
     let root = Path::new(ROOT);
     let Err(error) = try_controllers(root) else { return Ok(()) };
-    // Only the root of the whole machine has no type.
+    // The root of the machine has no file `cgroup.type`, so the error has another cause.
     if !root.join("cgroup.type").exists() {
         return Err(error);
     }
     let leaf = root.join("proviso-e2e-leaf");
     fs::create_dir_all(&leaf)?;
     for process in fs::read_to_string(root.join("cgroup.procs"))?.lines() {
-        // Some end while we look.
+        // A process may have ended since.
         let _ = fs::write(leaf.join("cgroup.procs"), process);
     }
     try_controllers(root)

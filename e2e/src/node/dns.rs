@@ -1,4 +1,4 @@
-//! `CoreDNS`: a Deployment like others, from an image of the program that was built.
+//! `CoreDNS`: a Deployment with an image of the program that was built.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;

@@ -1,11 +1,11 @@
-//! What a node needs of the machine: root, and programs that distributions package.
+//! The requirements of a node on the machine: root, and programs from packages of the distribution.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Programs of the machine.
+/// The programs of the machine that a node uses.
 #[derive(Debug)]
 pub(super) struct Host {
     path: OsString,
@@ -16,7 +16,7 @@ pub(super) struct Host {
     pub runc: PathBuf,
 }
 
-/// Each with the package of Debian and Ubuntu that has it.
+/// The programs, each with its package in Debian and Ubuntu.
 const PROGRAMS: [(&str, &str); 9] = [
     ("containerd", "containerd"),
     ("ctr", "containerd"),
@@ -28,9 +28,9 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("setpriv", "util-linux"),
     ("unshare", "util-linux"),
 ];
-/// Those that we use, and the one that containerd does.
+/// The CNI plugins of the pod network, and `loopback`, which containerd uses.
 const PLUGINS: [&str; 4] = ["ptp", "host-local", "portmap", "loopback"];
-/// Debian and Ubuntu, upstream, Fedora, openSUSE.
+/// The folders of CNI plugins in Debian and Ubuntu, upstream, Fedora, openSUSE.
 const PLUGIN_FOLDERS: [&str; 4] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni", "/usr/lib/cni/bin"];
 
 pub(super) fn is_root() -> bool {
@@ -57,13 +57,13 @@ impl Host {
         })
     }
 
-    /// The PATH with which all of them are found.
+    /// Returns the value of PATH with which all programs are found.
     pub fn path(&self) -> &OsString {
         &self.path
     }
 }
 
-/// The packages of Debian that have what is missing here.
+/// Returns the Debian packages of the missing programs.
 pub(super) fn missing_packages() -> Vec<&'static str> {
     missing(&path()).into_iter().map(|(_, package)| package).collect()
 }
@@ -77,7 +77,7 @@ fn missing(path: &OsString) -> Vec<(&'static str, &'static str)> {
     missing
 }
 
-/// Users other than root often have no `sbin` in their PATH, and `sudo` keeps that.
+/// Returns PATH with the folders `sbin`, which users other than root often do not have in PATH. `sudo` keeps their PATH.
 fn path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin");

@@ -1,5 +1,5 @@
-# PID 1 of a node: makes its mounts and its network, says so with a file, then reaps. All of it belongs to namespaces
-# and ends with them; what the host has is looked at, never changed.
+# PID 1 of a node: creates its mounts and its network, creates the file `ready`, and then reaps child processes. Everything
+# belongs to the namespaces and ends with them. The script reads files of the host, and never changes them.
 #
 # usage: init.sh FOLDER ADDRESS PROGRAM
 set -eux
@@ -7,14 +7,14 @@ folder=$1 address=$2 program=$3
 cd /
 echo node >/proc/sys/kernel/hostname
 
-# The views that depend on the namespaces. /sys/kernel/security goes with the old /sys: profiles are the host's.
+# /proc and /sys depend on the namespaces. The new /sys has no /sys/kernel/security, because its profiles are for the host.
 mount --make-rprivate /
 mount -t proc proc /proc
 umount --recursive --lazy /sys
 mount -t sysfs sysfs /sys
 
 if grep -q '^[1-9]' /proc/self/cgroup; then
-  # cgroup v1: a hierarchy for each controller, or for some together.
+  # cgroup v1 has a hierarchy for each controller, or for several controllers together.
   mount -t tmpfs -o mode=755 cgroups /sys/fs/cgroup
   while IFS=: read -r number controllers _; do
     [ "$number" != 0 ] || continue
@@ -27,7 +27,7 @@ if grep -q '^[1-9]' /proc/self/cgroup; then
     done
   done </proc/self/cgroup
 else
-  # cgroup v2: a group has processes or children with controllers, never both. Processes go into a leaf.
+  # A group of cgroup v2 has either processes or children with controllers, so the processes move into a leaf.
   mount -t cgroup2 cgroup2 /sys/fs/cgroup
   mkdir /sys/fs/cgroup/init
   echo 0 >/sys/fs/cgroup/init/cgroup.procs
@@ -36,8 +36,8 @@ else
   done
 fi
 
-# kubelet and containerd insist on folders in /var/lib, which the host need not have: a /var/lib of our own shows the
-# host's folders and, in the place of theirs, those of this run.
+# kubelet and containerd need folders in /var/lib that the host may lack or use. A new /var/lib has the host's folders, but the
+# folders of kubelet and containerd are those of this run.
 mount -t tmpfs -o mode=755 run /run
 mkdir /run/host
 mount --rbind /var/lib /run/host
@@ -56,10 +56,10 @@ done
 mkdir /run/lock
 mount --make-rshared /
 
-# kubelet sets these for the whole machine: it shall find what it wants, in files that are not the kernel's.
+# kubelet sets these settings, which apply to the whole machine. Ordinary files with the expected values replace them here.
 for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
   kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
-  # Kernels differ in what they have.
+  # Some kernels do not have all settings.
   [ -e "/proc/sys/${setting%=*}" ] || continue
   file=/run/sysctl/${setting%=*}
   mkdir -p "${file%/*}"
@@ -67,7 +67,7 @@ for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/p
   mount --bind "$file" "/proc/sys/${setting%=*}"
 done
 
-# A network that ends here: the other end of the pair leads nowhere, but there is a default route, as programs expect.
+# A network without a connection to others: the other end of the pair is unused. Programs expect a default route.
 ip link set lo up
 ip link add node0 type veth peer name nowhere
 ip address add "$address/24" dev node0

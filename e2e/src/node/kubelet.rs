@@ -1,4 +1,4 @@
-//! kubelet and kube-proxy of a node: their configuration.
+//! The configuration of kubelet and kube-proxy.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use super::runtime;
 use crate::ControlPlane;
 use crate::process::Invocation;
 
-/// Writes kubelet's configuration and says how to run it.
+/// Writes the configuration of kubelet, and returns its invocation.
 pub(super) fn kubelet(programs: &Path, plane: &ControlPlane) -> Result<Invocation> {
     let folder = plane.folder().path();
     let authority = &plane.secrets().cluster;
     let server = authority.server("kubelet-server", &[NAME, &ADDRESS.to_string(), "127.0.0.1"])?;
-    // Pods that ask for the DNS of their node ask nobody: there is no way out.
+    // Pods with the DNS of the node cannot resolve names, because the node has no connection to other networks.
     let resolver = folder.join("resolv.conf");
     std::fs::write(&resolver, "nameserver 127.0.0.1\n")?;
     let file = write(
@@ -33,17 +33,17 @@ pub(super) fn kubelet(programs: &Path, plane: &ControlPlane) -> Result<Invocatio
             "tlsPrivateKeyFile": server.key,
             "containerRuntimeEndpoint": format!("unix://{}", runtime::SOCKET),
             "cgroupDriver": "cgroupfs",
-            // Kubernetes has deprecated it; machines that still have it can run these tests.
+            // Kubernetes has deprecated cgroup v1, but machines that still have it can run these tests.
             "failCgroupV1": false,
             "failSwapOn": false,
             "clusterDomain": "cluster.local",
             "clusterDNS": [DNS],
             "resolvConf": resolver,
             "serializeImagePulls": false,
-            // A full disk of a developer is no reason to evict.
+            // Pods are not evicted if the disk of a developer is almost full.
             "imageGCHighThresholdPercent": 100,
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "100Mi", "imagefs.available": "100Mi"},
-            // Made if missing; the default is in the host's /usr.
+            // The folder is created if it is missing; the default is in the host's /usr.
             "volumePluginDir": "/run/kubelet-volume-plugins",
         }),
     )?;
@@ -55,7 +55,7 @@ pub(super) fn kubelet(programs: &Path, plane: &ControlPlane) -> Result<Invocatio
         .flag("node-ip", ADDRESS.to_string()))
 }
 
-/// Writes kube-proxy's configuration and says how to run it.
+/// Writes the configuration of kube-proxy, and returns its invocation.
 pub(super) fn kube_proxy(programs: &Path, plane: &ControlPlane) -> Result<Invocation> {
     let login = plane.login("kube-proxy", "system:kube-proxy", None)?;
     let file = write(
@@ -67,7 +67,7 @@ pub(super) fn kube_proxy(programs: &Path, plane: &ControlPlane) -> Result<Invoca
             "hostnameOverride": NAME,
             "mode": "iptables",
             "clusterCIDR": runtime::PODS,
-            // Limits of connection tracking are the machine's: leave them alone.
+            // The limits of connection tracking apply to the whole machine, so they are not set.
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
             "iptables": {"minSyncPeriod": "100ms"},
         }),

@@ -1,4 +1,4 @@
-//! The namespaces of a node, held by its PID 1: whoever kills that ends every process in them.
+//! The namespaces of a node. Its PID 1 holds them: if PID 1 is killed, every process in them ends.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -19,16 +19,17 @@ use crate::proxy::{Connect, Proxy};
 use crate::until::PATIENCE;
 use crate::{Folder, until};
 
-/// PID 1 of a node. Ends with this value, and all that runs in the namespaces with it.
+/// PID 1 of a node. When this value is dropped, PID 1 and all processes in the namespaces end.
 #[derive(Debug)]
 pub(super) struct Namespaces {
     process: Process,
-    first: u32,
+    /// The number of PID 1 in the PID namespace of this machine.
+    init_pid: u32,
     files: PathBuf,
 }
 
 impl Namespaces {
-    /// Makes them and waits until their mounts and network are there.
+    /// Creates the namespaces, and waits until their mounts and network are ready.
     pub async fn start(host: &Host, folder: &Folder, cgroups: &Cgroups, program: &Path) -> Result<Self> {
         let files = folder.path().join("node");
         std::fs::create_dir_all(&files)?;
@@ -40,56 +41,57 @@ impl Namespaces {
             .arguments(["--mount", "--net", "--pid", "--ipc", "--uts", "--propagation", "private"])
             .arguments(["--fork", "--kill-child", "--"])
             .forking();
-        let process = Process::start("init", cgroups.found(init).through(unshare), folder.log("init"))?;
-        let mut namespaces = Self { process, first: 0, files };
+        let process = Process::start("init", cgroups.run_first(init).through(unshare), folder.log("init"))?;
+        let mut namespaces = Self { process, init_pid: 0, files };
         until("the namespaces of a node", PATIENCE, async || {
             namespaces.process.ensure_running()?;
             ensure!(namespaces.files.join("ready").exists(), "its log: {}", namespaces.process.log().display());
             Ok(())
         })
         .await?;
-        namespaces.first = namespaces.process.program()?;
+        namespaces.init_pid = namespaces.process.program()?;
         Ok(namespaces)
     }
 
-    /// The number of PID 1 outside.
-    pub fn first(&self) -> u32 {
-        self.first
+    /// Returns the number of PID 1 in the PID namespace of this machine.
+    pub fn init_pid(&self) -> u32 {
+        self.init_pid
     }
 
-    /// Runs something in all of them and in the cgroups.
+    /// Returns an invocation that runs in all namespaces and in the cgroups.
     pub fn enter(&self, cgroups: &Cgroups, invocation: Invocation) -> Invocation {
         let all = ["--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup", "--"];
-        let target = format!("--target={}", self.first);
+        let target = format!("--target={}", self.init_pid);
         cgroups.enter(invocation.through(Invocation::new("nsenter").argument(target).arguments(all).forking()))
     }
 
     pub fn network(&self) -> Network {
-        Network { first: self.first }
+        Network { init_pid: self.init_pid }
     }
 }
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
         self.process.kill();
-        // Images and volumes: large, and no logs are among them.
+        // Images and volumes are large, and contain no logs.
         let _ = std::fs::remove_dir_all(self.files.join("var/lib"));
     }
 }
 
-/// The network of a node, seen from outside.
+/// The network namespace of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Network {
-    first: u32,
+    /// The number of PID 1 in the PID namespace of this machine.
+    init_pid: u32,
 }
 
 impl Network {
-    /// What runs a program in it, and for the rest where we are: such a program can be a plain process of ours.
+    /// Returns a wrapper that runs a program in this network, and otherwise in the namespaces of this program.
     pub fn wrapper(&self) -> Invocation {
         Invocation::new("nsenter").argument(format!("--net={}", self.path())).argument("--")
     }
 
-    /// Makes a port of its loopback one of ours.
+    /// Forwards the same port of this machine's loopback to a port of the node's loopback.
     pub async fn forward(&self, port: u16) -> Result<Proxy> {
         let network = self.clone();
         let connect: Connect = Arc::new(move || {
@@ -99,7 +101,8 @@ impl Network {
         Proxy::listen(&format!("127.0.0.1:{port}"), connect).await
     }
 
-    /// A socket belongs to the network in which it was made, so a thread that ends with that makes it there.
+    /// Creates a socket in this network. A socket belongs to the network of the thread that creates it, so a new thread moves
+    /// into the network, creates the socket, and ends.
     async fn socket(&self) -> io::Result<TcpSocket> {
         let (sender, socket) = oneshot::channel();
         let path = self.path();
@@ -115,6 +118,6 @@ impl Network {
     }
 
     fn path(&self) -> String {
-        format!("/proc/{}/ns/net", self.first)
+        format!("/proc/{}/ns/net", self.init_pid)
     }
 }

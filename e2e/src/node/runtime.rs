@@ -1,4 +1,4 @@
-//! containerd of a node: its configuration, that of its network plugins, and the images that it is given.
+//! containerd of a node: its configuration, the pod network, and the import of images.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use super::host::Host;
 use crate::Folder;
 use crate::process::Invocation;
 
-/// What holds the namespaces of a pod; see `go/pod`.
+/// The image of the container that holds the namespaces of a pod; see `go/pod`.
 pub(super) const PAUSE: &str = "localhost/pod:1";
 pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
-/// The addresses of pods.
+/// The range of the addresses of pods.
 pub(super) const PODS: &str = "10.244.0.0/24";
 
-/// Writes the configuration and says how to run it.
+/// Writes the configuration of containerd, and returns its invocation.
 pub(super) fn containerd(host: &Host, folder: &Folder) -> Result<Invocation> {
     let network = folder.path().join("cni");
     std::fs::create_dir_all(&network)?;
@@ -25,20 +25,20 @@ pub(super) fn containerd(host: &Host, folder: &Folder) -> Result<Invocation> {
     Ok(Invocation::new(&host.containerd).flag("config", file))
 }
 
-/// Version 2 is that of containerd 1.4 and later; containerd 2 reads it too and converts it by itself.
+/// Returns the configuration in version 2, which containerd 1.4 and later reads. containerd 2 converts it.
 fn configuration(host: &Host, network: &Path, snapshotter: &str) -> String {
     let (runc, plugins, network) = (host.runc.display(), host.cni.display(), network.display());
     format!(
         r#"version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
-# The first makes folders in /opt of the host, the others look for services that nobody offers.
+# The first creates folders in the host's /opt; the others look for services that do not exist here.
 disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp"]
 [grpc]
 address = "{SOCKET}"
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = "{PAUSE}"
-# Root in a container may lack the right to lower it (CAP_SYS_RESOURCE).
+# Root in a container may not lower the OOM score without CAP_SYS_RESOURCE.
 restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".containerd]
 default_runtime_name = "runc"
@@ -55,8 +55,8 @@ conf_dir = "{network}"
     )
 }
 
-/// A link between each pod and the node, not a bridge: so all packets are routed and the rules of kube-proxy see them,
-/// which on a bridge takes a kernel module with settings for the whole machine (`br_netfilter`).
+/// Returns the configuration of the pod network. Each pod has a link to the node, so that all packets are routed and the rules
+/// of kube-proxy apply. A bridge would need the kernel module `br_netfilter`, whose settings apply to the whole machine.
 fn pod_network() -> serde_json::Value {
     json!({
         "cniVersion": "1.0.0",
@@ -76,14 +76,15 @@ fn pod_network() -> serde_json::Value {
     })
 }
 
-/// overlayfs cannot be stacked on itself, as it would be in a container.
+/// Returns the snapshotter: `overlayfs`, or `native` if the folder is on overlayfs, as in a container. overlayfs cannot be
+/// stacked on itself.
 fn snapshotter(folder: &Path) -> Result<&'static str> {
-    // OVERLAYFS_SUPER_MAGIC of linux/magic.h
+    // The value of OVERLAYFS_SUPER_MAGIC in linux/magic.h.
     const OVERLAY: i64 = 0x794c_7630;
     Ok(if rustix::fs::statfs(folder)?.f_type == OVERLAY { "native" } else { "overlayfs" })
 }
 
-/// Gives containerd the images of a tar; waits for a containerd that is just coming up.
+/// Returns the invocation that imports the images of a tar file. It waits for a containerd that is still starting.
 pub(super) fn import(host: &Host, tar: &Path) -> Invocation {
     let arguments = ["--address", SOCKET, "--connect-timeout", "1m", "--namespace", "k8s.io", "images", "import"];
     Invocation::new(&host.ctr).arguments(arguments).argument(tar)

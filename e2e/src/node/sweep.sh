@@ -1,5 +1,5 @@
-# Removes cgroups once the program that holds the other end of our stdin is gone, however it ended, and its processes
-# with it. Only empty groups can be removed, so nothing that lives is lost.
+# Waits until the program that holds the other end of stdin has ended, for any reason, and then removes cgroups. The script
+# waits until their processes have ended: only an empty cgroup can be removed.
 #
 # usage: sweep.sh FOLDER...
 cat >/dev/null

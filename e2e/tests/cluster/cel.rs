@@ -1,5 +1,6 @@
-//! The cases of the CEL engine (`crates/engines/tests/cases/cel`), put to a real API server: a `ValidatingAdmissionPolicy`
-//! with the same expressions must give the same answers. Where it does not, the case says so, and why (`differs`).
+//! Evaluates the cases of the CEL engine (`crates/engines/tests/cases/cel`) with a real API server. A
+//! `ValidatingAdmissionPolicy` with the same expressions must give the same answers. A case with another answer has the reason in
+//! `differs`.
 
 #[path = "../../../crates/engines/tests/support/cel_cases.rs"]
 mod cases;
@@ -17,6 +18,7 @@ use proviso_e2e::{ControlPlane, until};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_mins(1);
+/// The name of a `ConfigMap` that the policy denies as soon as it is enforced.
 const SENTINEL: &str = "case-sentinel";
 
 fn policy(name: &str, validations: &[Value]) -> Result<ValidatingAdmissionPolicy> {
@@ -28,7 +30,7 @@ fn policy(name: &str, validations: &[Value]) -> Result<ValidatingAdmissionPolicy
     Ok(serde_json::from_value(policy)?)
 }
 
-/// What the API server has against a ConfigMap of this name; none if it takes it.
+/// Returns the message with which the API server refuses a `ConfigMap` of this name; `None` if the API server accepts it.
 async fn refusal(client: &Client, name: &str) -> Result<Option<String>> {
     let map = json!({"metadata": {"name": name, "namespace": "default"}, "data": {"a": "1", "empty": ""}});
     let map: ConfigMap = serde_json::from_value(map)?;
@@ -41,7 +43,7 @@ async fn refusal(client: &Client, name: &str) -> Result<Option<String>> {
 }
 
 #[tokio::test]
-async fn an_api_server_gives_the_same_answers() -> Result<()> {
+async fn an_api_server_gives_the_answers_of_the_cel_engine() -> Result<()> {
     let plane = ControlPlane::start("cel").await?;
     let client = plane.client().await?;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/engines/tests/cases/cel");
@@ -67,26 +69,26 @@ async fn an_api_server_gives_the_same_answers() -> Result<()> {
         "metadata": {"name": "cases"}, "spec": {"policyName": "cases", "validationActions": ["Deny"]},
     }))?;
     Api::all(client.clone()).create(&PostParams::default(), &binding).await?;
-    until("the policy to decide", PATIENCE, async || {
+    until("the policy to be enforced", PATIENCE, async || {
         let refusal = refusal(&client, SENTINEL).await?;
-        ensure!(refusal.as_ref().is_some_and(|why| why.contains("ready")), "{refusal:?}");
+        ensure!(refusal.as_ref().is_some_and(|message| message.contains("ready")), "{refusal:?}");
         Ok(())
     })
     .await?;
 
     let mut wrong = Vec::new();
     for (number, Question { case, expression, wanted }) in questions.iter().enumerate() {
-        let (answer, why) = match refused.iter().find(|(refused, _)| *refused == number) {
-            Some((_, why)) => (Answer::Errors, why.clone()),
+        let (answer, message) = match refused.iter().find(|(refused, _)| *refused == number) {
+            Some((_, message)) => (Answer::Errors, message.clone()),
             None => match refusal(&client, &format!("case-{number}")).await? {
                 None => (Answer::Holds, String::new()),
-                Some(why) if why.contains("resulted in error") => (Answer::Errors, why),
-                Some(why) if why.contains("does not hold") => (Answer::Fails, String::new()),
-                Some(why) => bail!("{expression}: {why}"),
+                Some(message) if message.contains("resulted in error") => (Answer::Errors, message),
+                Some(message) if message.contains("does not hold") => (Answer::Fails, String::new()),
+                Some(message) => bail!("{expression}: {message}"),
             },
         };
         if answer != *wanted {
-            wrong.push(format!("{case}: {expression}: {answer:?}, not {wanted:?}: {why}"));
+            wrong.push(format!("{case}: {expression}: {answer:?}, not {wanted:?}: {message}"));
         }
     }
     ensure!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), questions.len(), wrong.join("\n"));

@@ -1,4 +1,4 @@
-//! The control plane itself: what the other tests stand on.
+//! Tests of the control plane, which the tests of other crates use.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -40,31 +40,31 @@ async fn a_control_plane_serves_and_its_controllers_work() -> Result<()> {
     plane.ensure_controllers()?;
     let client = plane.client().await?;
     ensure!(client.apiserver_version().await?.git_version.starts_with("v1.36."));
-    // The controller manager empties a namespace that is deleted: then it goes.
+    // A deleted namespace is removed after the controller manager has deleted its objects.
     let namespaces = Api::<Namespace>::all(client.clone());
     namespaces.create(&PostParams::default(), &named("short-lived")?).await?;
     let inside = Api::<ConfigMap>::namespaced(client, "short-lived");
     inside.create(&PostParams::default(), &named("content")?).await?;
     namespaces.delete("short-lived", &DeleteParams::default()).await?;
-    until("the namespace to go", PATIENCE, async || {
-        ensure!(namespaces.get_opt("short-lived").await?.is_none(), "it is still there");
+    until("the end of the namespace", PATIENCE, async || {
+        ensure!(namespaces.get_opt("short-lived").await?.is_none(), "the namespace still exists");
         Ok(())
     })
     .await
 }
 
 #[tokio::test]
-async fn two_api_servers_show_one_cluster() -> Result<()> {
+async fn two_api_servers_serve_the_same_cluster() -> Result<()> {
     let mut plane = ControlPlane::start("two-api-servers").await?;
     let second = plane.add_api_server().await?;
     let (first, other) = (plane.client().await?, plane.api_server(second).client().await?);
     create(&first, "by-the-first").await?;
     let seen = Api::<ConfigMap>::default_namespaced(other.clone()).get("by-the-first").await?;
     ensure!(seen.name_any() == "by-the-first");
-    // The second goes on when the first is gone.
+    // The second API server works without the first.
     plane.api_server(0).process().kill();
     create(&other, "without-the-first").await?;
-    ensure!(create(&first, "to-nobody").await.is_err());
+    ensure!(create(&first, "to-a-killed-server").await.is_err());
     plane.api_server(0).process().restart()?;
     plane.api_server(0).until_ready().await?;
     Api::<ConfigMap>::default_namespaced(plane.client().await?).get("without-the-first").await?;
@@ -76,16 +76,19 @@ async fn a_frozen_api_server_answers_after_it_is_thawed() -> Result<()> {
     let mut plane = ControlPlane::start("a-frozen-api-server").await?;
     let client = plane.client().await?;
     plane.api_server(0).process().freeze()?;
-    let request = create(&client, "patience");
+    let request = create(&client, "delayed");
     tokio::pin!(request);
-    ensure!(tokio::time::timeout(Duration::from_millis(500), &mut request).await.is_err(), "somebody answered");
+    ensure!(
+        tokio::time::timeout(Duration::from_millis(500), &mut request).await.is_err(),
+        "a frozen API server has answered"
+    );
     plane.api_server(0).process().thaw()?;
     request.await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn the_network_to_etcd_can_fail_and_heal() -> Result<()> {
+async fn the_network_to_etcd_can_fail_and_recover() -> Result<()> {
     let plane = ControlPlane::start_with("the-network-to-etcd", Options { etcd_link: true }).await?;
     let client = plane.client().await?;
     create(&client, "before").await?;
@@ -101,7 +104,7 @@ async fn the_network_to_etcd_can_fail_and_heal() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_watch_from_before_a_compaction_is_gone() -> Result<()> {
+async fn a_watch_from_before_a_compaction_ends_in_410_gone() -> Result<()> {
     let mut plane = ControlPlane::start("a-watch-from-before").await?;
     let client = plane.client().await?;
     let api = Api::<ConfigMap>::default_namespaced(client.clone());
@@ -118,7 +121,7 @@ async fn a_watch_from_before_a_compaction_is_gone() -> Result<()> {
     }
 }
 
-/// Answers everything with this JSON, over TLS, and hands out the heads of the requests.
+/// Starts a TLS server that answers every request with this JSON. Returns its port, and a channel with the heads of the requests.
 async fn serve_json(
     host: IpAddr,
     identity: &Identity,
@@ -157,7 +160,7 @@ async fn serve_json(
 }
 
 #[tokio::test]
-async fn an_aggregated_api_server_is_asked_in_the_name_of_the_user() -> Result<()> {
+async fn an_aggregated_api_server_gets_the_name_of_the_user() -> Result<()> {
     let plane = ControlPlane::start("an-aggregated-api-server").await?;
     let client = plane.client().await?;
     let host = address_for_endpoints()?;
@@ -193,7 +196,8 @@ async fn an_aggregated_api_server_is_asked_in_the_name_of_the_user() -> Result<(
         Ok(())
     })
     .await?;
-    // The front proxy's certificate is what lets it say so: see the flags `--requestheader-…` of the API server.
+    // The API server sends the user name in a header, and authenticates with the certificate of the front proxy: see its flags
+    // `--requestheader-…`.
     until("the name of the user", PATIENCE, async || {
         let head = heads.recv().await.context("the server ended")?.to_lowercase();
         ensure!(

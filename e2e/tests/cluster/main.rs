@@ -1,4 +1,4 @@
-//! The control plane, and what a real API server says about expressions.
+//! Tests of the control plane, and of CEL expressions with a real API server.
 
 mod cel;
 mod control_plane;

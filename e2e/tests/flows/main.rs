@@ -1,9 +1,8 @@
-//! The lifecycle of policies as their users see it: Proviso, installed by its charts on a full node, with a policy server of
-//! three replicas and a volume that they share. One test for each flow of the RFC (Kubewarden's policy lifecycle), all on one
-//! cluster. Flows that touch nothing but their own policies run together, the others one after the other. Needs root:
-//! `make e2e`.
+//! Tests of the lifecycle of policies. The charts install Proviso on a full node, with a policy server of three replicas that
+//! share a volume. Each flow of the RFC (Kubewarden's policy lifecycle) has a test; all tests use one cluster. Flows that change
+//! only their own policies run concurrently, the others one after the other. Needs root: `make e2e`.
 
-#![allow(clippy::print_stderr, reason = "what was measured is for people to read")]
+#![allow(clippy::print_stderr, reason = "prints measured times for the user")]
 
 mod experiments;
 mod guide;
@@ -12,7 +11,7 @@ mod policies;
 mod quickstart;
 mod restart;
 mod servers;
-mod stage;
+mod test_cluster;
 
 use std::future::Future;
 use std::io::Write as _;
@@ -27,33 +26,34 @@ use proviso_e2e::Node;
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
-use restart::End;
-use stage::Stage;
+use restart::OperatorEnd;
+use test_cluster::TestCluster;
 
-/// How many flows run at the same time, of those that may.
-const TOGETHER: usize = 4;
+/// The largest number of concurrent flows.
+const MAX_CONCURRENT: usize = 4;
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
-type Flow = for<'a> fn(&'a Stage) -> Running<'a>;
-type Run = Box<dyn for<'a> Fn(&'a Stage) -> Running<'a> + Send>;
+type Flow = for<'a> fn(&'a TestCluster) -> Running<'a>;
+type Run = Box<dyn for<'a> Fn(&'a TestCluster) -> Running<'a> + Send>;
 
 macro_rules! flows {
     ($($module:ident: $($flow:ident),+;)+) => {
-        vec![$($((stringify!($flow), (|stage| Box::pin($module::$flow(stage))) as Flow)),+),+]
+        vec![$($((stringify!($flow), (|cluster| Box::pin($module::$flow(cluster))) as Flow)),+),+]
     };
 }
 
-/// A flow, and whether it disturbs others.
+/// A flow with its name.
 struct Entry {
     name: String,
     run: Run,
-    is_alone: bool,
+    /// True if the flow must not run at the same time as others, because it disturbs them.
+    is_exclusive: bool,
 }
 
-/// Every flow, those that run together first.
+/// Returns every flow. The concurrent flows come first.
 fn entries() -> Vec<Entry> {
-    // Each of these touches nothing but its own policy.
-    let together = flows! {
+    // Each of these flows changes only its own policy.
+    let concurrent = flows! {
         policies:
             first_policy,
             update,
@@ -62,17 +62,17 @@ fn entries() -> Vec<Entry> {
             rollback_to_any_kept_revision,
             rollback_from_the_command_line,
             history_is_limited_and_collected,
-            cached_modules_that_nobody_needs_are_collected,
+            unused_modules_in_the_cache_are_collected,
             disable_and_delete,
             validating_becomes_mutating_and_back,
-            mode_message_and_conditions_are_carried_over,
+            mode_message_and_match_conditions_are_applied,
             a_namespaced_owner_can_debug;
         experiments:
             preview_of_a_new_policy,
             preview_of_an_update,
             preview_of_a_deletion;
     };
-    let alone = flows! {
+    let exclusive = flows! {
         policies:
             update_while_the_cache_fails,
             update_while_a_replica_hangs;
@@ -91,7 +91,7 @@ fn entries() -> Vec<Entry> {
         load:
             a_hundred_edits_lose_no_request;
     };
-    // All that the operator has a part in.
+    // The flows in which the operator takes part.
     let restarted = flows! {
         policies:
             first_policy,
@@ -114,18 +114,20 @@ fn entries() -> Vec<Entry> {
     };
     let restarted = restarted.into_iter().zip((1..=6).cycle()).map(|((name, flow), changes)| {
         let name = format!("operator_restarted_in_the_middle_of::{name}");
-        let run: Run =
-            Box::new(move |stage| Box::pin(restart::in_the_middle_of(flow(stage), changes, End::Terminated, stage)));
+        let run: Run = Box::new(move |cluster| {
+            Box::pin(restart::with_operator_end(flow(cluster), changes, OperatorEnd::Terminated, cluster))
+        });
         (name, run)
     });
     let named = |(name, flow): (&str, Flow)| (name.to_owned(), Box::new(flow) as Run);
-    let alone = alone.into_iter().map(named).chain(restarted).map(|(name, run)| Entry { name, run, is_alone: true });
-    let together = together.into_iter().map(named).map(|(name, run)| Entry { name, run, is_alone: false });
-    together.chain(alone).collect()
+    let exclusive = exclusive.into_iter().map(named).chain(restarted);
+    let exclusive = exclusive.map(|(name, run)| Entry { name, run, is_exclusive: true });
+    let concurrent = concurrent.into_iter().map(named).map(|(name, run)| Entry { name, run, is_exclusive: false });
+    concurrent.chain(exclusive).collect()
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments { test_threads: Some(TOGETHER), ..Arguments::from_args() };
+    let arguments = Arguments { test_threads: Some(MAX_CONCURRENT), ..Arguments::from_args() };
     if !Node::is_possible() && !arguments.list {
         let reason = "skipped: a full node needs root";
         let _ = writeln!(std::io::stderr(), "{reason}");
@@ -140,21 +142,21 @@ fn main() -> ExitCode {
         let trials = entries().into_iter().map(|entry| Trial::test(entry.name, || Ok(())));
         return libtest_mimic::run(&arguments, trials.collect()).exit_code();
     }
-    let stage = match runtime.block_on(Stage::start()) {
-        Ok(stage) => Arc::new(stage),
+    let cluster = match runtime.block_on(TestCluster::start()) {
+        Ok(cluster) => Arc::new(cluster),
         Err(error) => return fail(&error),
     };
-    let others = Arc::new(RwLock::new(()));
-    let trials = entries().into_iter().map(|Entry { name, run, is_alone }| {
-        let (runtime, stage, others) = (Arc::clone(&runtime), Arc::clone(&stage), Arc::clone(&others));
+    let lock = Arc::new(RwLock::new(()));
+    let trials = entries().into_iter().map(|Entry { name, run, is_exclusive }| {
+        let (runtime, cluster, lock) = (Arc::clone(&runtime), Arc::clone(&cluster), Arc::clone(&lock));
         Trial::test(name.clone(), move || {
             let result = runtime.block_on(async {
-                let _alone = if is_alone { Some(others.write().await) } else { None };
-                let _together = if is_alone { None } else { Some(others.read().await) };
+                let _exclusive = if is_exclusive { Some(lock.write().await) } else { None };
+                let _concurrent = if is_exclusive { None } else { Some(lock.read().await) };
                 let begin = Instant::now();
-                // Whatever became of the one before.
-                stage.restore().await?;
-                let result = run(&stage).await;
+                // An earlier flow may have failed and left another number of replicas.
+                cluster.restore().await?;
+                let result = run(&cluster).await;
                 // `.ci/times` reads this line.
                 eprintln!("flow {name} took {:.1} s", begin.elapsed().as_secs_f64());
                 result
@@ -164,7 +166,7 @@ fn main() -> ExitCode {
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     if conclusion.has_failed() {
-        stage.tell();
+        cluster.print_log_folder();
     }
     conclusion.exit_code()
 }

@@ -1,4 +1,4 @@
-//! Operators that end in the middle of a flow.
+//! Ends the operators in the middle of a flow.
 
 use std::sync::atomic::Ordering;
 
@@ -10,70 +10,72 @@ use kube::api::{DeleteParams, ListParams, WatchEvent, WatchParams};
 use rustix::process::{Signal, kill_process};
 use serde::de::DeserializeOwned;
 
-use crate::stage::{OPERATORS, Stage, process_of};
+use crate::test_cluster::{OPERATORS, TestCluster, process_of};
 
-/// How the operators end.
+/// The way in which the operators end.
 #[derive(Clone, Copy)]
-pub enum End {
-    /// As when they are rolled out anew, or their node is drained: they let go of their lease.
+pub enum OperatorEnd {
+    /// The operators are terminated and release their lease, as in a rollout or when their node is drained.
     Terminated,
-    /// As when their node is lost: others wait until the lease is over.
+    /// The operators are killed, as when their node fails. New operators wait until the lease expires.
     Killed,
 }
 
-/// Does something, and ends all operators once that many changes of revisions, webhooks and policy servers have been seen:
-/// each number is another moment of what the operator does.
-pub async fn in_the_middle_of<T>(
-    doing: impl Future<Output = Result<T>>,
+/// Runs `flow`, and ends all operators after this number of changes of revisions, webhooks and policy servers. Each number
+/// interrupts the work of the operator at another point.
+pub async fn with_operator_end<T>(
+    flow: impl Future<Output = Result<T>>,
     changes: usize,
-    end: End,
-    stage: &Stage,
+    end: OperatorEnd,
+    cluster: &TestCluster,
 ) -> Result<T> {
-    let mut events = changes_of(stage).await?;
+    let mut events = changes_of(cluster).await?;
     let stop = async {
         for _ in 0..changes {
             events.try_next().await?;
         }
-        stop_operators(end, stage).await
+        stop_operators(end, cluster).await
     };
-    // Without an operator nobody looks at policies, and so none is taken.
-    stage.asks_again.store(true, Ordering::Relaxed);
-    let mut doing = std::pin::pin!(doing);
+    // Without an operator the admission webhook does not answer, and the API server refuses policies.
+    cluster.retries_webhook_failures.store(true, Ordering::Relaxed);
+    let mut flow = std::pin::pin!(flow);
     let result = tokio::select! {
-        result = &mut doing => result.and_then(|_| bail!("it was done before {changes} changes: nothing was stopped")),
+        result = &mut flow => {
+            result.and_then(|_| bail!("the flow ended before {changes} changes, so the operators were not stopped"))
+        }
         stopped = stop => match stopped {
-            Ok(()) => doing.await,
+            Ok(()) => flow.await,
             Err(error) => Err(error),
         },
     };
-    stage.asks_again.store(false, Ordering::Relaxed);
+    cluster.retries_webhook_failures.store(false, Ordering::Relaxed);
     let result = result?;
-    stage.until_operated().await?;
+    cluster.until_operators_answer().await?;
     Ok(result)
 }
 
-/// Ends every operator at once; Kubernetes starts others.
-async fn stop_operators(end: End, stage: &Stage) -> Result<()> {
+/// Ends all operators. Kubernetes starts new ones.
+async fn stop_operators(end: OperatorEnd, cluster: &TestCluster) -> Result<()> {
     let operators = ListParams::default().labels(OPERATORS);
-    if let End::Killed = end {
-        for pod in stage.pods().list(&operators).await? {
-            // One that was only just started may not run yet.
+    if let OperatorEnd::Killed = end {
+        for pod in cluster.pods().list(&operators).await? {
+            // The process of a new pod may not run yet.
             if let Ok(process) = process_of(&pod, "operator") {
                 kill_process(process, Signal::KILL)?;
             }
         }
     }
     let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-    stage.pods().delete_collection(&now, &operators).await?;
+    cluster.pods().delete_collection(&now, &operators).await?;
     Ok(())
 }
 
-/// An item for each change from now on.
-async fn changes_of(stage: &Stage) -> Result<impl Stream<Item = Result<()>> + Unpin> {
-    let client = &stage.client;
+/// Returns a stream with an item for each change from now on.
+async fn changes_of(cluster: &TestCluster) -> Result<impl Stream<Item = Result<()>> + Unpin> {
+    let client = &cluster.client;
     Ok(stream::select_all([
-        watch(stage.revisions()).await?,
-        watch(stage.servers()).await?,
+        watch(cluster.revisions()).await?,
+        watch(cluster.servers()).await?,
         watch(Api::<ValidatingWebhookConfiguration>::all(client.clone())).await?,
         watch(Api::<MutatingWebhookConfiguration>::all(client.clone())).await?,
     ]))

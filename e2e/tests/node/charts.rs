@@ -1,5 +1,5 @@
-//! `config/operator` and `config/policy-server`: the chart with its default values, for `kubectl apply -k`. Needs Helm, and neither a
-//! cluster nor root.
+//! Tests of `config/operator` and `config/policy-server`, which are the chart with its default values for `kubectl apply -k`.
+//! They need Helm, and neither a cluster nor root.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use serde::Deserialize as _;
 use serde_yaml::{Mapping, Value};
 
 const NAMESPACE: &str = "proviso-system";
-/// The label that says which program manages an object.
+/// The label with the name of the program that manages an object.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A kubeconfig for commands that talk to no cluster: no such file.
+/// Returns the path of a kubeconfig that does not exist, for commands that need no cluster.
 fn no_kubeconfig() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("charts.kubeconfig")
 }
@@ -30,8 +30,8 @@ fn remove_helm(value: &mut Value) {
             mapping.retain(|key, value| {
                 let key = key.as_str().unwrap_or_default();
                 let is_empty = value.as_mapping().is_some_and(Mapping::is_empty);
-                let goes = key.starts_with("helm.sh/") || (key == "annotations" && is_empty);
-                !goes
+                let is_removed = key.starts_with("helm.sh/") || (key == "annotations" && is_empty);
+                !is_removed
             });
             if let Some(manager) = mapping.get_mut(MANAGED_BY) {
                 *manager = "kustomize".into();
@@ -42,11 +42,13 @@ fn remove_helm(value: &mut Value) {
     }
 }
 
-/// The objects of each template of the chart.
-async fn rendered() -> Result<BTreeMap<String, Vec<Value>>> {
+/// Returns the objects of each template of the chart.
+async fn rendered(options: &[&str]) -> Result<BTreeMap<String, Vec<Value>>> {
     let chart = repository().join("charts/proviso");
     let chart = chart.to_str().context("its path")?;
-    let text = Helm::new(&no_kubeconfig())?.run(&["template", "proviso", chart, "--namespace", NAMESPACE]).await?;
+    let text = Helm::new(&no_kubeconfig())?
+        .run(&[&["template", "proviso", chart, "--namespace", NAMESPACE], options].concat())
+        .await?;
     ensure!(!text.contains("helm.sh/hook"), "kubectl runs no hooks: config/ needs another way to do the same");
     let mut templates = BTreeMap::<_, Vec<_>>::new();
     for document in text.split("\n---\n") {
@@ -59,13 +61,13 @@ async fn rendered() -> Result<BTreeMap<String, Vec<Value>>> {
     Ok(templates)
 }
 
-/// The file of `config/` for a template.
+/// Returns the file of `config/` for a template.
 fn file(template: &str) -> String {
     let folder = if template == "policyserver.yaml" { "policy-server" } else { "operator" };
     format!("config/{folder}/{template}")
 }
 
-/// Objects by their kind, namespace and name.
+/// Returns the objects by their kind, namespace and name.
 fn by_id(objects: impl IntoIterator<Item = Value>) -> BTreeMap<String, Value> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let id = |object: &Value| {
@@ -77,14 +79,14 @@ fn by_id(objects: impl IntoIterator<Item = Value>) -> BTreeMap<String, Value> {
 
 #[tokio::test]
 async fn the_kustomizations_are_the_chart_with_its_default_values() -> Result<()> {
-    let templates = rendered().await?;
+    let templates = rendered(&[]).await?;
     for (template, objects) in &templates {
         let documents = objects.iter().map(serde_yaml::to_string).collect::<Result<Vec<_>, _>>()?;
         let header = format!("# Generated from charts/proviso/templates/{template}: `make record`.\n");
         proviso_recorded::check(&file(template), &(header + &documents.join("---\n")));
     }
 
-    // Each file is listed in its kustomization, and nothing else but the namespace, which the chart does not create.
+    // Each kustomization lists its files, and the namespace, which the chart does not create.
     let kubectl = Kubectl::new(&no_kubeconfig())?;
     let mut built = Vec::new();
     for folder in ["config/operator", "config/policy-server"] {
@@ -98,7 +100,28 @@ async fn the_kustomizations_are_the_chart_with_its_default_values() -> Result<()
     ensure!(built.remove(&format!("Namespace /{NAMESPACE}")).is_some(), "no namespace");
     ensure!(built.keys().eq(wanted.keys()), "kustomize: {:#?}\nchart: {:#?}", built.keys(), wanted.keys());
     for (id, object) in &wanted {
-        ensure!(built.get(id) == Some(object), "{id} of kustomize is not that of the chart:\n{:#?}", built.get(id));
+        ensure!(
+            built.get(id) == Some(object),
+            "{id} of kustomize differs from that of the chart:\n{:#?}",
+            built.get(id)
+        );
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_pull_secrets_are_those_of_the_operator_and_of_the_policy_server() -> Result<()> {
+    let templates = rendered(&["--set", "imagePullSecrets[0].name=registry"]).await?;
+    let expected: Value = serde_yaml::from_str("[{name: registry}]")?;
+    let deployment = &templates["deployment.yaml"].iter().find(|it| it["kind"] == "Deployment").context("none")?;
+    ensure!(deployment["spec"]["template"]["spec"]["imagePullSecrets"] == expected, "{deployment:#?}");
+    let server = &templates["policyserver.yaml"][0];
+    ensure!(server["spec"]["imagePullSecrets"] == expected, "{server:#?}");
+
+    // The PolicyServer keeps Secrets of its own.
+    let own = "defaultPolicyServer.spec.imagePullSecrets[0].name=other";
+    let templates = rendered(&["--set", "imagePullSecrets[0].name=registry", "--set", own]).await?;
+    let expected: Value = serde_yaml::from_str("[{name: other}]")?;
+    ensure!(templates["policyserver.yaml"][0]["spec"]["imagePullSecrets"] == expected, "the Secrets were replaced");
     Ok(())
 }

@@ -1,34 +1,23 @@
-//! A full node: what the tests that run pods stand on.
+//! Tests of the full node, which the tests with pods use.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{LogParams, PostParams};
 use kube::{Api, Client};
 use proviso_e2e::{Folder, Image, Node, until};
 use serde_json::{Value, json};
 
+use crate::is_skipped;
+
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Says why a test was passed by, past the capture of the test runner; where that must not happen, it is a failure.
-fn is_skipped() -> Result<bool> {
-    if Node::is_possible() {
-        return Ok(false);
-    }
-    let reason = "skipped: a full node needs root";
-    if std::env::var("CI").is_ok_and(|value| value == "true") {
-        bail!("{reason}");
-    }
-    writeln!(std::io::stderr(), "{reason}")?;
-    Ok(true)
-}
-
-/// A pod of the default namespace that runs `/pod` with these arguments.
+/// Creates a pod in the default namespace that runs `/pod` with these arguments.
 async fn create_pod(node: &Node, name: &str, arguments: &[&str]) -> Result<Api<Pod>> {
     let container = json!({"name": "pod", "image": Node::pod_image(), "args": arguments});
     create_pod_with(node, name, container).await
@@ -67,11 +56,11 @@ async fn a_pod_becomes_ready() -> Result<()> {
     eprintln!("the first pod is Ready after {:.1} s", start.elapsed().as_secs_f64());
     let end = Instant::now();
     drop(node);
-    eprintln!("gone in {:.1} s", end.elapsed().as_secs_f64());
+    eprintln!("the node has ended after {:.1} s", end.elapsed().as_secs_f64());
     Ok(())
 }
 
-/// What a pod that ends has written.
+/// Waits until a pod has ended with success, and returns its log.
 async fn output(pods: &Api<Pod>, name: &str) -> Result<String> {
     until("the end of a pod", PATIENCE, async || {
         let status = pods.get(name).await?.status.context("no status")?;
@@ -96,10 +85,10 @@ async fn a_service_is_reached_by_its_name() -> Result<()> {
     let services = Api::<Service>::default_namespaced(node.client().await?);
     services.create(&PostParams::default(), &serde_json::from_value(service)?).await?;
     node.until_dns().await?;
-    // CoreDNS knows the name, kube-proxy leads to the pod, and the API server has the log from kubelet.
+    // CoreDNS resolves the name, kube-proxy routes to the pod, and the API server gets the log from kubelet.
     create_pod(&node, "client", &["get", "http://hello.default.svc.cluster.local"]).await?;
     ensure!(output(&pods, "client").await?.ends_with("hello from a pod"));
-    // Also from the pod itself, by the short name.
+    // Another pod uses the short name.
     until_ready(&pods, "server").await?;
     create_pod(&node, "short", &["get", "http://hello"]).await?;
     ensure!(output(&pods, "short").await?.ends_with("hello from a pod"));
@@ -122,7 +111,7 @@ async fn an_image_that_was_pushed_is_pulled() -> Result<()> {
     until_ready(&pods, "pushed").await
 }
 
-/// Pushes the image of a tar, as OCI's distribution specification has it: blobs first, then the manifest by its name.
+/// Pushes the image of a tar file by the OCI distribution specification: the blobs first, then the manifest.
 async fn push(tar: &Path, registry: &str, repository: &str, tag: &str) -> Result<()> {
     let registry = Client::try_from(kube::Config::new(format!("http://{registry}/").parse()?))?;
     let mut manifest = Vec::new();
@@ -138,8 +127,8 @@ async fn push(tar: &Path, registry: &str, repository: &str, tag: &str) -> Result
         }
         let request = http::Request::post(format!("/v2/{repository}/blobs/uploads/")).body(Vec::new().into())?;
         let answer = registry.send(request).await?;
-        let location = answer.headers().get("location").context("no place to upload to")?.to_str()?;
-        // With the host, which the client adds by itself.
+        let location = answer.headers().get("location").context("no upload location")?.to_str()?;
+        // The location may have a host, which the client adds itself.
         let path = location.find("/v2/").map(|start| &location[start..]).context("not a path of the registry")?;
         let request = http::Request::put(format!("{path}&digest=sha256:{digest}"))
             .header("content-type", "application/octet-stream")
@@ -166,12 +155,12 @@ async fn kubelet_can_be_frozen_killed_and_started_again() -> Result<()> {
     node.kubelet().freeze()?;
     create_pod(&node, "meanwhile", &[]).await?;
     let early = tokio::time::timeout(Duration::from_secs(3), until_ready(&pods, "meanwhile")).await;
-    ensure!(early.is_err(), "somebody else started a pod");
+    ensure!(early.is_err(), "a pod was started without kubelet");
     node.kubelet().thaw()?;
     until_ready(&pods, "meanwhile").await?;
     node.kubelet().freeze()?;
     node.kubelet().kill();
-    ensure!(node.kubelet().ensure_running().is_err(), "it goes on");
+    ensure!(node.kubelet().ensure_running().is_err(), "kubelet still runs");
     node.kubelet().restart()?;
     create_pod(&node, "after", &[]).await?;
     until_ready(&pods, "after").await?;
@@ -185,7 +174,7 @@ async fn two_nodes_run_side_by_side() -> Result<()> {
         return Ok(());
     }
     let (first, second) = tokio::try_join!(Node::start("side-by-side-1"), Node::start("side-by-side-2"))?;
-    // The same names and addresses, in different clusters.
+    // The clusters use the same names and addresses.
     let of_first = create_pod(&first, "same", &[]).await?;
     until_ready(&of_first, "same").await?;
     let of_second = Api::<Pod>::default_namespaced(second.client().await?);
@@ -195,10 +184,10 @@ async fn two_nodes_run_side_by_side() -> Result<()> {
     until_ready(&of_second, "same").await
 }
 
-/// What the kernel has because of a node.
+/// The kernel's objects of a node.
 #[derive(Debug)]
 struct Traces {
-    /// The identities of the namespaces, and what keeps the kernel from giving them to others.
+    /// The identities of the namespaces. The open files prevent the kernel from reusing the identities.
     namespaces: Vec<PathBuf>,
     _files: Vec<File>,
     cgroups: Vec<PathBuf>,
@@ -219,23 +208,23 @@ impl Traces {
         for process in std::fs::read_dir("/proc")? {
             for kind in ["pid", "pid_for_children", "net", "mnt"] {
                 let process = process.as_ref().map(std::fs::DirEntry::path).unwrap_or_default();
-                // Not all of them are processes, and they come and go.
+                // Some entries are not processes, and a process may have ended since.
                 let namespace = std::fs::read_link(process.join("ns").join(kind)).unwrap_or_default();
-                ensure!(!self.namespaces.contains(&namespace), "{} is left", process.display());
+                ensure!(!self.namespaces.contains(&namespace), "{} is left over", process.display());
             }
         }
         let cgroups = self.cgroups.iter().find(|cgroup| cgroup.exists());
-        ensure!(cgroups.is_none(), "{cgroups:?} is left");
+        ensure!(cgroups.is_none(), "{cgroups:?} is left over");
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-        ensure!(!mounts.contains(&self.name), "a mount is left: {mounts}");
+        ensure!(!mounts.contains(&self.name), "a mount is left over: {mounts}");
         let interfaces = std::fs::read_to_string("/proc/net/dev")?;
-        ensure!(!interfaces.contains("node0"), "an interface is left: {interfaces}");
+        ensure!(!interfaces.contains("node0"), "an interface is left over: {interfaces}");
         Ok(())
     }
 }
 
-/// The folders below this one that have this in their name: the name of a cluster that is in no other cluster's name, since
-/// tests run side by side.
+/// Returns the folders below this one whose path contains the name of a cluster. No other cluster's name contains this name,
+/// although tests run concurrently.
 fn walk(folder: &Path, name: &str) -> Vec<PathBuf> {
     let folders = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let folders = folders.filter(|path| path.is_dir() && !path.is_symlink());
@@ -244,8 +233,8 @@ fn walk(folder: &Path, name: &str) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-#[allow(clippy::panic, reason = "what is tested")]
-async fn nothing_is_left_of_a_test_that_panics() -> Result<()> {
+#[allow(clippy::panic, reason = "this test needs a panic")]
+async fn a_test_that_panics_leaves_no_processes_or_cgroups() -> Result<()> {
     if is_skipped()? {
         return Ok(());
     }
@@ -256,14 +245,14 @@ async fn nothing_is_left_of_a_test_that_panics() -> Result<()> {
     let traces = Traces::of(node.process(), name)?;
     let test = tokio::spawn(async move {
         let _node = node;
-        panic!("this is a test that fails");
+        panic!("this test fails on purpose");
     });
     ensure!(test.await.is_err_and(|error| error.is_panic()));
     traces.ensure_gone()
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_a_killed_program() -> Result<()> {
+async fn a_killed_program_leaves_no_processes_or_cgroups() -> Result<()> {
     if is_skipped()? {
         return Ok(());
     }
@@ -273,9 +262,9 @@ async fn nothing_is_left_of_a_killed_program() -> Result<()> {
     let usage = String::from_utf8(up.stdout)?;
     ensure!(usage.contains("export KUBECONFIG="), "{usage}");
     let process = usage.split_once("--target ").and_then(|(_, rest)| rest.split_whitespace().next());
-    let traces = Traces::of(process.context("no process in what `up` prints")?.parse()?, name)?;
-    let supervisor = Folder::user(name)?.context("nobody keeps the cluster")?;
+    let traces = Traces::of(process.context("no process in the output of `up`")?.parse()?, name)?;
+    let supervisor = Folder::user(name)?.context("no process keeps the cluster")?;
     let killed = Command::new("kill").args(["-KILL", &supervisor.to_string()]).status()?;
     ensure!(killed.success());
-    until("the end of all", PATIENCE, async || traces.ensure_gone()).await
+    until("the end of all processes", PATIENCE, async || traces.ensure_gone()).await
 }

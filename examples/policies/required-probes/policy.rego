@@ -1,5 +1,5 @@
-# Containers have the probes that the settings ask for. Written as Gatekeeper's policies are: `violation` over
-# `input.review` and `input.parameters`.
+# Containers must have the probes that the settings name. The policy has the form of Gatekeeper's policies: `violation`
+# over `input.review` and `input.parameters`.
 package requiredprobes
 
 import rego.v1
@@ -16,7 +16,7 @@ violation contains {"msg": message} if {
 	])
 }
 
-# A probe that does nothing is none.
+# An empty probe counts as missing.
 has(container, probe) if count(object.get(container, probe, {})) > 0
 
 pod := input.review.object.spec if input.review.kind.kind == "Pod"

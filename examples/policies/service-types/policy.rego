@@ -1,5 +1,5 @@
-# Services are of types that the settings allow. Written as OPA's admission policies are: the entrypoint is a whole
-# AdmissionReview, the request is `input.request`, the settings are `data`.
+# Services must have a type that the settings allow. The policy has the form of OPA's admission policies: the entrypoint
+# is a whole AdmissionReview, the request is `input.request`, the settings are `data`.
 package servicetypes
 
 import rego.v1
@@ -26,7 +26,7 @@ default allowed_types := {"ClusterIP"}
 
 allowed_types := {type | some type in data.allowedTypes} if data.allowedTypes
 
-# What the API server fills in, it has filled in before it asks.
+# The API server sets the default type before it calls webhooks; an absent type is possible only without an API server.
 type := object.get(input.request.object.spec, "type", "ClusterIP")
 
 denials contains message if {

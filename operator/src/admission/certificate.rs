@@ -1,5 +1,5 @@
-//! The certificate that the operator shows to API servers. Every replica signs its own: all of them may read the
-//! authority, and nobody else need know of it.
+//! The serving certificate of the operator. Every replica issues its own certificate, because all replicas may read
+//! the CA.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,42 +11,43 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use proviso_http::Certificate;
 
-use crate::authority::SECRET;
-use crate::authority::certificate::Pair;
-use crate::authority::kept::Kept;
-use crate::authority::leaf::Leaf;
+use crate::ca::SECRET;
+use crate::ca::certificate::Pair;
+use crate::ca::leaf::Leaf;
+use crate::ca::secret::CaSecret;
 use crate::config::Config;
-use crate::objects::{RESYNC, RETRY, until, watching};
+use crate::objects::{RESYNC, RETRY, duration_until, watch_config};
 
-/// Keeps the certificate valid until this is dropped.
-pub(crate) fn keep(
+/// Renews the serving certificate until the future is dropped.
+pub(crate) fn maintain(
     client: &Client,
     config: &Config,
     names: Vec<String>,
-    shown: &Arc<Certificate>,
+    serving: &Arc<Certificate>,
 ) -> impl Future<Output = ()> + use<> {
     let secrets = Api::<Secret>::namespaced(client.clone(), &config.namespace);
-    let keeper = Keeper { secrets, names, lifetime: config.lifetimes.certificate, shown: Arc::clone(shown) };
-    keeper.run()
+    let renewer =
+        CertificateRenewer { secrets, names, lifetime: config.lifetimes.certificate, serving: Arc::clone(serving) };
+    renewer.run()
 }
 
-struct Keeper {
+struct CertificateRenewer {
     secrets: Api<Secret>,
     names: Vec<String>,
     lifetime: Duration,
-    shown: Arc<Certificate>,
+    serving: Arc<Certificate>,
 }
 
-impl Keeper {
+impl CertificateRenewer {
     async fn run(self) {
-        let only = watching().fields(&format!("metadata.name={SECRET}"));
+        let only = watch_config().fields(&format!("metadata.name={SECRET}"));
         let mut changes = Box::pin(watcher(self.secrets.clone(), only).default_backoff());
         let mut current = None;
         loop {
             let pause = match self.renew(&mut current).await {
                 Ok(pause) => pause,
                 Err(error) => {
-                    tracing::warn!(%error, "the certificate cannot be kept; trying again");
+                    tracing::warn!(%error, "cannot renew the serving certificate; trying again");
                     RETRY
                 }
             };
@@ -57,20 +58,20 @@ impl Keeper {
         }
     }
 
-    /// Replaces the certificate if that is due; how long to wait before the next look.
+    /// Replaces the certificate if it is due. Returns the time until the next check.
     async fn renew(&self, current: &mut Option<Pair>) -> anyhow::Result<Duration> {
         let now = Timestamp::now();
         let found = self.secrets.get_opt(SECRET).await?;
-        let Some(kept) = found.and_then(|secret| Kept::read(&secret, now).ok()) else {
-            // The one who leads is about to make it, or to mend it.
+        let Some(ca_secret) = found.and_then(|secret| CaSecret::read(&secret, now).ok()) else {
+            // The leader is about to create or repair the CA.
             return Ok(RETRY);
         };
-        let leaf = Leaf::current(current.take(), &kept.signing, &self.names, self.lifetime, now)?;
+        let leaf = Leaf::current(current.take(), &ca_secret.signing, &self.names, self.lifetime, now)?;
         if leaf.is_new {
-            self.shown.replace(leaf.pair.certificate.as_bytes(), leaf.pair.key.as_bytes())?;
-            tracing::info!("a certificate for admission was signed");
+            self.serving.replace(leaf.pair.certificate.as_bytes(), leaf.pair.key.as_bytes())?;
+            tracing::info!("issued a serving certificate");
         }
         *current = Some(leaf.pair);
-        Ok(until(leaf.look_again, now).min(RESYNC))
+        Ok(duration_until(leaf.next_check, now).min(RESYNC))
     }
 }

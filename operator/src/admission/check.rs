@@ -1,4 +1,4 @@
-//! What is wrong with a policy that somebody wants to write. Pure, and slow where a source is hard to compile.
+//! Checks of the spec of a policy or experiment. Pure, but slow if a source takes long to compile.
 
 use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -6,15 +6,16 @@ use proviso_core::PolicyId;
 use proviso_crds::validation::{self, FieldError};
 use proviso_crds::{ExperimentSpec, GROUP, PolicySpec, Program};
 
-/// The label that the API server gives every namespace.
+/// The label with the name of a namespace, which the API server sets on every namespace.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
-/// All that can be known before anything is fetched. `namespace` is that of a Policy.
+/// Returns all errors of a policy that can be found without fetching modules. `namespace` is that of a `Policy`.
 pub(super) fn policy(namespace: Option<&str>, name: &str, spec: &PolicySpec) -> Vec<FieldError> {
     check("spec", (namespace, name), spec, validation::policy(spec))
 }
 
-/// The same of an experiment: what it would make of its policy must be a policy. `namespace` is that of a `PolicyExperiment`.
+/// Returns all such errors of an experiment, whose `spec.policy` has to be a valid policy. `namespace` is that of a
+/// `PolicyExperiment`.
 pub(super) fn experiment(namespace: Option<&str>, name: &str, spec: &ExperimentSpec) -> Vec<FieldError> {
     check("spec.policy", (namespace, name), &spec.policy, validation::experiment(spec))
 }
@@ -23,82 +24,85 @@ fn check(
     at: &str,
     (namespace, name): (Option<&str>, &str),
     spec: &PolicySpec,
-    malformed: Vec<FieldError>,
+    spec_errors: Vec<FieldError>,
 ) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if let Err(error) = PolicyId::new(namespace, name) {
-        errors.push(refuse("metadata.name", error.to_string()));
+        errors.push(field_error("metadata.name", error.to_string()));
     }
-    errors.extend(malformed);
-    files(&format!("{at}.program"), &spec.program, &mut errors);
+    errors.extend(spec_errors);
+    reject_file_modules(&format!("{at}.program"), &spec.program, &mut errors);
     errors.extend(proviso_crds::context::check(at, namespace, spec));
     for (index, rule) in spec.admission.iter().flat_map(|admission| &admission.rules).enumerate() {
-        reach(&format!("{at}.admission.rules[{index}]"), namespace, rule, &mut errors);
+        check_rule(&format!("{at}.admission.rules[{index}]"), namespace, rule, &mut errors);
     }
     let selector = spec.admission.as_ref().and_then(|admission| admission.namespace_selector.as_ref());
     if let (Some(namespace), Some(selector)) = (namespace, selector)
-        && !may_select(namespace, selector)
+        && !can_select(namespace, selector)
     {
         let message = format!(
             "does not select {namespace}, and a Policy decides about its own namespace only: remove it, or use a ClusterPolicy"
         );
-        errors.push(refuse(format!("{at}.admission.namespaceSelector"), message));
+        errors.push(field_error(format!("{at}.admission.namespaceSelector"), message));
     }
     if errors.is_empty() {
-        // What is malformed need not be compiled too.
+        // Only a well-formed spec is compiled.
         errors = proviso_programs::check(at, spec);
     }
     errors
 }
 
-fn refuse(field: impl Into<String>, message: impl Into<String>) -> FieldError {
+fn field_error(field: impl Into<String>, message: impl Into<String>) -> FieldError {
     FieldError { field: field.into(), message: message.into() }
 }
 
-fn files(at: &str, program: &Program, errors: &mut Vec<FieldError>) {
+fn reject_file_modules(at: &str, program: &Program, errors: &mut Vec<FieldError>) {
     match program {
         Program::Wasm(wasm) if wasm.module.starts_with("file://") => {
             let message =
                 "is a file, which replicas in a cluster do not have: name a module of a registry or an https:// URL";
-            errors.push(refuse(format!("{at}.wasm.module"), message));
+            errors.push(field_error(format!("{at}.wasm.module"), message));
         }
         Program::Group(group) => {
             for (name, member) in &group.members {
-                files(&format!("{at}.group.members.{name}.program"), &member.program, errors);
+                reject_file_modules(&format!("{at}.group.members.{name}.program"), &member.program, errors);
             }
         }
         Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) => {}
     }
 }
 
-/// What a rule names and the policy is never asked about. `*` is fine: it means all that it may decide about.
-fn reach(at: &str, namespace: Option<&str>, rule: &RuleWithOperations, errors: &mut Vec<FieldError>) {
+/// Finds resources in a rule about which the policy never decides. `*` is valid: it means all resources about which
+/// the policy may decide.
+fn check_rule(at: &str, namespace: Option<&str>, rule: &RuleWithOperations, errors: &mut Vec<FieldError>) {
     let names = |list: &Option<Vec<String>>, name: &str| list.iter().flatten().any(|it| it == name);
     if names(&rule.api_groups, GROUP) {
-        let message = format!("has {GROUP}: no policy is asked about policies, so that a bad one can always be mended");
-        errors.push(refuse(format!("{at}.apiGroups"), message));
+        let message = format!(
+            "has {GROUP}: no policy decides about Proviso's own objects, so that a broken policy can always be fixed"
+        );
+        errors.push(field_error(format!("{at}.apiGroups"), message));
     }
     if namespace.is_none() {
         return;
     }
     if rule.scope.as_deref() == Some("Cluster") {
         let message = "is Cluster, and a Policy decides about objects of its own namespace only: use a ClusterPolicy";
-        errors.push(refuse(format!("{at}.scope"), message));
+        errors.push(field_error(format!("{at}.scope"), message));
     }
     let is_core = names(&rule.api_groups, "") || names(&rule.api_groups, "*");
     for (resource, why) in [
-        ("secrets", "Secrets are not shown to policies of a namespace, whose owners need not be allowed to read them"),
+        ("secrets", "a Policy may not read Secrets, because its author may lack the permission to read them"),
         ("namespaces", "a Policy decides about objects within its own namespace only"),
     ] {
         let is_named = rule.resources.iter().flatten().any(|it| it.split('/').next() == Some(resource));
         if is_core && is_named {
-            errors.push(refuse(format!("{at}.resources"), format!("has {resource}: {why}: use a ClusterPolicy")));
+            errors.push(field_error(format!("{at}.resources"), format!("has {resource}: {why}: use a ClusterPolicy")));
         }
     }
 }
 
-/// Whether a selector can select this namespace, as far as its name tells.
-fn may_select(namespace: &str, selector: &LabelSelector) -> bool {
+/// Returns false if the selector excludes this namespace by its name.
+fn can_select(namespace: &str, selector: &LabelSelector) -> bool {
     let labels = selector.match_labels.iter().flatten();
     let expressions = selector.match_expressions.iter().flatten();
     let mut by_label = labels.filter(|(key, _)| *key == NAMESPACE_NAME).map(|(_, value)| value == namespace);
@@ -131,7 +135,7 @@ mod tests {
     fn fields(namespace: Option<&str>, name: &str, spec: &Value) -> Vec<String> {
         let spec = serde_json::from_value(spec.clone()).unwrap();
         let found: Vec<_> = policy(namespace, name, &spec).into_iter().map(|error| error.field).collect();
-        // An experiment is refused for the same, a level deeper.
+        // An experiment has the same errors, one level deeper.
         let reference = proviso_crds::PolicyRef { name: "a".to_owned() };
         let other = ExperimentSpec { policy_ref: reference, policy: spec, auto_start: false };
         let deeper = experiment(namespace, name, &other).into_iter().map(|error| error.field);
@@ -140,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_names_its_field() {
+    fn each_error_names_its_field() {
         let with = |pointer: &str, value: Value| {
             let mut spec = spec();
             let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -153,7 +157,7 @@ mod tests {
         let rule = |field: &str, value: Value| with(&format!("/admission/rules/0/{field}"), value);
         let selector = |value: Value| with("/admission/namespaceSelector", value);
         let (cluster, team) = (None, Some("team"));
-        for (namespace, spec, wanted) in [
+        for (namespace, spec, expected) in [
             (cluster, spec(), None),
             (team, spec(), None),
             (
@@ -184,8 +188,8 @@ mod tests {
             ),
             (cluster, selector(json!({"matchLabels": {NAMESPACE_NAME: "other"}})), None),
         ] {
-            let wanted: Vec<_> = wanted.into_iter().collect();
-            assert_eq!(fields(namespace, "a", &spec), wanted, "{namespace:?} {spec}");
+            let expected: Vec<_> = expected.into_iter().collect();
+            assert_eq!(fields(namespace, "a", &spec), expected, "{namespace:?} {spec}");
         }
         assert_eq!(fields(cluster, "A", &spec()), ["metadata.name"]);
     }

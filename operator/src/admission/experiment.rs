@@ -1,4 +1,4 @@
-//! What is special about experiments: how many there may be, and that nobody changes one that is being committed.
+//! Checks only for experiments: their maximum number, and no change during a commit.
 
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, Operation};
@@ -8,13 +8,14 @@ use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_crds::names::COMMIT_INTENT;
 use proviso_crds::{ClusterPolicyExperiment, ExperimentSpec, PolicyExperiment};
 
-use super::{Admission, TRIAL, check, compiled, read};
+use super::{API_SERVER_TIMEOUT, Admission, check, read, run_check};
 use crate::cascade;
 use crate::kinds::{ExperimentObject, Kind as _};
-use crate::webhook::{self, Asked};
+use crate::webhook::{self, PreviewTarget};
 
 impl Admission {
-    /// Why an experiment is refused; none if it is not. `namespace` is that of a `PolicyExperiment`.
+    /// Returns the reason to deny an experiment; `None` if it is admitted. `namespace` is that of a
+    /// `PolicyExperiment`.
     pub(super) async fn experiment_refusal(
         &self,
         request: &AdmissionRequest<DynamicObject>,
@@ -23,7 +24,9 @@ impl Admission {
         let object = request.object.as_ref()?;
         let old = request.old_object.as_ref();
         if old.is_some_and(|old| old.annotations().contains_key(COMMIT_INTENT)) {
-            return Some("it is being committed, and cannot be changed meanwhile: try again in a moment".to_owned());
+            return Some(
+                "the experiment is being committed and cannot be changed now: try again in a moment".to_owned(),
+            );
         }
         let spec: ExperimentSpec = match read(&object.data["spec"]) {
             Ok(spec) => spec,
@@ -31,12 +34,12 @@ impl Admission {
         };
         let name = object.metadata.name.clone().unwrap_or_default();
         let (checked, scope, id) = (spec.clone(), namespace.clone(), name.clone());
-        let checking = compiled("spec.policy", move || check::experiment(scope.as_deref(), &id, &checked));
+        let checking = run_check("spec.policy", move || check::experiment(scope.as_deref(), &id, &checked));
         let counting = async {
             let is_new = request.operation == Operation::Create;
-            if is_new { self.too_many(namespace.as_deref(), &spec).await } else { None }
+            if is_new { self.limit_refusal(namespace.as_deref(), &spec).await } else { None }
         };
-        // The API server waits for ten seconds.
+        // Both at once, because the API server waits for 10 s only.
         match tokio::join!(checking, counting) {
             (Err(error), _) | (Ok(()), Some(error)) => return Some(error),
             (Ok(()), None) => {}
@@ -46,16 +49,17 @@ impl Admission {
         self.preview_refusal(&ids, &spec).await
     }
 
-    /// Why there can be no more experiments of this policy. Of two that are made at the same time the controller takes one.
-    async fn too_many(&self, namespace: Option<&str>, spec: &ExperimentSpec) -> Option<String> {
+    /// Returns the reason why the policy can have no more experiments. If two are created at the same time, the
+    /// controller accepts one of them.
+    async fn limit_refusal(&self, namespace: Option<&str>, spec: &ExperimentSpec) -> Option<String> {
         let policy = &spec.policy_ref.name;
         let counting = async {
             match namespace {
-                Some(namespace) => names::<PolicyExperiment>(&self.client, namespace, policy).await,
-                None => names::<ClusterPolicyExperiment>(&self.client, "", policy).await,
+                Some(namespace) => experiment_names::<PolicyExperiment>(&self.client, namespace, policy).await,
+                None => experiment_names::<ClusterPolicyExperiment>(&self.client, "", policy).await,
             }
         };
-        let mut names = tokio::time::timeout(TRIAL, counting).await.ok()?.ok()?;
+        let mut names = tokio::time::timeout(API_SERVER_TIMEOUT, counting).await.ok()?.ok()?;
         names.sort_unstable();
         (names.len() >= MAX_EXPERIMENTS).then(|| {
             format!(
@@ -66,7 +70,7 @@ impl Admission {
         })
     }
 
-    /// Why the API server would not take the webhook of its preview, which is that of the policy that it would become.
+    /// Returns the reason why the API server would reject the webhook of the preview.
     async fn preview_refusal(
         &self,
         (policy, experiment): &(PolicyId, PolicyId),
@@ -74,22 +78,22 @@ impl Admission {
     ) -> Option<String> {
         let admission = spec.policy.admission.as_ref()?;
         let server = &spec.policy.policy_server;
-        // Of no generation that there is: only what it covers matters.
-        let asked = Asked { policy, experiment, uid: "", generation: 1, server };
-        let wanted = webhook::build_preview(&asked, admission, (&self.namespace, ""));
-        self.webhook_refusal(experiment, "spec.policy", &wanted).await
+        // Any generation: only the rules and selectors matter.
+        let target = PreviewTarget { policy, experiment, uid: "", generation: 1, server };
+        let desired = webhook::build_preview(&target, admission, (&self.namespace, ""));
+        self.webhook_refusal(experiment, "spec.policy", &desired).await
     }
 
-    /// What is taken, and will not be previewed as it is: the policy may come later.
+    /// Returns a warning if the experiment is admitted but cannot be previewed yet: its policy may be created later.
     pub(super) async fn experiment_warning(&self, request: &AdmissionRequest<DynamicObject>) -> Option<String> {
         let policy = request.object.as_ref()?.data["spec"]["policyRef"]["name"].as_str()?.to_owned();
         let looking = async {
             Ok::<_, kube::Error>(match &request.namespace {
-                Some(namespace) => exists::<PolicyExperiment>(&self.client, namespace, &policy).await?,
-                None => exists::<ClusterPolicyExperiment>(&self.client, "", &policy).await?,
+                Some(namespace) => policy_exists::<PolicyExperiment>(&self.client, namespace, &policy).await?,
+                None => policy_exists::<ClusterPolicyExperiment>(&self.client, "", &policy).await?,
             })
         };
-        match tokio::time::timeout(TRIAL, looking).await {
+        match tokio::time::timeout(API_SERVER_TIMEOUT, looking).await {
             Ok(Ok(false)) => {
                 Some(format!("spec.policyRef.name: there is no policy {policy}: the experiment waits for one"))
             }
@@ -98,12 +102,16 @@ impl Admission {
     }
 }
 
-/// The experiments of a policy that are there to stay.
-async fn names<K: ExperimentObject>(client: &Client, namespace: &str, policy: &str) -> kube::Result<Vec<String>> {
+/// Returns the names of the experiments of a policy, without those that are being deleted.
+async fn experiment_names<K: ExperimentObject>(
+    client: &Client,
+    namespace: &str,
+    policy: &str,
+) -> kube::Result<Vec<String>> {
     let all = cascade::list::<K>(client, namespace, policy).await?;
     Ok(all.iter().filter(|it| it.meta().deletion_timestamp.is_none()).map(ResourceExt::name_any).collect())
 }
 
-async fn exists<K: ExperimentObject>(client: &Client, namespace: &str, policy: &str) -> kube::Result<bool> {
+async fn policy_exists<K: ExperimentObject>(client: &Client, namespace: &str, policy: &str) -> kube::Result<bool> {
     Ok(K::Policy::all(client, namespace).get_metadata_opt(policy).await?.is_some())
 }

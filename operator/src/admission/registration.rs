@@ -1,4 +1,4 @@
-//! Tells the API server to ask the operator about policies, and goes on telling it.
+//! The registration of the admission webhook with the API server.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,31 +8,31 @@ use proviso_crds::{GROUP, VERSION};
 use serde_json::{Value, json};
 
 use super::PATH;
-use crate::authority;
+use crate::ca;
 use crate::config::Config;
 use crate::objects::labels;
-use crate::registered::Registered;
+use crate::registration::RegisteredObject;
 
 const NAME: &str = "proviso-operator";
 
-/// Of the webhook of our own kinds.
+/// The registration of the admission webhook for Proviso's own kinds.
 pub(crate) struct Registration {
-    registered: Registered<ValidatingWebhookConfiguration>,
+    object: RegisteredObject<ValidatingWebhookConfiguration>,
     namespace: String,
-    /// None where nobody is to be told.
+    /// The Service of the operator; `None` if the webhook is not to be registered.
     service: Option<String>,
 }
 
 impl Registration {
-    pub(crate) fn new(client: Client, config: &Config, authority: authority::Receiver) -> Self {
-        let registered = Registered { api: Api::all(client), name: NAME, authority };
-        Self { registered, namespace: config.namespace.clone(), service: config.service.clone() }
+    pub(crate) fn new(client: Client, config: &Config, ca: ca::Receiver) -> Self {
+        let object = RegisteredObject { api: Api::all(client), name: NAME, ca };
+        Self { object, namespace: config.namespace.clone(), service: config.service.clone() }
     }
 
-    /// Keeps it. Does not end.
+    /// Reconciles the webhook configuration. Never returns.
     pub(crate) async fn run(&self) {
-        let wanted = |service| move |bundle: &str| configuration(&self.namespace, service, bundle);
-        self.registered.keep(self.service.as_deref().map(wanted)).await;
+        let desired = |service| move |bundle: &str| configuration(&self.namespace, service, bundle);
+        self.object.reconcile(self.service.as_deref().map(desired)).await;
     }
 }
 
@@ -45,7 +45,7 @@ fn configuration(namespace: &str, service: &str, bundle: &str) -> Value {
             "name": "policies.proviso.dev",
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
-            // What nobody has looked at would be found out by its rollout: but nobody is there to roll it out either.
+            // Without an operator to check the policy, there is no operator to roll it out either.
             "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",
             "timeoutSeconds": 10,

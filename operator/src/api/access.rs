@@ -1,4 +1,4 @@
-//! What a caller may do: the API server says so, by the same rules as for kubectl.
+//! Authorization of callers: the API server decides by the same rules as for kubectl.
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::PostParams;
@@ -7,7 +7,7 @@ use proviso_crds::actions;
 use proviso_rest_api::kubernetes::{Access, Authorizer};
 use proviso_rest_api::{Caller, Code, Error};
 
-/// Asks the API server.
+/// An authorizer that asks the API server by a `SubjectAccessReview`.
 #[derive(Clone)]
 pub(crate) struct Reviews(Api<SubjectAccessReview>);
 
@@ -19,13 +19,13 @@ impl Reviews {
 
 impl Authorizer for Reviews {
     async fn authorize(&self, caller: Option<&Caller>, access: &Access) -> Result<(), Error> {
-        let caller =
-            caller.ok_or_else(|| Error::new(Code::Unauthenticated, "UNKNOWN_CALLER", "nobody knows who calls"))?;
-        let review = SubjectAccessReview { spec: question(caller, access), ..SubjectAccessReview::default() };
+        let caller = caller
+            .ok_or_else(|| Error::new(Code::Unauthenticated, "UNKNOWN_CALLER", "the caller is not authenticated"))?;
+        let review = SubjectAccessReview { spec: review_spec(caller, access), ..SubjectAccessReview::default() };
         let status = match self.0.create(&PostParams::default(), &review).await {
             Ok(answered) => answered.status.unwrap_or_default(),
             Err(error) => {
-                let message = format!("the API server cannot be asked what callers may do: {error}");
+                let message = format!("the API server cannot review the permissions of the caller: {error}");
                 return Err(Error::new(Code::Unavailable, "API_SERVER", message));
             }
         };
@@ -38,12 +38,12 @@ impl Authorizer for Reviews {
     }
 }
 
-/// What is done to an object beside reading and changing it belongs to the group of the aggregated API.
+/// Returns the API group of the permission. Actions are subresources in the group of the aggregated API.
 fn group(access: &Access) -> &'static str {
     if access.subresource.is_some() { actions::GROUP } else { proviso_crds::GROUP }
 }
 
-fn question(caller: &Caller, access: &Access) -> SubjectAccessReviewSpec {
+fn review_spec(caller: &Caller, access: &Access) -> SubjectAccessReviewSpec {
     let attributes = ResourceAttributes {
         verb: Some(access.verb.to_owned()),
         group: Some(group(access).to_owned()),
@@ -63,8 +63,8 @@ fn question(caller: &Caller, access: &Access) -> SubjectAccessReviewSpec {
     }
 }
 
-/// In the words of the API server's own refusals.
-fn refusal(user: &str, access: &Access, why: &str) -> String {
+/// Returns the message of a refusal, in the words of the API server.
+fn refusal(user: &str, access: &Access, reason: &str) -> String {
     let (verb, group) = (access.verb, group(access));
     let resource = match access.subresource {
         Some(subresource) => format!("{}/{subresource}", access.resource),
@@ -75,9 +75,9 @@ fn refusal(user: &str, access: &Access, why: &str) -> String {
         Some(namespace) => format!("in the namespace {namespace:?}"),
         None => "at the cluster scope".to_owned(),
     };
-    let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     format!(
-        "{}.{group}{name} is forbidden: User {user:?} cannot {verb} resource {resource:?} in API group {group:?} {scope}{why}",
+        "{}.{group}{name} is forbidden: User {user:?} cannot {verb} resource {resource:?} in API group {group:?} {scope}{reason}",
         access.resource
     )
 }

@@ -1,5 +1,5 @@
-//! The aggregated API `actions.proviso.dev/v1alpha1`: what is done to experiments and policies beside changing them, as
-//! subresources that are created. Each has the caller's own permissions and stands in the API server's audit log.
+//! The aggregated API `actions.proviso.dev/v1alpha1`: actions on experiments and policies, which a client creates as
+//! subresources. Each action needs a permission of the caller, and is in the audit log of the API server.
 
 use std::sync::Arc;
 
@@ -17,19 +17,19 @@ use proviso_crds::actions::{Action, GROUP, VERSION};
 use proviso_crds::names::{POLICY_LABEL, ROLLBACK_TO};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
 use proviso_rest_api::kubernetes::{Access, Authorizer as _};
-use proviso_rest_api::{Caller, Code, Committing, Error, ExperimentName, PolicyStore, Preview};
+use proviso_rest_api::{Caller, Code, CommitPreconditions, Error, ExperimentName, PolicyStore, Preview};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::access::Reviews;
 use super::discovery;
-use crate::guarded::Guarded;
+use crate::malformed::MaybeMalformed;
 
-/// The largest body, in bytes: a few words are said.
+/// The maximum size of a request body, in bytes.
 const MAX_BODY: usize = 64 * 1024;
 
-/// What is done, and to what.
+/// An action and its object.
 struct Target {
     action: Action,
     resource: &'static str,
@@ -37,10 +37,10 @@ struct Target {
     name: String,
 }
 
-/// What answers need.
+/// The state of the handlers.
 pub(crate) struct Actions<S> {
     pub client: Client,
-    /// Where the revisions are.
+    /// The namespace of the revisions.
     pub namespace: String,
     pub reviews: Reviews,
     pub store: Arc<S>,
@@ -61,10 +61,10 @@ struct Rollback {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct EmptyBody {}
 
 impl<S: PolicyStore> Actions<S> {
-    /// Answers the API server. Every request needs a [`Caller`] in its extensions.
+    /// Returns the routes of the aggregated API. Every request needs a [`Caller`] in its extensions.
     pub(crate) fn router(self) -> Router {
         let at = format!("/apis/{GROUP}/{VERSION}");
         Router::new()
@@ -81,7 +81,7 @@ impl<S: PolicyStore> Actions<S> {
 
     async fn act(&self, caller: &Caller, target: &Target, is_dry_run: bool, body: &[u8]) -> Result<String, Error> {
         let Target { action, resource, namespace, name } = target;
-        // Before anything is said about what there is.
+        // First, so that no answer tells an unauthorized caller which objects exist.
         let access = Access {
             verb: "create",
             resource,
@@ -91,18 +91,18 @@ impl<S: PolicyStore> Actions<S> {
         };
         self.reviews.authorize(Some(caller), &access).await?;
         if is_dry_run {
-            return Err(Error::invalid("dryRun", "this cannot be tried: do it, or do not"));
+            return Err(Error::invalid("dryRun", "is not supported for actions"));
         }
         let namespace = namespace.as_deref();
         match action {
             Action::Start | Action::Stop => {
-                let Nothing {} = read(*action, body)?;
+                let EmptyBody {} = read(*action, body)?;
                 let change = if *action == Action::Start { Preview::Start } else { Preview::Stop };
                 let experiment = self.experiment(namespace, name).await?;
                 self.store.preview(Some(caller), &experiment, change).await?;
                 Ok(match change {
-                    Preview::Start => format!("{name} is previewed from now on"),
-                    Preview::Stop => format!("{name} is not previewed any more"),
+                    Preview::Start => format!("the preview of {name} is started"),
+                    Preview::Stop => format!("the preview of {name} is stopped"),
                 })
             }
             Action::Commit => {
@@ -110,13 +110,13 @@ impl<S: PolicyStore> Actions<S> {
                 let etag = etag.filter(|etag| !etag.is_empty()).ok_or_else(|| {
                     Error::invalid(
                         "etag",
-                        "is missing: say which version of the experiment you mean, by its status.etag",
+                        "is missing: set it to the status.etag of the version of the experiment to commit",
                     )
                 })?;
                 let experiment = self.experiment(namespace, name).await?;
-                let committing = Committing { etag, parent_etag };
+                let committing = CommitPreconditions { etag, parent_etag };
                 let policy = self.store.commit(Some(caller), &experiment, &committing).await?;
-                Ok(format!("{name} is what {} is now", policy.id))
+                Ok(format!("{name} is committed to {}", policy.id))
             }
             Action::Rollback => {
                 let Rollback { generation } = read(*action, body)?;
@@ -131,7 +131,7 @@ impl<S: PolicyStore> Actions<S> {
         }
     }
 
-    /// The experiment of this name, whatever its policy is.
+    /// Returns the experiment of this name with the id of its policy.
     async fn experiment(&self, namespace: Option<&str>, name: &str) -> Result<ExperimentName, Error> {
         let policy = if let Some(namespace) = namespace {
             let experiments = Api::<PolicyExperiment>::namespaced(self.client.clone(), namespace);
@@ -146,25 +146,26 @@ impl<S: PolicyStore> Actions<S> {
         Ok(ExperimentName { policy, name: name.to_owned() })
     }
 
-    /// Asks for what the policy was: see `policies::rollback`.
+    /// Requests a rollback by the annotation on the policy: see `policies::rollback`.
     async fn roll_back<K>(&self, policies: Api<K>, name: &str, generation: i64) -> Result<String, Error>
     where
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
     {
         let policy = policies.get_opt(name).await.map_err(unavailable)?;
         let uid = policy.ok_or_else(|| Error::not_found(&format!("policy {name}")))?.uid().unwrap_or_default();
-        let revisions = Api::<Guarded<proviso_crds::PolicyRevision>>::namespaced(self.client.clone(), &self.namespace);
+        let revisions =
+            Api::<MaybeMalformed<proviso_crds::PolicyRevision>>::namespaced(self.client.clone(), &self.namespace);
         let of_policy = ListParams::default().labels(&format!("{POLICY_LABEL}={uid}"));
         let revisions = revisions.list(&of_policy).await.map_err(unavailable)?;
-        let kept = revisions.iter().filter_map(|it| Some(it.0.as_ref().ok()?.spec.policy_ref.generation));
-        let mut kept: Vec<_> = kept.collect();
-        if !kept.contains(&generation) {
-            kept.sort_unstable();
-            return Err(Error::invalid("generation", format!("is not kept; kept are {kept:?}")));
+        let retained = revisions.iter().filter_map(|it| Some(it.0.as_ref().ok()?.spec.policy_ref.generation));
+        let mut retained: Vec<_> = retained.collect();
+        if !retained.contains(&generation) {
+            retained.sort_unstable();
+            return Err(Error::invalid("generation", format!("is not retained; retained generations: {retained:?}")));
         }
         let annotation = json!({"metadata": {"annotations": {ROLLBACK_TO: generation.to_string()}}});
         policies.patch(name, &PatchParams::default(), &Patch::Merge(annotation)).await.map_err(unavailable)?;
-        Ok(format!("{name} goes back to what generation {generation} was"))
+        Ok(format!("{name} is rolled back to generation {generation}"))
     }
 }
 
@@ -197,8 +198,8 @@ async fn answer<S: PolicyStore>(
 ) -> Response {
     let known = Action::ALL.into_iter().find_map(|it| {
         let [of_namespace, of_cluster] = it.resources();
-        let wanted = if namespace.is_some() { of_namespace } else { of_cluster };
-        (it.as_str() == action && resource == wanted).then_some((it, wanted))
+        let expected = if namespace.is_some() { of_namespace } else { of_cluster };
+        (it.as_str() == action && resource == expected).then_some((it, expected))
     });
     let result = match known {
         Some((action, resource)) => {
@@ -211,7 +212,7 @@ async fn answer<S: PolicyStore>(
         Ok(done) => (201, done.clone()),
         Err(error) => (error.http(), error.to_string()),
     };
-    tracing::info!(user = caller.user, action, status, words, "asked to act");
+    tracing::info!(user = caller.user, action, status, words, "action requested");
     respond(status, words)
 }
 
@@ -219,7 +220,7 @@ fn is_dry_run(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|parameter| parameter.starts_with("dryRun=")))
 }
 
-/// What the Kubernetes API says about an outcome.
+/// Returns the result as a Kubernetes `Status`.
 pub(super) fn respond(code: u16, message: String) -> Response {
     let reason = match code {
         400 => Some("BadRequest"),
@@ -243,24 +244,24 @@ pub(super) fn respond(code: u16, message: String) -> Response {
     (StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(status)).into_response()
 }
 
-/// What was posted, beside what every object has.
+/// Reads the posted object, without the fields that every object has.
 fn read<T: DeserializeOwned>(action: Action, body: &[u8]) -> Result<T, Error> {
     let mut object: Value = serde_json::from_slice(body)
-        .map_err(|error| Error::invalid("body", format!("is no JSON: {error}: post a {}", action.kind())))?;
+        .map_err(|error| Error::invalid("body", format!("is not JSON: {error}: post a {}", action.kind())))?;
     let Some(fields) = object.as_object_mut() else {
-        return Err(Error::invalid("body", format!("is no object: post a {}", action.kind())));
+        return Err(Error::invalid("body", format!("is not an object: post a {}", action.kind())));
     };
-    for (field, wanted) in [("apiVersion", format!("{GROUP}/{VERSION}")), ("kind", action.kind().to_owned())] {
+    for (field, expected) in [("apiVersion", format!("{GROUP}/{VERSION}")), ("kind", action.kind().to_owned())] {
         let found = fields.remove(field);
-        if found.as_ref().and_then(Value::as_str) != Some(&wanted) {
-            return Err(Error::invalid(field, format!("is not {wanted}")));
+        if found.as_ref().and_then(Value::as_str) != Some(&expected) {
+            return Err(Error::invalid(field, format!("is not {expected}")));
         }
     }
     fields.remove("metadata");
     serde_json::from_value(object).map_err(|error| Error::invalid("body", error.to_string()))
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "what map_err calls")]
+#[allow(clippy::needless_pass_by_value, reason = "map_err passes the error by value")]
 fn unavailable(error: kube::Error) -> Error {
-    Error::new(Code::Unavailable, "API_SERVER", format!("the API server cannot: {error}"))
+    Error::new(Code::Unavailable, "API_SERVER", format!("the API server failed: {error}"))
 }

@@ -1,4 +1,4 @@
-//! What the aggregated API says about itself: its group, its subresources, and their schemas.
+//! The discovery documents of the aggregated API: its group, its subresources, and their schemas.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     APIGroup, APIGroupList, APIResource, APIResourceList, GroupVersionForDiscovery,
@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 use proviso_crds::actions::{Action, GROUP, VERSION};
 use serde_json::{Map, Value, json};
 
-/// Where the OpenAPI document of the group is.
+/// The path of the OpenAPI document of the group.
 pub(super) const OPENAPI: &str = "/openapi/v3/apis/actions.proviso.dev/v1alpha1";
 
 pub(super) fn groups() -> APIGroupList {
@@ -23,7 +23,8 @@ pub(super) fn group() -> APIGroup {
     }
 }
 
-/// The subresources, and what they are of: nothing can be done to that here, but `kubectl auth can-i` asks by its name.
+/// Returns the subresources and their parents. The parents have no verbs in this group, but `kubectl auth can-i`
+/// needs their names.
 pub(super) fn resources() -> APIResourceList {
     let resource = |name: String, kind: &str, namespaced, verbs: &[&str]| APIResource {
         name,
@@ -99,13 +100,13 @@ fn schema(action: Action) -> Value {
         Action::Start | Action::Stop => (json!({}), &[]),
         Action::Commit => (
             json!({
-                "etag": {"type": "string", "description": "status.etag of the experiment: the version that is meant"},
-                "parentEtag": {"type": "string", "description": "status.liveEtag: the version of the policy that is replaced. Default: any"},
+                "etag": {"type": "string", "description": "status.etag of the version of the experiment to commit"},
+                "parentEtag": {"type": "string", "description": "status.liveEtag: the version of the policy to replace. Default: any version"},
             }),
             &["etag"],
         ),
         Action::Rollback => (
-            json!({"generation": {"type": "integer", "format": "int64", "description": "the generation whose spec comes back"}}),
+            json!({"generation": {"type": "integer", "format": "int64", "description": "the generation whose spec is restored"}}),
             &["generation"],
         ),
     };

@@ -1,5 +1,6 @@
-//! The API server in front of an aggregated API: it says who calls in headers, which count only on connections of its own.
-//! How to know these is written in a ConfigMap of every cluster ("Configure the Aggregation Layer" in Kubernetes' manual).
+//! The API server as the front proxy of an aggregated API. It names the caller in headers, which count only on a
+//! connection with its client certificate. A `ConfigMap` of every cluster has the CA and the names of the headers:
+//! see "Configure the Aggregation Layer" in the Kubernetes documentation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,21 +19,21 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use crate::objects::watching;
+use crate::objects::watch_config;
 
-/// Where the ConfigMap is.
+/// The namespace of the ConfigMap.
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 
-/// What is known now; nothing before the ConfigMap was read, or where there is none.
+/// The current front proxy; `None` until the ConfigMap has been read, or if the cluster has none.
 #[derive(Debug, Default)]
 pub(crate) struct FrontProxies(ArcSwapOption<FrontProxy>);
 
-/// Which connections are the API server's, and which headers say who calls.
+/// The client certificates of the API server, and the headers in which it names the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FrontProxy {
-    authorities: Vec<CertificateDer<'static>>,
-    /// The common names that count; all if there is none.
+    client_cas: Vec<CertificateDer<'static>>,
+    /// The accepted common names; empty accepts every name.
     allowed_names: Vec<String>,
     user_headers: Vec<String>,
     uid_headers: Vec<String>,
@@ -45,10 +46,10 @@ impl FrontProxies {
         self.0.load_full()
     }
 
-    /// Follows the ConfigMap. Does not end.
+    /// Watches the ConfigMap. Never returns.
     pub(crate) async fn follow(&self, client: Client) {
         let maps = Api::<ConfigMap>::namespaced(client, NAMESPACE);
-        let only = watching().fields(&format!("metadata.name={NAME}"));
+        let only = watch_config().fields(&format!("metadata.name={NAME}"));
         let mut changes = Box::pin(watcher(maps, only).default_backoff());
         while let Some(event) = changes.next().await {
             match event {
@@ -57,24 +58,25 @@ impl FrontProxies {
                 }
                 Ok(watcher::Event::Delete(_)) => self.0.store(None),
                 Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
-                // What was known goes on to count: an authority that was withdrawn counts for as long as this lasts.
-                Err(error) => tracing::warn!(%error, "the API server's own authority cannot be watched"),
+                // The last known configuration stays in force: a CA that has been withdrawn is trusted until the
+                // watch works again.
+                Err(error) => tracing::warn!(%error, "cannot watch the ConfigMap extension-apiserver-authentication"),
             }
         }
     }
 }
 
 impl FrontProxy {
-    /// None where the cluster has none.
+    /// Reads the ConfigMap; `None` if the cluster has no front proxy.
     fn read(map: &ConfigMap) -> Option<Self> {
         let data = map.data.as_ref()?;
         let list = |key: &str| -> Vec<String> {
             data.get(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
         };
-        let authorities = data.get("requestheader-client-ca-file")?;
-        let authorities = CertificateDer::pem_slice_iter(authorities.as_bytes()).collect::<Result<Vec<_>, _>>().ok()?;
+        let client_cas = data.get("requestheader-client-ca-file")?;
+        let client_cas = CertificateDer::pem_slice_iter(client_cas.as_bytes()).collect::<Result<Vec<_>, _>>().ok()?;
         Some(Self {
-            authorities,
+            client_cas,
             allowed_names: list("requestheader-allowed-names"),
             user_headers: list("requestheader-username-headers"),
             uid_headers: list("requestheader-uid-headers"),
@@ -83,18 +85,18 @@ impl FrontProxy {
         })
     }
 
-    /// Whether this is a certificate of the API server's, its own first in the chain.
-    pub(crate) fn is_shown_by(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> bool {
+    /// Returns whether this is a chain of a client certificate of the API server, the client certificate first.
+    pub(crate) fn is_valid_chain(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> bool {
         let [own, between @ ..] = chain else { return false };
         let Ok(certificate) = EndEntityCert::try_from(own) else { return false };
-        let anchors: Vec<_> = self.authorities.iter().filter_map(|it| anchor_from_trusted_cert(it).ok()).collect();
+        let anchors: Vec<_> = self.client_cas.iter().filter_map(|it| anchor_from_trusted_cert(it).ok()).collect();
         let now = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().try_into().unwrap_or_default()));
         let usage = KeyUsage::client_auth();
         let verified = certificate.verify_for_usage(ALL_VERIFICATION_ALGS, &anchors, between, now, usage, None, None);
         verified.is_ok() && (self.allowed_names.is_empty() || self.allowed_names.iter().any(|it| has_name(own, it)))
     }
 
-    /// Who calls, in the words of the API server; none if it does not say.
+    /// Returns the caller that the headers name; `None` if they name no user.
     pub(crate) fn caller(&self, headers: &HeaderMap) -> Option<Caller> {
         let first = |names: &[String]| names.iter().find_map(|name| values(headers, name).next());
         let user = first(&self.user_headers).filter(|user| !user.is_empty())?;
@@ -115,7 +117,8 @@ fn values<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = String
     values.into_iter().filter_map(|value| Some(value.to_str().ok()?.to_owned()))
 }
 
-/// Names of headers know no case, and write what they cannot say as `%xx`.
+/// Returns the key of a header for extra data. Names of headers are case-insensitive, and escape other characters as
+/// `%xx`.
 fn extra_key(header: &HeaderName, prefix: &str) -> Option<String> {
     let key = header.as_str().strip_prefix(&prefix.to_ascii_lowercase())?;
     Some(percent_decode_str(key).decode_utf8_lossy().into_owned())

@@ -1,4 +1,4 @@
-//! Tells the API server that the operator answers `actions.proviso.dev`.
+//! The registration of `actions.proviso.dev` with the API server.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,35 +7,35 @@ use kube::{Api, Client};
 use proviso_crds::actions::{GROUP, VERSION};
 use serde_json::{Value, json};
 
-use crate::authority;
+use crate::ca;
 use crate::config::Config;
 use crate::objects::labels;
-use crate::registered::Registered;
+use crate::registration::RegisteredObject;
 
 const NAME: &str = "v1alpha1.actions.proviso.dev";
 
-/// Of the aggregated API.
+/// The registration of the aggregated API.
 pub(crate) struct Registration {
-    registered: Registered<APIService>,
+    object: RegisteredObject<APIService>,
     namespace: String,
-    /// None where nobody is to be told.
+    /// The Service of the operator; `None` if the API is not to be registered.
     service: Option<String>,
 }
 
 impl Registration {
-    pub(crate) fn new(client: Client, config: &Config, authority: authority::Receiver) -> Self {
+    pub(crate) fn new(client: Client, config: &Config, ca: ca::Receiver) -> Self {
         Self {
-            registered: Registered { api: Api::all(client), name: NAME, authority },
+            object: RegisteredObject { api: Api::all(client), name: NAME, ca },
             namespace: config.namespace.clone(),
             service: config.service.clone().filter(|_| config.aggregated_api),
         }
     }
 
-    /// Keeps it. Does not end.
+    /// Reconciles the `APIService`. Never returns.
     pub(crate) async fn run(&self) {
-        let wanted =
+        let desired =
             self.service.as_deref().map(|service| move |bundle: &str| object(&self.namespace, service, bundle));
-        self.registered.keep(wanted).await;
+        self.object.reconcile(desired).await;
     }
 }
 
@@ -47,7 +47,8 @@ fn object(namespace: &str, service: &str, bundle: &str) -> Value {
         "spec": {
             "group": GROUP,
             "version": VERSION,
-            // Below that of custom resources: `kubectl get policies` is about the policies themselves.
+            // Less than the priority of custom resources, so that `kubectl get policies` lists the policies
+            // themselves.
             "groupPriorityMinimum": 100,
             "versionPriority": 10,
             "service": {"namespace": namespace, "name": service, "port": 443},

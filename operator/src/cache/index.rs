@@ -12,7 +12,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// The names of the objects with this key.
+    /// Returns the names of the objects with this key.
     pub(super) fn get(&self, key: &str) -> Vec<Name> {
         self.names.get(key).into_iter().flatten().cloned().collect()
     }
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_found_by_the_keys_that_they_have_now() {
+    fn get_returns_objects_by_their_current_keys() {
         let mut index = Index::default();
         index.insert(name("b"), keys(&["x", "y"]));
         index.insert(name("a"), keys(&["x"]));

@@ -1,46 +1,46 @@
 //! Builds the candidate revision of an experiment. Pure.
 
 use kube::ResourceExt as _;
-use proviso_core::experiment::rollout::MadeFor;
+use proviso_core::experiment::rollout::CandidateSession;
 use proviso_crds::names::{EXPERIMENT_LABEL, PREVIEW_START, SERVER_LABEL};
 use proviso_crds::{PolicyRevision, PolicyRevisionSpec, RevisedExperiment, RevisedPolicy, RevisionRole};
 
 use crate::context::Error;
 use crate::kinds::{self, ExperimentObject, PolicyObject as _};
 
-/// The revision of the generation that is previewed. `policy_generation` is the policy's now.
+/// Builds the revision of the previewed generation. `policy_generation` is the current generation of the policy.
 pub(super) fn candidate<K: ExperimentObject>(
     experiment: &K,
-    made_for: &MadeFor,
+    session: &CandidateSession,
     policy_generation: i64,
     namespace: &str,
 ) -> Result<PolicyRevision, Error> {
     let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
     let spec = experiment.spec();
     let mut revision = PolicyRevision::new(
-        &format!("experiment.{}-{}", kinds::id(experiment)?, made_for.generation),
+        &format!("experiment.{}-{}", kinds::id(experiment)?, session.generation),
         PolicyRevisionSpec {
-            policy_server: made_for.policy.server.clone(),
+            policy_server: session.policy.server.clone(),
             policy_ref: RevisedPolicy {
                 kind: K::Policy::KIND,
                 namespace: experiment.namespace(),
                 name: spec.policy_ref.name.clone(),
-                uid: made_for.policy.uid.clone(),
+                uid: session.policy.uid.clone(),
                 generation: policy_generation,
             },
             role: RevisionRole::Candidate,
             experiment_ref: Some(RevisedExperiment {
                 name: experiment.name_any(),
                 uid: uid.clone(),
-                generation: made_for.generation,
+                generation: session.generation,
             }),
             enabled: true,
             data: spec.policy.clone(),
         },
     );
     revision.metadata.namespace = Some(namespace.to_owned());
-    revision.labels_mut().insert(SERVER_LABEL.to_owned(), made_for.policy.server.clone());
+    revision.labels_mut().insert(SERVER_LABEL.to_owned(), session.policy.server.clone());
     revision.labels_mut().insert(EXPERIMENT_LABEL.to_owned(), uid);
-    revision.annotations_mut().insert(PREVIEW_START.to_owned(), made_for.start.clone());
+    revision.annotations_mut().insert(PREVIEW_START.to_owned(), session.start.clone());
     Ok(revision)
 }

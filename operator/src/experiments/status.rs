@@ -1,5 +1,5 @@
-//! What the owner of an experiment is told: its status, and Events in its own namespace. `previewMetadata` is not written
-//! here: it says what was asked for, and not what came of it.
+//! The status of an experiment, and Events in its namespace. `previewMetadata` is not written here: it records
+//! requests, and not their results.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use kube::runtime::events::{Event, EventType};
 use proviso_core::Reason;
 use proviso_core::experiment::rollout::{Acceptance, Decision, Progress};
 use proviso_core::experiment::{MAX_EXPERIMENTS, etag};
-use proviso_crds::conditions::{reasons, status_patch};
 use proviso_crds::names::PREVIEW_START;
 use proviso_crds::{ConditionState, ConditionType, ExperimentStatus, PreviewReport, PreviewState, ReplicaCount};
+use proviso_crds::{conditions::status_patch, reasons};
 
-use super::observe::Seen;
+use super::observe::ObservedObjects;
 use crate::context::{Context, Error};
 use crate::kinds::{self, ExperimentObject};
 use crate::objects;
@@ -22,26 +22,26 @@ use crate::revisions::NOT_LOADED;
 
 /// The conditions of an experiment.
 const TYPES: [ConditionType; 3] = [ConditionType::Accepted, ConditionType::Initialized, ConditionType::Previewing];
-/// How often what came of an experiment is written at most.
-const COUNTED_EVERY: Duration = Duration::from_secs(10);
+/// The minimum interval between two writes of the counts of an experiment.
+const COUNTS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Writes the status if it says something new. When there is more to say than may be said now, how long until then.
+/// Writes the status if it has changed. Returns the time until the next write if the counts may not be written yet.
 pub(super) async fn write<K: ExperimentObject>(
     experiment: &K,
-    seen: &Seen<K>,
+    found: &ObservedObjects<K>,
     decision: &Decision,
     context: &Context,
 ) -> Result<Option<Duration>, Error> {
     let known = experiment.status().cloned().unwrap_or_default();
     let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
-    let mut status = status(experiment, &known, seen, decision)?;
+    let mut status = status(experiment, &known, found, decision)?;
     let since = |status: &ExperimentStatus| status.divergence.as_ref().map(|counts| counts.since.clone());
     let counts = |status: &ExperimentStatus| (status.divergence.clone(), status.samples.clone());
     let is_counting = decision.progress != Progress::Suspended && since(&known) == since(&status);
     let mut later = None;
     if counts(&known) != counts(&status) && is_counting {
-        let last = context.with_counted(|counted| counted.get(&uid).copied());
-        later = last.and_then(|last| COUNTED_EVERY.checked_sub(last.elapsed())).filter(|left| !left.is_zero());
+        let last = context.with_counts_written(|written| written.get(&uid).copied());
+        later = last.and_then(|last| COUNTS_INTERVAL.checked_sub(last.elapsed())).filter(|left| !left.is_zero());
         if later.is_some() {
             (status.divergence, status.samples) = counts(&known);
         }
@@ -49,41 +49,41 @@ pub(super) async fn write<K: ExperimentObject>(
     if status == known {
         return Ok(later);
     }
-    // That nothing was counted yet puts nothing off.
+    // Empty counts do not delay the next write.
     if counts(&known) != counts(&status) && status.divergence.as_ref().is_some_and(|it| !it.is_empty()) {
-        context.with_counted(|counted| counted.insert(uid, Instant::now()));
+        context.with_counts_written(|written| written.insert(uid, Instant::now()));
     }
-    // Before the status that they follow from: see `policies::status`.
+    // Events before the status: see `policies::status`.
     for event in events(&known, &status) {
-        context.tell(experiment, event).await;
+        context.publish_or_log(experiment, event).await;
     }
     let ours = ExperimentStatus { preview_metadata: None, ..status.clone() };
     let api = kinds::api::<K>(&context.client, experiment);
     let patch = Patch::Apply(status_patch::<K>(&ours));
-    let (name, how) = (experiment.name_any(), objects::apply());
-    K::cache(&context.caches).write(api.patch_status(&name, &how, &patch)).await?;
+    let (name, params) = (experiment.name_any(), objects::apply_params());
+    K::cache(&context.caches).write(api.patch_status(&name, &params, &patch)).await?;
     Ok(later)
 }
 
 fn status<K: ExperimentObject>(
     experiment: &K,
     known: &ExperimentStatus,
-    seen: &Seen<K>,
+    found: &ObservedObjects<K>,
     decision: &Decision,
 ) -> Result<ExperimentStatus, Error> {
     let generation = experiment.meta().generation.ok_or(Error::Incomplete("generation"))?;
     let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
     let policy = kinds::policy_id(experiment, &experiment.spec().policy_ref.name)?.to_string();
-    let report = report(known, seen, generation);
-    let steps = steps(decision, &policy, generation, seen);
+    let report = report(known, found, generation);
+    let states = condition_states(decision, &policy, generation, found);
     let now = Timestamp::now();
     let conditions = TYPES
         .into_iter()
-        .zip(steps)
-        .map(|(type_, step)| step.into_condition(type_, &known.conditions, Some(generation), now));
+        .zip(states)
+        .map(|(type_, state)| state.into_condition(type_, &known.conditions, Some(generation), now));
     let is_previewed = !matches!(decision.progress, Progress::NotAccepted | Progress::NotStarted | Progress::Suspended);
     let (ready, total) = (decision.ready, decision.total);
-    let live = seen.live.as_ref().map(|live| &live.policy_ref);
+    let live = found.live.as_ref().map(|live| &live.policy_ref);
     Ok(ExperimentStatus {
         etag: Some(etag(&uid, generation)),
         live_etag: live.map(|live| etag(&live.uid, live.generation)),
@@ -99,11 +99,15 @@ fn status<K: ExperimentObject>(
     })
 }
 
-/// What came of the preview that was started last. It stays when that is stopped, and goes with an update.
-fn report<K: ExperimentObject>(known: &ExperimentStatus, seen: &Seen<K>, generation: i64) -> Option<PreviewReport> {
+/// Returns the results of the last preview. They stay after a stop, and are dropped after an update.
+fn report<K: ExperimentObject>(
+    known: &ExperimentStatus,
+    found: &ObservedObjects<K>,
+    generation: i64,
+) -> Option<PreviewReport> {
     let session = known.preview_metadata.as_ref().filter(|session| session.generation == generation)?;
     let start = session.start_time.0.to_string();
-    let of_session = seen.candidates.iter().find(|candidate| {
+    let of_session = found.candidates.iter().find(|candidate| {
         let of = candidate.experiment_ref.as_ref().map(|it| it.generation);
         of == Some(generation) && candidate.annotations().get(PREVIEW_START) == Some(&start)
     });
@@ -119,20 +123,20 @@ fn report<K: ExperimentObject>(known: &ExperimentStatus, seen: &Seen<K>, generat
     }
 }
 
-/// What the conditions of [`TYPES`] say.
-fn steps<K: ExperimentObject>(
+/// Returns the states of the conditions of [`TYPES`].
+fn condition_states<K: ExperimentObject>(
     decision: &Decision,
     policy: &str,
     generation: i64,
-    seen: &Seen<K>,
+    found: &ObservedObjects<K>,
 ) -> [ConditionState; 3] {
     use ConditionState as State;
     let accepted = match decision.acceptance {
         Acceptance::Accepted => {
-            State::yes(Reason::new("Accepted"), format!("it is one of at most {MAX_EXPERIMENTS} of {policy}"))
+            State::yes(reasons::ACCEPTED, format!("it is one of at most {MAX_EXPERIMENTS} experiments of {policy}"))
         }
         Acceptance::PolicyNotFound => {
-            State::no(reasons::POLICY_NOT_FOUND, format!("there is no policy {policy}: it waits for one"))
+            State::no(reasons::POLICY_NOT_FOUND, format!("there is no policy {policy}: the experiment waits for it"))
         }
         Acceptance::TooMany => {
             let message =
@@ -141,20 +145,17 @@ fn steps<K: ExperimentObject>(
         }
     };
     let initialized = || State::yes(reasons::PREPARED, "its program was compiled and accepted its settings");
-    let idle = |reason, message: &str| {
-        let reason = Reason::new(reason);
-        (State::unknown(reason.clone(), message), State::no(reason, message))
-    };
+    let idle = |reason: Reason, message: &str| (State::unknown(reason.clone(), message), State::no(reason, message));
     let (initialized, previewing) = match &decision.progress {
-        Progress::NotAccepted => idle("NotAccepted", &accepted.message),
-        Progress::NotStarted => idle("NotStarted", "it was not started, and spec.autoStart is false"),
-        Progress::Suspended => idle("Suspended", &format!("generation {generation} is not started")),
+        Progress::NotAccepted => idle(reasons::NOT_ACCEPTED, &accepted.message),
+        Progress::NotStarted => idle(reasons::NOT_STARTED, "it was not started, and spec.autoStart is false"),
+        Progress::Suspended => idle(reasons::SUSPENDED, &format!("generation {generation} is not started")),
         Progress::Initializing => (
-            State::unknown(reasons::PREPARING, "the policy server is at work"),
+            State::unknown(reasons::PREPARING, "the policy server prepares it"),
             State::no(reasons::PREPARING, NOT_LOADED),
         ),
         Progress::InitializationFailed(failure) => {
-            (failure.clone().into(), State::no(reasons::NOT_INITIALIZED, "it does not work"))
+            (failure.clone().into(), State::no(reasons::NOT_INITIALIZED, "it cannot be prepared"))
         }
         Progress::NoReplicas => {
             (initialized(), State::no(reasons::NO_REPLICAS, "no replica of the policy server is Ready"))
@@ -165,25 +166,25 @@ fn steps<K: ExperimentObject>(
             let message = format!("{NOT_LOADED}; {}", causes.collect::<Vec<_>>().join("; "));
             (initialized(), State::no(reasons::LOADING_FAILED, message))
         }
-        Progress::Previewing => (initialized(), State::yes(Reason::new("Previewing"), how(decision, seen))),
+        Progress::Previewing => (initialized(), State::yes(reasons::PREVIEWING, previewing_message(decision, found))),
     };
     [accepted, initialized, previewing]
 }
 
-/// What it is asked about.
-fn how<K: ExperimentObject>(decision: &Decision, seen: &Seen<K>) -> &'static str {
-    match (decision.webhook, &seen.live) {
-        (false, _) => "every replica asks it about the requests that the policy answers",
+/// Returns the message about the requests that the experiment evaluates.
+fn previewing_message<K: ExperimentObject>(decision: &Decision, found: &ObservedObjects<K>) -> &'static str {
+    match (decision.webhook, &found.live) {
+        (false, _) => "every replica evaluates it for the requests that the policy answers",
         (true, Some(_)) => {
-            "it covers other requests than the policy does, and has a webhook of its own that allows all"
+            "it covers other requests than the policy, and has its own webhook, which allows every request"
         }
         (true, None) => {
-            "the policy answers nothing now: it has a webhook of its own, and is compared with what allows all"
+            "the policy is not live: the experiment has its own webhook, and is compared with a policy that allows all"
         }
     }
 }
 
-/// What people see in `kubectl describe`: changes, not states.
+/// Returns the Events for `kubectl describe`, which report changes and not states.
 fn events(old: &ExperimentStatus, new: &ExperimentStatus) -> Vec<Event> {
     let mut events = Vec::new();
     for condition in &new.conditions {
@@ -192,13 +193,13 @@ fn events(old: &ExperimentStatus, new: &ExperimentStatus) -> Vec<Event> {
                 == (&condition.type_, &condition.status, &condition.reason, condition.observed_generation)
         });
         let is_previewing = condition.type_ == ConditionType::Previewing.as_str();
-        let (type_, is_told) = match condition.status.as_str() {
+        let (type_, is_reported) = match condition.status.as_str() {
             "True" => (EventType::Normal, is_previewing),
             "False" if is_previewing => (EventType::Warning, condition.reason == reasons::LOADING_FAILED),
             "False" => (EventType::Warning, true),
             _ => (EventType::Normal, false),
         };
-        if is_new && is_told {
+        if is_new && is_reported {
             let generation = condition.observed_generation.unwrap_or_default();
             events.push(Event {
                 type_,

@@ -8,7 +8,7 @@ use crate::context::Error;
 use crate::kinds::{self, PolicyObject};
 use crate::revisions::Revision;
 
-/// The revision of the newest generation, after these.
+/// Builds the revision of the newest generation. `before` has the revisions of earlier generations.
 pub(super) fn revision<K: PolicyObject>(
     policy: &K,
     before: &[Revision],
@@ -43,10 +43,10 @@ pub(super) fn revision<K: PolicyObject>(
     Ok(revision)
 }
 
-/// The experiment whose commit made this generation. The annotation stays on the policy; what it names was committed to the
-/// first generation that has it.
+/// Returns the experiment whose commit created this generation. The annotation stays on the policy, but the
+/// experiment was committed to the first generation that has the annotation.
 fn committed<K: PolicyObject>(policy: &K, before: &[Revision]) -> Option<RevisedExperiment> {
-    let named = policy.annotations().get(COMMITTED_EXPERIMENT)?;
-    let is_known = before.iter().any(|revision| revision.annotations().get(COMMITTED_EXPERIMENT) == Some(named));
-    serde_json::from_str(named).ok().filter(|_| !is_known)
+    let annotation = policy.annotations().get(COMMITTED_EXPERIMENT)?;
+    let is_known = before.iter().any(|revision| revision.annotations().get(COMMITTED_EXPERIMENT) == Some(annotation));
+    serde_json::from_str(annotation).ok().filter(|_| !is_known)
 }

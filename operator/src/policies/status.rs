@@ -1,5 +1,5 @@
-//! What the owner of a policy is told: its status, and Events in its own namespace. Whoever may see the policy needs no
-//! access to the operator's namespace to know why a version does not serve.
+//! The status of a policy, and Events in its namespace. Users who may read the policy see there why a version does
+//! not serve, without access to the operator's namespace.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -8,11 +8,11 @@ use kube::api::Patch;
 use kube::runtime::events::{Event, EventType};
 use proviso_core::Reason;
 use proviso_core::rollout::{Decision, Observed, Progress};
-use proviso_crds::conditions::{reasons, status_patch};
 use proviso_crds::names::BREAK_GLASS;
 use proviso_crds::{ConditionState, ConditionType, PolicyPhase, PolicyStatus, ReplicaCount};
+use proviso_crds::{conditions::status_patch, reasons};
 
-use super::observe::{BreakGlass, Seen};
+use super::observe::{BreakGlass, ObservedObjects};
 use crate::context::{Context, Error};
 use crate::kinds::{self, PolicyObject};
 use crate::objects;
@@ -22,51 +22,51 @@ use crate::revisions::{LOADED, NOT_LOADED, Revision};
 const TYPES: [ConditionType; 4] =
     [ConditionType::Scheduled, ConditionType::Initialized, ConditionType::Ready, ConditionType::Live];
 
-/// Writes the status if it says something new.
+/// Writes the status if it has changed.
 pub(super) async fn write<K: PolicyObject>(
     policy: &K,
-    seen: &Seen,
+    found: &ObservedObjects,
     observed: &Observed,
     decision: &Decision,
     context: &Context,
 ) -> Result<(), Error> {
     let known = policy.status().cloned().unwrap_or_default();
-    let held = seen.break_glass().filter(|_| decision.is_held);
-    let status = status(&known.conditions, observed, decision, held.as_ref(), &seen.revisions);
+    let break_glass = found.break_glass().filter(|_| decision.is_break_glass);
+    let status = status(&known.conditions, observed, decision, break_glass.as_ref(), &found.revisions);
     if status == known {
         return Ok(());
     }
-    // Before the status that they follow from: an operator that ends in between tells them again rather than not at all.
+    // Events before the status: an operator that stops in between publishes them twice instead of never.
     for event in events(&known, &status) {
-        context.tell(policy, event).await;
+        context.publish_or_log(policy, event).await;
     }
     let policies = kinds::api::<K>(&context.client, policy);
     let patch = Patch::Apply(status_patch::<K>(&status));
-    let (name, how) = (policy.name_any(), objects::apply());
-    Ok(K::cache(&context.caches).write(policies.patch_status(&name, &how, &patch)).await?)
+    let (name, params) = (policy.name_any(), objects::apply_params());
+    Ok(K::cache(&context.caches).write(policies.patch_status(&name, &params, &patch)).await?)
 }
 
 fn status(
     known: &[Condition],
     observed: &Observed,
     decision: &Decision,
-    held: Option<&BreakGlass>,
+    break_glass: Option<&BreakGlass>,
     revisions: &[Revision],
 ) -> PolicyStatus {
     let answering = match decision.live {
         Some(live) if live != observed.generation => format!("generation {live} goes on answering"),
         Some(_) => "requests are answered by it".to_owned(),
-        None => "nothing answers".to_owned(),
+        None => "no generation answers requests".to_owned(),
     };
-    let mut steps = steps(decision, &answering);
-    if let Some(held) = held {
-        steps[3] = ConditionState::unknown(reasons::BREAK_GLASS, told(held));
+    let mut states = condition_states(decision, &answering);
+    if let Some(break_glass) = break_glass {
+        states[3] = ConditionState::unknown(reasons::BREAK_GLASS, break_glass_message(break_glass));
     }
     let now = Timestamp::now();
     let conditions = TYPES
         .into_iter()
-        .zip(steps)
-        .map(|(type_, step)| step.into_condition(type_, known, Some(observed.generation), now));
+        .zip(states)
+        .map(|(type_, state)| state.into_condition(type_, known, Some(observed.generation), now));
     let (ready, total) = (decision.ready, decision.total);
     let live = revisions.iter().find(|revision| Some(revision.policy_ref.generation) == decision.live);
     PolicyStatus {
@@ -92,31 +92,31 @@ fn phase(decision: &Decision, observed: &Observed) -> PolicyPhase {
     }
 }
 
-/// Why nobody but who broke the glass knows what the API server asks, and how that ends.
-fn told(held: &BreakGlass) -> String {
-    let BreakGlass { configuration, why } = held;
+/// Returns the message for break-glass: the live generation is unknown, and a command ends break-glass.
+fn break_glass_message(break_glass: &BreakGlass) -> String {
+    let BreakGlass { configuration, reason } = break_glass;
     format!(
-        "{configuration} is as somebody left it who gave the reason {why:?}: it is neither restored nor moved until they, or \
-         another administrator of the cluster, run: kubectl annotate {configuration} {BREAK_GLASS}-"
+        "{configuration} has the break-glass annotation, with the reason {reason:?}: the operator neither restores nor moves it \
+         until an administrator of the cluster runs: kubectl annotate {configuration} {BREAK_GLASS}-"
     )
 }
 
-/// What the conditions of [`TYPES`] say.
-fn steps(decision: &Decision, answering: &str) -> [ConditionState; 4] {
+/// Returns the states of the conditions of [`TYPES`].
+fn condition_states(decision: &Decision, answering: &str) -> [ConditionState; 4] {
     use ConditionState as State;
-    let scheduled = || State::yes(Reason::new("RevisionCreated"), "there is a revision of this generation");
+    let scheduled = || State::yes(reasons::REVISION_CREATED, "there is a revision of this generation");
     let initialized = || State::yes(reasons::PREPARED, "its program was compiled and accepted its settings");
     let not_yet = |reason: Reason| State::no(reason, format!("not yet; {answering}"));
     match &decision.progress {
         Progress::Unscheduled => [
             scheduled(),
-            State::unknown(reasons::PREPARING, "the policy server has not looked at it yet"),
+            State::unknown(reasons::PREPARING, "the policy server has not begun to prepare it"),
             State::no(reasons::PREPARING, NOT_LOADED),
             not_yet(reasons::PREPARING),
         ],
         Progress::Initializing => [
             scheduled(),
-            State::unknown(reasons::PREPARING, "the policy server is at work"),
+            State::unknown(reasons::PREPARING, "the policy server prepares it"),
             State::no(reasons::PREPARING, NOT_LOADED),
             not_yet(reasons::PREPARING),
         ],
@@ -141,7 +141,7 @@ fn steps(decision: &Decision, answering: &str) -> [ConditionState; 4] {
             let failed = State::no(reasons::LOADING_FAILED, message);
             [scheduled(), initialized(), failed, not_yet(reasons::LOADING_FAILED)]
         }
-        Progress::Held => {
+        Progress::BreakGlass => {
             [scheduled(), initialized(), State::yes(reasons::LOADED, LOADED), not_yet(reasons::BREAK_GLASS)]
         }
         Progress::Live => {
@@ -156,7 +156,7 @@ fn steps(decision: &Decision, answering: &str) -> [ConditionState; 4] {
     }
 }
 
-/// What people see in `kubectl describe`: changes, not states.
+/// Returns the Events for `kubectl describe`, which report changes and not states.
 fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |type_, reason: &str, note: String| {
@@ -167,14 +167,18 @@ fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
         add(EventType::Normal, reasons::LIVE.as_str(), format!("generation {live} answers requests"));
     }
     if old.live_generation.is_some() && new.live_generation.is_none() {
-        add(EventType::Normal, "NotLive", "requests are not decided by this policy any more".to_owned());
+        add(EventType::Normal, reasons::NOT_LIVE.as_str(), "requests are no longer decided by this policy".to_owned());
     }
-    let held = |status: &PolicyStatus| status.conditions.iter().find(|it| it.reason == reasons::BREAK_GLASS).cloned();
-    match (held(old), held(new)) {
+    let break_glass =
+        |status: &PolicyStatus| status.conditions.iter().find(|it| it.reason == reasons::BREAK_GLASS).cloned();
+    match (break_glass(old), break_glass(new)) {
         (before, Some(now)) if before.as_ref().is_none_or(|before| before.message != now.message) => {
             add(EventType::Warning, reasons::BREAK_GLASS.as_str(), now.message);
         }
-        (Some(_), None) => add(EventType::Normal, "BreakGlassEnded", "the webhook is Proviso's again".to_owned()),
+        (Some(_), None) => {
+            let note = "the operator reconciles the webhook again".to_owned();
+            add(EventType::Normal, reasons::BREAK_GLASS_ENDED.as_str(), note);
+        }
         _ => {}
     }
     for condition in new.conditions.iter().filter(|condition| condition.status == "False") {

@@ -1,4 +1,4 @@
-//! The calls of reconciles, against an API server that is played.
+//! The API calls of reconciles, with a mock API server.
 
 use proviso_crds::ClusterPolicy;
 use proviso_crds::fixtures::{condition, replica};
@@ -31,7 +31,7 @@ fn pod(number: usize) -> Value {
     })
 }
 
-/// The policy server has prepared the revision, and these replicas have loaded it.
+/// Returns the status of a revision that is prepared, and that these replicas have loaded.
 fn loaded(replicas: &[usize]) -> Value {
     let item = |number: &usize| {
         replica(&format!("policy-server-default-{number}"), &format!("pod-{number}"), "True", "Loaded")
@@ -57,24 +57,24 @@ impl Cluster {
         Self { api, context }
     }
 
-    /// Reconciles the policy as its cache has it. Returns the calls.
+    /// Reconciles the cached policy. Returns the API calls.
     async fn reconcile(&self) -> Vec<String> {
         let policy = self.context.caches.cluster_policies.reader().get("a", None).unwrap();
         reconcile::<ClusterPolicy>(policy, Arc::clone(&self.context)).await.unwrap();
         self.api.calls()
     }
 
-    /// The policy server writes the status of the first revision.
-    fn say(&self, status: &Value) {
+    /// Writes the status of the first revision, as the policy server does.
+    fn write_revision_status(&self, status: &Value) {
         let metadata = json!({"name": "cluster.a-1", "namespace": "proviso"});
         self.api.put(&self.context.caches.revisions, json!({"metadata": metadata, "status": status}));
     }
 
-    /// Takes the policy to where its first generation is live.
+    /// Returns a cluster in which the first generation of the policy is live.
     async fn live() -> Self {
         let cluster = Self::new();
         cluster.reconcile().await;
-        cluster.say(&loaded(&[0, 1]));
+        cluster.write_revision_status(&loaded(&[0, 1]));
         cluster.reconcile().await;
         cluster.reconcile().await;
         cluster.api.calls();
@@ -83,7 +83,7 @@ impl Cluster {
 }
 
 #[tokio::test]
-async fn a_new_policy_takes_part_in_its_deletion_first() {
+async fn a_new_policy_gets_its_finalizer_first() {
     let cluster = Cluster::new();
     let mut new = policy(1);
     new["metadata"]["finalizers"] = json!([]);
@@ -92,31 +92,31 @@ async fn a_new_policy_takes_part_in_its_deletion_first() {
 }
 
 #[tokio::test]
-async fn a_generation_goes_from_its_revision_to_its_webhook() {
+async fn a_generation_gets_a_revision_and_then_the_webhook() {
     let cluster = Cluster::new();
     let status = format!("PATCH clusterpolicies/a/status ({})", field_managers::OPERATOR);
     let revision_status = format!("PATCH {REVISION}/status ({})", field_managers::OPERATOR);
     assert_eq!(cluster.reconcile().await, ["POST policyrevisions", &status]);
     assert_eq!(cluster.reconcile().await, [revision_status.as_str(), &status]);
     assert!(cluster.reconcile().await.is_empty(), "the policy server has not prepared it yet");
-    cluster.say(&loaded(&[0]));
+    cluster.write_revision_status(&loaded(&[0]));
     assert_eq!(cluster.reconcile().await, [status.as_str()], "a replica is missing");
-    cluster.say(&loaded(&[0, 1]));
+    cluster.write_revision_status(&loaded(&[0, 1]));
     let webhook = format!("PATCH validatingwebhookconfigurations/proviso-cluster.a ({})", field_managers::OPERATOR);
     assert_eq!(cluster.reconcile().await, [revision_status.as_str(), &webhook, "POST events (Live)", &status]);
     assert!(cluster.reconcile().await.is_empty());
 }
 
 #[tokio::test]
-async fn a_policy_whose_cluster_is_as_it_should_be_costs_no_call() {
+async fn a_settled_policy_causes_no_api_call() {
     let cluster = Cluster::live().await;
     cluster.api.put(&cluster.context.caches.pods, pod(0));
-    cluster.say(&loaded(&[0, 1]));
+    cluster.write_revision_status(&loaded(&[0, 1]));
     assert!(cluster.reconcile().await.is_empty());
 }
 
 #[tokio::test]
-async fn a_webhook_that_somebody_has_changed_is_applied_again() {
+async fn a_changed_webhook_is_applied_again() {
     let cluster = Cluster::live().await;
     let name = "proviso-cluster.a";
     let webhook = cluster.context.caches.validating.reader().get(name, None).unwrap();
@@ -129,7 +129,7 @@ async fn a_webhook_that_somebody_has_changed_is_applied_again() {
 }
 
 #[tokio::test]
-async fn a_policy_that_is_deleted_takes_its_webhook_and_its_revisions_with_it() {
+async fn a_deleted_policy_deletes_its_webhook_and_reads_nothing() {
     let cluster = Cluster::live().await;
     let mut deleted = policy(1);
     deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();

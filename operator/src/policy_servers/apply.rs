@@ -1,4 +1,4 @@
-//! Makes the cluster what was built.
+//! Applies the built objects to the cluster.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{DeleteParams, DynamicObject, Patch};
@@ -15,18 +15,18 @@ use super::context::{Applied, Context};
 use super::names;
 use crate::cache::{Cache, Cached, lock};
 use crate::context::Error;
-use crate::objects::{self, ignore_gone};
+use crate::objects::{self, ignore_not_found};
 
-/// Applies the objects in their order. Objects that are as the last apply has left them are left alone.
+/// Applies the objects in order. Skips the objects that have not changed since the last apply.
 pub(super) async fn objects(server: &PolicyServer, objects: &[Value], context: &Context) -> Result<(), Error> {
     for object in objects {
-        one(object, context).await?;
+        apply_object(object, context).await?;
     }
     tracing::debug!(policy_server = server.name_any(), "applied");
     Ok(())
 }
 
-async fn one(object: &Value, context: &Context) -> Result<(), Error> {
+async fn apply_object(object: &Value, context: &Context) -> Result<(), Error> {
     let caches = &context.caches;
     match object["kind"].as_str().unwrap_or_default() {
         "StatefulSet" => apply(object, &caches.stateful_sets, &context.namespaced(), context).await,
@@ -52,15 +52,15 @@ where
     let name = metadata["name"].as_str().unwrap_or_default();
     let key = (K::kind(&()).into_owned(), name.to_owned());
     if let Some(found) = cache.reader().get(name, metadata["namespace"].as_str()) {
-        let now = Applied { wanted: object.clone(), content: content(&*found)? };
-        if lock(&context.applied).get(&key) == Some(&now) {
+        let current = Applied { desired: object.clone(), content: content(&*found)? };
+        if lock(&context.applied).get(&key) == Some(&current) {
             return Ok(());
         }
     }
     let patch = async {
         let failed = |error| Error::Apply { object: format!("{} {name}", K::kind(&())), error };
         let answer = patch(object, name, api).await.map_err(failed)?;
-        let last = Applied { wanted: object.clone(), content: content(&answer)? };
+        let last = Applied { desired: object.clone(), content: content(&answer)? };
         lock(&context.applied).insert(key, last);
         Ok(answer)
     };
@@ -71,18 +71,18 @@ async fn patch<K>(object: &Value, name: &str, api: &Api<K>) -> kube::Result<K>
 where
     K: Cached + DeserializeOwned,
 {
-    let (how, patch) = (objects::apply(), Patch::Apply(object));
-    match api.patch(name, &how, &patch).await {
-        // The roleRef of a binding cannot be changed: somebody made another binding under its name.
+    let (params, patch) = (objects::apply_params(), Patch::Apply(object));
+    match api.patch(name, &params, &patch).await {
+        // The roleRef of a binding is immutable, and another client has created a different binding of this name.
         Err(kube::Error::Api(status)) if status.is_invalid() && K::kind(&()).ends_with("RoleBinding") => {
-            ignore_gone(api.delete(name, &DeleteParams::default()).await)?;
-            api.patch(name, &how, &patch).await
+            ignore_not_found(api.delete(name, &DeleteParams::default()).await)?;
+            api.patch(name, &params, &patch).await
         }
         result => result,
     }
 }
 
-/// An object without its status, and without what changes with every write.
+/// Returns an object without its status, and without the fields that change with every write.
 fn content(object: &impl Serialize) -> Result<Value, serde_json::Error> {
     let mut content = serde_json::to_value(object)?;
     if let Some(fields) = content.as_object_mut() {
@@ -104,26 +104,28 @@ fn api(api_version: &str, kind: &str, context: &Context) -> Api<DynamicObject> {
     }
 }
 
-/// Deletes everything that was made for the policy server of this name. What somebody else has made under the same name stays.
+/// Deletes every object of the policy server of this name. An object of another owner with the same name stays.
 pub(super) async fn delete(server: &str, context: &Context) -> Result<(), Error> {
     for (api_version, kind, name) in build::parts(server) {
         let api = api(api_version, kind, context);
-        // Not from the caches: what a late watch has not brought yet would stay for ever.
+        // From the API server, not from the caches: an object that a late watch has not delivered would stay for
+        // ever.
         let Some(found) = api.get_metadata_opt(&name).await? else { continue };
         if found.labels().get(SERVER_LABEL).is_some_and(|label| label == server) {
             objects::delete(&api, &found).await?;
         }
     }
-    tracing::info!(policy_server = server, "deleted, since no policy needs it");
+    tracing::info!(policy_server = server, "policy server deleted, because no policy needs it");
     Ok(())
 }
 
-/// Deletes the claim of a cache that is kept elsewhere now. Pods that still use it hold it until they are replaced.
-pub(super) async fn leave_out(server: &PolicyServer, context: &Context) -> Result<(), Error> {
-    let is_wanted = server.spec.cache.as_ref().is_some_and(|cache| cache.persistent_volume_claim.is_some());
+/// Deletes the claim of the cache if the cache is stored elsewhere now. Kubernetes keeps the claim until the pods
+/// that use it are replaced.
+pub(super) async fn delete_unused_claim(server: &PolicyServer, context: &Context) -> Result<(), Error> {
+    let is_desired = server.spec.cache.as_ref().is_some_and(|cache| cache.persistent_volume_claim.is_some());
     let own = server.name_any();
     let claim = context.caches.claims.reader().get(&names::cache_name(&own), Some(&context.namespace));
-    let Some(claim) = claim.filter(|claim| !is_wanted && claim.meta().deletion_timestamp.is_none()) else {
+    let Some(claim) = claim.filter(|claim| !is_desired && claim.meta().deletion_timestamp.is_none()) else {
         return Ok(());
     };
     if claim.labels().get(SERVER_LABEL) != Some(&own) {

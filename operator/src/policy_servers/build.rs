@@ -1,4 +1,4 @@
-//! What there should be for a policy server. Pure.
+//! The desired objects of a policy server. Pure.
 
 mod pod;
 mod quantity;
@@ -8,24 +8,26 @@ use proviso_crds::{GROUP, PolicyServer, Verification};
 use serde_json::{Map, Value, json};
 
 use super::names::{
-    Place, cache_name, cluster_role_binding_name, name, replicas_name, signing_name, sources_name, tls_name,
+    ServerDefaults, cache_name, cluster_role_binding_name, name, replicas_name, signing_name, sources_name, tls_name,
 };
 use crate::objects::labels;
 use proviso_crds::names::SERVER_LABEL;
 
-/// `proviso.dev/v1alpha1`'s permissions that are not of one namespace; the chart makes it.
+/// The `ClusterRole` of policy servers, with their permissions outside the operator's namespace. The chart creates
+/// it.
 const CLUSTER_ROLE: &str = "proviso-policy-server";
 
-/// The names that a policy server's certificate is for: of the Service, and of each replica.
+/// Returns the DNS names of the certificate of a policy server: those of its Service and of each replica.
 pub(super) fn certificate_names(server: &str, namespace: &str) -> Vec<String> {
     let hosts = [format!("{}.{namespace}.svc", name(server)), format!("*.{}.{namespace}.svc", replicas_name(server))];
     hosts.iter().flat_map(|host| [host.clone(), format!("{host}.cluster.local")]).collect()
 }
 
-/// Name and labels of an object of the policy server.
+/// Returns the metadata of an object of the policy server: its name and labels.
 ///
-/// It has no owner reference: with one, Kubernetes' garbage collector deletes it at once when somebody deletes the policy
-/// server in the foreground, also while policies still need it. The operator deletes it: see [`parts`].
+/// The object has no owner reference. With one, the garbage collector of Kubernetes would delete the object as soon
+/// as the policy server is deleted in the foreground, even if policies still need it. The operator deletes the
+/// object: see [`parts`].
 pub(super) fn metadata(server: &PolicyServer, name: &str) -> Value {
     let own = server.name_any();
     let mut labels = labels("policy-server", &own);
@@ -33,8 +35,8 @@ pub(super) fn metadata(server: &PolicyServer, name: &str) -> Value {
     json!({"name": name, "labels": labels})
 }
 
-/// Version, kind and name of everything that the operator may have made for the policy server of this name, whatever its spec
-/// says. What others use comes after those.
+/// Returns version, kind and name of every object that the operator may have created for the policy server of this
+/// name, for any spec. An object comes before the objects that it uses.
 pub(super) fn parts(server: &str) -> Vec<(&'static str, &'static str, String)> {
     vec![
         ("apps/v1", "StatefulSet", name(server)),
@@ -53,16 +55,22 @@ pub(super) fn parts(server: &str) -> Vec<(&'static str, &'static str, String)> {
     ]
 }
 
-/// All of it but the Secrets and the Lease, each of which has a life of its own. Who needs another comes after it.
-pub(super) fn objects(server: &PolicyServer, place: &Place) -> Vec<Value> {
+/// Returns the desired objects, except the Secrets and the Lease, which other modules create. An object comes after
+/// the objects that it uses.
+pub(super) fn objects(server: &PolicyServer, defaults: &ServerDefaults) -> Vec<Value> {
     let mut objects = vec![service_account(server), role(server)];
-    objects.extend(bindings(server, place));
+    objects.extend(bindings(server, defaults));
     objects.push(sources(server));
     objects.extend(cache(server));
-    objects.extend([headless_service(server), service(server), disruption_budget(server), stateful_set(server, place)]);
+    objects.extend([
+        headless_service(server),
+        service(server),
+        disruption_budget(server),
+        stateful_set(server, defaults),
+    ]);
     for object in &mut objects {
         if object["kind"] != "ClusterRoleBinding" {
-            object["metadata"]["namespace"] = json!(place.namespace);
+            object["metadata"]["namespace"] = json!(defaults.namespace);
         }
     }
     objects
@@ -72,7 +80,7 @@ fn service_account(server: &PolicyServer) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ServiceAccount",
         "metadata": metadata(server, &name(&server.name_any())),
-        // Its pods ask for the token themselves.
+        // The pod spec requests the token.
         "automountServiceAccountToken": false,
     })
 }
@@ -93,10 +101,10 @@ fn role(server: &PolicyServer) -> Value {
     })
 }
 
-fn bindings(server: &PolicyServer, place: &Place) -> [Value; 2] {
+fn bindings(server: &PolicyServer, defaults: &ServerDefaults) -> [Value; 2] {
     let name = name(&server.name_any());
-    let account = |name: &str| json!({"kind": "ServiceAccount", "name": name, "namespace": place.namespace});
-    // While replicas change from one to the other, both are at work.
+    let account = |name: &str| json!({"kind": "ServiceAccount", "name": name, "namespace": defaults.namespace});
+    // Both accounts: while the account changes, replicas with either of them run.
     let mut subjects = vec![account(&name)];
     subjects.extend(server.spec.service_account_name.as_deref().filter(|it| *it != name).map(account));
     let binding = |kind: &str, name: &str, role_kind: &str, role: &str| {
@@ -135,7 +143,7 @@ fn sources(server: &PolicyServer) -> Value {
     })
 }
 
-/// The claim of a volume for the cache, if the operator is to make it.
+/// Returns the claim of the cache volume, if the operator is to create one.
 fn cache(server: &PolicyServer) -> Option<Value> {
     let claim = server.spec.cache.as_ref()?.persistent_volume_claim.as_ref()?;
     let mut spec =
@@ -150,7 +158,7 @@ fn cache(server: &PolicyServer) -> Option<Value> {
     }))
 }
 
-/// Gives every replica a name of its own.
+/// Returns the Service that gives every replica a DNS name.
 fn headless_service(server: &PolicyServer) -> Value {
     let own = server.name_any();
     json!({
@@ -159,7 +167,7 @@ fn headless_service(server: &PolicyServer) -> Value {
         "spec": {
             "clusterIP": "None",
             "selector": {SERVER_LABEL: own},
-            // Also what is not Ready wants to be looked at.
+            // Replicas that are not Ready have to be reachable for inspection.
             "publishNotReadyAddresses": true,
             "ports": [
                 {"name": "https", "port": 8443, "targetPort": "https", "protocol": "TCP"},
@@ -169,7 +177,7 @@ fn headless_service(server: &PolicyServer) -> Value {
     })
 }
 
-/// What the API servers ask.
+/// Returns the Service that the API servers call.
 fn service(server: &PolicyServer) -> Value {
     let own = server.name_any();
     json!({
@@ -187,7 +195,7 @@ fn disruption_budget(server: &PolicyServer) -> Value {
     let own = server.name_any();
     let mut spec = Map::new();
     spec.insert("selector".to_owned(), json!({"matchLabels": {SERVER_LABEL: own}}));
-    // A replica that is not Ready answers nobody: no drain has to wait for it.
+    // A replica that is not Ready answers no requests, so no drain has to wait for it.
     spec.insert("unhealthyPodEvictionPolicy".to_owned(), json!("AlwaysAllow"));
     match (&server.spec.min_available, &server.spec.max_unavailable) {
         (Some(least), _) => spec.insert("minAvailable".to_owned(), json!(least)),
@@ -200,8 +208,9 @@ fn disruption_budget(server: &PolicyServer) -> Value {
     })
 }
 
-/// Nothing of a policy is in it: an edit of one restarts nobody.
-fn stateful_set(server: &PolicyServer, place: &Place) -> Value {
+/// Returns the `StatefulSet` of the replicas. Nothing in it depends on policies, so an edit of a policy restarts no
+/// replica.
+fn stateful_set(server: &PolicyServer, defaults: &ServerDefaults) -> Value {
     let own = server.name_any();
     json!({
         "apiVersion": "apps/v1", "kind": "StatefulSet",
@@ -209,13 +218,13 @@ fn stateful_set(server: &PolicyServer, place: &Place) -> Value {
         "spec": {
             "replicas": server.spec.replicas,
             "serviceName": replicas_name(&own),
-            // A replica that does not come up keeps no other from it.
+            // A replica that does not start must not block the others.
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "RollingUpdate"},
             "selector": {"matchLabels": {SERVER_LABEL: own}},
             "template": {
                 "metadata": {"labels": metadata(server, "")["labels"]},
-                "spec": pod::spec(server, place),
+                "spec": pod::spec(server, defaults),
             },
         },
     })

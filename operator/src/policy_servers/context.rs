@@ -1,4 +1,4 @@
-//! The values that the reconciles of policy servers share.
+//! The state that the reconciles of policy servers share.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -12,20 +12,20 @@ use proviso_crds::PolicyServer;
 use proviso_crds::names::SERVER_LABEL;
 use serde_json::Value;
 
-use super::names::Place;
+use super::names::ServerDefaults;
 use crate::config::Lifetimes;
 use crate::context;
-use crate::guarded::Guarded;
+use crate::malformed::MaybeMalformed;
 use crate::objects::{self, MANAGER};
 
 /// The settings of the operator that only policy servers need.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    pub place: Place,
+    pub defaults: ServerDefaults,
     pub lifetimes: Lifetimes,
 }
 
-/// What every reconcile of a policy server needs.
+/// The state that every reconcile of a policy server needs.
 pub(crate) struct Context {
     shared: Arc<context::Context>,
     pub settings: Settings,
@@ -34,11 +34,11 @@ pub(crate) struct Context {
     pub(super) applied: Mutex<HashMap<(String, String), Applied>>,
 }
 
-/// An apply, as it was asked for and as the API server answered it.
+/// An applied object, and the response of the API server.
 #[derive(Debug, PartialEq)]
 pub(super) struct Applied {
-    pub wanted: Value,
-    /// The object without its status, and without what changes with every write.
+    pub desired: Value,
+    /// The object in the response, without its status and without the fields that change with every write.
     pub content: Value,
 }
 
@@ -57,7 +57,7 @@ impl Context {
         Self { shared, settings, recorder, applied: Mutex::default() }
     }
 
-    pub(super) fn servers(&self) -> Api<Guarded<PolicyServer>> {
+    pub(super) fn servers(&self) -> Api<MaybeMalformed<PolicyServer>> {
         Api::all(self.client.clone())
     }
 
@@ -65,7 +65,7 @@ impl Context {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Tells the owner of a policy server. Events of the same reason are counted as one.
+    /// Publishes an Event of a policy server. Events of the same reason are merged into one.
     pub(super) async fn record(
         &self,
         server: &PolicyServer,
@@ -76,7 +76,7 @@ impl Context {
         let event = Event {
             type_,
             reason: reason.to_owned(),
-            note: Some(objects::note(note)),
+            note: Some(objects::event_note(note)),
             action: "Reconcile".to_owned(),
             secondary: None,
         };
@@ -84,7 +84,7 @@ impl Context {
     }
 }
 
-/// The policy server that an object was made for.
-pub(super) fn of_label<K: Resource>(object: &K) -> Option<ObjectRef<Guarded<PolicyServer>>> {
+/// Maps an object to the policy server that its label names.
+pub(super) fn of_label<K: Resource>(object: &K) -> Option<ObjectRef<MaybeMalformed<PolicyServer>>> {
     object.labels().get(SERVER_LABEL).map(|server| ObjectRef::new(server))
 }

@@ -1,15 +1,15 @@
-//! The names of the objects that belong to a policy server, and their place.
+//! The names of the objects of a policy server, and the defaults of all policy servers.
 
-/// The place of all policy servers, and their default image.
+/// The namespace and the default image of all policy servers.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ServerDefaults {
     /// The namespace of the operator.
     pub namespace: String,
-    /// The image of policy servers that name none.
+    /// The image of policy servers that name no image.
     pub image: String,
 }
 
-/// The name of almost every object that belongs to a policy server.
+/// Returns the name of most objects of a policy server.
 pub(crate) fn name(server: &str) -> String {
     format!("policy-server-{server}")
 }
@@ -34,7 +34,7 @@ pub(super) fn cache_name(server: &str) -> String {
     format!("{}-cache", name(server))
 }
 
-/// The name of the binding of the cluster. It has a prefix: its name is in no namespace.
+/// Returns the name of the `ClusterRoleBinding`, with a prefix because it is in no namespace.
 pub(super) fn cluster_role_binding_name(server: &str) -> String {
     format!("proviso-{}", name(server))
 }

@@ -1,5 +1,5 @@
-//! The Secrets of a policy server: the certificate of its replicas, and the keys that sign modules. Both are renewed in
-//! time; pods read them again by themselves.
+//! The Secrets of a policy server: the certificate of its replicas, and the keys that sign modules. Both are renewed
+//! in time; replicas reload them without a restart.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -10,24 +10,24 @@ use super::build;
 use super::context::Context;
 use super::names;
 use super::signing::Keys;
-use crate::authority::leaf::Leaf;
+use crate::ca::leaf::Leaf;
 use crate::context::Error;
 use crate::objects::{self, RETRY};
 
-const NO_AUTHORITY: &str = "there is no authority to sign it: see the operator's log about Secret proviso-ca";
+const NO_CA: &str = "there is no CA to sign it: see the operator's log about Secret proviso-ca";
 
 /// The Secrets after a renewal.
 #[derive(Debug)]
-pub(super) struct Renewed {
-    /// When the certificate ends, or why there is none.
+pub(super) struct RenewedSecrets {
+    /// The expiry of the certificate, or the reason why there is no certificate.
     pub certificate: Result<Timestamp, String>,
-    /// Whether it is a new one.
+    /// True if the certificate is new.
     pub is_new: bool,
-    pub look_again: Timestamp,
+    pub next_check: Timestamp,
 }
 
-/// Renews what is due, and puts right what is wrong.
-pub(super) async fn renew(server: &PolicyServer, context: &Context) -> Result<Renewed, Error> {
+/// Renews the Secrets that are due, and repairs those that are invalid.
+pub(super) async fn renew(server: &PolicyServer, context: &Context) -> Result<RenewedSecrets, Error> {
     let (now, lifetimes) = (Timestamp::now(), &context.settings.lifetimes);
     let own = server.name_any();
     let (signing_name, tls_name) = (names::signing_name(&own), names::tls_name(&own));
@@ -37,12 +37,12 @@ pub(super) async fn renew(server: &PolicyServer, context: &Context) -> Result<Re
     (signing.data, signing.metadata.annotations) = (Some(keys.data()), Some(keys.annotations()));
     write(found, signing, context).await?;
 
-    let mut renewed = Renewed { certificate: Err(NO_AUTHORITY.to_owned()), is_new: false, look_again: now + RETRY };
-    let Some(authority) = context.authority.borrow().clone() else { return Ok(renewed) };
+    let mut renewed = RenewedSecrets { certificate: Err(NO_CA.to_owned()), is_new: false, next_check: now + RETRY };
+    let Some(ca) = context.ca.borrow().clone() else { return Ok(renewed) };
     let hosts = build::certificate_names(&own, &context.namespace);
     let found = find(&tls_name, context).await?;
-    let known = found.as_ref().map(Leaf::found);
-    let leaf = match Leaf::current(known, &authority.signing, &hosts, lifetimes.certificate, now) {
+    let known = found.as_ref().map(Leaf::read);
+    let leaf = match Leaf::current(known, &ca.signing, &hosts, lifetimes.certificate, now) {
         Ok(leaf) => leaf,
         Err(error) => {
             renewed.certificate = Err(error.to_string());
@@ -50,13 +50,14 @@ pub(super) async fn renew(server: &PolicyServer, context: &Context) -> Result<Re
         }
     };
     let mut tls = secret(server, &tls_name, "kubernetes.io/tls")?;
-    tls.data = Some(leaf.data(&authority.signing));
+    tls.data = Some(leaf.data(&ca.signing));
     write(found, tls, context).await?;
-    let look_again = keys_due.min(leaf.look_again);
-    Ok(Renewed { certificate: Ok(leaf.expires_at), is_new: leaf.is_new, look_again })
+    let next_check = keys_due.min(leaf.next_check);
+    Ok(RenewedSecrets { certificate: Ok(leaf.expires_at), is_new: leaf.is_new, next_check })
 }
 
-/// The Secret of this name. One that the cache does not have may be there without the label: somebody has removed it.
+/// Returns the Secret of this name. The cache does not have a Secret whose label was removed, so the API server is
+/// asked then.
 async fn find(name: &str, context: &Context) -> kube::Result<Option<Secret>> {
     match context.caches.secrets.reader().get(name, Some(&context.namespace)) {
         Some(secret) => Ok(Some(Secret::clone(&secret))),
@@ -64,8 +65,8 @@ async fn find(name: &str, context: &Context) -> kube::Result<Option<Secret>> {
     }
 }
 
-async fn write(found: Option<Secret>, wanted: Secret, context: &Context) -> kube::Result<()> {
-    let Some(secret) = objects::changed_secret(found, wanted) else { return Ok(()) };
+async fn write(found: Option<Secret>, desired: Secret, context: &Context) -> kube::Result<()> {
+    let Some(secret) = objects::changed_secret(found, desired) else { return Ok(()) };
     context.caches.secrets.write(objects::write_secret(&context.namespaced(), &secret)).await
 }
 

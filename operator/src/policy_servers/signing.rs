@@ -1,5 +1,5 @@
-//! The keys with which a policy server signs what it compiled. The first of them signs, all verify. Pure but for the
-//! random keys.
+//! The keys that sign the modules that a policy server compiles. The first key signs, all keys verify. Pure except
+//! for random keys.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use kube::ResourceExt as _;
 use proviso_crds::names::{ROTATION, ROTATION_SINCE};
 use rcgen::{KeyPair, PKCS_ED25519};
 
-use crate::authority::kept::text;
-use crate::authority::rotation::{self, Phase, Standing, Step, Times};
+use crate::ca::rotation::{self, Phase, RotationState, Step, Times};
+use crate::ca::secret::text;
 use crate::config::Lifetimes;
 
-/// In the Secret.
+/// The key of the Secret's data.
 const FILE: &str = "signing.key";
 
-/// The keys, and where their replacement stands.
+/// The signing keys, and the phase of their rotation.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Keys {
     /// The keys in PEM.
@@ -27,7 +27,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// What a Secret holds; nothing if no key of it can be read.
+    /// Reads the keys of a Secret; `None` if it has no readable key.
     fn read(secret: &Secret, now: Timestamp) -> Option<Self> {
         const BEGIN: &str = "-----BEGIN PRIVATE KEY-----";
         const END: &str = "-----END PRIVATE KEY-----";
@@ -39,7 +39,7 @@ impl Keys {
             (0, _) => return None,
             (1, _) => Phase::Steady,
             (2, Some("Announced")) => Phase::Announced,
-            // If nobody knows, the others may have signed something.
+            // Without the annotation, the other keys may have signed something.
             _ => Phase::Retiring,
         };
         let since =
@@ -47,7 +47,7 @@ impl Keys {
         Some(Self { pems, phase, since })
     }
 
-    /// The keys as they should be now, and when to look again.
+    /// Returns the current keys, and the time of the next check.
     pub fn current(
         found: Option<&Secret>,
         lifetimes: &Lifetimes,
@@ -59,7 +59,7 @@ impl Keys {
             None => Self { pems: vec![generate()?], phase: Phase::Steady, since: now },
         };
         let times = Times { announcement: lifetimes.announcement, retirement: lifetimes.signing_key_retirement };
-        let keys = match rotation::step(&keys.standing(lifetimes), &times, now) {
+        let keys = match rotation::step(&keys.rotation_state(lifetimes), &times, now) {
             Step::Announce => {
                 let announced = keys.pems.iter().cloned().chain([generate()?]).collect();
                 Self { pems: announced, phase: Phase::Announced, since: now }
@@ -68,22 +68,22 @@ impl Keys {
                 let promoted = keys.pems.into_iter().rev().collect();
                 Self { pems: promoted, phase: Phase::Retiring, since: now }
             }
-            // It signs since it was promoted.
+            // The key has signed since its promotion.
             Step::Retire => Self { pems: keys.pems[..1].to_vec(), phase: Phase::Steady, since: keys.since },
             Step::Wait | Step::WaitUntil(_) => keys,
         };
-        let due = match rotation::step(&keys.standing(lifetimes), &times, now) {
+        let due = match rotation::step(&keys.rotation_state(lifetimes), &times, now) {
             Step::WaitUntil(due) => due,
             _ => now,
         };
         Ok((keys, due))
     }
 
-    fn standing(&self, lifetimes: &Lifetimes) -> Standing {
+    fn rotation_state(&self, lifetimes: &Lifetimes) -> RotationState {
         let expires_at = self.since + lifetimes.signing_key;
         let renew_at = rotation::renew_at(expires_at, lifetimes.signing_key);
-        // Nobody checks the age of a key: it has no end, and nobody has to have settled anything.
-        Standing { phase: self.phase, since: self.since, renew_at, expires_at: Timestamp::MAX, is_settled: true }
+        // Keys do not expire, and a new key needs no confirmation by verifiers.
+        RotationState { phase: self.phase, since: self.since, renew_at, expires_at: Timestamp::MAX, is_settled: true }
     }
 
     pub fn data(&self) -> BTreeMap<String, ByteString> {
@@ -153,7 +153,7 @@ mod tests {
         let (promoted, due) = current(&secret(&announced), 21);
         assert_eq!((promoted.phase, due), (Phase::Retiring, at(45)));
         assert_eq!([&promoted.pems[0], &promoted.pems[1]], [&announced.pems[1], &announced.pems[0]]);
-        // An operator that was away is late, and skips nothing: the new key is as old as its first signature.
+        // A late operator skips no step: the age of the new key counts from its first signature.
         let (retired, due) = current(&secret(&promoted), 60);
         assert_eq!((&retired.pems[..], retired.phase, due), (&promoted.pems[..1], Phase::Steady, at(60)));
         let (announced, _) = current(&secret(&retired), 60);
@@ -161,16 +161,16 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_did_to_the_secret_is_put_right() {
+    fn a_damaged_secret_is_repaired() {
         let (first, _) = Keys::current(None, &lifetimes(), at(0)).unwrap();
         let (second, _) = Keys::current(None, &lifetimes(), at(0)).unwrap();
-        for spoilt in ["", "what?", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
+        for damaged in ["", "what?", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
             let mut secret = secret(&first);
-            secret.data = Some([(FILE.to_owned(), ByteString(spoilt.as_bytes().to_vec()))].into());
+            secret.data = Some([(FILE.to_owned(), ByteString(damaged.as_bytes().to_vec()))].into());
             let (keys, _) = current(&secret, 5);
-            assert!(keys.pems.len() == 1 && keys.pems != first.pems && keys.since == at(5), "{spoilt}");
+            assert!(keys.pems.len() == 1 && keys.pems != first.pems && keys.since == at(5), "{damaged}");
         }
-        // A key more, and no word about why: the first signs, the other is forgotten in time.
+        // One more key without an annotation: the first key signs, the other one is removed in time.
         let mut added = secret(&first);
         added.metadata.annotations = None;
         let both = format!("{}what?\n{}", first.pems[0], second.pems[0]);

@@ -1,4 +1,4 @@
-//! What people are told about a policy server: its status, and Events.
+//! The status of a policy server, and its Events.
 
 use std::sync::Arc;
 
@@ -8,67 +8,66 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt as _;
 use kube::api::Patch;
 use kube::runtime::events::EventType;
-use proviso_core::Reason;
-use proviso_crds::conditions::{reasons, status_patch};
-use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyServer, PolicyServerStatus};
+use proviso_crds::conditions::status_patch;
+use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyServer, PolicyServerStatus, reasons};
 
 use super::context::Context;
 use super::names;
-use super::secrets::Renewed;
+use super::secrets::RenewedSecrets;
 use crate::context::Error;
 use crate::objects;
 
-/// Of how many replicas or policies a message speaks; the rest is counted.
-const NAMED: usize = 10;
+/// The maximum number of replicas or policies that a message names; the rest are counted.
+const MAX_LISTED: usize = 10;
 
-/// The conditions that are written here.
+/// The conditions that this module writes.
 const TYPES: [ConditionType; 3] = [ConditionType::Ready, ConditionType::CertificateValid, ConditionType::Terminating];
 
-/// The facts that a status tells.
+/// The input of a status.
 struct Facts<'a> {
-    applied: &'a StatefulSet,
+    stateful_set: &'a StatefulSet,
     pods: &'a [Arc<Pod>],
-    renewed: &'a Renewed,
-    /// The policies that its deletion waits for.
-    users: &'a [String],
+    renewed: &'a RenewedSecrets,
+    /// The policies that the deletion waits for.
+    dependents: &'a [String],
 }
 
-/// Writes the status if it says something new.
+/// Writes the status if it has changed.
 pub(super) async fn write(
     server: &PolicyServer,
-    renewed: &Renewed,
-    users: &[String],
+    renewed: &RenewedSecrets,
+    dependents: &[String],
     context: &Context,
 ) -> Result<(), Error> {
     let (caches, own) = (&context.caches, server.name_any());
     let stateful_set = caches.stateful_sets.reader().get(&names::name(&own), Some(&context.namespace));
     let facts = Facts {
-        applied: &stateful_set.map(|it| StatefulSet::clone(&it)).unwrap_or_default(),
+        stateful_set: &stateful_set.map(|it| StatefulSet::clone(&it)).unwrap_or_default(),
         pods: &caches.pods.reader().by_key(&own),
         renewed,
-        users,
+        dependents,
     };
     let known = server.status.clone().unwrap_or_default();
     let status = status(server, &known, &facts);
-    if !says_nothing_new(&known, &status) {
+    if !is_unchanged(&known, &status) {
         let patch = status_patch::<PolicyServer>(&status);
-        let (servers, how, patch) = (context.servers(), objects::apply(), Patch::Apply(patch));
-        caches.servers.write(servers.patch_status(&own, &how, &patch)).await?;
+        let (servers, params, patch) = (context.servers(), objects::apply_params(), Patch::Apply(patch));
+        caches.servers.write(servers.patch_status(&own, &params, &patch)).await?;
     }
     if facts.renewed.is_new {
         let certificate = status.conditions.condition(ConditionType::CertificateValid);
         let message = certificate.map(|condition| condition.message.as_str()).unwrap_or_default();
-        context.record(server, EventType::Normal, "CertificateIssued", message).await?;
+        context.record(server, EventType::Normal, reasons::CERTIFICATE_ISSUED.as_str(), message).await?;
     }
-    let waits = status.conditions.condition(ConditionType::Terminating);
-    if let Some(waits) = waits.filter(|waits| !known.conditions.contains(waits)) {
-        context.record(server, EventType::Warning, &waits.reason, &waits.message).await?;
+    let terminating = status.conditions.condition(ConditionType::Terminating);
+    if let Some(terminating) = terminating.filter(|terminating| !known.conditions.contains(terminating)) {
+        context.record(server, EventType::Warning, terminating.reason.as_str(), &terminating.message).await?;
     }
     Ok(())
 }
 
-/// What another controller has written stays as it is.
-fn says_nothing_new(known: &PolicyServerStatus, status: &PolicyServerStatus) -> bool {
+/// Returns whether two statuses are equal, without the conditions of the other controller.
+fn is_unchanged(known: &PolicyServerStatus, status: &PolicyServerStatus) -> bool {
     let numbers = |it: &PolicyServerStatus| (it.observed_generation, it.replicas, it.ready_replicas);
     let known_ours = TYPES.iter().filter(|type_| known.conditions.condition(**type_).is_some()).count();
     numbers(known) == numbers(status)
@@ -80,14 +79,14 @@ fn status(server: &PolicyServer, known: &PolicyServerStatus, facts: &Facts<'_>) 
     let (generation, now) = (server.metadata.generation, Timestamp::now());
     let of = |type_, state: ConditionState| state.into_condition(type_, &known.conditions, generation, now);
     let mut conditions = vec![
-        of(ConditionType::Ready, ready(server.spec.replicas, facts.applied, facts.pods)),
+        of(ConditionType::Ready, ready(server.spec.replicas, facts.stateful_set, facts.pods)),
         of(ConditionType::CertificateValid, certificate(facts.renewed)),
     ];
-    if !facts.users.is_empty() {
-        let waits = ConditionState::yes(Reason::new("PoliciesRemain"), remaining(facts.users));
-        conditions.push(of(ConditionType::Terminating, waits));
+    if !facts.dependents.is_empty() {
+        let terminating = ConditionState::yes(reasons::POLICIES_REMAIN, dependents_message(facts.dependents));
+        conditions.push(of(ConditionType::Terminating, terminating));
     }
-    let counted = facts.applied.status.as_ref();
+    let counted = facts.stateful_set.status.as_ref();
     PolicyServerStatus {
         observed_generation: Some(generation.unwrap_or_default()),
         replicas: Some(counted.map_or(0, |counted| counted.replicas)),
@@ -97,32 +96,32 @@ fn status(server: &PolicyServer, known: &PolicyServerStatus, facts: &Facts<'_>) 
     }
 }
 
-fn ready(wanted: i32, applied: &StatefulSet, pods: &[Arc<Pod>]) -> ConditionState {
-    let counted = applied.status.clone().unwrap_or_default();
+fn ready(desired: i32, stateful_set: &StatefulSet, pods: &[Arc<Pod>]) -> ConditionState {
+    let counted = stateful_set.status.clone().unwrap_or_default();
     let (ready, updated) = (counted.ready_replicas.unwrap_or_default(), counted.updated_replicas.unwrap_or_default());
-    let is_current = counted.observed_generation == applied.metadata.generation
-        && (updated == wanted || counted.update_revision == counted.current_revision);
-    if wanted == 0 {
-        return ConditionState::no(reasons::NO_REPLICAS, "spec.replicas is 0: nobody evaluates");
+    let is_current = counted.observed_generation == stateful_set.metadata.generation
+        && (updated == desired || counted.update_revision == counted.current_revision);
+    if desired == 0 {
+        return ConditionState::no(reasons::NO_REPLICAS, "spec.replicas is 0: no replica evaluates policies");
     }
-    if is_current && ready == wanted && counted.replicas == wanted {
-        let message = format!("{ready} of {wanted} replicas are Ready");
-        return ConditionState::yes(Reason::new("AllReplicasReady"), message);
+    if is_current && ready == desired && counted.replicas == desired {
+        let message = format!("{ready} of {desired} replicas are Ready");
+        return ConditionState::yes(reasons::ALL_REPLICAS_READY, message);
     }
-    let mut message = format!("{ready} of {wanted} replicas are Ready");
+    let mut message = format!("{ready} of {desired} replicas are Ready");
     if !is_current {
-        message = format!("{message}, {updated} run what the spec says");
+        message = format!("{message}, {updated} run the current spec");
     }
-    let troubles = pods.iter().filter_map(|pod| trouble(pod));
-    let troubles = listed(&troubles.collect::<Vec<_>>(), "; ");
-    if !troubles.is_empty() {
-        message = format!("{message}; {troubles}");
+    let problems = pods.iter().filter_map(|pod| pod_problem(pod));
+    let problems = join_limited(&problems.collect::<Vec<_>>(), "; ");
+    if !problems.is_empty() {
+        message = format!("{message}; {problems}");
     }
-    ConditionState::no(Reason::new(if is_current { "ReplicasNotReady" } else { "RollingOut" }), message)
+    ConditionState::no(if is_current { reasons::REPLICAS_NOT_READY } else { reasons::ROLLING_OUT }, message)
 }
 
-/// Why a pod is not Ready, or was not a moment ago; nothing about one that is well.
-fn trouble(pod: &Pod) -> Option<String> {
+/// Returns the reason why a pod is not Ready, with the last exit of its containers; `None` if the pod is healthy.
+fn pod_problem(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let conditions = status.conditions.iter().flatten();
     let unscheduled = conditions.filter(|it| it.type_ == "PodScheduled" && it.status == "False");
@@ -147,26 +146,24 @@ fn cause(container: &ContainerStatus) -> Option<String> {
     (!causes.is_empty()).then(|| causes.join(", "))
 }
 
-fn certificate(renewed: &Renewed) -> ConditionState {
+fn certificate(renewed: &RenewedSecrets) -> ConditionState {
     match &renewed.certificate {
-        Ok(expires_at) => {
-            ConditionState::yes(Reason::new("Issued"), format!("valid until {expires_at}, and renewed before"))
-        }
-        Err(why) => ConditionState::no(Reason::new("NotIssued"), why.as_str()),
+        Ok(expires_at) => ConditionState::yes(reasons::ISSUED, format!("valid until {expires_at}, and renewed before")),
+        Err(reason) => ConditionState::no(reasons::NOT_ISSUED, reason.as_str()),
     }
 }
 
-fn remaining(users: &[String]) -> String {
+fn dependents_message(dependents: &[String]) -> String {
     format!(
-        "deletion waits, and everything goes on, until no policy needs this policy server: {}; delete them or give them \
-         another spec.policyServer",
-        listed(users, ", ")
+        "the deletion waits until no policy needs this policy server: {}; delete these policies, or give them another \
+         spec.policyServer",
+        join_limited(dependents, ", ")
     )
 }
 
-fn listed(items: &[String], separator: &str) -> String {
-    let named = items.iter().take(NAMED).cloned().collect::<Vec<_>>().join(separator);
-    if items.len() <= NAMED { named } else { format!("{named} and {} more", items.len() - NAMED) }
+fn join_limited(items: &[String], separator: &str) -> String {
+    let named = items.iter().take(MAX_LISTED).cloned().collect::<Vec<_>>().join(separator);
+    if items.len() <= MAX_LISTED { named } else { format!("{named} and {} more", items.len() - MAX_LISTED) }
 }
 
 #[cfg(test)]
@@ -179,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_means_all_replicas_of_this_spec() {
+    fn ready_is_true_if_all_replicas_run_the_current_spec() {
         let done = json!({
             "observedGeneration": 2, "replicas": 3, "readyReplicas": 3, "updatedReplicas": 3, "updateRevision": "b",
             "currentRevision": "b",
@@ -191,28 +188,32 @@ mod tests {
         };
         let mut rolling = but("currentRevision", json!("a"));
         rolling["updatedReplicas"] = json!(1);
-        for (wanted, status, expected) in [
+        for (desired, status, expected) in [
             (3, done.clone(), ("True", "AllReplicasReady", "3 of 3 replicas are Ready")),
-            (0, but("replicas", json!(0)), ("False", "NoReplicas", "spec.replicas is 0: nobody evaluates")),
+            (
+                0,
+                but("replicas", json!(0)),
+                ("False", "NoReplicas", "spec.replicas is 0: no replica evaluates policies"),
+            ),
             (3, but("readyReplicas", json!(2)), ("False", "ReplicasNotReady", "2 of 3 replicas are Ready")),
-            (3, rolling, ("False", "RollingOut", "3 of 3 replicas are Ready, 1 run what the spec says")),
-            // The StatefulSet's controller has not seen it yet.
+            (3, rolling, ("False", "RollingOut", "3 of 3 replicas are Ready, 1 run the current spec")),
+            // The controller of the StatefulSet has not seen the spec yet.
             (
                 3,
                 but("observedGeneration", json!(1)),
-                ("False", "RollingOut", "3 of 3 replicas are Ready, 3 run what the spec says"),
+                ("False", "RollingOut", "3 of 3 replicas are Ready, 3 run the current spec"),
             ),
             (2, done.clone(), ("False", "ReplicasNotReady", "3 of 2 replicas are Ready")),
-            (1, json!({"replicas": 0}), ("False", "RollingOut", "0 of 1 replicas are Ready, 0 run what the spec says")),
+            (1, json!({"replicas": 0}), ("False", "RollingOut", "0 of 1 replicas are Ready, 0 run the current spec")),
         ] {
-            let said = ready(wanted, &stateful_set(&status), &[]);
-            let said = (said.status.as_str(), said.reason.as_str(), said.message.as_str());
-            assert_eq!(said, expected, "{wanted}: {status}");
+            let state = ready(desired, &stateful_set(&status), &[]);
+            let state = (state.status.as_str(), state.reason.as_str(), state.message.as_str());
+            assert_eq!(state, expected, "{desired}: {status}");
         }
     }
 
     #[test]
-    fn a_replica_that_is_not_ready_says_why() {
+    fn pod_problem_returns_the_cause_of_an_unready_pod() {
         for (status, expected) in [
             (json!({}), None),
             (json!({"containerStatuses": [{"ready": true, "lastState": {"terminated": {"exitCode": 1}}}]}), None),
@@ -241,14 +242,14 @@ mod tests {
                 (container["imageID"], container["restartCount"]) = (json!(""), json!(0));
             }
             let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "a-0"}, "status": status})).unwrap();
-            assert_eq!(trouble(&pod).as_deref(), expected, "{status}");
+            assert_eq!(pod_problem(&pod).as_deref(), expected, "{status}");
         }
     }
 
     #[test]
-    fn long_lists_are_counted() {
+    fn long_lists_are_truncated_and_counted() {
         let names: Vec<_> = (0..12).map(|number| number.to_string()).collect();
-        assert_eq!(listed(&names, ", "), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
-        assert!(remaining(&names[..2]).contains("0, 1;"));
+        assert_eq!(join_limited(&names, ", "), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
+        assert!(dependents_message(&names[..2]).contains("0, 1;"));
     }
 }

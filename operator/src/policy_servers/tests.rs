@@ -1,4 +1,4 @@
-//! The calls of reconciles, against an API server that is played.
+//! The API calls of reconciles, with a mock API server.
 
 use proviso_crds::names::{SERVER_LABEL, field_managers};
 use serde_json::{Value, json};
@@ -33,12 +33,12 @@ impl Cluster {
             authority_retirement: hour,
             signing_key_retirement: 24 * hour,
         };
-        let place = Place { namespace: shared.namespace.clone(), image: "policy-server:1".to_owned() };
+        let defaults = ServerDefaults { namespace: shared.namespace.clone(), image: "policy-server:1".to_owned() };
         api.put(&shared.caches.servers, server(spec));
-        Self { api, context: Arc::new(Context::new(shared, Settings { place, lifetimes })) }
+        Self { api, context: Arc::new(Context::new(shared, Settings { defaults, lifetimes })) }
     }
 
-    /// Reconciles the policy server as its cache has it. Returns the calls.
+    /// Reconciles the cached policy server. Returns the API calls.
     async fn reconcile(&self) -> Vec<String> {
         let server = self.context.caches.servers.reader().get("default", None).unwrap();
         reconcile(server, Arc::clone(&self.context)).await.unwrap();
@@ -51,7 +51,7 @@ fn apply(resource: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_policy_server_is_made_once() {
+async fn the_objects_of_a_policy_server_are_created_once() {
     let cluster = Cluster::new(&json!({}));
     let calls = cluster.reconcile().await;
     let expected = [
@@ -76,7 +76,7 @@ async fn a_policy_server_is_made_once() {
 }
 
 #[tokio::test]
-async fn an_object_is_applied_again_where_it_or_the_spec_has_changed() {
+async fn an_object_is_applied_again_if_the_object_or_the_spec_changed() {
     let cluster = Cluster::new(&json!({}));
     cluster.reconcile().await;
     let caches = &cluster.context.caches;
@@ -85,7 +85,7 @@ async fn an_object_is_applied_again_where_it_or_the_spec_has_changed() {
     service["spec"]["type"] = "NodePort".into();
     cluster.api.put(&caches.services, service);
     assert_eq!(cluster.reconcile().await, [apply("services/policy-server-default")]);
-    // Its status is the API server's, and no difference.
+    // A change of its status is no difference.
     let replicas = json!({"status": {"replicas": 2, "readyReplicas": 2}});
     let metadata =
         json!({"name": "policy-server-default", "namespace": "proviso", "labels": {SERVER_LABEL: "default"}});
@@ -100,7 +100,7 @@ async fn an_object_is_applied_again_where_it_or_the_spec_has_changed() {
 }
 
 #[tokio::test]
-async fn a_policy_server_that_is_deleted_waits_for_its_policies_without_a_list() {
+async fn a_deleted_policy_server_waits_for_its_policies_without_a_list() {
     let cluster = Cluster::new(&json!({}));
     cluster.reconcile().await;
     let caches = &cluster.context.caches;

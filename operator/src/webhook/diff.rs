@@ -1,24 +1,25 @@
-//! Compares an object with what is to be applied: an apply that would change nothing is left out.
+//! Comparison of a desired object with the object in the cluster, to skip an apply that would change nothing.
 
 use serde_json::Value;
 
-/// Returns whether `found` is as `wanted` asks for: to apply `wanted` would change nothing. `wanted` has to name every field that
-/// the API server would fill in: a field that only `found` has may come from somebody else, and counts as a difference. Labels and
-/// annotations of others are left alone, as an apply does.
-pub(super) fn is_applied(wanted: &Value, found: &Value) -> bool {
-    let fields = wanted.as_object().into_iter().flatten();
-    fields.into_iter().all(|(key, wanted)| match key.as_str() {
+/// Returns whether `found` already is as `desired`, so that an apply would change nothing. `desired` has to name
+/// every field that the API server would default: a field that only `found` has may come from another writer, and
+/// counts as a difference. Labels and annotations of other writers are ignored, as server-side apply does.
+pub(super) fn is_applied(desired: &Value, found: &Value) -> bool {
+    let fields = desired.as_object().into_iter().flatten();
+    fields.into_iter().all(|(key, desired)| match key.as_str() {
         "apiVersion" | "kind" => true,
-        "metadata" => ["labels", "annotations"].into_iter().all(|map| has_all(&wanted[map], &found["metadata"][map])),
-        _ => is_same(wanted, &found[key]),
+        "metadata" => ["labels", "annotations"].into_iter().all(|map| has_all(&desired[map], &found["metadata"][map])),
+        _ => is_same(desired, &found[key]),
     })
 }
 
-fn has_all(wanted: &Value, found: &Value) -> bool {
-    wanted.as_object().into_iter().flatten().all(|(key, value)| found.get(key) == Some(value))
+fn has_all(desired: &Value, found: &Value) -> bool {
+    desired.as_object().into_iter().flatten().all(|(key, value)| found.get(key) == Some(value))
 }
 
-/// Returns whether two values are the same. The API server leaves out lists and objects that are empty.
+/// Returns whether two values are equal. A missing value equals an empty one, because the API server omits empty
+/// lists and objects.
 fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
@@ -48,8 +49,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_apply_is_left_out_only_where_it_changes_nothing() {
-        let wanted = json!({
+    fn is_applied_is_true_only_if_an_apply_changes_nothing() {
+        let desired = json!({
             "kind": "ValidatingWebhookConfiguration",
             "metadata": {"name": "a", "labels": {"l": "1"}},
             "webhooks": [{
@@ -57,7 +58,7 @@ mod tests {
             }],
         });
         let but = |pointer: &str, value: Value| {
-            let mut found = wanted.clone();
+            let mut found = desired.clone();
             let (parent, key) = pointer.rsplit_once('/').unwrap();
             match found.pointer_mut(parent).unwrap() {
                 Value::Array(items) if key == "-" => items.push(value),
@@ -66,7 +67,7 @@ mod tests {
             found
         };
         for (found, expected) in [
-            (wanted.clone(), true),
+            (desired.clone(), true),
             (but("/kind", Value::Null), true),
             (but("/metadata/resourceVersion", json!("7")), true),
             (but("/metadata/labels/other", json!("2")), true),
@@ -84,7 +85,7 @@ mod tests {
             (but("/webhooks/0/namespaceSelector", json!({"matchExpressions": [{"key": "k"}]})), false),
             (but("/webhooks", Value::Null), false),
         ] {
-            assert_eq!(is_applied(&wanted, &found), expected, "{found}");
+            assert_eq!(is_applied(&desired, &found), expected, "{found}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What the operator refuses when it is applied, with a real API server and the operator's real program. The test asks as the
-//! API server would.
+//! The admission webhook of the operator, with a real API server and the operator's binary. The tests call the
+//! webhook as the API server would.
 
 use anyhow::{Context as _, Result, ensure};
 use axum::http::Request;
@@ -12,34 +12,34 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
-use crate::stage::{NAMESPACE, PATIENCE, Stage};
+use crate::test_cluster::{NAMESPACE, TIMEOUT, TestCluster};
 
-/// Asks the operator as the API server does: under the name of its Service.
-struct Asking(Client);
+/// A client that calls the operator as the API server does: by the name of its Service.
+struct AdmissionClient(Client);
 
-impl Asking {
-    async fn start(stage: &Stage) -> Result<Self> {
-        let address = until("the operator to listen", PATIENCE, async || {
-            let log = stage.log()?;
+impl AdmissionClient {
+    async fn start(cluster: &TestCluster) -> Result<Self> {
+        let address = until("the operator to listen", TIMEOUT, async || {
+            let log = cluster.log()?;
             let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
             let line = lines.find(|line| line["message"] == "listening").context("it does not yet")?;
             Ok(line["listen"].as_str().context("its address")?.to_owned())
         })
         .await?;
-        let bundle = until("its authority", PATIENCE, async || stage.secret("proviso-ca", "bundle.crt").await).await?;
+        let bundle = until("the CA", TIMEOUT, async || cluster.secret("proviso-ca", "bundle.crt").await).await?;
         let authorities = CertificateDer::pem_slice_iter(bundle.as_bytes()).collect::<Result<Vec<_>, _>>()?;
         let mut config = Config::new(address.parse()?);
         config.root_cert = Some(authorities.iter().map(|it| it.to_vec()).collect());
         config.tls_server_name = Some(format!("proviso-operator.{NAMESPACE}.svc"));
-        let asking = Self(Client::try_from(config)?);
-        until("an answer", PATIENCE, async || {
-            asking.ask("CREATE", &experiment("any", "a", &policy("true")), None).await.map(drop)
+        let admission = Self(Client::try_from(config)?);
+        until("an answer", TIMEOUT, async || {
+            admission.ask("CREATE", &experiment("any", "a", &policy("true")), None).await.map(drop)
         })
         .await?;
-        Ok(asking)
+        Ok(admission)
     }
 
-    /// The response.
+    /// Sends a review. Returns the response.
     async fn ask(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<Value> {
         let kind = object["kind"].as_str().context("kind")?;
         let version = json!({"group": "proviso.dev", "version": "v1alpha1"});
@@ -58,7 +58,7 @@ impl Asking {
         Ok(answer["response"].clone())
     }
 
-    /// Why it is refused; empty if it is not.
+    /// Returns the reason of a denial; empty if the object is admitted.
     async fn refusal(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<String> {
         let response = self.ask(operation, object, old).await?;
         ensure!(response["allowed"] == response["status"]["message"].is_null(), "{response}");
@@ -82,7 +82,7 @@ fn experiment(name: &str, of: &str, spec: &Value) -> Value {
     })
 }
 
-/// The same, of a Policy in a namespace.
+/// Returns the experiment as a `PolicyExperiment` in a namespace.
 fn namespaced(mut experiment: Value) -> Value {
     experiment["kind"] = "PolicyExperiment".into();
     experiment["metadata"]["namespace"] = "team".into();
@@ -90,10 +90,10 @@ fn namespaced(mut experiment: Value) -> Value {
 }
 
 #[tokio::test]
-async fn experiments_that_cannot_work_are_refused_with_the_field_and_what_to_do() -> Result<()> {
-    let mut stage = Stage::start("admission-of-experiments").await?;
-    stage.start_operator(&[])?;
-    let asking = Asking::start(&stage).await?;
+async fn experiments_that_cannot_work_are_refused_with_field_and_remedy() -> Result<()> {
+    let mut cluster = TestCluster::start("admission-of-experiments").await?;
+    cluster.start_operator(&[])?;
+    let admission = AdmissionClient::start(&cluster).await?;
 
     let mut wrong = Vec::new();
     let mut case = |pointer: &str, value: Value, is_namespaced: bool, words: &'static str| {
@@ -119,32 +119,32 @@ async fn experiments_that_cannot_work_are_refused_with_the_field_and_what_to_do(
         "/spec/policy/admission/matchConditions",
         condition,
         false,
-        "spec.policy.admission: the API server does not take",
+        "spec.policy.admission: the API server rejects its webhook",
     );
     case("/metadata/name", json!("E"), false, "metadata.name");
     for (object, words) in wrong {
-        let refusal = asking.refusal("CREATE", &object, None).await?;
+        let refusal = admission.refusal("CREATE", &object, None).await?;
         ensure!(refusal.contains(words), "{words}: {refusal}\n{object}");
     }
 
-    // What works is taken, and who it waits for is told.
+    // A valid experiment is admitted, with a warning if its policy does not exist.
     for object in [experiment("e", "a", &policy("true")), namespaced(experiment("e", "a", &policy("true")))] {
-        let response = asking.ask("CREATE", &object, None).await?;
+        let response = admission.ask("CREATE", &object, None).await?;
         let warning = response["warnings"][0].as_str().unwrap_or_default();
         ensure!(response["allowed"] == true && warning.contains("there is no policy a"), "{response}");
     }
-    stage.policy("a", "default", "true").await?;
-    let response = asking.ask("CREATE", &experiment("e", "a", &policy("true")), None).await?;
+    cluster.apply_policy("a", "default", "true").await?;
+    let response = admission.ask("CREATE", &experiment("e", "a", &policy("true")), None).await?;
     ensure!(response["allowed"] == true && response["warnings"][0].is_null(), "{response}");
     Ok(())
 }
 
 #[tokio::test]
-async fn the_eleventh_experiment_of_a_policy_and_edits_during_a_commit_are_refused() -> Result<()> {
-    let mut stage = Stage::start("admission-limits").await?;
-    stage.start_operator(&[])?;
-    let asking = Asking::start(&stage).await?;
-    let experiments = Api::<ClusterPolicyExperiment>::all(stage.client.clone());
+async fn an_eleventh_experiment_and_edits_during_a_commit_are_refused() -> Result<()> {
+    let mut cluster = TestCluster::start("admission-limits").await?;
+    cluster.start_operator(&[])?;
+    let admission = AdmissionClient::start(&cluster).await?;
+    let experiments = Api::<ClusterPolicyExperiment>::all(cluster.client.clone());
     let create = async |name: &str| -> Result<()> {
         let object = Patch::Apply(experiment(name, "a", &policy("true")));
         experiments.patch(name, &PatchParams::apply("owner").force(), &object).await?;
@@ -154,39 +154,40 @@ async fn the_eleventh_experiment_of_a_policy_and_edits_during_a_commit_are_refus
         create(&format!("e{number}")).await?;
     }
     let next = experiment("next", "a", &policy("true"));
-    ensure!(asking.refusal("CREATE", &next, None).await?.is_empty(), "the tenth");
+    ensure!(admission.refusal("CREATE", &next, None).await?.is_empty(), "the tenth");
     create("e9").await?;
-    let refusal = asking.refusal("CREATE", &next, None).await?;
+    let refusal = admission.refusal("CREATE", &next, None).await?;
     ensure!(refusal.contains("spec.policyRef.name: a has 10 experiments already") && refusal.contains("e0, e1, e2"));
-    // Those of another policy or another scope do not count, and those that there are can be changed.
-    ensure!(asking.refusal("CREATE", &experiment("next", "b", &policy("true")), None).await?.is_empty());
-    ensure!(asking.refusal("CREATE", &namespaced(next.clone()), None).await?.is_empty());
+    // Experiments of another policy or scope do not count, and existing experiments can be updated.
+    ensure!(admission.refusal("CREATE", &experiment("next", "b", &policy("true")), None).await?.is_empty());
+    ensure!(admission.refusal("CREATE", &namespaced(next.clone()), None).await?.is_empty());
     let changed = experiment("e0", "a", &policy("1 < 2"));
     let old = experiment("e0", "a", &policy("true"));
-    ensure!(asking.refusal("UPDATE", &changed, Some(&old)).await?.is_empty());
+    ensure!(admission.refusal("UPDATE", &changed, Some(&old)).await?.is_empty());
     experiments.delete("e4", &DeleteParams::default()).await?;
-    until("room for another", PATIENCE, async || {
-        let refusal = asking.refusal("CREATE", &next, None).await?;
+    until("room for another", TIMEOUT, async || {
+        let refusal = admission.refusal("CREATE", &next, None).await?;
         ensure!(refusal.is_empty(), "{refusal}");
         Ok(())
     })
     .await?;
 
-    // Nobody changes what is being committed, and takes the sign of that away with the same write; labels are fine.
+    // During a commit, an update of the spec is denied, even if the same write removes the commit intent. Updates of
+    // annotations are admitted.
     let mut committing = old.clone();
     committing["metadata"]["annotations"] = json!({"proviso.dev/commit-intent": "2026-11-20T09:14:07Z"});
     for changed in [changed.clone(), with_annotations(&changed, &committing)] {
-        let refusal = asking.refusal("UPDATE", &changed, Some(&committing)).await?;
+        let refusal = admission.refusal("UPDATE", &changed, Some(&committing)).await?;
         ensure!(refusal.contains("being committed"), "{refusal}");
     }
-    ensure!(asking.refusal("UPDATE", &old, Some(&committing)).await?.is_empty());
-    ensure!(asking.refusal("UPDATE", &committing, Some(&old)).await?.is_empty());
+    ensure!(admission.refusal("UPDATE", &old, Some(&committing)).await?.is_empty());
+    ensure!(admission.refusal("UPDATE", &committing, Some(&old)).await?.is_empty());
 
-    // The API server is told to ask about them.
-    stage.operators.clear();
-    stage.start_operator(&["--service", "proviso-operator", "--aggregated-api", "false"])?;
-    let webhooks = Api::<ValidatingWebhookConfiguration>::all(stage.client.clone());
-    until("the registration", PATIENCE, async || {
+    // The webhook is registered for all kinds.
+    cluster.operators.clear();
+    cluster.start_operator(&["--service", "proviso-operator", "--aggregated-api", "false"])?;
+    let webhooks = Api::<ValidatingWebhookConfiguration>::all(cluster.client.clone());
+    until("the registration", TIMEOUT, async || {
         let webhook = webhooks.get("proviso-operator").await?.webhooks.context("webhooks")?.remove(0);
         let resources = webhook.rules.context("rules")?.remove(0).resources.context("resources")?;
         for kind in ["policyexperiments", "clusterpolicyexperiments", "policies", "clusterpolicies"] {

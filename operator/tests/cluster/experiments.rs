@@ -1,4 +1,5 @@
-//! The life of an experiment (AIP-236). The policy server and the API that starts, stops and commits are played by the tests.
+//! The lifecycle of an experiment (AIP-236). The tests play the policy server, and the API that starts, stops and
+//! commits.
 
 mod policies;
 mod states;
@@ -15,9 +16,9 @@ use proviso_crds::{ClusterPolicyExperiment, ExperimentStatus, PolicyRevision, Pr
 use proviso_e2e::until;
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, POD, Stage};
+use crate::test_cluster::{POD, TIMEOUT, TestCluster};
 
-/// As [`Stage::policy`] writes it.
+/// Returns the spec that [`TestCluster::apply_policy`] writes.
 fn policy(expression: &str) -> Value {
     json!({
         "program": {"cel": {"validations": [{"expression": expression}]}},
@@ -27,20 +28,20 @@ fn policy(expression: &str) -> Value {
     })
 }
 
-/// The same about other requests.
+/// Returns the same spec for another resource.
 fn about(resource: &str, expression: &str) -> Value {
     let mut spec = policy(expression);
     spec["admission"]["rules"][0]["resources"] = json!([resource]);
     spec
 }
 
-impl Stage {
+impl TestCluster {
     fn experiments(&self) -> Api<ClusterPolicyExperiment> {
         Api::all(self.client.clone())
     }
 
-    /// Creates the experiment, or makes it this; its generation.
-    async fn experiment(&self, name: &str, of: &str, spec: &Value, auto_start: bool) -> Result<i64> {
+    /// Creates or updates the experiment. Returns its generation.
+    async fn apply_experiment(&self, name: &str, of: &str, spec: &Value, auto_start: bool) -> Result<i64> {
         let experiment = json!({
             "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicyExperiment", "metadata": {"name": name},
             "spec": {"policyRef": {"name": of}, "policy": spec, "autoStart": auto_start},
@@ -55,7 +56,7 @@ impl Stage {
     }
 
     async fn until_experiment(&self, name: &str, is: impl Fn(&ExperimentStatus) -> bool) -> Result<ExperimentStatus> {
-        until(&format!("the experiment {name}"), PATIENCE, async || {
+        until(&format!("the experiment {name}"), TIMEOUT, async || {
             let status = self.experiment_status(name).await?;
             ensure!(is(&status), "{status:#?}");
             Ok(status)
@@ -63,11 +64,17 @@ impl Stage {
         .await
     }
 
-    /// Waits until a condition of the experiment is this.
-    async fn until_told(&self, name: &str, condition: &str, status: &str, reason: &str) -> Result<ExperimentStatus> {
+    /// Waits until a condition of the experiment has this status and reason.
+    async fn until_experiment_condition(
+        &self,
+        name: &str,
+        condition: &str,
+        status: &str,
+        reason: &str,
+    ) -> Result<ExperimentStatus> {
         let generation = self.experiments().get(name).await?.metadata.generation;
-        self.until_experiment(name, |said| {
-            let found = said.conditions.iter().find(|it| it.type_ == condition);
+        self.until_experiment(name, |current| {
+            let found = current.conditions.iter().find(|it| it.type_ == condition);
             found.is_some_and(|it| it.status == status && it.reason == reason && it.observed_generation == generation)
         })
         .await
@@ -75,7 +82,7 @@ impl Stage {
 
     /// Starts or stops the preview, as the API does.
     async fn set_preview(&self, name: &str, starts: bool) -> Result<PreviewMetadata> {
-        until("the preview to be changed", PATIENCE, async || {
+        until("the preview to be changed", TIMEOUT, async || {
             let experiment = self.experiments().get(name).await?;
             let before = experiment.status.clone().and_then(|status| status.preview_metadata);
             let (generation, now) = (experiment.metadata.generation.context("generation")?, Time(Timestamp::now()));
@@ -94,19 +101,19 @@ impl Stage {
 
     async fn candidate(&self, experiment: &str, generation: i64) -> Result<PolicyRevision> {
         let name = format!("experiment.cluster.{experiment}-{generation}");
-        until(&name, PATIENCE, async || Ok(self.api::<PolicyRevision>().get(&name).await?)).await
+        until(&name, TIMEOUT, async || Ok(self.api::<PolicyRevision>().get(&name).await?)).await
     }
 
     async fn until_no_revision(&self, name: &str) -> Result<()> {
-        until(&format!("the end of {name}"), PATIENCE, async || {
+        until(&format!("the end of {name}"), TIMEOUT, async || {
             ensure!(self.api::<PolicyRevision>().get_opt(name).await?.is_none(), "it is still there");
             Ok(())
         })
         .await
     }
 
-    /// Says what the replica has counted: so many requests that would be denied from now on.
-    async fn counted(&self, revision: &str, denied: u64) -> Result<()> {
+    /// Writes the counts of the replica: `denied` requests that are newly denied.
+    async fn report_counts(&self, revision: &str, denied: u64) -> Result<()> {
         let (time, uid) = (TIME, self.api::<Pod>().get(POD).await?.uid().unwrap_or_default());
         let counts = json!({
             "evaluated": denied + 1, "same": 1, "newlyDenied": denied, "newlyAllowed": 0, "mutationDiffers": 0,
@@ -126,7 +133,7 @@ impl Stage {
     }
 
     async fn until_no_webhook(&self, name: &str) -> Result<()> {
-        until(&format!("the end of {name}"), PATIENCE, async || {
+        until(&format!("the end of {name}"), TIMEOUT, async || {
             ensure!(self.webhooks().get_opt(name).await?.is_none(), "it is still there");
             Ok(())
         })
@@ -134,7 +141,7 @@ impl Stage {
     }
 
     async fn until_described(&self, experiment: &str, words: &str) -> Result<()> {
-        until(words, PATIENCE, async || {
+        until(words, TIMEOUT, async || {
             let described = self.kubectl.run(&["describe", "clusterpolicyexperiment", experiment]).await?;
             ensure!(described.contains(words), "{described}");
             Ok(())
@@ -148,9 +155,9 @@ impl Stage {
     }
 }
 
-/// Waits until Kubernetes tells now from this: it counts in seconds.
+/// Waits until the current second is after `time`: Kubernetes stores times in seconds.
 async fn until_after(time: &Time) -> Result<()> {
-    until("another second", PATIENCE, async || {
+    until("another second", TIMEOUT, async || {
         ensure!(Timestamp::now().as_second() > time.0.as_second());
         Ok(())
     })

@@ -1,4 +1,5 @@
-//! Several operators at once, with a real API server and the operator's real program: one acts, and another when it ends.
+//! Several operators at once, with a real API server and the operator's binary: one leads, and another one takes over
+//! when it ends.
 
 use std::time::Duration;
 
@@ -8,21 +9,21 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use proviso_crds::PolicyRevision;
 use proviso_e2e::until;
 
-use crate::stage::{PATIENCE, Stage};
+use crate::test_cluster::{TIMEOUT, TestCluster};
 
-/// How long an operator that says nothing stays the one that acts: `proviso_election::LEASE_DURATION`.
+/// The time after which a leader loses its lease if it does not renew it: `proviso_election::LEASE_DURATION`.
 const LEASE: Duration = Duration::from_secs(15);
-/// How often the others look, and what a busy machine adds to that.
+/// The polling interval of the other operators, and the delay of a busy machine.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// From what one operator wrote last until another one has the lease, by their own clock: whatever else a busy machine takes
-/// its time for is no part of it.
+/// Returns the time from the last renewal of one operator to the acquisition of the lease by another one, by the
+/// clocks of the operators, so that delays of the test do not count.
 fn gap(renewed: Timestamp, lease: &LeaseSpec) -> Result<Duration> {
-    let acquired = lease.acquire_time.as_ref().context("nobody has it")?;
+    let acquired = lease.acquire_time.as_ref().context("no operator holds the lease")?;
     Ok(acquired.0.duration_since(renewed).try_into()?)
 }
 
-impl Stage {
+impl TestCluster {
     fn start_as(&mut self, identity: &str) -> Result<()> {
         self.start_operator(&["--identity", identity])
     }
@@ -31,9 +32,9 @@ impl Stage {
         self.api::<Lease>().get("proviso-operator").await?.spec.context("spec")
     }
 
-    /// When whoever holds the lease has renewed it.
+    /// Returns the time of the last renewal of the lease.
     async fn renewed(&self) -> Result<Timestamp> {
-        Ok(self.lease().await?.renew_time.context("nobody has it")?.0)
+        Ok(self.lease().await?.renew_time.context("no operator holds the lease")?.0)
     }
 
     async fn holder(&self) -> Result<Option<String>> {
@@ -41,8 +42,8 @@ impl Stage {
         Ok(lease.and_then(|lease| lease.spec?.holder_identity))
     }
 
-    async fn until_acting(&self, identity: &str) -> Result<()> {
-        until(&format!("{identity} to act"), LEASE + PATIENCE, async || {
+    async fn until_leading(&self, identity: &str) -> Result<()> {
+        until(&format!("{identity} to lead"), LEASE + TIMEOUT, async || {
             let holder = self.holder().await?;
             ensure!(holder.as_deref() == Some(identity), "{holder:?}");
             Ok(())
@@ -50,63 +51,63 @@ impl Stage {
         .await
     }
 
-    /// How often an operator has begun to act.
-    fn beginnings(&self) -> Result<usize> {
+    /// Returns how often an operator has become the leader.
+    fn times_leadership_was_won(&self) -> Result<usize> {
         Ok(self.log()?.matches("leading: the controllers start").count())
     }
 
-    /// Writes a policy and waits until somebody has taken it up; who may act by then.
-    async fn taken_up(&self, policy: &str) -> Result<Option<String>> {
-        self.policy(policy, "default", "true").await?;
+    /// Writes a policy, and waits until an operator has created its revision. Returns the leader.
+    async fn until_revision_created(&self, policy: &str) -> Result<Option<String>> {
+        self.apply_policy(policy, "default", "true").await?;
         let (revisions, name) = (self.api::<PolicyRevision>(), format!("cluster.{policy}-1"));
-        until(&name, LEASE + PATIENCE, async || Ok(revisions.get(&name).await?)).await?;
+        until(&name, LEASE + TIMEOUT, async || Ok(revisions.get(&name).await?)).await?;
         self.holder().await
     }
 }
 
 #[tokio::test]
-async fn of_two_operators_one_acts_and_the_other_when_it_is_killed_or_ends() -> Result<()> {
-    let mut stage = Stage::start("operator-failover").await?;
-    stage.start_as("first")?;
-    stage.until_acting("first").await?;
-    stage.start_as("second")?;
-    until("the second operator", PATIENCE, async || {
-        ensure!(stage.log()?.contains(r#""identity":"second""#), "it has not started");
+async fn the_standby_operator_takes_over_after_a_kill_or_a_shutdown() -> Result<()> {
+    let mut cluster = TestCluster::start("operator-failover").await?;
+    cluster.start_as("first")?;
+    cluster.until_leading("first").await?;
+    cluster.start_as("second")?;
+    until("the second operator", TIMEOUT, async || {
+        ensure!(cluster.log()?.contains(r#""identity":"second""#), "it has not started");
         Ok(())
     })
     .await?;
-    ensure!(stage.taken_up("a").await?.as_deref() == Some("first"));
-    ensure!(stage.beginnings()? == 1, "both act");
+    ensure!(cluster.until_revision_created("a").await?.as_deref() == Some("first"));
+    ensure!(cluster.times_leadership_was_won()? == 1, "both operators lead");
 
-    // Killed, it says nothing: its lease ends by itself, and nobody acts before that.
-    drop(stage.operators.remove(0));
-    let renewed = stage.renewed().await?;
-    ensure!(stage.taken_up("b").await?.as_deref() == Some("second"));
-    let gap_of_killed = gap(renewed, &stage.lease().await?)?;
+    // A killed operator does not release its lease, so no operator leads before the lease expires.
+    drop(cluster.operators.remove(0));
+    let renewed = cluster.renewed().await?;
+    ensure!(cluster.until_revision_created("b").await?.as_deref() == Some("second"));
+    let gap_of_killed = gap(renewed, &cluster.lease().await?)?;
     ensure!(gap_of_killed >= LEASE && gap_of_killed < LEASE + SLACK, "{gap_of_killed:?}");
-    ensure!(stage.beginnings()? == 2);
+    ensure!(cluster.times_leadership_was_won()? == 2);
 
-    // Asked to end, it gives its lease back: the next one need not wait for its end.
-    stage.start_as("third")?;
-    until("the third operator", PATIENCE, async || {
-        ensure!(stage.log()?.contains(r#""identity":"third""#), "it has not started");
+    // A terminated operator releases its lease, so the next one does not wait for the expiry.
+    cluster.start_as("third")?;
+    until("the third operator", TIMEOUT, async || {
+        ensure!(cluster.log()?.contains(r#""identity":"third""#), "it has not started");
         Ok(())
     })
     .await?;
-    let before = stage.renewed().await?;
-    let renewed = until("a lease renewed just now", PATIENCE, async || {
-        let renewed = stage.renewed().await?;
+    let before = cluster.renewed().await?;
+    let renewed = until("another renewal of the lease", TIMEOUT, async || {
+        let renewed = cluster.renewed().await?;
         ensure!(renewed != before, "not yet");
         Ok(renewed)
     })
     .await?;
-    stage.operators.remove(0).terminate().await?;
-    let given_back = stage.lease().await?;
-    ensure!(given_back.holder_identity.as_deref() != Some("second"), "{given_back:?}");
-    ensure!(stage.taken_up("c").await?.as_deref() == Some("third"));
-    // A lease that was not given back would have lasted until then.
-    let gap_of_ended = gap(renewed, &stage.lease().await?)?;
+    cluster.operators.remove(0).terminate().await?;
+    let released = cluster.lease().await?;
+    ensure!(released.holder_identity.as_deref() != Some("second"), "{released:?}");
+    ensure!(cluster.until_revision_created("c").await?.as_deref() == Some("third"));
+    // A lease that was not released would have lasted until then.
+    let gap_of_ended = gap(renewed, &cluster.lease().await?)?;
     ensure!(gap_of_ended < LEASE, "{gap_of_ended:?}");
-    ensure!(stage.beginnings()? == 3);
+    ensure!(cluster.times_leadership_was_won()? == 3);
     Ok(())
 }

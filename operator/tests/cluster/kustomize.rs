@@ -1,7 +1,8 @@
-//! The kustomizations of `config/`: `kubectl apply -k` on an empty cluster, and the operator's webhook about the samples.
+//! The kustomizations of `config/`: `kubectl apply -k` on an empty cluster, and the admission of the samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::rbac::v1::ClusterRole;
@@ -11,32 +12,32 @@ use proviso_crds::PolicyRevision;
 use proviso_e2e::{Kubectl, until};
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, Stage};
+use crate::test_cluster::{TIMEOUT, TestCluster};
 
 fn repository() -> Result<PathBuf> {
     Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?)
 }
 
-/// A folder or a file of `config/`.
+/// Returns the path of a folder or file in `config/`.
 fn config(name: &str) -> Result<String> {
     let path = repository()?.join("config").join(name);
     Ok(path.to_str().context("its path")?.to_owned())
 }
 
-/// The objects of a kustomization, as the API server has them.
-async fn objects(stage: &Stage, name: &str) -> Result<Vec<Value>> {
-    let found = stage.kubectl.run(&["get", "-k", &config(name)?, "-o", "json"]).await?;
+/// Returns the objects of a kustomization from the API server.
+async fn objects(cluster: &TestCluster, name: &str) -> Result<Vec<Value>> {
+    let found = cluster.kubectl.run(&["get", "-k", &config(name)?, "-o", "json"]).await?;
     let mut found: Value = serde_json::from_str(&found)?;
-    // kubectl prints a single object as it is.
+    // kubectl prints a single object without a list.
     Ok(match found["items"].take() {
         Value::Array(items) => items,
         _ => vec![found],
     })
 }
 
-/// The resource versions of the objects of a kustomization.
-async fn versions(stage: &Stage, name: &str) -> Result<BTreeMap<String, String>> {
-    let objects = objects(stage, name).await?;
+/// Returns the resource versions of the objects of a kustomization.
+async fn versions(cluster: &TestCluster, name: &str) -> Result<BTreeMap<String, String>> {
+    let objects = objects(cluster, name).await?;
     let entry = |object: &Value| {
         let metadata = &object["metadata"];
         let id = format!("{} {}/{}", object["kind"], metadata["namespace"], metadata["name"]);
@@ -45,32 +46,36 @@ async fn versions(stage: &Stage, name: &str) -> Result<BTreeMap<String, String>>
     Ok(objects.iter().map(entry).collect())
 }
 
-/// Applies a kustomization by the client, as the guide does, then by the server. Each must reach a state in which another apply
-/// changes no object.
-async fn apply(stage: &Stage, name: &str) -> Result<()> {
+/// Applies a kustomization client-side, as the guide does, and then server-side. After each of them, another apply
+/// must change no object.
+async fn apply(cluster: &TestCluster, name: &str) -> Result<()> {
     let folder = config(name)?;
     for flags in [&[][..], &["--server-side"]] {
         let apply = [&["apply", "--warnings-as-errors", "-k", &folder], flags].concat();
-        stage.kubectl.run(&apply).await.with_context(|| format!("{apply:?}"))?;
-        // Controllers write to new objects too, and so there may be a second try.
-        until(&format!("{apply:?} to change nothing"), 4 * PATIENCE, async || {
-            let before = versions(stage, name).await?;
-            stage.kubectl.run(&apply).await?;
-            let after = versions(stage, name).await?;
+        cluster.kubectl.run(&apply).await.with_context(|| format!("{apply:?}"))?;
+        // Controllers also write to new objects, so another apply may still change an object. `until` would end an
+        // attempt after 5 s, but kubectl takes longer for all objects on a busy machine.
+        let deadline = Instant::now() + 4 * TIMEOUT;
+        loop {
+            let before = versions(cluster, name).await?;
+            cluster.kubectl.run(&apply).await?;
+            let after = versions(cluster, name).await?;
             let changed = after.iter().filter(|(id, version)| before.get(*id) != Some(*version));
             let changed: Vec<_> = changed.map(|(id, _)| id).collect();
-            ensure!(changed.is_empty(), "{changed:?} changed");
-            Ok(())
-        })
-        .await?;
+            if changed.is_empty() {
+                break;
+            }
+            ensure!(Instant::now() < deadline, "{apply:?} still changes {changed:?}");
+        }
     }
     Ok(())
 }
 
-/// Waits until Kubernetes has filled in the rules of the `ClusterRole` of policy servers, which the kustomization leaves to it.
-async fn until_aggregated(stage: &Stage) -> Result<()> {
-    let api = Api::<ClusterRole>::all(stage.client.clone());
-    until("the rules of policy servers", PATIENCE, async || {
+/// Waits until Kubernetes has aggregated the rules of the `ClusterRole` of policy servers, which the kustomization
+/// leaves empty.
+async fn until_aggregated(cluster: &TestCluster) -> Result<()> {
+    let api = Api::<ClusterRole>::all(cluster.client.clone());
+    until("the rules of policy servers", TIMEOUT, async || {
         let rules = api.get("proviso-policy-server").await?.rules.unwrap_or_default();
         ensure!(!rules.is_empty(), "no rules");
         Ok(())
@@ -78,8 +83,8 @@ async fn until_aggregated(stage: &Stage) -> Result<()> {
     .await
 }
 
-/// Waits until the API server asks the operator about policies: until it refuses one that cannot work.
-async fn until_judged(stage: &Stage) -> Result<()> {
+/// Waits until the webhook of the operator denies a policy that cannot work.
+async fn until_webhook_answers(cluster: &TestCluster) -> Result<()> {
     let policy = json!({
         "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "broken"},
         "spec": {
@@ -89,11 +94,11 @@ async fn until_judged(stage: &Stage) -> Result<()> {
             ]},
         },
     });
-    let file = stage.plane.folder().path().join("broken.json");
+    let file = cluster.plane.folder().path().join("broken.json");
     std::fs::write(&file, policy.to_string())?;
     let file = file.to_str().context("its path")?;
-    until("the operator's webhook", PATIENCE, async || {
-        let created = stage.kubectl.run(&["create", "--dry-run=server", "-f", file]).await;
+    until("the operator's webhook", TIMEOUT, async || {
+        let created = cluster.kubectl.run(&["create", "--dry-run=server", "-f", file]).await;
         let refusal = created.err().context("the policy was admitted")?.to_string();
         ensure!(refusal.contains("spec.program.cel"), "{refusal}");
         Ok(())
@@ -103,48 +108,49 @@ async fn until_judged(stage: &Stage) -> Result<()> {
 
 #[tokio::test]
 async fn kustomizations_apply_and_a_second_apply_changes_nothing() -> Result<()> {
-    let mut stage = Stage::empty("kustomize").await?;
-    stage.kubectl.run(&["apply", "-k", &config("default")?]).await?;
-    until_aggregated(&stage).await?;
-    apply(&stage, "default").await?;
-    until_aggregated(&stage).await?;
-    apply(&stage, "policy-server").await?;
+    let mut cluster = TestCluster::empty("kustomize").await?;
+    cluster.kubectl.run(&["apply", "-k", &config("default")?]).await?;
+    until_aggregated(&cluster).await?;
+    apply(&cluster, "default").await?;
+    until_aggregated(&cluster).await?;
+    apply(&cluster, "policy-server").await?;
     // Not a part of the samples, since the operator would create the same object.
     let revision = config("samples/proviso_v1alpha1_policyrevision.yaml")?;
-    stage.kubectl.run(&["create", "--dry-run=server", "-f", &revision]).await?;
+    cluster.kubectl.run(&["create", "--dry-run=server", "-f", &revision]).await?;
 
-    stage.start_reachable_operator(&[]).await?;
-    until_judged(&stage).await?;
-    apply(&stage, "samples").await?;
-    until("revisions of the samples", PATIENCE, async || {
-        let revisions = stage.api::<PolicyRevision>().list(&ListParams::default()).await?;
+    cluster.start_reachable_operator(&[]).await?;
+    until_webhook_answers(&cluster).await?;
+    apply(&cluster, "samples").await?;
+    until("revisions of the samples", TIMEOUT, async || {
+        let revisions = cluster.api::<PolicyRevision>().list(&ListParams::default()).await?;
         let names: Vec<_> = revisions.iter().map(ResourceExt::name_any).collect();
-        for wanted in ["cluster.sample-image-versions-1", "ns.proviso-samples.replica-limit-1"] {
-            ensure!(names.iter().any(|name| name == wanted), "{names:?}");
+        for expected in ["cluster.sample-image-versions-1", "ns.proviso-samples.replica-limit-1"] {
+            ensure!(names.iter().any(|name| name == expected), "{names:?}");
         }
         Ok(())
     })
     .await?;
 
-    let kinds = objects(&stage, "crd").await?.into_iter().map(|definition| definition["spec"]["names"]["kind"].clone());
+    let kinds =
+        objects(&cluster, "crd").await?.into_iter().map(|definition| definition["spec"]["names"]["kind"].clone());
     let mut kinds: BTreeSet<_> = kinds.map(|kind| kind.to_string()).collect();
-    for sample in objects(&stage, "samples").await? {
+    for sample in objects(&cluster, "samples").await? {
         kinds.remove(&sample["kind"].to_string());
     }
     ensure!(kinds == BTreeSet::from(["\"PolicyRevision\"".to_owned()]), "no samples of {kinds:?}");
     let delete = ["delete", "--ignore-not-found", "--timeout=2m", "-k", &config("samples")?];
-    stage.kubectl.run(&delete).await.map(drop)
+    cluster.kubectl.run(&delete).await.map(drop)
 }
 
-/// The guide's kustomization for a registry of one's own, as written, beside another folder.
+/// Builds the kustomization of the guide for a private registry, as the guide shows it, in another folder.
 #[tokio::test]
 async fn the_kustomization_of_the_guide_replaces_both_images() -> Result<()> {
-    let guide = std::fs::read_to_string(repository()?.join("docs/guide/install.md"))?;
+    let guide = std::fs::read_to_string(repository()?.join("docs/how-to/install.md"))?;
     let (_, block) = guide.split_once("```yaml\n# deploy/kustomization.yaml\n").context("the guide has none")?;
     let (kustomization, _) = block.split_once("```").context("its end")?;
     let folder = tempfile::tempdir()?;
     let from = folder.path().canonicalize()?;
-    // kustomize takes relative folders only.
+    // kustomize accepts only relative folders.
     let up = "../".repeat(from.components().count() - 1);
     let relative = format!("{up}{}", repository()?.strip_prefix("/")?.display());
     let kustomization = kustomization.replace("../config/", &format!("{relative}/config/"));

@@ -1,4 +1,5 @@
-//! The life of a policy. The policy server is played by the tests: they say what the leader and the replicas would say.
+//! The lifecycle of a policy. The tests play the policy server: they write the status that the leader and the
+//! replicas would write.
 
 mod rollouts;
 mod webhooks;
@@ -15,43 +16,43 @@ use proviso_crds::{Policy, PolicyPhase, PolicyRevision, PolicyStatus};
 use proviso_e2e::until;
 use serde_json::{Value, json};
 
-use crate::stage::{self, PATIENCE};
+use crate::test_cluster::{self, TIMEOUT};
 
-/// Where the policy's owner works.
+/// The namespace of the policy.
 const TEAM: &str = "team";
 
-/// With an operator, and two pods of a policy server that nobody runs; about one policy, `labels`.
-struct Stage(stage::Stage);
+/// A cluster with an operator, two pods of a policy server that no kubelet runs, and one policy, `labels`.
+struct PolicyCluster(test_cluster::TestCluster);
 
-impl Deref for Stage {
-    type Target = stage::Stage;
+impl Deref for PolicyCluster {
+    type Target = test_cluster::TestCluster;
 
     fn deref(&self) -> &Self::Target {
         &self.0
     }
 }
 
-impl DerefMut for Stage {
+impl DerefMut for PolicyCluster {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.0
     }
 }
 
-impl Stage {
+impl PolicyCluster {
     async fn start(name: &str) -> Result<Self> {
-        let mut stage = Self(stage::Stage::start(name).await?);
-        stage.kubectl.run(&["create", "namespace", TEAM]).await?;
+        let mut cluster = Self(test_cluster::TestCluster::start(name).await?);
+        cluster.kubectl.run(&["create", "namespace", TEAM]).await?;
         for name in ["server-0", "server-1"] {
-            stage.pod(name).await?;
+            cluster.create_ready_pod(name).await?;
         }
-        stage.start_operator(&[])?;
-        Ok(stage)
+        cluster.start_operator(&[])?;
+        Ok(cluster)
     }
 
-    /// Makes a pod of the policy server, Ready; nobody runs it.
-    async fn pod(&self, name: &str) -> Result<()> {
+    /// Creates a pod of the policy server, and writes that it is Ready. No kubelet runs it.
+    async fn create_ready_pod(&self, name: &str) -> Result<()> {
         let pods = self.api::<Pod>();
-        until("the service account", PATIENCE, async || {
+        until("the service account", TIMEOUT, async || {
             let pod = json!({
                 "metadata": {"name": name, "labels": {"proviso.dev/policy-server": "default"}},
                 "spec": {"containers": [{"name": "a", "image": "a"}]},
@@ -60,7 +61,7 @@ impl Stage {
         })
         .await?;
         let status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
-        self.say_of_pod(name, status).await
+        self.set_pod_status(name, status).await
     }
 
     fn policies(&self) -> Api<Policy> {
@@ -71,7 +72,7 @@ impl Stage {
         self.api()
     }
 
-    /// Creates the policy, or makes it this: a new generation.
+    /// Creates or updates the policy. Returns its generation.
     async fn write(&self, spec: &Value) -> Result<i64> {
         let policy = json!({
             "apiVersion": "proviso.dev/v1alpha1", "kind": "Policy", "metadata": {"name": "labels"}, "spec": spec,
@@ -84,39 +85,39 @@ impl Stage {
     /// Waits for the revision of a generation.
     async fn revision(&self, generation: i64) -> Result<PolicyRevision> {
         let name = format!("ns.{TEAM}.labels-{generation}");
-        until(&name, PATIENCE, async || Ok(self.revisions().get(&name).await?)).await
+        until(&name, TIMEOUT, async || Ok(self.revisions().get(&name).await?)).await
     }
 
-    /// Says what the leader would say about the program.
-    async fn initialized(&self, generation: i64, status: &str, reason: &str, message: &str) -> Result<()> {
+    /// Writes the result of the leader for a generation.
+    async fn report_initialized(&self, generation: i64, status: &str, reason: &str, message: &str) -> Result<()> {
         let revision = self.revision(generation).await?;
         let condition = condition("Initialized", status, reason, message, generation);
-        self.say(&revision, "proviso-leader", json!({"conditions": [condition]})).await
+        self.apply_revision_status(&revision, "proviso-leader", json!({"conditions": [condition]})).await
     }
 
-    /// Says what a replica would say.
-    async fn loaded(&self, generation: i64, pod: &str, ready: &str, reason: &str) -> Result<()> {
+    /// Writes the result of a replica for a generation.
+    async fn report_loaded(&self, generation: i64, pod: &str, ready: &str, reason: &str) -> Result<()> {
         let revision = self.revision(generation).await?;
         let uid = self.api::<Pod>().get(pod).await?.uid().unwrap_or_default();
         let replica = replica(pod, &uid, ready, reason);
-        self.say(&revision, pod, json!({"replicas": [replica]})).await
+        self.apply_revision_status(&revision, pod, json!({"replicas": [replica]})).await
     }
 
-    async fn say(&self, revision: &PolicyRevision, manager: &str, status: Value) -> Result<()> {
+    async fn apply_revision_status(&self, revision: &PolicyRevision, manager: &str, status: Value) -> Result<()> {
         let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": status});
         let apply = PatchParams::apply(manager).force();
         self.revisions().patch_status(&revision.name_any(), &apply, &Patch::Apply(patch)).await?;
         Ok(())
     }
 
-    /// The leader and both replicas are content.
+    /// Writes that the leader has prepared the generation, and that both replicas have loaded it.
     async fn serve(&self, generation: i64) -> Result<()> {
-        self.initialized(generation, "True", "Prepared", "").await?;
-        self.loaded(generation, "server-0", "True", "Loaded").await?;
-        self.loaded(generation, "server-1", "True", "Loaded").await
+        self.report_initialized(generation, "True", "Prepared", "").await?;
+        self.report_loaded(generation, "server-0", "True", "Loaded").await?;
+        self.report_loaded(generation, "server-1", "True", "Loaded").await
     }
 
-    /// The paths that the API server asks: of the validating and of the mutating webhook.
+    /// Returns the paths that the validating and the mutating webhook call.
     async fn paths(&self) -> Result<(Option<String>, Option<String>)> {
         let name = format!("proviso-ns.{TEAM}.labels");
         let mutating = Api::<MutatingWebhookConfiguration>::all(self.client.clone()).get_opt(&name).await?;
@@ -124,10 +125,10 @@ impl Stage {
         Ok((self.path(&name).await?, path))
     }
 
-    /// Waits until requests are validated by this generation, and by no mutating webhook.
+    /// Waits until the validating webhook calls this generation, and there is no mutating webhook.
     async fn until_live(&self, generation: i64) -> Result<()> {
         let path = Some(format!("/validate/ns.{TEAM}.labels/{generation}"));
-        until(&format!("generation {generation} to be live"), PATIENCE, async || {
+        until(&format!("generation {generation} to be live"), TIMEOUT, async || {
             let paths = self.paths().await?;
             ensure!(paths == (path.clone(), None), "{paths:?}");
             let status = self.status().await?;
@@ -142,7 +143,7 @@ impl Stage {
     }
 
     async fn until_phase(&self, phase: PolicyPhase) -> Result<PolicyStatus> {
-        until(&format!("{phase:?}"), PATIENCE, async || {
+        until(&format!("{phase:?}"), TIMEOUT, async || {
             let status = self.status().await?;
             ensure!(status.phase == Some(phase), "{status:?}");
             Ok(status)

@@ -1,5 +1,5 @@
-//! The operator with a real API server, as the real program. Policy servers are played by the tests: they say what leaders and
-//! replicas would say.
+//! Tests of the operator's binary with a real API server. The tests play the policy servers: they write the status
+//! that leaders and replicas would write.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,4 +18,4 @@ mod lifecycle;
 mod malformed_objects;
 mod policy_servers;
 mod rotation;
-mod stage;
+mod test_cluster;

@@ -1,5 +1,5 @@
-//! Authority, certificates and keys that are replaced every few seconds, with two operators at work: at every moment the
-//! API server trusts what a replica shows, also a replica that reads its files a moment later.
+//! The rotation of the CA, certificates and keys every few seconds, with two operators. At every moment the API
+//! server trusts the certificate of a replica, even if the replica reloads its files a moment later.
 
 use std::time::{Duration, Instant};
 
@@ -12,15 +12,15 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::json;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use crate::stage::{NAMESPACE, PATIENCE, Stage};
+use crate::test_cluster::{NAMESPACE, TIMEOUT, TestCluster};
 
-/// A replica may notice a new certificate, and an API server a new bundle, so much later. Less than a third of the time that
-/// is left for that: on a busy machine the operator publishes a bundle some time after it has announced an authority.
+/// The delay after which a replica has loaded a new certificate, and an API server a new bundle. Less than a third of
+/// the announcement time: on a busy machine the operator publishes a bundle some time after it has announced a CA.
 const DELAY: Duration = Duration::from_millis(1500);
-/// More than two lives of an authority.
-const PATIENCE_WITH_ALL: Duration = Duration::from_mins(2);
+/// The time limit of the test: more than two lifetimes of a CA.
+const ROTATION_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Whether an API server with this bundle talks to a replica with this certificate, as Kubernetes' own TLS judges.
+/// Checks that an API server with this bundle trusts a replica with this certificate, as the TLS of Kubernetes does.
 fn verify(certificate: &str, bundle: &str) -> Result<()> {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes())?;
     let authorities = CertificateDer::pem_slice_iter(bundle.as_bytes()).collect::<Result<Vec<_>, _>>()?;
@@ -37,25 +37,25 @@ fn verify(certificate: &str, bundle: &str) -> Result<()> {
     Ok(())
 }
 
-/// What was seen one after the other, and when each was seen last.
+/// The observed values in order, and the time of the last observation of each.
 #[derive(Default)]
-struct Seen(Vec<(Instant, String)>);
+struct History(Vec<(Instant, String)>);
 
-impl Seen {
-    fn see(&mut self, text: &str) {
+impl History {
+    fn record(&mut self, text: &str) {
         match self.0.last_mut() {
             Some((at, last)) if last == text => *at = Instant::now(),
             _ => self.0.push((Instant::now(), text.to_owned())),
         }
     }
 
-    /// Those that somebody may still go by.
+    /// Returns the values that a replica or an API server may still use.
     fn in_use(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter(|(at, _)| at.elapsed() < DELAY).map(|(_, text)| text.as_str())
     }
 }
 
-/// A text of several PEM blocks as these.
+/// Splits a text into its PEM blocks.
 fn blocks(text: &str) -> Vec<&str> {
     let ends = text.match_indices("-----END").filter_map(|(at, _)| Some(at + text[at..].find('\n')? + 1));
     let mut start = 0;
@@ -63,10 +63,10 @@ fn blocks(text: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn nobody_is_refused_while_everything_is_replaced() -> Result<()> {
-    let mut stage = Stage::start("servers-rotation").await?;
+async fn rotation_never_breaks_trust_in_a_replica() -> Result<()> {
+    let mut cluster = TestCluster::start("servers-rotation").await?;
     for _ in 0..2 {
-        stage.start_operator(&[
+        cluster.start_operator(&[
             "--authority-lifetime=24s",
             "--certificate-lifetime=9s",
             "--signing-key-lifetime=18s",
@@ -75,36 +75,36 @@ async fn nobody_is_refused_while_everything_is_replaced() -> Result<()> {
             "--signing-key-retirement=5s",
         ])?;
     }
-    stage.server("default", json!({})).await?;
+    cluster.apply_server("default", json!({})).await?;
     let pod = "policy-server-default-0";
-    until(pod, PATIENCE, async || stage.ready(pod).await).await?;
-    stage.policy("a", "default", "true").await?;
-    stage.serve("cluster.a-1", pod).await?;
-    until("a live policy", PATIENCE, async || stage.published("a").await).await?;
+    until(pod, TIMEOUT, async || cluster.make_ready(pod).await).await?;
+    cluster.apply_policy("a", "default", "true").await?;
+    cluster.serve("cluster.a-1", pod).await?;
+    until("a live policy", TIMEOUT, async || cluster.published_bundle("a").await).await?;
 
-    let (mut certificates, mut bundles, mut keys) = (Seen::default(), Seen::default(), Seen::default());
+    let (mut certificates, mut bundles, mut keys) = (History::default(), History::default(), History::default());
     let start = Instant::now();
     while bundles.0.len() < 3 || certificates.0.len() < 4 || keys.0.len() < 4 {
-        ensure!(start.elapsed() < PATIENCE_WITH_ALL, "after {:?} not everything was replaced", start.elapsed());
-        bundles.see(&stage.published("a").await?);
-        let tls = stage.api::<Secret>().get("policy-server-default-tls").await?.data.context("data")?;
+        ensure!(start.elapsed() < ROTATION_TIMEOUT, "after {:?} not everything was replaced", start.elapsed());
+        bundles.record(&cluster.published_bundle("a").await?);
+        let tls = cluster.api::<Secret>().get("policy-server-default-tls").await?.data.context("data")?;
         let text = |key: &str| String::from_utf8(tls[key].0.clone());
         let (certificate, key) = (text("tls.crt")?, rcgen::KeyPair::from_pem(&text("tls.key")?)?);
         let der = CertificateDer::from_pem_slice(certificate.as_bytes())?;
         let (_, parsed) = x509_parser::parse_x509_certificate(&der)?;
         ensure!(parsed.public_key().raw == key.subject_public_key_info(), "the key is of another certificate");
-        certificates.see(&certificate);
+        certificates.record(&certificate);
         for certificate in certificates.in_use() {
             for bundle in bundles.in_use() {
                 let context = || format!("after {:?}: {certificate} by {bundle}", start.elapsed());
                 verify(certificate, bundle).with_context(context)?;
             }
         }
-        keys.see(&stage.secret("policy-server-default-signing", "signing.key").await?);
+        keys.record(&cluster.secret("policy-server-default-signing", "signing.key").await?);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
-    // An authority is one, then two, then the other one.
+    // The bundle has one CA, then both, and then the other one.
     let authorities: Vec<_> = bundles.0.iter().map(|(_, bundle)| blocks(bundle)).collect();
     let (first, both, second) = (&authorities[0], &authorities[1], &authorities[2]);
     ensure!((first.len(), both.len(), second.len()) == (1, 2, 1), "{authorities:?}");
@@ -116,7 +116,7 @@ async fn nobody_is_refused_while_everything_is_replaced() -> Result<()> {
     for key in [old, new] {
         rcgen::KeyPair::from_pem_and_sign_algo(key, &rcgen::PKCS_ED25519)?;
     }
-    // Nobody is busy with nothing: a certificate lasts for 6 s.
+    // No certificate is renewed too early: a certificate lasts for 6 s.
     let most = 3 + start.elapsed().as_secs() / 4;
     ensure!(certificates.0.len() as u64 <= most, "{} certificates, not {most}", certificates.0.len());
     Ok(())

@@ -1,4 +1,4 @@
-//! The measure: hyper and rustls, reading each request's body and answering a constant.
+//! The bare server to compare with: hyper and rustls. It reads the body of each request and answers a constant.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A closed loop of clients: each connection sends its next request when the answer to the last one has come.
+//! A closed-loop load generator: each connection sends its next request after the answer to the last one.
 
 use std::fmt;
 use std::path::Path;
@@ -20,16 +20,16 @@ pub struct Load {
     tls: TlsConnector,
     body: Bytes,
     connections: usize,
-    /// How long a client waits before its next request.
+    /// The pause of a client between an answer and its next request.
     pub pause: Duration,
 }
 
-/// Answers and how long they took.
+/// The latencies of the answers of a measurement.
 #[derive(Default)]
 pub struct Sample {
     latencies: Vec<Duration>,
     duration: Duration,
-    /// The server's.
+    /// The CPU time of the server.
     pub cpu: Duration,
 }
 
@@ -98,7 +98,7 @@ impl Load {
         }
     }
 
-    /// Waits until the server allows the review: its policies are loaded.
+    /// Waits until the server allows the review, which means that its policy is loaded.
     pub fn until_allowed(&self, address: &str, path: &str) {
         self.until(address, path, "\"allowed\":true");
     }
@@ -119,7 +119,7 @@ impl Load {
         });
     }
 
-    /// Asks over one more connection, time and again, until the value is dropped. Whatever is answered will do.
+    /// Sends requests on an additional connection until the returned value is dropped. The answers are not checked.
     pub fn in_background(&self, address: &str, path: &str) -> Background {
         let mut client = self.runtime.block_on(Client::connect(self, address, path));
         let asking = self.runtime.spawn(async move {
@@ -142,7 +142,7 @@ impl Load {
                 .into_iter()
                 .enumerate()
                 .map(|(index, mut client)| {
-                    // Pauses that end together would make the clients wait for each other.
+                    // Without the stagger, the pauses would end together, and the clients would wait for each other.
                     let stagger = pause * index as u32 / self.connections as u32;
                     tokio::spawn(async move {
                         let mut latencies = Vec::new();

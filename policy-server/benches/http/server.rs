@@ -1,4 +1,4 @@
-//! A policy server over a folder of its own, or any other server, in a process of its own.
+//! Server processes for benchmarks: the policy server over a folder, or another server.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::load::{Load, Sample};
 
-/// Accepts everything without looking at it.
+/// A waPC module that accepts everything without reading it.
 pub const NOTHING: &str = r#"(module
     (import "wapc" "__guest_response" (func $respond (param i32 i32)))
     (memory (export "memory") 1)
@@ -20,7 +20,7 @@ pub const NOTHING: &str = r#"(module
             (else (call $respond (i32.const 0) (i32.const 17))))
         (i32.const 1)))"#;
 
-pub fn number(variable: &str, default: usize) -> usize {
+pub fn env_number(variable: &str, default: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
@@ -28,19 +28,19 @@ pub fn example(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(path)
 }
 
-/// A review of 4 KB as an API server sends it: without the spaces and line breaks that make the file readable.
+/// Returns a review of 4 KB as an API server sends it, without the white space of the recorded file.
 pub fn review() -> Vec<u8> {
     let readable = std::fs::read(example("reviews/pod-create.json")).expect("a recorded review");
     let review: Value = serde_json::from_slice(&readable).expect("a review");
     review.to_string().into_bytes()
 }
 
-/// Rules that cover every request.
+/// Returns rules that cover every request.
 pub fn rules() -> Value {
     json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}])
 }
 
-/// Puts a certificate into the folder, and makes the folder of manifests in it.
+/// Writes a certificate and its key to the folder, and creates the folder of manifests in it.
 pub fn folder(folder: &Path) -> PathBuf {
     let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     std::fs::write(folder.join("tls.crt"), certified.cert.pem()).expect("tls.crt");
@@ -56,15 +56,15 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// A server in a process of its own; it ends with this value.
+/// A server process. Dropping the value kills the process.
 pub struct Server {
     process: Child,
     pub address: String,
 }
 
 impl Server {
-    /// Starts this build of the policy server, or another, over a [`folder`].
-    pub fn policies(program: &Path, folder: &Path) -> Self {
+    /// Starts a build of the policy server over a [`folder`].
+    pub fn policy_server(program: &Path, folder: &Path) -> Self {
         Self::start(
             Command::new(program)
                 .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"])
@@ -77,7 +77,7 @@ impl Server {
         )
     }
 
-    /// Starts a server that writes its address, `https://…`, as the field `listen` of a JSON line to stderr.
+    /// Starts a server that writes a JSON line with its address, `https://…`, in the field `listen` to stderr.
     pub fn start(command: &mut Command) -> Self {
         let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a server");
         let mut lines = BufReader::new(process.stderr.take().expect("its stderr")).lines().map_while(Result::ok);
@@ -85,7 +85,7 @@ impl Server {
             let line: serde_json::Value = serde_json::from_str(&line).ok()?;
             Some(line["listen"].as_str()?.trim_start_matches("https://").to_owned())
         });
-        // Its pipe must not fill up.
+        // Read the rest of stderr, so that the pipe does not fill up.
         std::thread::spawn(move || lines.for_each(drop));
         Self { process, address: address.expect("the address of the server") }
     }
@@ -99,10 +99,11 @@ impl Server {
         sample
     }
 
-    /// The CPU time that the process has taken.
+    /// Returns the CPU time of the process.
     fn cpu(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).expect("Linux");
-        // After the name, which may hold anything: proc_pid_stat(5), fields 14 and 15, in hundredths of a second.
+        // Fields 14 and 15 of proc_pid_stat(5), in hundredths of a second. The name in field 2 may contain spaces, so start after
+        // it.
         let fields = stat.rsplit(')').next().expect("fields").split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum();
         Duration::from_millis(ticks * 10)

@@ -1,37 +1,37 @@
-//! The folder as a store: every question is an order to the source. There is one caller, who may do everything.
+//! The policy store over a folder: each method is a command for the task of the folder source. Every caller may use every method.
 
 use proviso_core::PolicyId;
 use proviso_rest_api::{
-    Awaited, Caller, Change, Committing, Error, ExperimentName, PolicyStore, Preview, Progress, StoredExperiment,
-    StoredPolicy,
+    AwaitedEffect, Caller, Change, CommitPreconditions, Error, ExperimentName, PolicyStore, Preview, Progress,
+    StoredExperiment, StoredPolicy,
 };
 
-use crate::folder::Desk;
+use crate::folder::FolderStoreHandle;
 
 type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Debug)]
-pub(super) struct Standalone(Desk);
+pub(super) struct FolderStore(FolderStoreHandle);
 
-impl Standalone {
-    pub(super) fn new(desk: Desk) -> Self {
-        Self(desk)
+impl FolderStore {
+    pub(super) fn new(handle: FolderStoreHandle) -> Self {
+        Self(handle)
     }
 }
 
-impl PolicyStore for Standalone {
+impl PolicyStore for FolderStore {
     async fn policies(&self, _: Option<&Caller>) -> Result<Vec<StoredPolicy>> {
-        self.0.ask(|source, _| Ok(source.stored_policies())).await
+        self.0.run(|source, _| Ok(source.stored_policies())).await
     }
 
     async fn policy(&self, _: Option<&Caller>, id: &PolicyId) -> Result<StoredPolicy> {
         let id = id.clone();
-        self.0.ask(move |source, _| source.stored_policy(&id)).await
+        self.0.run(move |source, _| source.stored_policy(&id)).await
     }
 
     async fn create_policy(&self, _: Option<&Caller>, id: &PolicyId, content: Change) -> Result<StoredPolicy> {
         let id = id.clone();
-        self.0.ask(move |source, folder| source.create_policy(folder, &id, content)).await
+        self.0.run(move |source, folder| source.create_policy(folder, &id, content)).await
     }
 
     async fn update_policy(
@@ -42,22 +42,22 @@ impl PolicyStore for Standalone {
         content: Change,
     ) -> Result<StoredPolicy> {
         let (id, revision) = (id.clone(), revision.to_owned());
-        self.0.ask(move |source, folder| source.update_policy(folder, &id, &revision, content)).await
+        self.0.run(move |source, folder| source.update_policy(folder, &id, &revision, content)).await
     }
 
     async fn delete_policy(&self, _: Option<&Caller>, id: &PolicyId, etag: Option<&str>) -> Result<StoredPolicy> {
         let (id, etag) = (id.clone(), etag.map(ToOwned::to_owned));
-        self.0.ask(move |source, folder| source.delete_policy(folder, &id, etag.as_deref())).await
+        self.0.run(move |source, folder| source.delete_policy(folder, &id, etag.as_deref())).await
     }
 
     async fn experiments(&self, _: Option<&Caller>, policy: Option<&PolicyId>) -> Result<Vec<StoredExperiment>> {
         let policy = policy.cloned();
-        self.0.ask(move |source, _| Ok(source.stored_experiments(policy.as_ref()))).await
+        self.0.run(move |source, _| Ok(source.stored_experiments(policy.as_ref()))).await
     }
 
     async fn experiment(&self, _: Option<&Caller>, name: &ExperimentName) -> Result<StoredExperiment> {
         let name = name.clone();
-        self.0.ask(move |source, _| source.stored_experiment(&name)).await
+        self.0.run(move |source, _| source.stored_experiment(&name)).await
     }
 
     async fn create_experiment(
@@ -67,7 +67,7 @@ impl PolicyStore for Standalone {
         content: Change,
     ) -> Result<StoredExperiment> {
         let name = name.clone();
-        self.0.ask(move |source, folder| source.create_experiment(folder, &name, content)).await
+        self.0.run(move |source, folder| source.create_experiment(folder, &name, content)).await
     }
 
     async fn update_experiment(
@@ -78,7 +78,7 @@ impl PolicyStore for Standalone {
         content: Change,
     ) -> Result<StoredExperiment> {
         let (name, revision) = (name.clone(), revision.to_owned());
-        self.0.ask(move |source, folder| source.update_experiment(folder, &name, &revision, content)).await
+        self.0.run(move |source, folder| source.update_experiment(folder, &name, &revision, content)).await
     }
 
     async fn delete_experiment(
@@ -88,21 +88,26 @@ impl PolicyStore for Standalone {
         etag: Option<&str>,
     ) -> Result<StoredExperiment> {
         let (name, etag) = (name.clone(), etag.map(ToOwned::to_owned));
-        self.0.ask(move |source, folder| source.delete_experiment(folder, &name, etag.as_deref())).await
+        self.0.run(move |source, folder| source.delete_experiment(folder, &name, etag.as_deref())).await
     }
 
     async fn preview(&self, _: Option<&Caller>, name: &ExperimentName, change: Preview) -> Result<StoredExperiment> {
         let name = name.clone();
-        self.0.ask(move |source, _| source.preview(&name, change)).await
+        self.0.run(move |source, _| source.preview(&name, change)).await
     }
 
-    async fn commit(&self, _: Option<&Caller>, name: &ExperimentName, committing: &Committing) -> Result<StoredPolicy> {
+    async fn commit(
+        &self,
+        _: Option<&Caller>,
+        name: &ExperimentName,
+        committing: &CommitPreconditions,
+    ) -> Result<StoredPolicy> {
         let (name, committing) = (name.clone(), committing.clone());
-        self.0.ask(move |source, folder| source.commit(folder, &name, &committing)).await
+        self.0.run(move |source, folder| source.commit(folder, &name, &committing)).await
     }
 
-    async fn progress(&self, _: Option<&Caller>, awaited: &Awaited) -> Result<Progress> {
+    async fn progress(&self, _: Option<&Caller>, awaited: &AwaitedEffect) -> Result<Progress> {
         let awaited = awaited.clone();
-        self.0.ask(move |source, _| Ok(source.progress(&awaited))).await
+        self.0.run(move |source, _| Ok(source.progress(&awaited))).await
     }
 }

@@ -1,4 +1,4 @@
-//! The token that callers of the API have: in a file, read again when it changes.
+//! The bearer token for callers of the API. The file of the token is read again when it changes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,24 +8,24 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 
-/// How often the file is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The shortest token, in bytes: 128 bits in hexadecimal digits.
-const SHORTEST: usize = 32;
+/// The interval at which the file is read.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The minimum length of a token, in bytes: 128 bits in hexadecimal digits.
+const MIN_LENGTH: usize = 32;
 
-/// A token that cannot be used.
+/// The error of a token that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     #[error("--api-token-file {path}: {error}", path = path.display())]
     Read { path: PathBuf, error: io::Error },
     #[error(
-        "--api-token-file {path}: the token is shorter than {SHORTEST} characters: make one with `openssl rand -hex 32`",
+        "--api-token-file {path}: the token is shorter than {MIN_LENGTH} characters: make one with `openssl rand -hex 32`",
         path = .0.display()
     )]
     Short(PathBuf),
 }
 
-/// The token as it is now.
+/// The current token.
 pub struct Token(ArcSwap<Vec<u8>>);
 
 impl std::fmt::Debug for Token {
@@ -35,19 +35,19 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token and starts following its file. One that cannot be used is refused, and the one before it kept.
+    /// Reads the token, and starts a task that follows its file. If a new token cannot be used, the old token stays valid.
     ///
     /// # Errors
-    /// When it cannot be used at the start.
+    /// Returns an error if the token cannot be read or is too short.
     pub fn follow(path: PathBuf) -> Result<Arc<Self>, TokenError> {
         let token = Arc::new(Self(ArcSwap::from_pointee(read(&path)?)));
         let weak = Arc::downgrade(&token);
         tokio::spawn(async move {
-            let mut look = tokio::time::interval(LOOK_EVERY);
-            look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            let mut poll = tokio::time::interval(POLL_INTERVAL);
+            poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             let mut is_refused = false;
             loop {
-                look.tick().await;
+                poll.tick().await;
                 let Some(token) = weak.upgrade() else { return };
                 match read(&path) {
                     Ok(new) if new == **token.0.load() => is_refused = false,
@@ -67,9 +67,9 @@ impl Token {
         Ok(token)
     }
 
-    /// Whether this is the token. Takes as long wherever they differ.
+    /// Returns true if `given` is the token. Compares in constant time.
     #[must_use]
-    pub fn is(&self, given: &str) -> bool {
+    pub fn matches(&self, given: &str) -> bool {
         verify_slices_are_equal(&self.0.load(), given.as_bytes()).is_ok()
     }
 }
@@ -77,5 +77,5 @@ impl Token {
 fn read(path: &Path) -> Result<Vec<u8>, TokenError> {
     let text = std::fs::read_to_string(path).map_err(|error| TokenError::Read { path: path.to_owned(), error })?;
     let token = text.trim().as_bytes().to_vec();
-    if token.len() < SHORTEST { Err(TokenError::Short(path.to_owned())) } else { Ok(token) }
+    if token.len() < MIN_LENGTH { Err(TokenError::Short(path.to_owned())) } else { Ok(token) }
 }

@@ -1,5 +1,5 @@
-//! A `PolicyRevision` as this replica follows it: the object as it was observed last, the preview of a candidate, and the status
-//! that is still to be written.
+//! The state that this replica keeps for each `PolicyRevision`: the last observed object, the preview of a candidate, and the
+//! state of the status updates.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use proviso_core::Failure;
 use proviso_crds::PreviewReport;
 
 use super::reported::Reported;
-use super::revision::{Seen, Wanted};
+use super::revision::{DesiredRevision, ObservedRevision};
 use super::status::Update;
 use crate::config::Replica;
 use crate::lifecycle::{Desired, ModuleSource, Role, Scope, Slot};
-use crate::preview::Tally;
+use crate::preview::DivergenceCounter;
 use crate::table::Experiment;
 
-/// The shortest time between two reports of a preview.
-const PREVIEW_EVERY: Duration = Duration::from_secs(10);
-/// The delays before a status is written again that the API server did not take.
-const REPORT_AGAIN: ExponentialBuilder = ExponentialBuilder::new()
+/// The minimum time between two reports of the counts of a preview.
+const PREVIEW_REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// The delays after consecutive status updates that failed.
+const REPORT_BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_secs(1))
     .with_max_delay(Duration::from_mins(1))
     .without_max_times()
@@ -30,98 +30,99 @@ const REPORT_AGAIN: ExponentialBuilder = ExponentialBuilder::new()
 
 #[derive(Debug)]
 pub(super) struct Object {
-    pub seen: Seen,
-    /// The preview of a candidate, while it is loaded.
+    pub observed: ObservedRevision,
+    /// The preview of a candidate while the candidate is loaded.
     experiment: Option<Arc<Experiment>>,
-    /// The counts of a candidate since it was made, however often it was loaded.
-    tally: Option<Arc<Tally>>,
-    /// When the counts may be reported again.
+    /// The counts of a candidate since it was created. They are kept when the candidate is loaded again.
+    counter: Option<Arc<DivergenceCounter>>,
+    /// The earliest time of the next report of the counts.
     preview_due: Option<Instant>,
     is_reporting: bool,
-    /// The delays of reports that fail in a row, the error of the last, and when the next may start.
-    unreported: Option<(ExponentialBackoff, String, Instant)>,
+    /// If the last status update failed: the next delays, its error, and the earliest time of the next update.
+    failed_report: Option<(ExponentialBackoff, String, Instant)>,
 }
 
 impl Object {
-    pub(super) fn new(seen: Seen) -> Self {
-        Self { seen, experiment: None, tally: None, preview_due: None, is_reporting: false, unreported: None }
+    pub(super) fn new(observed: ObservedRevision) -> Self {
+        Self { observed, experiment: None, counter: None, preview_due: None, is_reporting: false, failed_report: None }
     }
 
-    /// Takes over a newer state of the same object. Returns whether its status says something else about who serves the revision.
-    pub(super) fn see(&mut self, seen: Seen) -> bool {
-        let old = std::mem::replace(&mut self.seen, seen);
-        let stage = old.reported.stage();
-        if old.reported.version > self.seen.reported.version {
-            // The answer to a report is ahead of the watch.
-            self.seen.reported = old.reported;
+    /// Takes a newer state of the same object. Returns true if [`Reported::serving_facts`] changed.
+    pub(super) fn observe(&mut self, observed: ObservedRevision) -> bool {
+        let old = std::mem::replace(&mut self.observed, observed);
+        let facts = old.reported.serving_facts();
+        if old.reported.version > self.observed.reported.version {
+            // The response to a status update is newer than the watch.
+            self.observed.reported = old.reported;
         }
-        stage != self.seen.reported.stage()
+        facts != self.observed.reported.serving_facts()
     }
 
-    /// The revision, or why it cannot be read; `None` if it is disabled.
+    /// Returns the desired revision, or the reason why it cannot be read; `None` if it is disabled.
     pub(super) fn desired(&self) -> Option<Result<Desired, Failure>> {
-        let reported = &self.seen.reported;
-        let desired = |wanted: &Wanted| Desired {
-            policy: wanted.policy.clone(),
-            experiment: wanted.experiment.clone(),
-            uid: wanted.origin_uid.clone(),
-            generation: wanted.generation,
-            spec: Arc::clone(&wanted.spec),
+        let reported = &self.observed.reported;
+        let to_desired = |revision: &DesiredRevision| Desired {
+            policy: revision.policy.clone(),
+            experiment: revision.experiment.clone(),
+            uid: revision.origin_uid.clone(),
+            generation: revision.generation,
+            spec: Arc::clone(&revision.spec),
             scope: Scope::POLICY,
             place: None,
             modules: ModuleSource::Network(reported.modules.clone()),
             is_known: reported.is_initialized(),
         };
-        match &self.seen.wanted {
-            Ok(wanted) if !wanted.is_enabled => None,
-            wanted => Some(wanted.as_ref().map(desired).map_err(Clone::clone)),
+        match &self.observed.desired {
+            Ok(revision) if !revision.is_enabled => None,
+            revision => Some(revision.as_ref().map(to_desired).map_err(Clone::clone)),
         }
     }
 
-    /// Previews the loaded candidate from now on: `make` makes the preview. The counts of an earlier server, in this pod or in
-    /// one of its name, go on.
-    pub(super) fn preview(&mut self, time: Time, make: impl FnOnce(Arc<Tally>) -> Experiment) {
-        let before = self.seen.reported.replica.as_ref().and_then(|replica| replica.preview.clone());
-        let new = || Arc::new(Tally::new(before.unwrap_or_else(|| PreviewReport::new(time))));
-        let tally = self.tally.get_or_insert_with(new);
-        self.experiment = Some(Arc::new(make(Arc::clone(tally))));
+    /// Starts the preview of the loaded candidate, which `make` makes. The counts continue those in the status, from an earlier
+    /// process of this pod or from an earlier pod of the same name.
+    pub(super) fn preview(&mut self, time: Time, make: impl FnOnce(Arc<DivergenceCounter>) -> Experiment) {
+        let before = self.observed.reported.replica.as_ref().and_then(|replica| replica.preview.clone());
+        let new = || Arc::new(DivergenceCounter::new(before.unwrap_or_else(|| PreviewReport::new(time))));
+        let counter = self.counter.get_or_insert_with(new);
+        self.experiment = Some(Arc::new(make(Arc::clone(counter))));
     }
 
-    /// The part of the revision in its policy; `None` if it cannot be read.
+    /// Returns the role of the revision in its policy; `None` if the revision cannot be read.
     pub(super) fn role(&self, slot: Option<&Slot>) -> Option<Role> {
-        let wanted = self.seen.wanted.as_ref().ok()?;
+        let revision = self.observed.desired.as_ref().ok()?;
         let is_loaded = slot.is_some_and(|slot| slot.loaded().is_some());
-        Some(match &wanted.experiment {
+        Some(match &revision.experiment {
             Some(_) => Role::Candidate(self.experiment.clone().filter(|_| is_loaded)),
-            None if self.seen.reported.is_live => Role::Live,
+            None if self.observed.reported.is_live => Role::Live,
             None => Role::Other,
         })
     }
 
-    /// The digests that the leader has pinned.
+    /// Returns the digests that the leader has pinned.
     pub(super) fn modules(&self) -> impl Iterator<Item = Digest> {
-        self.seen.reported.modules.values().copied()
+        self.observed.reported.modules.values().copied()
     }
 
-    /// Whether requests are decided by this revision, and other replicas serve it.
-    pub(super) fn is_missed(&self) -> bool {
-        self.seen.reported.is_live && self.seen.reported.is_served_by_others
+    /// Returns true if this revision is live and another replica serves it.
+    pub(super) fn is_live_elsewhere(&self) -> bool {
+        self.observed.reported.is_live && self.observed.reported.is_served_by_others
     }
 
-    /// The preview report of the status to write: the counts now, if they may be reported again, else those of the last report.
+    /// Returns the preview report for the next status update: the current counts, or the last reported counts if the current ones
+    /// may not be reported yet.
     pub(super) fn preview_report(&self, now: Instant) -> Option<PreviewReport> {
-        match &self.tally {
-            Some(tally) if self.preview_due.is_none_or(|due| now >= due) => Some(tally.report()),
-            _ => self.seen.reported.replica.as_ref().and_then(|replica| replica.preview.clone()),
+        match &self.counter {
+            Some(counter) if self.preview_due.is_none_or(|due| now >= due) => Some(counter.report()),
+            _ => self.observed.reported.replica.as_ref().and_then(|replica| replica.preview.clone()),
         }
     }
 
-    /// The error of the last status update.
-    pub(super) fn report_trouble(&self) -> Option<&str> {
-        self.unreported.as_ref().map(|(_, error, _)| error.as_str())
+    /// Returns the error of the last status update; `None` if it was successful.
+    pub(super) fn report_error(&self) -> Option<&str> {
+        self.failed_report.as_ref().map(|(_, error, _)| error.as_str())
     }
 
-    /// The status to write now; `None` if the API server has it already, or an update is under way.
+    /// Returns the status to write now; `None` if the API server has it already, or if an update is running.
     pub(super) fn begin_report(
         &mut self,
         slot: Option<&Slot>,
@@ -130,42 +131,43 @@ impl Object {
         now: Instant,
         time: Timestamp,
     ) -> Option<Update> {
-        let is_early = self.unreported.as_ref().is_some_and(|(_, _, not_before)| now < *not_before);
+        let is_early = self.failed_report.as_ref().is_some_and(|(_, _, retry_at)| now < *retry_at);
         if self.is_reporting || is_early {
             return None;
         }
         let preview = self.preview_report(now);
-        // A report without counts delays no later one.
-        let is_news = preview.as_ref().is_some_and(|it| !it.counts.is_empty())
-            && preview != self.seen.reported.replica.as_ref().and_then(|it| it.preview.clone());
-        let update = Update::of(&self.seen, slot, replica, is_leader, preview, time)?;
-        if is_news {
-            self.preview_due = Some(now + PREVIEW_EVERY);
+        // A report without counts does not delay the next report.
+        let has_new_counts = preview.as_ref().is_some_and(|it| !it.counts.is_empty())
+            && preview != self.observed.reported.replica.as_ref().and_then(|it| it.preview.clone());
+        let update = Update::of(&self.observed, slot, replica, is_leader, preview, time)?;
+        if has_new_counts {
+            self.preview_due = Some(now + PREVIEW_REPORT_INTERVAL);
         }
         self.is_reporting = true;
         Some(update)
     }
 
-    /// Takes the result of a status update. Returns whether there is anything new to publish.
+    /// Takes the result of a status update. Returns true if the table must be published again.
     pub(super) fn take_reported(&mut self, name: &str, result: Result<Reported, kube::Error>, now: Instant) -> bool {
         self.is_reporting = false;
-        let before = (self.unreported.is_some(), self.seen.reported.stage());
-        self.unreported = match result {
+        let before = (self.failed_report.is_some(), self.observed.reported.serving_facts());
+        self.failed_report = match result {
             Ok(reported) => {
-                if reported.version >= self.seen.reported.version {
-                    self.seen.reported = reported;
+                if reported.version >= self.observed.reported.version {
+                    self.observed.reported = reported;
                 }
                 None
             }
             Err(error) => {
-                tracing::warn!(revision = name, %error, "its status cannot be written; trying again");
-                let mut delays = self.unreported.take().map_or_else(|| REPORT_AGAIN.build(), |(delays, ..)| delays);
-                // The delays have no end.
+                tracing::warn!(revision = name, %error, "cannot write the status of the revision; trying again");
+                let mut delays =
+                    self.failed_report.take().map_or_else(|| REPORT_BACKOFF.build(), |(delays, ..)| delays);
+                // The backoff is endless, so `next` always returns a delay.
                 let delay = delays.next().unwrap_or_default();
                 Some((delays, error.to_string(), now + delay))
             }
         };
-        before != (self.unreported.is_some(), self.seen.reported.stage())
+        before != (self.failed_report.is_some(), self.observed.reported.serving_facts())
     }
 }
 
@@ -184,12 +186,12 @@ mod tests {
         }
     }
 
-    /// The revision as it is seen, its status at this version.
-    fn seen(version: &str, enabled: bool, status: &Value) -> Seen {
+    /// Returns the observed revision with this `resourceVersion` and status.
+    fn observed(version: &str, enabled: bool, status: &Value) -> ObservedRevision {
         let mut object = object(enabled);
         object.metadata.resource_version = Some(version.to_owned());
         object.data["status"] = status.clone();
-        Seen::read(&object, &replica())
+        ObservedRevision::read(&object, &replica())
     }
 
     fn failed() -> Slot {
@@ -206,26 +208,26 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_is_desired_while_it_is_enabled_and_known_once_the_leader_has_prepared_it() {
+    fn an_enabled_revision_is_desired_and_known_when_the_leader_prepared_it() {
         let initialized = |status: &str| {
             json!({"conditions": [{"type": "Initialized", "status": status, "reason": "A", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
         };
         let is_known = |object: &Object| object.desired().map(|desired| desired.unwrap().is_known);
-        let mut object = Object::new(seen("1", true, &Value::Null));
+        let mut object = Object::new(observed("1", true, &Value::Null));
         assert_eq!(is_known(&object), Some(false));
-        assert!(!object.see(seen("2", true, &initialized("False"))) && is_known(&object) == Some(false));
-        assert!(object.see(seen("3", true, &initialized("True"))) && is_known(&object) == Some(true));
+        assert!(!object.observe(observed("2", true, &initialized("False"))) && is_known(&object) == Some(false));
+        assert!(object.observe(observed("3", true, &initialized("True"))) && is_known(&object) == Some(true));
 
-        // The leader's condition stays true when a replica, be it the leader's, cannot load the revision any more.
+        // The condition Initialized stays True when a replica, even the leader, cannot load the revision any more.
         let written = report(&mut object, Some(&failed())).unwrap();
         assert!(written["leader"].is_null() && written["replica"]["replicas"][0]["ready"] == "False", "{written}");
-        object.see(seen("4", false, &initialized("True")));
+        object.observe(observed("4", false, &initialized("True")));
         assert_eq!(is_known(&object), None, "it is disabled");
     }
 
     #[test]
-    fn what_is_live_and_served_elsewhere_is_missed_here() {
+    fn a_live_revision_that_another_replica_serves_is_live_elsewhere() {
         let status = |live: &str, pod: &str, ready: &str| {
             json!({
                 "conditions": [{"type": "Live", "status": live, "reason": "A", "message": "",
@@ -234,20 +236,20 @@ mod tests {
                     "lastTransitionTime": "2026-01-01T00:00:00Z"}],
             })
         };
-        for (live, pod, ready, is_missed) in [
+        for (live, pod, ready, is_live_elsewhere) in [
             ("True", "default-1", "True", true),
             ("False", "default-1", "True", false),
             ("True", "default-1", "False", false),
             ("True", "default-0", "True", false),
         ] {
-            let object = Object::new(seen("1", true, &status(live, pod, ready)));
-            assert_eq!(object.is_missed(), is_missed, "{live} {pod} {ready}");
+            let object = Object::new(observed("1", true, &status(live, pod, ready)));
+            assert_eq!(object.is_live_elsewhere(), is_live_elsewhere, "{live} {pod} {ready}");
         }
     }
 
     #[test]
-    fn only_what_the_api_server_does_not_know_is_written() {
-        let mut object = Object::new(seen("1", true, &Value::Null));
+    fn a_status_that_the_api_server_has_is_not_written_again() {
+        let mut object = Object::new(observed("1", true, &Value::Null));
         let loading = slot(&object);
         assert!(report(&mut object, loading.as_ref()).is_none(), "nothing is known yet");
         let failed = failed();
@@ -259,20 +261,20 @@ mod tests {
         );
         let condition = &written["leader"]["conditions"][0];
         assert_eq!((&condition["status"], &condition["observedGeneration"]), (&json!("False"), &json!(7)));
-        assert!(report(&mut object, Some(&failed)).is_none(), "a report is under way");
+        assert!(report(&mut object, Some(&failed)).is_none(), "a status update is running");
 
         let status = json!({"replicas": [item], "conditions": [condition]});
-        let answer = seen("3", true, &status).reported;
-        object.take_reported("a", Ok(answer), Instant::now());
-        object.see(seen("2", true, &Value::Null));
-        assert!(report(&mut object, Some(&failed)).is_none(), "the watch is older than the answer");
-        object.see(seen("4", true, &json!({"replicas": [item]})));
+        let response = observed("3", true, &status).reported;
+        object.take_reported("a", Ok(response), Instant::now());
+        object.observe(observed("2", true, &Value::Null));
+        assert!(report(&mut object, Some(&failed)).is_none(), "the watch is older than the response");
+        object.observe(observed("4", true, &json!({"replicas": [item]})));
         let written = report(&mut object, Some(&failed)).unwrap();
-        assert!(written["replica"].is_null() && !written["leader"].is_null(), "somebody took the condition away");
+        assert!(written["replica"].is_null() && !written["leader"].is_null(), "another client removed the condition");
     }
 
     #[test]
-    fn the_item_of_an_earlier_pod_is_replaced_and_a_revision_that_is_not_loaded_is_not_claimed() {
+    fn a_restarted_pod_does_not_report_an_unloaded_revision_as_ready() {
         let item = |uid: &str| {
             json!({"replicas": [{"name": "default-0", "podUID": uid, "serverVersion": "0", "ready": "True",
             "reason": "Loaded", "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
@@ -281,42 +283,42 @@ mod tests {
             let slot = slot(object);
             report(object, slot.as_ref())
         };
-        let mut object = Object::new(seen("1", true, &item("old")));
-        assert!(report(&mut object).is_none(), "nobody takes it for ours");
-        let mut object = Object::new(seen("1", true, &item("pod")));
+        let mut object = Object::new(observed("1", true, &item("old")));
+        assert!(report(&mut object).is_none(), "the item has the uid of an earlier pod");
+        let mut object = Object::new(observed("1", true, &item("pod")));
         assert_eq!(
             report(&mut object).unwrap()["replica"]["replicas"][0]["reason"],
             "Loading",
             "this pod was restarted"
         );
-        let mut object = Object::new(seen("1", false, &item("old")));
+        let mut object = Object::new(observed("1", false, &item("old")));
         assert_eq!(report(&mut object).unwrap()["replica"], json!({}), "disabled");
     }
 
     #[test]
-    fn the_counts_of_a_preview_are_reported_when_they_change_and_every_ten_seconds_at_most() {
-        let (mut object, now, failed) = (Object::new(seen("1", true, &Value::Null)), Instant::now(), failed());
-        let tally = Arc::new(Tally::new(PreviewReport::new(Time(Timestamp::UNIX_EPOCH))));
-        object.tally = Some(Arc::clone(&tally));
+    fn changed_preview_counts_are_reported_at_most_every_ten_seconds() {
+        let (mut object, now, failed) = (Object::new(observed("1", true, &Value::Null)), Instant::now(), failed());
+        let counter = Arc::new(DivergenceCounter::new(PreviewReport::new(Time(Timestamp::UNIX_EPOCH))));
+        object.counter = Some(Arc::clone(&counter));
         let mut version = 1;
         let mut reported = |object: &mut Object, seconds: u64| {
             let now = now + Duration::from_secs(seconds);
             let update = object.begin_report(Some(&failed), &replica(), false, now, Timestamp::UNIX_EPOCH)?;
             let status = update.replica.unwrap();
             version += 1;
-            let answer = seen(&version.to_string(), true, &status).reported;
-            object.take_reported("a", Ok(answer), now);
+            let response = observed(&version.to_string(), true, &status).reported;
+            object.take_reported("a", Ok(response), now);
             status["replicas"][0]["preview"]["counts"]["dropped"].as_u64()
         };
         assert_eq!(reported(&mut object, 0), Some(0));
         assert_eq!(reported(&mut object, 1), None, "nothing has changed");
-        tally.drop_one();
+        counter.count_dropped();
         assert_eq!(reported(&mut object, 2), Some(1));
-        tally.drop_one();
+        counter.count_dropped();
         assert_eq!((reported(&mut object, 3), reported(&mut object, 11)), (None, None));
         assert_eq!((reported(&mut object, 12), reported(&mut object, 60)), (Some(2), None));
-        // A later server of the same pod that has loaded nothing yet keeps the counts.
-        let mut successor = Object::new(seen(
+        // A restarted server of the same pod keeps the counts before it has loaded the candidate.
+        let mut successor = Object::new(observed(
             "9",
             true,
             &json!({"replicas": [{
@@ -330,11 +332,11 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_fails_is_tried_again_later() {
-        let (mut object, now, failed) = (Object::new(seen("1", true, &Value::Null)), Instant::now(), failed());
+    fn a_failed_status_update_is_tried_again_later() {
+        let (mut object, now, failed) = (Object::new(observed("1", true, &Value::Null)), Instant::now(), failed());
         report(&mut object, Some(&failed)).unwrap();
         let error = || Err(kube::Error::LinesCodecMaxLineLengthExceeded);
-        assert!(object.take_reported("a", error(), now) && object.report_trouble().is_some());
+        assert!(object.take_reported("a", error(), now) && object.report_error().is_some());
         assert!(object.begin_report(Some(&failed), &replica(), true, now, Timestamp::UNIX_EPOCH).is_none());
         let later = now + Duration::from_secs(2);
         assert!(object.begin_report(Some(&failed), &replica(), true, later, Timestamp::UNIX_EPOCH).is_some());

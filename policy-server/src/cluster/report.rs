@@ -1,4 +1,5 @@
-//! Writes statuses: each writer its own part, by server-side apply under its own name.
+//! Writes the status of revisions. The leader and each replica write separate parts, by server-side apply with separate field
+//! managers.
 
 use std::sync::Arc;
 
@@ -15,15 +16,15 @@ use super::reported::Reported;
 use super::status::Update;
 use crate::config::Replica;
 
-/// Reports at the same time: a start may have hundreds.
+/// The maximum number of concurrent status updates. A starting replica may have hundreds.
 const CONCURRENCY: usize = 8;
 
-/// Sends updates to the API server.
+/// The writer of status updates.
 #[derive(Clone, Debug)]
 pub(super) struct Reporter {
     revisions: Api<DynamicObject>,
     pod_name: String,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Reporter {
@@ -32,11 +33,12 @@ impl Reporter {
         Self {
             revisions: Api::namespaced_with(client.clone(), &replica.namespace, &kind),
             pod_name: replica.pod_name.clone(),
-            places: Arc::new(Semaphore::new(CONCURRENCY)),
+            permits: Arc::new(Semaphore::new(CONCURRENCY)),
         }
     }
 
-    /// Writes an update of the revision with this name and uid in the background; `done` gets what the object says then.
+    /// Writes a status update of the revision with this name and uid in the background. Calls `done` with the status in the
+    /// response of the API server.
     pub(super) fn start(
         &self,
         name: String,
@@ -46,7 +48,7 @@ impl Reporter {
     ) {
         let reporter = self.clone();
         tokio::spawn(async move {
-            let Ok(_place) = reporter.places.acquire().await else { return };
+            let Ok(_permit) = reporter.permits.acquire().await else { return };
             done(reporter.write(&name, &uid, update).await);
         });
     }
@@ -65,7 +67,7 @@ impl Reporter {
 
     async fn apply(&self, name: &str, uid: &str, manager: &str, status: &Value) -> Result<DynamicObject, kube::Error> {
         let mut object = status_patch::<PolicyRevision>(status);
-        // With its uid, so that another one of the same name is left alone.
+        // With the uid, the API server refuses to change another object of the same name.
         object["metadata"] = json!({"name": name, "uid": uid});
         let parameters = PatchParams::apply(manager).force();
         self.revisions.patch_status(name, &parameters, &Patch::Apply(&object)).await

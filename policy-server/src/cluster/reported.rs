@@ -1,4 +1,4 @@
-//! The status of a revision as its object has it: the parts of this replica, of the leader and of the operator.
+//! The status of a revision: the parts of this replica, of the leader and of the operator.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,15 @@ use serde_json::Value;
 /// The reported status of a revision.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
-    /// `metadata.resourceVersion`: of one object the larger one is newer. 0 if it is no number.
+    /// `metadata.resourceVersion`, which grows with each change of the object. 0 if it is not a number.
     pub version: u64,
     pub replica: Option<ReplicaStatus>,
     pub initialized: Option<Condition>,
-    /// The modules that the leader fetched, by the references in the spec, without those that cannot be read.
+    /// The digests that the leader has pinned, by the references in the spec. Unreadable items are left out.
     pub modules: BTreeMap<String, Digest>,
-    /// Whether the operator says that this revision decides requests.
+    /// True if the operator has marked this revision as live.
     pub is_live: bool,
+    /// True if a replica other than this one reports the revision as ready.
     pub is_served_by_others: bool,
 }
 
@@ -39,12 +40,12 @@ impl Reported {
         }
     }
 
-    /// Returns the facts that decide what is served, or what others may expect of this replica.
-    pub(super) fn stage(&self) -> (bool, bool, bool) {
+    /// Returns the facts that the table and the readiness of this replica depend on.
+    pub(super) fn serving_facts(&self) -> (bool, bool, bool) {
         (self.is_initialized(), self.is_live, self.is_served_by_others)
     }
 
-    /// Returns whether a leader has prepared the revision for all replicas.
+    /// Returns true if a leader has prepared the revision for all replicas.
     pub(super) fn is_initialized(&self) -> bool {
         self.initialized.as_slice().is_true(ConditionType::Initialized)
     }
@@ -55,7 +56,7 @@ fn module(item: &Value) -> Option<(String, Digest)> {
     Some((module.module, module.digest.parse().ok()?))
 }
 
-/// Returns the item of a list map with this key; `None` if it cannot be read.
+/// Returns the item of a list map with this key; `None` if it is missing or unreadable.
 fn item<T: DeserializeOwned>(list: &Value, key: &str, value: &str) -> Option<T> {
     let item = list.as_array()?.iter().find(|item| item[key] == value)?;
     serde_json::from_value(item.clone()).ok()

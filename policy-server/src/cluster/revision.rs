@@ -1,5 +1,5 @@
-//! A `PolicyRevision` as its object has it. Read here and not by the client: one that makes no sense, such as one of
-//! another version of Proviso, must not keep the others from being read.
+//! Parses `PolicyRevision` objects. The Kubernetes client does not parse them, because then one invalid object, for example of
+//! another version of Proviso, would fail the whole list.
 
 use std::sync::Arc;
 
@@ -13,52 +13,54 @@ use super::reported::Reported;
 use crate::config::Replica;
 use crate::manifests::ExperimentId;
 
-/// A revision as it was seen last.
+/// The last observed state of a `PolicyRevision`.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedRevision {
     pub uid: String,
-    /// `metadata.generation` of the object itself.
+    /// `metadata.generation` of the `PolicyRevision` itself.
     pub object_generation: Option<i64>,
-    /// What it asks for, or why that cannot be told.
-    pub wanted: Result<Wanted, Failure>,
+    /// The revision in the spec, or the reason why the spec is invalid.
+    pub desired: Result<DesiredRevision, Failure>,
     pub reported: Reported,
 }
 
-/// What a revision asks for.
+/// The revision in the spec of a `PolicyRevision`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct DesiredRevision {
     pub policy: PolicyId,
-    /// Of the policy or, for a candidate, of the experiment.
+    /// The uid of the policy; for a candidate, of its experiment.
     pub origin_uid: String,
-    /// Likewise.
+    /// The generation of the policy; for a candidate, of its experiment.
     pub generation: u64,
-    /// The experiment that it is a candidate of; none if it is made to answer.
+    /// The experiment of a candidate; `None` for a revision that answers requests.
     pub experiment: Option<ExperimentId>,
     pub is_enabled: bool,
     pub spec: Arc<PolicySpec>,
 }
 
-impl Seen {
+impl ObservedRevision {
     pub(super) fn read(object: &DynamicObject, replica: &Replica) -> Self {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         Self {
             uid: object.metadata.uid.clone().unwrap_or_default(),
             object_generation: object.metadata.generation,
-            wanted: read(name, &object.data["spec"], &replica.policy_server)
+            desired: read(name, &object.data["spec"], &replica.policy_server)
                 .map_err(|message| Failure { reason: Reason::INVALID, message }),
             reported: Reported::read(object, &replica.pod_name),
         }
     }
 }
 
-fn read(name: &str, spec: &Value, policy_server: &str) -> Result<Wanted, String> {
+fn read(name: &str, spec: &Value, policy_server: &str) -> Result<DesiredRevision, String> {
     let revision = read_spec(spec)?;
     if revision.policy_server != policy_server {
-        return Err(format!("spec.policyServer: is {:?}, the label says {policy_server:?}", revision.policy_server));
+        return Err(format!("spec.policyServer: is {:?}, but the label is {policy_server:?}", revision.policy_server));
     }
-    let (policy, of_policy) = read_policy(&revision.policy_ref)?;
-    let (wanted, experiment, origin_uid, generation) = match (revision.role, revision.experiment_ref) {
-        (RevisionRole::Live, _) => (format!("{policy}-{of_policy}"), None, revision.policy_ref.uid, of_policy),
+    let (policy, policy_generation) = read_policy(&revision.policy_ref)?;
+    let (expected_name, experiment, origin_uid, generation) = match (revision.role, revision.experiment_ref) {
+        (RevisionRole::Live, _) => {
+            (format!("{policy}-{policy_generation}"), None, revision.policy_ref.uid, policy_generation)
+        }
         (RevisionRole::Candidate, None) => return Err("spec.experimentRef: is missing".to_owned()),
         (RevisionRole::Candidate, Some(found)) => {
             check_name(&found.name).map_err(|error| format!("spec.experimentRef.name: {error}"))?;
@@ -67,14 +69,14 @@ fn read(name: &str, spec: &Value, policy_server: &str) -> Result<Wanted, String>
             (format!("experiment.{id}-{generation}"), Some(id), found.uid, generation)
         }
     };
-    if name != wanted {
-        // With one name for each generation no two objects can claim the same path.
-        return Err(format!("metadata.name: is not {wanted}, the name of this generation's revision"));
+    if name != expected_name {
+        // With one name for each generation, no two objects can claim the same path.
+        return Err(format!("metadata.name: is not {expected_name}, the name of this generation's revision"));
     }
     if let Some(error) = validation::policy(&revision.data).first() {
         return Err(error.to_string());
     }
-    Ok(Wanted {
+    Ok(DesiredRevision {
         policy,
         origin_uid,
         generation,
@@ -84,7 +86,8 @@ fn read(name: &str, spec: &Value, policy_server: &str) -> Result<Wanted, String>
     })
 }
 
-/// Fields that are not known here are refused: to ignore one would be to decide otherwise than asked.
+/// Parses the spec. An unknown field is an error, because a server that ignores a field could decide differently than the author
+/// of the policy wants.
 fn read_spec(spec: &Value) -> Result<PolicyRevisionSpec, String> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
@@ -120,7 +123,7 @@ pub(super) mod tests {
     use super::*;
     use serde_json::json;
 
-    /// The spec of the revision `cluster.a-1` of the policy server `default`.
+    /// Returns the spec of the revision `cluster.a-1` of the policy server `default`.
     fn spec() -> Value {
         json!({
             "policyServer": "default", "enabled": true,
@@ -132,7 +135,7 @@ pub(super) mod tests {
         })
     }
 
-    /// The object of that revision.
+    /// Returns the object of the revision `cluster.a-1`.
     pub(in crate::cluster) fn object(enabled: bool) -> DynamicObject {
         let mut spec = spec();
         spec["enabled"] = json!(enabled);
@@ -142,11 +145,11 @@ pub(super) mod tests {
 
     #[test]
     fn a_revision_is_read() {
-        let wanted = read("cluster.a-1", &spec(), "default").unwrap();
-        assert_eq!((wanted.policy.as_str(), wanted.generation, wanted.is_enabled), ("cluster.a", 1, true));
+        let revision = read("cluster.a-1", &spec(), "default").unwrap();
+        assert_eq!((revision.policy.as_str(), revision.generation, revision.is_enabled), ("cluster.a", 1, true));
     }
 
-    /// The same, as the candidate of generation 3 of the experiment `b`.
+    /// Returns the spec of the candidate of generation 3 of the experiment `b`.
     fn candidate() -> Value {
         let mut spec = spec();
         spec["role"] = json!("Candidate");
@@ -155,16 +158,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_candidate_is_one_of_its_experiment() {
-        let wanted = read("experiment.cluster.b-3", &candidate(), "default").unwrap();
-        let of = (wanted.policy.as_str(), wanted.origin_uid.as_str(), wanted.generation);
-        assert_eq!(of, ("cluster.a", "e", 3));
-        assert_eq!(wanted.experiment.map(|id| id.to_string()).as_deref(), Some("cluster.b"));
-        // What was committed is live all the same.
+    fn a_candidate_has_the_uid_and_generation_of_its_experiment() {
+        let revision = read("experiment.cluster.b-3", &candidate(), "default").unwrap();
+        let origin = (revision.policy.as_str(), revision.origin_uid.as_str(), revision.generation);
+        assert_eq!(origin, ("cluster.a", "e", 3));
+        assert_eq!(revision.experiment.map(|id| id.to_string()).as_deref(), Some("cluster.b"));
+        // A committed experiment leaves its reference in the live revision.
         let mut committed = candidate();
         committed["role"] = json!("Live");
-        let wanted = read("cluster.a-1", &committed, "default").unwrap();
-        assert_eq!((wanted.origin_uid.as_str(), wanted.experiment), ("u", None));
+        let revision = read("cluster.a-1", &committed, "default").unwrap();
+        assert_eq!((revision.origin_uid.as_str(), revision.experiment), ("u", None));
         for (pointer, value, field) in [
             ("/experimentRef", Value::Null, "spec.experimentRef: is missing"),
             ("/experimentRef/name", json!("B"), "spec.experimentRef.name: "),
@@ -180,7 +183,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_field() {
+    fn an_invalid_revision_is_refused_with_its_field() {
         for (pointer, value, field) in [
             ("/policyServer", json!("other"), "spec.policyServer: "),
             ("/policyRef/kind", json!("Deployment"), "spec.policyRef.kind: "),

@@ -1,4 +1,4 @@
-//! The status of a revision that this replica and the leader are to write. Pure.
+//! Computes the status of a revision that this replica and the leader must write. Pure functions.
 
 use std::collections::BTreeMap;
 
@@ -6,20 +6,20 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_artifacts::Digest;
 use proviso_core::Failure;
-use proviso_crds::conditions::reasons;
+use proviso_crds::reasons;
 use proviso_crds::{ConditionState, ConditionStatus, ConditionType, ModuleStatus, PreviewReport, ReplicaStatus};
 use serde_json::{Value, json};
 
-use super::revision::Seen;
+use super::revision::ObservedRevision;
 use crate::config::Replica;
 use crate::lifecycle::Slot;
 
 /// The version that this server reports.
 const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The longest message, in characters: each replica has one in the same object.
+/// The maximum length of a message, in characters. The limit exists because one object has a message of each replica.
 const MAX_MESSAGE: usize = 1024;
 
-/// What is to be written: for each of the two writers its whole part of the status.
+/// A status update: the complete part of each of the two writers; `None` if the part is up to date.
 #[derive(Debug)]
 pub(super) struct Update {
     pub replica: Option<Value>,
@@ -27,9 +27,9 @@ pub(super) struct Update {
 }
 
 impl Update {
-    /// None where the object says everything already.
+    /// Returns the update to write; `None` if the status is up to date.
     pub(super) fn of(
-        seen: &Seen,
+        observed: &ObservedRevision,
         slot: Option<&Slot>,
         replica: &Replica,
         is_leader: bool,
@@ -38,14 +38,14 @@ impl Update {
     ) -> Option<Self> {
         let time = Time(Timestamp::from_second(time.as_second()).unwrap_or(time));
         let update = Self {
-            replica: replica_part(seen, slot, replica, preview, &time),
-            leader: is_leader.then(|| leader_part(seen, slot, &time)).flatten(),
+            replica: replica_part(observed, slot, replica, preview, &time),
+            leader: is_leader.then(|| leader_part(observed, slot, &time)).flatten(),
         };
         (update.replica.is_some() || update.leader.is_some()).then_some(update)
     }
 }
 
-/// Whether the revision can be served; `None` while that is not known, or while it is disabled.
+/// Returns the result of loading the revision; `None` if there is no result yet, or if the revision is disabled.
 fn result(slot: Option<&Slot>) -> Option<Result<(), Failure>> {
     let slot = slot?;
     if slot.loaded().is_some() {
@@ -57,21 +57,21 @@ fn result(slot: Option<&Slot>) -> Option<Result<(), Failure>> {
 }
 
 fn replica_part(
-    seen: &Seen,
+    observed: &ObservedRevision,
     slot: Option<&Slot>,
     replica: &Replica,
     preview: Option<PreviewReport>,
     time: &Time,
 ) -> Option<Value> {
-    let old = seen.reported.replica.as_ref();
+    let old = observed.reported.replica.as_ref();
     if slot.is_none() {
-        // An applied part without the item takes it away.
+        // Applying the part without the item removes the item.
         return old.map(|_| json!({}));
     }
     let ConditionState { status: ready, reason, message } = match result(slot) {
         Some(Ok(())) => ConditionState::yes(reasons::LOADED, ""),
         Some(Err(failure)) => failure.into(),
-        // A server that was restarted in its pod must not be taken for the one that said this.
+        // The server was restarted in its pod, and its item still says that the revision is ready.
         None if old.is_some_and(|old| old.pod_uid == replica.pod_uid && old.ready == ConditionStatus::True) => {
             ConditionState::no(reasons::LOADING, "")
         }
@@ -93,21 +93,21 @@ fn replica_part(
     (old != Some(&new)).then(|| json!({"replicas": [new]}))
 }
 
-fn leader_part(seen: &Seen, slot: Option<&Slot>, time: &Time) -> Option<Value> {
+fn leader_part(observed: &ObservedRevision, slot: Option<&Slot>, time: &Time) -> Option<Value> {
     let result = result(slot)?;
-    let old = &seen.reported.initialized;
-    if result.is_err() && seen.reported.is_initialized() {
-        // It was prepared: that this replica cannot load it now is what it says of itself.
+    let old = &observed.reported.initialized;
+    if result.is_err() && observed.reported.is_initialized() {
+        // The revision was prepared before. Only the item of this replica reports that it cannot load the revision now.
         return None;
     }
     let state = match result {
         Ok(()) => ConditionState::yes(reasons::PREPARED, "the program was compiled and accepted its settings"),
         Err(failure) => failure.into(),
     };
-    let new = state.into_condition(ConditionType::Initialized, old.as_slice(), seen.object_generation, time.0);
+    let new = state.into_condition(ConditionType::Initialized, old.as_slice(), observed.object_generation, time.0);
     let none = BTreeMap::new();
     let loaded = slot.and_then(Slot::loaded).map_or(&none, |loaded| &loaded.modules);
-    if old.as_ref() == Some(&new) && seen.reported.modules == *loaded {
+    if old.as_ref() == Some(&new) && observed.reported.modules == *loaded {
         return None;
     }
     let module =

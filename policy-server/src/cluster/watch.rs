@@ -1,4 +1,5 @@
-//! A watch as a row of plain changes. It goes on whatever the API server does; what was seen last stays true meanwhile.
+//! A Kubernetes watch as a sequence of changes. While the API server fails, the watch retries, and the last observed objects stay
+//! valid.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -8,14 +9,15 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
-/// How long one watch lasts, in seconds; the next one goes on where it ended. One that has not even ended some seconds later leads
-/// nowhere: a network that has forgotten a connection tells nobody.
+/// The duration of one watch request, in seconds. The next request continues where the last one ended. The API server ends the
+/// request after this time. If the end does not arrive, the network has dropped the connection silently: then the read timeout of
+/// the client closes it.
 const WATCH_SECONDS: u32 = 25;
 
-/// What happened to the objects of a kind, by their names.
+/// A change of the objects of a kind, by name.
 #[derive(Debug)]
 pub(super) enum Change<T> {
-    /// These are there, and no others.
+    /// The complete list of the objects.
     All(BTreeMap<String, T>),
     Applied(String, T),
     Deleted(String),
@@ -35,7 +37,7 @@ impl<T> Change<T> {
     }
 }
 
-/// Sends every change of these objects as `read` has them. Does not end.
+/// Calls `send` with every change of the objects, which `read` converts. Never ends.
 pub(super) async fn follow<K, T>(
     kind: &'static str,
     api: Api<K>,
@@ -57,10 +59,10 @@ pub(super) async fn follow<K, T>(
             Ok(Some(watcher::Event::Apply(object))) => send(Change::Applied(object.name_any(), read(object))),
             Ok(Some(watcher::Event::Delete(object))) => send(Change::Deleted(object.name_any())),
             Err(error) => {
-                tracing::warn!(kind, %error, "watch interrupted; what is loaded keeps serving");
+                tracing::warn!(kind, %error, "watch interrupted; loaded revisions keep serving");
             }
             Ok(None) => {
-                tracing::error!(kind, "watch ended, which kube's do not: what is loaded is all that will be");
+                tracing::error!(kind, "watch ended unexpectedly: restart this replica, it sees no further changes");
                 return;
             }
         }

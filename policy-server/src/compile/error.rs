@@ -1,13 +1,13 @@
-//! Why something is not compiled, and whether it may compile later.
+//! The errors of compilation.
 
 use std::time::Duration;
 
 use proviso_core::Reason;
 use proviso_engines::CompileError;
 
-/// A source or module that is not compiled.
+/// The error of a source or module that was not compiled.
 #[derive(Debug, thiserror::Error)]
-pub enum Uncompiled {
+pub enum CompileFailure {
     #[error(transparent)]
     Compile(#[from] CompileError),
     #[error("compiling it took longer than {0:?}: make it smaller, or raise --compile-timeout")]
@@ -16,13 +16,16 @@ pub enum Uncompiled {
         "compiling it takes more than {0} MiB of memory: make it smaller, or raise --compile-memory and the container's limit"
     )]
     Memory(u32),
-    #[error("compiling it takes more than {0} MiB of memory, far more than its size explains: no compiler wrote it")]
+    /// The module needs far more memory than other modules of its size: it seems made to exhaust the compiler.
+    #[error(
+        "compiling it takes more than {0} MiB of memory, far more than its size explains: it seems made to exhaust the compiler"
+    )]
     Bomb(u32),
     #[error("the compiler stopped: {0}")]
     Stopped(String),
 }
 
-impl Uncompiled {
+impl CompileFailure {
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
@@ -32,9 +35,9 @@ impl Uncompiled {
         }
     }
 
-    /// Returns whether the same source or module may compile later.
+    /// Returns true if the same source or module may compile later.
     #[must_use]
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(self, Self::Timeout(_) | Self::Stopped(_))
     }
 }

@@ -1,58 +1,59 @@
-//! How much memory the processes that compile modules may have: each as much as its module makes plausible, and all
-//! together no more than leaves the server alive. Where a container runs out of memory, everything in it is killed.
+//! The memory limits of the processes that compile modules. The limit of each process follows from the size of its module. All
+//! processes together leave half of the container's memory to the server, because the kernel kills everything in a container that
+//! runs out of memory.
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
-/// The memory of a compiler beside what its module costs, in MiB.
-const BASE: u32 = 128;
-/// What compiling may cost for each byte of a module. Measured: 40 for a Go module; 180 for one that is a single
-/// function, which no compiler writes at a size where that matters; a hundred thousand for one that is made for it.
-const FACTOR: u32 = 128;
-/// The least that all get together, in MiB: with less nothing compiles.
-const LEAST: u32 = 128;
-/// Where the kernel says what this container may have: of cgroups version 2 and 1.
-const LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+/// The memory of a compiler for an empty module, in MiB.
+const BASE_MIB: u32 = 128;
+/// The memory for each byte of a module, in bytes. Measured: 40 for a Go module; 180 for a module of a single function, but
+/// compilers write such modules only where they are small; 100,000 for a module that was written to exhaust the compiler.
+const BYTES_PER_MODULE_BYTE: u32 = 128;
+/// The minimum of the memory of all compilers together, in MiB. With less, no module compiles.
+const MIN_TOTAL_MIB: u32 = 128;
+/// The files with the memory limit of this container: of cgroups version 2 and 1.
+const CGROUP_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
+/// The memory of all compilers, in MiB.
 #[derive(Debug)]
-pub(super) struct Memory {
-    /// In MiB, as all numbers here.
+pub(super) struct MemoryBudget {
     free: Semaphore,
     total: u32,
-    /// For one module.
-    pub most: u32,
+    /// The maximum for one module.
+    pub max_per_module: u32,
 }
 
-/// The memory of one compiler, until it is dropped.
+/// The memory of one compiler. Dropping the permit returns the memory to the budget.
 #[derive(Debug)]
-pub(super) struct Share<'a> {
+pub(super) struct MemoryPermit<'a> {
     pub mib: u32,
     _permit: SemaphorePermit<'a>,
 }
 
-impl Memory {
-    /// Lets one module have at most this many MiB.
-    pub(super) fn new(most: u32) -> Self {
-        let limit = LIMITS.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
-        Self::within(most, limit)
+impl MemoryBudget {
+    /// Makes a budget in which one module may take at most `max_per_module` MiB.
+    pub(super) fn new(max_per_module: u32) -> Self {
+        let limit = CGROUP_LIMITS.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
+        Self::within(max_per_module, limit)
     }
 
-    /// Within a container of this many bytes.
-    fn within(most: u32, limit: Option<u64>) -> Self {
-        // The other half is for those who serve.
+    /// Makes a budget within the memory limit of a container, in bytes; `None` means no limit.
+    fn within(max_per_module: u32, limit: Option<u64>) -> Self {
+        // The other half is for the server.
         let half = limit.map_or(u32::MAX, |bytes| u32::try_from(bytes >> 21).unwrap_or(u32::MAX));
-        let total = most.saturating_mul(2).min(half).max(LEAST);
-        Self { free: Semaphore::new(total as usize), total, most: most.min(total) }
+        let total = max_per_module.saturating_mul(2).min(half).max(MIN_TOTAL_MIB);
+        Self { free: Semaphore::new(total as usize), total, max_per_module: max_per_module.min(total) }
     }
 
-    /// Waits for the memory that compiling a module of this size may take.
-    pub(super) async fn share(&self, module: usize) -> Result<Share<'_>, AcquireError> {
-        let mib = self.of(module);
-        Ok(Share { mib, _permit: self.free.acquire_many(mib.min(self.total)).await? })
+    /// Waits for the memory to compile a module of this size in bytes.
+    pub(super) async fn acquire(&self, module: usize) -> Result<MemoryPermit<'_>, AcquireError> {
+        let mib = self.limit_for(module);
+        Ok(MemoryPermit { mib, _permit: self.free.acquire_many(mib.min(self.total)).await? })
     }
 
-    fn of(&self, module: usize) -> u32 {
+    fn limit_for(&self, module: usize) -> u32 {
         let size = u32::try_from(module.div_ceil(1 << 20)).unwrap_or(u32::MAX);
-        size.saturating_mul(FACTOR).saturating_add(BASE).min(self.most)
+        size.saturating_mul(BYTES_PER_MODULE_BYTE).saturating_add(BASE_MIB).min(self.max_per_module)
     }
 }
 
@@ -63,14 +64,14 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn a_module_gets_what_its_size_makes_plausible_and_all_leave_half_to_the_server() {
-        let memory = Memory::within(1024, None);
-        assert_eq!([0, 150_000, 3 * MIB, 64 * MIB].map(|module| memory.of(module)), [128, 256, 512, 1024]);
+    fn compilers_get_at_most_half_of_the_memory_of_the_container() {
+        let memory = MemoryBudget::within(1024, None);
+        assert_eq!([0, 150_000, 3 * MIB, 64 * MIB].map(|module| memory.limit_for(module)), [128, 256, 512, 1024]);
         assert_eq!(memory.total, 2048);
-        let small = Memory::within(1024, Some(512 << 20));
-        assert_eq!([150_000, 3 * MIB, 64 * MIB].map(|module| small.of(module)), [256, 256, 256]);
+        let small = MemoryBudget::within(1024, Some(512 << 20));
+        assert_eq!([150_000, 3 * MIB, 64 * MIB].map(|module| small.limit_for(module)), [256, 256, 256]);
         assert_eq!(small.total, 256);
-        assert_eq!(Memory::within(1024, Some(64 << 20)).total, 128);
-        assert_eq!(Memory::within(u32::MAX, Some(u64::MAX)).most, u32::MAX);
+        assert_eq!(MemoryBudget::within(1024, Some(64 << 20)).total, 128);
+        assert_eq!(MemoryBudget::within(u32::MAX, Some(u64::MAX)).max_per_module, u32::MAX);
     }
 }

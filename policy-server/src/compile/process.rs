@@ -1,5 +1,5 @@
-//! The process that compiles one module: this program, started with an order instead of arguments. The module comes on
-//! stdin, what was made of it leaves on stdout, and what is wrong with it on stderr.
+//! The child process that compiles one module: this program, with an internal command as its arguments. The process reads the
+//! module from stdin, and writes the compiled code to stdout or the error to stderr.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
@@ -12,33 +12,35 @@ use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-use super::error::Uncompiled;
+use super::error::CompileFailure;
 
-/// What the first argument of this program is then.
-const NAME: &str = "compile-module";
-/// The exit codes of modules that do not compile. Others are those of a compiler that does not work.
+/// The name of the internal command, which is the first argument of the child process.
+const COMMAND: &str = "compile-module";
+/// The exit code for [`CompileError::Invalid`]. Exit codes other than this and [`UNSUPPORTED`] mean that the compiler does not
+/// work.
 const INVALID: u8 = 10;
+/// The exit code for [`CompileError::Unsupported`].
 const UNSUPPORTED: u8 = 11;
-/// Places for instances: a module is run to take its snapshot, and once more to compare.
+/// The maximum number of concurrent instances. The compiler runs a module to take its snapshot, and once more to compare.
 const CONCURRENCY: u32 = 4;
 
-/// How modules are compiled.
+/// The limits of one compilation.
 #[derive(Clone, Copy, Debug)]
-pub struct Order {
-    /// The memory of one instance, in bytes: what is compiled depends on it.
+pub struct CompileJob {
+    /// The memory limit of one wasm instance, in bytes. The compiled code depends on it.
     pub memory_limit: usize,
-    /// The memory of the compiler, in MiB.
+    /// The memory limit of the compiler, in MiB.
     pub compile_memory: u32,
-    /// The time of the compiler.
+    /// The time limit of the compiler.
     pub timeout: Duration,
 }
 
-impl Order {
-    /// The order in these arguments of the program, if they are one.
+impl CompileJob {
+    /// Parses the arguments of the program; `None` if they are not the internal command.
     #[must_use]
-    pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Option<Self> {
+    pub fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut arguments = arguments.into_iter().skip(1);
-        arguments.next().filter(|name| name == NAME)?;
+        arguments.next().filter(|name| name == COMMAND)?;
         let mut number = || arguments.next()?.to_str()?.parse().ok();
         Some(Self {
             memory_limit: usize::try_from(number()?).ok()?,
@@ -47,12 +49,12 @@ impl Order {
         })
     }
 
-    /// Has a module compiled.
-    pub(super) async fn give(&self, wasm: &[u8]) -> Result<Vec<u8>, Uncompiled> {
-        let stopped = |error: io::Error| Uncompiled::Stopped(error.to_string());
-        // This very program, even if another one lies in its place by now.
+    /// Compiles a module in a child process.
+    pub(super) async fn start(&self, wasm: &[u8]) -> Result<Vec<u8>, CompileFailure> {
+        let stopped = |error: io::Error| CompileFailure::Stopped(error.to_string());
+        // `/proc/self/exe` is this program even if its file was replaced by another version.
         let mut compiler = Command::new("/proc/self/exe")
-            .arg(NAME)
+            .arg(COMMAND)
             .args([
                 self.memory_limit.to_string(),
                 self.compile_memory.to_string(),
@@ -67,7 +69,7 @@ impl Order {
         let stdin = compiler.stdin.take();
         let write = async {
             if let Some(mut stdin) = stdin {
-                // How the compiler ended says more than that it did not read to the end.
+                // If the compiler does not read everything, its exit status says more than this error.
                 let _ = stdin.write_all(wasm).await;
             }
         };
@@ -75,75 +77,76 @@ impl Order {
         self.read_output(output.map_err(stopped)?)
     }
 
-    fn read_output(&self, output: Output) -> Result<Vec<u8>, Uncompiled> {
-        let said = || String::from_utf8_lossy(&output.stderr).chars().take(2000).collect::<String>().trim().to_owned();
+    fn read_output(&self, output: Output) -> Result<Vec<u8>, CompileFailure> {
+        let stderr =
+            || String::from_utf8_lossy(&output.stderr).chars().take(2000).collect::<String>().trim().to_owned();
         let code = output.status.code().and_then(|code| u8::try_from(code).ok());
         if output.status.success() {
             return Ok(output.stdout);
         }
         if code == Some(INVALID) {
-            return Err(CompileError::Invalid(said()).into());
+            return Err(CompileError::Invalid(stderr()).into());
         }
         if code == Some(UNSUPPORTED) {
-            return Err(CompileError::Unsupported(said()).into());
+            return Err(CompileError::Unsupported(stderr()).into());
         }
-        let is_by = |signal: Signal| output.status.signal() == Some(signal.as_raw());
-        if is_by(Signal::XCPU) {
-            return Err(Uncompiled::Timeout(self.timeout));
+        let is_killed_by = |signal: Signal| output.status.signal() == Some(signal.as_raw());
+        if is_killed_by(Signal::XCPU) {
+            return Err(CompileFailure::Timeout(self.timeout));
         }
-        // So Rust's allocator ends a process that gets nothing more.
-        if is_by(Signal::ABORT) {
-            return Err(Uncompiled::Memory(self.compile_memory));
+        // Rust's allocator aborts the process when it gets no more memory.
+        if is_killed_by(Signal::ABORT) {
+            return Err(CompileFailure::Memory(self.compile_memory));
         }
-        if is_by(Signal::KILL) {
-            return Err(Uncompiled::Stopped(
-                "it was killed: is the machine or the container short of memory?".to_owned(),
+        if is_killed_by(Signal::KILL) {
+            return Err(CompileFailure::Stopped(
+                "it was killed (SIGKILL): is the machine or the container out of memory?".to_owned(),
             ));
         }
-        Err(Uncompiled::Stopped(format!("{}: {}", output.status, said())))
+        Err(CompileFailure::Stopped(format!("{}: {}", output.status, stderr())))
     }
 
-    /// Bounds this process: what it allocates, the time of all its CPUs, and that it leaves nothing behind. The
-    /// address space as such is not bounded: the engine reserves a lot, and uses little of it.
-    fn bound(self) -> io::Result<()> {
+    /// Limits the memory and the CPU time of this process, and disables core dumps. The address space is not limited, because the
+    /// engine reserves a lot of it and uses little.
+    fn apply_limits(self) -> io::Result<()> {
         let set = |resource, limit| {
             let limit = Some(limit);
             setrlimit(resource, Rlimit { current: limit, maximum: limit })
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         set(Resource::Data, u64::from(self.compile_memory) << 20)?;
-        // Whoever gave the order waits for less; this is for when nobody does any more.
+        // The server kills this process earlier. This limit is for a process whose server has died.
         set(Resource::Cpu, (self.timeout.as_secs() + 1) * cpus)?;
         set(Resource::Core, 0)?;
         Ok(())
     }
 }
 
-/// Compiles what comes on stdin, in a process that does nothing else.
+/// Compiles the module from stdin and returns the exit code of this process, which is the child process.
 #[must_use]
-pub fn carry_out(order: Order) -> ExitCode {
-    match compile(order) {
+pub fn run_compile_job(job: CompileJob) -> ExitCode {
+    match compile(job) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let code = match &error {
-                Uncompiled::Compile(CompileError::Invalid(_)) => ExitCode::from(INVALID),
-                Uncompiled::Compile(CompileError::Unsupported(_)) => ExitCode::from(UNSUPPORTED),
+                CompileFailure::Compile(CompileError::Invalid(_)) => ExitCode::from(INVALID),
+                CompileFailure::Compile(CompileError::Unsupported(_)) => ExitCode::from(UNSUPPORTED),
                 _ => ExitCode::FAILURE,
             };
-            // If nobody listens, the exit code has to do.
+            // If stderr is closed, the server still sees the exit code.
             let _ = write!(io::stderr(), "{error}");
             code
         }
     }
 }
 
-fn compile(order: Order) -> Result<(), Uncompiled> {
-    let stopped = |error: io::Error| Uncompiled::Stopped(error.to_string());
-    order.bound().map_err(stopped)?;
+fn compile(job: CompileJob) -> Result<(), CompileFailure> {
+    let stopped = |error: io::Error| CompileFailure::Stopped(error.to_string());
+    job.apply_limits().map_err(stopped)?;
     let mut module = Vec::new();
     io::stdin().lock().read_to_end(&mut module).map_err(stopped)?;
-    let config = wasm::Config { memory_limit: order.memory_limit, concurrency: CONCURRENCY };
-    let engine = wasm::Engine::new(config).map_err(|error| Uncompiled::Stopped(error.to_string()))?;
+    let config = wasm::Config { memory_limit: job.memory_limit, concurrency: CONCURRENCY };
+    let engine = wasm::Engine::new(config).map_err(|error| CompileFailure::Stopped(error.to_string()))?;
     let code = engine.precompile(&module)?;
     io::stdout().lock().write_all(&code).map_err(stopped)
 }

@@ -1,33 +1,34 @@
-//! Committing an experiment in a folder: two documents. In one file they change together; in two, what is about to happen
-//! is written down before, and the policy's own manifest tells afterwards whether it has: a crash at any moment is either
-//! finished or forgotten at the next start.
+//! The commit of an experiment in a folder. It changes two documents: it replaces the policy and removes the experiment.
+//! Documents of one file change together. For documents of two files, the commit intent is written to a file first. After a
+//! crash, an annotation in the manifest of the policy tells whether the policy was committed: the next start then finishes the
+//! commit, or drops the intent.
 
 use proviso_crds::names::COMMITTED_EXPERIMENT;
 use std::path::{Path, PathBuf};
 
-use proviso_artifacts::{Digest, remove_for_good, write_atomically};
+use proviso_artifacts::{Digest, remove_durably, write_atomically};
 use proviso_rest_api::{Error, StoredExperiment, StoredPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::manifests::edit::{Content, Draft, EditError, moved};
+use crate::manifests::edit::{Content, Draft, EditError, resolve_modules};
 use crate::manifests::{ExperimentId, ObjectId};
 
-/// Where the intent stands, below the folder of manifests; hidden, so that it is no manifest.
+/// The file of the commit intent, in the folder of manifests. The file is hidden, so the server does not read it as a manifest.
 const INTENT: &str = ".proviso-commit.json";
 
-/// What is about to happen, and how to tell whether it has.
+/// The intent of a commit, with the facts that tell after a crash how far the commit came.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Intent {
     policy: String,
     policy_file: PathBuf,
-    /// What the policy's manifest says of where it comes from, once it is committed.
+    /// The value of the annotation `COMMITTED_EXPERIMENT` that the committed policy has.
     committed: String,
     namespace: Option<String>,
     experiment: String,
     experiment_file: PathBuf,
-    /// Of its document: another one of the same name is left alone.
+    /// The digest of the document of the experiment. A document of another experiment with the same name is not removed.
     digest: String,
 }
 
@@ -41,7 +42,11 @@ impl Intent {
     }
 }
 
-/// Commits, or leaves everything as it was.
+/// Commits the experiment.
+///
+/// # Errors
+/// Returns an error if a file cannot be written. Then the manifests are unchanged, except if restoring the manifest of the policy
+/// fails too: then the next start finishes the commit.
 pub(super) fn run(
     folder: &Path,
     policy: &StoredPolicy,
@@ -50,7 +55,7 @@ pub(super) fn run(
 ) -> Result<(), Error> {
     let from = experiment_draft.path().parent().unwrap_or(folder).to_owned();
     let is_elsewhere = policy_draft.path().parent() != Some(&from);
-    let spec = if is_elsewhere { moved(experiment.spec.clone(), &from) } else { experiment.spec.clone() };
+    let spec = if is_elsewhere { resolve_modules(experiment.spec.clone(), &from) } else { experiment.spec.clone() };
     let committed = experiment.committed();
     let mut annotations = policy.meta.annotations.clone();
     annotations.insert(COMMITTED_EXPERIMENT.to_owned(), committed.clone());
@@ -77,9 +82,9 @@ pub(super) fn run(
     record(folder, &intent)?;
     let result = policy_draft.write().and_then(|()| {
         experiment_draft.write().inspect_err(|_| {
-            // Nothing is to have changed. If this fails too, the intent stays, and the next start finishes.
+            // Restore the policy. If this fails too, the intent stays, and the next start finishes the commit.
             if before.write().is_err() {
-                tracing::error!(experiment = %experiment.name, "a commit is half done: it is finished at the next start");
+                tracing::error!(experiment = %experiment.name, "a commit is half done: the next start finishes it");
             }
         })
     });
@@ -99,12 +104,12 @@ fn record(folder: &Path, intent: &Intent) -> Result<(), EditError> {
 }
 
 fn forget(folder: &Path) {
-    if let Err(error) = remove_for_good(&folder.join(INTENT)) {
-        tracing::warn!(%error, "the record of a commit that has ended could not be removed");
+    if let Err(error) = remove_durably(&folder.join(INTENT)) {
+        tracing::warn!(%error, "cannot remove the intent of a finished commit");
     }
 }
 
-/// Whether the policy is committed and the experiment still there.
+/// Returns true if the policy is committed and the experiment still exists.
 fn is_half_done(intent: &Intent) -> bool {
     let Some(policy) = intent.policy() else { return false };
     let is_committed = Draft::open(&intent.policy_file).is_ok_and(|draft| {
@@ -122,11 +127,11 @@ fn is_half_done(intent: &Intent) -> bool {
     is_committed && is_there
 }
 
-/// Finishes a commit that a crash has left half done, and forgets one that had not begun.
+/// Finishes a commit that a crash has left half done. Drops the intent of a commit that had not begun or was finished.
 pub(super) fn recover(folder: &Path) {
     let Ok(json) = std::fs::read(folder.join(INTENT)) else { return };
     let Ok(intent) = serde_json::from_slice::<Intent>(&json) else {
-        tracing::error!(file = %folder.join(INTENT).display(), "the record of a commit cannot be read: it is left alone");
+        tracing::error!(file = %folder.join(INTENT).display(), "cannot parse the intent of a commit: check both manifests, then remove the file");
         return;
     };
     if is_half_done(&intent) {
@@ -135,10 +140,10 @@ pub(super) fn recover(folder: &Path) {
             draft.write()
         });
         if let Err(error) = removed {
-            tracing::error!(%error, experiment = intent.experiment, "a committed experiment could not be removed");
+            tracing::error!(%error, experiment = intent.experiment, "cannot remove a committed experiment");
             return;
         }
-        tracing::warn!(experiment = intent.experiment, "a commit that broke off was finished");
+        tracing::warn!(experiment = intent.experiment, "finished an interrupted commit");
     }
     forget(folder);
 }
@@ -173,13 +178,13 @@ mod tests {
         }
     }
 
-    struct Stage {
+    struct Fixture {
         folder: tempfile::TempDir,
         policy: StoredPolicy,
         experiment: StoredExperiment,
     }
 
-    impl Stage {
+    impl Fixture {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             std::fs::write(folder.path().join("p.json"), manifest("ClusterPolicy", "p", &spec("old"))).unwrap();
@@ -224,70 +229,70 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_changes_the_policy_removes_the_experiment_and_leaves_nothing_behind() {
-        let stage = Stage::new();
-        stage.commit().unwrap();
-        let text = stage.text("p.json").unwrap();
+    fn a_commit_changes_the_policy_and_removes_the_experiment() {
+        let fixture = Fixture::new();
+        fixture.commit().unwrap();
+        let text = fixture.text("p.json").unwrap();
         assert!(
             text.contains("new") && text.contains(COMMITTED_EXPERIMENT) && text.contains("\\\"generation\\\":3"),
             "{text}"
         );
-        assert_eq!((stage.text("e.json"), stage.text(INTENT)), (None, None));
+        assert_eq!((fixture.text("e.json"), fixture.text(INTENT)), (None, None));
     }
 
     #[test]
-    fn a_crash_before_the_policy_was_written_leaves_both_as_they_were() {
-        let stage = Stage::new();
-        let before = (stage.text("p.json"), stage.text("e.json"));
-        stage.commit().unwrap();
-        let committed = stage.text("p.json").unwrap();
+    fn a_restart_finishes_a_half_done_commit_and_drops_one_that_had_not_begun() {
+        let fixture = Fixture::new();
+        let before = (fixture.text("p.json"), fixture.text("e.json"));
+        fixture.commit().unwrap();
+        let committed = fixture.text("p.json").unwrap();
         let digest = Digest::of(before.1.clone().unwrap().as_bytes()).to_string();
-        // As it was after the intent had been written.
-        std::fs::write(stage.path("p.json"), before.0.clone().unwrap()).unwrap();
-        std::fs::write(stage.path("e.json"), before.1.clone().unwrap()).unwrap();
+        // The crash came after the intent was written.
+        std::fs::write(fixture.path("p.json"), before.0.clone().unwrap()).unwrap();
+        std::fs::write(fixture.path("e.json"), before.1.clone().unwrap()).unwrap();
         let recorded: serde_json::Value = serde_json::from_str(&committed).unwrap();
         let intent = Intent {
             policy: "cluster.p".into(),
-            policy_file: stage.path("p.json"),
+            policy_file: fixture.path("p.json"),
             committed: recorded["metadata"]["annotations"][COMMITTED_EXPERIMENT].as_str().unwrap().to_owned(),
             namespace: None,
             experiment: "e".into(),
-            experiment_file: stage.path("e.json"),
+            experiment_file: fixture.path("e.json"),
             digest,
         };
-        record(stage.folder.path(), &intent).unwrap();
-        recover(stage.folder.path());
+        record(fixture.folder.path(), &intent).unwrap();
+        recover(fixture.folder.path());
         assert_eq!(
-            (stage.text("p.json"), stage.text("e.json"), stage.text(INTENT)),
+            (fixture.text("p.json"), fixture.text("e.json"), fixture.text(INTENT)),
             (before.0, before.1.clone(), None)
         );
 
-        // As it was after the policy had been written: it is finished.
-        std::fs::write(stage.path("p.json"), &committed).unwrap();
-        record(stage.folder.path(), &intent).unwrap();
-        recover(stage.folder.path());
+        // The crash came after the policy was written: the restart finishes the commit.
+        std::fs::write(fixture.path("p.json"), &committed).unwrap();
+        record(fixture.folder.path(), &intent).unwrap();
+        recover(fixture.folder.path());
         assert_eq!(
-            (stage.text("p.json"), stage.text("e.json"), stage.text(INTENT)),
+            (fixture.text("p.json"), fixture.text("e.json"), fixture.text(INTENT)),
             (Some(committed.clone()), None, None)
         );
 
-        // And one that was made anew since is left alone.
+        // A new experiment with the same name is kept.
         let other = before.1.unwrap().replace("new", "newer");
-        std::fs::write(stage.path("e.json"), &other).unwrap();
-        record(stage.folder.path(), &intent).unwrap();
-        recover(stage.folder.path());
-        assert_eq!((stage.text("e.json"), stage.text(INTENT)), (Some(other), None));
+        std::fs::write(fixture.path("e.json"), &other).unwrap();
+        record(fixture.folder.path(), &intent).unwrap();
+        recover(fixture.folder.path());
+        assert_eq!((fixture.text("e.json"), fixture.text(INTENT)), (Some(other), None));
     }
 
     #[test]
     fn a_commit_that_fails_changes_nothing() {
-        let stage = Stage::new();
-        let before = stage.text("p.json");
-        let drafts = (Draft::open(&stage.path("p.json")).unwrap(), Draft::open(&stage.path("e.json")).unwrap());
-        // The experiment's file turns into something that cannot be removed.
-        std::fs::remove_file(stage.path("e.json")).unwrap();
-        std::fs::create_dir(stage.path("e.json")).unwrap();
-        assert!(run(stage.folder.path(), &stage.policy, &stage.experiment, drafts).is_err());
-        assert_eq!((stage.text("p.json"), stage.text(INTENT)), (before, None));
+        let fixture = Fixture::new();
+        let before = fixture.text("p.json");
+        let drafts = (Draft::open(&fixture.path("p.json")).unwrap(), Draft::open(&fixture.path("e.json")).unwrap());
+        // A folder in place of the experiment's file cannot be removed as a file.
+        std::fs::remove_file(fixture.path("e.json")).unwrap();
+        std::fs::create_dir(fixture.path("e.json")).unwrap();
+        assert!(run(fixture.folder.path(), &fixture.policy, &fixture.experiment, drafts).is_err());
+        assert_eq!((fixture.text("p.json"), fixture.text(INTENT)), (before, None));
     }
 }

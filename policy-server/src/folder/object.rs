@@ -1,5 +1,5 @@
-//! A policy or an experiment of the folder: the version that its manifest has now, the generation that was accepted last, and
-//! the earlier generations that still answer.
+//! A policy or an experiment of the folder: the version in its manifest, the last accepted generation, and the replaced
+//! generations that still answer.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,20 +13,20 @@ use proviso_artifacts::Digest;
 use proviso_core::{Failure, PolicyId};
 use proviso_crds::{PreviewMetadata, PreviewReport, PreviewState};
 
-use super::scan::Wanted;
+use super::scan::DesiredVersion;
 use crate::lifecycle::prepare::PrepareError;
 use crate::lifecycle::{Desired, Loaded, ModuleSource, Scope, Slot};
 use crate::manifests::{ExperimentId, ObjectId};
-use crate::preview::{self, Tally};
+use crate::preview::{self, DivergenceCounter};
 use crate::state::{DigestText, Record};
 use crate::table::Revision;
 
-/// A version of an object with the generation that it has, or has once it is accepted.
+/// A version of an object, with the generation that it has or will have when it is accepted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RevisionKey {
     pub object: ObjectId,
     pub generation: u64,
-    /// Two versions that were never accepted may share a generation.
+    /// The digest of the version. Two versions that were never accepted may share a generation.
     pub fingerprint: Digest,
 }
 
@@ -39,31 +39,31 @@ impl fmt::Display for RevisionKey {
 #[derive(Debug)]
 pub(super) struct Object {
     id: ObjectId,
-    /// Made when the object is first seen.
+    /// The uid, generated when the object is first seen.
     pub uid: String,
     pub created: Time,
-    /// When the experiment was started and stopped last.
+    /// The last start and stop of the preview; `None` for a policy.
     pub preview: Option<PreviewMetadata>,
-    /// The counts of the experiment since it was started last.
+    /// The counts of the experiment since the last start of its preview.
     pub session: Option<Session>,
-    /// The generation that was accepted last.
+    /// The last accepted generation.
     pub record: Option<Record>,
-    /// The version that the manifest had when it could be read last.
-    pub wanted: Option<Wanted>,
+    /// The version in the manifest when the manifest was readable last.
+    pub manifest: Option<DesiredVersion>,
     retired: Vec<Retired>,
     /// The revisions that are desired now.
     desired: Vec<RevisionKey>,
 }
 
-/// A preview from its start to its stop.
+/// One preview of an experiment, from its start to its stop.
 #[derive(Debug)]
 pub(super) struct Session {
     started: Time,
     pub generation: u64,
-    pub tally: Arc<Tally>,
+    pub counter: Arc<DivergenceCounter>,
 }
 
-/// A generation that is not live any more and still answers.
+/// A replaced generation that still answers.
 #[derive(Debug)]
 struct Retired {
     since: Instant,
@@ -80,13 +80,13 @@ impl Object {
             preview: None,
             session: None,
             record: None,
-            wanted: None,
+            manifest: None,
             retired: Vec::new(),
             desired: Vec::new(),
         }
     }
 
-    /// The object as it was before a restart.
+    /// Restores the object from its record after a restart.
     pub(super) fn restore(id: ObjectId, record: Record) -> Self {
         let new = Self::new(id);
         Self {
@@ -102,60 +102,60 @@ impl Object {
         RevisionKey { object: self.id.clone(), generation, fingerprint }
     }
 
-    /// The generation that was accepted last.
+    /// Returns the key of the last accepted generation.
     pub(super) fn accepted(&self) -> Option<RevisionKey> {
         self.record.as_ref().map(|record| self.key(record.generation, record.fingerprint))
     }
 
-    /// The version that the manifest has, or had when it could be read last.
+    /// Returns the key of the version in the manifest when the manifest was readable last.
     pub(super) fn newest(&self) -> Option<RevisionKey> {
-        let fingerprint = self.wanted.as_ref()?.fingerprint;
+        let fingerprint = self.manifest.as_ref()?.fingerprint;
         Some(self.key(self.generation(fingerprint), fingerprint))
     }
 
-    /// The generations that are not live any more and still answer.
+    /// Returns the keys of the replaced generations that still answer.
     pub(super) fn retired(&self) -> impl Iterator<Item = &RevisionKey> {
         self.retired.iter().map(|retired| &retired.key)
     }
 
-    /// The policy; for an experiment, the policy that it wants to replace. `None` where the record is damaged.
+    /// Returns the policy; for an experiment, the policy of the experiment. Returns `None` if the record is damaged.
     pub(super) fn policy(&self) -> Option<&PolicyId> {
-        match (&self.id, &self.wanted, &self.record) {
+        match (&self.id, &self.manifest, &self.record) {
             (ObjectId::Policy(policy), ..) => Some(policy),
-            (_, Some(wanted), _) => Some(&wanted.policy),
+            (_, Some(version), _) => Some(&version.policy),
             (_, None, Some(record)) => record.experiment.as_ref().map(|experiment| &experiment.policy),
             (_, None, None) => None,
         }
     }
 
-    /// Takes over the version that the manifest has now. Returns whether the record changes: it names the file.
-    pub(super) fn take(&mut self, wanted: Wanted) -> bool {
-        if self.fingerprint().is_some_and(|before| before != wanted.fingerprint) {
-            self.suspend(&wanted);
+    /// Takes the version that the manifest has now. Returns true if the record changes, because the manifest is in another file.
+    pub(super) fn take(&mut self, version: DesiredVersion) -> bool {
+        if self.fingerprint().is_some_and(|before| before != version.fingerprint) {
+            self.suspend(&version);
         }
         let is_moved = match &mut self.record {
-            Some(record) if record.file != wanted.place.file => {
-                record.file.clone_from(&wanted.place.file);
+            Some(record) if record.file != version.place.file => {
+                record.file.clone_from(&version.place.file);
                 true
             }
             _ => false,
         };
-        self.wanted = Some(wanted);
+        self.manifest = Some(version);
         is_moved
     }
 
-    /// The revisions that have to be loaded now. `slot` finds those that are desired already.
+    /// Returns the revisions that must be loaded now. `slot` returns the slot of a revision that is desired already.
     pub(super) fn desired<'a>(
         &self,
         slot: impl Fn(&RevisionKey) -> Option<&'a Slot>,
     ) -> Vec<(RevisionKey, Result<Desired, Failure>)> {
         let mut desired = Vec::new();
         let newest = self.newest();
-        if let (Some(key), Some(wanted)) = (&newest, &self.wanted) {
-            desired.push((key.clone(), self.desire_manifest(key, wanted)));
+        if let (Some(key), Some(version)) = (&newest, &self.manifest) {
+            desired.push((key.clone(), self.desire_manifest(key, version)));
         }
         if let (Some(key), Some(record)) = (self.accepted().filter(|key| newest.as_ref() != Some(key)), &self.record) {
-            // After a restart, the generation that was accepted last is loaded again only where nothing newer works.
+            // After a restart, the last accepted generation is loaded only if no newer version works.
             let has_newer = newest.is_some_and(|newest| slot(&newest).is_none_or(|slot| slot.failure().is_none()));
             if !has_newer || slot(&key).is_some() {
                 desired.push((key, self.desire_record(record)));
@@ -167,40 +167,40 @@ impl Object {
         desired
     }
 
-    /// Replaces the revisions that are desired now. Returns those that are not desired any more.
+    /// Replaces the desired revisions. Returns the revisions that are not desired any more.
     pub(super) fn replace_desired(&mut self, desired: Vec<RevisionKey>) -> Vec<RevisionKey> {
         let mut released = std::mem::replace(&mut self.desired, desired);
         released.retain(|key| !self.desired.contains(key));
         released
     }
 
-    fn desire_manifest(&self, key: &RevisionKey, wanted: &Wanted) -> Result<Desired, Failure> {
+    fn desire_manifest(&self, key: &RevisionKey, version: &DesiredVersion) -> Result<Desired, Failure> {
         let old = self.record.as_ref().and_then(|record| record.experiment.as_ref());
-        if let Some(old) = old.filter(|old| old.policy != wanted.policy) {
-            let (from, to) = (old.policy.to_string(), wanted.policy.to_string());
+        if let Some(old) = old.filter(|old| old.policy != version.policy) {
+            let (from, to) = (old.policy.to_string(), version.policy.to_string());
             let Failure { reason, message } = PrepareError::Immutable { from, to }.to_failure();
-            return Err(Failure { reason, message: format!("{message} ({})", wanted.place) });
+            return Err(Failure { reason, message: format!("{message} ({})", version.place) });
         }
-        let folder = wanted.place.file.parent().map(ToOwned::to_owned).unwrap_or_default();
-        // A version that was accepted before has the modules that it had then, wherever their tags point now.
-        let accepted = self.record.as_ref().filter(|record| record.fingerprint == wanted.fingerprint);
+        let folder = version.place.file.parent().map(ToOwned::to_owned).unwrap_or_default();
+        // An accepted version keeps the digests of its modules, even if a tag points to another module now.
+        let accepted = self.record.as_ref().filter(|record| record.fingerprint == version.fingerprint);
         let mut digests = accepted.map(|record| record.modules.clone()).unwrap_or_default();
-        digests.extend(wanted.modules.clone());
+        digests.extend(version.modules.clone());
         Ok(Desired {
-            policy: wanted.policy.clone(),
+            policy: version.policy.clone(),
             experiment: self.experiment(),
             uid: self.uid.clone(),
             generation: key.generation,
-            spec: Arc::clone(&wanted.spec),
+            spec: Arc::clone(&version.spec),
             scope: Scope::of(&self.id),
-            place: Some(wanted.place.clone()),
+            place: Some(version.place.clone()),
             modules: ModuleSource::Manifest { folder, digests },
-            // The objects that a policy reads are in the same folder.
+            // The objects that a policy reads are in the same folder. If one is missing, the preparation need not fail.
             is_known: true,
         })
     }
 
-    /// The accepted generation of a record, with the modules that were kept with it.
+    /// Returns the accepted generation of a record, with the modules that were cached with it.
     fn desire_record(&self, record: &Record) -> Result<Desired, Failure> {
         let policy = match (&self.id, &record.experiment) {
             (ObjectId::Policy(policy), _) => policy,
@@ -224,7 +224,7 @@ impl Object {
         if let ObjectId::Experiment(experiment) = &self.id { Some(experiment.clone()) } else { None }
     }
 
-    /// The generation that this version has, or has once it is accepted.
+    /// Returns the generation that this version has, or will have when it is accepted.
     pub(super) fn generation(&self, fingerprint: Digest) -> u64 {
         match &self.record {
             Some(record) if record.fingerprint == fingerprint => record.generation,
@@ -233,17 +233,17 @@ impl Object {
         }
     }
 
-    /// The newest version that could be read.
+    /// Returns the fingerprint of the newest readable version.
     pub(super) fn fingerprint(&self) -> Option<Digest> {
-        let wanted = self.wanted.as_ref().map(|wanted| wanted.fingerprint);
-        wanted.or(self.record.as_ref().map(|record| record.fingerprint))
+        let manifest = self.manifest.as_ref().map(|version| version.fingerprint);
+        manifest.or(self.record.as_ref().map(|record| record.fingerprint))
     }
 
-    /// Suspends the preview: an update of the experiment does (AIP-236). With `autoStart` the last good version is previewed
-    /// until the new one works, as the last good version of a policy goes on serving.
-    fn suspend(&mut self, wanted: &Wanted) {
+    /// Suspends the preview, because an update of an experiment suspends it (AIP-236). With `autoStart`, the preview of the last
+    /// good version continues until the new version works, as the last good generation of a policy keeps serving.
+    fn suspend(&mut self, version: &DesiredVersion) {
         let accepted = self.record.as_ref().map_or(0, |record| record.generation);
-        let starts_itself = wanted.experiment.as_ref().is_some_and(|experiment| experiment.auto_start);
+        let starts_itself = version.experiment.as_ref().is_some_and(|experiment| experiment.auto_start);
         let preview = self.preview.take();
         self.preview = preview.map(|preview| {
             let is_pending = u64::try_from(preview.generation).is_ok_and(|generation| generation > accepted);
@@ -255,13 +255,13 @@ impl Object {
         });
     }
 
-    /// Whether this generation is previewed.
+    /// Returns true if this generation is previewed.
     pub(super) fn is_active(&self, generation: u64) -> bool {
         let generation = i64::try_from(generation).unwrap_or(i64::MAX);
         self.preview.as_ref().is_some_and(|preview| preview.state(generation) == PreviewState::Active)
     }
 
-    /// Begins to count anew where another preview than before is active. A preview that has stopped keeps its counts until then.
+    /// Starts new counts if another preview is active than before. The counts of a stopped preview are kept until then.
     pub(super) fn follow_preview(&mut self, live: &Revision) {
         let Some(preview) = &self.preview else { return };
         let is_counted =
@@ -270,27 +270,27 @@ impl Object {
             self.session = Some(Session {
                 started: preview.start_time.clone(),
                 generation: live.generation,
-                tally: Arc::new(Tally::new(PreviewReport::new(preview::now()))),
+                counter: Arc::new(DivergenceCounter::new(PreviewReport::new(preview::now()))),
             });
         }
     }
 
-    /// Accepts the newest version, which is loaded: it is live from now on. The generation before it retires, if it was live.
-    /// Returns whether it is another version than before.
+    /// Accepts the newest version, which is loaded: it is live from now on. The generation before it retires if it was live.
+    /// Returns true if the version differs from the last accepted version.
     pub(super) fn accept(&mut self, loaded: &Loaded, was_live: bool, now: Instant) -> bool {
-        let Some(wanted) = &self.wanted else { return false };
+        let Some(version) = &self.manifest else { return false };
         let modules = loaded.modules.iter().map(|(name, digest)| (name.clone(), DigestText(*digest))).collect();
-        let same = self.record.as_ref().filter(|record| record.fingerprint == wanted.fingerprint);
+        let same = self.record.as_ref().filter(|record| record.fingerprint == version.fingerprint);
         let record = Record {
             uid: self.uid.clone(),
             generation: loaded.revision.generation,
             created: Some(self.created.clone()),
             updated: same.and_then(|record| record.updated.clone()).or_else(|| Some(Time(Timestamp::now()))),
             preview: None,
-            fingerprint: wanted.fingerprint,
-            file: wanted.place.file.clone(),
-            spec: wanted.spec.as_ref().clone(),
-            experiment: wanted.experiment.clone(),
+            fingerprint: version.fingerprint,
+            file: version.place.file.clone(),
+            spec: version.spec.as_ref().clone(),
+            experiment: version.experiment.clone(),
             modules,
         };
         let is_new = same.is_none();
@@ -307,24 +307,24 @@ impl Object {
         is_new
     }
 
-    /// Forgets generations that are not live since longer than `after`. Returns whether there were any.
+    /// Removes the generations that were replaced more than `after` ago. Returns true if there were any.
     pub(super) fn retire(&mut self, now: Instant, after: Duration) -> bool {
         let before = self.retired.len();
         self.retired.retain(|retired| now.duration_since(retired.since) < after);
         self.retired.len() < before
     }
 
-    /// The file that the object was seen in last.
+    /// Returns the file of the last readable manifest of the object.
     pub(super) fn file(&self) -> Option<&Path> {
-        let wanted = self.wanted.as_ref().map(|wanted| &wanted.place.file);
-        wanted.or(self.record.as_ref().map(|record| &record.file)).map(PathBuf::as_path)
+        let manifest = self.manifest.as_ref().map(|version| &version.place.file);
+        manifest.or(self.record.as_ref().map(|record| &record.file)).map(PathBuf::as_path)
     }
 
-    /// The modules of all its revisions.
+    /// Returns the modules of all revisions of the object.
     pub(super) fn modules(&self) -> impl Iterator<Item = Digest> {
         let recorded = self.record.iter().chain(self.retired.iter().map(|retired| &retired.record));
-        let wanted = self.wanted.iter().map(|wanted| &wanted.modules);
-        recorded.map(|record| &record.modules).chain(wanted).flat_map(BTreeMap::values).map(|digest| digest.0)
+        let manifest = self.manifest.iter().map(|version| &version.modules);
+        recorded.map(|record| &record.modules).chain(manifest).flat_map(BTreeMap::values).map(|digest| digest.0)
     }
 }
 
@@ -337,9 +337,9 @@ mod tests {
         Object::new(ObjectId::Policy("cluster.a".parse().unwrap()))
     }
 
-    fn wanted(version: &str) -> Wanted {
+    fn desired_version(version: &str) -> DesiredVersion {
         let spec = serde_json::json!({"program": {"cel": {"validations": []}}});
-        Wanted {
+        DesiredVersion {
             policy: "cluster.a".parse().unwrap(),
             spec: Arc::new(serde_json::from_value(spec).unwrap()),
             experiment: None,
@@ -350,9 +350,9 @@ mod tests {
         }
     }
 
-    /// The object as a restarted server finds it in the state file.
+    /// Returns the object as a restarted server restores it from the state file.
     fn restarted(generation: u64, version: &str) -> Object {
-        let Wanted { fingerprint, place, spec, .. } = wanted(version);
+        let DesiredVersion { fingerprint, place, spec, .. } = desired_version(version);
         let record = serde_json::json!({
             "uid": "u", "generation": generation, "fingerprint": fingerprint.to_string(), "file": place.file, "spec": spec,
             "modules": {},
@@ -361,7 +361,7 @@ mod tests {
         Object::restore(object.id, serde_json::from_value(record).unwrap())
     }
 
-    /// The generations that are desired while those of `slots` are in this state.
+    /// Returns the desired generations, given the slots of the generations that are desired already.
     fn generations(object: &Object, slots: &BTreeMap<u64, Slot>) -> Vec<u64> {
         object.desired(|key| slots.get(&key.generation)).into_iter().map(|(key, _)| key.generation).collect()
     }
@@ -379,20 +379,20 @@ mod tests {
     fn a_new_version_is_the_next_generation() {
         let mut object = object();
         assert!(generations(&object, &BTreeMap::new()).is_empty());
-        object.take(wanted("one"));
+        object.take(desired_version("one"));
         assert_eq!(generations(&object, &BTreeMap::new()), [1]);
         let mut object = restarted(7, "one");
-        object.take(wanted("two"));
+        object.take(desired_version("two"));
         assert_eq!(object.newest().map(|key| key.generation), Some(8));
     }
 
     #[test]
-    fn after_a_restart_the_accepted_generation_is_loaded_where_nothing_newer_works() {
+    fn a_restarted_server_loads_the_accepted_generation_if_no_newer_one_works() {
         let mut object = restarted(7, "one");
         assert_eq!(generations(&object, &BTreeMap::new()), [7], "the manifest cannot be read");
-        object.take(wanted("one"));
+        object.take(desired_version("one"));
         assert_eq!(generations(&object, &BTreeMap::new()), [7], "the manifest still has the same version");
-        object.take(wanted("two"));
+        object.take(desired_version("two"));
         assert_eq!(generations(&object, &BTreeMap::new()), [8], "the new version may work");
         let mut slots = BTreeMap::from([(8, preparing(&object))]);
         assert_eq!(generations(&object, &slots), [8]);
@@ -410,10 +410,10 @@ mod tests {
     #[test]
     fn two_versions_that_were_never_accepted_are_two_revisions() {
         let mut object = restarted(7, "one");
-        object.take(wanted("two"));
+        object.take(desired_version("two"));
         let second = object.newest().unwrap();
         assert!(object.replace_desired(vec![second.clone()]).is_empty());
-        object.take(wanted("three"));
+        object.take(desired_version("three"));
         let third = object.newest().unwrap();
         assert!(second != third && second.generation == third.generation);
         assert_eq!(object.replace_desired(vec![third]), [second]);
@@ -422,13 +422,13 @@ mod tests {
     #[test]
     fn an_experiment_cannot_move_to_another_policy() {
         let id = ExperimentId { namespace: None, name: "e".to_owned() };
-        let of = |policy: &str| crate::state::ExperimentOf { policy: policy.parse().unwrap(), auto_start: false };
+        let of = |policy: &str| crate::state::ExperimentRecord { policy: policy.parse().unwrap(), auto_start: false };
         let record = Record { experiment: Some(of("cluster.a")), ..restarted(1, "one").record.unwrap() };
         let mut object = Object::restore(ObjectId::Experiment(id), record);
-        object.take(Wanted {
+        object.take(DesiredVersion {
             policy: "cluster.b".parse().unwrap(),
             experiment: Some(of("cluster.b")),
-            ..wanted("two")
+            ..desired_version("two")
         });
         let (_, desired) = object.desired(|_| None).remove(0);
         let failure = desired.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Publishes the folder: the state file, then the table.
+//! Publishes the state of the folder: writes the state file, then the table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use std::time::Instant;
 use proviso_core::Failure;
 
 use super::object::Object;
-use super::{FolderSource, WRITE_AGAIN};
+use super::{FolderSource, SAVE_RETRY_DELAY};
 use crate::lifecycle::{Publication, Role, View};
 use crate::manifests::{ExperimentId, ObjectId, Problem};
 use crate::state::{Record, Records};
-use crate::table::{Experiment, Idle};
+use crate::table::{Experiment, IdleReason};
 
 impl FolderSource {
-    /// Writes the state, then the table. Where the state cannot be written, serving goes on, and `/readyz?verbose`
-    /// says so.
+    /// Writes the state file, then the table. If the state file cannot be written, the server keeps serving, and
+    /// `/readyz?verbose` shows the error.
     pub(super) async fn publish(&mut self) {
-        if self.unsaved.is_some_and(|since| Instant::now() >= since) {
+        if self.save_due.is_some_and(|due| Instant::now() >= due) {
             self.save().await;
         }
         if std::mem::take(&mut self.is_changed) {
@@ -32,18 +32,18 @@ impl FolderSource {
 
     async fn save(&mut self) {
         let Some(state) = self.state.clone() else {
-            self.unsaved = None;
+            self.save_due = None;
             return;
         };
         let records = self.records();
         let written = tokio::task::spawn_blocking(move || state.write(records).map_err(|error| error.to_string()));
-        let trouble = written.await.unwrap_or_else(|panic| Err(panic.to_string())).err();
-        self.unsaved = trouble.is_some().then(|| Instant::now() + WRITE_AGAIN);
-        if self.state_trouble != trouble {
-            if let Some(error) = &trouble {
-                tracing::error!(error, "generations would not survive a restart");
+        let error = written.await.unwrap_or_else(|panic| Err(panic.to_string())).err();
+        self.save_due = error.is_some().then(|| Instant::now() + SAVE_RETRY_DELAY);
+        if self.save_error != error {
+            if let Some(error) = &error {
+                tracing::error!(error, "cannot write the state file: a restart would lose generations");
             }
-            self.state_trouble = trouble;
+            self.save_error = error;
             self.is_changed = true;
         }
     }
@@ -66,12 +66,12 @@ impl FolderSource {
     }
 
     fn publication(&self) -> Publication<'_> {
-        // A problem of a manifest that still says which object it holds is that object's failure.
+        // If a refused document still names its object, its problem is the failure of that object.
         let mut refused: BTreeMap<&ObjectId, &Problem> = BTreeMap::new();
         let mut publication = Publication {
-            problems: self.state_trouble.iter().cloned().collect(),
+            problems: self.save_error.iter().cloned().collect(),
             namespaces: Arc::new(self.namespaces.iter().map(|(name, it)| (name.clone(), it.spec.clone())).collect()),
-            // No other server previews what this one is not ready for.
+            // Unlike in a cluster, the server waits for experiments too: no other server previews them.
             has_listed: self.has_listed && self.objects.values().all(|object| self.is_tried(object)),
             modules: self.objects.values().flat_map(Object::modules).collect(),
             ..Publication::default()
@@ -95,7 +95,7 @@ impl FolderSource {
                 }
                 ObjectId::Experiment(experiment) => match self.candidate(experiment, object, failure) {
                     Ok(view) => publication.revisions.push(view),
-                    Err(why) => publication.idle_experiments.push((experiment.clone(), why)),
+                    Err(reason) => publication.idle_experiments.push((experiment.clone(), reason)),
                 },
                 ObjectId::Namespace(_) => {}
             }
@@ -109,7 +109,7 @@ impl FolderSource {
         publication
     }
 
-    /// The revisions of a policy.
+    /// Returns the revisions of a policy.
     fn views<'a>(&'a self, object: &'a Object) -> impl Iterator<Item = View<'a>> {
         let (newest, accepted) = (object.newest(), object.accepted());
         let next = newest.filter(|newest| accepted.as_ref() != Some(newest)).map(|key| (key, Role::Other));
@@ -121,27 +121,28 @@ impl FolderSource {
         })
     }
 
-    /// The preview of an experiment; else why it previews nothing.
+    /// Returns the preview of an experiment, or the reason why it previews nothing.
     fn candidate<'a>(
         &'a self,
         id: &ExperimentId,
         object: &'a Object,
         failure: Option<Failure>,
-    ) -> Result<View<'a>, Idle> {
-        let idle = |why| failure.clone().map_or(why, Idle::Failed);
-        let revision = self.live(object).ok_or_else(|| idle(Idle::Preparing))?;
+    ) -> Result<View<'a>, IdleReason> {
+        let failure_or = |reason| failure.clone().map_or(reason, IdleReason::Failed);
+        let revision = self.live(object).ok_or_else(|| failure_or(IdleReason::Preparing))?;
         if !object.is_active(revision.generation) {
-            return Err(idle(if object.preview.is_some() { Idle::Suspended } else { Idle::NotStarted }));
+            let reason = if object.preview.is_some() { IdleReason::Suspended } else { IdleReason::NotStarted };
+            return Err(failure_or(reason));
         }
         let policy = &revision.policy;
         if !self.objects.contains_key(&ObjectId::Policy(policy.clone())) {
-            return Err(Idle::PolicyNotFound(policy.clone()));
+            return Err(IdleReason::PolicyNotFound(policy.clone()));
         }
         let experiment = Experiment {
             id: id.clone(),
             revision: Arc::clone(revision),
             metrics: self.metrics.experiment(id),
-            tally: object.session.as_ref().map(|session| Arc::clone(&session.tally)),
+            counter: object.session.as_ref().map(|session| Arc::clone(&session.counter)),
             failure,
         };
         let role = Role::Candidate(Some(Arc::new(experiment)));

@@ -1,6 +1,6 @@
-//! The folder of manifests, watched by looking: every quarter of a second, at names, times and sizes only. Unlike
-//! notifications this also works for mounted ConfigMaps, network file systems and modules outside the folder
-//! (docs/adr/0002).
+//! Polling of the folder of manifests, four times a second: a poll compares names, times and sizes, and reads files only after a
+//! change. Unlike notifications, polling also works for mounted ConfigMaps, network file systems and modules outside of the
+//! folder (docs/adr/0002).
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,39 +17,41 @@ use serde_json::Value;
 
 use crate::lifecycle::prepare::module_references;
 use crate::manifests::{self, Annotations, Manifests, ObjectId, Place, Problem, Sourced};
-use crate::state::{DigestText, ExperimentOf};
+use crate::state::{DigestText, ExperimentRecord};
 
-/// A file that changed this recently may change again within the same tick of its file system's clock.
-const SETTLING: Duration = Duration::from_secs(2);
+/// The time after a change during which a file is read at every poll. A second change within one tick of the file system's clock
+/// would leave the same time.
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 
-/// What the folder wants.
+/// The result of one reading of the folder.
 #[derive(Debug, Default)]
 pub struct Scan {
-    pub wanted: BTreeMap<ObjectId, Wanted>,
+    pub desired: BTreeMap<ObjectId, DesiredVersion>,
     pub namespaces: BTreeMap<String, Sourced<Labels>>,
-    /// What programs may be allowed to read, Namespaces among them.
+    /// The objects that programs may read if their permissions allow it, Namespaces among them.
     pub objects: Vec<Sourced<Value>>,
     pub problems: Vec<Problem>,
 }
 
-/// A policy or an experiment as its manifest has it.
+/// The version of a policy or an experiment in its manifest.
 #[derive(Clone, Debug)]
-pub struct Wanted {
-    /// The policy; that of an experiment is the one it wants to replace.
+pub struct DesiredVersion {
+    /// The policy; for an experiment, the policy of the experiment.
     pub policy: PolicyId,
     pub spec: Arc<PolicySpec>,
-    /// None for a policy.
-    pub experiment: Option<ExperimentOf>,
+    /// The fields that only experiments have; `None` for a policy.
+    pub experiment: Option<ExperimentRecord>,
     pub annotations: Annotations,
     pub place: Place,
-    /// Of everything above but the annotations and the place, the bytes of the modules included.
+    /// The digest of the spec, of the fields of the experiment, and of the bytes of the modules.
     pub fingerprint: Digest,
-    /// The modules in files that could be read, by their references.
+    /// The digests of the modules in readable files, by their references.
     pub modules: BTreeMap<String, DigestText>,
 }
 
 impl Scan {
-    /// Whether an object that was last seen in this file and is not wanted now may still be meant to be there.
+    /// Returns true if an object that was last seen in this file may still exist although no readable document has it: its
+    /// document, its file or a folder of its file is unreadable.
     #[must_use]
     pub fn may_still_hold(&self, id: &ObjectId, file: &Path) -> bool {
         self.problems.iter().any(|problem| match &problem.object {
@@ -59,19 +61,19 @@ impl Scan {
     }
 }
 
-/// Looks at a folder and remembers what it saw.
+/// The folder of manifests, with the state of the last poll.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// None while the next look has to read, whatever it sees.
-    seen: Option<u64>,
+    /// The hash of the last poll; `None` if the next poll must read the folder in any case.
+    last_hash: Option<u64>,
     modules: ModuleFiles,
 }
 
-/// The modules that manifests name, with what was read of them; none while one cannot be read.
+/// The module files that manifests name, with their stamp and digest; `None` for an unreadable file.
 type ModuleFiles = BTreeMap<PathBuf, Option<(Stamp, Digest)>>;
 
-/// What changes when a file changes.
+/// The metadata that change when a file changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Stamp {
     device: u64,
@@ -96,15 +98,15 @@ impl Stamp {
     fn is_settling(&self) -> bool {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or_default());
-        // A time in the future is a wrong clock, not a fresh change.
-        now.checked_sub(changed).is_some_and(|age| age < SETTLING)
+        // A time in the future means a wrong clock, not a recent change.
+        now.checked_sub(changed).is_some_and(|age| age < SETTLE_TIME)
     }
 }
 
 impl Folder {
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { path, seen: None, modules: ModuleFiles::new() }
+        Self { path, last_hash: None, modules: ModuleFiles::new() }
     }
 
     #[must_use]
@@ -112,34 +114,35 @@ impl Folder {
         &self.path
     }
 
-    /// Reads the folder if it may have changed since the last time. Blocks on the disk.
+    /// Reads the folder if it may have changed since the last poll; `None` if it has not. Blocks on the disk.
     pub fn changed(&mut self) -> Option<Scan> {
-        let (glance, is_settling) = self.glance();
-        if self.seen == Some(glance) && !is_settling {
+        let (hash, is_settling) = self.stamp_hash();
+        if self.last_hash == Some(hash) && !is_settling {
             return None;
         }
         let named: Vec<PathBuf> = self.modules.keys().cloned().collect();
         let scan = self.read();
-        // The glance was taken before the reading: what changed meanwhile must not pass for seen. Modules that are
-        // named for the first time were not in it.
-        self.seen = self.modules.keys().eq(&named).then_some(glance);
+        // The hash is older than the scan, so the next poll finds a change that came during the scan. The hash does not contain
+        // modules that the scan found for the first time, so then the next poll must read again.
+        self.last_hash = self.modules.keys().eq(&named).then_some(hash);
         Some(scan)
     }
 
-    /// Sums up names and stamps of all files that matter, and whether one of them changed just now.
-    fn glance(&self) -> (u64, bool) {
+    /// Returns a hash of the names and stamps of all manifests and modules, and true if one of them changed within
+    /// [`SETTLE_TIME`].
+    fn stamp_hash(&self) -> (u64, bool) {
         let mut hasher = DefaultHasher::new();
         let mut is_settling = false;
-        let mut look = |path: &Path| {
+        let mut add = |path: &Path| {
             let stamp = Stamp::of(path);
             is_settling |= stamp.is_some_and(|stamp| stamp.is_settling());
             (path, stamp).hash(&mut hasher);
         };
         for entry in manifests::files(&self.path).flatten() {
-            look(entry.path());
+            add(entry.path());
         }
         for path in self.modules.keys() {
-            look(path);
+            add(path);
         }
         (hasher.finish(), is_settling)
     }
@@ -149,16 +152,16 @@ impl Folder {
         let mut scan = Scan { namespaces, objects, problems, ..Scan::default() };
         let mut modules = ModuleFiles::new();
         for (id, sourced) in policies {
-            let wanted = self.wanted(id.clone(), None, sourced, &mut modules);
-            scan.wanted.insert(ObjectId::Policy(id), wanted);
+            let version = self.version(id.clone(), None, sourced, &mut modules);
+            scan.desired.insert(ObjectId::Policy(id), version);
         }
         for (id, Sourced { spec, annotations, place }) in experiments {
             match PolicyId::new(id.namespace.as_deref(), &spec.policy_ref.name) {
                 Ok(policy) => {
-                    let experiment = ExperimentOf { policy: policy.clone(), auto_start: spec.auto_start };
+                    let experiment = ExperimentRecord { policy: policy.clone(), auto_start: spec.auto_start };
                     let sourced = Sourced { spec: spec.policy, annotations, place };
-                    let wanted = self.wanted(policy, Some(experiment), sourced, &mut modules);
-                    scan.wanted.insert(ObjectId::Experiment(id), wanted);
+                    let version = self.version(policy, Some(experiment), sourced, &mut modules);
+                    scan.desired.insert(ObjectId::Experiment(id), version);
                 }
                 Err(error) => scan.problems.push(Problem {
                     place,
@@ -172,20 +175,20 @@ impl Folder {
         scan
     }
 
-    fn wanted(
+    fn version(
         &self,
         policy: PolicyId,
-        experiment: Option<ExperimentOf>,
+        experiment: Option<ExperimentRecord>,
         Sourced { spec, annotations, place }: Sourced<PolicySpec>,
-        seen: &mut ModuleFiles,
-    ) -> Wanted {
+        module_files: &mut ModuleFiles,
+    ) -> DesiredVersion {
         let folder = place.file.parent().unwrap_or(&self.path);
         let mut modules = BTreeMap::new();
         let mut unread = Vec::new();
         for wasm in module_references(&spec.program) {
             let digest = match ModuleReference::parse(&wasm.module, folder) {
-                Ok(ModuleReference::File(path)) => self.digest(path, seen),
-                // What these name is asked once, when the version is prepared.
+                Ok(ModuleReference::File(path)) => self.digest(path, module_files),
+                // The digest of a remote module is looked up once, when the version is prepared.
                 Ok(ModuleReference::Registry(_) | ModuleReference::Https(_)) | Err(_) => None,
             };
             match digest {
@@ -196,13 +199,14 @@ impl Folder {
             }
         }
         let all = serde_json::to_vec(&(&spec, &experiment, &modules, &unread)).unwrap_or_default();
-        Wanted { fingerprint: Digest::of(&all), policy, experiment, annotations, place, modules, spec: Arc::new(spec) }
+        let fingerprint = Digest::of(&all);
+        DesiredVersion { fingerprint, policy, experiment, annotations, place, modules, spec: Arc::new(spec) }
     }
 
-    /// The digest of a module, read only if it may have changed. The file is looked at from now on, even if it is
-    /// not there.
-    fn digest(&self, path: PathBuf, seen: &mut ModuleFiles) -> Option<Digest> {
-        if let Some(read) = seen.get(&path) {
+    /// Returns the digest of a module file, which is read only if it may have changed; `None` if it is unreadable. Adds the file
+    /// to the files of the next polls, even if it does not exist.
+    fn digest(&self, path: PathBuf, module_files: &mut ModuleFiles) -> Option<Digest> {
+        if let Some(read) = module_files.get(&path) {
             return read.map(|(_, digest)| digest);
         }
         let known = self.modules.get(&path).copied().flatten();
@@ -210,7 +214,7 @@ impl Folder {
             Some((old, digest)) if old == stamp && !stamp.is_settling() => Some((stamp, digest)),
             _ => Module::read(&path).ok().map(|module| (stamp, module.digest)),
         });
-        seen.insert(path, read);
+        module_files.insert(path, read);
         read.map(|(_, digest)| digest)
     }
 }
@@ -224,12 +228,12 @@ mod tests {
         "apiVersions":["*"],"resources":["*"]}]}}}"#;
 
     fn fingerprint(folder: &mut Folder) -> Digest {
-        let scan = folder.changed().expect("a change is seen");
-        scan.wanted.values().next().unwrap().fingerprint
+        let scan = folder.changed().expect("the poll finds a change");
+        scan.desired.values().next().unwrap().fingerprint
     }
 
     #[test]
-    fn a_module_that_comes_later_goes_or_changes_is_seen_wherever_it_is() {
+    fn a_poll_finds_new_changed_and_removed_modules_outside_of_the_folder() {
         let root = tempfile::tempdir().unwrap();
         let manifests = root.path().join("manifests");
         std::fs::create_dir(&manifests).unwrap();
@@ -246,18 +250,18 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_does_not_change_is_not_read_again() {
+    fn an_unchanged_folder_is_not_read_again() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("a.json");
         std::fs::write(&path, POLICY).unwrap();
         let mut folder = Folder::new(root.path().to_owned());
-        // The kernel sets the time of the last change: pretend that this was long ago by waiting for it to be.
+        // The kernel sets the time of the last change, so wait until it is older than `SETTLE_TIME`.
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
         while folder.changed().is_some() {
             assert!(std::time::Instant::now() < deadline, "the folder is read again and again");
             std::thread::sleep(Duration::from_millis(20));
         }
         std::fs::remove_file(&path).unwrap();
-        assert!(folder.changed().unwrap().wanted.is_empty());
+        assert!(folder.changed().unwrap().desired.is_empty());
     }
 }

@@ -1,12 +1,12 @@
-//! Policies and experiments of the folder as the API sees and changes them.
+//! The policies and experiments of the folder, as the REST API reads and changes them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use proviso_core::{Failure, PolicyId, experiment::etag};
 use proviso_crds::{ExperimentSpec, PolicyRef, PolicySpec, PreviewMetadata};
 use proviso_rest_api::{
-    Awaited, Change, Code, Committing, Effect, Error, ExperimentName, Meta, Preview, Progress, State, StoredExperiment,
-    StoredPolicy, is_reserved,
+    AwaitedEffect, Change, Code, CommitPreconditions, Effect, Error, ExperimentName, Meta, Preview, Progress, State,
+    StoredExperiment, StoredPolicy, is_reserved,
 };
 use serde_json::json;
 
@@ -15,7 +15,7 @@ use super::scan::Folder;
 use super::{FolderSource, commit};
 use crate::manifests::edit::{self, Content, Draft, EditError};
 use crate::manifests::{Annotations, ObjectId, Problem};
-use crate::state::ExperimentOf;
+use crate::state::ExperimentRecord;
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -23,9 +23,9 @@ impl From<EditError> for Error {
     fn from(error: EditError) -> Self {
         let (code, reason) = match &error {
             EditError::ReadOnly(_) => (Code::FailedPrecondition, "READ_ONLY"),
-            EditError::Unread { .. } => (Code::FailedPrecondition, "MANIFEST_REFUSED"),
+            EditError::NotFound { .. } => (Code::FailedPrecondition, "MANIFEST_REFUSED"),
             EditError::Io { .. } => (Code::Unavailable, "MANIFESTS"),
-            EditError::Unwritable { .. } => (Code::Internal, "MANIFEST"),
+            EditError::Serialize { .. } => (Code::Internal, "MANIFEST"),
         };
         Self::new(code, reason, error.to_string())
     }
@@ -39,23 +39,23 @@ fn experiment_object(name: &ExperimentName) -> ObjectId {
     ObjectId::Experiment(name.into())
 }
 
-/// An object as its manifest has it, or had it when it could be read last.
-pub(super) struct Seen<'a> {
+/// An object as observed last: the version in its manifest, or the last accepted generation if the manifest was never readable.
+pub(super) struct ObservedObject<'a> {
     pub object: &'a Object,
     pub spec: &'a PolicySpec,
-    experiment: Option<&'a ExperimentOf>,
+    experiment: Option<&'a ExperimentRecord>,
     annotations: Annotations,
     generation: u64,
-    /// Whether it is the generation that was accepted last.
+    /// True if the version is the last accepted generation.
     pub is_accepted: bool,
     fingerprint: String,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> ObservedObject<'a> {
     fn new(object: &'a Object) -> Option<Self> {
         let fingerprint = object.fingerprint()?;
-        let (spec, experiment, annotations) = match (&object.wanted, &object.record) {
-            (Some(wanted), _) => (wanted.spec.as_ref(), wanted.experiment.as_ref(), wanted.annotations.clone()),
+        let (spec, experiment, annotations) = match (&object.manifest, &object.record) {
+            (Some(version), _) => (version.spec.as_ref(), version.experiment.as_ref(), version.annotations.clone()),
             (None, Some(record)) => (&record.spec, record.experiment.as_ref(), Annotations::new()),
             (None, None) => return None,
         };
@@ -74,7 +74,7 @@ impl<'a> Seen<'a> {
         let Self { object, generation, fingerprint, annotations, .. } = self;
         Meta {
             uid: object.uid.clone(),
-            // A version that is not accepted may share its generation with another that never will be.
+            // The etag contains the fingerprint if the version is not accepted: two such versions may have the same generation.
             etag: if self.is_accepted { etag(&object.uid, generation) } else { etag(&object.uid, fingerprint) },
             revision: json!([fingerprint, annotations]).to_string(),
             version: format!("{generation}-{fingerprint}"),
@@ -86,18 +86,19 @@ impl<'a> Seen<'a> {
 }
 
 impl FolderSource {
-    /// Takes in what has changed in the folder.
-    pub(super) fn look(&mut self, folder: &mut Folder) {
+    /// Reads the folder if it has changed.
+    pub(super) fn poll(&mut self, folder: &mut Folder) {
         if let Some(scan) = folder.changed() {
             self.take_scan(scan);
         }
     }
 
-    pub(super) fn seen(&self, object: &ObjectId) -> Option<Seen<'_>> {
-        self.objects.get(object).and_then(Seen::new)
+    pub(super) fn observed(&self, object: &ObjectId) -> Option<ObservedObject<'_>> {
+        self.objects.get(object).and_then(ObservedObject::new)
     }
 
-    /// Why the newest version does not serve: its manifest is refused, or it does not work.
+    /// Returns the reason why the newest version does not serve: its manifest is refused, or the version does not work. Returns
+    /// `None` if the version serves or is still being prepared.
     fn problem(&self, id: &ObjectId, object: &Object) -> Option<Failure> {
         let refusal = self.problems.iter().find(|problem| problem.object.as_ref() == Some(id));
         refusal.map(Problem::to_failure).or_else(|| self.failure(object))
@@ -105,16 +106,16 @@ impl FolderSource {
 
     pub(crate) fn stored_policy(&self, id: &PolicyId) -> Result<StoredPolicy> {
         let object = policy_object(id);
-        let seen = self.seen(&object).ok_or_else(|| Error::not_found(&format!("policies/{id}")))?;
-        let problem = self.problem(&object, seen.object);
-        let state = match (&problem, self.live(seen.object)) {
+        let observed = self.observed(&object).ok_or_else(|| Error::not_found(&format!("policies/{id}")))?;
+        let problem = self.problem(&object, observed.object);
+        let state = match (&problem, self.live(observed.object)) {
             (Some(_), _) => State::Failed,
-            (None, Some(_)) if seen.is_accepted && seen.spec.enabled => State::Active,
-            (None, Some(_)) if seen.is_accepted => State::Disabled,
+            (None, Some(_)) if observed.is_accepted && observed.spec.enabled => State::Active,
+            (None, Some(_)) if observed.is_accepted => State::Disabled,
             (None, Some(_)) => State::Updating,
             (None, None) => State::Pending,
         };
-        Ok(StoredPolicy { id: id.clone(), meta: seen.meta(), spec: seen.spec.clone(), state, problem })
+        Ok(StoredPolicy { id: id.clone(), meta: observed.meta(), spec: observed.spec.clone(), state, problem })
     }
 
     pub(crate) fn stored_policies(&self) -> Vec<StoredPolicy> {
@@ -124,64 +125,68 @@ impl FolderSource {
 
     pub(crate) fn stored_experiment(&self, name: &ExperimentName) -> Result<StoredExperiment> {
         let object = experiment_object(name);
-        let seen = self.seen(&object).filter(|seen| seen.experiment.is_some_and(|of| of.policy == name.policy));
-        let seen = seen.ok_or_else(|| Error::not_found(&name.to_string()))?;
-        let generation = i64::try_from(seen.generation).unwrap_or(i64::MAX);
-        let preview = seen.object.preview.clone();
-        // What another version came to says nothing about this one.
-        let session = seen.object.session.as_ref().filter(|session| session.generation == seen.generation);
-        let report = session.map(|session| session.tally.report());
+        let is_of_policy = |record: &ExperimentRecord| record.policy == name.policy;
+        let observed = self.observed(&object).filter(|observed| observed.experiment.is_some_and(is_of_policy));
+        let observed = observed.ok_or_else(|| Error::not_found(&name.to_string()))?;
+        let generation = i64::try_from(observed.generation).unwrap_or(i64::MAX);
+        let preview = observed.object.preview.clone();
+        // The counts of another version say nothing about this version.
+        let session = observed.object.session.as_ref().filter(|session| session.generation == observed.generation);
+        let report = session.map(|session| session.counter.report());
         let (divergence, samples) = report.map(|report| (report.counts, report.samples)).unzip();
         Ok(StoredExperiment {
             name: name.clone(),
-            meta: seen.meta(),
-            spec: seen.spec.clone(),
-            auto_start: seen.experiment.is_some_and(|of| of.auto_start),
+            meta: observed.meta(),
+            spec: observed.spec.clone(),
+            auto_start: observed.experiment.is_some_and(|record| record.auto_start),
             preview: preview.map(|preview| PreviewMetadata { state: preview.state(generation), ..preview }),
             divergence,
             samples: samples.unwrap_or_default(),
-            problem: self.problem(&object, seen.object),
+            problem: self.problem(&object, observed.object),
         })
     }
 
     pub(crate) fn stored_experiments(&self, policy: Option<&PolicyId>) -> Vec<StoredExperiment> {
         let names = self.objects.iter().filter_map(|(id, object)| {
-            let (ObjectId::Experiment(id), Some(seen)) = (id, Seen::new(object)) else { return None };
-            let of = &seen.experiment?.policy;
-            let is_asked = policy.is_none_or(|policy| policy == of);
-            is_asked.then(|| ExperimentName { policy: of.clone(), name: id.name.clone() })
+            let (ObjectId::Experiment(id), Some(observed)) = (id, ObservedObject::new(object)) else { return None };
+            let parent = &observed.experiment?.policy;
+            let is_selected = policy.is_none_or(|policy| policy == parent);
+            is_selected.then(|| ExperimentName { policy: parent.clone(), name: id.name.clone() })
         });
         names.filter_map(|name| self.stored_experiment(&name).ok()).collect()
     }
 
-    /// A document that is there and cannot be read must not be passed by.
-    fn refuse_broken(&self, object: &ObjectId) -> Result<()> {
+    /// Returns an error if the newest manifest of the object is refused: the API must not overwrite an unreadable document.
+    fn check_readable(&self, object: &ObjectId) -> Result<()> {
         match self.problems.iter().find(|problem| problem.object.as_ref() == Some(object)) {
             None => Ok(()),
             Some(problem) => {
-                let message = format!("its manifest is refused; repair it first: {problem}");
+                let message = format!("the manifest is refused; repair the file first: {problem}");
                 Err(Error::new(Code::FailedPrecondition, "MANIFEST_REFUSED", message))
             }
         }
     }
 
-    /// The file that the object stands in.
+    /// Opens the file that contains the object.
     pub(super) fn draft(&self, object: &ObjectId) -> Result<Draft> {
-        self.refuse_broken(object)?;
-        let gone = || Error::new(Code::FailedPrecondition, "MANIFEST_REFUSED", format!("{object} is in no file now"));
+        self.check_readable(object)?;
+        let gone = || {
+            let message = format!("no file of the folder contains {object} any more");
+            Error::new(Code::FailedPrecondition, "MANIFEST_REFUSED", message)
+        };
         let file = self.objects.get(object).and_then(Object::file).ok_or_else(gone)?;
         Ok(Draft::open(file)?)
     }
 
     fn create(&mut self, folder: &mut Folder, object: &ObjectId, name: &str, content: &Content) -> Result<()> {
-        self.refuse_broken(object)?;
-        // Also one of another policy: in one namespace experiments have names of their own.
+        self.check_readable(object)?;
+        // Experiments of different policies in one namespace cannot have the same name, as in Kubernetes.
         if self.objects.contains_key(object) {
-            return Err(Error::exists(name));
+            return Err(Error::already_exists(name));
         }
         let path = edit::create(folder.path(), object, content)?;
         tracing::info!(%object, file = %path.display(), "created by the API");
-        self.look(folder);
+        self.poll(folder);
         Ok(())
     }
 
@@ -190,7 +195,7 @@ impl FolderSource {
         draft.replace(object, content)?;
         draft.write()?;
         tracing::info!(%object, file = %draft.path().display(), "changed by the API");
-        self.look(folder);
+        self.poll(folder);
         Ok(())
     }
 
@@ -199,7 +204,7 @@ impl FolderSource {
         draft.remove(object)?;
         draft.write()?;
         tracing::info!(%object, file = %draft.path().display(), "deleted by the API");
-        self.look(folder);
+        self.poll(folder);
         Ok(())
     }
 
@@ -218,14 +223,15 @@ impl FolderSource {
     ) -> Result<StoredPolicy> {
         let before = self.stored_policy(id)?.meta;
         if before.revision != revision {
-            return Err(Error::busy(&format!("policies/{id}")));
+            return Err(Error::concurrent_change(&format!("policies/{id}")));
         }
-        let content = Content { spec: json!(change.spec), annotations: kept(before.annotations, change.annotations) };
+        let annotations = merge_annotations(before.annotations, change.annotations);
+        let content = Content { spec: json!(change.spec), annotations };
         self.rewrite(folder, &policy_object(id), &content)?;
         self.stored_policy(id)
     }
 
-    /// The experiments first: there is no moment at which one has no policy.
+    /// Deletes a policy and its experiments. The experiments are deleted first, so that no experiment is ever without its policy.
     pub(crate) fn delete_policy(
         &mut self,
         folder: &mut Folder,
@@ -233,7 +239,7 @@ impl FolderSource {
         etag: Option<&str>,
     ) -> Result<StoredPolicy> {
         let stored = self.stored_policy(id)?;
-        same_etag(etag, &stored.meta, &format!("policies/{id}"))?;
+        check_etag(etag, &stored.meta, &format!("policies/{id}"))?;
         self.draft(&policy_object(id))?;
         for experiment in self.stored_experiments(Some(id)) {
             self.remove(folder, &experiment_object(&experiment.name))?;
@@ -262,9 +268,9 @@ impl FolderSource {
     ) -> Result<StoredExperiment> {
         let before = self.stored_experiment(name)?.meta;
         if before.revision != revision {
-            return Err(Error::busy(&name.to_string()));
+            return Err(Error::concurrent_change(&name.to_string()));
         }
-        let annotations = kept(before.annotations, change.annotations.clone());
+        let annotations = merge_annotations(before.annotations, change.annotations.clone());
         let content = experiment_content(name, Change { annotations, ..change });
         self.rewrite(folder, &experiment_object(name), &content)?;
         self.stored_experiment(name)
@@ -277,16 +283,17 @@ impl FolderSource {
         etag: Option<&str>,
     ) -> Result<StoredExperiment> {
         let stored = self.stored_experiment(name)?;
-        same_etag(etag, &stored.meta, &name.to_string())?;
+        check_etag(etag, &stored.meta, &name.to_string())?;
         self.remove(folder, &experiment_object(name))?;
         Ok(stored)
     }
 
-    /// Starts or stops the newest version; one that is still being prepared is previewed as soon as it works.
+    /// Starts or stops the preview of the newest version. A version that is still being prepared is previewed as soon as it is
+    /// loaded.
     pub(crate) fn preview(&mut self, name: &ExperimentName, change: Preview) -> Result<StoredExperiment> {
         self.stored_experiment(name)?;
         let object = experiment_object(name);
-        self.refuse_broken(&object)?;
+        self.check_readable(&object)?;
         let not_found = || Error::not_found(&name.to_string());
         let experiment = self.objects.get(&object).ok_or_else(not_found)?;
         let failure = self.failure(experiment).filter(|_| self.is_settled(experiment));
@@ -309,7 +316,7 @@ impl FolderSource {
             }
         };
         self.is_changed = true;
-        self.unsaved.get_or_insert_with(std::time::Instant::now);
+        self.save_due.get_or_insert_with(std::time::Instant::now);
         self.stored_experiment(name)
     }
 
@@ -317,45 +324,45 @@ impl FolderSource {
         &mut self,
         folder: &mut Folder,
         name: &ExperimentName,
-        committing: &Committing,
+        committing: &CommitPreconditions,
     ) -> Result<StoredPolicy> {
         let experiment = self.stored_experiment(name)?;
-        same_etag(Some(&committing.etag), &experiment.meta, &name.to_string())?;
+        check_etag(Some(&committing.etag), &experiment.meta, &name.to_string())?;
         let policy = self.stored_policy(&name.policy)?;
-        same_etag(committing.parent_etag.as_deref(), &policy.meta, &format!("policies/{}", name.policy))?;
-        if !self.seen(&experiment_object(name)).is_some_and(|seen| seen.is_accepted) {
+        check_etag(committing.parent_etag.as_deref(), &policy.meta, &format!("policies/{}", name.policy))?;
+        if !self.observed(&experiment_object(name)).is_some_and(|observed| observed.is_accepted) {
             let why = experiment.problem.map_or_else(|| "is still being prepared".to_owned(), |why| why.to_string());
             return Err(Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", format!("{name}: {why}")));
         }
         let drafts = (self.draft(&policy_object(&name.policy))?, self.draft(&experiment_object(name))?);
         commit::run(folder.path(), &policy, &experiment, drafts)?;
         tracing::info!(experiment = %name, etag = experiment.meta.etag, "committed by the API");
-        self.look(folder);
+        self.poll(folder);
         self.stored_policy(&name.policy)
     }
 
-    pub(crate) fn progress(&self, awaited: &Awaited) -> Progress {
+    pub(crate) fn progress(&self, awaited: &AwaitedEffect) -> Progress {
         let object = match (awaited.effect, awaited.experiment()) {
             (Effect::Commit, _) | (_, None) => policy_object(&awaited.policy),
             (_, Some(name)) => experiment_object(&name),
         };
-        let seen = self.seen(&object).filter(|seen| seen.object.uid == awaited.uid);
+        let observed = self.observed(&object).filter(|observed| observed.object.uid == awaited.uid);
         let failed = |code, reason: &str, message: &str| Progress::Failed(Error::new(code, reason, message));
-        let seen = match (seen, awaited.effect) {
+        let observed = match (observed, awaited.effect) {
             (None, Effect::Delete) | (Some(_), Effect::StopPreview) => return Progress::Done,
             (None, _) => return Progress::Failed(Error::not_found(&awaited.target())),
             (Some(_), Effect::Delete) => return Progress::Running("it to be gone".to_owned()),
-            (Some(seen), _) => seen,
+            (Some(observed), _) => observed,
         };
         let (generation, fingerprint) = awaited.version.split_once('-').unwrap_or_default();
         let generation: u64 = generation.parse().unwrap_or_default();
-        let accepted = seen.object.record.as_ref();
+        let accepted = observed.object.record.as_ref();
         let accepted_generation = accepted.map_or(0, |record| record.generation);
         let is_same = accepted.is_some_and(|record| record.fingerprint.to_string() == fingerprint);
-        let suspended = "the preview was suspended before it had begun";
+        let suspended = "the preview was suspended before it began";
         match accepted_generation.cmp(&generation) {
-            std::cmp::Ordering::Equal if is_same => match (self.live(seen.object), awaited.effect) {
-                (Some(_), Effect::StartPreview) if !seen.object.is_active(generation) => {
+            std::cmp::Ordering::Equal if is_same => match (self.live(observed.object), awaited.effect) {
+                (Some(_), Effect::StartPreview) if !observed.object.is_active(generation) => {
                     failed(Code::Aborted, "SUSPENDED", suspended)
                 }
                 (Some(_), _) => Progress::Done,
@@ -364,28 +371,28 @@ impl FolderSource {
             std::cmp::Ordering::Greater if awaited.effect == Effect::StartPreview => {
                 failed(Code::Aborted, "SUSPENDED", suspended)
             }
-            // A newer one serves: this one did, or would have.
+            // A newer version serves: the operation is done, because its version served before or was replaced.
             std::cmp::Ordering::Greater => Progress::Done,
-            std::cmp::Ordering::Less if seen.fingerprint == fingerprint => {
-                match self.problem(&object, seen.object).filter(|_| self.is_settled(seen.object)) {
-                    Some(failure) => Progress::Failed(Error::does_not_work(&failure)),
+            std::cmp::Ordering::Less if observed.fingerprint == fingerprint => {
+                match self.problem(&object, observed.object).filter(|_| self.is_settled(observed.object)) {
+                    Some(failure) => Progress::Failed(Error::failed_version(&failure)),
                     None => Progress::Running("its program to be prepared".to_owned()),
                 }
             }
-            _ => failed(Code::Aborted, "SUPERSEDED", "another version took its place before it served"),
+            _ => failed(Code::Aborted, "SUPERSEDED", "another version replaced this version before it served"),
         }
     }
 }
 
-fn same_etag(given: Option<&str>, meta: &Meta, name: &str) -> Result<()> {
+fn check_etag(given: Option<&str>, meta: &Meta, name: &str) -> Result<()> {
     match given {
-        Some(given) if given != meta.etag => Err(Error::stale(name, given)),
+        Some(given) if given != meta.etag => Err(Error::etag_mismatch(name, given)),
         _ => Ok(()),
     }
 }
 
-/// What clients write, and beside it what is not theirs.
-fn kept(before: Annotations, new: Annotations) -> Annotations {
+/// Returns the annotations of the client, and the reserved annotations that the object had before.
+fn merge_annotations(before: Annotations, new: Annotations) -> Annotations {
     before.into_iter().filter(|(key, _)| is_reserved(key)).chain(new).collect()
 }
 

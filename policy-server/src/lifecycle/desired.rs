@@ -11,10 +11,10 @@ use proviso_crds::PolicySpec;
 use crate::manifests::{ExperimentId, ObjectId, Place};
 use crate::state::DigestText;
 
-/// A revision that a source wants to have loaded.
+/// A revision that a source desires.
 #[derive(Clone, Debug)]
 pub struct Desired {
-    /// The policy; for a candidate, the policy that its experiment wants to replace.
+    /// The policy; for a candidate, the policy of its experiment.
     pub policy: PolicyId,
     /// The experiment of a candidate; `None` for a revision of the policy itself.
     pub experiment: Option<ExperimentId>,
@@ -23,13 +23,12 @@ pub struct Desired {
     /// `metadata.generation` of the policy or the experiment.
     pub generation: u64,
     pub spec: Arc<PolicySpec>,
-    /// The field of its object that holds the spec: errors begin with it.
+    /// The field of the object that holds the spec. Errors begin with it.
     pub scope: Scope,
     /// The document that holds the spec; `None` if it is not in a file. Errors end with it.
     pub place: Option<Place>,
     pub modules: ModuleSource,
-    /// Whether the revision has worked before, here or on another replica. A revision that has not is prepared by the leader
-    /// alone.
+    /// True if the revision has worked before, here or on another replica. Only the leader prepares a revision that has not.
     pub is_known: bool,
 }
 
@@ -57,13 +56,13 @@ impl Scope {
 /// The source of the modules of a spec.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModuleSource {
-    /// The modules that the references name now; relative references start at this folder. Files must be the bytes that were
-    /// seen when the version was fingerprinted; other modules must be the ones of when it was accepted, if it was.
+    /// A manifest. Relative references start at `folder`. `digests` are the digests of the files when the version was
+    /// fingerprinted and, if the version was accepted, of its other modules. A module must have its digest here, if there is one.
     Manifest { folder: PathBuf, digests: BTreeMap<String, DigestText> },
-    /// The modules that the references named when the spec was accepted, from the cache.
+    /// An accepted generation. All modules are pinned to these digests; modules of files come from the cache.
     Pinned(BTreeMap<String, DigestText>),
-    /// Modules that every replica of a cluster can fetch. The leader has pinned the digests of these references; other
-    /// references mean the modules that they name now.
+    /// A revision of a cluster. The leader has pinned references to these digests; another reference means the module that it
+    /// names now. References to files are refused.
     Network(BTreeMap<String, Digest>),
 }
 
@@ -76,7 +75,7 @@ impl ModuleSource {
         }
     }
 
-    /// Returns the folder of relative paths; an empty path if nothing is relative to a folder.
+    /// Returns the folder of relative paths; an empty path if relative paths are not possible.
     pub(super) fn folder(&self) -> &Path {
         if let Self::Manifest { folder, .. } = self { folder } else { Path::new("") }
     }

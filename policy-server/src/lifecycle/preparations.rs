@@ -1,4 +1,4 @@
-//! Preparations in the background: off the serving path, and bounded in number.
+//! Background preparations, with a limited number at the same time.
 
 use std::sync::Arc;
 
@@ -7,11 +7,12 @@ use tokio::sync::Semaphore;
 use super::desired::Desired;
 use super::prepare::{PrepareError, Prepared, Preparer, module_references};
 
-/// The number of revisions with modules that are prepared at the same time, and likewise of revisions without. Most revisions
-/// with modules wait for a registry: one that does not answer must not delay the revisions that need none. Fewer compile.
+/// The maximum number of concurrent preparations of revisions with modules, and the same number of revisions without modules. The
+/// two kinds have separate permits, because a registry that does not answer must not delay revisions that need no registry. The
+/// number of concurrent compilations is smaller.
 const MAX_CONCURRENT: usize = 16;
 
-/// Starts preparations.
+/// The preparer, with the permits of background preparations.
 #[derive(Clone, Debug)]
 pub struct Preparations {
     preparer: Arc<Preparer>,
@@ -22,8 +23,8 @@ pub struct Preparations {
 impl Preparations {
     #[must_use]
     pub fn new(preparer: Arc<Preparer>) -> Self {
-        let places = || Arc::new(Semaphore::new(MAX_CONCURRENT));
-        Self { preparer, with_modules: places(), without: places() }
+        let permits = || Arc::new(Semaphore::new(MAX_CONCURRENT));
+        Self { preparer, with_modules: permits(), without: permits() }
     }
 
     #[must_use]
@@ -34,11 +35,11 @@ impl Preparations {
     /// Prepares a revision in the background and calls `done` with the result. See [`Preparer::prepare`].
     pub fn start(&self, desired: &Desired, done: impl FnOnce(Result<Prepared, PrepareError>) + Send + 'static) {
         let is_without = module_references(&desired.spec.program).is_empty();
-        let places = if is_without { &self.without } else { &self.with_modules };
-        let (preparer, places, desired) = (Arc::clone(&self.preparer), Arc::clone(places), desired.clone());
+        let permits = if is_without { &self.without } else { &self.with_modules };
+        let (preparer, permits, desired) = (Arc::clone(&self.preparer), Arc::clone(permits), desired.clone());
         tokio::spawn(async move {
-            let Ok(_place) = places.acquire_owned().await else { return };
-            // In a task of its own, so that a panic fails this revision and nothing else.
+            let Ok(_permit) = permits.acquire_owned().await else { return };
+            // A separate task: a panic fails this revision and nothing else.
             let preparing = tokio::spawn(async move { preparer.prepare(&desired).await });
             done(preparing.await.unwrap_or_else(|panic| Err(PrepareError::Stopped(panic.to_string()))));
         });

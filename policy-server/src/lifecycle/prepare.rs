@@ -1,5 +1,5 @@
-//! From a spec to something that can decide: fetch, verify, compile, validate the settings. No step touches what
-//! serves now.
+//! The preparation of a revision: fetches, verifies and compiles the program of a spec, and validates its settings. The revisions
+//! that serve are not affected.
 
 mod context;
 mod error;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_artifacts::{Digest, Fetcher, Volume};
-use proviso_capabilities::{Gates, ProgramHost, World};
+use proviso_capabilities::{Grants, HostContext, PolicyHost};
 use proviso_core::{PolicyId, experiment};
 use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
 use proviso_engines::{CompileError, Deadline, Program, group, wasm};
@@ -29,89 +29,90 @@ use error::in_field;
 pub use error::PrepareError;
 pub use module::module_references;
 
-/// Which generation of which policy a revision is.
+/// The identity of a revision: policy and generation.
 #[derive(Clone, Copy, Debug)]
-pub struct RevisionOf<'a> {
+pub struct RevisionId<'a> {
     pub policy: &'a PolicyId,
-    /// Of the policy or the experiment: tells it from one of the same name that was removed.
+    /// The uid of the policy or the experiment, which distinguishes it from a removed object of the same name.
     pub uid: &'a str,
     pub generation: u64,
 }
 
-/// A spec made ready.
+/// The prepared program of a spec.
 #[derive(Debug)]
 pub struct Prepared {
     pub program: Program,
-    /// The digests of the modules that it uses, by their references.
+    /// The digests of the modules of the program, by their references.
     pub modules: BTreeMap<String, Digest>,
 }
 
-/// Makes specs ready. Shared by all rollouts.
+/// The tools that prepare revisions, shared by all preparations.
 #[derive(Debug)]
 pub struct Preparer {
     pub modules: Modules,
     pub fetcher: Arc<Fetcher>,
-    /// What programs may ask about.
-    pub world: Arc<World>,
+    /// The host capabilities that programs may call.
+    pub host_context: Arc<HostContext>,
     pub compilers: Arc<Compilers>,
     pub cache: Option<Volume>,
-    /// For policies without a `timeoutEvalSeconds`.
+    /// The time limit of evaluations of policies without `timeoutEvalSeconds`.
     pub evaluation_timeout: Duration,
 }
 
 impl Preparer {
-    /// How long one evaluation of this policy may take.
+    /// Returns the time limit of one evaluation of this policy.
     #[must_use]
     pub fn timeout(&self, spec: &PolicySpec) -> Duration {
         spec.timeout_eval_seconds.map_or(self.evaluation_timeout, |seconds| Duration::from_secs(seconds.into()))
     }
 
-    /// Puts a program and the spec that it was made of together.
+    /// Makes a revision of a spec and its prepared program.
     ///
     /// # Errors
-    /// When the spec covers nothing that can be told.
+    /// Returns an error if `spec.admission` is missing or has an invalid selector.
     pub fn revision(
         &self,
-        of: RevisionOf<'_>,
+        id: RevisionId<'_>,
         spec: &PolicySpec,
         program: Program,
         metrics: &Metrics,
     ) -> Result<Revision, PrepareError> {
-        // A spec without this section was refused when it was read.
+        // The reader of the spec has refused specs without this section.
         let admission = spec.admission.as_ref().ok_or(PrepareError::NoAdmission)?;
         Ok(Revision {
-            policy: of.policy.clone(),
-            generation: of.generation,
-            etag: experiment::etag(of.uid, of.generation),
-            matching: admission.to_match()?.confined_to(of.policy.namespace()),
-            reach: admission.reach(),
-            // An API server has compiled them before, and knows more than we do; over a folder `prepare` has.
+            policy: id.policy.clone(),
+            generation: id.generation,
+            etag: experiment::etag(id.uid, id.generation),
+            matching: admission.to_match()?.confined_to(id.policy.namespace()),
+            coverage: admission.coverage(),
+            // An error here is no failure. In a cluster, the API server has accepted the conditions, and some conditions compile
+            // only there. Over a folder, `prepare` has checked them.
             conditions: Conditions::compile(&admission.match_conditions).ok().flatten(),
-            asks_conditions: self.world.is_folder(),
+            checks_match_conditions: self.host_context.is_folder(),
             enforcement: admission.to_enforcement(),
             enabled: spec.enabled,
             timeout: self.timeout(spec),
-            metrics: metrics.policy(of.policy, program.engine()),
+            metrics: metrics.policy(id.policy, program.engine()),
             program,
         })
     }
 
-    /// Makes the spec's program, and asks it whether it accepts its settings. What the program may read of the cluster is there
-    /// then, unless the revision is known to have worked before.
+    /// Prepares the program of a spec: compiles it, waits for the objects that it reads, and validates its settings. A revision
+    /// that has worked before does not fail if objects are missing.
     ///
     /// # Errors
-    /// When any of the steps fails. Nothing that serves is touched.
+    /// Returns an error if one of the steps fails.
     pub async fn prepare(&self, desired: &Desired) -> Result<Prepared, PrepareError> {
         let Desired { policy, spec, scope: Scope(at), modules, is_known, .. } = desired;
-        if self.world.is_folder() {
+        if self.host_context.is_folder() {
             check_conditions(at, spec.admission.as_ref())?;
         }
-        let gates = Gates::read(at, policy.namespace(), spec).map_err(PrepareError::Field)?;
-        let mut parts = Parts::new(gates, modules);
-        let host = parts.host(&self.world, at, &spec.context_aware_resources, &spec.program);
+        let grants = Grants::read(at, policy.namespace(), spec).map_err(PrepareError::Field)?;
+        let mut parts = Parts::new(grants, modules);
+        let host = parts.host(&self.host_context, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
         let program = self.program(&field, &spec.program, &spec.settings, host, &mut parts).await?;
-        parts.ready(*is_known).await?;
+        parts.wait_for_context(*is_known).await?;
         program.validate_settings(Deadline::after(self.timeout(spec))).await?;
         Ok(Prepared { program, modules: parts.modules })
     }
@@ -121,7 +122,7 @@ impl Preparer {
         field: &str,
         spec: &ProgramSpec,
         settings: &Map<String, Value>,
-        host: Arc<ProgramHost>,
+        host: Arc<PolicyHost>,
         parts: &mut Parts<'_>,
     ) -> Result<Program, PrepareError> {
         let program = match spec {
@@ -157,7 +158,7 @@ impl Preparer {
         Ok(wasm::Program::new(module, settings).in_mode(mode))
     }
 
-    /// Compiles a source off the async workers: some take long.
+    /// Compiles a source on a blocking thread.
     async fn source<T: Send + 'static>(
         &self,
         field: String,
@@ -171,7 +172,7 @@ impl Preparer {
         for (name, member) in &spec.members {
             let at = format!("{field}.group.members.{name}");
             let field = format!("{at}.program");
-            let host = parts.host(&self.world, &at, &member.context_aware_resources, &member.program);
+            let host = parts.host(&self.host_context, &at, &member.context_aware_resources, &member.program);
             let program = self.program(&field, &member.program, &member.settings, host, parts).await?;
             members.insert(name.clone(), Arc::new(program));
         }

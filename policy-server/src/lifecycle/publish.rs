@@ -1,4 +1,4 @@
-//! Publishes the revisions of a source: the table that requests read, and the gauges.
+//! Publishes the revisions of a source: updates the table that requests read, and the gauges.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use proviso_core::{Failure, PolicyId};
 use super::Slot;
 use crate::manifests::ExperimentId;
 use crate::metrics::Metrics;
-use crate::table::{Entry, Experiment, Idle, Origin, SharedTable, Table};
+use crate::table::{Entry, Experiment, IdleReason, Origin, SharedTable, Table};
 
 /// A revision as its source presents it.
 #[derive(Debug)]
@@ -18,44 +18,44 @@ pub struct View<'a> {
     pub policy: &'a PolicyId,
     pub generation: u64,
     pub role: Role,
-    /// `None` while the source does not desire the revision: it is disabled.
+    /// The slot of the revision; `None` if the revision is disabled, so that the source does not desire it.
     pub slot: Option<&'a Slot>,
 }
 
-/// The part that a revision has in the lifecycle of its policy.
+/// The role of a revision in the lifecycle of its policy.
 #[derive(Debug)]
 pub enum Role {
     /// The generation that decides about requests.
     Live,
-    /// Another generation. While it is loaded, it answers requests that name it.
+    /// Another generation. It answers requests that name it, if it is loaded.
     Other,
-    /// The revision of an experiment, and its preview; `None` while it previews nothing.
+    /// The revision of an experiment, with its preview; `None` if it previews nothing.
     Candidate(Option<Arc<Experiment>>),
 }
 
-/// Everything that a source publishes at once.
+/// The state that a source publishes.
 #[derive(Debug, Default)]
 pub struct Publication<'a> {
     pub revisions: Vec<View<'a>>,
-    /// Why the newest version of a policy does not serve.
+    /// The policies whose newest version does not serve, with the reason.
     pub failures: Vec<(PolicyId, Failure)>,
-    /// Experiments that preview nothing, and why.
-    pub idle_experiments: Vec<(ExperimentId, Idle)>,
+    /// The experiments that preview nothing, with the reason.
+    pub idle_experiments: Vec<(ExperimentId, IdleReason)>,
     pub namespaces: Arc<BTreeMap<String, proviso_core::matching::Labels>>,
     pub origin: Origin,
-    /// A line for each problem that concerns no single policy.
+    /// The problems that concern no single policy, one line each.
     pub problems: Vec<String>,
     /// The number of policies and experiments (in a cluster, revisions) whose newest version does not work.
     pub failing: usize,
-    /// Whether the source knows everything that it desires.
+    /// True if the source knows all revisions that it desires.
     pub has_listed: bool,
-    /// Why requests had better go to other replicas.
-    pub unready: Option<String>,
-    /// The modules that are desired, loaded or not.
+    /// The reason why this replica is not ready although all revisions were tried; `None` if it is ready.
+    pub unready_reason: Option<String>,
+    /// The modules of the desired revisions, loaded or not.
     pub modules: HashSet<Digest>,
 }
 
-/// The table of a publication, and what belongs to it.
+/// The table of a publication, and the values that are published with it.
 #[derive(Debug)]
 pub struct Snapshot {
     table: Table,
@@ -83,8 +83,8 @@ impl Publication<'_> {
         let mut idle_experiments = self.idle_experiments;
         for (policy, mut previews) in experiments {
             let excess = previews.split_off(previews.len().min(MAX_EXPERIMENTS));
-            let why = Idle::TooMany(policy.clone());
-            idle_experiments.extend(excess.iter().map(|experiment| (experiment.id.clone(), why.clone())));
+            let reason = IdleReason::TooMany(policy.clone());
+            idle_experiments.extend(excess.iter().map(|experiment| (experiment.id.clone(), reason.clone())));
             policies.entry(policy).or_default().experiments = previews.into();
         }
         let table = Table {
@@ -94,18 +94,18 @@ impl Publication<'_> {
             problems: self.problems,
             idle_experiments,
             is_complete,
-            unready: self.unready,
+            unready_reason: self.unready_reason,
         };
         Snapshot { table, failing: self.failing, modules: self.modules }
     }
 }
 
-/// Writes the table and the gauges.
+/// The writer of the table and the gauges.
 #[derive(Debug)]
 pub struct Publisher {
     table: Arc<SharedTable>,
     metrics: Arc<Metrics>,
-    /// Whether every revision that may be live was tried at least once. It stays true from then on.
+    /// True if every revision that may be live was tried at least once. It stays true from then on.
     is_complete: bool,
     /// The policies that have a gauge of their live generation.
     live: HashSet<PolicyId>,
@@ -117,14 +117,15 @@ impl Publisher {
         Self { table, metrics, is_complete: false, live: HashSet::new() }
     }
 
-    /// Replaces the table. Returns the modules that have to stay loaded; `None` if none may be unloaded yet.
+    /// Replaces the table. Returns the modules that must stay loaded; `None` if all modules must stay loaded.
     pub fn publish(&mut self, Snapshot { mut table, failing, modules }: Snapshot) -> Option<HashSet<Digest>> {
         self.is_complete |= table.is_complete;
         table.is_complete = self.is_complete;
         self.metrics.failing.set(failing.try_into().unwrap_or(i64::MAX));
         self.publish_live(&table.policies);
         self.table.store(table);
-        // A server that starts is about to load modules that no revision seems to need yet.
+        // A starting server does not know all its revisions: it may have loaded a module for a revision that it does not know
+        // yet.
         self.is_complete.then_some(modules)
     }
 
@@ -132,13 +133,13 @@ impl Publisher {
         self.live.retain(|policy| {
             let is_live = policies.get(policy).is_some_and(|entry| entry.live.is_some());
             if !is_live {
-                self.metrics.live(policy, None);
+                self.metrics.set_live_generation(policy, None);
             }
             is_live
         });
         for (policy, entry) in policies {
             if let Some(live) = &entry.live {
-                self.metrics.live(policy, Some(live.generation));
+                self.metrics.set_live_generation(policy, Some(live.generation));
                 self.live.insert(policy.clone());
             }
         }
@@ -149,10 +150,10 @@ impl Entry {
     fn add(&mut self, View { generation, role, slot, .. }: &View<'_>) {
         let is_live = matches!(role, Role::Live);
         let loaded = slot.and_then(Slot::loaded);
-        self.lacks_live |= is_live && loaded.is_none();
+        self.has_unloaded_live |= is_live && loaded.is_none();
         match (loaded, slot.and_then(Slot::failure), slot) {
             (Some(loaded), ..) if is_live => {
-                // While the operator moves from one generation to the next, both may be marked live.
+                // While the operator moves the webhook to the next generation, both generations may be marked live.
                 let older = self.live.take_if(|live| live.generation < loaded.revision.generation);
                 self.others.extend(older);
                 match &self.live {
@@ -162,7 +163,7 @@ impl Entry {
             }
             (Some(loaded), ..) => self.others.push(Arc::clone(&loaded.revision)),
             (None, Some(failure), _) => self.failed.push((*generation, failure.clone())),
-            (None, None, Some(_)) => self.expected.push(*generation),
+            (None, None, Some(_)) => self.preparing.push(*generation),
             (None, None, None) => {}
         }
     }

@@ -1,4 +1,5 @@
-//! One document: told apart from its neighbours, and read as one of our kinds with every wrong field named.
+//! The documents of a file: splits a file into documents, and reads each as an object. An error names each wrong field and its
+//! line.
 
 use std::collections::BTreeMap;
 
@@ -19,17 +20,17 @@ use super::nodes::Nodes;
 /// `metadata.annotations`.
 pub type Annotations = BTreeMap<String, String>;
 
-/// What a document says.
+/// The object of a document.
 pub(super) enum Object {
     Policy(PolicyId, Box<PolicySpec>, Annotations),
     Experiment(ExperimentId, Box<ExperimentSpec>, Annotations),
     Namespace(String, Labels, Box<Value>),
-    /// One of another kind.
+    /// An object of another kind.
     Other(Box<Value>),
 }
 
 impl Object {
-    /// None for kinds that mean nothing by themselves.
+    /// Returns the id of the object; `None` for objects of other kinds.
     pub(super) fn id(&self) -> Option<ObjectId> {
         match self {
             Self::Policy(id, ..) => Some(ObjectId::Policy(id.clone())),
@@ -40,26 +41,26 @@ impl Object {
     }
 }
 
-/// One of our kinds, as far as it says what is wanted.
+/// A manifest of one of Proviso's kinds, without its status.
 #[derive(Deserialize)]
 struct Manifest<S> {
     metadata: ObjectMeta,
     spec: S,
 }
 
-/// Something wrong with a document.
+/// A fault of a document.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub object: Option<ObjectId>,
     pub field: String,
-    /// In the document, counted from 1.
+    /// The line in the document, from 1.
     pub line: usize,
     pub message: String,
 }
 
-/// Cuts a file into documents and tells the line that each starts at. A line that starts with `---` separates
-/// documents wherever it stands, even inside a text (YAML 1.2.2, production 206): so a broken document cannot
-/// swallow the next one.
+/// Splits a file into documents. Returns the first line of each document, from 1, and its text. A line that starts with `---`
+/// separates documents everywhere, even inside a quoted text (YAML 1.2.2, production 206). So an unclosed quote in one document
+/// does not affect the next document.
 pub(super) fn split(text: &str) -> Vec<(usize, &str)> {
     let mut documents = Vec::new();
     let (mut start, mut start_line, mut at) = (0, 1, 0);
@@ -77,7 +78,7 @@ pub(super) fn split(text: &str) -> Vec<(usize, &str)> {
     documents
 }
 
-/// Whether a line says nothing: empty, a comment, a separator alone, a directive.
+/// Returns true if a line has no content: it is empty, a comment, a separator, or a directive.
 pub(super) fn is_filler(line: &str) -> bool {
     let line = line.strip_prefix("---").unwrap_or(line).trim();
     line.is_empty() || line.starts_with('#') || line.starts_with('%')
@@ -101,12 +102,13 @@ struct OutlineMetadata {
     namespace: Option<String>,
 }
 
-/// The deepest nesting of a document. The parser's time and memory grow with its square: 40 KB of `- - - …` would take
-/// gigabytes.
+/// The maximum nesting depth of a document. The parser's time and memory grow with the square of the depth: 40 KB of `- - - …`
+/// would take gigabytes.
 const MAX_NESTING: usize = 500;
 
-/// Whether brackets, or list items on one line, are nested too deep. Text in quotes or blocks counts too, so the limit is
-/// far above what a manifest has. Nesting by indentation needs no check: its bytes grow with the square of its depth.
+/// Returns true if brackets, or list items on one line, are nested too deep. Brackets in quotes and text blocks count too, so the
+/// limit is far above the depth of a usual manifest. Nesting by indentation needs no check, because the size of such a document
+/// grows with the square of the depth.
 fn nests_too_deep(text: &str) -> bool {
     let mut depth = 0_usize;
     let brackets = text.bytes().any(|byte| {
@@ -122,7 +124,8 @@ fn nests_too_deep(text: &str) -> bool {
     brackets || text.lines().any(|line| indicators(line) > MAX_NESTING)
 }
 
-/// Reads a document. None for what is no object that anybody could ask for.
+/// Reads a document. Returns `None` for an object of another kind without a name, or with values that JSON does not have:
+/// programs cannot read such an object.
 pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
     let whole = |field: &str, line: usize, message: String| {
         vec![Fault { object: None, field: field.to_owned(), line, message }]
@@ -132,13 +135,13 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
     }
     let outline: Outline = serde_yaml::from_str(text).map_err(|error| {
         let line = error.location().map_or(1, |location| location.line());
-        whole("", line, format!("is no Kubernetes object in YAML or JSON: {error}"))
+        whole("", line, format!("is not a Kubernetes object in YAML or JSON: {error}"))
     })?;
     if outline.kind.is_empty() || outline.api_version.is_empty() {
-        return Err(whole("", 1, "is no Kubernetes object: `apiVersion` or `kind` is missing".to_owned()));
+        return Err(whole("", 1, "is not a Kubernetes object: `apiVersion` or `kind` is missing".to_owned()));
     }
     let reader = Reader { text, nodes: Nodes::of(text) };
-    let ours = format!("{}/{}", proviso_crds::GROUP, proviso_crds::VERSION);
+    let group_version = format!("{}/{}", proviso_crds::GROUP, proviso_crds::VERSION);
     if outline.api_version == "v1" && outline.kind == "Namespace" {
         let name = outline.metadata.name;
         if name.is_empty() {
@@ -150,12 +153,11 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
         return Ok(Some(Object::Namespace(name, namespace.metadata.labels.unwrap_or_default(), whole)));
     }
     let Some(version) = outline.api_version.strip_prefix("proviso.dev/") else {
-        // What has no name, or is nothing that JSON can say, is no object.
         let object = serde_yaml::from_str(text).ok().filter(|_| !outline.metadata.name.is_empty());
         return Ok(object.map(Object::Other));
     };
     if version != proviso_crds::VERSION {
-        let message = format!("is {:?}: this version serves {ours}", outline.api_version);
+        let message = format!("is {:?}: this version serves {group_version}", outline.api_version);
         return Err(whole("apiVersion", reader.nodes.line("apiVersion"), message));
     }
     let cluster_scoped = outline.kind.starts_with("Cluster");
@@ -163,7 +165,7 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
         let message = format!("must not be set: a {} belongs to no namespace", outline.kind);
         return Err(whole("metadata.namespace", reader.nodes.line("metadata.namespace"), message));
     }
-    // As kubectl does, a missing namespace means `default`.
+    // A missing namespace means `default`, as in kubectl.
     let namespace = (!cluster_scoped).then(|| outline.metadata.namespace.unwrap_or_else(|| "default".to_owned()));
     let name =
         |error: &dyn std::fmt::Display| whole("metadata.name", reader.nodes.line("metadata.name"), error.to_string());
@@ -171,7 +173,7 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
         "Policy" | "ClusterPolicy" => {
             let id = PolicyId::new(namespace.as_deref(), &outline.metadata.name).map_err(|error| name(&error))?;
             let object = ObjectId::Policy(id.clone());
-            let (annotations, spec) = reader.ours::<PolicySpec>(&object)?;
+            let (annotations, spec) = reader.manifest::<PolicySpec>(&object)?;
             reader.validated(&object, validation::policy(&spec))?;
             Ok(Some(Object::Policy(id, Box::new(spec), annotations)))
         }
@@ -179,21 +181,21 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
             policy_id::check_name(&outline.metadata.name).map_err(|error| name(&error))?;
             let id = ExperimentId { namespace, name: outline.metadata.name };
             let object = ObjectId::Experiment(id.clone());
-            let (annotations, spec) = reader.ours::<ExperimentSpec>(&object)?;
+            let (annotations, spec) = reader.manifest::<ExperimentSpec>(&object)?;
             reader.validated(&object, validation::experiment(&spec))?;
             Ok(Some(Object::Experiment(id, Box::new(spec), annotations)))
         }
         kind => {
             let message = format!(
-                "is {kind:?}, which is none of ClusterPolicy, Policy, ClusterPolicyExperiment and PolicyExperiment of {ours}"
+                "is {kind:?}, which is none of ClusterPolicy, Policy, ClusterPolicyExperiment and PolicyExperiment of {group_version}"
             );
             Err(whole("kind", reader.nodes.line("kind"), message))
         }
     }
 }
 
-/// Sections of a spec that the design has and this version does not serve.
-const NOT_YET: [&str; 4] = ["request", "configuration", "rollout", "promotion"];
+/// The planned sections of a spec that this version does not serve.
+const UNSERVED_SECTIONS: [&str; 4] = ["request", "configuration", "rollout", "promotion"];
 
 struct Reader<'a> {
     text: &'a str,
@@ -201,20 +203,19 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads one of our kinds; every unknown field is a fault.
-    fn ours<S: DeserializeOwned>(&self, object: &ObjectId) -> Result<(Annotations, S), Vec<Fault>> {
+    /// Reads a manifest of one of Proviso's kinds. Each unknown field is a fault.
+    fn manifest<S: DeserializeOwned>(&self, object: &ObjectId) -> Result<(Annotations, S), Vec<Fault>> {
         let mut unknown = Vec::new();
         let typed = self.deserialize::<Manifest<S>>(|path| unknown.push(path));
         let fault = |fault: Fault| Fault { object: Some(object.clone()), ..fault };
         let Manifest { metadata, spec } = typed.map_err(|error| vec![fault(error)])?;
-        // The first two were read before; the status that `kubectl get -o yaml` writes says nothing about what is
-        // wanted.
+        // `read` has checked the first two. A status, which `kubectl get -o yaml` prints, is ignored.
         unknown.retain(|path| !["apiVersion", "kind", "status"].contains(&path.as_str()));
         let faults: Vec<_> = unknown.into_iter().map(|field| fault(self.unknown(field))).collect();
         if faults.is_empty() { Ok((metadata.annotations.unwrap_or_default(), spec)) } else { Err(faults) }
     }
 
-    /// Reads a kind of Kubernetes' own, which may have fields that we do not know.
+    /// Reads a kind of Kubernetes. It may have unknown fields, of a newer version of Kubernetes.
     fn typed<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         self.deserialize(|_| ())
     }
@@ -234,10 +235,10 @@ impl Reader<'_> {
 
     fn unknown(&self, field: String) -> Fault {
         let name = field.rsplit('.').next().unwrap_or_default();
-        let message = if NOT_YET.contains(&name) {
+        let message = if UNSERVED_SECTIONS.contains(&name) {
             "is not served by this version: remove it".to_owned()
         } else {
-            "is no known field: check its spelling and its place".to_owned()
+            "is not a known field: check its spelling and its place".to_owned()
         };
         Fault { object: None, line: self.nodes.line(&field), field, message }
     }
@@ -258,7 +259,7 @@ impl Reader<'_> {
     }
 }
 
-/// The path in the form `a.b[0].c`.
+/// Returns the path in the form `a.b[0].c`.
 fn path_text(path: &serde_ignored::Path<'_>) -> String {
     use serde_ignored::Path;
     match path {
@@ -272,7 +273,7 @@ fn path_text(path: &serde_ignored::Path<'_>) -> String {
     }
 }
 
-/// The message of a YAML error without the path and the position in it: they are told apart from it.
+/// Returns the message of a YAML error without its path and position, which [`Fault`] has as separate fields.
 fn without_position(message: &str, field: &str) -> String {
     let message = match message.split_once(": ") {
         Some((path, rest)) if field.starts_with(path) => rest,

@@ -1,26 +1,26 @@
-//! Changes of manifests, for whoever asks for them by the API: one document of a file is made, replaced or removed, and
-//! all others stay as they are, byte for byte. Each file is either the old one or the new one.
+//! Changes of manifests by the REST API: creates, replaces or removes one document of a file. The other documents stay as they
+//! are, byte for byte. Writes are atomic: a file has either the old content or the new one.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use proviso_artifacts::{create_atomically, remove_for_good, rewrite_atomically};
+use proviso_artifacts::{create_atomically, remove_durably, rewrite_atomically};
 use proviso_crds::{PolicySpec, Program};
 use serde_yaml::{Mapping, Value};
 
 use super::{Annotations, ObjectId, document};
 
-/// Why a manifest cannot be changed.
+/// The error of a manifest that cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
-    #[error("{path} cannot be written, because its folder is read-only: change the manifest where it comes from", path = .0.display())]
+    #[error("{path} cannot be written, because its folder is read-only: change the manifest at its source", path = .0.display())]
     ReadOnly(PathBuf),
     #[error("{path}: {error}", path = path.display())]
     Io { path: PathBuf, error: io::Error },
-    #[error("{path} holds no {object} that can be read: repair it first", path = path.display())]
-    Unread { path: PathBuf, object: ObjectId },
+    #[error("{path} has no readable document of {object}: repair the file first", path = path.display())]
+    NotFound { path: PathBuf, object: ObjectId },
     #[error("{object} cannot be written as a manifest: {error}")]
-    Unwritable { object: ObjectId, error: String },
+    Serialize { object: ObjectId, error: String },
 }
 
 impl EditError {
@@ -32,7 +32,7 @@ impl EditError {
     }
 }
 
-/// What an object is to be.
+/// The new content of an object.
 #[derive(Clone, Debug)]
 pub struct Content {
     /// The whole `spec`.
@@ -40,7 +40,7 @@ pub struct Content {
     pub annotations: Annotations,
 }
 
-/// One file on its way to its next content.
+/// A file that is being changed.
 #[derive(Clone, Debug)]
 pub struct Draft {
     path: PathBuf,
@@ -48,10 +48,12 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// Reads the file.
+    ///
     /// # Errors
-    /// When the file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn open(path: &Path) -> Result<Self, EditError> {
-        // A link stays one: what it leads to is replaced.
+        // If the path is a symbolic link, change its target and keep the link.
         let path = path.canonicalize().map_err(|error| EditError::new(path, error))?;
         let text = std::fs::read_to_string(&path).map_err(|error| EditError::new(&path, error))?;
         Ok(Self { path, text })
@@ -62,49 +64,50 @@ impl Draft {
         &self.path
     }
 
-    /// The document of this object, as it stands here.
+    /// Returns the text of the document of this object.
     ///
     /// # Errors
-    /// When there is none that can be read.
+    /// Returns an error if the file has no readable document of the object.
     pub fn document(&self, object: &ObjectId) -> Result<&str, EditError> {
         self.find(object).map(|(start, end)| &self.text[start..end])
     }
 
-    /// Gives the object's document this content. Comments in it are lost, but for those before and after.
+    /// Replaces the content of the document of this object. Comments before and after the content are kept; comments inside of it
+    /// are lost.
     ///
     /// # Errors
-    /// When the document is not there.
+    /// Returns an error if the file has no readable document of the object, or if the new document would not be readable.
     pub fn replace(&mut self, object: &ObjectId, content: &Content) -> Result<(), EditError> {
         let (start, end) = self.find(object)?;
-        let new = rewritten(&self.text[start..end], content)
-            .map_err(|error| EditError::Unwritable { object: object.clone(), error: error.to_string() })?;
+        let new = rewrite(&self.text[start..end], content)
+            .map_err(|error| EditError::Serialize { object: object.clone(), error: error.to_string() })?;
         if !document::read(&new).is_ok_and(|read| read.is_some_and(|read| read.id().as_ref() == Some(object))) {
-            return Err(EditError::Unwritable {
+            return Err(EditError::Serialize {
                 object: object.clone(),
-                error: "it would not be read again".to_owned(),
+                error: "the server would refuse the new document".to_owned(),
             });
         }
         self.text.replace_range(start..end, &new);
         Ok(())
     }
 
-    /// Takes the object's document out.
+    /// Removes the document of this object.
     ///
     /// # Errors
-    /// When the document is not there.
+    /// Returns an error if the file has no readable document of the object.
     pub fn remove(&mut self, object: &ObjectId) -> Result<(), EditError> {
         let (start, end) = self.find(object)?;
         self.text.replace_range(start..end, "");
         Ok(())
     }
 
-    /// Writes the file; one that has no document left is removed.
+    /// Writes the file, or removes it if it has no documents left.
     ///
     /// # Errors
-    /// When that fails; the file is then as it was.
+    /// Returns an error if the file cannot be written. Then it is unchanged.
     pub fn write(&self) -> Result<(), EditError> {
         let written = if document::split(&self.text).is_empty() {
-            remove_for_good(&self.path)
+            remove_durably(&self.path)
         } else {
             rewrite_atomically(&self.path, self.text.as_bytes())
         };
@@ -117,16 +120,16 @@ impl Draft {
             .find(|text| {
                 document::read(text).is_ok_and(|read| read.is_some_and(|read| read.id().as_ref() == Some(object)))
             })
-            .ok_or_else(|| EditError::Unread { path: self.path.clone(), object: object.clone() })?;
+            .ok_or_else(|| EditError::NotFound { path: self.path.clone(), object: object.clone() })?;
         let start = found.as_ptr() as usize - self.text.as_ptr() as usize;
         Ok((start, start + found.len()))
     }
 }
 
-/// Makes a file for a new object in this folder, named after it.
+/// Creates a file for a new object in this folder. The name of the file contains the kind and the name of the object.
 ///
 /// # Errors
-/// When that fails.
+/// Returns an error if the file cannot be created.
 pub fn create(folder: &Path, object: &ObjectId, content: &Content) -> Result<PathBuf, EditError> {
     let (kind, namespace, name) = identity(object);
     let mut metadata = serde_json::json!({"name": name});
@@ -141,7 +144,7 @@ pub fn create(folder: &Path, object: &ObjectId, content: &Content) -> Result<Pat
         "kind": kind, "metadata": metadata, "spec": content.spec,
     });
     let text = serde_yaml::to_string(&manifest)
-        .map_err(|error| EditError::Unwritable { object: object.clone(), error: error.to_string() })?;
+        .map_err(|error| EditError::Serialize { object: object.clone(), error: error.to_string() })?;
     let owner = namespace.map(|namespace| format!("{namespace}.")).unwrap_or_default();
     let base = format!("{}-{owner}{name}", kind.to_lowercase());
     let mut attempt = 1;
@@ -150,7 +153,7 @@ pub fn create(folder: &Path, object: &ObjectId, content: &Content) -> Result<Pat
         let path = folder.join(format!("{base}{suffix}.yaml"));
         match create_atomically(&path, text.as_bytes()) {
             Ok(()) => return Ok(path),
-            // A file of that name may hold anything.
+            // A file of this name exists and may contain other objects: try the next name.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 100 => attempt += 1,
             Err(error) => return Err(EditError::new(&path, error)),
         }
@@ -167,8 +170,8 @@ fn identity(object: &ObjectId) -> (&'static str, Option<&str>, &str) {
     }
 }
 
-/// The document with another content, in the format that it has.
-fn rewritten(text: &str, content: &Content) -> Result<String, serde_yaml::Error> {
+/// Returns the document with new content, in the same format (YAML or JSON).
+fn rewrite(text: &str, content: &Content) -> Result<String, serde_yaml::Error> {
     let lead: usize = text.split_inclusive('\n').take_while(|line| document::is_filler(line)).map(str::len).sum();
     let (lead, body) = text.split_at(lead);
     let (mark, body) = body.strip_prefix("---").map_or(("", body), |rest| ("---\n", rest));
@@ -182,7 +185,7 @@ fn rewritten(text: &str, content: &Content) -> Result<String, serde_yaml::Error>
         }
     }
     let mut new = if body.trim_start().starts_with('{') {
-        // What was YAML a moment ago is JSON's.
+        // The error of the JSON serializer becomes an error of the YAML serializer.
         serde_json::to_string_pretty(&object).map_err(<serde_yaml::Error as serde::ser::Error>::custom)?
     } else {
         serde_yaml::to_string(&object)?
@@ -190,7 +193,7 @@ fn rewritten(text: &str, content: &Content) -> Result<String, serde_yaml::Error>
     if !new.ends_with('\n') {
         new.push('\n');
     }
-    // Comments at the very start of a line belong to no text in a block.
+    // Only comments at the start of a line: an indented `#` may belong to a text block.
     let tail: Vec<&str> =
         body.lines().rev().take_while(|line| line.trim().is_empty() || line.starts_with('#')).collect();
     for comment in tail.into_iter().rev().filter(|line| line.starts_with('#')) {
@@ -200,14 +203,15 @@ fn rewritten(text: &str, content: &Content) -> Result<String, serde_yaml::Error>
     Ok(format!("{lead}{mark}{new}"))
 }
 
-/// The same spec for a manifest in another folder: modules are named by their place relative to it.
+/// Makes the relative module references of a spec absolute, for a manifest in another folder. `from` is the folder of the old
+/// manifest.
 #[must_use]
-pub fn moved(mut spec: PolicySpec, from: &Path) -> PolicySpec {
-    move_program(&mut spec.program, from);
+pub fn resolve_modules(mut spec: PolicySpec, from: &Path) -> PolicySpec {
+    resolve_program(&mut spec.program, from);
     spec
 }
 
-fn move_program(program: &mut Program, from: &Path) {
+fn resolve_program(program: &mut Program, from: &Path) {
     match program {
         Program::Wasm(wasm) => {
             let relative = wasm.module.strip_prefix("file://").filter(|path| !path.starts_with('/'));
@@ -216,7 +220,7 @@ fn move_program(program: &mut Program, from: &Path) {
             }
         }
         Program::Group(group) => {
-            group.members.values_mut().for_each(|member| move_program(&mut member.program, from));
+            group.members.values_mut().for_each(|member| resolve_program(&mut member.program, from));
         }
         Program::Rego(_) | Program::Cel(_) => {}
     }
@@ -304,14 +308,14 @@ data: {a: \"b\"}
     }
 
     #[test]
-    fn one_document_is_removed_and_with_the_last_one_the_file() {
+    fn removing_the_last_document_removes_the_file() {
         let (_folder, path) = file(TWO);
         let mut draft = Draft::open(&path).unwrap();
         draft.remove(&policy("c")).unwrap();
         draft.write().unwrap();
         let third = TWO.find("--- # three").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), TWO[..third]);
-        assert!(matches!(Draft::open(&path).unwrap().remove(&policy("c")), Err(EditError::Unread { .. })));
+        assert!(matches!(Draft::open(&path).unwrap().remove(&policy("c")), Err(EditError::NotFound { .. })));
         let (_folder, alone) = file(&TWO[..TWO.find("---   ").unwrap()]);
         let mut draft = Draft::open(&alone).unwrap();
         draft.remove(&policy("a")).unwrap();
@@ -320,7 +324,7 @@ data: {a: \"b\"}
     }
 
     #[test]
-    fn a_new_object_has_a_file_of_its_own_and_overwrites_none() {
+    fn a_new_object_gets_its_own_file_and_overwrites_none() {
         let (folder, _) = file("kind: x");
         let id = ObjectId::Policy("ns.pay.p".parse().unwrap());
         std::fs::write(folder.path().join("policy-pay.p.yaml"), "# mine\n").unwrap();
@@ -331,7 +335,7 @@ data: {a: \"b\"}
     }
 
     #[test]
-    fn a_folder_that_is_read_only_is_told_from_other_failures() {
+    fn a_read_only_folder_has_its_own_error() {
         for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem] {
             assert!(EditError::new(Path::new("a"), kind.into()).to_string().contains("read-only"));
         }
@@ -340,11 +344,15 @@ data: {a: \"b\"}
     }
 
     #[test]
-    fn a_module_beside_a_manifest_is_found_from_another_folder() {
+    fn relative_module_references_become_absolute_in_another_folder() {
         let mut spec = content("").spec;
         spec["program"] = json!({"group": {"expression": "a()", "message": "m", "members": {"a": {
             "program": {"wasm": {"module": "file://./m.wasm"}}}}}});
-        let moved = serde_json::to_value(moved(serde_json::from_value(spec).unwrap(), Path::new("/d"))).unwrap();
-        assert_eq!(moved.pointer("/program/group/members/a/program/wasm/module"), Some(&json!("file:///d/./m.wasm")));
+        let spec = resolve_modules(serde_json::from_value(spec).unwrap(), Path::new("/d"));
+        let resolved = serde_json::to_value(spec).unwrap();
+        assert_eq!(
+            resolved.pointer("/program/group/members/a/program/wasm/module"),
+            Some(&json!("file:///d/./m.wasm"))
+        );
     }
 }

@@ -1,11 +1,11 @@
-//! Ids of the objects in the folder.
+//! The ids of the objects in the folder.
 
 use std::fmt;
 
 use proviso_core::PolicyId;
 use proviso_rest_api::ExperimentName;
 
-/// The id of an experiment: the scope of its policy, and its own name.
+/// The id of an experiment: the namespace of its policy, and its own name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExperimentId {
     /// The namespace of the experiment and its policy; `None` for a `ClusterPolicyExperiment`.

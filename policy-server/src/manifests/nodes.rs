@@ -1,20 +1,21 @@
-//! Where the fields of a YAML document are, so that an error can name the line.
+//! The lines of the fields of a YAML document, for error messages.
 
 use saphyr_parser::{Event, Parser};
 
-/// The paths of all nodes of a document and their lines.
+/// The paths and lines of all nodes of a document.
 #[derive(Debug, Default)]
 pub(super) struct Nodes(Vec<(String, usize)>);
 
-/// A list or a mapping that is open.
+/// An open list or mapping during the parsing.
 enum Parent {
+    /// A list, with the index of the next item.
     List(usize),
-    /// The key whose value comes next.
+    /// A mapping, with the key and line of the next value; `None` if a key comes next.
     Mapping(Option<(String, usize)>),
 }
 
 impl Nodes {
-    /// Finds the nodes as far as the document can be read.
+    /// Returns the nodes of a document, up to its first syntax error.
     pub(super) fn of(document: &str) -> Self {
         let mut nodes = Self::default();
         let mut path: Vec<String> = vec![String::new()];
@@ -59,7 +60,7 @@ impl Nodes {
         nodes
     }
 
-    /// The line of the field, or of the nearest one around it; counted from 1.
+    /// Returns the line of a field, from 1. If the document does not have the field, the line of its nearest parent.
     pub(super) fn line(&self, field: &str) -> usize {
         let mut field = field;
         loop {
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_found_where_they_stand() {
+    fn the_lines_of_fields_are_found() {
         let nodes = Nodes::of("# c\na:\n  b: 1\n  c:\n    - x\n    -\n      d: {e: 2,\n        f: 3}\n'g.h': 1\n");
         for (field, line) in [
             ("a", 2),

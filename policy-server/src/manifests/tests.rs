@@ -43,7 +43,7 @@ fn a_policy_is_read_with_its_defaults() {
 #[test]
 fn a_wrong_field_is_named_with_its_file_document_line_and_path() {
     for (from, to, wanted) in [
-        ("limit: 3", "limit: 3\n  setings: {}", "a.yaml:12: document 1: spec.setings: is no known field"),
+        ("limit: 3", "limit: 3\n  setings: {}", "a.yaml:12: document 1: spec.setings: is not a known field"),
         (
             "expression:",
             "expresion:",
@@ -52,7 +52,7 @@ fn a_wrong_field_is_named_with_its_file_document_line_and_path() {
         (
             "- operations:",
             "- scop: x\n        operations:",
-            "a.yaml:14: document 1: spec.admission.rules[0].scop: is no known field",
+            "a.yaml:14: document 1: spec.admission.rules[0].scop: is not a known field",
         ),
         ("cel:", "lua:", "a.yaml:6: document 1: spec.program: needs exactly one of `wasm`, `rego`, `cel` and `group`"),
         (
@@ -63,7 +63,7 @@ fn a_wrong_field_is_named_with_its_file_document_line_and_path() {
         (
             "      validations:",
             "      unknown: 1\n      validations:",
-            "a.yaml:8: document 1: spec.program.cel.unknown: is no known field",
+            "a.yaml:8: document 1: spec.program.cel.unknown: is not a known field",
         ),
         ("  settings:", "  rollout: {}\n  settings:", "spec.rollout: is not served by this version"),
         (
@@ -71,7 +71,7 @@ fn a_wrong_field_is_named_with_its_file_document_line_and_path() {
             "limit: 3\n  timeoutEvalSeconds: soon",
             "spec.timeoutEvalSeconds: invalid type: string \"soon\", expected u32",
         ),
-        ("name: good", "name: Good", "a.yaml:4: document 1: metadata.name: \"Good\" is no policy name"),
+        ("name: good", "name: Good", "a.yaml:4: document 1: metadata.name: \"Good\" is not a policy name"),
         ("name: good", "name: good\n  namespace: a", "a.yaml:5: document 1: metadata.namespace: must not be set"),
         ("kind: ClusterPolicy", "kind: ClusterPolicies", "a.yaml:2: document 1: kind: is \"ClusterPolicies\""),
         ("v1alpha1", "v2", "a.yaml:1: document 1: apiVersion: is \"proviso.dev/v2\""),
@@ -86,7 +86,7 @@ fn a_wrong_field_is_named_with_its_file_document_line_and_path() {
 }
 
 #[test]
-fn a_broken_document_stops_no_other() {
+fn an_invalid_document_does_not_affect_the_others() {
     let second = POLICY.replace("name: good", "name: second");
     let broken = "---\nkind: [\nmetadata: 'text\n";
     let manifests = read(&format!("{POLICY}---\n# nothing\n{broken}---\n{second}"));
@@ -98,7 +98,7 @@ fn a_broken_document_stops_no_other() {
 }
 
 #[test]
-fn a_wrong_policy_is_still_known_by_its_name() {
+fn the_problem_of_an_invalid_policy_has_the_id_of_the_policy() {
     let manifests = read(&POLICY.replace("limit: 3", "limit: 3\n  setings: {}"));
     assert_eq!(manifests.problems[0].object, Some(ObjectId::Policy(PolicyId::cluster("good").unwrap())));
 }
@@ -107,11 +107,11 @@ fn a_wrong_policy_is_still_known_by_its_name() {
 fn the_first_of_two_documents_about_one_object_counts() {
     let manifests = read(&format!("{POLICY}---\n{}", POLICY.replace("limit: 3", "limit: 4")));
     assert_eq!(manifests.policies[&PolicyId::cluster("good").unwrap()].spec.settings["limit"], 3);
-    assert!(manifests.problems[0].to_string().contains("stands already at a.yaml:1"), "{}", manifests.problems[0]);
+    assert!(manifests.problems[0].to_string().contains("is already defined at a.yaml:1"), "{}", manifests.problems[0]);
 }
 
 #[test]
-fn experiments_namespaces_and_json_are_read_and_other_kinds_are_left_alone() {
+fn experiments_namespaces_and_json_are_read_and_other_kinds_are_ignored() {
     let spec: serde_json::Value = serde_yaml::from_str::<serde_json::Value>(POLICY).unwrap()["spec"].clone();
     let experiment = serde_json::json!({
         "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyExperiment", "metadata": {"name": "e", "namespace": "pay"},

@@ -1,5 +1,5 @@
-//! The log line of one previewed request (AIP-236, "Logging"): the prefix, then one JSON object. It names the
-//! object and the messages, never the content.
+//! The log line of one previewed request (AIP-236, "Logging"): a prefix and one JSON object. The line contains the name of the
+//! object and the messages, but never the content of the object.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::table::{Experiment, Revision};
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line<'a> {
-    /// RFC 3339, UTC.
+    /// The time of the preview in UTC (RFC 3339).
     time: String,
     policy: &'a PolicyId,
-    /// None where nothing was live.
+    /// The generation of the live revision; `None` if no revision was live.
     #[serde(skip_serializing_if = "Option::is_none")]
     live_generation: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,7 +27,7 @@ pub(super) struct Line<'a> {
     live: Side<'a>,
     preview: Side<'a>,
     divergence: Divergence,
-    /// Of the experiment's evaluation, in microseconds.
+    /// The duration of the evaluation of the experiment, in microseconds.
     duration_us: u128,
 }
 
@@ -52,7 +52,7 @@ struct Identity<'a> {
     user: &'a str,
 }
 
-/// A verdict without its patch, which has content.
+/// A verdict without its patch, because the patch contains content of the object.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Side<'a> {
@@ -64,13 +64,13 @@ struct Side<'a> {
     mutated: bool,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     warnings: &'a [String],
-    /// Why there is no decision.
+    /// The reason of a failed evaluation.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
 }
 
 impl<'a> Line<'a> {
-    /// `answered_by` is the revision of the verdict `live`; `None` if no revision is live.
+    /// Makes the line. `answered_by` is the revision of the verdict `live`; `None` if no revision is live.
     pub(super) fn new(
         review: &'a Review,
         answered_by: Option<&'a Revision>,

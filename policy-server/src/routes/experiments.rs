@@ -1,5 +1,6 @@
-//! The experiments that a request concerns. In a cluster those whose policy is asked about the same requests ride on its calls;
-//! the others have a webhook of their own. No request counts twice for one of them.
+//! The experiments that are previewed on a request of their policy. In a cluster, an experiment that covers the same requests as
+//! its policy shares the webhook of the policy. Other experiments have their own webhooks. No request counts twice for an
+//! experiment.
 
 use std::sync::Arc;
 
@@ -8,36 +9,43 @@ use proviso_core::matching::Coverage;
 
 use crate::table::{Entry, Experiment, Origin, Revision, Table};
 
-/// Returns the experiments that a request concerns which `revision` has answered, and those that it may concern: see
-/// [`Job::unsure`](crate::preview::Job::unsure).
-pub(super) fn riding(
+/// Returns the experiments to preview on a request that `revision` has answered, and the experiments for which this is still
+/// undetermined: see [`Job::undetermined`](crate::preview::Job::undetermined).
+pub(super) fn piggybacked(
     table: &Table,
     entry: &Entry,
     revision: &Revision,
     review: &Review,
 ) -> (Arc<[Arc<Experiment>]>, Vec<Arc<Experiment>>) {
     if matches!(table.origin, Origin::Folder) {
-        // Over a folder, experiments have no webhook of their own.
+        // Over a folder, experiments have no webhooks.
         return (Arc::clone(&entry.experiments), Vec::new());
     }
-    let (mut sure, mut unsure) = (Vec::new(), Vec::new());
+    let (mut determined, mut undetermined) = (Vec::new(), Vec::new());
     for experiment in entry.experiments.iter() {
-        match rides(table, entry, experiment, revision, review) {
-            Some(true) => sure.push(Arc::clone(experiment)),
+        match is_piggybacked(table, entry, experiment, revision, review) {
+            Some(true) => determined.push(Arc::clone(experiment)),
             Some(false) => {}
-            None => unsure.push(Arc::clone(experiment)),
+            None => undetermined.push(Arc::clone(experiment)),
         }
     }
-    (sure.into(), unsure)
+    (determined.into(), undetermined)
 }
 
-/// Returns whether the request counts for the experiment; `None` if its `matchConditions` decide that.
-fn rides(table: &Table, entry: &Entry, experiment: &Experiment, revision: &Revision, review: &Review) -> Option<bool> {
-    if experiment.rides_with(revision) {
-        // While API servers turn from one generation to the next, the webhook is there for the next.
-        return Some(entry.live.as_deref().is_none_or(|live| experiment.rides_with(live)));
+/// Returns true if the request of the policy counts for the experiment; `None` if the `matchConditions` of the experiment decide.
+fn is_piggybacked(
+    table: &Table,
+    entry: &Entry,
+    experiment: &Experiment,
+    revision: &Revision,
+    review: &Review,
+) -> Option<bool> {
+    if experiment.shares_webhook_with(revision) {
+        // During a change of the live generation, API servers may still call the old one. The experiment's own webhook depends on
+        // the new one.
+        return Some(entry.live.as_deref().is_none_or(|live| experiment.shares_webhook_with(live)));
     }
-    // What the experiment does not cover its own webhook is not called about: it lets it pass.
+    // The API server does not call the experiment's own webhook for a request that the experiment does not cover.
     match experiment.revision.matching.covers(review, |name| table.namespaces.get(name)) {
         Coverage::NotCovered { .. } => Some(true),
         Coverage::Covered if experiment.revision.conditions.is_some() => None,

@@ -1,4 +1,4 @@
-//! The webhook of an experiment, `/preview`: it allows everything.
+//! The route `/preview` for the webhook of an experiment. The webhook allows every request.
 
 use std::sync::Arc;
 
@@ -9,16 +9,21 @@ use jiff::Timestamp;
 use proviso_core::{PreviewEndpoint, Review, Verdict};
 
 use super::{Refusal, Server, json, read_body};
-use crate::after::After;
+use crate::notify_on_drop::NotifyOnDropBody;
 use crate::preview::{Job, Live};
 use crate::table::{Experiment, Origin};
 
 impl Server {
-    /// Answers the webhook of an experiment: whatever is asked is allowed, at once.
-    pub(super) async fn preview(&self, body: Incoming, endpoint: &PreviewEndpoint) -> Result<Response<After>, Refusal> {
+    /// Answers the webhook of an experiment: allows the request at once, and queues its preview.
+    pub(super) async fn preview(
+        &self,
+        body: Incoming,
+        endpoint: &PreviewEndpoint,
+    ) -> Result<Response<NotifyOnDropBody>, Refusal> {
         let table = self.table.load_full();
         if matches!(table.origin, Origin::Folder) {
-            let message = "over a folder, experiments are previewed on the calls of their policy";
+            let message =
+                "over a folder, experiments have no webhooks: they are previewed on the requests of their policy";
             return Err(Refusal::new(StatusCode::NOT_FOUND, "unknown_path", message));
         }
         let entry = table.policies.get(&endpoint.policy);
@@ -29,14 +34,14 @@ impl Server {
             entry.experiments.iter().find(is_asked)
         });
         let read = async {
-            let _memory = self.admit(&body)?;
+            let _memory = self.reserve_memory(&body)?;
             read_body(body).await
         };
         let body = match read.await {
             Ok(body) => body,
             Err(refusal) => {
-                // Nobody is stopped by that: such a webhook may fail.
-                experiment.inspect(|experiment| experiment.drop_one());
+                // The webhook of an experiment has `failurePolicy: Ignore`: an error does not stop the request.
+                experiment.inspect(|experiment| experiment.count_dropped());
                 return Err(refusal);
             }
         };
@@ -45,34 +50,35 @@ impl Server {
             Err(error) => {
                 let malformed = || Refusal::new(StatusCode::BAD_REQUEST, "malformed", error.message.clone());
                 let uid = error.uid.as_ref().ok_or_else(malformed)?;
-                self.metrics.refuse("malformed");
+                self.metrics.count_refused("malformed");
                 return Ok(json(StatusCode::OK, allowed(uid).into()));
             }
         };
         let answer = allowed(review.uid());
         let Some((entry, experiment)) = entry.zip(experiment) else {
-            self.metrics.refuse("unknown_experiment");
+            self.metrics.count_refused("unknown_experiment");
             return Ok(json(StatusCode::OK, answer.into()));
         };
-        let has_ridden = entry.live.as_ref().is_some_and(|live| experiment.rides_with(live));
-        if review.is_dry_run() || has_ridden {
+        // If the experiment shares the webhook of its policy, the request of the policy counts already.
+        let is_counted = entry.live.as_ref().is_some_and(|live| experiment.shares_webhook_with(live));
+        if review.is_dry_run() || is_counted {
             return Ok(json(StatusCode::OK, answer.into()));
         }
-        if entry.live.is_none() && entry.lacks_live {
-            // What would have been said is not known here.
-            experiment.drop_one();
+        if entry.live.is_none() && entry.has_unloaded_live {
+            // The live revision is not loaded here, so there is no live verdict to compare with.
+            experiment.count_dropped();
             return Ok(json(StatusCode::OK, answer.into()));
         }
         let job = Job {
-            live: Live::Unasked(entry.live.clone()),
+            live: Live::NotAsked(entry.live.clone()),
             experiments: Arc::new([Arc::clone(experiment)]),
-            unsure: Vec::new(),
+            undetermined: Vec::new(),
             namespaces: Arc::clone(&table.namespaces),
             review,
-            seen: Timestamp::now(),
+            arrived_at: Timestamp::now(),
         };
         let previews = self.previews.clone();
-        Ok(json(StatusCode::OK, After::new(answer, move || previews.offer(job))))
+        Ok(json(StatusCode::OK, NotifyOnDropBody::new(answer, move || previews.offer(job))))
     }
 }
 

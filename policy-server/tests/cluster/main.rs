@@ -1,4 +1,4 @@
-//! The policy server in a cluster: with a real API server, as a webhook of it or as a replica that follows it.
+//! Tests of the policy server with a real API server: as its webhook, or as a replica that follows its revisions.
 
 #![allow(
     clippy::unwrap_used,

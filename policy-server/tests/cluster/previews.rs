@@ -1,6 +1,5 @@
-//! Experiments in a cluster, as their policy server sees them: candidate revisions of a real API server are previewed on the
-//! calls of their policy, or on those of a webhook of their own, and what came of it stands in their status. The operator
-//! is played by the test.
+//! Experiments in a cluster: candidate revisions are previewed on the requests of the webhook of their policy, or of their own
+//! webhook, and their status has the counts. The tests take the part of the operator.
 
 use anyhow::{Context as _, Result, ensure};
 use hyper::StatusCode;
@@ -9,12 +8,12 @@ use proviso_crds::{DivergenceCounts, PreviewReport};
 use proviso_e2e::{Registry, until};
 use serde_json::{Value, json};
 
-use crate::support::stage::{POD, Stage, ask, revision, until_answered};
-use crate::support::{self, PATIENCE, Server, forbid, modules, pod, rego, wapc, with};
+use crate::support::cluster::{POD, TestEnv, ask, revision, until_answered};
+use crate::support::{self, Server, WAIT_TIMEOUT, forbid, modules, pod, rego, wapc, with};
 
 const NEVER: &str = "false";
 
-/// A candidate of this policy, from the first start of generation 1 of the experiment.
+/// Returns the candidate revision of generation 1 of an experiment of this policy.
 fn candidate(policy: &str, experiment: &str, spec: &Value) -> Value {
     let mut candidate = revision(policy, 1, spec);
     candidate["metadata"]["name"] = format!("experiment.cluster.{experiment}-1").into();
@@ -24,7 +23,7 @@ fn candidate(policy: &str, experiment: &str, spec: &Value) -> Value {
     candidate
 }
 
-/// The same, of a Policy in the namespace `default`.
+/// Returns the same revision for a Policy in the namespace `default`.
 fn namespaced(mut revision: Value) -> Value {
     let name = revision["metadata"]["name"].as_str().unwrap().replace("cluster.", "ns.default.");
     revision["metadata"]["name"] = name.into();
@@ -33,7 +32,7 @@ fn namespaced(mut revision: Value) -> Value {
     revision
 }
 
-/// Only about the creation of these.
+/// Returns the spec with rules that cover only the creation of this resource.
 fn only(resource: &str, spec: Value) -> Value {
     let rule = json!({"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": [resource]});
     with(spec, &json!({"admission": {"rules": [rule]}}))
@@ -44,7 +43,7 @@ trait Previews {
     async fn until_counted(&self, name: &str, wanted: impl Fn(&DivergenceCounts) -> bool) -> Result<PreviewReport>;
 }
 
-impl Previews for Stage {
+impl Previews for TestEnv {
     async fn report(&self, name: &str) -> Result<PreviewReport> {
         let status = self.revisions.get(name).await?.data["status"].clone();
         let items = status["replicas"].as_array().context("replicas")?;
@@ -53,7 +52,7 @@ impl Previews for Stage {
     }
 
     async fn until_counted(&self, name: &str, wanted: impl Fn(&DivergenceCounts) -> bool) -> Result<PreviewReport> {
-        until(&format!("the counts of {name}"), PATIENCE, async || {
+        until(&format!("the counts of {name}"), WAIT_TIMEOUT, async || {
             let report = self.report(name).await?;
             ensure!(wanted(&report.counts), "{report:?}");
             Ok(report)
@@ -62,7 +61,7 @@ impl Previews for Stage {
     }
 }
 
-/// Waits until the replica has loaded this candidate.
+/// Waits until the replica has loaded this revision.
 async fn until_loaded(server: &Server, name: &str) {
     server.until_details(&format!("[+] {name} loaded")).await;
 }
@@ -85,9 +84,9 @@ fn lines<'a>(lines: &'a [Value], experiment: &str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line["experiment"] == experiment).collect()
 }
 
-/// Waits for the line about this request.
+/// Waits for the preview line of this request, and returns it.
 async fn until_line(server: &Server, experiment: &str, uid: &str) -> Result<Value> {
-    until(&format!("the line of {experiment} about {uid}"), PATIENCE, async || {
+    until(&format!("the line of {experiment} about {uid}"), WAIT_TIMEOUT, async || {
         let written = server.previews();
         let found = lines(&written, experiment).into_iter().find(|line| line["request"]["uid"] == uid).cloned();
         found.with_context(|| format!("{written:#?}"))
@@ -96,18 +95,18 @@ async fn until_line(server: &Server, experiment: &str, uid: &str) -> Result<Valu
 }
 
 #[tokio::test]
-async fn candidates_that_cover_the_same_ride_on_live_calls_and_what_came_of_it_is_in_their_status() -> Result<()> {
-    let stage = Stage::start("previews-that-ride").await?;
-    let mut server = stage.replica("pod-1").await?;
-    stage.create(&revision("a", 3, &forbid("input.request.name == \"bad\"", "one"))).await?;
-    stage.create(&candidate("a", "stricter", &forbid("true", "two"))).await?;
-    stage.create(&candidate("a", "none", &forbid(NEVER, ""))).await?;
-    // As many at once as there are; one that cannot be compiled stops none of them.
-    stage.create(&candidate("a", "broken", &rego("package test\ndeny contains"))).await?;
-    stage.until_reported("experiment.cluster.broken-1", "pod-1", "False", "CompileError").await?;
+async fn candidates_with_the_same_rules_are_previewed_on_live_requests() -> Result<()> {
+    let env = TestEnv::start("previews-on-live-requests").await?;
+    let mut server = env.replica("pod-1").await?;
+    env.create(&revision("a", 3, &forbid("input.request.name == \"bad\"", "one"))).await?;
+    env.create(&candidate("a", "stricter", &forbid("true", "two"))).await?;
+    env.create(&candidate("a", "none", &forbid(NEVER, ""))).await?;
+    // A candidate that does not compile does not affect the others.
+    env.create(&candidate("a", "broken", &rego("package test\ndeny contains"))).await?;
+    env.until_reported("experiment.cluster.broken-1", "pod-1", "False", "CompileError").await?;
     for name in ["cluster.a-3", "experiment.cluster.stricter-1", "experiment.cluster.none-1"] {
         until_loaded(&server, name).await;
-        stage.until_reported(name, "pod-1", "True", "Loaded").await?;
+        env.until_reported(name, "pod-1", "True", "Loaded").await?;
     }
 
     let path = "/validate/cluster.a/3";
@@ -116,84 +115,80 @@ async fn candidates_that_cover_the_same_ride_on_live_calls_and_what_came_of_it_i
     for name in ["good", "bad", "good", "better"] {
         ensure!(server.post(path, pod("u", name).to_string()).await.is_allowed() == (name != "bad"), "{name}");
     }
-    let report = stage.until_counted("experiment.cluster.stricter-1", |it| it.evaluated == 4).await?;
+    let report = env.until_counted("experiment.cluster.stricter-1", |it| it.evaluated == 4).await?;
     ensure!(report.counts.newly_denied == 3 && report.counts.message_differs == 1, "{report:?}");
     let sample = report.samples.iter().find(|it| it.count == 3).context("a group of three")?;
     ensure!((sample.kind.as_str(), sample.namespace.as_str(), sample.user.as_str()) == ("Pod", "default", "ann"));
     ensure!((sample.name.as_str(), sample.message.as_str()) == ("better", "two"), "{sample:?}");
-    let report = stage.until_counted("experiment.cluster.none-1", |it| it.evaluated == 4).await?;
+    let report = env.until_counted("experiment.cluster.none-1", |it| it.evaluated == 4).await?;
     ensure!(report.counts.same == 3 && report.counts.newly_allowed == 1 && report.counts.dropped == 0, "{report:?}");
     ensure!(report.samples.len() == 1 && report.samples[0].message == "one", "{report:?}");
 
-    // The line has the etags of what was compared.
+    // The line has the etags of the experiment and of the live generation.
     let written = server.previews();
     let line = lines(&written, "stricter")[0];
     let etag = |uid: &str, generation: u64| proviso_core::experiment::etag(uid, generation);
     ensure!(line["experimentEtag"] == etag("uid-stricter", 1), "{line}");
     ensure!(line["liveEtag"] == etag("uid-a", 3) && line["liveGeneration"] == 3 && line["policy"] == "cluster.a");
 
-    // A server that is started again, or one of another pod of this name, goes on where its predecessor was.
+    // A restarted server, and a server of a new pod with the same name, continue the counts.
     for pod_uid in ["pod-1", "pod-2"] {
         server.kill().await;
-        stage.end_lease().await?;
-        server = stage.replica(pod_uid).await?;
+        env.expire_lease().await?;
+        server = env.replica(pod_uid).await?;
         until_loaded(&server, "experiment.cluster.stricter-1").await;
-        let before = stage.report("experiment.cluster.stricter-1").await?.counts;
+        let before = env.report("experiment.cluster.stricter-1").await?.counts;
         ensure!(server.post(path, pod("u", "good").to_string()).await.is_allowed());
-        let after = stage
-            .until_counted("experiment.cluster.stricter-1", |it| it.evaluated == before.evaluated + 1)
-            .await?
-            .counts;
+        let after =
+            env.until_counted("experiment.cluster.stricter-1", |it| it.evaluated == before.evaluated + 1).await?.counts;
         ensure!(after.newly_denied == before.newly_denied + 1 && after.since == before.since, "{after:?}");
     }
 
-    // What was made anew begins anew, and what is gone is asked no more.
-    stage.revisions.delete("experiment.cluster.stricter-1", &DeleteParams::default()).await?;
+    // A deleted candidate is not previewed any more. A new candidate of the same name starts new counts.
+    env.revisions.delete("experiment.cluster.stricter-1", &DeleteParams::default()).await?;
     server.until("its end", async || !server.details().await.contains("stricter")).await;
-    stage.create(&candidate("a", "stricter", &forbid("true", "two"))).await?;
+    env.create(&candidate("a", "stricter", &forbid("true", "two"))).await?;
     until_loaded(&server, "experiment.cluster.stricter-1").await;
     ensure!(server.post(path, pod("u", "good").to_string()).await.is_allowed());
-    let report = stage.until_counted("experiment.cluster.stricter-1", |it| it.evaluated > 0).await?;
+    let report = env.until_counted("experiment.cluster.stricter-1", |it| it.evaluated > 0).await?;
     ensure!(report.counts.evaluated == 1 && report.samples[0].count == 1, "{report:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_candidate_that_covers_something_else_has_a_path_of_its_own_and_counts_no_request_twice() -> Result<()> {
-    let stage = Stage::start("previews-elsewhere").await?;
-    let server = stage.replica("pod-1").await?;
+async fn a_candidate_with_other_rules_has_its_own_path() -> Result<()> {
+    let env = TestEnv::start("previews-on-their-own-path").await?;
+    let server = env.replica("pod-1").await?;
     let services = || {
         let mut review = pod("service", "x");
         review["request"]["kind"]["kind"] = "Service".into();
         review["request"]["resource"]["resource"] = "services".into();
         review
     };
-    stage.create(&revision("a", 1, &only("pods", forbid("input.request.name == \"bad\"", "one")))).await?;
+    env.create(&revision("a", 1, &only("pods", forbid("input.request.name == \"bad\"", "one")))).await?;
     let wider = with(
         only("pods", forbid("true", "two")),
         &json!({"admission": {"rules": [{
             "operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods", "services"],
         }]}}),
     );
-    stage.create(&candidate("a", "wider", &wider)).await?;
-    stage.create(&candidate("a", "narrower", &only("services", forbid("true", "two")))).await?;
-    stage
-        .create(&candidate("a", "off", &with(only("services", forbid("true", "")), &json!({"enabled": false}))))
-        .await?;
+    env.create(&candidate("a", "wider", &wider)).await?;
+    env.create(&candidate("a", "narrower", &only("services", forbid("true", "two")))).await?;
+    env.create(&candidate("a", "off", &with(only("services", forbid("true", "")), &json!({"enabled": false})))).await?;
     let first_path = "/validate/cluster.a/1";
     let wider = "experiment.cluster.wider-1";
     for name in ["cluster.a-1", wider, "experiment.cluster.narrower-1", "experiment.cluster.off-1"] {
         until_loaded(&server, name).await;
     }
 
-    // Before anything is live it is compared with a policy that allows.
+    // While no generation is live, the candidate is compared with a policy that allows everything.
     preview(&server, "wider", &pod("first", "bad")).await?;
-    stage.until_counted(wider, |it| it.evaluated == 1 && it.newly_denied == 1).await?;
+    env.until_counted(wider, |it| it.evaluated == 1 && it.newly_denied == 1).await?;
     let first = server.until_previews(1).await.remove(0);
     ensure!(first["liveGeneration"].is_null() && first["live"]["allowed"] == true, "{first}");
 
-    stage.set_condition("cluster.a-1", "Live", "True").await?;
-    until("the live generation to be known", PATIENCE, async || {
+    env.set_condition("cluster.a-1", "Live", "True").await?;
+    until("the live generation to be known", WAIT_TIMEOUT, async || {
         preview(&server, "wider", &pod("second", "bad")).await?;
         let written = server.previews();
         ensure!(written.iter().any(|line| line["liveGeneration"] == 1), "{written:#?}");
@@ -202,39 +197,40 @@ async fn a_candidate_that_covers_something_else_has_a_path_of_its_own_and_counts
     .await?;
     let written = server.previews();
     let second = written.iter().find(|line| line["liveGeneration"] == 1).context("its line")?;
-    // The live verdict is computed beside it, and is no decision.
+    // The live verdict is only computed for the comparison: it is neither counted nor logged as a decision.
     ensure!(second["live"]["allowed"] == false && second["live"]["message"] == "one", "{second}");
     ensure!(second["divergence"] == "MessageDiffers", "{second}");
     ensure!(server.count("proviso_evaluations_total", &[]).await == 0);
     ensure!(server.event("request denied").is_none());
 
-    // What the policy is not asked about, it lets pass.
+    // The live policy does not cover services, so its verdict allows them.
     preview(&server, "wider", &services()).await?;
     preview(&server, "wider", &dry_run()).await?;
     ensure!(until_line(&server, "wider", "service").await?["divergence"] == "NewlyDenied");
 
-    // On the calls of the policy only what its own webhook is not called about counts, and what turns the policy off.
+    // A request of the policy counts only for a candidate that does not cover the request, or that disables the policy.
     ensure!(!server.post(first_path, pod("third", "bad").to_string()).await.is_allowed());
     for experiment in ["narrower", "off"] {
         let line = until_line(&server, experiment, "third").await?;
         ensure!(line["divergence"] == "NewlyAllowed", "{line}");
     }
-    stage.until_counted("experiment.cluster.off-1", |it| it.evaluated == 1 && it.newly_allowed == 1).await?;
+    env.until_counted("experiment.cluster.off-1", |it| it.evaluated == 1 && it.newly_allowed == 1).await?;
     preview(&server, "off", &services()).await?;
 
-    // What is committed covers what the experiment does: from then on it rides, and what was sent to its path has ridden.
+    // The committed policy has the same rules as the experiment. From now on, the requests of the policy count for the
+    // experiment, and requests to its own path do not.
     let (counted, path) = (lines(&server.previews(), "wider").len(), "/validate/cluster.a/2");
-    let wider_spec = stage.revisions.get(wider).await?.data["spec"]["data"].clone();
+    let wider_spec = env.revisions.get(wider).await?.data["spec"]["data"].clone();
     let mut next = revision("a", 2, &json!({}));
     next["spec"]["data"] = wider_spec;
-    stage.create(&next).await?;
+    env.create(&next).await?;
     until_answered(&server, path, "two").await?;
-    // Until it is live, only calls of a revision that covers the same and is live count.
+    // A request of a generation with the same rules does not count before that generation is live.
     ensure!(lines(&server.previews(), "wider").len() == counted);
-    stage.set_condition("cluster.a-1", "Live", "False").await?;
-    stage.set_condition("cluster.a-2", "Live", "True").await?;
-    until("the candidate to ride", PATIENCE, async || {
-        ensure!(!server.post(path, pod("ridden", "x").to_string()).await.is_allowed());
+    env.set_condition("cluster.a-1", "Live", "False").await?;
+    env.set_condition("cluster.a-2", "Live", "True").await?;
+    until("a preview on a request of the policy", WAIT_TIMEOUT, async || {
+        ensure!(!server.post(path, pod("piggybacked", "x").to_string()).await.is_allowed());
         let written = server.previews();
         ensure!(lines(&written, "wider").len() > counted);
         Ok(())
@@ -248,7 +244,7 @@ async fn a_candidate_that_covers_something_else_has_a_path_of_its_own_and_counts
     ensure!(lines(&written, "wider").iter().all(|line| line["request"]["uid"] != "third"));
     ensure!(lines(&written, "wider").last().context("a line")?["divergence"] == "Same");
 
-    // Nobody is stopped by a path that leads nowhere, nor by a review that cannot be read.
+    // An unknown experiment or a malformed review does not stop a request.
     for path in ["/preview/cluster.a/wider/2", "/preview/cluster.a/other/1", "/preview/cluster.b/wider/1"] {
         ensure!(ask(&server, path).await.is_allowed(), "{path}");
     }
@@ -260,34 +256,34 @@ async fn a_candidate_that_covers_something_else_has_a_path_of_its_own_and_counts
 }
 
 #[tokio::test]
-async fn match_conditions_count_on_both_sides() -> Result<()> {
-    let stage = Stage::start("previews-with-conditions").await?;
-    let server = stage.replica("pod-1").await?;
+async fn match_conditions_of_policy_and_candidate_are_evaluated() -> Result<()> {
+    let env = TestEnv::start("previews-with-conditions").await?;
+    let server = env.replica("pod-1").await?;
     let except = |name: &str, spec: Value| {
         let condition = json!([{"name": "a", "expression": format!("request.name != '{name}'")}]);
         with(spec, &json!({"admission": {"matchConditions": condition}}))
     };
-    stage.create(&revision("a", 1, &except("exempt", forbid("true", "one")))).await?;
-    stage.create(&candidate("a", "other", &except("skipped", forbid("true", "one")))).await?;
-    stage.create(&candidate("a", "alike", &except("exempt", forbid("true", "two")))).await?;
-    // Only an API server knows who may do what.
+    env.create(&revision("a", 1, &except("exempt", forbid("true", "one")))).await?;
+    env.create(&candidate("a", "other", &except("skipped", forbid("true", "one")))).await?;
+    env.create(&candidate("a", "alike", &except("exempt", forbid("true", "two")))).await?;
+    // Only an API server can evaluate a condition with the `authorizer`.
     let unknown = json!({"admission": {"matchConditions": [
         {"name": "a", "expression": "authorizer.group('').resource('pods').check('create').allowed()"},
     ]}});
-    stage.create(&candidate("a", "authorized", &with(forbid("true", "one"), &unknown))).await?;
-    stage.set_condition("cluster.a-1", "Live", "True").await?;
+    env.create(&candidate("a", "authorized", &with(forbid("true", "one"), &unknown))).await?;
+    env.set_condition("cluster.a-1", "Live", "True").await?;
     for name in ["cluster.a-1", "experiment.cluster.other-1", "experiment.cluster.alike-1"] {
         until_loaded(&server, name).await;
     }
     until_loaded(&server, "experiment.cluster.authorized-1").await;
-    until("the live generation to be known", PATIENCE, async || {
+    until("the live generation to be known", WAIT_TIMEOUT, async || {
         preview(&server, "authorized", &pod("known", "x")).await?;
         ensure!(server.previews().iter().any(|line| line["liveGeneration"] == 1));
         Ok(())
     })
     .await?;
 
-    // Nobody asks the policy about what its conditions leave out, nor the experiment.
+    // The API server calls neither the policy nor the experiment for a request that their conditions exclude.
     for name in ["exempt", "both"] {
         preview(&server, "other", &pod(name, name)).await?;
     }
@@ -301,7 +297,7 @@ async fn match_conditions_count_on_both_sides() -> Result<()> {
     for uid in ["skipped", "both"] {
         until_line(&server, "alike", uid).await?;
     }
-    let report = stage.until_counted("experiment.cluster.other-1", |it| it.evaluated >= 3).await?;
+    let report = env.until_counted("experiment.cluster.other-1", |it| it.evaluated >= 3).await?;
     ensure!(report.counts.evaluated == 3 && lines(&server.previews(), "other").len() == 3, "{report:?}");
     ensure!(lines(&server.previews(), "alike").len() == 2);
     ensure!(lines(&server.previews(), "authorized").iter().all(|line| line["request"]["uid"] == "known"));
@@ -309,9 +305,9 @@ async fn match_conditions_count_on_both_sides() -> Result<()> {
 }
 
 #[tokio::test]
-async fn mutating_group_and_namespaced_policies_are_previewed_alike() -> Result<()> {
-    let stage = Stage::start("previews-of-every-kind").await?;
-    let server = stage.replica("pod-1").await?;
+async fn mutating_group_and_namespaced_policies_are_previewed() -> Result<()> {
+    let env = TestEnv::start("previews-of-every-kind").await?;
+    let server = env.replica("pod-1").await?;
     let patch = |value: &str| {
         let patch = json!([{"op": "add", "path": "/metadata/labels/tier", "value": value}]);
         let answer = json!({"response": {"allowed": true, "patchType": "JSONPatch", "patch": patch}});
@@ -322,31 +318,31 @@ async fn mutating_group_and_namespaced_policies_are_previewed_alike() -> Result<
         let members = json!({"one": member("one"), "two": {"program": forbid(NEVER, "")["program"]}});
         json!({"program": {"group": {"members": members, "expression": expression, "message": "the group says no"}}})
     };
-    stage.create(&revision("mutating", 1, &patch("web"))).await?;
-    stage.create(&candidate("mutating", "other-patch", &patch("shop"))).await?;
-    stage.create(&candidate("mutating", "same-patch", &patch("web"))).await?;
-    stage.create(&revision("group", 1, &group("one() || two()"))).await?;
-    stage.create(&candidate("group", "all", &group("one() && two()"))).await?;
-    stage.create(&namespaced(revision("mine", 1, &forbid(NEVER, "")))).await?;
-    stage.create(&namespaced(candidate("mine", "ours", &forbid("true", "no")))).await?;
-    // One of the same name in another scope.
-    stage.create(&candidate("group", "ours", &forbid(NEVER, ""))).await?;
+    env.create(&revision("mutating", 1, &patch("web"))).await?;
+    env.create(&candidate("mutating", "other-patch", &patch("shop"))).await?;
+    env.create(&candidate("mutating", "same-patch", &patch("web"))).await?;
+    env.create(&revision("group", 1, &group("one() || two()"))).await?;
+    env.create(&candidate("group", "all", &group("one() && two()"))).await?;
+    env.create(&namespaced(revision("mine", 1, &forbid(NEVER, "")))).await?;
+    env.create(&namespaced(candidate("mine", "ours", &forbid("true", "no")))).await?;
+    // A candidate with the same name in another scope.
+    env.create(&candidate("group", "ours", &forbid(NEVER, ""))).await?;
     for name in ["cluster.other-patch", "cluster.same-patch", "cluster.all", "ns.default.ours", "cluster.ours"] {
         until_loaded(&server, &format!("experiment.{name}-1")).await;
     }
     for path in ["/validate/cluster.mutating/1", "/validate/cluster.group/1", "/validate/ns.default.mine/1"] {
-        until(path, PATIENCE, async || {
+        until(path, WAIT_TIMEOUT, async || {
             ensure!(ask(&server, path).await.is_allowed());
             Ok(())
         })
         .await?;
     }
     let counted = async |name: &str| -> Result<DivergenceCounts> {
-        Ok(stage.until_counted(&format!("experiment.{name}-1"), |it| it.evaluated > 0).await?.counts)
+        Ok(env.until_counted(&format!("experiment.{name}-1"), |it| it.evaluated > 0).await?.counts)
     };
     ensure!(counted("cluster.other-patch").await?.mutation_differs > 0);
     ensure!(counted("cluster.same-patch").await?.same > 0);
-    let report = stage.until_counted("experiment.cluster.all-1", |it| it.newly_denied > 0).await?;
+    let report = env.until_counted("experiment.cluster.all-1", |it| it.newly_denied > 0).await?;
     ensure!(report.samples[0].message == "the group says no", "{report:?}");
     ensure!(counted("ns.default.ours").await?.newly_denied > 0);
     ensure!(counted("cluster.ours").await?.same > 0);
@@ -354,15 +350,15 @@ async fn mutating_group_and_namespaced_policies_are_previewed_alike() -> Result<
 }
 
 #[tokio::test]
-async fn an_experiment_that_never_ends_leaves_the_live_answer_alone_and_its_drops_are_counted() -> Result<()> {
-    let stage = modules::Stage::start("previews-that-loop").await?;
-    stage.registry.push("endless", "v1", Registry::MODULE, &wapc::doing(wapc::ENDLESS)).await?;
-    let mut command = stage.command(POD, &stage.path("cache"));
+async fn an_endless_experiment_does_not_delay_live_answers() -> Result<()> {
+    let env = modules::RegistryEnv::start("previews-that-loop").await?;
+    env.registry.push("endless", "v1", Registry::MODULE, &wapc::executing(wapc::ENDLESS)).await?;
+    let mut command = env.command(POD, &env.path("cache"));
     command.args(["--preview-queue", "2"]);
-    let server = support::stage::Stage::run(command).await?;
-    stage.cluster.create(&revision("a", 1, &forbid(NEVER, ""))).await?;
-    let endless = json!({"program": {"wasm": {"module": stage.module("endless:v1")}}, "timeoutEvalSeconds": 10});
-    stage.cluster.create(&candidate("a", "endless", &endless)).await?;
+    let server = support::cluster::TestEnv::run(command).await?;
+    env.cluster.create(&revision("a", 1, &forbid(NEVER, ""))).await?;
+    let endless = json!({"program": {"wasm": {"module": env.module("endless:v1")}}, "timeoutEvalSeconds": 10});
+    env.cluster.create(&candidate("a", "endless", &endless)).await?;
     let name = "experiment.cluster.endless-1";
     until_loaded(&server, "cluster.a-1").await;
     until_loaded(&server, name).await;
@@ -371,9 +367,9 @@ async fn an_experiment_that_never_ends_leaves_the_live_answer_alone_and_its_drop
     for _ in 0..calls {
         ensure!(ask(&server, "/validate/cluster.a/1").await.is_allowed());
     }
-    // Each of its evaluations takes 10 s, and the first has not come to its end: no answer waited for one.
+    // Each evaluation of the experiment takes 10 s. The first has not ended yet, so no answer has waited for one.
     ensure!(server.count("proviso_preview_evaluations_total", &[]).await == 0, "{:#?}", server.previews());
-    let report = stage.cluster.until_counted(name, |it| it.evaluated + it.dropped == calls).await?;
+    let report = env.cluster.until_counted(name, |it| it.evaluated + it.dropped == calls).await?;
     ensure!(report.counts.errors == report.counts.evaluated && report.counts.errors > 0, "{report:?}");
     ensure!(report.counts.dropped > 50, "{report:?}");
     ensure!(!report.samples[0].message.is_empty(), "{report:?}");

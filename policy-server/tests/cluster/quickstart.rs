@@ -1,5 +1,6 @@
-//! The quickstart as webhooks of a real API server: people and pipelines call kubectl, and see what the policies say.
-//! What the API server sends on the way are the recorded reviews of `examples/reviews`.
+//! The quickstart with webhooks of a real API server: users and pipelines call kubectl and see the verdicts of the policies. The
+//! reviews that the API server sends are recorded in `examples/reviews`.
+
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,19 +9,19 @@ use proviso_e2e::{Cluster, ControlPlane, Kubectl, Temporary, Webhook, until};
 use serde_json::{Value, json};
 
 use crate::support::recording::Recorder;
-use crate::support::tap::{Passed, Tap};
+use crate::support::recording_proxy::{Exchange, RecordingProxy};
 use crate::support::{Folder, Server, example, manifest};
 
-const PATIENCE: Duration = Duration::from_mins(1);
-/// A policy that allows everything; its webhook sees every request first.
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
+/// The path of a policy that allows everything. Its webhook is called first for every request.
 const RECORDED: &str = "/validate/cluster.recorded";
 
-/// The quickstart, served to a control plane by webhooks that its policies describe.
+/// A control plane with webhooks for the policies of the quickstart.
 struct Quickstart {
-    /// Fields are dropped in this order.
+    // The fields are dropped in this order.
     _webhooks: Vec<Temporary>,
     server: Server,
-    tap: Tap,
+    proxy: RecordingProxy,
     admin: Kubectl,
     recorder: Recorder,
     _plane: ControlPlane,
@@ -35,7 +36,7 @@ impl Quickstart {
             if path.extension().is_none_or(|extension| extension != "yaml") {
                 continue;
             }
-            // Modules are named relative to the manifests.
+            // The references to modules are relative to the manifests, which are copied to another folder.
             let text = std::fs::read_to_string(&path)?
                 .replace("file://../policies", &format!("file://{}", example("policies").display()));
             folder.write(path.file_name().and_then(|name| name.to_str()).unwrap(), &text);
@@ -51,12 +52,12 @@ impl Quickstart {
         });
         folder.write("recorded.json", manifest("ClusterPolicy", "recorded", &recorded));
         policies.push(json!({"metadata": {"name": "recorded"}, "spec": recorded}));
-        // `until_asked` counts on this order.
+        // `until_asked` depends on this order.
         policies.sort_by_key(|policy| policy["metadata"]["name"].to_string());
         let server = Server::start(folder, &[]).await;
 
         let plane = ControlPlane::start("quickstart").await?;
-        // They fill the role `admin`, and make the service accounts of pods.
+        // The controllers fill the role `admin`, and create the service accounts of pods.
         plane.ensure_controllers()?;
         let cluster = Cluster::of(&plane).await?;
         let admin = cluster.kubectl()?;
@@ -67,22 +68,23 @@ impl Quickstart {
         admin.run(&[&["create", "clusterrolebinding", "people"], &people[..]].concat()).await?;
 
         let authority = Authority::new("webhook", &plane.folder().path().join("pki"))?;
-        let tap = Tap::start(&server.listen, &authority.server("policy-server", &["127.0.0.1"])?).await;
+        let proxy = RecordingProxy::start(&server.listen, &authority.server("policy-server", &["127.0.0.1"])?).await;
         let mut webhooks = Vec::new();
         for policy in &policies {
-            webhooks.push(webhook(policy, tap.port, &authority).register(&cluster).await?);
+            webhooks.push(webhook(policy, proxy.port, &authority).register(&cluster).await?);
         }
-        let quickstart = Self { _webhooks: webhooks, server, tap, admin, recorder: Recorder::default(), _plane: plane };
+        let quickstart =
+            Self { _webhooks: webhooks, server, proxy, admin, recorder: Recorder::default(), _plane: plane };
         quickstart.until_asked().await?;
         Ok(quickstart)
     }
 
-    /// Waits until the API server knows every webhook: the last mutating and the last validating one are asked.
+    /// Waits until the API server calls every webhook: until it calls the last mutating and the last validating webhook.
     async fn until_asked(&self) -> Result<()> {
-        until("the API server to ask the policies", PATIENCE, async || {
+        until("the API server to ask the policies", WAIT_TIMEOUT, async || {
             for path in ["/validate/cluster.team-pods", "/validate/cluster.trusted-registries"] {
                 let dry_run = self.by_mara().run(&["create", "--dry-run=server", "-f", &workload("pod")]).await;
-                ensure!(!self.tap.passed(path).is_empty(), "{path}: {dry_run:?}");
+                ensure!(!self.proxy.exchanges(path).is_empty(), "{path}: {dry_run:?}");
             }
             Ok(())
         })
@@ -97,26 +99,27 @@ impl Quickstart {
         self.admin.by("system:serviceaccount:ci:deployer", &[])
     }
 
-    /// Does something by kubectl, and compares the review that this leads to with the recording of this name. What
-    /// kubectl said, on failure too.
+    /// Runs kubectl, and compares the review of its request with the recording of this name. Returns the output of kubectl, or
+    /// its error.
     async fn record(&mut self, name: &str, kubectl: &Kubectl, arguments: &[&str]) -> Result<String> {
-        let before = self.tap.passed(RECORDED).len();
-        let said = kubectl.run(arguments).await;
-        // Controllers ask for things meanwhile.
-        let by_us = |passed: &&Passed| {
-            !passed.request()["userInfo"]["username"]
+        let before = self.proxy.exchanges(RECORDED).len();
+        let output = kubectl.run(arguments).await;
+        // Controllers send requests at the same time: leave them out.
+        let by_us = |exchange: &&Exchange| {
+            !exchange.request()["userInfo"]["username"]
                 .as_str()
                 .unwrap()
                 .starts_with("system:serviceaccount:kube-system:")
         };
-        let passed = self.tap.passed(RECORDED);
+        let exchanges = self.proxy.exchanges(RECORDED);
         let review =
-            passed[before..].iter().find(by_us).with_context(|| format!("nobody was asked about {name}: {said:?}"))?;
+            exchanges[before..].iter().find(by_us).with_context(|| format!("no review of {name}: {output:?}"))?;
         self.recorder.check(name, &review.review);
-        said
+        output
     }
 
-    /// As [`Self::record`], and denied: by this policy, with this text. Of several denials kubectl shows one.
+    /// Does the same as [`Self::record`], and checks that this policy denied the request with this text. If several policies
+    /// deny, kubectl shows only one denial.
     async fn record_denied(
         &mut self,
         name: &str,
@@ -124,18 +127,18 @@ impl Quickstart {
         arguments: &[&str],
         (policy, text): (&str, &str),
     ) -> Result<()> {
-        let said = match self.record(name, kubectl, arguments).await {
-            Ok(said) => anyhow::bail!("{name} was not denied: {said}"),
+        let error = match self.record(name, kubectl, arguments).await {
+            Ok(output) => anyhow::bail!("{name} was not denied: {output}"),
             Err(error) => format!("{error:#}"),
         };
-        ensure!(said.contains("denied the request"), "{name}: {said}");
-        self.was_denied(policy, text).with_context(|| name.to_owned())
+        ensure!(error.contains("denied the request"), "{name}: {error}");
+        self.check_denied(policy, text).with_context(|| name.to_owned())
     }
 
-    /// Whether what this policy was asked last, it denied with this text.
-    fn was_denied(&self, policy: &str, text: &str) -> Result<()> {
-        let passed = self.tap.passed(&format!("/validate/{policy}"));
-        let answer = &passed.last().with_context(|| format!("{policy} was not asked"))?.answer["response"];
+    /// Returns an error unless this policy denied its last request with this text.
+    fn check_denied(&self, policy: &str, text: &str) -> Result<()> {
+        let exchanges = self.proxy.exchanges(&format!("/validate/{policy}"));
+        let answer = &exchanges.last().with_context(|| format!("{policy} was not asked"))?.answer["response"];
         ensure!(answer["allowed"] == false && answer.to_string().contains(text), "{policy}: {answer}");
         Ok(())
     }
@@ -150,7 +153,7 @@ fn workload(name: &str) -> String {
     example(&format!("workloads/{name}.yaml")).to_str().unwrap().to_owned()
 }
 
-/// As the `admission` section of a policy says.
+/// Returns the webhook for the `admission` section of a policy.
 fn webhook(policy: &Value, port: u16, authority: &Authority) -> Webhook {
     let name = policy["metadata"]["name"].as_str().unwrap();
     let admission = &policy["spec"]["admission"];
@@ -162,7 +165,7 @@ fn webhook(policy: &Value, port: u16, authority: &Authority) -> Webhook {
         None => (format!("cluster.{name}"), or_all(&admission["namespaceSelector"])),
     };
     Webhook {
-        // Mutating webhooks are asked in the order of their names; `recorded` comes before `safe-defaults`.
+        // The API server calls mutating webhooks in the order of their names: `recorded` comes before `safe-defaults`.
         name: name.to_owned(),
         client: json!({"url": format!("https://127.0.0.1:{port}/validate/{id}")}),
         authority: authority.pem(),
@@ -175,7 +178,7 @@ fn webhook(policy: &Value, port: u16, authority: &Authority) -> Webhook {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn people_see_the_verdicts_and_the_recordings_are_what_the_api_server_sends() -> Result<()> {
+async fn kubectl_shows_verdicts_and_the_recorded_reviews_are_current() -> Result<()> {
     let mut quickstart = Quickstart::start().await?;
     let (admin, mara, ci) = (quickstart.admin.clone(), quickstart.by_mara(), quickstart.by_ci());
 
@@ -196,12 +199,12 @@ async fn people_see_the_verdicts_and_the_recordings_are_what_the_api_server_send
         .await?;
 
     quickstart.record("deployment-create", &ci, &["apply", "-f", &workload("deployment")]).await?;
-    // The experiment would have denied that. Its line names the uid that the policy was asked with.
-    let asked = quickstart.tap.passed("/validate/cluster.required-labels");
-    let asked = asked.iter().find(|passed| passed.request()["name"] == "ledger").context("required-labels")?;
+    // The experiment would have denied the deployment. The preview line has the uid of the request.
+    let asked = quickstart.proxy.exchanges("/validate/cluster.required-labels");
+    let asked = asked.iter().find(|exchange| exchange.request()["name"] == "ledger").context("required-labels")?;
     let uid = asked.request()["uid"].clone();
     ensure!(asked.answer["response"]["uid"] == uid);
-    let line = until("the preview line", PATIENCE, async || {
+    let line = until("the preview line", WAIT_TIMEOUT, async || {
         let lines = quickstart.server.previews();
         lines.into_iter().find(|line| line.to_string().contains(uid.as_str().unwrap())).context("no line")
     });
@@ -212,8 +215,8 @@ async fn people_see_the_verdicts_and_the_recordings_are_what_the_api_server_send
     quickstart
         .record_denied("deployment-create-unlabelled", &mara, unlabelled, ("cluster.required-labels", "owner"))
         .await?;
-    // All validating webhooks are asked about a request.
-    quickstart.was_denied("cluster.required-probes", "container web of Deployment web has no readinessProbe")?;
+    // The API server calls all validating webhooks, even if one has denied.
+    quickstart.check_denied("cluster.required-probes", "container web of Deployment web has no readinessProbe")?;
 
     quickstart.record("deployment-update", &ci, &["apply", "-f", &workload("deployment-next")]).await?;
     let scale = &["scale", "deployment/ledger", "--namespace=payments", "--replicas=200"];
@@ -231,7 +234,7 @@ async fn people_see_the_verdicts_and_the_recordings_are_what_the_api_server_send
     let service = &["apply", "-f", &workload("service")];
     quickstart.record_denied("service-create", &mara, service, ("cluster.service-types", "LoadBalancer")).await?;
 
-    // No API server sends these.
+    // API servers do not send raw requests.
     let database = std::fs::read(example("reviews/raw-database.json"))?;
     let answer = quickstart.server.post("/validate_raw/cluster.approved-regions", database).await;
     ensure!(!answer.is_allowed() && answer.message().contains("not in us-1"), "{}", answer.text);

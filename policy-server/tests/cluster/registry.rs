@@ -1,4 +1,5 @@
-//! Modules from a registry, without a cluster: fetched once, pinned with the generation, and there after a restart.
+//! Modules from a registry, for a server over a folder: a module is fetched once, pinned with its generation, and cached across
+//! restarts.
 
 use anyhow::{Result, ensure};
 use proviso_e2e::{Access, Registry};
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Folder, Server, pod, policy, wapc};
 
-/// A module that denies everything in these words.
+/// Returns a module that denies every request with this message.
 fn denying(words: &str) -> Vec<u8> {
     wapc::answering(&json!({"accepted": false, "message": words}))
 }
@@ -15,7 +16,7 @@ fn from(registry: &Registry, rest: &str) -> Value {
     json!({"program": {"wasm": {"module": format!("registry://{}/{rest}", registry.address())}}})
 }
 
-/// Writes what the server is told about the registry; the flags that say where.
+/// Writes the file of sources for the registry, and returns the flags for it.
 fn sources(folder: &Folder, registry: &Registry) -> Vec<String> {
     let path = folder.root().join("sources.yaml");
     std::fs::write(&path, format!("insecureSources: ['{}']", registry.address())).unwrap();
@@ -37,7 +38,7 @@ async fn message(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn a_generation_keeps_its_module_when_the_tag_moves_and_when_the_registry_is_gone() -> Result<()> {
+async fn a_generation_keeps_its_module_when_the_tag_moves() -> Result<()> {
     let mut registry = Registry::start("pinned-without-a-cluster", Access::default()).await?;
     registry.push("a", "v1", Registry::MODULE, &denying("one")).await?;
     let folder = Folder::new();
@@ -47,10 +48,10 @@ async fn a_generation_keeps_its_module_when_the_tag_moves_and_when_the_registry_
 
     registry.push("a", "v1", Registry::MODULE, &denying("two")).await?;
     let server = start(server.stop().await, &registry).await;
-    ensure!(message(&server).await == "one", "generation 1 is what it was");
+    ensure!(message(&server).await == "one", "generation 1 has another module");
     ensure!(server.details().await.contains("cluster.a generation 1 live"));
 
-    // Another manifest is another generation, and looks at the tag anew.
+    // A changed manifest is a new generation, which resolves the tag again.
     let mut changed = from(&registry, "a:v1");
     changed["settings"] = json!({"changed": true});
     server.folder.write("a.json", policy("a", &changed));
@@ -68,7 +69,7 @@ async fn a_generation_keeps_its_module_when_the_tag_moves_and_when_the_registry_
 }
 
 #[tokio::test]
-async fn members_of_a_group_come_from_a_registry_with_the_pull_secrets_that_they_name() -> Result<()> {
+async fn members_of_a_group_are_pulled_with_their_own_secrets() -> Result<()> {
     let registry = Registry::start("group-from-a-registry", Access { password: true, ..Access::default() }).await?;
     registry.push("a", "v1", Registry::MODULE, &denying("one")).await?;
     let folder = Folder::new();
@@ -77,8 +78,8 @@ async fn members_of_a_group_come_from_a_registry_with_the_pull_secrets_that_they
     let group = json!({"program": {"group": {"members": {"one": member}, "expression": "one()", "message": "no"}}});
     folder.write("a.json", policy("a", &group));
     let server = start(folder, &registry).await;
-    let trouble = "PullError: spec.program.group.members.one.program.wasm.imagePullSecrets: names the Secret \"pull\"";
-    server.until_details(trouble).await;
+    let error = "PullError: spec.program.group.members.one.program.wasm.imagePullSecrets: names the Secret \"pull\"";
+    server.until_details(error).await;
     let secret = server.folder.root().join("pull-secrets/pull");
     std::fs::create_dir_all(&secret)?;
     let (host, user, password) = (registry.address(), Registry::USER, Registry::PASSWORD);
@@ -90,7 +91,7 @@ async fn members_of_a_group_come_from_a_registry_with_the_pull_secrets_that_they
 }
 
 #[tokio::test]
-async fn what_a_registry_cannot_have_is_refused_with_its_field() {
+async fn invalid_module_references_are_refused_with_their_field() {
     let folder = Folder::new();
     let server = Server::start(folder, &[]).await;
     let wasm = |fields: Value| json!({"program": {"wasm": fields}});

@@ -1,4 +1,4 @@
-//! Replicas that come and go while their policies are asked, as a rolling restart or a lost node has it (FAULTS 15, 16).
+//! Replicas are restarted or killed under load, as in a rolling restart or after the loss of a node.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,19 +16,19 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::stage::{Stage, revision, until_answered};
-use crate::support::{self, PATIENCE, Server, forbid, pod};
+use crate::support::cluster::{TestEnv, revision, until_answered};
+use crate::support::{self, Server, WAIT_TIMEOUT, forbid, pod};
 
-/// How often the endpoints are probed: a kubelet does every few seconds.
-const PROBE_EVERY: Duration = Duration::from_millis(100);
-/// How long a replica answers after SIGTERM: several probes, also on a busy machine.
-const DELAY: &str = "3s";
+/// The interval of readiness probes. A kubelet probes every few seconds.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+/// The time for which a replica answers after SIGTERM: several probe intervals, even on a busy machine.
+const SHUTDOWN_DELAY: &str = "3s";
 const CLIENTS: usize = 4;
 const PATH: &str = "/validate/cluster.a/1";
 
-/// A Service in front of replicas: requests go to those that are ready, one after the other.
+/// A load balancer in place of a Service: it sends requests to the ready replicas in turn.
 struct Balancer {
-    /// The addresses of replicas, of the admin port and of the other.
+    /// The addresses of the replicas: of the admin port and of the port for reviews.
     replicas: Mutex<Vec<(String, String)>>,
     ready: Mutex<Vec<String>>,
     turn: AtomicUsize,
@@ -38,7 +38,7 @@ struct Balancer {
 }
 
 impl Balancer {
-    /// Begins to probe, and clients to ask: half of them on connections that they keep.
+    /// Starts the probes and the clients. Half of the clients keep their connections.
     fn start(servers: &[&Server]) -> (Arc<Self>, JoinSet<()>) {
         let balancer = Arc::new(Self {
             replicas: Mutex::default(),
@@ -78,30 +78,30 @@ impl Balancer {
                 }
             }
             *self.ready.lock().unwrap() = ready;
-            tokio::time::sleep(PROBE_EVERY).await;
+            tokio::time::sleep(PROBE_INTERVAL).await;
         }
     }
 
-    async fn ask(self: Arc<Self>, keeps: bool) {
+    async fn ask(self: Arc<Self>, keeps_connection: bool) {
         let mut kept: Option<(String, SendRequest<Full<Bytes>>)> = None;
         while !self.ended.load(Ordering::Relaxed) {
             let Some(listen) = self.next() else {
-                tokio::time::sleep(PROBE_EVERY).await;
+                tokio::time::sleep(PROBE_INTERVAL).await;
                 continue;
             };
-            // A connection to one that is ready is used again, until its server closes it.
+            // Reuse the connection while its replica is ready and has not closed it.
             let sender = match kept.take() {
-                Some((address, sender)) if keeps && sender.is_ready() && self.is_ready(&address) => {
+                Some((address, sender)) if keeps_connection && sender.is_ready() && self.is_ready(&address) => {
                     Ok((address, sender))
                 }
                 _ => connect(&listen).await.map(|sender| (listen, sender)),
             };
-            // Nothing was sent to one that takes no connection: the next one is asked.
+            // If the connection fails, nothing was sent: try the next replica.
             let Ok((address, mut sender)) = sender else { continue };
             match answer(&mut sender).await {
                 Ok(closes) => {
                     self.answered.fetch_add(1, Ordering::Relaxed);
-                    // The connection has to come to rest before it is used again.
+                    // Wait until the connection can take the next request.
                     if !closes && sender.ready().await.is_ok() {
                         kept = Some((address, sender));
                     }
@@ -121,10 +121,10 @@ impl Balancer {
         self.ready.lock().unwrap().iter().any(|it| it == listen)
     }
 
-    /// Waits until the clients have had so many more answers.
+    /// Waits until the clients have received this many more answers.
     async fn until_answers(&self, more: usize) -> Result<()> {
         let wanted = self.answered.load(Ordering::Relaxed) + more;
-        until("answers", PATIENCE, async || {
+        until("answers", WAIT_TIMEOUT, async || {
             let answered = self.answered.load(Ordering::Relaxed);
             ensure!(answered >= wanted, "{answered} of {wanted}; failed: {:?}", self.failed.lock().unwrap());
             Ok(())
@@ -132,9 +132,9 @@ impl Balancer {
         .await
     }
 
-    /// Waits until exactly these get requests.
+    /// Waits until exactly these servers receive requests.
     async fn until_ready(&self, servers: &[&Server]) -> Result<()> {
-        until("endpoints", PATIENCE, async || {
+        until("endpoints", WAIT_TIMEOUT, async || {
             let ready = self.ready.lock().unwrap().clone();
             let is_right = ready.len() == servers.len() && servers.iter().all(|it| ready.contains(&it.listen));
             ensure!(is_right, "{ready:?}");
@@ -143,7 +143,7 @@ impl Balancer {
         .await
     }
 
-    /// Ends everything; what failed.
+    /// Stops the probes and the clients, and returns the failed requests.
     async fn end(&self, tasks: JoinSet<()>) -> Vec<String> {
         self.ended.store(true, Ordering::Relaxed);
         tasks.join_all().await;
@@ -157,7 +157,7 @@ async fn connect(listen: &str) -> Result<SendRequest<Full<Bytes>>> {
     Ok(sender)
 }
 
-/// Asks, and makes sure of the answer; whether it is the last one of its connection.
+/// Sends a review and checks the answer. Returns true if the server closes the connection after the answer.
 async fn answer(sender: &mut SendRequest<Full<Bytes>>) -> Result<bool> {
     let body = Full::new(pod("u", "x").to_string().into());
     let answer = sender.send_request(Request::post(PATH).header("host", "a").body(body)?).await?;
@@ -169,20 +169,20 @@ async fn answer(sender: &mut SendRequest<Full<Bytes>>) -> Result<bool> {
     Ok(closes)
 }
 
-async fn replica(stage: &Stage, pod: &str, number: u32) -> Result<Server> {
-    let mut command = stage.command(pod, &format!("uid-{number}"));
-    command.args(["--shutdown-delay", DELAY]);
-    let server = Stage::run(command).await?;
+async fn replica(env: &TestEnv, pod: &str, number: u32) -> Result<Server> {
+    let mut command = env.command(pod, &format!("uid-{number}"));
+    command.args(["--shutdown-delay", SHUTDOWN_DELAY]);
+    let server = TestEnv::run(command).await?;
     until_answered(&server, PATH, "one").await?;
     Ok(server)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restarts_under_load_lose_no_request() -> Result<()> {
-    let stage = Stage::start("restarts-under-load").await?;
-    stage.create(&revision("a", 1, &forbid("true", "one"))).await?;
-    let stays = replica(&stage, "pod-0", 0).await?;
-    let mut restarted = replica(&stage, "pod-1", 1).await?;
+    let env = TestEnv::start("restarts-under-load").await?;
+    env.create(&revision("a", 1, &forbid("true", "one"))).await?;
+    let stays = replica(&env, "pod-0", 0).await?;
+    let mut restarted = replica(&env, "pod-1", 1).await?;
     let (balancer, tasks) = Balancer::start(&[&stays, &restarted]);
     for number in 2..7 {
         balancer.until_ready(&[&stays, &restarted]).await?;
@@ -190,24 +190,24 @@ async fn restarts_under_load_lose_no_request() -> Result<()> {
         restarted.signal(Signal::TERM);
         ensure!(restarted.exit_code().await == Some(0), "{:#?}", restarted.stderr.all());
         balancer.remove(&restarted.listen);
-        restarted = replica(&stage, "pod-1", number).await?;
+        restarted = replica(&env, "pod-1", number).await?;
         balancer.add(&restarted);
     }
     balancer.until_ready(&[&stays, &restarted]).await?;
     balancer.until_answers(200).await?;
     let evaluated = restarted.count("proviso_evaluations_total", &["cluster.a"]).await;
-    ensure!(evaluated > 10, "only {evaluated} of them came to the new one");
+    ensure!(evaluated > 10, "only {evaluated} requests came to the last new replica");
     let failed = balancer.end(tasks).await;
     ensure!(failed.is_empty(), "{} failed: {failed:#?}", failed.len());
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_is_killed_loses_what_it_was_answering_and_nothing_else() -> Result<()> {
-    let stage = Stage::start("killed-under-load").await?;
-    stage.create(&revision("a", 1, &forbid("true", "one"))).await?;
-    let stays = replica(&stage, "pod-0", 0).await?;
-    let mut killed = replica(&stage, "pod-1", 1).await?;
+async fn a_killed_replica_loses_only_its_running_requests() -> Result<()> {
+    let env = TestEnv::start("killed-under-load").await?;
+    env.create(&revision("a", 1, &forbid("true", "one"))).await?;
+    let stays = replica(&env, "pod-0", 0).await?;
+    let mut killed = replica(&env, "pod-1", 1).await?;
     let (balancer, tasks) = Balancer::start(&[&stays, &killed]);
     let mut lost = 0;
     for number in 2..7 {
@@ -217,12 +217,12 @@ async fn a_replica_that_is_killed_loses_what_it_was_answering_and_nothing_else()
         balancer.until_ready(&[&stays]).await?;
         balancer.until_answers(200).await?;
         let failed = balancer.failed.lock().unwrap().clone();
-        // For each client what was being answered, and what waited in the kernel on a connection that nobody took.
+        // Each client may lose the running request, and a request on a connection that the server has not accepted yet.
         ensure!(failed.len() - lost <= 2 * CLIENTS, "{failed:#?}");
         ensure!(failed.iter().skip(lost).all(|it| it.starts_with(&killed.listen)), "{failed:#?}");
         lost = failed.len();
         balancer.remove(&killed.listen);
-        killed = replica(&stage, "pod-1", number).await?;
+        killed = replica(&env, "pod-1", number).await?;
         balancer.add(&killed);
     }
     balancer.until_ready(&[&stays, &killed]).await?;

@@ -1,5 +1,5 @@
-//! The policy server as the webhook of a real API server: every way to change an object is decided, and what happens
-//! when the server is gone.
+//! Tests of the policy server as the webhook of a real API server: the policies decide about every way to change an object, and
+//! the failure policy decides when the server is down.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,13 +20,13 @@ use serde_json::{Value, json};
 
 use crate::support::{Folder, Server, cel, example, policy, wasm, with};
 
-const PATIENCE: Duration = Duration::from_mins(1);
-/// What the webhooks of most tests are asked about.
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
+/// The resources of the webhooks of most tests.
 const EVERYTHING: &str = "*/*";
 
-/// A namespace of a cluster, the policies of a server about it, and how they are asked.
-struct Stage {
-    // Fields are dropped in this order: what is in the cluster before the cluster.
+/// A namespace of a cluster, a policy server, and its webhooks.
+struct WebhookEnv {
+    // The fields are dropped in this order: the objects in the cluster before the cluster.
     webhooks: Vec<Temporary>,
     server: Server,
     namespace: String,
@@ -36,13 +36,13 @@ struct Stage {
     cluster: Cluster,
 }
 
-impl Stage {
-    /// Starts a server of these policies where the cluster reaches it: at the cluster's host, or where else it is told.
+impl WebhookEnv {
+    /// Starts a server over this folder that the cluster can reach, at `host` or, if that is `None`, at the cluster's host.
     async fn start(test: &str, folder: Folder, host: Option<IpAddr>) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let cluster = Cluster::find(test).await?;
         let host = host.unwrap_or(cluster.host()).to_string();
-        // In a cluster of the user's there may be tests of another process.
+        // The process id makes the name unique: other tests may run in the same cluster.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("proviso-e2e-{}-{number}", std::process::id());
         let temporary = cluster.namespace(&namespace, &[]).await?;
@@ -57,13 +57,13 @@ impl Stage {
         Ok(Self { webhooks: Vec::new(), server, namespace, authority, client, cluster, _namespace: temporary })
     }
 
-    /// Where the API server finds this policy.
+    /// Returns the client configuration of a webhook of this policy.
     fn url(&self, policy: &str) -> Value {
         json!({"url": format!("https://{}/validate/cluster.{policy}", self.server.listen)})
     }
 
-    /// Makes the API server ask a policy of the server about these resources in the namespace of this stage.
-    async fn ask(&mut self, policy: &str, resources: &str, change: impl FnOnce(&mut Webhook)) -> Result<()> {
+    /// Registers a webhook for a policy and these resources in the namespace of this environment.
+    async fn register(&mut self, policy: &str, resources: &str, change: impl FnOnce(&mut Webhook)) -> Result<()> {
         let operations = json!(["CREATE", "UPDATE", "DELETE"]);
         let rules =
             json!([{"apiGroups": ["*"], "apiVersions": ["*"], "operations": operations, "resources": [resources]}]);
@@ -85,7 +85,7 @@ impl Stage {
     /// Waits until an attempt to create this `ConfigMap` is refused with this text.
     async fn until_refused(&self, refused: &ConfigMap, text: &str) -> Result<()> {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-        until(text, PATIENCE, async || refused_with(self.api().create(&dry_run, refused).await, text)).await
+        until(text, WAIT_TIMEOUT, async || refused_with(self.api().create(&dry_run, refused).await, text)).await
     }
 
     fn api<K>(&self) -> Api<K>
@@ -96,9 +96,9 @@ impl Stage {
     }
 }
 
-/// The request was refused, with this text.
+/// Returns an error unless the request was refused with this text.
 fn refused_with<T>(result: kube::Result<T>, text: &str) -> Result<()> {
-    let error = result.err().context("it was accepted")?.to_string();
+    let error = result.err().context("the request was accepted")?.to_string();
     ensure!(error.contains(text), "{error}");
     Ok(())
 }
@@ -115,7 +115,7 @@ fn forbidden() -> Value {
     json!({"forbidden": "true"})
 }
 
-/// A policy that denies objects with the label `forbidden`, deleted ones included.
+/// Returns the manifest of a policy that denies changes of objects with the label `forbidden`, including deletions.
 fn no_forbidden() -> (&'static str, String) {
     let it = "(request.operation == 'DELETE' ? oldObject : object)";
     let expression = format!("!has({it}.metadata.labels) || !('forbidden' in {it}.metadata.labels)");
@@ -134,14 +134,14 @@ fn folder(files: &[(&str, String)]) -> Folder {
 async fn every_way_to_change_an_object_is_decided() -> Result<()> {
     let limit = cel("object.spec.replicas <= 5", "too many replicas");
     let folder = folder(&[no_forbidden(), ("limit.json", policy("limit", &limit))]);
-    let mut stage = Stage::start("every-way-to-change-an-object", folder, None).await?;
-    stage.ask("limit", "deployments/scale", |_| {}).await?;
-    stage.ask("guard", EVERYTHING, |_| {}).await?;
-    stage.until_refused(&config_map("a", &forbidden()), "it is forbidden").await?;
+    let mut env = WebhookEnv::start("every-way-to-change-an-object", folder, None).await?;
+    env.register("limit", "deployments/scale", |_| {}).await?;
+    env.register("guard", EVERYTHING, |_| {}).await?;
+    env.until_refused(&config_map("a", &forbidden()), "it is forbidden").await?;
     let (post, patch) = (PostParams::default(), PatchParams::default());
 
-    // Create, replace, and the three kinds of patches.
-    let maps = stage.api::<ConfigMap>();
+    // Create, replace, and all kinds of patches.
+    let maps = env.api::<ConfigMap>();
     refused_with(maps.create(&post, &config_map("a", &forbidden())).await, "it is forbidden")?;
     let mut map = maps.create(&post, &config_map("a", &json!({}))).await?;
     map.labels_mut().insert("forbidden".to_owned(), "true".to_owned());
@@ -157,14 +157,14 @@ async fn every_way_to_change_an_object_is_decided() -> Result<()> {
     refused_with(maps.patch("a", &PatchParams::apply("test"), &Patch::Apply(&apply)).await, "it is forbidden")?;
     maps.patch("a", &patch, &Patch::Merge(&json!({"data": {"key": "other"}}))).await?;
 
-    // A dry run is decided like the rest, and changes nothing.
+    // A dry run has the same verdict, and changes nothing.
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     refused_with(maps.create(&dry_run, &config_map("b", &forbidden())).await, "it is forbidden")?;
     maps.create(&dry_run, &config_map("b", &json!({}))).await?;
     ensure!(maps.get_opt("b").await?.is_none());
 
-    // Subresources: what `kubectl scale` writes.
-    let deployments = stage.api::<Deployment>();
+    // Subresources: `kubectl scale` writes the subresource `scale`.
+    let deployments = env.api::<Deployment>();
     let labels = json!({"app": "a"});
     let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
     let spec = json!({"replicas": 1, "selector": {"matchLabels": labels}, "template": template});
@@ -173,34 +173,34 @@ async fn every_way_to_change_an_object_is_decided() -> Result<()> {
     refused_with(deployments.patch_scale("a", &patch, &Patch::Merge(&replicas(6))).await, "too many replicas")?;
     deployments.patch_scale("a", &patch, &Patch::Merge(&replicas(5))).await?;
 
-    // Delete: what is there decides. The label comes from before the policy was asked.
-    stage.webhooks.clear();
-    until("the API server to ask nobody", PATIENCE, async || {
+    // Delete: the policy decides about the old object. Label the object while no webhook is registered.
+    env.webhooks.clear();
+    until("the API server without webhooks", WAIT_TIMEOUT, async || {
         maps.patch("a", &patch, &Patch::Merge(&merge)).await.map(drop).context("labelling it")
     })
     .await?;
-    stage.ask("guard", EVERYTHING, |_| {}).await?;
-    stage.until_refused(&config_map("b", &forbidden()), "it is forbidden").await?;
+    env.register("guard", EVERYTHING, |_| {}).await?;
+    env.until_refused(&config_map("b", &forbidden()), "it is forbidden").await?;
     refused_with(maps.delete("a", &DeleteParams::default()).await, "it is forbidden")?;
     deployments.delete("a", &DeleteParams::default()).await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn objects_are_changed_before_they_are_stored() -> Result<()> {
+async fn a_mutating_policy_changes_objects_before_they_are_stored() -> Result<()> {
     let module = wasm("safe-defaults.wasm");
     let settings =
         json!({"settings": {"labels": {"proviso.dev/safe-defaults": "v1"}}, "admission": {"mutating": true}});
     let folder = folder(&[no_forbidden(), ("safe.json", policy("safe", &with(module, &settings)))]);
     std::fs::copy(example("policies/safe-defaults/safe-defaults.wasm"), folder.manifests().join("safe-defaults.wasm"))?;
-    let mut stage = Stage::start("objects-are-changed", folder, None).await?;
-    stage.ask("safe", "pods", |webhook| webhook.mutating = true).await?;
-    stage.ask("guard", EVERYTHING, |_| {}).await?;
-    stage.until_refused(&config_map("a", &forbidden()), "it is forbidden").await?;
-    let pods = stage.api::<Pod>();
+    let mut env = WebhookEnv::start("objects-are-changed", folder, None).await?;
+    env.register("safe", "pods", |webhook| webhook.mutating = true).await?;
+    env.register("guard", EVERYTHING, |_| {}).await?;
+    env.until_refused(&config_map("a", &forbidden()), "it is forbidden").await?;
+    let pods = env.api::<Pod>();
     let pod: Pod = object(json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}));
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-    let changed = until("a changed pod", PATIENCE, async || {
+    let changed = until("a changed pod", WAIT_TIMEOUT, async || {
         let pod = pods.create(&dry_run, &pod).await?;
         ensure!(pod.labels().contains_key("proviso.dev/safe-defaults"), "not changed yet");
         Ok(())
@@ -217,21 +217,21 @@ async fn objects_are_changed_before_they_are_stored() -> Result<()> {
 #[tokio::test]
 async fn large_and_deep_objects_are_decided() -> Result<()> {
     let folder = folder(&[no_forbidden()]);
-    let mut stage = Stage::start("large-and-deep-objects", folder, None).await?;
-    stage.ask("guard", EVERYTHING, |_| {}).await?;
-    stage.until_refused(&config_map("a", &forbidden()), "it is forbidden").await?;
+    let mut env = WebhookEnv::start("large-and-deep-objects", folder, None).await?;
+    env.register("guard", EVERYTHING, |_| {}).await?;
+    env.until_refused(&config_map("a", &forbidden()), "it is forbidden").await?;
 
-    // A ConfigMap may hold 1 MiB of data. Every quote in it is two bytes of the review.
+    // A ConfigMap may contain 1 MiB of data. Each quote in it takes two bytes in the review.
     let data = "\"".repeat(450 * 1024) + &"x".repeat(550 * 1024);
     let large = |labels: Value| -> ConfigMap {
         object(json!({"metadata": {"name": "large", "labels": labels}, "data": {"key": data}}))
     };
     ensure!(serde_json::to_vec(&large(json!({})))?.len() > 1_400 * 1024, "1.4 MiB as JSON");
-    let maps = stage.api::<ConfigMap>();
+    let maps = env.api::<ConfigMap>();
     refused_with(maps.create(&PostParams::default(), &large(forbidden())).await, "it is forbidden")?;
     maps.create(&PostParams::default(), &large(json!({}))).await?;
 
-    let group = format!("{}.e2e.proviso.dev", stage.namespace);
+    let group = format!("{}.e2e.proviso.dev", env.namespace);
     let names = json!({"plural": "trees", "singular": "tree", "kind": "Tree"});
     let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}});
     let version = json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}});
@@ -240,9 +240,9 @@ async fn large_and_deep_objects_are_decided() -> Result<()> {
         "metadata": {"name": format!("trees.{group}")},
         "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": [version]},
     });
-    let _definition = stage.cluster.apply(object(definition)).await?;
-    let definitions = Api::<CustomResourceDefinition>::all(stage.client.clone());
-    until("the custom resource to be served", PATIENCE, async || {
+    let _definition = env.cluster.apply(object(definition)).await?;
+    let definitions = Api::<CustomResourceDefinition>::all(env.client.clone());
+    until("the custom resource to be served", WAIT_TIMEOUT, async || {
         let conditions =
             definitions.get_status(&format!("trees.{group}")).await?.status.and_then(|status| status.conditions);
         ensure!(
@@ -253,39 +253,39 @@ async fn large_and_deep_objects_are_decided() -> Result<()> {
     })
     .await?;
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(&group, "v1", "Tree"));
-    let trees = Api::<DynamicObject>::namespaced_with(stage.client.clone(), &stage.namespace, &kind);
+    let trees = Api::<DynamicObject>::namespaced_with(env.client.clone(), &env.namespace, &kind);
     let tree = |depth: usize, labels: Value| -> DynamicObject {
         let spec = (0..depth).fold(json!({"leaf": true}), |inner, _| json!({"branches": [inner]}));
         object(
             json!({"apiVersion": format!("{group}/v1"), "kind": "Tree", "metadata": {"name": "deep", "labels": labels}, "spec": spec}),
         )
     };
-    until("the API server to ask about trees", PATIENCE, async || {
+    until("the API server to call the webhook for trees", WAIT_TIMEOUT, async || {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         refused_with(trees.create(&dry_run, &tree(1, forbidden())).await, "it is forbidden")
     })
     .await?;
     refused_with(trees.create(&PostParams::default(), &tree(50, forbidden())).await, "it is forbidden")?;
-    // Deeper than the policy server reads (256 levels, each branch here has two): refused, not let through.
+    // An object that is nested deeper than the limit of the policy server (256 levels; each branch has two) is refused.
     refused_with(trees.create(&PostParams::default(), &tree(150, json!({}))).await, "nested")?;
     trees.create(&PostParams::default(), &tree(50, json!({}))).await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn without_the_server_the_failure_policy_decides() -> Result<()> {
+async fn the_failure_policy_decides_when_the_server_is_down() -> Result<()> {
     let folder = folder(&[no_forbidden()]);
-    let mut stage = Stage::start("without-the-server", folder, None).await?;
-    stage.ask("guard", "configmaps", |_| {}).await?;
-    stage.until_refused(&config_map("a", &forbidden()), "it is forbidden").await?;
-    let maps = stage.api::<ConfigMap>();
-    stage.server.signal(rustix::process::Signal::KILL);
-    stage.server.exit_code().await;
+    let mut env = WebhookEnv::start("without-the-server", folder, None).await?;
+    env.register("guard", "configmaps", |_| {}).await?;
+    env.until_refused(&config_map("a", &forbidden()), "it is forbidden").await?;
+    let maps = env.api::<ConfigMap>();
+    env.server.signal(rustix::process::Signal::KILL);
+    env.server.exit_code().await;
     refused_with(maps.create(&PostParams::default(), &config_map("a", &json!({}))).await, "failed calling webhook")?;
 
-    stage.webhooks.clear();
-    stage.ask("guard", "configmaps", |webhook| webhook.failure_policy = "Ignore").await?;
-    until("the API server to ignore the failure", PATIENCE, async || {
+    env.webhooks.clear();
+    env.register("guard", "configmaps", |webhook| webhook.failure_policy = "Ignore").await?;
+    until("the API server to ignore the failure", WAIT_TIMEOUT, async || {
         maps.create(&PostParams::default(), &config_map("open", &forbidden())).await.map(drop).context("creating it")
     })
     .await
@@ -295,23 +295,23 @@ async fn without_the_server_the_failure_policy_decides() -> Result<()> {
 async fn a_service_with_hand_written_endpoints_reaches_the_server() -> Result<()> {
     let folder = folder(&[no_forbidden()]);
     let host = address_for_endpoints()?;
-    let mut stage = Stage::start("a-service-with-endpoints", folder, Some(host)).await?;
-    let port: u16 = stage.server.listen.rsplit(':').next().and_then(|port| port.parse().ok()).context("its port")?;
+    let mut env = WebhookEnv::start("a-service-with-endpoints", folder, Some(host)).await?;
+    let port: u16 = env.server.listen.rsplit(':').next().and_then(|port| port.parse().ok()).context("its port")?;
     let service: Service = object(
         json!({"metadata": {"name": "policies"}, "spec": {"ports": [{"name": "https", "port": 443, "targetPort": port}]}}),
     );
-    stage.api::<Service>().create(&PostParams::default(), &service).await?;
+    env.api::<Service>().create(&PostParams::default(), &service).await?;
     let slice: EndpointSlice = object(json!({
         "metadata": {"name": "policies-1", "labels": {"kubernetes.io/service-name": "policies"}},
         "addressType": "IPv4",
         "endpoints": [{"addresses": [host], "conditions": {"ready": true}}],
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
     }));
-    stage.api::<EndpointSlice>().create(&PostParams::default(), &slice).await?;
+    env.api::<EndpointSlice>().create(&PostParams::default(), &slice).await?;
     let service =
-        json!({"name": "policies", "namespace": stage.namespace, "port": 443, "path": "/validate/cluster.guard"});
-    stage.ask("guard", "configmaps", |webhook| webhook.client = json!({"service": service})).await?;
-    stage.until_refused(&config_map("a", &forbidden()), "it is forbidden").await?;
-    stage.api().create(&PostParams::default(), &config_map("a", &json!({}))).await?;
+        json!({"name": "policies", "namespace": env.namespace, "port": 443, "path": "/validate/cluster.guard"});
+    env.register("guard", "configmaps", |webhook| webhook.client = json!({"service": service})).await?;
+    env.until_refused(&config_map("a", &forbidden()), "it is forbidden").await?;
+    env.api().create(&PostParams::default(), &config_map("a", &json!({}))).await?;
     Ok(())
 }

@@ -1,27 +1,28 @@
-//! Experiments that misbehave (row 37).
+//! Experiments that misbehave: the live verdict is unchanged, and dropped previews are counted.
+
 use serde_json::json;
 
-use crate::{TOO_LONG, ask, assert_fine, server_beside_fine_policies};
+use crate::{TOO_LONG, ask, assert_fine, server_with_fine_policies};
 
 use crate::support::{Folder, experiment, wapc, wasm, with};
 
-// FAULTS 37: experiments that misbehave.
+// An experiment traps, loops, floods its log, or answers nonsense.
 #[tokio::test]
-async fn a_failing_experiment_leaves_the_live_verdict_alone_and_is_counted() {
+async fn a_failing_experiment_is_counted_and_does_not_change_the_live_verdict() {
     let folder = Folder::new();
     let flood = "(loop $again (call $log (i32.const 0) (i32.const 65536)) (br $again)) (i32.const 1)";
-    // Those that end by themselves have all the time that there is.
+    // Modules that end by themselves have the longest timeout, so that they end before it on a busy machine.
     for (name, module, seconds) in [
-        ("trap", wapc::doing("unreachable"), 30),
-        ("loop", wapc::doing(wapc::ENDLESS), 1),
-        ("flood", wapc::doing(flood), 1),
-        ("noise", wapc::doing("(call $respond (i32.const 0) (i32.const 0x20000)) (i32.const 1)"), 30),
+        ("trap", wapc::executing("unreachable"), 30),
+        ("loop", wapc::executing(wapc::ENDLESS), 1),
+        ("flood", wapc::executing(flood), 1),
+        ("noise", wapc::executing("(call $respond (i32.const 0) (i32.const 0x20000)) (i32.const 1)"), 30),
     ] {
         let spec = with(wasm(&format!("{name}.wasm")), &json!({"timeoutEvalSeconds": seconds}));
         folder.write(&format!("{name}.wasm"), module);
         folder.write(&format!("{name}.json"), experiment(name, "fine", &spec));
     }
-    let server = server_beside_fine_policies(folder, &[]).await;
+    let server = server_with_fine_policies(folder, &[]).await;
     server.until_details("experiment cluster.noise generation 1 previews cluster.fine").await;
     for _ in 0..3 {
         assert_eq!(ask(&server, "fine").await.message(), "fine");
@@ -49,14 +50,14 @@ async fn a_failing_experiment_leaves_the_live_verdict_alone_and_is_counted() {
     assert_fine(&server).await;
 }
 
-// FAULTS 37: a flood of requests while an experiment never ends.
+// Many requests arrive while an experiment never ends.
 #[tokio::test]
-async fn previews_that_find_no_place_are_dropped_and_counted_and_the_live_answers_come() {
+async fn previews_beyond_the_queue_are_dropped_and_counted() {
     let folder = Folder::new();
-    folder.write("loop.wasm", wapc::doing(wapc::ENDLESS));
+    folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
     let endless = with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 30}));
     folder.write("loop.json", experiment("loop", "fine", &endless));
-    let server = server_beside_fine_policies(folder, &["--preview-queue", "1"]).await;
+    let server = server_with_fine_policies(folder, &["--preview-queue", "1"]).await;
     server.until_details("experiment cluster.loop generation 1 previews cluster.fine").await;
     for _ in 0..50 {
         assert_eq!(ask(&server, "fine").await.message(), "fine");

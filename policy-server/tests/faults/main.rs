@@ -1,5 +1,5 @@
-//! Policies and requests that misbehave, and what must hold all the same. The numbers are those of the list of faults
-//! that the design asks for. A program of its own: it lifts its limit of open files, which its servers inherit.
+//! Tests of misbehaving policies and requests: the server denies, other policies keep serving, and the server stays ready. A
+//! separate test program, because a test raises the process' limit of open files, which the servers inherit.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,18 +20,18 @@ use hyper::StatusCode;
 use serde_json::json;
 use support::{Answer, Folder, Server, forbid, pod, policy, wapc};
 
-/// What Kubewarden says too: dashboards look for it.
+/// The message of a timeout. Kubewarden has the same message, and dashboards search for it.
 const TOO_LONG: &str = "Policy execution interrupted because it exceeded the allowed execution time";
 
-/// A server with the policy `fine`, in wasm and in Rego, beside the ones under test.
-async fn server_beside_fine_policies(folder: Folder, arguments: &[&str]) -> Server {
+/// Starts a server over this folder, with the two policies `fine` (wasm) and `fine-rego` in addition.
+async fn server_with_fine_policies(folder: Folder, arguments: &[&str]) -> Server {
     folder.write("fine.wasm", wapc::answering(&json!({"accepted": false, "message": "fine"})));
     folder.write("fine.json", policy("fine", &support::wasm("fine.wasm")));
     folder.write("fine-rego.json", policy("fine-rego", &forbid("true", "fine")));
     Server::start(folder, arguments).await
 }
 
-/// The fine policies give their right answers, and the server is ready.
+/// Asserts that the fine policies answer correctly and that the server is ready.
 async fn assert_fine(server: &Server) {
     for name in ["fine", "fine-rego"] {
         assert_eq!(ask(server, name).await.message(), "fine");
@@ -43,7 +43,7 @@ async fn ask(server: &Server, name: &str) -> Answer {
     server.post(&format!("/validate/cluster.{name}"), pod("u", "x").to_string()).await
 }
 
-/// A failed evaluation: a denial with code 500 and the request's uid, inside HTTP 200.
+/// Asserts that the answer is a failed evaluation: HTTP 200 with a denial, code 500 and the uid of the request.
 fn assert_failed(answer: &Answer, words: &str) {
     let response = answer.response();
     assert_eq!((&response["uid"], &response["allowed"]), (&json!("u"), &json!(false)), "{}", answer.text);

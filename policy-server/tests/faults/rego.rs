@@ -1,13 +1,14 @@
-//! Rego that misbehaves (row 9).
+//! Rego programs that run too long, or that could crash the interpreter.
+
 use serde_json::json;
 
-use crate::{TOO_LONG, ask, assert_failed, assert_fine, server_beside_fine_policies};
+use crate::{TOO_LONG, ask, assert_failed, assert_fine, server_with_fine_policies};
 
 use crate::support::{Folder, forbid, pod, policy, rego, with};
 
-// FAULTS 9: Rego that is heavy when it runs.
+// A Rego program needs much CPU time, by a loop or by a regular expression.
 #[tokio::test(flavor = "multi_thread")]
-async fn heavy_rego_ends_at_its_deadline_and_holds_up_nobody() {
+async fn expensive_rego_ends_at_its_deadline_and_does_not_delay_others() {
     let folder = Folder::new();
     let budget = json!({"timeoutEvalSeconds": 8});
     for (name, condition) in [
@@ -20,11 +21,11 @@ async fn heavy_rego_ends_at_its_deadline_and_holds_up_nobody() {
             r#"count([1 | some i in numbers.range(1, 100000); regex.match(sprintf("((a*)*)*b%d{1,20}$", [i]), input.request.object.metadata.annotations.text)]) > 0"#,
         ),
     ] {
-        // Only a real request has a text: policies are tried on one that says nothing before they are accepted.
+        // The condition on the annotation keeps the trial run fast: before a policy is accepted, it is tried on an empty request.
         let condition = format!("input.request.object.metadata.annotations.text; {condition}");
         folder.write(&format!("{name}.json"), policy(name, &with(forbid(&condition, "found"), &budget)));
     }
-    let server = server_beside_fine_policies(folder, &[]).await;
+    let server = server_with_fine_policies(folder, &[]).await;
     let mut review = pod("u", "x");
     review["request"]["object"]["metadata"]["annotations"] = json!({"text": "a".repeat(100_000)});
     let details = server.details().await;
@@ -36,18 +37,18 @@ async fn heavy_rego_ends_at_its_deadline_and_holds_up_nobody() {
     for _ in 0..5 {
         assert_fine(&server).await;
     }
-    let others_came_first = !asked.iter().any(tokio::task::JoinHandle::is_finished);
+    let others_were_first = !asked.iter().any(tokio::task::JoinHandle::is_finished);
     for answer in asked {
         assert_failed(&answer.await.unwrap(), TOO_LONG);
     }
-    assert!(others_came_first, "they waited for the heavy ones");
+    assert!(others_were_first, "other policies waited for the expensive ones");
     assert_fine(&server).await;
 }
 
-// FAULTS 9: Rego that could take the interpreter, and with it the process, along.
+// A Rego program could crash the interpreter, and with it the process: by recursion, deep nesting, or values out of range.
 #[tokio::test]
 async fn no_rego_source_ends_the_server() {
-    let server = server_beside_fine_policies(Folder::new(), &[]).await;
+    let server = server_with_fine_policies(Folder::new(), &[]).await;
     let package = |rules: &str| rego(&format!("package test\n{rules}"));
     let recursion = "deny contains \"x\" if f(1)\nf(n) if f(n + 1)";
     let mutual = "deny contains \"x\" if a\na if b\nb if a";
@@ -72,7 +73,7 @@ async fn no_rego_source_ends_the_server() {
         server.folder.remove("bad.json");
         server.until(what, async || !server.details().await.contains("[-]")).await;
     }
-    // These compile. Whatever they come to, they come to it within their time, and alone.
+    // These expressions compile. The result does not matter, but the evaluation must end in time and not affect other policies.
     for expression in [
         "x := 1 / 0; x",
         "count(numbers.range(1, 1000000000000)) > 0",

@@ -1,4 +1,5 @@
-//! Requests that misbehave, or are too many (rows 10, 12 and 13).
+//! Requests that are too large, too slow or too many, and requests for unknown policies and generations.
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,14 +9,14 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::{TOO_LONG, ask, assert_failed, assert_fine, server_beside_fine_policies};
+use crate::{TOO_LONG, ask, assert_failed, assert_fine, server_with_fine_policies};
 
 use crate::support::{self, Folder, Server, forbid, pod, policy, rego, wapc, wasm, with};
 
-/// The largest body that is read.
+/// The maximum size of a body.
 const MAX_BODY: usize = 7 << 20;
 
-/// A review of this many bytes; what decides stands at its end.
+/// Returns a review of this size. The image, on which the verdict depends, is at its end.
 fn large(bytes: usize, image: &str) -> String {
     let mut review = pod("u", "x");
     review["request"]["object"]["metadata"]["annotations"] = json!({"padding": ""});
@@ -25,9 +26,9 @@ fn large(bytes: usize, image: &str) -> String {
     review.to_string()
 }
 
-// FAULTS 10: large reviews.
+// Reviews have exactly the maximum size, or more, with and without a known length.
 #[tokio::test]
-async fn a_review_of_7_mib_is_decided_and_a_larger_one_refused_with_memory_flat() {
+async fn a_review_of_7_mib_is_decided_and_a_larger_one_is_refused() {
     let folder = Folder::new();
     std::fs::copy(
         support::example("policies/trusted-registries/trusted-registries.wasm"),
@@ -52,8 +53,8 @@ async fn a_review_of_7_mib_is_decided_and_a_larger_one_refused_with_memory_flat(
 
     let flood = async || {
         for _ in 0..10 {
-            let told = server.post("/validate/cluster.wasm", large(8 << 20, "registry.example.com/web:1")).await;
-            assert_eq!(told.status, StatusCode::PAYLOAD_TOO_LARGE);
+            let answer = server.post("/validate/cluster.wasm", large(8 << 20, "registry.example.com/web:1")).await;
+            assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
             assert_eq!(chunked(&server, 8 << 20).await, 413);
             assert!(
                 server.post("/validate/cluster.wasm", large(MAX_BODY, "registry.example.com/web:1")).await.is_allowed()
@@ -70,7 +71,7 @@ async fn a_review_of_7_mib_is_decided_and_a_larger_one_refused_with_memory_flat(
     assert_eq!(server.count("proviso_requests_refused_total", &["body_too_large"]).await, 82);
 }
 
-/// Sends a body in chunks without telling its length; the status of the answer.
+/// Sends a chunked body without its length, and returns the status of the answer.
 async fn chunked(server: &Server, bytes: usize) -> u16 {
     let stream = TcpStream::connect(&server.listen).await.unwrap();
     let (mut reading, mut writing) = stream.into_split();
@@ -84,7 +85,7 @@ async fn chunked(server: &Server, bytes: usize) -> u16 {
             writing.write_all(chunk.as_bytes()).await?;
         }
         writing.write_all(b"0\r\n\r\n").await?;
-        // Dropping it would close the connection's half, as one who is not interested in an answer any more.
+        // Keep the write half: dropping it would close the write side of the connection, as a client does that has gone away.
         std::io::Result::Ok(writing)
     });
     let mut answer = Vec::new();
@@ -95,26 +96,26 @@ async fn chunked(server: &Server, bytes: usize) -> u16 {
     support::parse_answer(&String::from_utf8(answer).unwrap()).status.as_u16()
 }
 
-// FAULTS 12: clients that begin requests and do not end them.
+// 1,000 clients start a request and do not finish it (slow loris).
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_slow_clients_are_closed_at_the_deadline_and_hold_up_nobody() {
+async fn a_thousand_slow_clients_are_closed_at_the_deadline() {
     const CLIENTS: usize = 1000;
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    // The server inherits it.
+    // The server inherits this limit.
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     assert!(limit.maximum.is_none_or(|maximum| maximum > 2000), "`ulimit -Hn` allows only {limit:?} open files");
-    let server = Arc::new(server_beside_fine_policies(Folder::new(), &[]).await);
+    let server = Arc::new(server_with_fine_policies(Folder::new(), &[]).await);
     let opened = Instant::now();
     let mut slow = Vec::new();
     for client in 0..CLIENTS {
         let mut stream = TcpStream::connect(&server.listen).await.unwrap();
-        // A tenth of them says nothing at all.
+        // Every tenth client sends nothing at all.
         if client % 10 != 0 {
             stream.write_all(b"POST /validate/cluster.fine HTTP/1.1\r\nhost: ").await.unwrap();
         }
         slow.push(tokio::spawn(async move {
             let mut answer = Vec::new();
-            // Reset or closed: both are an end.
+            // The server may close or reset the connection.
             let _ = stream.read_to_end(&mut answer).await;
             assert!(!String::from_utf8_lossy(&answer).contains("200"), "an answer to no request");
         }));
@@ -125,41 +126,41 @@ async fn a_thousand_slow_clients_are_closed_at_the_deadline_and_hold_up_nobody()
         answered += 1;
     }
     assert!(opened.elapsed() >= Duration::from_secs(9), "closed before the deadline of 10 s");
-    // Who waits for the slow ones is answered once at most.
-    assert!(answered >= 5, "only {answered} others were served meanwhile");
+    // If other requests waited for the slow clients, at most one would be answered.
+    assert!(answered >= 5, "only {answered} other requests were answered meanwhile");
     for task in slow {
-        tokio::time::timeout(support::PATIENCE, task).await.expect("closed at the deadline of 10 s").unwrap();
+        tokio::time::timeout(support::WAIT_TIMEOUT, task).await.expect("closed at the deadline of 10 s").unwrap();
     }
     assert_fine(&server).await;
 }
 
-// FAULTS 12: a body that never comes.
+// A client sends the head of a request, but not its body.
 #[tokio::test]
-async fn a_body_that_does_not_arrive_is_given_up() {
-    let server = server_beside_fine_policies(Folder::new(), &[]).await;
+async fn a_body_that_does_not_arrive_times_out() {
+    let server = server_with_fine_policies(Folder::new(), &[]).await;
     let mut stream = TcpStream::connect(&server.listen).await.unwrap();
     stream.write_all(b"POST /validate/cluster.fine HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{").await.unwrap();
     assert_fine(&server).await;
     let mut answer = Vec::new();
-    tokio::time::timeout(support::PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    tokio::time::timeout(support::WAIT_TIMEOUT, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
     let answer = support::parse_answer(&String::from_utf8(answer).unwrap());
     assert_eq!(answer.status, StatusCode::REQUEST_TIMEOUT, "{}", answer.text);
 }
 
-// FAULTS 12: more evaluations than places.
+// There are more evaluations than permits.
 #[tokio::test(flavor = "multi_thread")]
 async fn overload_is_answered_503_with_retry_after_and_never_allowed() {
     let folder = Folder::new();
-    folder.write("loop.wasm", wapc::doing(wapc::ENDLESS));
+    folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
     folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 10}))));
     folder.write("allow.wasm", wapc::answering(&json!({"accepted": true})));
     folder.write("allow.json", policy("allow", &with(wasm("allow.wasm"), &json!({"timeoutEvalSeconds": 1}))));
-    let server = server_beside_fine_policies(folder, &["--concurrency", "2"]).await;
+    let server = server_with_fine_policies(folder, &["--concurrency", "2"]).await;
     let mut loops = Vec::new();
     for _ in 0..2 {
         loops.push(server.begin("/validate/cluster.loop", pod("u", "x").to_string()).await);
     }
-    // Once both places are taken, whoever finds none within its budget is sent away.
+    // When both permits are taken, an evaluation that gets none within its timeout is refused.
     let is_overloaded = async || ask(&server, "allow").await.status == StatusCode::SERVICE_UNAVAILABLE;
     server.until("overload", is_overloaded).await;
     let mut surplus = Vec::new();
@@ -173,7 +174,7 @@ async fn overload_is_answered_503_with_retry_after_and_never_allowed() {
         assert!(seconds >= 1 && answer.text.contains("overloaded"), "{}", answer.text);
         assert!(!answer.text.contains("allowed"), "{}", answer.text);
     }
-    // Rego takes no place of a wasm instance.
+    // Rego needs no permit of a wasm instance.
     assert_eq!(ask(&server, "fine-rego").await.message(), "fine");
     assert!(!loops.iter().any(tokio::task::JoinHandle::is_finished));
     assert!(server.count("proviso_requests_refused_total", &["overloaded"]).await >= 31);
@@ -184,13 +185,13 @@ async fn overload_is_answered_503_with_retry_after_and_never_allowed() {
     assert!(ask(&server, "allow").await.is_allowed());
 }
 
-// FAULTS 12: a flood of requests to one slow policy.
+// 200 requests arrive for one slow policy.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_is_answered_by_503_or_a_denial_and_ends() {
+async fn a_flood_of_requests_is_answered_with_503_or_a_denial() {
     let folder = Folder::new();
-    folder.write("loop.wasm", wapc::doing(wapc::ENDLESS));
+    folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
     folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 1}))));
-    let server = server_beside_fine_policies(folder, &["--concurrency", "2"]).await;
+    let server = server_with_fine_policies(folder, &["--concurrency", "2"]).await;
     let started = Instant::now();
     let mut asked = Vec::new();
     for _ in 0..200 {
@@ -207,18 +208,18 @@ async fn a_flood_is_answered_by_503_or_a_denial_and_ends() {
             surplus += 1;
         }
     }
-    // One after the other they would take 100 s.
+    // Two at a time, they would take 100 s.
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
-    assert!(surplus > 0, "200 endless evaluations on 2 places were not too much");
+    assert!(surplus > 0, "none of 200 endless evaluations with 2 permits was refused");
     assert_fine(&server).await;
 }
 
-// FAULTS 13: generations and policies that are not here.
+// The server does not have the requested generation or policy.
 #[tokio::test]
-async fn an_unknown_generation_is_retried_and_an_unknown_policy_is_not() {
+async fn an_unknown_generation_is_answered_503_and_an_unknown_policy_404() {
     let folder = Folder::new();
     folder.write("broken.json", policy("broken", &rego("package test\ndeny contains")));
-    let server = server_beside_fine_policies(folder, &[]).await;
+    let server = server_with_fine_policies(folder, &[]).await;
     for (path, words) in [
         ("/validate/cluster.fine/2", "cluster.fine has no generation 2 here: 1 is live"),
         ("/validate_raw/cluster.fine/7", "cluster.fine has no generation 7 here"),

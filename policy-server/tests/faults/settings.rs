@@ -1,14 +1,15 @@
-//! Settings that are refused (rows 3 and 4).
+//! Settings that are refused: by the policy, or because they are too large or too deep.
+
 use hyper::StatusCode;
 use serde_json::json;
 
-use crate::{ask, assert_failed, assert_fine, server_beside_fine_policies};
+use crate::{ask, assert_failed, assert_fine, server_with_fine_policies};
 
 use crate::support::{Folder, Server, forbid, policy, wapc, wasm};
 
-// FAULTS 3: settings that the policy refuses.
+// The policy refuses its settings.
 #[tokio::test]
-async fn refused_settings_are_reported_in_the_policys_own_words() {
+async fn refused_settings_are_reported_with_the_message_of_the_policy() {
     let folder = Folder::new();
     folder.write("m.wasm", wapc::answering(&json!({"accepted": false, "message": "good"})));
     folder.write("a.json", policy("a", &wasm("m.wasm")));
@@ -22,16 +23,16 @@ async fn refused_settings_are_reported_in_the_policys_own_words() {
     assert_eq!(ask(&server, "a").await.message(), "good");
     assert_eq!(server.count("proviso_failing", &[]).await, 1);
 
-    // The same for a policy that was never good: it denies, and says why.
+    // A policy that has never worked denies, with the same message.
     server.folder.write("b.json", policy("b", &wasm("strict.wasm")));
     server.until_details("[-] cluster.b denies everything").await;
     assert_failed(&ask(&server, "b").await, &wanted);
 }
 
-// FAULTS 4: huge and deep settings.
+// Settings are very large or very deep.
 #[tokio::test]
-async fn a_settings_bomb_is_refused_with_its_size_and_stops_nothing_else() {
-    let server = server_beside_fine_policies(Folder::new(), &[]).await;
+async fn too_large_settings_are_refused_with_their_size() {
+    let server = server_with_fine_policies(Folder::new(), &[]).await;
     let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
     let bomb = |settings: &str| {
         policy("bomb", &forbid("true", "x")).replace("\"program\"", &format!("\"settings\":{settings},\"program\""))
@@ -45,7 +46,7 @@ async fn a_settings_bomb_is_refused_with_its_size_and_stops_nothing_else() {
         server.folder.write("bomb.json", bomb(&settings));
         server.until_details(wanted).await;
         assert_fine(&server).await;
-        // Where the document still says whose it is, that policy denies.
+        // If the document still names its policy, that policy denies.
         let answer = ask(&server, "bomb").await;
         if answer.status != StatusCode::NOT_FOUND {
             assert_failed(&answer, wanted);
@@ -53,7 +54,7 @@ async fn a_settings_bomb_is_refused_with_its_size_and_stops_nothing_else() {
         server.folder.remove("bomb.json");
         server.until("recovery", async || !server.details().await.contains("[-]")).await;
     }
-    // Lists in lists on one line, 40 KB of them: a parser that keeps a path for each takes gigabytes.
+    // 40 KB of nested lists on one line: a parser that keeps the path of each list would take gigabytes.
     let lists = format!(
         "apiVersion: proviso.dev/v1alpha1\nkind: ClusterPolicy\nmetadata: {{name: bomb}}\nspec:\n  settings:\n    deep:\n      {}1\n",
         "- ".repeat(20_000)
@@ -63,7 +64,7 @@ async fn a_settings_bomb_is_refused_with_its_size_and_stops_nothing_else() {
     assert!(server.peak() < 512 << 20, "{} MiB were taken to refuse it", server.peak() >> 20);
     server.folder.remove("bomb.yaml");
     server.until("recovery", async || !server.details().await.contains("[-]")).await;
-    // What is just allowed works.
+    // Settings of exactly the maximum size work.
     let text = "x".repeat(256 * 1024 - 11);
     server.folder.write("bomb.json", bomb(&format!("{{\"text\": {text:?}}}")));
     server.until_details("[+] cluster.bomb generation 1 live").await;

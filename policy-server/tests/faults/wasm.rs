@@ -1,14 +1,15 @@
-//! Modules that misbehave, and answers that make no sense (rows 1, 5, 6 and 8).
+//! Modules that do not compile, run too long, take too much memory, trap, or give invalid answers.
+
 use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::{TOO_LONG, ask, assert_failed, assert_fine, server_beside_fine_policies};
+use crate::{TOO_LONG, ask, assert_failed, assert_fine, server_with_fine_policies};
 
 use crate::support::{Folder, Server, pod, policy, rego, wapc, wasm, with};
 
-// FAULTS 1: bytes that are no wasm, and modules that do not compile.
+// The bytes are not a wasm module, or the module does not compile.
 #[tokio::test]
 async fn a_module_that_does_not_compile_leaves_the_last_good_generation_serving() {
     let folder = Folder::new();
@@ -42,22 +43,22 @@ async fn a_module_that_does_not_compile_leaves_the_last_good_generation_serving(
             .await;
         assert_eq!(ask(&server, "a").await.message(), "good", "{what}");
         assert_eq!(server.get("/readyz").await.status, StatusCode::OK, "{what}");
-        // So that the next one is seen to fail by itself.
+        // Restore the working module, so that the failure of the next module is visible.
         server.folder.write("a.json", policy("a", &wasm("m.wasm")));
         server.until_details("[+] cluster.a generation 1 live").await;
     }
 }
 
-// FAULTS 5: an endless loop under load.
+// Policies loop endlessly while other policies are called.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endless_loop_is_denied_within_its_budget_while_others_go_on() {
+async fn an_endless_loop_is_denied_at_its_timeout_and_does_not_delay_others() {
     let folder = Folder::new();
-    folder.write("loop.wasm", wapc::doing(wapc::ENDLESS));
+    folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
     for (name, seconds) in [("loop", 2), ("long", 30)] {
         let spec = with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": seconds}));
         folder.write(&format!("{name}.json"), policy(name, &spec));
     }
-    let server = server_beside_fine_policies(folder, &[]).await;
+    let server = server_with_fine_policies(folder, &[]).await;
     let begin = async |name: &str| {
         let mut loops = Vec::new();
         for _ in 0..8 {
@@ -73,19 +74,19 @@ async fn an_endless_loop_is_denied_within_its_budget_while_others_go_on() {
     for answer in begin("loop").await {
         assert_failed(&answer.await.unwrap(), TOO_LONG);
     }
-    assert!(started.elapsed() >= Duration::from_secs(2), "the budget was used");
-    // Whoever waited for one of these, waited for 30 s.
-    assert!(!long.iter().any(tokio::task::JoinHandle::is_finished), "the others waited for the loops");
+    assert!(started.elapsed() >= Duration::from_secs(2), "denied before the timeout");
+    // The long loops take 30 s. They still run, so no other request has waited for them.
+    assert!(!long.iter().any(tokio::task::JoinHandle::is_finished), "the other requests waited for the loops");
     long.iter().for_each(tokio::task::JoinHandle::abort);
     assert_eq!(server.count("proviso_evaluations_total", &["cluster.loop", "failed"]).await, 8);
     assert_fine(&server).await;
 }
 
-// FAULTS 5: whose budget it is.
+// The flag and the policy have different timeouts.
 #[tokio::test]
 async fn a_policys_own_timeout_overrides_the_servers() {
     let folder = Folder::new();
-    folder.write("loop.wasm", wapc::doing(wapc::ENDLESS));
+    folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
     folder.write("short.json", policy("short", &wasm("loop.wasm")));
     folder.write("long.json", policy("long", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 5}))));
     let server = Server::start(folder, &["--evaluation-timeout", "100ms"]).await;
@@ -94,19 +95,19 @@ async fn a_policys_own_timeout_overrides_the_servers() {
     let started = Instant::now();
     assert_failed(&ask(&server, "short").await, TOO_LONG);
     assert!(started.elapsed() >= Duration::from_millis(100));
-    assert!(!long.is_finished(), "the flag's budget is over, the policy's own is not");
+    assert!(!long.is_finished(), "the timeout of the flag is over, the timeout of the policy is not");
     assert_failed(&long.await.unwrap(), TOO_LONG);
     assert!(began.elapsed() >= Duration::from_secs(5));
 }
 
-// FAULTS 6: memory, tables, the stack and copying.
+// A guest grows its memory or a table, recurses, or copies memory endlessly.
 #[tokio::test]
-async fn a_guest_that_takes_too_much_is_denied_and_the_server_stays_as_it_was() {
+async fn a_guest_that_exceeds_its_limits_is_denied() {
     let folder = Folder::new();
     let all_memory = "(loop $again (br_if $again (i32.ne (memory.grow (i32.const 16)) (i32.const -1))))";
     for (name, body) in [
         (
-            // Each page is written to, so that it is really taken.
+            // The guest writes to each page, so that the kernel really allocates it.
             "memory",
             "(loop $again
                 (if (i32.eq (memory.grow (i32.const 16)) (i32.const -1)) (then unreachable))
@@ -136,13 +137,13 @@ async fn a_guest_that_takes_too_much_is_denied_and_the_server_stays_as_it_was() 
             ),
         ),
     ] {
-        folder.write(&format!("{name}.wasm"), wapc::doing(&body));
-        // The others have to reach their limits, however busy the machine is.
+        folder.write(&format!("{name}.wasm"), wapc::executing(&body));
+        // The other guests must reach their limits before the timeout, even on a busy machine.
         let seconds = if name == "copy-forever" { 3 } else { 30 };
         let spec = with(wasm(&format!("{name}.wasm")), &json!({"timeoutEvalSeconds": seconds}));
         folder.write(&format!("{name}.json"), policy(name, &spec));
     }
-    let server = server_beside_fine_policies(folder, &[]).await;
+    let server = server_with_fine_policies(folder, &[]).await;
     for (name, wanted) in [
         ("memory", "it had asked for more memory than its limit of 131072 KiB"),
         ("table", "the policy trapped: wasm trap: wasm `unreachable` instruction executed"),
@@ -153,24 +154,24 @@ async fn a_guest_that_takes_too_much_is_denied_and_the_server_stays_as_it_was() 
         assert_failed(&ask(&server, name).await, wanted);
         assert_fine(&server).await;
     }
-    // Memory that a guest took is given back.
+    // The server releases the memory of a guest.
     let before = server.resident();
     for _ in 0..10 {
         assert_failed(&ask(&server, "memory").await, "limit");
     }
     let grown = server.resident().saturating_sub(before) >> 20;
-    assert!(grown < 160, "{grown} MiB more after ten guests that each took 128");
+    assert!(grown < 160, "{grown} MiB more after ten guests that took 128 MiB each");
     assert_fine(&server).await;
 }
 
-// FAULTS 6: several at once have their limits each.
+// Many guests exhaust their stacks at the same time.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_greedy_guests_at_once_do_not_end_the_server() {
+async fn many_guests_that_exhaust_their_stacks_do_not_crash_the_server() {
     let folder = Folder::new();
     let recursion = "(drop (call $recurse (i64.const 1) (i64.const 2) (i64.const 3) (i64.const 4))) (i32.const 1)";
-    folder.write("stack.wasm", wapc::doing(recursion));
+    folder.write("stack.wasm", wapc::executing(recursion));
     folder.write("stack.json", policy("stack", &wasm("stack.wasm")));
-    let server = server_beside_fine_policies(folder, &[]).await;
+    let server = server_with_fine_policies(folder, &[]).await;
     let mut asked = Vec::new();
     for _ in 0..40 {
         asked.push(server.begin("/validate/cluster.stack", pod("u", "x").to_string()).await);
@@ -181,22 +182,22 @@ async fn many_greedy_guests_at_once_do_not_end_the_server() {
     assert_fine(&server).await;
 }
 
-// FAULTS 8: an HTTP error would let the request pass under `failurePolicy: Ignore`.
+// A guest traps, or gives an invalid answer or patch. An HTTP error would let the request pass under `failurePolicy: Ignore`.
 #[tokio::test]
-async fn whatever_a_policy_does_wrong_is_a_denial_inside_http_200() {
+async fn every_failed_evaluation_is_a_denial_inside_http_200() {
     let folder = Folder::new();
     let mutating = json!({"admission": {"mutating": true}});
     for (name, module) in [
-        ("trap", wapc::doing("unreachable")),
+        ("trap", wapc::executing("unreachable")),
         ("error", wapc::failing("no such tenant")),
-        ("silence", wapc::doing("(i32.const 1)")),
-        ("refusal", wapc::doing("(i32.const 0)")),
-        ("no-json", wapc::saying("accepted, I think")),
-        ("no-verdict", wapc::saying("{}")),
-        ("wrong-type", wapc::saying(r#"{"accepted": "yes"}"#)),
-        ("invented", wapc::saying(r#"{"accepted": true, "mutated_object": {"kind": "Pod"}}"#)),
-        ("outside", wapc::doing("(call $respond (i32.const 0x70000000) (i32.const 8)) (i32.const 1)")),
-        ("endless-answer", wapc::doing("(call $respond (i32.const 0) (i32.const -1)) (i32.const 1)")),
+        ("silence", wapc::executing("(i32.const 1)")),
+        ("refusal", wapc::executing("(i32.const 0)")),
+        ("no-json", wapc::answering_text("accepted, I think")),
+        ("no-verdict", wapc::answering_text("{}")),
+        ("wrong-type", wapc::answering_text(r#"{"accepted": "yes"}"#)),
+        ("invented", wapc::answering_text(r#"{"accepted": true, "mutated_object": {"kind": "Pod"}}"#)),
+        ("outside", wapc::executing("(call $respond (i32.const 0x70000000) (i32.const 8)) (i32.const 1)")),
+        ("endless-answer", wapc::executing("(call $respond (i32.const 0) (i32.const -1)) (i32.const 1)")),
     ] {
         folder.write(&format!("{name}.wasm"), module);
         folder.write(&format!("{name}.json"), policy(name, &with(wasm(&format!("{name}.wasm")), &mutating)));
@@ -222,7 +223,7 @@ async fn whatever_a_policy_does_wrong_is_a_denial_inside_http_200() {
     ] {
         folder.write(&format!("{name}.json"), policy(name, &spec));
     }
-    let server = server_beside_fine_policies(folder, &[]).await;
+    let server = server_with_fine_policies(folder, &[]).await;
     for (name, wanted) in [
         ("trap", "the policy trapped"),
         ("error", "no such tenant"),
@@ -234,7 +235,7 @@ async fn whatever_a_policy_does_wrong_is_a_denial_inside_http_200() {
         ("outside", "internal server error"),
         ("endless-answer", "internal server error"),
         ("patch-text", "not base64"),
-        ("patch-json", "no JSON Patch"),
+        ("patch-json", "not a JSON Patch"),
         ("patch-operation", "is not valid"),
         ("patch-path", "does not apply"),
         ("patch-type", "patchType other than JSONPatch"),
@@ -244,12 +245,12 @@ async fn whatever_a_policy_does_wrong_is_a_denial_inside_http_200() {
     ] {
         assert_failed(&ask(&server, name).await, wanted);
     }
-    // An object for a DELETE, which has none to change.
+    // The policy returns a changed object for a DELETE, which has no object.
     let mut delete = pod("u", "x");
     delete["request"]["operation"] = json!("DELETE");
     delete["request"]["oldObject"] = delete["request"]["object"].take();
     let answer = server.post("/validate/cluster.invented", delete.to_string()).await;
-    assert_failed(&answer, "changed the object of a request that has none");
+    assert_failed(&answer, "`mutated_object` is set, but the request has no object");
     let answer = server.post("/validate/cluster.patch-path", delete.to_string()).await;
     assert_failed(&answer, "the request has no object");
     assert_fine(&server).await;

@@ -1,4 +1,4 @@
-//! The REST API over a folder (AIP-236), asked over HTTP of a real server. Tests are named after what the AIP demands.
+//! Tests of the REST API (AIP-236) of a real server over a folder. The tests follow the requirements of the AIP.
 
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ const LIVE: &str = "/v1/policies/cluster.live";
 const EXPERIMENTS: &str = "/v1/policies/cluster.live/experiments";
 const E: &str = "/v1/policies/cluster.live/experiments/e";
 
-/// A spec about all requests whose program is this.
+/// Returns a spec with this program that covers all requests.
 fn spec(program: &Value) -> Value {
     json!({
         "program": program["program"],
@@ -52,7 +52,7 @@ impl Api {
         self.ok(Method::GET, path, &Value::Null).await
     }
 
-    /// An effect, waited for; its operation.
+    /// Calls a method, waits for its operation, and returns the operation.
     async fn done(&self, method: Method, path: &str, body: &Value) -> Value {
         let operation = self.ok(method, path, body).await;
         let name = operation["name"].as_str().unwrap();
@@ -62,7 +62,7 @@ impl Api {
         ended
     }
 
-    /// What it is refused with: status and reason.
+    /// Calls a method that is refused, and returns the status and the reason of the error.
     async fn refused(&self, method: Method, path: &str, body: &Value) -> (u16, String) {
         let (status, answer) = self.call(method, path, body).await;
         let error = &answer["error"];
@@ -82,7 +82,7 @@ impl Api {
     }
 }
 
-/// Sends this text, and reads what comes back.
+/// Sends this text on a new connection, and returns the answer.
 async fn raw(address: &str, request: &str) -> String {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -96,7 +96,7 @@ fn reason(status: u16, reason: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn the_flow_of_the_aip_create_start_inspect_commit() {
+async fn an_experiment_is_created_started_inspected_and_committed() {
     let api = Api::start().await;
     let created = api.create("e", &forbidding("no")).await["response"].clone();
     assert_eq!(created["@type"], "type.googleapis.com/proviso.v1.PolicyExperiment");
@@ -133,13 +133,13 @@ async fn the_flow_of_the_aip_create_start_inspect_commit() {
     assert_eq!(api.verdict("bad").await, None);
     api.0.until_previews(2).await;
 
-    // An update suspends.
+    // An update suspends the preview.
     let change = json!({"policy": {"spec": forbidding("never")}});
     let updated = api.done(Method::PATCH, &format!("{E}?updateMask=policy.spec"), &change).await["response"].clone();
     assert_eq!(updated["previewMetadata"]["state"], "SUSPENDED");
     assert!(updated["previewMetadata"]["stopTime"].is_string(), "{updated}");
     assert_ne!(updated["etag"], started["etag"]);
-    assert_eq!(updated.get("divergence"), None, "what the version before came to says nothing about this one");
+    assert_eq!(updated.get("divergence"), None, "the counts belong to the version before");
     assert_eq!(api.get(&format!("{EXPERIMENTS}{active}")).await["experiments"], json!([]));
     assert_eq!(api.get("/v1/policies/-/experiments?filter=name:*").await["experiments"][0]["name"], updated["name"]);
 
@@ -165,9 +165,9 @@ async fn the_flow_of_the_aip_create_start_inspect_commit() {
 }
 
 #[tokio::test]
-async fn a_new_policy_and_a_deletion_are_previewed_by_way_of_a_no_op() {
+async fn a_new_policy_and_a_deletion_are_previewed_with_a_no_op() {
     let api = Api::start().await;
-    // A new policy: made as a no-op, its rules previewed.
+    // A new policy is created as a no-op, and its rules are previewed.
     let body = json!({"spec": noop(), "annotations": {"owner": "team-a"}});
     let made = api.done(Method::POST, "/v1/policies?policy_id=ns.pay.new", &body).await["response"].clone();
     assert_eq!((&made["state"], &made["annotations"]), (&json!("ACTIVE"), &json!({"owner": "team-a"})));
@@ -179,9 +179,9 @@ async fn a_new_policy_and_a_deletion_are_previewed_by_way_of_a_no_op() {
     api.done(Method::POST, &format!("{path}/rules:commit"), &etag).await;
     let kept = api.get("/v1/policies/ns.pay.new").await;
     assert_eq!(kept["spec"]["program"], forbidding("new")["program"]);
-    assert_eq!(kept["annotations"], json!({"owner": "team-a"}), "what is ours is not shown, what is theirs is kept");
+    assert_eq!(kept["annotations"], json!({"owner": "team-a"}), "reserved annotations are hidden, others are kept");
 
-    // A deletion: the full payload of the live policy with rules that are a no-op.
+    // A deletion is previewed with the full payload of the live policy and a program that is a no-op.
     api.done(Method::PATCH, LIVE, &json!({"spec": forbidding("old")})).await;
     let mut copied = api.get(LIVE).await;
     copied["spec"]["program"] = noop()["program"].clone();
@@ -194,7 +194,7 @@ async fn a_new_policy_and_a_deletion_are_previewed_by_way_of_a_no_op() {
 }
 
 #[tokio::test]
-async fn preview_starts_and_stops_as_often_as_it_is_called_and_survives_a_restart() {
+async fn previews_can_be_started_and_stopped_again_and_survive_a_restart() {
     let folder = Folder::new();
     folder.write("live.json", policy("live", &json!({})));
     let state = folder.state();
@@ -211,12 +211,12 @@ async fn preview_starts_and_stops_as_often_as_it_is_called_and_survives_a_restar
     );
     assert!(stopped["stopTime"].is_string());
     assert_eq!(api.verdict("bad").await, None);
-    // Times have seconds.
+    // The times have a precision of one second.
     let start = first["previewMetadata"]["startTime"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     api.0.until("the next second", async || jiff::Timestamp::now().as_second() > start.as_second()).await;
     let second = api.done(Method::POST, &format!("{E}:startPreview"), &json!({})).await["response"].clone();
     assert!(second["previewMetadata"]["startTime"].as_str() > first["previewMetadata"]["startTime"].as_str());
-    assert_eq!(second["etag"], first["etag"], "starting is no change of the experiment");
+    assert_eq!(second["etag"], first["etag"], "a start does not change the experiment");
     let folder = api.0.stop().await;
     let api = Api(Server::start(folder, &state).await);
     let after = api.get(E).await;
@@ -227,7 +227,7 @@ async fn preview_starts_and_stops_as_often_as_it_is_called_and_survives_a_restar
 }
 
 #[tokio::test]
-async fn a_delete_of_the_policy_deletes_its_experiments_and_no_others() {
+async fn deleting_a_policy_deletes_its_experiments() {
     let api = Api::start().await;
     let folder = &api.0.folder;
     let other = experiment("other", "kept", &json!({}));
@@ -253,7 +253,7 @@ async fn a_delete_of_the_policy_deletes_its_experiments_and_no_others() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_refused_with_its_reason_and_changes_nothing() {
+async fn invalid_calls_are_refused_with_a_reason_and_change_nothing() {
     let api = Api::start().await;
     api.create("e", &noop()).await;
     let (post, get, patch) = (Method::POST, Method::GET, Method::PATCH);
@@ -310,14 +310,14 @@ async fn what_cannot_be_done_is_refused_with_its_reason_and_changes_nothing() {
         assert_eq!(api.refused(method.clone(), path, body).await, wanted, "{method} {path}");
     }
     assert_eq!(api.get("/v1/policies/-/experiments").await["experiments"].as_array().unwrap().len(), 1);
-    // At most 10 experiments.
+    // A policy can have at most 10 experiments.
     for index in 1..10 {
         api.ok(post.clone(), &format!("{EXPERIMENTS}?experimentId=n{index}"), &json!({"policy": {"spec": noop()}}))
             .await;
     }
     let eleventh = json!({"policy": {"spec": noop()}});
     assert_eq!(api.refused(post.clone(), &create, &eleventh).await, reason(429, "TOO_MANY_EXPERIMENTS"));
-    // Pages.
+    // Lists have pages.
     let first = api.get(&format!("{EXPERIMENTS}?pageSize=7")).await;
     let token = first["nextPageToken"].as_str().unwrap();
     let second = api.get(&format!("{EXPERIMENTS}?pageSize=7&pageToken={token}")).await;
@@ -327,7 +327,7 @@ async fn what_cannot_be_done_is_refused_with_its_reason_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_operation_that_fails_gives_the_reason_that_a_cluster_gives() {
+async fn a_failed_operation_has_the_same_reason_as_in_a_cluster() {
     let api = Api::start().await;
     let module = "file://".to_owned()
         + concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/policies/trusted-registries/trusted-registries.wasm");
@@ -350,7 +350,7 @@ async fn an_operation_that_fails_gives_the_reason_that_a_cluster_gives() {
 }
 
 #[tokio::test]
-async fn a_version_that_does_not_work_fails_its_operation_and_is_not_committed() {
+async fn a_version_that_does_not_work_cannot_be_committed() {
     let api = Api::start().await;
     let broken =
         json!({"policy": {"spec": spec(&json!({"program": {"cel": {"validations": [{"expression": "1 +"}]}}}))}});
@@ -364,7 +364,7 @@ async fn a_version_that_does_not_work_fails_its_operation_and_is_not_committed()
     let commit = json!({"etag": stored["etag"]});
     assert_eq!(api.refused(Method::POST, &format!("{E}:commit"), &commit).await, reason(400, "DOES_NOT_WORK"));
     assert_eq!(api.refused(Method::POST, &format!("{E}:startPreview"), &json!({})).await, reason(400, "DOES_NOT_WORK"));
-    // Another version that works has another etag, and what was meant before is not committed.
+    // A new version has another etag, so a commit with the old etag is refused.
     let works = json!({"policy": {"spec": forbidding("no")}});
     let updated = api.done(Method::PATCH, E, &works).await["response"].clone();
     assert_eq!(api.refused(Method::POST, &format!("{E}:commit"), &commit).await, reason(409, "ETAG_MISMATCH"));
@@ -377,7 +377,7 @@ async fn a_version_that_does_not_work_fails_its_operation_and_is_not_committed()
 }
 
 #[tokio::test]
-async fn an_edit_of_a_file_and_a_commit_at_the_same_time_do_not_mix() {
+async fn a_commit_that_races_with_an_edit_is_refused() {
     let api = Api::start().await;
     let folder = &api.0.folder;
     folder.write("e.json", experiment("e", "live", &cel("false", "one")));
@@ -385,7 +385,7 @@ async fn an_edit_of_a_file_and_a_commit_at_the_same_time_do_not_mix() {
     let etag = json!({"etag": api.get(E).await["etag"]});
     folder.write("e.json", experiment("e", "live", &cel("false", "two")));
     assert_eq!(api.refused(Method::POST, &format!("{E}:commit"), &etag).await, reason(409, "ETAG_MISMATCH"));
-    // A manifest that cannot be read is neither committed nor overwritten.
+    // An unreadable manifest is neither committed nor overwritten.
     folder.write("e.json", "{");
     let (status, _) = api.call(Method::PATCH, E, &json!({"autoStart": false})).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
@@ -393,7 +393,7 @@ async fn an_edit_of_a_file_and_a_commit_at_the_same_time_do_not_mix() {
     folder.write("e.json", &broken);
     assert_eq!(api.refused(Method::PATCH, E, &json!({"autoStart": false})).await, reason(400, "MANIFEST_REFUSED"));
     assert_eq!(std::fs::read_to_string(folder.manifests().join("e.json")).unwrap(), broken);
-    // Two commits at once: one of them wins.
+    // If two commits run at the same time, one succeeds.
     folder.write("e.json", experiment("e", "live", &cel("false", "three")));
     let annotated = api.done(Method::PATCH, E, &json!({"annotations": {"a": "b"}})).await;
     let etag = json!({"etag": annotated["response"]["etag"]});
@@ -405,7 +405,7 @@ async fn an_edit_of_a_file_and_a_commit_at_the_same_time_do_not_mix() {
 }
 
 #[tokio::test]
-async fn without_a_token_only_loopback_is_served_and_with_one_only_who_has_it() {
+async fn a_caller_needs_the_current_token() {
     let folder = Folder::new();
     folder.write("live.json", policy("live", &json!({})));
     let token = folder.root().join("token");
@@ -421,7 +421,7 @@ async fn without_a_token_only_loopback_is_served_and_with_one_only_who_has_it() 
     assert!(status(Some(&other)).await.contains("UNAUTHENTICATED"));
     assert!(status(Some("")).await.contains("401 Unauthorized"));
     assert!(status(Some(&mine)).await.contains("200 OK"));
-    // Reviews need none.
+    // Reviews need no token.
     assert!(server.post("/validate/cluster.live", pod("u", "a").to_string()).await.is_allowed());
     std::fs::write(&token, "short").unwrap();
     server.until("a warning", async || server.event("new token refused, the old one stays").is_some()).await;
@@ -432,7 +432,7 @@ async fn without_a_token_only_loopback_is_served_and_with_one_only_who_has_it() 
 }
 
 #[tokio::test]
-async fn the_document_is_served_and_a_web_page_is_not() {
+async fn the_openapi_document_is_served_and_web_pages_are_refused() {
     let api = Api::start().await;
     let document = api.get("/v1/openapi.json").await;
     assert_eq!((&document["openapi"], document["paths"].as_object().unwrap().len()), (&json!("3.1.0"), 11));

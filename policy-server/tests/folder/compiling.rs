@@ -1,10 +1,10 @@
-//! Compiling is bounded: a module that is made to exhaust its compiler is refused, and whatever else is served goes on.
+//! The limits of compilation: a module that exhausts its compiler is refused, and other policies keep serving.
 
 use serde_json::json;
 
 use crate::support::{Folder, Server, forbid, pod, policy, wapc, wasm};
 
-/// A module of 40 KB whose compiler needs gigabytes: every local is another one in each of many nested loops.
+/// Returns a module of 40 KB for which the compiler needs gigabytes, because each of many nested loops assigns every local.
 fn bomb() -> Vec<u8> {
     let (locals, loops) = (2000, 1000);
     let declared = "i32 ".repeat(locals);
@@ -20,7 +20,7 @@ fn bomb() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_module_that_exhausts_its_compiler_ends_only_that() {
+async fn a_module_that_exhausts_its_compiler_ends_only_its_compiler() {
     let folder = Folder::new();
     folder.write("good.json", policy("good", &forbid("true", "good")));
     let server = Server::start(folder, &[]).await;
@@ -34,7 +34,7 @@ async fn a_module_that_exhausts_its_compiler_ends_only_that() {
     let grown = server.peak().saturating_sub(before) >> 20;
     assert!(grown < 80, "the server itself took {grown} MiB for it");
 
-    // What is no bomb compiles within the same bounds.
+    // A normal module compiles within the same limits.
     let answer = wapc::answering(&json!({"accepted": false, "message": "compiled"}));
     server.folder.write("small.wasm", answer);
     server.folder.write("small.json", policy("small", &wasm("small.wasm")));
@@ -43,7 +43,7 @@ async fn a_module_that_exhausts_its_compiler_ends_only_that() {
 }
 
 #[tokio::test]
-async fn the_memory_of_a_compiler_is_what_the_flag_says() {
+async fn the_flag_limits_the_memory_of_a_compiler() {
     let folder = Folder::new();
     folder.write("a.wasm", bomb());
     folder.write("a.json", policy("a", &wasm("a.wasm")));
@@ -51,7 +51,7 @@ async fn the_memory_of_a_compiler_is_what_the_flag_says() {
     server.until_details("compiling it takes more than 100 MiB of memory: make it smaller, or raise").await;
 }
 
-/// A module that takes its compiler about a second, and accepts its settings.
+/// Returns a module that accepts its settings and takes about a second to compile.
 fn long() -> Vec<u8> {
     let function = format!("(func (param i32) {})", "(local.set 0 (i32.add (local.get 0) (i32.const 1)))".repeat(250));
     wat::parse_str(format!(
@@ -66,7 +66,7 @@ fn long() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_module_that_takes_too_long_to_compile_is_given_up_and_tried_again() {
+async fn a_compilation_that_times_out_is_tried_again() {
     let folder = Folder::new();
     folder.write("a.wasm", long());
     folder.write("a.json", policy("a", &wasm("a.wasm")));
@@ -80,13 +80,13 @@ async fn a_module_that_takes_too_long_to_compile_is_given_up_and_tried_again() {
     let rejected = [r#"result="rejected""#];
     server.until("a second try", async || server.metric("proviso_rollouts_total", &rejected).await > 1.0).await;
 
-    // It is not the module's fault: with the time that it needs it is served.
+    // With a longer timeout, the same module is served.
     let patient = Server::start(server.stop().await, &[]).await;
     patient.until_details("[+] cluster.a generation 1 live").await;
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_module_is_said_in_the_compilers_words() {
+async fn an_invalid_module_is_reported_with_the_message_of_the_compiler() {
     let folder = Folder::new();
     let server = Server::start(folder, &[]).await;
     for (module, wanted) in [

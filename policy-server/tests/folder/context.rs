@@ -1,10 +1,11 @@
-//! What policies read beside the request, from the folder: each engine as its policies ask, behind both gates.
+//! Context-aware policies over a folder: policies of each engine read other objects. Reading needs both permissions, the kind in
+//! `contextAwareResources` and the call in `hostCapabilities`.
 
 use serde_json::json;
 
 use crate::support::{Folder, Server, cel, pod, policy, wasm, with};
 
-/// Accepts a request if the host has the ConfigMap `switch`.
+/// A waPC module that accepts a request if the host returns the ConfigMap `switch`.
 const ASKS: &str = r#"(module
     (import "wapc" "__guest_response" (func $respond (param i32 i32)))
     (import "wapc" "__host_call" (func $ask (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
@@ -25,6 +26,7 @@ const ASKS: &str = r#"(module
                 (then (call $respond (i32.const 64) (i32.const 17)))
                 (else (call $respond (i32.const 128) (i32.const 34))))))
         (i32.const 1)))"#;
+/// A Gatekeeper policy that denies a request unless the inventory contains the ConfigMap `switch`.
 const LOOKS: &str = r#"package a
 violation[{"msg": "off"}] { not data.inventory.namespace["default"].v1.ConfigMap["switch"] }"#;
 
@@ -42,7 +44,7 @@ async fn policies_read_the_objects_of_the_folder_as_they_are_now() {
     folder.write("asks.json", policy("asks", &with(asks.clone(), &may_call)));
     let looks = json!({"program": {"rego": {"dialect": "Gatekeeper", "source": LOOKS}}});
     folder.write("looks.json", policy("looks", &with(looks, &maps)));
-    // One gate is not enough.
+    // One of the two permissions is not enough.
     folder.write("no-call.json", policy("no-call", &asks));
     folder.write("no-kind.json", policy("no-kind", &with(wasm("asks.wasm"), &may_call)));
     let namespace = "namespaceObject.metadata.labels.team == 'a'";

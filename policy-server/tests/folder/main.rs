@@ -1,4 +1,4 @@
-//! The policy server over a folder of manifests, as the real program.
+//! Tests of the policy server over a folder of manifests, with the real program.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Requests that are not what they should be: each has its answer, and none ends the server.
+//! Malformed requests: each has a defined answer, and the server keeps running.
 
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{self, Folder, Server, forbid, pod, policy};
 
-/// A server whose policy `a` denies everything as "decided".
+/// Starts a server whose policy `a` denies every request with the message "decided".
 async fn server() -> Server {
     let folder = Folder::new();
     folder.write("a.json", policy("a", &forbid("true", "decided")));
@@ -18,7 +18,7 @@ async fn assert_fine(server: &Server) {
     assert_eq!(server.get("/readyz").await.status, StatusCode::OK);
 }
 
-/// The review of a Pod whose object has this member, as text that need not be JSON.
+/// Returns the review of a Pod with this additional member, which need not be valid JSON.
 fn pod_with(member: &str) -> String {
     pod("known", "x").to_string().replacen(r#""object":{"#, &format!(r#""object":{{{member},"#), 1)
 }
@@ -27,9 +27,10 @@ fn nested(depth: usize) -> String {
     format!("{}1{}", "[".repeat(depth), "]".repeat(depth))
 }
 
-// FAULTS 11: where the uid can be read the caller is owed a denial that carries it.
+// A malformed review has a readable uid. The answer must be a denial with this uid: an HTTP error would let the request pass
+// under `failurePolicy: Ignore`.
 #[tokio::test]
-async fn a_malformed_review_with_a_uid_is_denied_under_that_uid() {
+async fn a_malformed_review_with_a_uid_is_denied_with_that_uid() {
     let server = server().await;
     let changed = |change: &dyn Fn(&mut Value)| {
         let mut review = pod("known", "x");
@@ -46,11 +47,11 @@ async fn a_malformed_review_with_a_uid_is_denied_under_that_uid() {
             changed(&|review| review["apiVersion"] = json!("admission.k8s.io/v1beta1")),
             "apiVersion is \"admission.k8s.io/v1beta1\"",
         ),
-        ("two objects", review.replacen(r#""object":"#, r#""object":{},"object":"#, 1), "\"object\" stands twice"),
+        ("two objects", review.replacen(r#""object":"#, r#""object":{},"object":"#, 1), "duplicate member \"object\""),
         (
             "two operations",
             review.replacen(r#""operation":"#, r#""operation":"DELETE","operation":"#, 1),
-            "\"operation\" stands twice",
+            "duplicate member \"operation\"",
         ),
         ("an operation that is none", changed(&|review| review["request"]["operation"] = json!("EXPLODE")), "EXPLODE"),
         ("a kind that is a number", changed(&|review| review["request"]["kind"] = json!(7)), "request: "),
@@ -70,7 +71,7 @@ async fn a_malformed_review_with_a_uid_is_denied_under_that_uid() {
     assert_fine(&server).await;
 }
 
-// FAULTS 11: where it cannot, the request is a bad one.
+// A malformed review has no readable uid.
 #[tokio::test]
 async fn a_malformed_review_without_a_uid_is_a_bad_request() {
     let server = server().await;
@@ -84,15 +85,15 @@ async fn a_malformed_review_without_a_uid_is_a_bad_request() {
     not_utf8[at] = 0xff;
     let mut refused = 0;
     for (what, body, wanted) in [
-        ("empty", Bytes::new(), "no AdmissionReview"),
-        ("a list", Bytes::from("[]"), "no AdmissionReview"),
-        ("null", Bytes::from("null"), "no AdmissionReview"),
-        ("a text", Bytes::from("\"review\""), "no AdmissionReview"),
+        ("empty", Bytes::new(), "not an AdmissionReview"),
+        ("a list", Bytes::from("[]"), "not an AdmissionReview"),
+        ("null", Bytes::from("null"), "not an AdmissionReview"),
+        ("a text", Bytes::from("\"review\""), "not an AdmissionReview"),
         ("an empty object", Bytes::from("{}"), "no request"),
-        ("no JSON", Bytes::from("kind=AdmissionReview&uid=known"), "no AdmissionReview"),
-        ("cut off", Bytes::from(r#"{"kind":"AdmissionReview","#), "no AdmissionReview"),
+        ("no JSON", Bytes::from("kind=AdmissionReview&uid=known"), "not an AdmissionReview"),
+        ("cut off", Bytes::from(r#"{"kind":"AdmissionReview","#), "not an AdmissionReview"),
         ("not UTF-8", Bytes::from(not_utf8), "not UTF-8"),
-        ("zeros", Bytes::from(vec![0; 100]), "no AdmissionReview"),
+        ("zeros", Bytes::from(vec![0; 100]), "not an AdmissionReview"),
         ("request null", Bytes::from(r#"{"request":null}"#), "no request"),
         ("request a list", Bytes::from(r#"{"request":[]}"#), "request"),
         ("no uid", Bytes::from(no_uid.to_string()), "uid"),
@@ -118,8 +119,8 @@ async fn a_malformed_review_without_a_uid_is_a_bad_request() {
     assert_fine(&server).await;
 }
 
-// FAULTS 11: of a key that stands twice, one parser takes the first and another the last. That must not let an object
-// pass that the API server would not store as it was decided about.
+// A key is duplicated. Some parsers take the first value and others the last, so the policy could decide about another object
+// than the API server stores.
 #[tokio::test]
 async fn duplicate_keys_never_allow_what_one_of_them_forbids() {
     let folder = Folder::new();
@@ -143,9 +144,9 @@ async fn duplicate_keys_never_allow_what_one_of_them_forbids() {
     }
 }
 
-// FAULTS 11, for raw requests: only their envelope is known.
+// A raw request is malformed. Only its envelope has a defined form.
 #[tokio::test]
-async fn a_malformed_raw_request_is_answered_by_the_same_rules() {
+async fn malformed_raw_requests_are_answered_like_malformed_reviews() {
     let server = server().await;
     for body in ["", "[]", "{}", "x", r#"{"request":"#, r#"{"uid":"known"}"#] {
         let answer = server.post("/validate_raw/cluster.a", body).await;
@@ -160,7 +161,7 @@ async fn a_malformed_raw_request_is_answered_by_the_same_rules() {
 }
 
 #[tokio::test]
-async fn policies_are_asked_by_post() {
+async fn methods_other_than_post_are_refused() {
     let server = server().await;
     for method in [Method::GET, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS] {
         for path in ["/validate/cluster.a", "/validate_raw/cluster.a/1", "/audit/cluster.nowhere"] {
@@ -168,14 +169,14 @@ async fn policies_are_asked_by_post() {
             let answer = support::ask(&server.listen, method.clone(), path, body).await.unwrap();
             assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{method} {path}: {}", answer.text);
             assert_eq!(answer.headers["allow"], "POST", "{method} {path}");
-            assert!(answer.text.contains("policies are asked by POST"), "{}", answer.text);
+            assert!(answer.text.contains("send the review by POST"), "{}", answer.text);
         }
     }
     assert_fine(&server).await;
 }
 
 #[tokio::test]
-async fn there_is_nothing_at_other_paths() {
+async fn unknown_paths_are_not_found() {
     let server = server().await;
     for (path, wanted) in [
         ("/", "there is nothing at this path"),
@@ -186,30 +187,34 @@ async fn there_is_nothing_at_other_paths() {
         ("/metrics", "there is nothing at this path"),
         ("//validate/cluster.a", "there is nothing at this path"),
         ("/validate/a", "a policy id is `cluster.<name>`"),
-        ("/validate/cluster.", "is no policy name"),
-        ("/validate/cluster.%61", "is no policy name"),
+        ("/validate/cluster.", "is not a policy name"),
+        ("/validate/cluster.%61", "is not a policy name"),
         ("/validate/../../etc/passwd", "a policy id is"),
-        ("/validate/cluster.a/", "is no generation"),
-        ("/validate/cluster.a/0", "is no generation"),
-        ("/validate/cluster.a/01", "is no generation"),
-        ("/validate/cluster.a/-1", "is no generation"),
-        ("/validate/cluster.a/latest", "is no generation"),
-        ("/validate/cluster.a/18446744073709551616", "is no generation"),
+        ("/validate/cluster.a/", "is not a generation"),
+        ("/validate/cluster.a/0", "is not a generation"),
+        ("/validate/cluster.a/01", "is not a generation"),
+        ("/validate/cluster.a/-1", "is not a generation"),
+        ("/validate/cluster.a/latest", "is not a generation"),
+        ("/validate/cluster.a/18446744073709551616", "is not a generation"),
     ] {
         let answer = server.post(path, pod("u", "x").to_string()).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}: {}", answer.text);
         let error = serde_json::from_str::<Value>(&answer.text).unwrap();
         assert!(error["error"]["message"].as_str().unwrap().contains(wanted), "{path}: {}", answer.text);
     }
-    assert_eq!(server.get("/validate/cluster.a").await.status, StatusCode::NOT_FOUND, "the admin port decides nothing");
-    // A query says nothing, and does not hide the path: API servers send `?timeout=10s`.
+    assert_eq!(
+        server.get("/validate/cluster.a").await.status,
+        StatusCode::NOT_FOUND,
+        "the admin port answers no reviews"
+    );
+    // The query is ignored: API servers send `?timeout=10s`.
     let answer = server.post("/validate/cluster.a?timeout=10s", pod("u", "x").to_string()).await;
     assert_eq!(answer.message(), "decided");
     assert_fine(&server).await;
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_http_close_only_their_own_connection() {
+async fn bytes_that_are_not_http_close_only_their_own_connection() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let server = server().await;
     for garbage in [&b"\x16\x03\x01\x02\x00\x01\x00"[..], b"\r\n\r\n\r\n", b"GET\r\n\r\n", &vec![0xff; 100_000]] {
@@ -218,7 +223,7 @@ async fn bytes_that_are_no_http_close_only_their_own_connection() {
         let _ = stream.write_all(garbage).await;
         let _ = stream.shutdown().await;
         let mut answer = Vec::new();
-        let _ = tokio::time::timeout(support::PATIENCE, stream.read_to_end(&mut answer)).await.expect("closed");
+        let _ = tokio::time::timeout(support::WAIT_TIMEOUT, stream.read_to_end(&mut answer)).await.expect("closed");
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{garbage:?}");
     }
     assert_fine(&server).await;

@@ -1,4 +1,4 @@
-//! Previews (AIP-236): what an experiment would have said, on live requests, beside what was said.
+//! Previews (AIP-236): the verdicts of experiments on live requests, compared with the live verdicts.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -13,7 +13,7 @@ fn create(name: &str) -> String {
     pod("u", name).to_string()
 }
 
-/// The divergences of these lines by experiment.
+/// Returns the divergences of these lines, by experiment.
 fn divergences(lines: &[Value]) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     lines.iter().map(|line| (text(&line["experiment"]), text(&line["divergence"]))).collect()
@@ -24,7 +24,7 @@ fn expected(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn each_way_to_differ_has_its_name_and_its_count() {
+async fn every_divergence_has_a_line_and_a_count() {
     let folder = Folder::new();
     folder.write("live.json", policy("live", &forbid(r#"input.request.name == "bad""#, "bad")));
     for (name, spec) in [
@@ -83,7 +83,7 @@ async fn each_way_to_differ_has_its_name_and_its_count() {
 }
 
 #[tokio::test]
-async fn a_line_says_who_asked_about_what_and_what_both_said_and_nothing_of_the_content() {
+async fn a_preview_line_has_request_and_verdicts_but_no_object_content() {
     let folder = Folder::new();
     folder.write(
         "live.json",
@@ -132,7 +132,7 @@ async fn a_line_says_who_asked_about_what_and_what_both_said_and_nothing_of_the_
 }
 
 #[tokio::test]
-async fn mutations_are_compared_by_the_objects_that_they_make() {
+async fn mutations_are_compared_by_the_patched_objects() {
     let mutating = json!({"admission": {"mutating": true}});
     let mut object = pod("u", "x")["request"]["object"].take();
     object["metadata"]["labels"]["tier"] = json!("web");
@@ -184,7 +184,7 @@ async fn mutations_are_compared_by_the_objects_that_they_make() {
 }
 
 #[tokio::test]
-async fn an_experiment_decides_where_its_own_match_says() {
+async fn an_experiment_applies_its_own_rules_and_selectors() {
     let folder = Folder::new();
     folder.write("live.json", policy("live", &forbid(NEVER, "")));
     let namespace = |name: &str, environment: &str| {
@@ -218,21 +218,21 @@ async fn an_experiment_decides_where_its_own_match_says() {
     let lines = server.until_previews(cases.len()).await;
     assert_eq!(divergences(&lines), expected(&cases.each_ref().map(|(name, _, divergence)| (*name, *divergence))));
 
-    // A changed label of the namespace takes effect as a changed policy does.
+    // A changed label of a namespace takes effect without a restart.
     let swapped = format!("{}\n---\n{}\n", namespace("default", "production"), namespace("shop", "test"));
     server.folder.write("namespaces.yaml", swapped);
-    let is_taken_up = async || {
+    let has_new_labels = async || {
         let before = server.previews().len();
         assert!(server.post("/validate/cluster.live", create("x")).await.is_allowed());
         let lines = server.until_previews(before + cases.len()).await;
         let found = divergences(&lines[before..]);
         found["cluster.production"] == "NewlyDenied" && found["cluster.test"] == "Same"
     };
-    server.until("the new labels", is_taken_up).await;
+    server.until("the new labels", has_new_labels).await;
 }
 
 #[tokio::test]
-async fn only_live_requests_that_persist_something_are_previewed() {
+async fn dry_runs_audits_and_requests_of_old_generations_are_not_previewed() {
     let folder = Folder::new();
     folder.write("live.json", policy("live", &forbid("true", "first")));
     folder.write("new.json", experiment("new", "live", &forbid(NEVER, "")));
@@ -264,7 +264,7 @@ async fn only_live_requests_that_persist_something_are_previewed() {
 }
 
 #[tokio::test]
-async fn an_experiment_that_previews_nothing_says_why() {
+async fn an_experiment_that_previews_nothing_gives_its_reason() {
     let folder = Folder::new();
     folder.write("live.json", policy("live", &forbid(NEVER, "")));
     let waiting = |auto_start: bool| {
@@ -275,7 +275,7 @@ async fn an_experiment_that_previews_nothing_says_why() {
     folder.write("waiting.json", waiting(false));
     folder.write("lost.json", experiment("lost", "nowhere", &forbid("true", "x")));
     folder.write("broken.json", experiment("broken", "live", &rego("package test\ndeny contains")));
-    // The experiment of a ClusterPolicy is no experiment of the Policy with its name.
+    // A PolicyExperiment does not belong to a ClusterPolicy of the same name.
     let spec: Value = serde_json::from_str(&experiment("x", "live", &forbid("true", "x"))).unwrap();
     folder.write("other.json", manifest("PolicyExperiment", "other", &spec["spec"]));
     let server = Server::start(folder, &[]).await;
@@ -321,13 +321,13 @@ async fn each_edit_of_an_experiment_has_its_own_etag() {
     assert!(etags[0].0 != etags[1].0 && etags[1].0 != etags[2].0 && etags[0].0 != etags[2].0, "{etags:?}");
     assert!(etags.iter().all(|(_, live)| *live == etags[0].1), "the policy did not change: {etags:?}");
 
-    // An edit that does not work leaves the last good one previewing.
+    // After an edit that does not work, the last good version is still previewed.
     server.folder.write("new.json", experiment("new", "live", &rego("package test\ndeny contains")));
     server.until("the report", async || server.count("proviso_failing", &[]).await == 1).await;
     assert!(server.post("/validate/cluster.live", create("x")).await.is_allowed());
     let line = server.until_previews(4).await.pop().unwrap();
     assert_eq!(line["experimentEtag"], etags[2].0);
-    // Whoever edits it must be able to see that the edit does not work.
+    // The details show the author of the edit that it does not work.
     let details = server.details().await;
     assert!(
         details
@@ -358,11 +358,11 @@ async fn a_policy_has_at_most_ten_experiments() {
 }
 
 #[tokio::test]
-async fn the_live_answer_leaves_before_its_preview_begins() {
+async fn the_live_answer_is_sent_before_its_preview_starts() {
     let folder = Folder::new();
     folder.write("live.json", policy("live", &forbid("true", "live")));
-    folder.write("loop.wasm", wapc::doing(wapc::ENDLESS));
-    // Time for five answers, also on a busy machine.
+    folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
+    // Long enough for five answers on a busy machine.
     let endless = with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 8}));
     folder.write("loop.json", experiment("loop", "live", &endless));
     folder.write("new.json", experiment("new", "live", &forbid(NEVER, "")));
@@ -371,11 +371,11 @@ async fn the_live_answer_leaves_before_its_preview_begins() {
         assert_eq!(server.post("/validate/cluster.live", create("x")).await.message(), "live");
     }
     let loops = |lines: &[Value]| lines.iter().filter(|line| line["experiment"] == "cluster.loop").count();
-    assert_eq!(loops(&server.previews()), 0, "all five were answered while the first preview was under way");
-    assert_eq!(loops(&server.until_previews(10).await), 5, "and all were previewed");
+    assert_eq!(loops(&server.previews()), 0, "an answer waited for the first preview");
+    assert_eq!(loops(&server.until_previews(10).await), 5, "all five requests are previewed");
 }
 
-/// The scheduling policy of the thread that previews, as Linux numbers it (`man 5 proc_pid_stat`).
+/// Returns the number of the scheduling policy of the preview thread (`man 5 proc_pid_stat`).
 fn scheduling(server: &Server) -> Option<u32> {
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
     let mut threads = threads.map(|thread| thread.unwrap().path());
@@ -386,7 +386,7 @@ fn scheduling(server: &Server) -> Option<u32> {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn previews_give_way_to_everything_else_unless_told_otherwise() {
+async fn previews_run_at_idle_priority_unless_configured_otherwise() {
     const NORMAL: u32 = 0;
     const IDLE: u32 = 5;
     for (arguments, wanted) in [(&[][..], IDLE), (&["--preview-priority", "normal"], NORMAL)] {

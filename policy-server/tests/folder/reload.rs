@@ -1,4 +1,4 @@
-//! Changes of the folder, and what survives a restart.
+//! Tests of changes in the folder, and of restarts with a state folder.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::{self, Folder, Server, cel, pod, policy, wasm};
 
 #[tokio::test]
-async fn a_changed_an_added_and_a_removed_manifest_take_effect() {
+async fn changed_added_and_removed_manifests_take_effect() {
     let folder = Folder::new();
     folder.write("a.json", policy("a", &cel("object.metadata.name == 'one'", "only one")));
     let server = Server::start(folder, &[]).await;
@@ -31,14 +31,14 @@ async fn a_changed_an_added_and_a_removed_manifest_take_effect() {
 }
 
 #[tokio::test]
-async fn a_bad_manifest_leaves_the_last_good_generation_serving_and_says_so() {
+async fn the_last_good_generation_serves_after_an_invalid_change() {
     let folder = Folder::new();
     folder.write("a.json", policy("a", &cel("false", "never")));
     let server = Server::start(folder, &[]).await;
     for (content, wanted) in [
         (policy("a", &cel("object.", "never")), "CompileError: spec.program.cel"),
-        (policy("a", &json!({"setings": {}})), "a.json:1: document 1: spec.setings: is no known field"),
-        ("{".to_owned(), "document 1: is no Kubernetes object"),
+        (policy("a", &json!({"setings": {}})), "a.json:1: document 1: spec.setings: is not a known field"),
+        ("{".to_owned(), "document 1: is not a Kubernetes object"),
         (policy("a", &wasm("missing.wasm")), "PullError: spec.program.wasm.module: the module"),
         (
             policy("a", &json!({"program": {"wasm": {"module": "registry://127.0.0.1:1/a:v1"}}})),
@@ -46,7 +46,7 @@ async fn a_bad_manifest_leaves_the_last_good_generation_serving_and_says_so() {
         ),
         (
             policy("a", &json!({"hostCapabilities": ["oci/*", "a"]})),
-            "spec.hostCapabilities[1]: \"a\" names no host capability",
+            "spec.hostCapabilities[1]: \"a\" matches no host capability",
         ),
     ] {
         server.folder.write("a.json", &content);
@@ -86,9 +86,9 @@ async fn no_request_is_lost_or_wrong_while_policies_change() {
         server.folder.write("a.json", policy("a", &cel("false", &format!("generation {generation}"))));
         server.until_details(&format!("cluster.a generation {generation} live")).await;
     }
-    let all_saw = || seen.iter().all(|generation| generation.load(Ordering::Relaxed) == 20);
-    let is_over = || all_saw() || asking.iter().any(tokio::task::JoinHandle::is_finished);
-    server.until("the load to see the changes", async || is_over()).await;
+    let all_have_last = || seen.iter().all(|generation| generation.load(Ordering::Relaxed) == 20);
+    let is_over = || all_have_last() || asking.iter().any(tokio::task::JoinHandle::is_finished);
+    server.until("the last generation in all answers", async || is_over()).await;
     changing.store(false, Ordering::Relaxed);
     for task in asking {
         task.await.unwrap();
@@ -131,7 +131,7 @@ async fn generations_and_compiled_modules_survive_a_restart() {
     assert!(server.post("/validate/cluster.a/2", pod("u", "x").to_string()).await.is_allowed());
     assert_eq!(before, after, "nothing was compiled again");
 
-    // A manifest that broke while the server was down: what was accepted last serves, even without its module.
+    // The manifest becomes invalid while the server is down. The last accepted generation serves, even without its module file.
     let folder = server.stop().await;
     folder.remove("m.wasm");
     folder.write("a.json", "{");
@@ -155,14 +155,14 @@ async fn a_changed_module_is_a_new_generation() {
 }
 
 #[tokio::test]
-async fn a_policy_that_moved_keeps_serving_when_its_new_file_breaks() {
+async fn a_moved_policy_keeps_serving_when_its_new_file_becomes_invalid() {
     let folder = Folder::new();
     let state = folder.state();
     let state = ["--state-dir", state.to_str().unwrap()];
     folder.write("a.json", policy("a", &cel("false", "never")));
     let server = Server::start(folder, &state).await;
     server.folder.write("team/b.json", policy("a", &cel("false", "never")));
-    server.until_details("stands already at").await;
+    server.until_details("is already defined at").await;
     server.folder.remove("a.json");
     server.until("one file", async || !server.details().await.contains("[-]")).await;
     server.folder.write("team/b.json", "{");
@@ -174,7 +174,7 @@ async fn a_policy_that_moved_keeps_serving_when_its_new_file_breaks() {
 }
 
 #[tokio::test]
-async fn a_policy_whose_last_good_generation_is_lost_denies_instead_of_being_unknown() {
+async fn a_policy_that_lost_its_last_good_generation_denies() {
     let folder = Folder::new();
     let state = folder.state();
     let state_flag = ["--state-dir", state.to_str().unwrap()];
@@ -192,7 +192,7 @@ async fn a_policy_whose_last_good_generation_is_lost_denies_instead_of_being_unk
 }
 
 #[tokio::test]
-async fn namespaces_keep_their_labels_while_their_manifest_is_broken() {
+async fn namespaces_keep_their_labels_while_their_manifest_is_invalid() {
     let folder = Folder::new();
     let mut spec = cel("false", "not in production");
     spec["admission"] = json!({"namespaceSelector": {"matchLabels": {"env": "production"}}});

@@ -1,4 +1,4 @@
-//! How verdicts leave, and how connections come and go: modes, raw requests, keep-alive, shutdown and TLS.
+//! Tests of answers and connections: modes, mutation, raw requests, keep-alive, shutdown and TLS.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ fn create(name: &str) -> String {
     pod("u", name).to_string()
 }
 
-/// A spec with this member in its `admission` section.
+/// Returns the spec with these members in its `admission` section.
 fn admitting(spec: Value, admission: &Value) -> Value {
     with(spec, &json!({"admission": admission}))
 }
 
-/// The patch of an answer.
+/// Returns the patch of a `response`.
 fn patch_of(response: &Value) -> json_patch::Patch {
     assert_eq!(response["patchType"], "JSONPatch", "{response}");
     let bytes = base64::engine::general_purpose::STANDARD.decode(response["patch"].as_str().unwrap()).unwrap();
@@ -32,7 +32,7 @@ fn patch_of(response: &Value) -> json_patch::Patch {
 }
 
 #[tokio::test]
-async fn monitor_lets_everything_pass_and_counts_what_it_would_have_denied() {
+async fn the_mode_monitor_allows_all_requests_and_counts_denials() {
     let folder = Folder::new();
     let noisy = rego("package test\ndeny contains \"no\" if true\nwarn contains \"careful\" if true");
     folder.write("a.json", policy("a", &admitting(noisy, &json!({"mode": "Monitor"}))));
@@ -40,13 +40,13 @@ async fn monitor_lets_everything_pass_and_counts_what_it_would_have_denied() {
     let response = server.post("/validate/cluster.a", create("x")).await.response();
     assert_eq!(response, json!({"uid": "u", "allowed": true, "warnings": ["careful"]}));
     assert_eq!(server.count("proviso_evaluations_total", &["cluster.a", "monitored"]).await, 1);
-    // An audit is told what the program says.
+    // `/audit` answers with the verdict of the program.
     let audited = server.post("/audit/cluster.a", create("x")).await;
     assert_eq!((audited.is_allowed(), audited.message()), (false, "no".to_owned()));
 }
 
 #[tokio::test]
-async fn a_policy_that_may_not_change_objects_denies_when_it_does() {
+async fn a_policy_that_changes_an_object_without_mutating_denies() {
     let folder = Folder::new();
     let mut object = pod("u", "x")["request"]["object"].take();
     object["metadata"]["labels"]["owner"] = json!("unknown");
@@ -68,11 +68,11 @@ async fn a_policy_that_may_not_change_objects_denies_when_it_does() {
         "{response}"
     );
     let audited = server.post("/audit/cluster.may-not", create("x")).await.response();
-    assert_eq!(audited["allowed"], true, "an audit changes nothing, whatever the program wants: {audited}");
+    assert_eq!(audited["allowed"], true, "an audit does not fail if the program changes the object: {audited}");
 }
 
 #[tokio::test]
-async fn a_custom_message_stands_in_front_and_the_original_becomes_a_cause() {
+async fn a_custom_message_replaces_the_original_which_becomes_a_cause() {
     let folder = Folder::new();
     folder.write(
         "a.json",
@@ -88,11 +88,11 @@ async fn a_custom_message_stands_in_front_and_the_original_becomes_a_cause() {
 }
 
 #[tokio::test]
-async fn a_disabled_policy_and_one_that_does_not_cover_the_request_are_not_asked() {
+async fn disabled_policies_and_policies_that_do_not_match_are_not_evaluated() {
     let folder = Folder::new();
     let rules = |resource: &str| json!({"rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": [resource]}]});
     let trap = || wasm("trap.wasm");
-    folder.write("trap.wasm", wapc::doing("unreachable"));
+    folder.write("trap.wasm", wapc::executing("unreachable"));
     folder.write("disabled.json", policy("disabled", &with(trap(), &json!({"enabled": false}))));
     folder.write("services.json", policy("services", &admitting(trap(), &rules("services"))));
     folder.write(
@@ -119,14 +119,14 @@ async fn a_disabled_policy_and_one_that_does_not_cover_the_request_are_not_asked
     assert!(server.details().await.contains("[ ] cluster.disabled generation 1 disabled"));
     assert_eq!(server.post("/validate/cluster.pods", create("x")).await.message(), "asked");
     assert_eq!(server.post("/validate/ns.default.own", create("x")).await.message(), "asked");
-    // Enabled again, it is asked again.
+    // An enabled policy is evaluated again.
     server.folder.write("disabled.json", policy("disabled", &forbid("true", "asked")));
     server.until_details("[+] cluster.disabled generation 2 live").await;
     assert_eq!(server.post("/validate/cluster.disabled", create("x")).await.message(), "asked");
 }
 
 #[tokio::test]
-async fn raw_requests_reach_policies_without_kubernetes_around_them() {
+async fn raw_requests_are_evaluated_without_an_admission_review() {
     let folder = Folder::new();
     let mutated = json!({"uid": "known", "user": "ann", "approved": true});
     folder.write("deny.wasm", wapc::answering(&json!({"accepted": false, "message": "no", "code": 418})));
@@ -141,7 +141,7 @@ async fn raw_requests_reach_policies_without_kubernetes_around_them() {
         assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
         answer.text.parse::<Value>().unwrap()
     };
-    // The uid is that of the request, where it has one.
+    // The answer has the uid of the request, or an empty uid if the request has none.
     let denial =
         |uid: &str| json!({"response": {"uid": uid, "allowed": false, "status": {"message": "no", "code": 418}}});
     assert_eq!(ask("deny", json!({"uid": "known"})).await, denial("known"));
@@ -194,9 +194,9 @@ async fn modules_of_every_mode_are_served() {
     server.until_details("spec.program.wasm.mode: `mode` says kubewarden-wapc, which is for a waPC module").await;
 }
 
-/// In a cluster the API server looks at them before it asks.
+// In a cluster, the API server evaluates the conditions. Over a folder, the policy server does.
 #[tokio::test]
-async fn match_conditions_leave_requests_out() {
+async fn match_conditions_exclude_requests() {
     let folder = Folder::new();
     let about = |expression: &str| {
         admitting(forbid("true", "no"), &json!({"matchConditions": [{"name": "a", "expression": expression}]}))
@@ -217,14 +217,14 @@ async fn match_conditions_leave_requests_out() {
         assert_eq!(line["divergence"], divergence, "{line}");
     }
     let failed = ask("other", "broken").await;
-    assert_eq!(failed.response()["status"]["code"], 500, "what comes to no decision denies: {}", failed.text);
+    assert_eq!(failed.response()["status"]["code"], 500, "a condition that fails denies: {}", failed.text);
 
     server.folder.write("broken.json", policy("broken", &about("object.")));
     server.until_details("spec.admission.matchConditions[0].expression").await;
 }
 
 #[tokio::test]
-async fn requests_on_one_connection_are_answered_in_order_with_their_own_answers() {
+async fn pipelined_requests_are_answered_in_order() {
     let folder = Folder::new();
     folder.write("a.json", policy("a", &rego("package test\ndeny contains input.request.name")));
     let server = Server::start(folder, &[]).await;
@@ -249,16 +249,16 @@ async fn requests_on_one_connection_are_answered_in_order_with_their_own_answers
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sigterm_makes_the_server_not_ready_keeps_it_answering_drains_and_ends_it_with_0() {
+async fn sigterm_makes_the_server_unready_drains_it_and_exits_with_0() {
     let folder = Folder::new();
     folder.write("fine.json", policy("fine", &forbid("true", "fine")));
-    folder.write("loop.wasm", wapc::doing(wapc::ENDLESS));
+    folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
     folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 10}))));
     let mut server = Server::start(folder, &["--shutdown-delay", "4s"]).await;
     let before = server.post("/validate/cluster.fine", create("x")).await;
     assert!(!before.headers.contains_key("connection"), "{:?}", before.headers);
     let slow = server.begin("/validate/cluster.loop", create("x")).await;
-    let told = Instant::now();
+    let signalled = Instant::now();
     server.signal(Signal::TERM);
     server.until("not ready", async || server.get("/readyz").await.status == StatusCode::SERVICE_UNAVAILABLE).await;
     assert!(server.details().await.contains("readyz check failed: the server is shutting down"));
@@ -268,11 +268,11 @@ async fn sigterm_makes_the_server_not_ready_keeps_it_answering_drains_and_ends_i
         assert_eq!(answer.headers["connection"], "close");
         assert_eq!(server.get("/livez").await.status, StatusCode::OK);
     }
-    // Draining, it takes no more connections; the request that is under way has its answer.
+    // A draining server accepts no new connections, and answers the running requests.
     server.until("the listener's end", async || TcpStream::connect(&server.listen).await.is_err()).await;
-    assert!(told.elapsed() >= Duration::from_secs(4), "the delay was kept");
-    assert!(!slow.is_finished(), "the slow request is still under way");
-    assert_eq!(server.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE, "probes see the way out");
+    assert!(signalled.elapsed() >= Duration::from_secs(4), "the listener was closed before the delay was over");
+    assert!(!slow.is_finished(), "the slow request is still running");
+    assert_eq!(server.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE, "probes see the shutdown");
     let slow = slow.await.unwrap();
     assert_eq!(slow.response()["status"]["code"], 500, "{}", slow.text);
     assert_eq!(server.exit_code().await, Some(0), "{:#?}", server.stderr.all());
@@ -280,7 +280,7 @@ async fn sigterm_makes_the_server_not_ready_keeps_it_answering_drains_and_ends_i
 }
 
 #[tokio::test]
-async fn an_idle_connection_does_not_hold_the_server_up() {
+async fn an_idle_connection_does_not_delay_the_shutdown() {
     let folder = Folder::new();
     folder.write("fine.json", policy("fine", &forbid("true", "fine")));
     let mut server = Server::start(folder, &["--shutdown-delay", "0s"]).await;
@@ -290,22 +290,22 @@ async fn an_idle_connection_does_not_hold_the_server_up() {
         format!("POST /validate/cluster.fine HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     idle.write_all(request.as_bytes()).await.unwrap();
     assert!(idle.read(&mut [0; 4096]).await.unwrap() > 0);
-    let told = Instant::now();
+    let signalled = Instant::now();
     server.signal(Signal::TERM);
     assert_eq!(server.exit_code().await, Some(0));
-    // It would be 35 s if the server waited for the client.
-    assert!(told.elapsed() < Duration::from_secs(25), "{:?}", told.elapsed());
+    // If the server waited for the client, the shutdown would take 35 s.
+    assert!(signalled.elapsed() < Duration::from_secs(25), "{:?}", signalled.elapsed());
     assert_eq!(idle.read(&mut [0; 4096]).await.unwrap_or(0), 0, "the connection was closed");
 }
 
-/// A server under TLS, with the pair in `tls` beside the manifests.
+/// Starts a server with TLS. The certificate and the key are in the folder `tls` beside the manifests.
 async fn server_with(pair: &Pair) -> Server {
     let folder = Folder::new();
     let tls = folder.root().join("tls");
     std::fs::create_dir(&tls).unwrap();
     pair.write(&tls);
     folder.write("fine.json", policy("fine", &forbid("true", "fine")));
-    folder.write("loop.wasm", wapc::doing(wapc::ENDLESS));
+    folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
     folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 3}))));
     let (cert, key) = (tls.join("tls.crt"), tls.join("tls.key"));
     let arguments = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
@@ -313,7 +313,7 @@ async fn server_with(pair: &Pair) -> Server {
 }
 
 #[tokio::test]
-async fn tls_is_served_over_http_1_and_2_and_plain_text_is_not() {
+async fn tls_is_served_over_http_1_and_2_and_plain_http_is_refused() {
     let pair = Pair::new();
     let server = server_with(&pair).await;
     for protocol in ["http/1.1", "h2"] {
@@ -330,7 +330,7 @@ async fn tls_is_served_over_http_1_and_2_and_plain_text_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_policy_does_not_hold_up_other_requests_of_its_http_2_connection() {
+async fn a_slow_policy_does_not_delay_others_on_the_same_http_2_connection() {
     use http_body_util::{BodyExt as _, Full};
     let pair = Pair::new();
     let server = server_with(&pair).await;
@@ -357,7 +357,7 @@ async fn a_slow_policy_does_not_hold_up_other_requests_of_its_http_2_connection(
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_taken_up_and_a_broken_pair_keeps_the_old_one() {
+async fn a_new_certificate_is_used_and_an_invalid_pair_is_refused() {
     let (first, second, third) = (Pair::new(), Pair::new(), Pair::new());
     let server = server_with(&first).await;
     let tls = server.folder.root().join("tls");
@@ -365,8 +365,8 @@ async fn a_new_certificate_is_taken_up_and_a_broken_pair_keeps_the_old_one() {
         async |pair: &Pair| pair.post(&server.listen, "h2", "/validate/cluster.fine", create("x")).await.is_ok();
     let valid = async || server.count("proviso_tls_pair_valid", &[]).await;
     assert!(shows(&first).await);
-    // A connection that stands is not touched.
-    let mut standing = first.connect(&server.listen, "http/1.1").await.unwrap();
+    // An established connection keeps its certificate.
+    let mut established = first.connect(&server.listen, "http/1.1").await.unwrap();
     second.write(&tls);
     server.until("the second certificate", async || shows(&second).await).await;
     assert!(!shows(&first).await);
@@ -375,9 +375,9 @@ async fn a_new_certificate_is_taken_up_and_a_broken_pair_keeps_the_old_one() {
         "POST /validate/cluster.fine HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    standing.write_all(request.as_bytes()).await.unwrap();
+    established.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    standing.read_to_string(&mut answer).await.unwrap();
+    established.read_to_string(&mut answer).await.unwrap();
     assert_eq!(support::parse_answer(&answer).message(), "fine");
 
     for (what, file, content) in [
@@ -390,10 +390,10 @@ async fn a_new_certificate_is_taken_up_and_a_broken_pair_keeps_the_old_one() {
         server.until(what, async || valid().await == 0).await;
         assert!(shows(&second).await, "{what}");
         second.write(&tls);
-        server.until("the pair made whole", async || valid().await == 1).await;
+        server.until("the restored pair", async || valid().await == 1).await;
     }
     std::fs::remove_file(tls.join("tls.crt")).unwrap();
-    server.until("the loss", async || valid().await == 0).await;
+    server.until("the missing certificate", async || valid().await == 0).await;
     assert!(shows(&second).await);
     assert!(server.event("new certificate refused, the old one stays").is_some());
     third.write(&tls);
@@ -402,7 +402,7 @@ async fn a_new_certificate_is_taken_up_and_a_broken_pair_keeps_the_old_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificates_that_change_all_the_time_break_no_handshake() {
+async fn constantly_changing_certificates_break_no_handshake() {
     let pairs: Vec<Pair> = (0..6).map(|_| Pair::new()).collect();
     let server = server_with(&pairs[0]).await;
     let tls = server.folder.root().join("tls");
@@ -410,7 +410,7 @@ async fn certificates_that_change_all_the_time_break_no_handshake() {
     let post = async |pairs: &[Pair], protocol: &str| {
         Pair::post_to_any(pairs, &server.listen, protocol, "/validate/cluster.fine", create("x")).await
     };
-    // Each request on a connection of its own.
+    // Each request uses a new connection.
     let ask = async |protocol: &str| {
         while !is_over.load(Ordering::Relaxed) {
             let answer = post(&pairs, protocol).await.unwrap_or_else(|error| panic!("{protocol}: {error:#}"));
@@ -418,7 +418,7 @@ async fn certificates_that_change_all_the_time_break_no_handshake() {
             asked.fetch_add(1, Ordering::Relaxed);
         }
     };
-    // At each look of the server there is another pair, every second one only half-written.
+    // The pair changes at each poll of the server. At first, each new certificate is half-written or does not fit the old key.
     let rotate = async {
         let mut number = 0;
         while number < pairs.len() || asked.load(Ordering::Relaxed) <= 100 {
@@ -439,32 +439,33 @@ async fn certificates_that_change_all_the_time_break_no_handshake() {
 }
 
 #[tokio::test]
-async fn clients_that_do_not_speak_tls_hold_up_nobody() {
+async fn clients_that_do_not_speak_tls_do_not_delay_others() {
     let pair = Pair::new();
     let server = server_with(&pair).await;
-    let mut strangers = Vec::new();
+    let mut silent_clients = Vec::new();
     for number in 0..100 {
         let mut stream = TcpStream::connect(&server.listen).await.unwrap();
         if number % 2 == 0 {
-            // The first half of the head of a TLS record.
+            // The first bytes of a TLS record.
             stream.write_all(b"\x16\x03\x01").await.unwrap();
         }
-        strangers.push(stream);
+        silent_clients.push(stream);
     }
     for _ in 0..10 {
         let answer = pair.post(&server.listen, "h2", "/validate/cluster.fine", create("x")).await.unwrap();
         assert_eq!(answer.message(), "fine");
     }
-    for mut stream in strangers {
+    for mut stream in silent_clients {
         let mut rest = Vec::new();
         let closing = stream.read_to_end(&mut rest);
-        let _ =
-            tokio::time::timeout(support::PATIENCE, closing).await.expect("closed at the deadline of the handshake");
+        let _ = tokio::time::timeout(support::WAIT_TIMEOUT, closing)
+            .await
+            .expect("closed at the deadline of the handshake");
     }
 }
 
 #[tokio::test]
-async fn the_safe_defaults_of_the_example_are_in_the_patched_pod() {
+async fn the_safe_defaults_example_patches_a_pod_once() {
     let folder = Folder::new();
     let module = support::example("policies/safe-defaults/safe-defaults.wasm");
     std::fs::copy(module, folder.manifests().join("m.wasm")).unwrap();
@@ -482,14 +483,14 @@ async fn the_safe_defaults_of_the_example_are_in_the_patched_pod() {
     assert_eq!(after["metadata"]["labels"]["owner"], before["metadata"]["labels"]["owner"], "what was there stays");
     assert_eq!(after["spec"]["securityContext"]["runAsNonRoot"], true, "{after:#}");
     assert_eq!(after["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"], false, "{after:#}");
-    // Asked again about the result, it has nothing more to change.
+    // The policy has nothing to change in its own result.
     review["request"]["object"] = after;
     let again = server.post("/validate/cluster.safe", review.to_string()).await.response();
     assert_eq!((&again["allowed"], again.get("patch")), (&json!(true), None), "{again}");
 }
 
 #[tokio::test]
-async fn a_denial_is_logged_with_the_object_and_the_user_also_in_the_mode_monitor() {
+async fn denials_are_logged_with_object_and_user_in_every_mode() {
     let folder = Folder::new();
     folder.write("deny.json", policy("deny", &forbid("true", "no")));
     folder.write("monitor.json", policy("monitor", &admitting(forbid("true", "no"), &json!({"mode": "Monitor"}))));

@@ -1,6 +1,6 @@
-//! A real `policy-server` over a folder of its own, and what tests ask of it. Ends with the test.
+//! A real `policy-server` process over a temporary folder, and the requests of tests to it. The process ends with the test.
 
-#![allow(dead_code, reason = "each test crate uses a part")]
+#![allow(dead_code, reason = "each test program uses a part")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,10 +8,10 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
+pub mod cluster;
 pub mod modules;
 pub mod recording;
-pub mod stage;
-pub mod tap;
+pub mod recording_proxy;
 pub mod tls;
 pub mod wapc;
 
@@ -31,10 +31,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-/// How long to wait for anything.
-pub const PATIENCE: Duration = Duration::from_mins(1);
-/// Says when previews run. A server of a test runs them as everything else, unless its command says something: with their own
-/// priority they come to no end on a machine that is busy with other things.
+/// The time limit of waiting for a condition.
+pub const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
+/// The variable of the CPU priority of previews. Servers of tests use the normal priority unless their command sets the variable:
+/// at the idle priority, previews would not run on a busy machine.
 pub const PREVIEW_PRIORITY: &str = "PROVISO_PREVIEW_PRIORITY";
 
 pub struct Server {
@@ -66,7 +66,7 @@ impl Lines {
     }
 }
 
-/// A temporary folder of manifests; `state` lies beside it.
+/// A temporary folder that contains the folders `manifests` and `state`.
 pub struct Folder(Arc<TempDir>);
 
 impl Folder {
@@ -76,7 +76,7 @@ impl Folder {
         Self(Arc::new(folder))
     }
 
-    /// The folder around `manifests` and `state`.
+    /// Returns the folder that contains `manifests` and `state`.
     pub fn root(&self) -> &Path {
         self.0.path()
     }
@@ -89,7 +89,7 @@ impl Folder {
         self.0.path().join("state")
     }
 
-    /// Writes a file of the folder as an editor would: in place of the old one.
+    /// Writes a file of the folder atomically, as an editor does.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         let path = self.manifests().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -110,7 +110,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The `response` of the review.
+    /// Returns the `response` of the review.
     pub fn response(&self) -> Value {
         assert_eq!(self.status, StatusCode::OK, "{}", self.text);
         serde_json::from_str::<Value>(&self.text).unwrap()["response"].clone()
@@ -147,7 +147,7 @@ impl Server {
         Self::run(command, folder).await
     }
 
-    /// Runs a command that is a server which logs in JSON, and waits until it listens.
+    /// Runs the command of a server, which must log in JSON, and waits until the server listens.
     pub async fn run(mut command: Command, folder: Folder) -> Self {
         if !command.get_envs().any(|(name, _)| name == PREVIEW_PRIORITY) {
             command.env(PREVIEW_PRIORITY, "normal");
@@ -158,11 +158,11 @@ impl Server {
         stderr.follow(child.stderr.take().unwrap());
         let mut server = Self { child, folder, listen: String::new(), admin: String::new(), stdout, stderr };
         let mut started = None;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while started.is_none() {
             let ended = server.child.try_wait().unwrap();
-            let goes_on = ended.is_none() && Instant::now() < deadline;
-            assert!(goes_on, "the server does not start ({ended:?}): {:#?}", server.stderr.all());
+            let may_start = ended.is_none() && Instant::now() < deadline;
+            assert!(may_start, "the server does not start ({ended:?}): {:#?}", server.stderr.all());
             started = server.event("policy server started");
             pause().await;
         }
@@ -172,18 +172,18 @@ impl Server {
         server
     }
 
-    /// The first log line with this message.
+    /// Returns the first log line with this message.
     pub fn event(&self, message: &str) -> Option<Value> {
         self.events(message).into_iter().next()
     }
 
-    /// All log lines with this message.
+    /// Returns all log lines with this message.
     pub fn events(&self, message: &str) -> Vec<Value> {
         let lines = self.stderr.all().into_iter().filter_map(|line| serde_json::from_str(&line).ok());
         lines.filter(|line: &Value| line["message"] == message).collect()
     }
 
-    /// Asks a policy: `path` such as `/validate/cluster.a`.
+    /// Sends a review to a policy, for example to the path `/validate/cluster.a`.
     pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Answer {
         self.try_post(path, body).await.unwrap()
     }
@@ -192,7 +192,7 @@ impl Server {
         ask(&self.listen, Method::POST, path, body.into()).await
     }
 
-    /// Sends a whole request and comes back before its answer.
+    /// Sends a complete request and returns without waiting for the answer.
     pub async fn begin(&self, path: &str, body: impl Into<Bytes>) -> JoinHandle<Answer> {
         let body = body.into();
         let head = format!(
@@ -209,12 +209,12 @@ impl Server {
         })
     }
 
-    /// The memory that the server has now, in bytes.
+    /// Returns the resident memory of the server, in bytes.
     pub fn resident(&self) -> u64 {
         self.memory("VmRSS:")
     }
 
-    /// The most memory that the server ever had, in bytes.
+    /// Returns the peak of the resident memory of the server, in bytes.
     pub fn peak(&self) -> u64 {
         self.memory("VmHWM:")
     }
@@ -225,22 +225,22 @@ impl Server {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// Asks the admin port.
+    /// Sends a GET request to the admin port.
     pub async fn get(&self, path: &str) -> Answer {
         ask(&self.admin, Method::GET, path, Bytes::new()).await.unwrap()
     }
 
-    /// What `/readyz?verbose` says.
+    /// Returns the text of `/readyz?verbose`.
     pub async fn details(&self) -> String {
         self.get("/readyz?verbose").await.text
     }
 
-    /// Waits until `/readyz?verbose` contains this.
+    /// Waits until `/readyz?verbose` contains this text.
     pub async fn until_details(&self, wanted: &str) {
         self.until(wanted, async || self.details().await.contains(wanted)).await;
     }
 
-    /// The sum of the series of a metric whose labels contain all of these; 0 where there is none.
+    /// Returns the sum of the series of a metric whose labels contain all of `labels`; 0 if there is no such series.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let text = self.get("/metrics").await.text;
         let sum: f64 = text
@@ -249,17 +249,17 @@ impl Server {
             .filter(|line| labels.iter().all(|label| line.contains(label)))
             .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
             .sum();
-        // The sum of no numbers is -0.
+        // The sum of an empty iterator is -0.
         sum + 0.0
     }
 
-    /// As [`Self::metric`], of a metric that counts.
+    /// Returns the same as [`Self::metric`], as an integer.
     pub async fn count(&self, name: &str, labels: &[&str]) -> u64 {
         let sum = self.metric(name, labels).await;
         sum.to_string().parse().unwrap_or_else(|_| panic!("{name} is {sum}, which is no count"))
     }
 
-    /// The preview lines so far, without their prefix.
+    /// Returns the preview lines so far, without their prefix.
     pub fn previews(&self) -> Vec<Value> {
         let lines = self.stdout.all();
         lines
@@ -268,19 +268,19 @@ impl Server {
             .collect()
     }
 
-    /// Waits until there are this many preview lines.
+    /// Waits for this number of preview lines, and returns all preview lines.
     pub async fn until_previews(&self, count: usize) -> Vec<Value> {
         self.until("preview lines", async || self.previews().len() >= count).await;
         self.previews()
     }
 
-    /// Waits for a condition, within bounds.
+    /// Waits for a condition, and panics after [`WAIT_TIMEOUT`].
     pub async fn until(&self, what: &str, condition: impl AsyncFn() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while !condition().await {
             assert!(
                 Instant::now() < deadline,
-                "waited in vain for {what}:\n{}\n{:#?}",
+                "timed out waiting for {what}:\n{}\n{:#?}",
                 self.details().await,
                 self.stderr.all()
             );
@@ -288,9 +288,9 @@ impl Server {
         }
     }
 
-    /// Waits until the server says that it is ready.
+    /// Waits until the server is ready.
     pub async fn until_ready(&self) -> anyhow::Result<()> {
-        proviso_e2e::until("a ready replica", PATIENCE, async || {
+        proviso_e2e::until("a ready replica", WAIT_TIMEOUT, async || {
             let ready = self.get("/readyz?verbose").await;
             anyhow::ensure!(ready.status == StatusCode::OK, "{}{:#?}", ready.text, self.stderr.all());
             Ok(())
@@ -298,7 +298,7 @@ impl Server {
         .await
     }
 
-    /// Ends the server at once (SIGKILL).
+    /// Kills the server (SIGKILL).
     pub async fn kill(&mut self) {
         self.signal(rustix::process::Signal::KILL);
         assert_eq!(self.exit_code().await, None, "{:#?}", self.stderr.all());
@@ -309,9 +309,9 @@ impl Server {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for the process to end; its exit code.
+    /// Waits for the process to end, and returns its exit code; `None` if a signal ended it.
     pub async fn exit_code(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
@@ -321,7 +321,7 @@ impl Server {
         }
     }
 
-    /// Ends the server by SIGINT and gives its folder back.
+    /// Stops the server by SIGINT, and returns its folder.
     pub async fn stop(mut self) -> Folder {
         self.signal(rustix::process::Signal::INT);
         assert_eq!(self.exit_code().await, Some(0), "{:#?}", self.stderr.all());
@@ -340,12 +340,12 @@ impl Drop for Server {
     }
 }
 
-/// Between two looks at a condition.
+/// Sleeps between two checks of a condition.
 async fn pause() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 pub async fn ask(address: &str, method: Method, path: &str, body: Bytes) -> anyhow::Result<Answer> {
     let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -362,7 +362,7 @@ async fn read_answer(response: hyper::Response<hyper::body::Incoming>) -> anyhow
     Ok(Answer { status, headers, text })
 }
 
-/// Reads one answer of HTTP/1.1 as it came over the wire, its body without chunks.
+/// Parses the bytes of an HTTP/1.1 response. The body must not be chunked.
 pub fn parse_answer(text: &str) -> Answer {
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
     let mut lines = head.lines();
@@ -374,7 +374,7 @@ pub fn parse_answer(text: &str) -> Answer {
     Answer { status, headers, text: body.to_owned() }
 }
 
-/// Reads several answers of HTTP/1.1 as they came one after the other, by their lengths.
+/// Parses the bytes of several consecutive HTTP/1.1 responses with a `content-length`.
 pub fn parse_answers(mut text: &str) -> Vec<Answer> {
     let mut answers = Vec::new();
     while !text.is_empty() {
@@ -387,7 +387,7 @@ pub fn parse_answers(mut text: &str) -> Vec<Answer> {
     answers
 }
 
-/// Runs the server with these arguments until it ends by itself; nothing but the given variables is told to it.
+/// Runs the server with these arguments and environment variables until it ends by itself.
 pub async fn run_to_end(arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
     let mut child = Command::new(env!("CARGO_BIN_EXE_policy-server"))
         .args(arguments)
@@ -398,14 +398,14 @@ pub async fn run_to_end(arguments: &[&str], variables: &[(&str, &str)]) -> Ended
         .unwrap();
     let (stdout, stderr) = (Lines::default(), Lines::default());
     let readers = [stdout.follow(child.stdout.take().unwrap()), stderr.follow(child.stderr.take().unwrap())];
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
         if Instant::now() > deadline {
             let _ = child.kill();
-            panic!("{arguments:?} goes on: {:#?}", stderr.all());
+            panic!("the server with {arguments:?} does not end: {:#?}", stderr.all());
         }
         pause().await;
     };
@@ -415,7 +415,7 @@ pub async fn run_to_end(arguments: &[&str], variables: &[(&str, &str)]) -> Ended
     Ended { code: status.code(), stdout: stdout.all().join("\n"), stderr: stderr.all().join("\n") }
 }
 
-/// What a server that ended has left.
+/// The exit code and the output of a server that has ended.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -423,7 +423,7 @@ pub struct Ended {
     pub stderr: String,
 }
 
-/// A manifest of a `ClusterPolicy` about all requests.
+/// Returns the manifest of a `ClusterPolicy` that covers all requests.
 pub fn policy(name: &str, spec: &Value) -> String {
     let mut full = json!({
         "program": {"cel": {"validations": []}},
@@ -433,7 +433,7 @@ pub fn policy(name: &str, spec: &Value) -> String {
     manifest("ClusterPolicy", name, &full)
 }
 
-/// A manifest of a `ClusterPolicyExperiment` that starts by itself.
+/// Returns the manifest of a `ClusterPolicyExperiment` with `autoStart`.
 pub fn experiment(name: &str, policy_name: &str, spec: &Value) -> String {
     let full: Value = serde_json::from_str(&policy(policy_name, spec)).unwrap();
     let spec = json!({"policyRef": {"name": policy_name}, "policy": full["spec"], "autoStart": true});
@@ -444,7 +444,7 @@ pub fn manifest(kind: &str, name: &str, spec: &Value) -> String {
     json!({"apiVersion": "proviso.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}).to_string()
 }
 
-/// Members of `change` replace those of `base`, objects member by member.
+/// Merges `change` into `base` like a JSON merge patch, but replaces the member `program` as a whole.
 fn merge(base: &mut Value, change: &Value) {
     match (base, change) {
         (Value::Object(base), Value::Object(change)) => {
@@ -460,33 +460,33 @@ fn merge(base: &mut Value, change: &Value) {
     }
 }
 
-/// A CEL program that demands this expression.
+/// Returns a spec with a CEL program that denies with this message if the expression is false.
 pub fn cel(expression: &str, message: &str) -> Value {
     json!({"program": {"cel": {"validations": [{"expression": expression, "message": message}]}}})
 }
 
-/// A Rego program of the dialect `Admission`.
+/// Returns a spec with a Rego program of the dialect `Admission`.
 pub fn rego(source: &str) -> Value {
     json!({"program": {"rego": {"dialect": "Admission", "source": source}}})
 }
 
-/// A Rego program that denies with this message where the condition holds.
+/// Returns a spec with a Rego program that denies with this message if the condition is true.
 pub fn forbid(condition: &str, message: &str) -> Value {
     rego(&format!("package test\ndeny contains {message:?} if {{ {condition} }}"))
 }
 
-/// The same spec with these members.
+/// Returns the spec with these members merged into it.
 pub fn with(mut spec: Value, members: &Value) -> Value {
     merge(&mut spec, members);
     spec
 }
 
-/// A wasm program whose module lies beside the manifest.
+/// Returns a spec with a wasm program whose module is a file beside the manifest.
 pub fn wasm(file: &str) -> Value {
     json!({"program": {"wasm": {"module": format!("file://./{file}")}}})
 }
 
-/// A review of the creation of a Pod with this name.
+/// Returns the review of the creation of a Pod with this name.
 pub fn pod(uid: &str, name: &str) -> Value {
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
         "uid": uid, "operation": "CREATE", "name": name, "namespace": "default",
@@ -499,7 +499,7 @@ pub fn pod(uid: &str, name: &str) -> Value {
     }})
 }
 
-/// The file of an example of this repository.
+/// Returns the path of an example of this repository.
 pub fn example(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(path)
 }

@@ -1,4 +1,4 @@
-//! A cluster with a registry and a cache that replicas share.
+//! A test environment of a cluster, a registry, and a cache that replicas share.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,51 +8,51 @@ use hyper::StatusCode;
 use proviso_e2e::{Access, Registry, until};
 use serde_json::{Value, json};
 
-use super::stage::{self, revision};
-use super::{PATIENCE, Server, pod, wapc};
+use super::cluster::{TestEnv, revision};
+use super::{Server, WAIT_TIMEOUT, pod, wapc};
 
-/// A control plane, a registry, and what is mounted into the pods of a policy server.
-pub struct Stage {
-    pub cluster: stage::Stage,
+/// A control plane, a registry, and the files that are mounted into the pods of a policy server.
+pub struct RegistryEnv {
+    pub cluster: TestEnv,
     pub registry: Registry,
     mounts: tempfile::TempDir,
 }
 
-impl Stage {
-    /// As [`stage::Stage::start`].
+impl RegistryEnv {
+    /// Starts a registry beside the environment of [`TestEnv::start`].
     pub async fn start(test: &str) -> Result<Self> {
-        Self::beside(test, stage::Stage::start(test)).await
+        Self::with_registry(test, TestEnv::start(test)).await
     }
 
-    /// As [`stage::Stage::alone`].
-    pub async fn alone(test: &str) -> Result<Self> {
-        Self::beside(test, stage::Stage::alone(test)).await
+    /// Starts a registry beside the environment of [`TestEnv::start_dedicated`].
+    pub async fn start_dedicated(test: &str) -> Result<Self> {
+        Self::with_registry(test, TestEnv::start_dedicated(test)).await
     }
 
-    async fn beside(test: &str, cluster: impl Future<Output = Result<stage::Stage>>) -> Result<Self> {
+    async fn with_registry(test: &str, cluster: impl Future<Output = Result<TestEnv>>) -> Result<Self> {
         let registry = format!("{test}-registry");
         let (cluster, registry) = tokio::try_join!(cluster, Registry::start(&registry, Access::default()))?;
-        let stage = Self { cluster, registry, mounts: tempfile::tempdir()? };
-        stage.rotate(&[&key()])?;
-        std::fs::write(stage.path("sources.yaml"), format!("insecureSources: ['{}']", stage.registry.address()))?;
-        Ok(stage)
+        let env = Self { cluster, registry, mounts: tempfile::tempdir()? };
+        env.rotate(&[&key()])?;
+        std::fs::write(env.path("sources.yaml"), format!("insecureSources: ['{}']", env.registry.address()))?;
+        Ok(env)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.mounts.path().join(name)
     }
 
-    /// Puts these signing keys in place.
+    /// Writes the file of the signing keys.
     pub fn rotate(&self, keys: &[&str]) -> Result<()> {
         Ok(std::fs::write(self.path("signing.key"), keys.concat())?)
     }
 
-    /// Starts a replica; the first one leads.
+    /// Starts a replica. The first replica becomes the leader.
     pub async fn replica(&self, name: &str, cache: &Path) -> Result<Server> {
-        stage::Stage::run(self.command(name, cache)).await
+        TestEnv::run(self.command(name, cache)).await
     }
 
-    /// The command of a replica; its pod has this name, and its uid is the same.
+    /// Returns the command of a replica. The name of its pod is also the uid of the pod.
     pub fn command(&self, name: &str, cache: &Path) -> Command {
         let mut command = self.cluster.command(name, name);
         let mounted = [
@@ -75,7 +75,7 @@ impl Stage {
         format!("registry://{}/{rest}", self.registry.address())
     }
 
-    /// The files of compiled modules in the shared cache, with the times when they were written.
+    /// Returns the files of compiled modules in the shared cache, with their modification times.
     pub fn compiled(&self) -> Vec<(PathBuf, std::time::SystemTime)> {
         let folders = std::fs::read_dir(self.path("cache/compiled")).into_iter().flatten().flatten();
         let files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).unwrap().flatten());
@@ -94,7 +94,7 @@ pub fn denying(words: &str) -> Vec<u8> {
 }
 
 pub async fn until_answered(server: &Server, name: &str, message: &str) -> Result<()> {
-    until(&format!("{name}: {message}"), PATIENCE, async || {
+    until(&format!("{name}: {message}"), WAIT_TIMEOUT, async || {
         let answer = server.post(&format!("/validate/cluster.{name}/1"), pod("u", "x").to_string()).await;
         ensure!(answer.status == StatusCode::OK, "{}\n{:#?}", answer.text, server.stderr.all());
         ensure!(answer.message() == message, "{}", answer.text);

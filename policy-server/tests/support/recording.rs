@@ -1,4 +1,4 @@
-//! Recorded reviews: as an API server sent them, but for what differs from run to run.
+//! Recorded reviews of a real API server, with fixed values in place of uids, times and other values that differ in each run.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use super::example;
 
-/// The recordings of one run. What is equal in it stays equal: the same object has the same uid everywhere.
+/// The recordings of one run. Equal values stay equal: an object has the same uid in all recordings.
 #[derive(Default)]
 pub struct Recorder {
     seen: Vec<String>,
 }
 
 impl Recorder {
-    /// Compares a review with the recording of this name, or records it.
+    /// Compares the shape of a review with the recording of this name. If recording is on, writes the recording instead.
     pub fn check(&mut self, name: &str, review: &[u8]) {
         let file = format!("examples/reviews/{name}.json");
         let text = self.normalize(&indent(review));
@@ -28,12 +28,12 @@ impl Recorder {
         let new: Vec<_> = now.difference(&recorded).collect();
         assert!(
             gone.is_empty() && new.is_empty(),
-            "the API server sends another review than {file} shows: not any more {gone:#?}, but {new:#?}. {}",
+            "the review differs from {file}: missing members {gone:#?}, new members {new:#?}. {}",
             proviso_recorded::HINT
         );
     }
 
-    /// Replaces what Kubernetes draws by lot or reads from a clock.
+    /// Replaces the values that Kubernetes generates randomly or from the clock.
     fn normalize(&mut self, review: &str) -> String {
         let uid = Regex::new("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").unwrap();
         let text = uid.replace_all(review, |found: &Captures| {
@@ -62,7 +62,7 @@ impl Recorder {
     }
 }
 
-/// The same JSON for people to read, its members in the order in which they came.
+/// Indents JSON and keeps the order of its members.
 fn indent(json: &[u8]) -> String {
     let mut out = Vec::new();
     let mut serializer = serde_json::Serializer::pretty(&mut out);
@@ -71,7 +71,7 @@ fn indent(json: &[u8]) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// The paths of all members and the types of their values, but for what controllers change while a test runs.
+/// Returns the paths of all members with the types of their values, except the members that controllers change during a test.
 fn shape(value: &Value) -> BTreeSet<String> {
     fn add(path: &str, value: &Value, paths: &mut BTreeSet<String>) {
         match value {

@@ -1,4 +1,4 @@
-//! Certificates for `localhost`, and a client of TLS that says what it was shown.
+//! Certificates for `localhost`, and a TLS client that trusts them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::{Answer, read_answer};
 
-/// A certificate that is its own authority, with its key.
+/// A self-signed certificate and its key.
 pub struct Pair {
     pub cert: String,
     pub key: String,
@@ -26,18 +26,18 @@ impl Pair {
         Self { cert: made.cert.pem(), key: made.signing_key.serialize_pem(), der: made.cert.der().clone() }
     }
 
-    /// Writes `tls.crt` and `tls.key`, each at one stroke.
+    /// Writes `tls.crt` and `tls.key`, each atomically.
     pub fn write(&self, folder: &Path) {
         replace(&folder.join("tls.crt"), &self.cert);
         replace(&folder.join("tls.key"), &self.key);
     }
 
-    /// Connects as one who trusts this certificate alone and offers this protocol.
+    /// Connects with a client that trusts only this certificate and offers this protocol.
     pub async fn connect(&self, address: &str, protocol: &str) -> anyhow::Result<TlsStream<TcpStream>> {
         Self::connect_to_any(std::slice::from_ref(self), address, protocol).await
     }
 
-    /// Connects as one who trusts each of these.
+    /// Connects with a client that trusts the certificates of all `pairs`.
     async fn connect_to_any(pairs: &[Self], address: &str, protocol: &str) -> anyhow::Result<TlsStream<TcpStream>> {
         let mut roots = rustls::RootCertStore::empty();
         for pair in pairs {
@@ -54,12 +54,12 @@ impl Pair {
         Ok(connector.connect(ServerName::try_from("localhost")?, stream).await?)
     }
 
-    /// Asks over `http/1.1` or `h2`, whichever is named, on a connection of its own.
+    /// Sends a POST request over `http/1.1` or `h2` on a new connection.
     pub async fn post(&self, address: &str, protocol: &str, path: &str, body: String) -> anyhow::Result<Answer> {
         Self::post_to_any(std::slice::from_ref(self), address, protocol, path, body).await
     }
 
-    /// As [`Self::post`], as one who trusts each of these.
+    /// Does the same as [`Self::post`], with a client that trusts the certificates of all `pairs`.
     pub async fn post_to_any(
         pairs: &[Self],
         address: &str,

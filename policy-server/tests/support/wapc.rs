@@ -1,23 +1,24 @@
-//! waPC modules written as text, one misbehaviour each, and a WASI command that asks what one of them asks.
+//! waPC modules in the WebAssembly text format, for example modules that misbehave, and a WASI command with a host call.
 
 use serde_json::{Value, json};
 
-/// Where the guest's answers lie in its memory.
+/// The address of the verdict in the memory of the guest.
 const VERDICT: usize = 1024;
+/// The address of the answer about the settings.
 const SETTINGS: usize = 64;
-/// Where it puts what the host tells it.
+/// The address to which the guest writes the reply of the host.
 const REPLY: usize = 8192;
 
-/// Never ends.
+/// The body of a function that never ends.
 pub const ENDLESS: &str = "(loop $again (br $again)) (i32.const 1)";
 
-/// A module that accepts its settings and answers every review with this.
+/// Returns a module that accepts its settings and answers every review with this verdict.
 pub fn answering(verdict: &Value) -> Vec<u8> {
-    saying(&verdict.to_string())
+    answering_text(&verdict.to_string())
 }
 
-/// A module that answers every review with this text, whatever it means.
-pub fn saying(text: &str) -> Vec<u8> {
+/// Returns a module that accepts its settings and answers every review with this text, which need not be a verdict.
+pub fn answering_text(text: &str) -> Vec<u8> {
     let length = text.len();
     module(
         text,
@@ -26,30 +27,32 @@ pub fn saying(text: &str) -> Vec<u8> {
     )
 }
 
-/// A module that accepts its settings and does this with every review: WebAssembly text that leaves an i32.
-pub fn doing(body: &str) -> Vec<u8> {
+/// Returns a module that accepts its settings and executes this body for every review. The body is WebAssembly text that leaves
+/// an i32.
+pub fn executing(body: &str) -> Vec<u8> {
     module("", r#"{"valid":true}"#, body)
 }
 
-/// A module that reports an error in these words.
+/// Returns a module that reports an error with this text.
 pub fn failing(words: &str) -> Vec<u8> {
     let body = format!("(call $fail (i32.const {VERDICT}) (i32.const {})) (i32.const 0)", words.len());
     module(words, r#"{"valid":true}"#, &body)
 }
 
-/// A module that refuses its settings with these words.
+/// Returns a module that refuses its settings with this message.
 pub fn refusing_settings(words: &str) -> Vec<u8> {
     let answer = json!({"valid": false, "message": words}).to_string();
     module("", &answer, "unreachable")
 }
 
-/// A module that asks its host this with every review, accepts where that is in the reply, and else denies with these words.
-pub fn asking(question: &Question<'_>, wanted: &str, words: &str) -> Vec<u8> {
+/// Returns a module that calls its host for every review. The module accepts the review if the reply contains `wanted`, and
+/// denies it with `words` otherwise.
+pub fn calling_host(call: &HostCall<'_>, wanted: &str, words: &str) -> Vec<u8> {
     let accepted = json!({"accepted": true}).to_string();
     let denied = json!({"accepted": false, "message": words}).to_string();
-    let (texts, [accepted, denied, sought]) = question.beside([&accepted, &denied, wanted]);
+    let (texts, [accepted, denied, sought]) = call.texts_with([&accepted, &denied, wanted]);
     let [accepted, denied] = [accepted, denied].map(constants);
-    let asked = question.arguments();
+    let asked = call.arguments();
     let found = format!("(call $respond {accepted}) (return (i32.const 1))");
     let search = searching(&format!("(i32.add (i32.const {REPLY}) (call $reply_length))"), sought, &found);
     let body = format!(
@@ -62,13 +65,13 @@ pub fn asking(question: &Question<'_>, wanted: &str, words: &str) -> Vec<u8> {
     module(&texts, r#"{"valid":true}"#, &body)
 }
 
-/// A WASI command that does the same. Whatever it is asked, it says that its settings are right.
-pub fn command_asking(question: &Question<'_>, wanted: &str, words: &str) -> Vec<u8> {
+/// Returns a WASI command that does the same as [`calling_host`]. It accepts all settings.
+pub fn command_calling_host(call: &HostCall<'_>, wanted: &str, words: &str) -> Vec<u8> {
     let accepted = json!({"accepted": true, "valid": true}).to_string();
     let denied = json!({"accepted": false, "valid": true, "message": words}).to_string();
-    let (texts, [accepted, denied, sought]) = question.beside([&accepted, &denied, wanted]);
+    let (texts, [accepted, denied, sought]) = call.texts_with([&accepted, &denied, wanted]);
     let [accepted, denied] = [accepted, denied].map(constants);
-    let (texts, asked) = (escaped(&texts), question.arguments());
+    let (texts, asked) = (escaped(&texts), call.arguments());
     let search = searching("(local.get $end)", sought, &format!("(call $say {accepted}) (return)"));
     wat::parse_str(format!(
         r#"(module
@@ -96,47 +99,48 @@ pub fn command_asking(question: &Question<'_>, wanted: &str, words: &str) -> Vec
     .unwrap()
 }
 
-/// What a policy asks its host.
-pub struct Question<'a> {
-    /// Such as `kubernetes`.
+/// A host call of a policy.
+pub struct HostCall<'a> {
+    /// The namespace of the host capability, such as `kubernetes`.
     pub namespace: &'a str,
     pub operation: &'a str,
     pub request: &'a Value,
 }
 
-impl Question<'_> {
+impl HostCall<'_> {
     fn texts(&self) -> [String; 4] {
         ["kubewarden".into(), self.namespace.into(), self.operation.into(), self.request.to_string()]
     }
 
-    /// Where the texts of the question lie, as the host is told.
+    /// Returns the addresses and lengths of the texts of the call, which are its arguments.
     fn arguments(&self) -> String {
         placed(VERDICT, &self.texts()).map(constants).join(" ")
     }
 
-    /// The texts of the question with others after them, and where the others lie.
-    fn beside<const N: usize>(&self, others: [&str; N]) -> (String, [(usize, usize); N]) {
+    /// Returns the texts of the call followed by `others`, and the addresses and lengths of `others`.
+    fn texts_with<const N: usize>(&self, others: [&str; N]) -> (String, [(usize, usize); N]) {
         let own = self.texts().concat();
-        let places = placed(VERDICT + own.len(), &others);
-        (own + &others.concat(), places)
+        let addresses = placed(VERDICT + own.len(), &others);
+        (own + &others.concat(), addresses)
     }
 }
 
-/// Place and length of texts that lie one after the other.
+/// Returns the addresses and lengths of consecutive texts.
 fn placed<const N: usize>(mut start: usize, texts: &[impl AsRef<str>; N]) -> [(usize, usize); N] {
     texts.each_ref().map(|text| {
-        let (place, length) = (start, text.as_ref().len());
+        let (address, length) = (start, text.as_ref().len());
         start += length;
-        (place, length)
+        (address, length)
     })
 }
 
-fn constants((place, length): (usize, usize)) -> String {
-    format!("(i32.const {place}) (i32.const {length})")
+fn constants((address, length): (usize, usize)) -> String {
+    format!("(i32.const {address}) (i32.const {length})")
 }
 
-/// Looks for a text from [`REPLY`] to an end, with the locals `$at` and `$same`, and does this where it is found.
-fn searching(end: &str, (place, length): (usize, usize), found: &str) -> String {
+/// Returns code that searches a text from [`REPLY`] to `end`, and executes `found` if it is there. The code uses the locals `$at`
+/// and `$same`.
+fn searching(end: &str, (address, length): (usize, usize), found: &str) -> String {
     format!(
         "(local.set $at (i32.const {REPLY}))
         (loop $search
@@ -145,7 +149,7 @@ fn searching(end: &str, (place, length): (usize, usize), found: &str) -> String 
                 (loop $compare
                     (br_if $differs (i32.ne
                         (i32.load8_u (i32.add (local.get $at) (local.get $same)))
-                        (i32.load8_u (i32.add (i32.const {place}) (local.get $same)))))
+                        (i32.load8_u (i32.add (i32.const {address}) (local.get $same)))))
                     (local.set $same (i32.add (local.get $same) (i32.const 1)))
                     (br_if $compare (i32.lt_u (local.get $same) (i32.const {length}))))
                 {found})
@@ -160,7 +164,7 @@ fn escaped(text: &str) -> String {
 
 fn module(verdict: &str, settings: &str, body: &str) -> Vec<u8> {
     let (verdict, settings, settings_length) = (escaped(verdict), escaped(settings), settings.len());
-    // The operation `validate_settings` has 17 letters, `validate` has 8.
+    // The length tells the two operations apart: `validate_settings` has 17 letters, `validate` has 8.
     wat::parse_str(format!(
         r#"(module
             (import "wapc" "__guest_response" (func $respond (param i32 i32)))

@@ -1,11 +1,12 @@
-//! `proviso experiment commit`: shows, asks, commits what was shown, and waits until it is live.
+//! `proviso experiment commit`: shows the changes, asks for confirmation, commits the versions that were shown, and waits
+//! until the new generation is live.
 
 use std::process::ExitCode;
 
 use super::super::follow;
-use super::super::{Session as SessionAt, ask, print};
+use super::super::{Session as ClusterSession, confirm, print};
 use super::difference::difference;
-use super::session::{Session, say, with_policy};
+use super::session::{Session, print_line, with_policy};
 use crate::arguments::{Commit, Form};
 use crate::backend::Started;
 use crate::cluster::Action;
@@ -15,44 +16,45 @@ use crate::objects::{ExperimentObject, PolicyObject};
 use crate::render;
 use crate::report::ExperimentReport;
 use crate::rollback::Request;
-use crate::server::Ended;
+use crate::server::OperationState;
 
 pub async fn run(session: &Session, arguments: &Commit) -> Result<ExitCode, Error> {
-    ask::check(arguments.yes)?;
+    confirm::check(arguments.yes)?;
     let (experiment, policy) = with_policy(session, &arguments.experiment).await?;
     let (etag, parent_etag) = (arguments.etag.as_deref(), arguments.parent_etag.as_deref());
     let CommitPlan { etag, parent_etag } = plan_commit(&experiment, &policy, etag, parent_etag)?;
     let report = ExperimentReport::new(&experiment);
     let page = render::before_commit(&report, &session.view(Form::Table));
     print(&format!("{page}{}\n", difference(&experiment, &policy)?))?;
-    if !arguments.yes && !ask::ask(&format!("Make this {}, and delete the experiment?", policy.id))? {
-        say(&experiment, "it was not committed")?;
+    let question = format!("Give the spec of the experiment to {}, and delete the experiment?", policy.id);
+    if !arguments.yes && !confirm::ask(&question)? {
+        print_line(&experiment, "it was not committed")?;
         return Ok(ExitCode::FAILURE);
     }
     let action = Action::Commit { etag, parent_etag };
-    let begun = match session.at.act(&experiment, &action).await {
-        Ok(begun) => begun,
+    let started = match session.backend.act(&experiment, &action).await {
+        Ok(started) => started,
         Err(error) => {
             if error.is_unanswered() {
-                let message = "whether it was committed is not known: it was, if there is no such experiment any more";
-                say(&experiment, message)?;
+                let message = "it is unknown if the commit succeeded: it did if the experiment no longer exists";
+                print_line(&experiment, message)?;
             }
             return Err(error);
         }
     };
-    say(&experiment, &format!("committed: {} is what it was", policy.id))?;
-    match begun {
+    print_line(&experiment, &format!("committed: its spec is now the spec of {}", policy.id))?;
+    match started {
         Started::InCluster(cluster) => {
-            let session = SessionAt { at: *cluster, program: session.program };
+            let session = ClusterSession { backend: *cluster, program: session.program };
             follow(&session, arguments, &experiment, &policy).await
         }
         Started::Operation(operation) if arguments.wait => {
-            let (what, code) = match operation.wait(arguments.timeout).await? {
-                Ended::Done => ("it is live".to_owned(), ExitCode::SUCCESS),
-                Ended::Failed(why) => (format!("it is not live: {why}"), ExitCode::FAILURE),
-                Ended::Running(what) => (format!("not live yet: it waits for {what}"), ExitCode::FAILURE),
+            let (line, code) = match operation.wait(arguments.timeout).await? {
+                OperationState::Done => ("it is live".to_owned(), ExitCode::SUCCESS),
+                OperationState::Failed(message) => (format!("it is not live: {message}"), ExitCode::FAILURE),
+                OperationState::Running(reason) => (format!("not live yet: it waits for {reason}"), ExitCode::FAILURE),
             };
-            follow::say(&policy, &what)?;
+            follow::print_line(&policy, &line)?;
             Ok(code)
         }
         Started::Operation(_) => Ok(ExitCode::SUCCESS),
@@ -61,44 +63,48 @@ pub async fn run(session: &Session, arguments: &Commit) -> Result<ExitCode, Erro
 
 /// Follows the policy's new generation in a cluster.
 async fn follow(
-    session: &SessionAt,
+    session: &ClusterSession,
     arguments: &Commit,
     experiment: &ExperimentObject,
     policy: &PolicyObject,
 ) -> Result<ExitCode, Error> {
-    let back = way_back(policy, session.program);
+    let undo = undo_hint(policy, session.program);
     // Without a change there is no new generation.
     if policy.spec == experiment.spec {
-        follow::say(policy, &format!("nothing changes: generation {} was that already", policy.generation))?;
+        follow::print_line(
+            policy,
+            &format!("nothing changes: generation {} has this spec already", policy.generation),
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
     if !arguments.wait {
-        follow::say(policy, &format!("follow it: {} status {} --watch", session.program, policy.id))?;
-        follow::say(policy, &back)?;
+        follow::print_line(policy, &format!("follow it: {} status {} --watch", session.program, policy.id))?;
+        follow::print_line(policy, &undo)?;
         return Ok(ExitCode::SUCCESS);
     }
     let request = request(experiment, policy);
     let outcome = follow::new_generation(session, policy, request, None, arguments.timeout).await?;
-    follow::say(policy, &back)?;
+    follow::print_line(policy, &undo)?;
     Ok(if outcome.is_some_and(|it| it.is_success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The new generation that a commit makes.
+/// Returns the request for the generation that a commit creates.
 fn request(experiment: &ExperimentObject, policy: &PolicyObject) -> Request {
     Request {
         uid: policy.uid.clone(),
-        before: policy.generation,
+        old_generation: policy.generation,
         origin: format!("the experiment {}", experiment.id),
-        wanted: Some(experiment.spec.clone()),
-        new: None,
+        desired_spec: Some(experiment.spec.clone()),
+        new_generation: None,
     }
 }
 
-fn way_back(policy: &PolicyObject, program: &str) -> String {
+/// Returns a message about how to undo the commit.
+fn undo_hint(policy: &PolicyObject, program: &str) -> String {
     let id = &policy.id;
     match policy.status.live_generation {
-        Some(live) => format!("the way back: {program} rollback {id} --to {live}"),
-        None => format!("nothing was live before; the way back is to disable or delete {id}"),
+        Some(live) => format!("to undo the commit: {program} rollback {id} --to {live}"),
+        None => format!("no generation was live before; to undo the commit, disable or delete {id}"),
     }
 }
 
@@ -110,21 +116,21 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn a_commit_is_followed_to_the_generation_that_is_what_the_experiment_was() {
+    fn a_commit_is_followed_until_a_generation_has_the_spec_of_the_experiment() {
         let mut request = request(&experiment(1, &Value::Null), &policy(2, &active(2)));
         let mut committed = policy(3, &active(3));
         committed.spec = spec("team");
-        let step = request.look(Some(&committed), &[]);
-        let told = "generation 3 answers requests: what the experiment ns.team.stricter was";
-        assert_eq!(step.in_words(&request.origin), told);
-        let step = request.look(Some(&policy(4, &active(4))), &[]);
-        assert!(matches!(step, Step::Done(_)) && step.in_words(&request.origin).contains("somebody else"));
+        let step = request.step(Some(&committed), &[]);
+        let wanted = "generation 3 answers requests, with the spec of the experiment ns.team.stricter";
+        assert_eq!(step.message(&request.origin), wanted);
+        let step = request.step(Some(&policy(4, &active(4))), &[]);
+        assert!(matches!(step, Step::Done(_)) && step.message(&request.origin).contains("another user"));
     }
 
     #[test]
-    fn the_way_back_is_to_what_was_live() {
-        let back = way_back(&policy(3, &active(2)), "proviso");
-        assert_eq!(back, "the way back: proviso rollback ns.team.labels --to 2");
-        assert!(way_back(&policy(1, &Value::Null), "proviso").contains("disable"));
+    fn a_commit_is_undone_by_a_rollback_to_the_live_generation() {
+        let hint = undo_hint(&policy(3, &active(2)), "proviso");
+        assert_eq!(hint, "to undo the commit: proviso rollback ns.team.labels --to 2");
+        assert!(undo_hint(&policy(1, &Value::Null), "proviso").contains("disable"));
     }
 }

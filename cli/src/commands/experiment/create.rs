@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::{in_form, print};
 use super::difference::difference;
 use super::preview;
-use super::session::{Session, say};
+use super::session::{Session, print_line};
 use crate::arguments::{Create, Form};
 use crate::changes::is_same;
 use crate::error::Error;
@@ -23,9 +23,9 @@ use crate::terminal;
 pub async fn run(session: &Session, arguments: &Create) -> Result<ExitCode, Error> {
     let is_printed = matches!(arguments.output.output, Form::Json | Form::Yaml);
     if is_printed && arguments.start {
-        return Err(Error::Usage("--start needs the experiment to be created, and -o only prints it".to_owned()));
+        return Err(Error::Usage("--start needs the experiment to be created, but -o only prints it".to_owned()));
     }
-    let policy = session.at.find_policy(&arguments.from).await?;
+    let policy = session.backend.find_policy(&arguments.from).await?;
     let id = PolicyId::new(policy.id.namespace(), &arguments.name).map_err(|error| Error::Usage(error.to_string()))?;
     let spec = match &arguments.file {
         Some(file) => from_file(file, &policy)?,
@@ -37,44 +37,45 @@ pub async fn run(session: &Session, arguments: &Create) -> Result<ExitCode, Erro
         let (policy, kind) = (&policy.id, manifest["kind"].as_str().unwrap_or_default().to_ascii_lowercase());
         let place = policy.namespace().map_or_else(String::new, |namespace| format!(" -n {namespace}"));
         let edit = match &arguments.file {
-            _ if is_printed => "edit what is printed".to_owned(),
+            _ if is_printed => "edit the printed manifest".to_owned(),
             Some(file) => format!("change {}", file.display()),
-            None if !session.at.is_cluster() => "create it from a changed file: -f FILE".to_owned(),
+            None if !session.backend.is_cluster() => "create it from a changed file: -f FILE".to_owned(),
             None => format!("edit it: kubectl edit {kind} {}{place}", id.name()),
         };
-        terminal::warn(&format!("{id} does not differ from {policy}, so that a preview shows nothing; {edit}"));
+        let problem = format!("{id} does not differ from {policy}, so a preview shows no differences; {edit}");
+        terminal::print_warning(&problem);
     }
     if is_printed {
         print(&in_form(&manifest, arguments.output.output, String::new)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let object = session.at.create(&id, manifest, arguments.dry_run).await?;
+    let object = session.backend.create(&id, manifest, arguments.dry_run).await?;
     if arguments.dry_run {
         print(&difference(&object, &policy)?)?;
-        say(&object, "the API server would take it. Nothing was created.")?;
+        print_line(&object, "the API server would accept it. Nothing was created.")?;
         return Ok(ExitCode::SUCCESS);
     }
-    // A server says at once whether it works.
+    // A server prepares the experiment before it answers, so a failure is known here.
     if let Some(problem) = ExperimentReport::new(&object).problem {
-        say(&object, &format!("created, and it does not work: {}: {}", problem.reason, problem.message))?;
+        print_line(&object, &format!("created, but it does not work: {}: {}", problem.reason, problem.message))?;
         return Ok(ExitCode::FAILURE);
     }
     if arguments.start {
-        say(&object, &format!("created, an experiment of {}", policy.id))?;
+        print_line(&object, &format!("created, an experiment of {}", policy.id))?;
         preview::start_now(session, &object).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let next = if arguments.auto_start {
-        format!("it starts by itself. Follow it: {} experiment status {id} --watch", session.program)
+        format!("it starts automatically. Follow it: {} experiment status {id} --watch", session.program)
     } else {
-        format!("it is not previewed before its start: {} experiment start {id} --wait", session.program)
+        format!("to preview it, start it: {} experiment start {id} --wait", session.program)
     };
-    say(&object, &format!("created, an experiment of {}; {next}", policy.id))?;
+    print_line(&object, &format!("created, an experiment of {}; {next}", policy.id))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The manifest of an experiment.
-fn experiment(id: &PolicyId, policy: &PolicyObject, spec: &Value, is_started_by_itself: bool) -> Value {
+/// Returns the manifest of an experiment.
+fn experiment(id: &PolicyId, policy: &PolicyObject, spec: &Value, is_auto_start: bool) -> Value {
     let [namespaced, cluster] = ExperimentObject::KINDS;
     let mut manifest = json!({
         "apiVersion": format!("{}/{}", proviso_crds::GROUP, proviso_crds::VERSION),
@@ -85,7 +86,7 @@ fn experiment(id: &PolicyId, policy: &PolicyObject, spec: &Value, is_started_by_
     if let Some(namespace) = id.namespace() {
         manifest["metadata"]["namespace"] = namespace.into();
     }
-    if is_started_by_itself {
+    if is_auto_start {
         manifest["spec"]["autoStart"] = true.into();
     }
     manifest
@@ -108,7 +109,7 @@ mod tests {
     use crate::objects::tests::{active, policy, spec};
 
     #[test]
-    fn an_experiment_is_of_its_policy_and_in_its_namespace() {
+    fn the_manifest_names_the_policy_and_its_namespace() {
         let policy = policy(2, &active(2));
         let id = PolicyId::namespaced("team", "stricter").unwrap();
         let manifest = experiment(&id, &policy, &spec("team"), true);

@@ -13,7 +13,7 @@ pub(super) fn difference(experiment: &ExperimentObject, policy: &PolicyObject) -
     let new = format!("{} (experiment)", experiment.id);
     let difference = diff((&policy.name_of(policy.generation), &policy.spec), (&new, &experiment.spec))?;
     Ok(if difference.is_empty() {
-        format!("Nothing differs: {} is what {} is.\n", experiment.id, policy.id)
+        format!("No differences: {} has the spec of {}.\n", experiment.id, policy.id)
     } else {
         render::coloured(&difference)
     })
@@ -33,7 +33,7 @@ mod tests {
         let heads = "--- ns.team.labels generation 2 (live, newest)\n+++ ns.team.stricter (experiment)\n";
         assert!(text.starts_with(heads) && text.ends_with("-  label: owner\n+  label: team\n"), "{text}");
         experiment.spec = policy.spec.clone();
-        let same = "Nothing differs: ns.team.stricter is what ns.team.labels is.\n";
+        let same = "No differences: ns.team.stricter has the spec of ns.team.labels.\n";
         assert_eq!(difference(&experiment, &policy).unwrap(), same);
     }
 }

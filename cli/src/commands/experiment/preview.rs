@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::super::follow::PAUSE;
-use super::session::{Session, find, say};
+use super::super::follow::POLL_INTERVAL;
+use super::session::{Session, find, print_line};
 use crate::arguments::Start;
 use crate::backend::Started;
 use crate::cluster::Action;
@@ -13,27 +13,29 @@ use crate::experiment::{Progress, progress};
 use crate::objects::ExperimentObject;
 use crate::policy_ref::ExperimentRef;
 use crate::report::ExperimentReport;
-use crate::server::Ended;
+use crate::server::OperationState;
 
-/// The time that a preview may be stuck before the wait ends: the policy server tries again when a replica is busy or a
-/// registry is away for a moment.
-const STUCK: Duration = Duration::from_secs(10);
+/// The time that a preview may have a problem before the wait ends. The policy server tries again after a transient problem,
+/// such as a registry that is unavailable for a moment.
+const STUCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub async fn start(session: &Session, arguments: &Start) -> Result<ExitCode, Error> {
     let experiment = find(session, &arguments.experiment).await?;
-    let begun = start_now(session, &experiment).await?;
+    let started = start_now(session, &experiment).await?;
     if !arguments.wait {
         return Ok(ExitCode::SUCCESS);
     }
-    match begun {
+    match started {
         Started::InCluster(_) => wait(session, &experiment, arguments.timeout).await,
         Started::Operation(operation) => {
-            let (what, code) = match operation.wait(arguments.timeout).await? {
-                Ended::Done => ("it is previewed".to_owned(), ExitCode::SUCCESS),
-                Ended::Failed(why) => (why, ExitCode::FAILURE),
-                Ended::Running(what) => (format!("not previewed yet: it waits for {what}"), ExitCode::FAILURE),
+            let (line, code) = match operation.wait(arguments.timeout).await? {
+                OperationState::Done => ("it is previewed".to_owned(), ExitCode::SUCCESS),
+                OperationState::Failed(message) => (message, ExitCode::FAILURE),
+                OperationState::Running(reason) => {
+                    (format!("not previewed yet: it waits for {reason}"), ExitCode::FAILURE)
+                }
             };
-            say(&experiment, &what)?;
+            print_line(&experiment, &line)?;
             Ok(code)
         }
     }
@@ -41,61 +43,65 @@ pub async fn start(session: &Session, arguments: &Start) -> Result<ExitCode, Err
 
 /// Starts an experiment, and prints its state.
 pub(super) async fn start_now(session: &Session, experiment: &ExperimentObject) -> Result<Started, Error> {
-    let begun = session.at.act(experiment, &Action::Start).await?;
-    tell(session, experiment, "started").await?;
-    Ok(begun)
+    let started = session.backend.act(experiment, &Action::Start).await?;
+    print_state(session, experiment, "started").await?;
+    Ok(started)
 }
 
 pub async fn stop(session: &Session, reference: &ExperimentRef) -> Result<ExitCode, Error> {
     let experiment = find(session, reference).await?;
-    session.at.act(&experiment, &Action::Stop).await?;
-    tell(session, &experiment, "stopped").await?;
+    session.backend.act(&experiment, &Action::Stop).await?;
+    print_state(session, &experiment, "stopped").await?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what was done, and the state of the experiment.
-async fn tell(session: &Session, experiment: &ExperimentObject, done: &str) -> Result<(), Error> {
-    let Some(now) = session.at.again(experiment).await? else {
-        return say(experiment, &format!("{done}, and deleted meanwhile"));
+/// Prints the action that was done, and the new state of the experiment.
+async fn print_state(session: &Session, experiment: &ExperimentObject, done: &str) -> Result<(), Error> {
+    let Some(now) = session.backend.reload(experiment).await? else {
+        return print_line(experiment, &format!("{done}, and deleted meanwhile"));
     };
     let report = ExperimentReport::new(&now);
-    say(&now, &format!("{done}: {}; {}", report.state_in_words(), report.summary))
+    print_line(&now, &format!("{done}: {}; {}", report.state_label(), report.summary))
 }
 
-async fn wait(session: &Session, started: &ExperimentObject, patience: Duration) -> Result<ExitCode, Error> {
+/// Waits until every replica previews the experiment, at most for `timeout`.
+async fn wait(session: &Session, started: &ExperimentObject, timeout: Duration) -> Result<ExitCode, Error> {
     let begin = Instant::now();
-    let (mut last, mut stuck) = (None, None);
+    let (mut last, mut stuck_since) = (None, None);
     loop {
-        let now = match session.at.again(started).await {
+        let now = match session.backend.reload(started).await {
             Ok(now) => Some(progress(&started.uid, started.generation, now.as_ref())),
             Err(error @ (Error::Unauthorized { .. } | Error::Malformed { .. })) => return Err(error),
-            // It was started: the API server may be back before the patience is over.
+            // The preview was started, so the wait continues: the API server may be back before the timeout.
             Err(_) => None,
         };
         if let Some(now) = now.filter(|now| last.as_ref() != Some(now)) {
-            say(started, &now.in_words())?;
+            print_line(started, &now.message())?;
             if !matches!(now, Progress::Stuck(_)) {
-                stuck = None;
+                stuck_since = None;
             }
             last = Some(now);
         }
         match &last {
             Some(Progress::Previewing) => return Ok(ExitCode::SUCCESS),
             Some(Progress::Stopped | Progress::Gone) => return Ok(ExitCode::FAILURE),
-            Some(Progress::Stuck(_)) if stuck.get_or_insert_with(Instant::now).elapsed() > STUCK.min(patience) => {
-                more(session, started)?;
+            Some(Progress::Stuck(_))
+                if stuck_since.get_or_insert_with(Instant::now).elapsed() > STUCK_TIMEOUT.min(timeout) =>
+            {
+                print_not_previewed(session, started)?;
                 return Ok(ExitCode::FAILURE);
             }
-            _ if begin.elapsed() > patience => {
-                more(session, started)?;
+            _ if begin.elapsed() > timeout => {
+                print_not_previewed(session, started)?;
                 return Ok(ExitCode::FAILURE);
             }
-            _ => tokio::time::sleep(PAUSE).await,
+            _ => tokio::time::sleep(POLL_INTERVAL).await,
         }
     }
 }
 
-fn more(session: &Session, experiment: &ExperimentObject) -> Result<(), Error> {
-    let id = &experiment.id;
-    say(experiment, &format!("not previewed by every replica yet; more: {} experiment status {id}", session.program))
+fn print_not_previewed(session: &Session, experiment: &ExperimentObject) -> Result<(), Error> {
+    let line =
+        format!("not previewed by every replica yet; more: {} experiment status {}", session.program, experiment.id);
+    print_line(experiment, &line)
 }

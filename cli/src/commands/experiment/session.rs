@@ -8,30 +8,30 @@ use crate::objects::{ExperimentObject, PolicyObject};
 use crate::policy_ref::ExperimentRef;
 use crate::render;
 
-/// The commands about experiments work in a cluster and with a server.
+/// The session of the commands about experiments, which use a cluster or a server.
 pub type Session = commands::Session<Backend>;
 
-/// Finds the experiment that a person names.
+/// Finds the experiment that the user names.
 ///
 /// # Errors
-/// When there is none, or there are two.
+/// When no experiment or more than one has this name, or a request fails.
 pub(super) async fn find(
     session: &Session,
     ExperimentRef(reference): &ExperimentRef,
 ) -> Result<ExperimentObject, Error> {
-    session.at.find_experiment(reference).await
+    session.backend.find_experiment(reference).await
 }
 
-/// Finds the experiment that a person names, and its policy.
+/// Finds the experiment that the user names, and its policy.
 ///
 /// # Errors
-/// When there is none, there are two, or the policy does not exist.
+/// When no experiment or more than one has this name, the policy does not exist, or a request fails.
 pub(super) async fn with_policy(
     session: &Session,
     reference: &ExperimentRef,
 ) -> Result<(ExperimentObject, PolicyObject), Error> {
     let experiment = find(session, reference).await?;
-    let policy = session.at.policy_of(&experiment).await?;
+    let policy = session.backend.policy_of(&experiment).await?;
     let policy = policy.ok_or_else(|| ExperimentError::NoPolicy {
         experiment: experiment.id.clone(),
         policy: experiment.policy.clone(),
@@ -43,6 +43,6 @@ pub(super) async fn with_policy(
 ///
 /// # Errors
 /// When the output cannot be written.
-pub(super) fn say(experiment: &ExperimentObject, what: &str) -> Result<(), Error> {
-    print(&format!("{}: {}\n", experiment.id, render::printable(what)))
+pub(super) fn print_line(experiment: &ExperimentObject, text: &str) -> Result<(), Error> {
+    print(&format!("{}: {}\n", experiment.id, render::printable(text)))
 }

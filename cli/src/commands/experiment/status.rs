@@ -14,25 +14,25 @@ use crate::policy_ref::ExperimentsRef;
 
 pub async fn run(session: &Session, arguments: &ExperimentStatus) -> Result<ExitCode, Error> {
     let form = arguments.output.output;
-    let (subject, found) = match &arguments.of {
+    let (subject, found) = match &arguments.subject {
         Some(ExperimentsRef::One(experiment)) => {
             let experiment = find(session, experiment).await?;
-            let of = Some(experiment.policy.clone());
-            let subject = Subject { scope: Scope::One(experiment.id.clone()), of, place: None };
+            let policy = Some(experiment.policy.clone());
+            let subject = Subject { scope: Scope::One(experiment.id.clone()), policy, place: None };
             (subject, Found { items: vec![experiment], unseen: Vec::new() })
         }
-        Some(ExperimentsRef::Of(policy)) => {
-            let policy = session.at.find_policy(policy).await?;
-            let (scope, place) = (Scope::Beside(policy.id.clone()), Some(policy.id.to_string()));
-            let found = session.at.look(&scope, Some(&policy.id)).await?;
-            (Subject { scope, of: Some(policy.id), place }, found)
+        Some(ExperimentsRef::OfPolicy(policy)) => {
+            let policy = session.backend.find_policy(policy).await?;
+            let (scope, place) = (Scope::SameNamespace(policy.id.clone()), Some(policy.id.to_string()));
+            let found = session.backend.list_experiments(&scope, Some(&policy.id)).await?;
+            (Subject { scope, policy: Some(policy.id), place }, found)
         }
         None => {
             let of_all_namespaces = arguments.all_namespaces;
             let scope = Scope::All { of_all_namespaces };
-            let found = session.at.look(&scope, None).await?;
-            let place = (!of_all_namespaces).then(|| format!("the namespace {}", session.at.namespace()));
-            (Subject { scope, of: None, place }, found)
+            let found = session.backend.list_experiments(&scope, None).await?;
+            let place = (!of_all_namespaces).then(|| format!("the namespace {}", session.backend.namespace()));
+            (Subject { scope, policy: None, place }, found)
         }
     };
     if arguments.watch {

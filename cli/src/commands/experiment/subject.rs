@@ -16,9 +16,9 @@ use crate::report::{ExperimentDetail, ExperimentOverview};
 /// The experiments that a command is about.
 pub(super) struct Subject {
     pub scope: Scope,
-    /// Only the experiments of this policy.
-    pub of: Option<PolicyId>,
-    /// The place that was searched, for people, such as `the namespace team`; `None` for all namespaces.
+    /// The policy whose experiments are shown; `None` for those of all policies.
+    pub policy: Option<PolicyId>,
+    /// The place that was searched, for messages, such as `the namespace team`; `None` for all namespaces.
     pub place: Option<String>,
 }
 
@@ -37,11 +37,11 @@ impl Subject {
             (Scope::One(_), Some(experiment)) => {
                 Report::Detail(Box::new(ExperimentDetail::new(experiment, session.program)))
             }
-            _ => Report::Overview(ExperimentOverview::new(found, self.of.as_ref())),
+            _ => Report::Overview(ExperimentOverview::new(found, self.policy.as_ref())),
         }
     }
 
-    /// Returns the report in a form of output.
+    /// Returns the report in an output format.
     ///
     /// # Errors
     /// When the report cannot be serialized.

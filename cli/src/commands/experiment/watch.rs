@@ -1,4 +1,4 @@
-//! `proviso experiment status --watch`: a table that is redrawn on a terminal, and elsewhere a line for each change.
+//! `proviso experiment status --watch`: redraws a table on a terminal, and writes a line for each change to any other output.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -23,13 +23,13 @@ use crate::render;
 use crate::report::ExperimentReport;
 use crate::terminal;
 
-/// The interval at which a terminal shows new ages. It causes no request.
-const TICK: Duration = Duration::from_secs(1);
-/// An error that is not repeated for this time is over: a watch is tried again sooner, and one that works reports nothing
-/// before something changes.
-const OVER: Duration = Duration::from_mins(1);
+/// The interval at which a terminal is redrawn with new ages. A redraw makes no request.
+const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
+/// The time after which an error that was not repeated is no longer shown. A failing watch is tried again sooner, and a
+/// working watch reports nothing until an object changes.
+const ERROR_EXPIRY: Duration = Duration::from_mins(1);
 
-/// Shows the experiments and their changes until Ctrl-C, or until the only experiment is gone.
+/// Shows the experiments and their changes until Ctrl-C; a watch of one experiment also ends when the experiment is gone.
 pub async fn run(
     session: &Session,
     subject: &Subject,
@@ -37,10 +37,10 @@ pub async fn run(
     form: Form,
 ) -> Result<ExitCode, Error> {
     let mut output = Output::new(session, subject, form);
-    let mut changes = session.at.follow(&subject.scope, subject.of.as_ref(), &found.unseen);
+    let mut changes = session.backend.follow(&subject.scope, subject.policy.as_ref(), &found.unseen);
     let (mut resized, mut interrupted) = (signal(SignalKind::window_change())?, signal(SignalKind::interrupt())?);
     let mut terminated = signal(SignalKind::terminate())?;
-    let mut tick = tokio::time::interval(TICK);
+    let mut tick = tokio::time::interval(REDRAW_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     output.show(found)?;
     loop {
@@ -54,12 +54,13 @@ pub async fn run(
                     }
                     output.show(&found)?;
                 }
-                // An API server that has only just started, and so was away, knows no rights yet.
-                Some(Err(error @ Error::Forbidden { .. })) if output.trouble.is_none() => {
+                // An API server that has just restarted may answer "forbidden" until it has loaded the RBAC rules. The errors of
+                // its absence came before, so "forbidden" ends the watch only if it is the first error.
+                Some(Err(error @ Error::Forbidden { .. })) if output.error.is_none() => {
                     output.end()?;
                     return Err(error);
                 }
-                Some(Err(error)) => output.trouble(&error)?,
+                Some(Err(error)) => output.show_error(&error)?,
             },
             _ = tick.tick(), if output.screen.is_some() => output.redraw()?,
             _ = resized.recv(), if output.screen.is_some() => output.redraw()?,
@@ -76,29 +77,29 @@ struct Output<'a> {
     screen: Option<Screen>,
     /// The report that was shown last.
     last: Option<Report>,
-    /// The last line of each experiment, if the output is no terminal.
-    lines: BTreeMap<String, ExperimentReport>,
-    /// The error of the watch, and since when.
-    trouble: Option<(String, Instant)>,
+    /// The report behind the last line of each experiment, if the output is not a terminal.
+    reports: BTreeMap<String, ExperimentReport>,
+    /// The last error of the watch, and its time.
+    error: Option<(String, Instant)>,
 }
 
 impl<'a> Output<'a> {
     fn new(session: &'a Session, subject: &'a Subject, form: Form) -> Self {
-        // Documents are for programs, also on a terminal.
+        // JSON and YAML are for programs, so they are not redrawn on a terminal.
         let screen = matches!(form, Form::Table | Form::Wide).then(Screen::of_stdout).flatten();
-        Self { session, subject, form, screen, last: None, lines: BTreeMap::new(), trouble: None }
+        Self { session, subject, form, screen, last: None, reports: BTreeMap::new(), error: None }
     }
 
     fn show(&mut self, found: &Found<ExperimentObject>) -> Result<(), Error> {
         let report = self.subject.report(self.session, found);
-        let is_news = self.trouble.take().is_some() || self.last.as_ref() != Some(&report);
-        if is_news && self.screen.is_none() {
+        let is_changed = self.error.take().is_some() || self.last.as_ref() != Some(&report);
+        if is_changed && self.screen.is_none() {
             match self.form {
-                // One document a line, so that they can be told apart.
+                // One document a line, so that a reader can separate the documents.
                 Form::Json => print(&(serde_json::to_string(&report)? + "\n"))?,
                 Form::Yaml => print(&format!("---\n{}", serde_yaml::to_string(&report)?))?,
                 Form::Table | Form::Wide => {
-                    let text = news(&mut self.lines, &report, Timestamp::now());
+                    let text = changed_lines(&mut self.reports, &report, Timestamp::now());
                     print(&render::printable(&text))?;
                 }
             }
@@ -116,31 +117,31 @@ impl<'a> Output<'a> {
             }
             _ => self.subject.text(self.session, report, self.form)?,
         };
-        self.trouble.take_if(|(_, since)| since.elapsed() > OVER);
-        let trouble = self.trouble.as_ref().map(|(trouble, _)| render::warning(trouble, None)).unwrap_or_default();
-        // Above: the end of a long page is cut.
-        screen.draw(&format!("{trouble}{page}"))
+        self.error.take_if(|(_, time)| time.elapsed() > ERROR_EXPIRY);
+        let warning = self.error.as_ref().map(|(message, _)| render::warning(message, None)).unwrap_or_default();
+        // The warning is above the page, because the end of a long page is cut off.
+        screen.draw(&format!("{warning}{page}"))
     }
 
-    /// Reports an error of the watch. The last page stays, and the watch continues when the API server is back.
-    fn trouble(&mut self, error: &Error) -> Result<(), Error> {
-        let told = error.to_string();
-        let is_news = self.trouble.as_ref().is_none_or(|(before, _)| *before != told);
-        self.trouble = Some((told, Instant::now()));
-        if is_news && self.screen.is_none() {
-            terminal::complain(error, self.session.program);
+    /// Shows an error of the watch. The last page stays, and the watch continues when the API server is back.
+    fn show_error(&mut self, error: &Error) -> Result<(), Error> {
+        let message = error.to_string();
+        let is_changed = self.error.as_ref().is_none_or(|(before, _)| *before != message);
+        self.error = Some((message, Instant::now()));
+        if is_changed && self.screen.is_none() {
+            terminal::print_error(error, self.session.program);
         }
         self.redraw()
     }
 
-    /// Ends because the experiment is gone. The last page stays, so that the result of the preview can be read.
+    /// Ends the watch of an experiment that is gone. The last page stays, so that the user can read the result of the preview.
     fn gone(&mut self, id: &PolicyId, found: &Found<ExperimentObject>) -> Result<ExitCode, Error> {
         if self.screen.is_none() {
             self.show(found)?;
             return self.end();
         }
         self.end()?;
-        print(&format!("{id}: it is gone: it was deleted or committed\n"))?;
+        print(&format!("{id}: it no longer exists: it was deleted or committed\n"))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -152,26 +153,26 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Returns a line for each experiment that has changed.
-fn news(said: &mut BTreeMap<String, ExperimentReport>, report: &Report, now: Timestamp) -> String {
+/// Returns a line for each experiment that has changed since its report in `last`, and updates `last`.
+fn changed_lines(last: &mut BTreeMap<String, ExperimentReport>, report: &Report, now: Timestamp) -> String {
     let experiments = match report {
         Report::Overview(overview) => overview.experiments.as_slice(),
         Report::Detail(detail) => std::slice::from_ref(&detail.experiment),
     };
     let mut lines = Vec::new();
     for experiment in experiments {
-        let before = said.insert(experiment.experiment.to_string(), experiment.clone());
+        let before = last.insert(experiment.experiment.to_string(), experiment.clone());
         let line = experiment.line(now);
         if before.is_none_or(|before| before.line(now) != line) {
             lines.push(line);
         }
     }
-    said.retain(|id, _| {
-        let is_there = experiments.iter().any(|experiment| experiment.experiment.as_str() == id);
-        if !is_there {
+    last.retain(|id, _| {
+        let exists = experiments.iter().any(|experiment| experiment.experiment.as_str() == id);
+        if !exists {
             lines.push(format!("{now:.0} {id} GONE"));
         }
-        is_there
+        exists
     });
     lines.into_iter().map(|line| line + "\n").collect()
 }
@@ -184,21 +185,21 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn only_what_changed_is_a_line() {
-        let (mut said, now) = (BTreeMap::new(), NOW.parse().unwrap());
-        let mut told = |status: &Value| {
+    fn a_line_is_written_only_for_a_changed_experiment() {
+        let (mut last, now) = (BTreeMap::new(), NOW.parse().unwrap());
+        let mut lines = |status: &Value| {
             let detail = ExperimentDetail::new(&experiment(1, status), "proviso");
-            news(&mut said, &Report::Detail(Box::new(detail)), now)
+            changed_lines(&mut last, &Report::Detail(Box::new(detail)), now)
         };
-        assert_eq!(told(&Value::Null), "2026-11-21T10:00:00Z ns.team.stricter NOT_STARTED\n");
-        assert!(told(&previewing(1)).contains(" ACTIVE evaluated=1200 "));
+        assert_eq!(lines(&Value::Null), "2026-11-21T10:00:00Z ns.team.stricter NOT_STARTED\n");
+        assert!(lines(&previewing(1)).contains(" ACTIVE evaluated=1200 "));
         let mut samples = previewing(1);
         samples["samples"] = json!([]);
-        assert_eq!(told(&samples), "", "samples have no place in a line");
+        assert_eq!(lines(&samples), "", "a line has no samples");
         samples["divergence"]["evaluated"] = json!(1201);
-        assert_eq!(told(&samples).lines().count(), 1);
+        assert_eq!(lines(&samples).lines().count(), 1);
         let nothing = Report::Overview(ExperimentOverview { experiments: Vec::new(), unseen: Vec::new() });
-        assert_eq!(news(&mut said, &nothing, now), "2026-11-21T10:00:00Z ns.team.stricter GONE\n");
-        assert_eq!(news(&mut said, &nothing, now), "");
+        assert_eq!(changed_lines(&mut last, &nothing, now), "2026-11-21T10:00:00Z ns.team.stricter GONE\n");
+        assert_eq!(changed_lines(&mut last, &nothing, now), "");
     }
 }

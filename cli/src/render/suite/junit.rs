@@ -1,4 +1,4 @@
-//! `JUnit`'s XML, as CI systems read it: a `testsuite` for each suite, a `testcase` for each case.
+//! The XML of `JUnit`, which CI systems read: a `testsuite` for each suite, a `testcase` for each case.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::title::title;
 use proviso_evaluation::suite::{Counts, Outcome, SuiteReport};
 
-/// The whole document.
+/// Returns the document.
 #[must_use]
 pub fn junit(reports: &[SuiteReport], duration: Duration) -> String {
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
@@ -31,10 +31,10 @@ pub fn junit(reports: &[SuiteReport], duration: Duration) -> String {
                     Outcome::Passed | Outcome::OfCases => writeln!(xml, "{head}/>"),
                     Outcome::Skipped => writeln!(xml, "{head}><skipped/></testcase>"),
                     Outcome::Failed(message) => {
-                        writeln!(xml, "{head}>{}</testcase>", told("failure", &title(&test.name, case), message))
+                        writeln!(xml, "{head}>{}</testcase>", failure("failure", &title(&test.name, case), message))
                     }
                     Outcome::Error(message) => {
-                        writeln!(xml, "{head}>{}</testcase>", told("error", &title(&test.name, case), message))
+                        writeln!(xml, "{head}>{}</testcase>", failure("error", &title(&test.name, case), message))
                     }
                 };
             }
@@ -50,12 +50,13 @@ fn counts(counts: Counts) -> String {
     format!(" tests=\"{}\" failures=\"{failed}\" errors=\"{errors}\" skipped=\"{skipped}\"", counts.total())
 }
 
-fn told(element: &str, title: &str, message: &str) -> String {
+/// Returns the element `failure` or `error` with a message.
+fn failure(element: &str, title: &str, message: &str) -> String {
     let first = escape(message.lines().next().unwrap_or(title));
     format!("<{element} message=\"{first}\">{}</{element}>", escape(message))
 }
 
-/// For attributes and content; XML 1.0 has no other control characters than these three.
+/// Escapes a text for attributes and content. XML 1.0 allows only three control characters: newline, tab, carriage return.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn junit_has_a_suite_for_each_file_and_escapes_what_policies_say() {
+    fn junit_has_a_suite_for_each_file_and_escapes_messages() {
         let wanted = r#"<?xml version="1.0" encoding="UTF-8"?>
 <testsuites tests="4" failures="1" errors="1" skipped="1" time="2.000">
   <testsuite name="library/labels/suite.yaml" tests="4" failures="1" errors="1" skipped="1" time="1.250">

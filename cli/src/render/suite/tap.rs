@@ -1,11 +1,11 @@
-//! TAP 14 (testanything.org): a line for each case, and below it what went wrong, as YAML.
+//! TAP 14 (testanything.org): a line for each case, and below a failure its message as YAML.
 
 use std::fmt::Write as _;
 
 use super::title::title;
 use proviso_evaluation::suite::{Counts, Outcome, SuiteReport};
 
-/// The whole document.
+/// Returns the document.
 #[must_use]
 pub fn tap(reports: &[SuiteReport]) -> String {
     let mut text = format!("TAP version 14\n1..{}\n", Counts::of(reports).total());
@@ -32,7 +32,7 @@ pub fn tap(reports: &[SuiteReport]) -> String {
     text
 }
 
-/// A `#` begins a directive, and a line is one test.
+/// Escapes the name of a test: a `#` would begin a directive, and a line break would end the test.
 fn escape(name: &str) -> String {
     name.replace('\\', "\\\\").replace('#', "\\#").replace(char::is_control, " ")
 }

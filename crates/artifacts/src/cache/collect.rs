@@ -1,4 +1,4 @@
-//! Garbage collection: what no policy needs any more leaves the cache, and so does what a crash left half-written.
+//! Garbage collection: removes modules that no policy uses, and files that a crash left unfinished.
 
 use std::collections::HashSet;
 use std::fs::{DirEntry, Metadata};
@@ -11,12 +11,13 @@ use crate::digest::Digest;
 use crate::file::TEMPORARY;
 
 impl Cache {
-    /// Removes the modules that nobody uses, whatever was compiled of them by any engine, and files that were never
-    /// finished; all of it only if it is older than `older_than`: others may be writing now. Returns how many files
-    /// went.
+    /// Removes the modules that are not in `used`, their compiled forms of all engines, and unfinished files. Returns the
+    /// number of removed files.
+    ///
+    /// Files younger than `older_than` stay, because another replica may be writing them.
     ///
     /// # Errors
-    /// When a folder cannot be read or a file not be removed. What can be, is.
+    /// Returns the first error if a folder cannot be read or a file cannot be removed. The other files are still removed.
     pub fn retain(&self, used: &HashSet<Digest>, older_than: Duration) -> Result<usize, CacheError> {
         let Some(before) = SystemTime::now().checked_sub(older_than) else { return Ok(0) };
         let mut sweep = Sweep { before, removed: 0, failed: None };
@@ -34,13 +35,13 @@ impl Cache {
             }
             let is_unused = unused(name);
             sweep.folder(&entry.path(), |sweep, entry, name, metadata| {
-                let is_ours = [".cwasm", ".sig"].iter().any(|kind| name.strip_suffix(kind).is_some());
-                if is_unused && is_ours && metadata.is_file() {
+                let is_cache_file = [".cwasm", ".sig"].iter().any(|kind| name.strip_suffix(kind).is_some());
+                if is_unused && is_cache_file && metadata.is_file() {
                     sweep.remove(entry, metadata);
                 }
             });
             if is_unused {
-                // It stays as long as there is anything in it.
+                // The call fails, and the folder stays, while the folder has entries.
                 let _ = std::fs::remove_dir(entry.path());
             }
         });
@@ -51,28 +52,28 @@ impl Cache {
     }
 }
 
-/// One collection.
+/// The state of one garbage collection.
 struct Sweep {
-    /// Only what was last written earlier than this goes.
+    /// Files that were modified at this time or later stay.
     before: SystemTime,
     removed: usize,
-    /// The first failure.
+    /// The first error.
     failed: Option<CacheError>,
 }
 
 impl Sweep {
-    /// Visits what lies in a folder, and removes what was never finished.
+    /// Removes the unfinished files of a folder and calls `visit` with each other entry.
     fn folder(&mut self, path: &Path, visit: impl Fn(&mut Self, &DirEntry, &str, &Metadata)) {
         let entries = match std::fs::read_dir(path) {
             Ok(entries) => entries,
-            // Nothing was written yet, or another replica was faster.
+            // Nothing was written yet, or another replica removed the folder.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return self.fail(path, error),
         };
         for entry in entries {
-            // Of the entry itself: where a link points to does not matter.
-            let seen = entry.and_then(|entry| Ok((entry.metadata()?, entry)));
-            match seen {
+            // `DirEntry::metadata` does not follow symlinks: their targets do not matter.
+            let entry = entry.and_then(|entry| Ok((entry.metadata()?, entry)));
+            match entry {
                 Ok((metadata, entry)) => {
                     let name = entry.file_name();
                     let name = name.to_string_lossy();
@@ -89,7 +90,7 @@ impl Sweep {
     }
 
     fn remove(&mut self, entry: &DirEntry, metadata: &Metadata) {
-        // A time that cannot be read counts as now.
+        // A file whose modification time cannot be read stays.
         if !metadata.modified().is_ok_and(|modified| modified < self.before) {
             return;
         }
@@ -108,18 +109,18 @@ impl Sweep {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::Verified;
+    use crate::cache::VerificationRecord;
 
     const AGE: Duration = Duration::from_hours(1);
 
-    /// A cache with two modules, each compiled by two engines, and a file that was never finished beside each.
+    /// Returns a cache with two modules, each compiled by two engines and with an unfinished file.
     fn cache() -> (tempfile::TempDir, Cache, Digest, Digest) {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(folder.path()).unwrap();
         let [used, unused] = [b"used", b"none"].map(|module| {
             let digest = Digest::of(module);
             cache.put_module(&digest, module).unwrap();
-            cache.put_verified(&digest, Verified { manifest: digest, against: digest }).unwrap();
+            cache.put_verified(&digest, VerificationRecord { manifest: digest, against: digest }).unwrap();
             for engine in ["1", "2"] {
                 cache.put_compiled(&digest, engine, b"native code").unwrap();
             }
@@ -141,10 +142,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_goes_and_the_rest_stays() {
+    fn unused_modules_are_removed_and_used_modules_stay() {
         let (folder, cache, used, unused) = cache();
         make_old(folder.path());
-        // Two temporary files, a module and what was verified of it, two compiled ones and their signatures.
+        // Two unfinished files, a module and its verification record, two compiled modules and their signatures.
         assert_eq!(cache.retain(&[used].into(), AGE).unwrap(), 2 + 2 + 4);
         assert!(cache.module(&used).unwrap().is_some() && cache.compiled(&used, "2").unwrap().is_some());
         assert!(cache.verified(&used).unwrap().is_some() && cache.verified(&unused).unwrap().is_none());
@@ -155,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_young_stays_whoever_wrote_it() {
+    fn files_younger_than_the_limit_stay() {
         let (_folder, cache, _, unused) = cache();
         assert_eq!(cache.retain(&HashSet::new(), AGE).unwrap(), 0);
         assert!(cache.module(&unused).unwrap().is_some() && cache.compiled(&unused, "1").unwrap().is_some());
     }
 
     #[test]
-    fn what_is_not_the_caches_own_is_left_alone() {
+    fn files_of_other_programs_stay() {
         let (folder, cache, _, _) = cache();
         for name in ["modules/notes.txt", "modules/abc.wasm", "compiled/readme"] {
             std::fs::write(folder.path().join(name), "mine").unwrap();

@@ -1,5 +1,6 @@
-//! What was verified: that an artifact with this module was signed as it had to be. Signed as compiled modules are,
-//! so that nobody who can write to the folder can say so.
+//! Verification records: the proof that an artifact with this module has the required signatures.
+//!
+//! Each record is signed like a compiled module, so that write access to the folder is not enough to forge a record.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,45 +8,46 @@ use base64::engine::general_purpose::STANDARD;
 use super::{Cache, CacheError, read, write};
 use crate::digest::Digest;
 
-/// That a module was verified.
+/// The record of a successful verification of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verified {
-    /// The artifact that was signed.
+pub struct VerificationRecord {
+    /// The digest of the signed manifest.
     pub manifest: Digest,
-    /// What it was verified against.
+    /// The fingerprint of the verification settings and the trusted root.
     pub against: Digest,
 }
 
 impl Cache {
-    /// What the module with this digest was last verified against, if it was.
+    /// Returns the last verification record of the module with this digest; `None` if the cache has no record.
     ///
     /// # Errors
-    /// When the file cannot be read or carries no valid signature.
-    pub fn verified(&self, module: &Digest) -> Result<Option<Verified>, CacheError> {
+    /// Returns [`CacheError::Io`] if the file cannot be read, and [`CacheError::Forged`] if it has no valid signature.
+    pub fn verified(&self, module: &Digest) -> Result<Option<VerificationRecord>, CacheError> {
         let path = self.module_path(module).with_extension("verified");
         let Some(bytes) = read(&path)? else { return Ok(None) };
         let verified = std::str::from_utf8(&bytes).ok().and_then(|text| {
             let mut lines = text.lines();
-            let verified = Verified { manifest: lines.next()?.parse().ok()?, against: lines.next()?.parse().ok()? };
+            let verified =
+                VerificationRecord { manifest: lines.next()?.parse().ok()?, against: lines.next()?.parse().ok()? };
             let signature = STANDARD.decode(lines.next()?).ok()?;
             self.keys.verify(&statement(module, verified), &signature).then_some(verified)
         });
         verified.map(Some).ok_or(CacheError::Forged(path))
     }
 
-    /// Keeps that a module was verified.
+    /// Stores the verification record of a module.
     ///
     /// # Errors
-    /// When the file cannot be written.
-    pub fn put_verified(&self, module: &Digest, verified: Verified) -> Result<(), CacheError> {
+    /// Returns an error if the file cannot be written.
+    pub fn put_verified(&self, module: &Digest, verified: VerificationRecord) -> Result<(), CacheError> {
         let signature = STANDARD.encode(self.keys.sign(&statement(module, verified)));
         let text = format!("{}\n{}\n{signature}\n", verified.manifest, verified.against);
         write(&self.module_path(module).with_extension("verified"), text.as_bytes())
     }
 }
 
-/// What is signed.
-fn statement(module: &Digest, Verified { manifest, against }: Verified) -> Vec<u8> {
+/// Returns the bytes to sign.
+fn statement(module: &Digest, VerificationRecord { manifest, against }: VerificationRecord) -> Vec<u8> {
     format!("proviso verified module v1\n{module}\n{manifest}\n{against}").into_bytes()
 }
 
@@ -54,10 +56,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_verified_survives_a_restart_and_nobody_else_can_say_so() {
+    fn a_verification_record_survives_a_restart_and_cannot_be_forged() {
         let folder = tempfile::tempdir().unwrap();
         let [module, other, manifest, against] = ["module", "other", "m", "a"].map(|text| Digest::of(text.as_bytes()));
-        let verified = Verified { manifest, against };
+        let verified = VerificationRecord { manifest, against };
         let open = || Cache::open(folder.path()).unwrap();
         assert_eq!(open().verified(&module).unwrap(), None);
         open().put_verified(&module, verified).unwrap();
@@ -66,7 +68,7 @@ mod tests {
         let path = |digest: &Digest| open().module_path(digest).with_extension("verified");
         let text = std::fs::read_to_string(path(&module)).unwrap();
         std::fs::write(path(&other), &text).unwrap();
-        assert!(matches!(open().verified(&other), Err(CacheError::Forged(_))), "of another module");
+        assert!(matches!(open().verified(&other), Err(CacheError::Forged(_))), "the record of another module");
         for forged in
             [text.replace(&against.hex(), &other.hex()), text.replace(&manifest.hex(), &other.hex()), String::new()]
         {
@@ -75,6 +77,6 @@ mod tests {
         }
         open().put_verified(&module, verified).unwrap();
         std::fs::remove_file(folder.path().join("signing.key")).unwrap();
-        assert!(matches!(open().verified(&module), Err(CacheError::Forged(_))), "by another key");
+        assert!(matches!(open().verified(&module), Err(CacheError::Forged(_))), "a record signed with another key");
     }
 }

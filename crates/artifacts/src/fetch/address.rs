@@ -1,27 +1,28 @@
-//! Which addresses modules are never fetched from: those where clouds keep the credentials of their machines, and
-//! those that are nobody's. Loopback and private ones are allowed, for registries within the cluster.
+//! The addresses that modules are never fetched from: link-local addresses and metadata services, which return the
+//! credentials of cloud machines, and reserved addresses. Loopback and private addresses are allowed, for registries in the
+//! cluster.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Metadata services outside the link-local networks: Alibaba's; Amazon's and Google's over IPv6.
+/// The metadata services outside the link-local networks: Alibaba, and Amazon and Google over IPv6.
 const METADATA: [IpAddr; 3] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Whether a module may come from there.
+/// Returns true if a module may be fetched from `address`.
 pub(super) fn is_allowed(address: IpAddr) -> bool {
-    let address = plain(address);
-    let is_odd = match address {
+    let address = unwrap_ipv4(address);
+    let is_reserved = match address {
         IpAddr::V4(address) => address.is_link_local() || address.octets()[0] == 0 || address.is_broadcast(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
     };
-    !is_odd && !address.is_unspecified() && !address.is_multicast() && !METADATA.contains(&address)
+    !is_reserved && !address.is_unspecified() && !address.is_multicast() && !METADATA.contains(&address)
 }
 
-/// The IPv4 address within an IPv6 one, where it is only wrapped: mapped, compatible, NAT64 (RFC 6052), 6to4.
-fn plain(address: IpAddr) -> IpAddr {
+/// Returns the IPv4 address in a mapped, compatible, NAT64 (RFC 6052) or 6to4 IPv6 address, and any other address as it is.
+fn unwrap_ipv4(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     let wrapped = match v6.segments() {
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => Some((high, low)),
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn link_local_addresses_are_refused_however_they_are_written() {
+    fn link_local_and_reserved_addresses_are_refused_in_each_spelling() {
         for address in [
             "169.254.169.254",
             "169.254.0.1",

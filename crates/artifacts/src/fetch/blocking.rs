@@ -1,4 +1,4 @@
-//! Reads of files and computations that would hold up an async worker.
+//! Runs file reads and long computations outside the async workers.
 
 use super::error::FetchError;
 

@@ -1,20 +1,20 @@
-//! What a server that answers 401 asks for: the header `WWW-Authenticate` (RFC 9110, section 11), as far as
-//! registries use it.
+//! Authentication challenges: the header `WWW-Authenticate` of a response 401 (RFC 9110, section 11), as far as registries
+//! use it.
 
 use hyper::HeaderMap;
 use hyper::header::WWW_AUTHENTICATE;
 
-/// What to show.
+/// The kind of credentials that a server requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// User name and password.
+    /// A user name and password.
     Basic,
-    /// A token from there.
+    /// A token from the token server at `realm`.
     Bearer { realm: String, service: Option<String>, scope: Option<String> },
 }
 
 impl Challenge {
-    /// The first challenge that is understood.
+    /// Returns the first challenge of a supported scheme; `None` if there is none.
     pub(super) fn read(headers: &HeaderMap) -> Option<Self> {
         headers.get_all(WWW_AUTHENTICATE).iter().find_map(|value| Self::parse(value.to_str().ok()?))
     }
@@ -40,7 +40,7 @@ impl Challenge {
     }
 }
 
-/// `name="value", name=value, …`
+/// Parses parameters of the form `name="value", name=value, …`.
 fn parameters(mut text: &str) -> Vec<(&str, String)> {
     let mut found = Vec::new();
     while let Some((name, rest)) = text.split_once('=') {
@@ -56,7 +56,7 @@ fn parameters(mut text: &str) -> Vec<(&str, String)> {
     found
 }
 
-/// The text up to the closing quote, and what follows it.
+/// Returns the text up to the closing quote without escapes, and the text after the quote.
 fn unquoted(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut characters = text.char_indices();
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn challenges_of_registries_are_understood() {
+    fn challenges_of_registries_are_parsed() {
         let bearer = |realm: &str, service: Option<&str>, scope: Option<&str>| {
             let own = |text: &str| text.to_owned();
             Some(Challenge::Bearer { realm: own(realm), service: service.map(own), scope: scope.map(own) })

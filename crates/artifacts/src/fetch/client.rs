@@ -1,5 +1,7 @@
-//! GET with limits: redirects are followed by hand, each to a server that is checked anew; credentials are shown only
-//! to who asked for them; bodies end at a limit.
+//! HTTP requests to the servers of one module.
+//!
+//! The client follows redirects itself and checks each target again. It sends credentials only to the server that requested
+//! them, and limits the size of each body.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,29 +18,29 @@ use super::challenge::Challenge;
 use super::connection::{self, Sender, Trust};
 use super::credentials::Credential;
 use super::error::{ConnectError, FetchError};
-use super::room::Rooms;
+use super::memory::MemoryBudget;
 use crate::module::{MAX_MODULE, Module};
 use crate::reference::Host;
 
-/// How many redirects are followed.
+/// The maximum number of redirects that the client follows.
 const MAX_REDIRECTS: u32 = 5;
-/// The largest answer with a token, in bytes.
+/// The maximum size of the response of a token server, in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;
 
-/// Asks the servers that one module comes from.
+/// A client for the servers of one module.
 #[derive(Debug)]
 pub(super) struct Client {
     trust: Arc<Trust>,
     credential: Option<Credential>,
-    /// Whether an insecure source may be asked over plain HTTP, too.
-    may_be_plain: bool,
-    /// The servers that speak nothing else.
-    plain: BTreeSet<Host>,
-    /// What the server of the module is shown.
+    /// True if requests to insecure sources may use plain HTTP.
+    allows_plain_http: bool,
+    /// The servers that support plain HTTP only.
+    plain_http_hosts: BTreeSet<Host>,
+    /// The value of the header `Authorization` for the server of the module.
     authorization: Option<HeaderValue>,
 }
 
-/// An answer, its body not read yet.
+/// A response whose body is not read yet.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub host: Host,
@@ -54,16 +56,16 @@ struct Token {
 }
 
 impl Client {
-    pub(super) fn new(trust: Arc<Trust>, credential: Option<Credential>, may_be_plain: bool) -> Self {
-        Self { trust, credential, may_be_plain, plain: BTreeSet::new(), authorization: None }
+    pub(super) fn new(trust: Arc<Trust>, credential: Option<Credential>, allows_plain_http: bool) -> Self {
+        Self { trust, credential, allows_plain_http, plain_http_hosts: BTreeSet::new(), authorization: None }
     }
 
-    /// Asks for this, and once more with credentials if the server wants some.
+    /// Sends a GET request, and repeats it with credentials if the server requests them.
     pub(super) async fn get(&mut self, url: &Url, accept: &'static str) -> Result<Answer, FetchError> {
         let answer = self.follow(url.clone(), accept, self.authorization.clone()).await?;
-        // What another server wants to see that this one redirects to is for nobody to say.
-        let is_asked = answer.status == StatusCode::UNAUTHORIZED && Host::of(url).as_ref() == Some(&answer.host);
-        if !is_asked || self.authorization.is_some() {
+        // A challenge counts only if the server of the URL sent it, and not the target of a redirect.
+        let is_challenged = answer.status == StatusCode::UNAUTHORIZED && Host::of(url).as_ref() == Some(&answer.host);
+        if !is_challenged || self.authorization.is_some() {
             return Ok(answer);
         }
         let Some(challenge) = Challenge::read(&answer.headers) else { return Ok(answer) };
@@ -74,8 +76,8 @@ impl Client {
         }
     }
 
-    /// Sends this, and once more with credentials if the server wants some. Redirects are answers: what is written goes
-    /// to nobody else.
+    /// Sends a request with a body, and repeats it with credentials if the server requests them. Does not follow redirects, so
+    /// that the content goes to no other server.
     pub(super) async fn write(
         &mut self,
         method: &Method,
@@ -86,7 +88,7 @@ impl Client {
         if answer.status != StatusCode::UNAUTHORIZED {
             return Ok(answer);
         }
-        // Also with an authorization: it may be one that is for reading only, or has ended.
+        // A present authorization may be read-only or expired, so the challenge counts in any case.
         let Some(challenge) = Challenge::read(&answer.headers) else { return Ok(answer) };
         self.authorization = self.authorize(answer.host.clone(), challenge).await?;
         match self.authorization {
@@ -108,13 +110,14 @@ impl Client {
         self.transmit(&mut url.clone(), request, authorization.as_ref()).await
     }
 
-    /// What to show a server that asks for this; none without credentials.
+    /// Returns the value of the header `Authorization` for a challenge: the credential, or a token from the token server.
+    /// `None` if the challenge is Basic and the client has no credential.
     async fn authorize(&mut self, server: Host, challenge: Challenge) -> Result<Option<HeaderValue>, FetchError> {
-        let basic = self.credential.as_ref().and_then(|credential| secret_value(&credential.to_basic()));
+        let basic = self.credential.as_ref().and_then(|credential| sensitive_header(&credential.to_basic()));
         let Challenge::Bearer { realm, service, scope } = challenge else { return Ok(basic) };
         let url = Url::parse(&realm).ok().and_then(|url| Some((Host::of(&url)?, url)));
         let Some((host, mut url)) = url else {
-            let error = format!("{realm:?} is no URL to get a token from");
+            let error = format!("{realm:?} is not a URL to get a token from");
             return Err(FetchError::Malformed { host: server, what: "challenge", error });
         };
         let queries = [("service", service), ("scope", scope)];
@@ -122,12 +125,14 @@ impl Client {
         let answer = Box::pin(self.follow(url, "application/json", basic)).await?;
         let answer = self.ok(answer)?.read("token", MAX_TOKEN).await?;
         let malformed = |error: &str| FetchError::Malformed { host, what: "token", error: error.to_owned() };
-        let Ok(Token { token }) = serde_json::from_slice(&answer) else { return Err(malformed("it is no JSON")) };
-        let Some(token) = token else { return Err(malformed("there is none in it")) };
-        secret_value(&format!("Bearer {token}")).map(Some).ok_or_else(|| malformed("it has odd characters"))
+        let Ok(Token { token }) = serde_json::from_slice(&answer) else { return Err(malformed("it is not JSON")) };
+        let Some(token) = token else { return Err(malformed("it has neither `token` nor `access_token`")) };
+        sensitive_header(&format!("Bearer {token}"))
+            .map(Some)
+            .ok_or_else(|| malformed("it has characters that are not allowed in a header"))
     }
 
-    /// The answer, if it is what was asked for.
+    /// Returns the response if its status is 200, and the matching error otherwise.
     pub(super) fn ok(&self, answer: Answer) -> Result<Answer, FetchError> {
         match answer.status {
             StatusCode::OK => Ok(answer),
@@ -140,7 +145,7 @@ impl Client {
         }
     }
 
-    /// Follows redirects; only the first server is shown the authorization.
+    /// Sends a GET request and follows redirects. Only the origin of the first URL receives the authorization.
     async fn follow(
         &mut self,
         mut url: Url,
@@ -152,18 +157,20 @@ impl Client {
             let answer = self.send(&mut url, accept, authorization.as_ref()).await?;
             let location = answer.headers.get(LOCATION).filter(|_| is_redirect(answer.status));
             let Some(location) = location else { return Ok(answer) };
-            // Without its query, which may hold a signature that lets anybody in.
+            // The error omits the query, which may have a signature that grants access.
             let to = String::from_utf8_lossy(location.as_bytes());
             let to = to.split('?').next().unwrap_or_default().chars().take(200).collect::<String>();
             let refuse = |why| FetchError::Redirect { host: answer.host.clone(), to, why };
             let next = location.to_str().ok().and_then(|location| url.join(location).ok());
             let next = match next {
-                None => return Err(refuse("it is no URL")),
-                Some(next) if !matches!(next.scheme(), "http" | "https") => return Err(refuse("it is not https")),
-                Some(next) if url.scheme() == "https" && next.scheme() == "http" => {
-                    return Err(refuse("it is plain HTTP, and this began with HTTPS"));
+                None => return Err(refuse("it is not a URL")),
+                Some(next) if !matches!(next.scheme(), "http" | "https") => {
+                    return Err(refuse("it is not an https URL"));
                 }
-                Some(_) if redirects == MAX_REDIRECTS => return Err(refuse("there were five before it")),
+                Some(next) if url.scheme() == "https" && next.scheme() == "http" => {
+                    return Err(refuse("it is plain HTTP, and the request began with HTTPS"));
+                }
+                Some(_) if redirects == MAX_REDIRECTS => return Err(refuse("there were five redirects before it")),
                 Some(next) => next,
             };
             if next.origin() != url.origin() {
@@ -174,7 +181,7 @@ impl Client {
         }
     }
 
-    /// Asks once. Where the server turns out to speak plain HTTP, and may, the URL says so from then on.
+    /// Sends one GET request. Changes the scheme of `url` to `http` if the server supports and may use plain HTTP only.
     async fn send(
         &mut self,
         url: &mut Url,
@@ -198,10 +205,10 @@ impl Client {
         let connect = |error| FetchError::Connect { host: host.clone(), error };
         let mut sender = self.open(url, &host).await?;
         let target = &url[url::Position::BeforePath..url::Position::AfterQuery];
-        // A path of a URL is one of a URI.
+        // A valid path of a URL is normally a valid path of a URI.
         *request.uri_mut() = target.parse().map_err(|_| FetchError::NoModule {
             reference: url.to_string(),
-            why: "the URL has odd characters".to_owned(),
+            why: "the URL has characters that are not allowed".to_owned(),
         })?;
         let headers = request.headers_mut();
         if let Ok(name) = HeaderValue::from_str(&host.to_string()) {
@@ -217,19 +224,19 @@ impl Client {
     }
 
     async fn open(&mut self, url: &mut Url, host: &Host) -> Result<Sender, FetchError> {
-        let may_be_plain = self.may_be_plain && self.trust.sources.is_insecure(host);
-        if url.scheme() == "http" && !may_be_plain {
+        let may_use_plain_http = self.allows_plain_http && self.trust.sources.is_insecure(host);
+        if url.scheme() == "http" && !may_use_plain_http {
             return Err(FetchError::Plain(host.clone()));
         }
-        if self.plain.contains(host) {
-            to_plain(url);
+        if self.plain_http_hosts.contains(host) {
+            to_plain_http(url);
         }
         let failed = |error| FetchError::Connect { host: host.clone(), error };
         match connection::open(url, host, &self.trust).await {
-            Err(ConnectError::Connect(_) | ConnectError::Tls(_)) if may_be_plain && url.scheme() == "https" => {
-                to_plain(url);
+            Err(ConnectError::Connect(_) | ConnectError::Tls(_)) if may_use_plain_http && url.scheme() == "https" => {
+                to_plain_http(url);
                 let sender = connection::open(url, host, &self.trust).await.map_err(failed)?;
-                self.plain.insert(host.clone());
+                self.plain_http_hosts.insert(host.clone());
                 Ok(sender)
             }
             result => result.map_err(failed),
@@ -238,23 +245,23 @@ impl Client {
 }
 
 impl Answer {
-    /// Where the server says that it goes on, from the URL that was asked.
+    /// Returns the header `Location`, resolved against the requested URL; `None` if it is missing or not a URL.
     pub(super) fn location(&self, url: &Url) -> Option<Url> {
         self.headers.get(LOCATION)?.to_str().ok().and_then(|location| url.join(location).ok())
     }
 
-    /// The body, which is a module.
-    pub(super) async fn read_module(self, rooms: &Rooms) -> Result<Module, FetchError> {
-        // One that does not say how long it is may be as long as any.
+    /// Reads the body, which is a module.
+    pub(super) async fn read_module(self, memory: &MemoryBudget) -> Result<Module, FetchError> {
+        // A response without `Content-Length` may be as large as the limit.
         let size = self.body.size_hint().exact().unwrap_or(MAX_MODULE);
-        let room = rooms.take(size).await.map_err(|closed| FetchError::Stopped(closed.to_string()))?;
-        Ok(Module::fetched(self.read("module", MAX_MODULE).await?, room))
+        let permit = memory.acquire(size).await.map_err(|closed| FetchError::Stopped(closed.to_string()))?;
+        Ok(Module::fetched(self.read("module", MAX_MODULE).await?, permit))
     }
 
-    /// The body, of at most this many bytes.
+    /// Reads the body, of at most `limit` bytes. `what` names the body in the error.
     pub(super) async fn read(mut self, what: &'static str, limit: u64) -> Result<Bytes, FetchError> {
         let too_large = |host: &Host| FetchError::TooLarge { what: format!("the {what} from {host}"), limit };
-        // What it says it will send; a server that does not say so has none.
+        // The announced size is 0 without `Content-Length`.
         let announced = self.body.size_hint().lower();
         if announced > limit {
             return Err(too_large(&self.host));
@@ -276,13 +283,13 @@ fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
-/// Both schemes have hosts and ports, so that one can always be made the other.
-fn to_plain(url: &mut Url) {
+/// Changes the scheme to `http`. The change from `https` cannot fail, because both schemes have hosts and ports.
+fn to_plain_http(url: &mut Url) {
     let _ = url.set_scheme("http");
 }
 
-/// A header that no debug output shows.
-fn secret_value(text: &str) -> Option<HeaderValue> {
+/// Returns a header value that debug output does not show; `None` if a header cannot hold the text.
+fn sensitive_header(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);
     Some(value)

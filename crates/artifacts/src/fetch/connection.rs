@@ -1,5 +1,6 @@
-//! One connection to a server: its name resolved, its addresses checked, its certificate verified. The addresses that
-//! were checked are the ones connected to, so that a name cannot mean another one the second time.
+//! Connections to servers: resolves the name, checks the addresses, connects, and verifies the certificate.
+//!
+//! The connection uses the addresses that were checked, so that DNS rebinding cannot replace them.
 
 use std::fmt;
 use std::io;
@@ -26,12 +27,12 @@ use super::proxy::Proxies;
 use super::sources::Sources;
 use crate::reference::Host;
 
-/// How long it may take until a server is reached and TLS stands.
+/// The time limit for a connection, with the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long each of its addresses is tried.
+/// The time limit for each address of a server.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Who is trusted: the authorities of the system, and what the sources say.
+/// The trust settings: the certificate authorities of the system, and the settings of the sources.
 pub(super) struct Trust {
     pub sources: Sources,
     proxies: Proxies,
@@ -39,14 +40,14 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    /// With the system's authorities as they are now. Blocks on the disk.
+    /// Reads the current certificate authorities of the system. Blocks on the disk.
     pub(super) fn load(sources: Sources, proxies: Proxies) -> Self {
         let mut system = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();
         for error in found.errors {
             tracing::warn!(%error, "some of the system's certificate authorities cannot be read");
         }
-        // What is malformed there is not ours to mend.
+        // Malformed certificates of the system are skipped, because Proviso cannot repair them.
         system.add_parsable_certificates(found.certs);
         Self { sources, proxies, system }
     }
@@ -56,7 +57,10 @@ impl Trust {
         let builder =
             ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
         let mut config = if self.sources.is_insecure(host) {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider))).with_no_client_auth()
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(AcceptAnyServer(provider)))
+                .with_no_client_auth()
         } else {
             let mut roots = self.system.clone();
             for certificate in self.sources.authorities(host) {
@@ -77,52 +81,53 @@ impl fmt::Debug for Trust {
 
 pub(super) type Sender = SendRequest<Full<Bytes>>;
 
-/// Opens a connection for requests to this URL.
+/// Opens a connection for requests to `url`.
 pub(super) async fn open(url: &Url, host: &Host, trust: &Trust) -> Result<Sender, ConnectError> {
     tokio::time::timeout(CONNECT_TIMEOUT, async {
-        // Every scheme that gets here has a default.
+        // The scheme is http or https here, so that the URL has a port.
         let port = url.port_or_known_default().unwrap_or(443);
-        let Some(proxy) = trust.proxies.of(url, host) else {
+        let Some(proxy) = trust.proxies.for_url(url, host) else {
             let addresses = resolve(host, port).await?;
-            check(addresses.iter().map(SocketAddr::ip))?;
-            return secure(connect(addresses).await?, url, host, trust).await;
+            check_addresses(addresses.iter().map(SocketAddr::ip))?;
+            return start_http(connect(addresses).await?, url, host, trust).await;
         };
-        // What a name means is for the proxy to say, and to limit; an address says it here already.
-        check(bare(host).parse().into_iter())?;
+        // The proxy resolves names, and must limit their addresses. An address in the URL is checked here.
+        check_addresses(without_brackets(host).parse().into_iter())?;
         let stream = connect(resolve(&proxy.host, proxy.port).await?).await?;
-        secure(proxy.tunnel(stream, host, port).await?, url, host, trust).await
+        start_http(proxy.tunnel(stream, host, port).await?, url, host, trust).await
     })
     .await
     .unwrap_or(Err(ConnectError::Timeout(CONNECT_TIMEOUT)))
 }
 
-/// TLS on this stream, if the URL asks for it.
-async fn secure<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+/// Starts HTTP on a stream, inside TLS if the scheme of `url` is https.
+async fn start_http<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     stream: S,
     url: &Url,
     host: &Host,
     trust: &Trust,
 ) -> Result<Sender, ConnectError> {
     if url.scheme() == "http" {
-        return speak(stream).await;
+        return http_handshake(stream).await;
     }
     let config = trust.config(host).map_err(ConnectError::Setup)?;
-    let name = ServerName::try_from(bare(host).to_owned()).map_err(|_| ConnectError::Name(host.to_string()))?;
+    let name =
+        ServerName::try_from(without_brackets(host).to_owned()).map_err(|_| ConnectError::Name(host.to_string()))?;
     let tls = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-    speak(tls.map_err(ConnectError::Tls)?).await
+    http_handshake(tls.map_err(ConnectError::Tls)?).await
 }
 
-/// The name without the brackets of an IPv6 address.
-fn bare(host: &Host) -> &str {
+/// Returns the name of a host without the brackets of an IPv6 address.
+fn without_brackets(host: &Host) -> &str {
     host.name().trim_start_matches('[').trim_end_matches(']')
 }
 
 async fn resolve(host: &Host, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
-    tokio::net::lookup_host((bare(host), port)).await.map(Iterator::collect).map_err(ConnectError::Resolve)
+    tokio::net::lookup_host((without_brackets(host), port)).await.map(Iterator::collect).map_err(ConnectError::Resolve)
 }
 
-fn check(mut addresses: impl Iterator<Item = IpAddr>) -> Result<(), ConnectError> {
-    // Also where there are others beside it: nobody has such a name by mistake.
+fn check_addresses(mut addresses: impl Iterator<Item = IpAddr>) -> Result<(), ConnectError> {
+    // One refused address is enough, because no registry has such an address by mistake.
     addresses.find(|ip| !address::is_allowed(*ip)).map_or(Ok(()), |refused| Err(ConnectError::Address(refused)))
 }
 
@@ -131,7 +136,7 @@ async fn connect(addresses: Vec<SocketAddr>) -> Result<TcpStream, ConnectError> 
     for address in addresses {
         match tokio::time::timeout(ADDRESS_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                // A request is one small packet.
+                // A request is one small packet, which Nagle's algorithm would delay.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
@@ -142,18 +147,18 @@ async fn connect(addresses: Vec<SocketAddr>) -> Result<TcpStream, ConnectError> 
     Err(ConnectError::Connect(failed))
 }
 
-async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Sender, ConnectError> {
+async fn http_handshake(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Sender, ConnectError> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(ConnectError::Http)?;
-    // Ends when the sender and the answer's body are dropped. Its error is theirs, too.
+    // The task ends when the sender and the response body are dropped. Both also report its error.
     tokio::spawn(connection);
     Ok(sender)
 }
 
-/// Takes whatever certificate a server has.
+/// Accepts every certificate of a server, for insecure sources.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAnyServer(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

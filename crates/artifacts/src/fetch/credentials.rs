@@ -1,5 +1,7 @@
-//! Pull secrets: what the kubelet reads for images is read here for modules. Each is a folder named after its Secret,
-//! with `.dockerconfigjson` in it. Nothing of their content is ever shown.
+//! Pull secrets for modules, in the format that the kubelet uses for images.
+//!
+//! Each pull secret is a folder with the name of its Secret and the file `.dockerconfigjson`. No error or log has content of
+//! the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,13 +15,13 @@ use crate::reference::Host;
 
 /// The file in a Secret of the type `kubernetes.io/dockerconfigjson`.
 const FILE: &str = ".dockerconfigjson";
-/// The names under which configurations have Docker Hub.
+/// The names of Docker Hub in Docker configurations.
 const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
 /// A user name and a password for a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credential {
-    /// The name of the Secret that it is from.
+    /// The name of the Secret that holds the credential.
     pub secret: String,
     username: String,
     password: String,
@@ -32,29 +34,31 @@ impl fmt::Debug for Credential {
 }
 
 impl Credential {
-    /// The value of the header `Authorization`.
+    /// Returns the value of the header `Authorization`.
     pub(super) fn to_basic(&self) -> String {
         format!("Basic {}", STANDARD.encode(format!("{}:{}", self.username, self.password)))
     }
 }
 
-/// A pull secret that cannot be used.
+/// The error of a pull secret that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PullSecretError {
     #[error("names the Secret {0:?}, but this policy server has no pull secrets: start it with --pull-secrets")]
     NoFolder(String),
-    #[error("names the Secret {0:?}, which this policy server does not have: name it in the PolicyServer, too")]
+    #[error(
+        "names the Secret {0:?}, which this policy server does not have: add it to the imagePullSecrets of the PolicyServer"
+    )]
     Missing(String),
     #[error("the Secret {name:?} cannot be read: {error}: it must be of the type kubernetes.io/dockerconfigjson")]
     File { name: String, error: std::io::Error },
-    #[error("the Secret {name:?}: {FILE} is not as it should be (line {line}, column {column}): make it anew")]
+    #[error("the Secret {name:?}: {FILE} is malformed (line {line}, column {column}): create the Secret again")]
     Malformed { name: String, line: usize, column: usize },
 }
 
-/// The pull secrets that a module may be fetched with.
+/// The credentials that a fetch may use.
 #[derive(Debug, Default)]
 pub struct PullSecrets {
-    /// By server, and the path of the repositories that they are for; empty for all.
+    /// The server, the path prefix of the repositories (empty for all), and the credential.
     entries: Vec<(Host, String, Credential)>,
 }
 
@@ -72,11 +76,11 @@ struct Entry {
 }
 
 impl PullSecrets {
-    /// Reads the Secrets of these names, or all if none is named, from the folder that they are mounted in. Blocks
-    /// on the disk.
+    /// Reads the Secrets `names` from the folder that they are mounted in, or all Secrets if `names` is empty. Blocks on the
+    /// disk.
     ///
     /// # Errors
-    /// When one that is named is missing or malformed. Others do not matter.
+    /// Returns an error if a named Secret is missing or malformed. Malformed Secrets are skipped if `names` is empty.
     pub fn read(folder: Option<&Path>, names: &[String]) -> Result<Self, PullSecretError> {
         let mut secrets = Self::default();
         match folder {
@@ -85,10 +89,10 @@ impl PullSecrets {
                 None => return Ok(secrets),
             },
             Some(folder) if names.is_empty() => {
-                for name in all(folder) {
-                    // One that is malformed, or of another type, stands in the way of nobody who did not name it.
+                for name in mounted_secrets(folder) {
+                    // A malformed Secret must not block a policy that does not name it.
                     if let Err(error) = secrets.add(folder, &name) {
-                        tracing::warn!(secret = name, %error, "pull secret passed over");
+                        tracing::warn!(secret = name, %error, "pull secret skipped");
                     }
                 }
             }
@@ -98,14 +102,14 @@ impl PullSecrets {
     }
 
     fn add(&mut self, folder: &Path, name: &str) -> Result<(), PullSecretError> {
-        // The name of a Secret has no slash, and does not begin with a dot.
+        // The name of a Secret has no slash and does not start with a dot.
         if name.is_empty() || name.starts_with('.') || name.contains('/') || !folder.join(name).is_dir() {
             return Err(PullSecretError::Missing(name.to_owned()));
         }
         let text = std::fs::read(folder.join(name).join(FILE));
         let text = text.map_err(|error| PullSecretError::File { name: name.to_owned(), error })?;
         let document: Document = serde_json::from_slice(&text).map_err(|error| PullSecretError::Malformed {
-            // What the parser itself says may quote a password.
+            // The message of the parser may quote a password.
             name: name.to_owned(),
             line: error.line(),
             column: error.column(),
@@ -118,23 +122,23 @@ impl PullSecrets {
         Ok(())
     }
 
-    /// What to show this server for something at this path; the closest entry counts.
+    /// Returns the credential for a repository path on a server: the one with the longest matching path.
     #[must_use]
     pub fn find(&self, host: &Host, path: &str) -> Option<&Credential> {
         let is_hub = |name: &str| DOCKER_HUB.contains(&name);
-        let fits = |of: &Host, prefix: &str| {
-            let is_host = of == host || is_hub(&of.to_string()) && is_hub(&host.to_string());
+        let matches = |server: &Host, prefix: &str| {
+            let is_host = server == host || is_hub(&server.to_string()) && is_hub(&host.to_string());
             let rest = path.strip_prefix(prefix);
             is_host && rest.is_some_and(|rest| prefix.is_empty() || rest.is_empty() || rest.starts_with('/'))
         };
-        let fitting = self.entries.iter().filter(|(of, prefix, _)| fits(of, prefix));
-        // Of equals the first, by the names of their Secrets.
-        fitting.rev().max_by_key(|(_, prefix, _)| prefix.len()).map(|(.., credential)| credential)
+        let matching = self.entries.iter().filter(|(server, prefix, _)| matches(server, prefix));
+        // `max_by_key` returns the last maximum: with `rev`, the first Secret by name wins.
+        matching.rev().max_by_key(|(_, prefix, _)| prefix.len()).map(|(.., credential)| credential)
     }
 }
 
-/// The names of the Secrets that are mounted, in order.
-fn all(folder: &Path) -> Vec<String> {
+/// Returns the names of the mounted Secrets, sorted.
+fn mounted_secrets(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.join(FILE).exists()).collect();
     let mut names: Vec<String> = paths.iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
@@ -142,17 +146,18 @@ fn all(folder: &Path) -> Vec<String> {
     names
 }
 
-/// `https://index.docker.io/v1/`, `ghcr.io`, `registry.example.com/team`: server, and path of the repositories.
+/// Parses a server of a Docker configuration, such as `https://index.docker.io/v1/` or `registry.example.com/team`, into the
+/// host and the path of the repositories.
 fn server_of(text: &str) -> Option<(Host, String)> {
     let text = text.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
     let (host, path) = text.split_once('/').unwrap_or((text, ""));
-    // Of the API, not of repositories.
+    // These paths are versions of the registry API and not repositories.
     let path = if matches!(path, "v1" | "v2") { "" } else { path };
     Some((host.parse().ok()?, path.to_owned()))
 }
 
 impl Entry {
-    /// User name and password, if it has both.
+    /// Returns the user name and password; `None` if one of them is missing.
     fn to_pair(&self) -> Option<(String, String)> {
         if let Some(auth) = self.auth.as_ref().filter(|auth| !auth.is_empty()) {
             let text = String::from_utf8(STANDARD.decode(auth.trim()).ok()?).ok()?;
@@ -181,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closest_entry_of_the_secrets_that_count_is_taken() {
+    fn the_longest_matching_path_of_the_allowed_secrets_wins() {
         let auth = STANDARD.encode("hub:a:b");
         let folder = folder(&[
             ("a", r#"{"auths": {"ghcr.io": {"username": "all", "password": "p"}}}"#),
@@ -211,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_named_must_be_there_and_whole_and_is_never_quoted() {
+    fn a_named_secret_must_be_valid_and_errors_do_not_quote_it() {
         let folder = folder(&[("odd", r#"{"auths": {"ghcr.io": "hunter2"}}"#)]);
         std::fs::create_dir(folder.path().join("empty")).unwrap();
         let read = |name: &str| PullSecrets::read(Some(folder.path()), &[name.to_owned()]).unwrap_err();

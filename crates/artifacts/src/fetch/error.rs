@@ -1,4 +1,4 @@
-//! Why a module could not be fetched: which server, what happened, what to do. And whether it may work later.
+//! Errors of fetching: the server, the cause and the remedy, and whether the error is transient.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::digest::Digest;
 use crate::reference::Host;
 use crate::verify::{ConfigurationError, VerifyError};
 
-/// A module that could not be fetched.
+/// The error of a module that could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     #[error("the module {path} cannot be read: {error}")]
@@ -23,11 +23,14 @@ pub enum FetchError {
     TooLarge { what: String, limit: u64 },
     #[error("the module has the digest {actual}, not {wanted}, which the policy asks for")]
     Digest { actual: Digest, wanted: Digest },
-    #[error("{host} sent a {what} with the digest {actual} when asked for {wanted}: its storage is damaged, or worse")]
+    #[error(
+        "{host} sent a {what} with the digest {actual} when asked for {wanted}: its storage is damaged or was tampered with"
+    )]
     Corrupt { host: Host, what: &'static str, actual: Digest, wanted: Digest },
     #[error(
-        "{reference} has moved: it was {pinned} when this generation of the policy was prepared, is {now} now, and \
-         the old one is gone: put that one back, or change the policy, so that its next generation takes the new one"
+        "{reference} has moved: its module was {pinned} when this generation of the policy was prepared and is {now} \
+         now, and the old module is gone: restore the old module, or change the policy so that its next generation \
+         uses the new module"
     )]
     Moved { reference: String, pinned: Digest, now: Digest },
     #[error("the sources in {path} cannot be used: {error}")]
@@ -36,67 +39,73 @@ pub enum FetchError {
     PullSecret(#[from] PullSecretError),
     #[error("{host} cannot be reached: {error}")]
     Connect { host: Host, error: ConnectError },
-    #[error("{0} speaks plain HTTP, which is for servers among `insecureSources` only: name it there, or use HTTPS")]
+    #[error(
+        "{0} speaks plain HTTP, which is allowed for servers in `insecureSources` only: add the server there, or use HTTPS"
+    )]
     Plain(Host),
     #[error("{host} redirects to {to}, which is not followed: {why}")]
     Redirect { host: Host, to: String, why: &'static str },
     #[error("{host} answers {status} {}", credentials(secret.as_deref()))]
     Unauthorized { host: Host, status: StatusCode, secret: Option<String> },
     #[error(
-        "there is no {reference}: is it spelled right, and was it pushed? Some registries say so where credentials are missing"
+        "there is no {reference}: check the spelling, and that it was pushed; some registries also answer so without credentials"
     )]
     NotFound {
         reference: String,
-        /// What it names may come to be.
-        may_come: bool,
+        /// True if a later push can create the reference; false for a digest.
+        may_appear: bool,
     },
     #[error("{host} answers {status}: {}", remedy(*status))]
     Status { host: Host, status: StatusCode },
-    #[error("{host} broke off in the middle of its answer: {error}")]
+    #[error("the response of {host} broke off: {error}")]
     Body { host: Host, error: hyper::Error },
     #[error("{what} did not arrive within {} s", limit.as_secs_f32())]
     Timeout { what: String, limit: Duration },
     #[error("{host} sent a {what} that is not understood: {error}")]
     Malformed { host: Host, what: &'static str, error: String },
-    #[error("{reference} is no policy module: {why}")]
+    #[error("{reference} is not a policy module: {why}")]
     NoModule { reference: String, why: String },
     #[error(transparent)]
     Unverified(Box<VerifyError>),
-    #[error("{0} cannot be verified: signatures are beside artifacts of registries only: push the module to one")]
+    #[error("{0} cannot be verified: only modules in an OCI registry have signatures: push the module to a registry")]
     Unverifiable(String),
-    #[error("the verification cannot be used: {0}")]
+    #[error("the verification settings cannot be used: {0}")]
     Verification(Box<ConfigurationError>),
-    #[error("{error} (before that, of its mirrors: {mirrors})")]
-    Mirrors { error: Box<FetchError>, mirrors: String, is_passing: bool },
+    #[error("{error} (its mirrors failed before: {mirrors})")]
+    Mirrors { error: Box<FetchError>, mirrors: String, is_transient: bool },
     #[error("fetching stopped: {0}")]
     Stopped(String),
 }
 
-/// A server that could not be reached.
+/// The error of a connection to a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("its name cannot be resolved: {0}")]
     Resolve(io::Error),
-    #[error("it has the address {0}, and no module is fetched from link-local addresses and those of nobody")]
+    #[error(
+        "it has the address {0}, and nothing is fetched from link-local addresses, metadata services and reserved addresses"
+    )]
     Address(IpAddr),
     #[error("{0}")]
     Connect(io::Error),
     #[error("no connection within {} s", .0.as_secs())]
     Timeout(Duration),
-    #[error("TLS does not come about: {0} (an authority of your own belongs into `sourceAuthorities`)")]
+    #[error("the TLS handshake failed: {0} (add the certificate of a private CA to `sourceAuthorities`)")]
     Tls(io::Error),
     #[error("TLS cannot be set up: {0}")]
     Setup(rustls::Error),
-    #[error("{0} is no name that a certificate can have")]
+    #[error("{0} is not a server name that a certificate can have")]
     Name(String),
     #[error("HTTP: {0}")]
     Http(hyper::Error),
-    #[error("the proxy {proxy} answers {status}: may it connect there, and does it know who asks?")]
+    #[error(
+        "the proxy {proxy} answers {status}: check that it allows this server, and check the user name and password"
+    )]
     Proxy { proxy: Host, status: StatusCode },
 }
 
 impl FetchError {
-    /// Stable name: log field and reason of a condition.
+    /// Returns the stable reason for logs and conditions.
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
@@ -111,10 +120,11 @@ impl FetchError {
         }
     }
 
-    /// Whether the same module may be there later: what stood in its way lies with the network, a server's state, or
-    /// files that may change without the policy.
+    /// Returns true if a later fetch of the same module may succeed.
+    ///
+    /// Such errors come from the network, from the state of a server, or from files that change independently of the policy.
     #[must_use]
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::File { .. }
             | Self::Sources { .. }
@@ -125,11 +135,11 @@ impl FetchError {
             | Self::Timeout { .. }
             | Self::Stopped(_)
             | Self::Verification(_)
-            // A signature comes after what it signs.
+            // An image is pushed before its signature.
             | Self::Unverified(_) => true,
-            Self::Mirrors { is_passing, .. } => *is_passing,
+            Self::Mirrors { is_transient, .. } => *is_transient,
             Self::Connect { error, .. } => !matches!(error, ConnectError::Address(_) | ConnectError::Name(_)),
-            Self::NotFound { may_come, .. } => *may_come,
+            Self::NotFound { may_appear, .. } => *may_appear,
             Self::Status { status, .. } => {
                 status.is_server_error()
                     || matches!(*status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
@@ -148,19 +158,21 @@ impl FetchError {
 
 fn credentials(secret: Option<&str>) -> String {
     match secret {
-        Some(secret) => format!("to the credentials of the Secret {secret:?}: are they right, and may they read this?"),
-        None => "and wants credentials, which no pull secret here has for it: add one to the imagePullSecrets of the \
-                 PolicyServer, and to those of the policy if it names any"
+        Some(secret) => {
+            format!("to the credentials of the Secret {secret:?}: check that they are valid and allow reading this")
+        }
+        None => "and wants credentials, but no pull secret has credentials for this server: add a Secret to the \
+                 imagePullSecrets of the PolicyServer, and to those of the policy if it names any"
             .to_owned(),
     }
 }
 
 fn remedy(status: StatusCode) -> &'static str {
     if status == StatusCode::TOO_MANY_REQUESTS {
-        "it is asked too often: it is asked again later; an account of yours in a pull secret may have other limits"
+        "the rate limit is reached: a policy server tries again later; an account in a pull secret may have a higher limit"
     } else if status.is_server_error() {
-        "it is asked again later; if that goes on, look at the server"
+        "a policy server tries again later; if the error stays, check that server"
     } else {
-        "is this the right address?"
+        "check that this is the right address"
     }
 }

@@ -1,5 +1,5 @@
-//! What registries say about images, for policies that ask: their manifests, and what these are about. Within the limits of
-//! modules, and smaller ones of size.
+//! Manifests and configurations of images, for policies that request them. The limits of modules apply, with smaller limits
+//! of size.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -7,18 +7,18 @@ use serde_json::Value;
 use super::Fetcher;
 use super::client::Client;
 use super::error::FetchError;
-use super::registry::{Document, IMAGES, document, malformed, parse};
+use super::registry::{Document, IMAGE_TYPES, document, malformed, parse};
 use crate::digest::Digest;
 use crate::reference::{Artifact, Version};
 
-/// What a registry has under the name of an image: a manifest, or an index of manifests.
+/// The manifest of an image, or its index of manifests.
 #[derive(Clone, Debug)]
 pub struct Manifest {
     pub digest: Digest,
     pub content: Value,
 }
 
-/// As much of a manifest as leads to another document.
+/// The parts of a manifest or index that refer to other documents.
 #[derive(Deserialize)]
 struct Outline {
     config: Option<Descriptor>,
@@ -39,62 +39,63 @@ struct Platform {
 }
 
 impl Fetcher {
-    /// Asks for the manifest of an image, or the index.
+    /// Fetches the manifest of an image, or its index.
     ///
     /// # Errors
-    /// When the registry has none, or does not show it.
+    /// Returns an error if the registry has no such image, denies access, or cannot be reached.
     pub async fn manifest(&self, image: &Artifact, pull_secrets: &[String]) -> Result<Manifest, FetchError> {
-        let ask = |mut client, place| async move { manifest(&mut client, &place, place.version()).await };
-        self.in_time(&image.to_string(), Box::pin(self.ask(image, pull_secrets, ask))).await
+        let fetch = |mut client, location| async move { manifest(&mut client, &location, location.version()).await };
+        self.limit_time(&image.to_string(), Box::pin(self.try_locations(image, pull_secrets, fetch))).await
     }
 
-    /// Asks for the manifest of an image and its configuration. Of an index, those of this machine's platform.
+    /// Fetches the manifest of an image and its configuration. From an index it takes the platform of this machine.
     ///
     /// # Errors
-    /// When the registry has none, or does not show it.
+    /// Returns an error if the registry has no such image, denies access, or cannot be reached, or if the index has no
+    /// manifest for this platform.
     pub async fn image(&self, image: &Artifact, pull_secrets: &[String]) -> Result<(Manifest, Value), FetchError> {
-        let ask = |mut client, place| async move { configured(&mut client, &place).await };
-        self.in_time(&image.to_string(), Box::pin(self.ask(image, pull_secrets, ask))).await
+        let fetch = |mut client, location| async move { manifest_and_configuration(&mut client, &location).await };
+        self.limit_time(&image.to_string(), Box::pin(self.try_locations(image, pull_secrets, fetch))).await
     }
 }
 
-/// The manifest of an image and its configuration.
-async fn configured(client: &mut Client, image: &Artifact) -> Result<(Manifest, Value), FetchError> {
+/// Fetches the manifest of an image and its configuration.
+async fn manifest_and_configuration(client: &mut Client, image: &Artifact) -> Result<(Manifest, Value), FetchError> {
     let mut found = manifest(client, image, image.version()).await?;
     let mut outline = outline(image, &found)?;
     if outline.config.is_none() {
-        let platform = of_platform(image, &outline.manifests)?;
+        let platform = for_this_platform(image, &outline.manifests)?;
         found = manifest(client, image, &version(image, platform)?).await?;
         outline = self::outline(image, &found)?;
     }
-    let config = outline.config.ok_or_else(|| malformed(image, "image", &"its manifest names no configuration"))?;
+    let config = outline.config.ok_or_else(|| malformed(image, "manifest", &"it names no configuration"))?;
     let bytes = document(client, image, Document::Configuration, &version(image, &config)?, "*/*").await?;
     Ok((found, parse(image, "configuration", &bytes)?))
 }
 
 async fn manifest(client: &mut Client, image: &Artifact, version: &Version) -> Result<Manifest, FetchError> {
-    let bytes = document(client, image, Document::Manifest, version, IMAGES).await?;
+    let bytes = document(client, image, Document::Manifest, version, IMAGE_TYPES).await?;
     Ok(Manifest { digest: Digest::of(&bytes), content: parse(image, "manifest", &bytes)? })
 }
 
 fn outline(image: &Artifact, manifest: &Manifest) -> Result<Outline, FetchError> {
-    Outline::deserialize(&manifest.content).map_err(|error| malformed(image, "image", &error))
+    Outline::deserialize(&manifest.content).map_err(|error| malformed(image, "manifest", &error))
 }
 
 fn version(image: &Artifact, Descriptor { digest, .. }: &Descriptor) -> Result<Version, FetchError> {
-    let unknown = |_| malformed(image, "image", &format!("{digest:?} is no digest that is known here"));
-    digest.parse().map(Version::Digest).map_err(unknown)
+    let unsupported = |_| malformed(image, "manifest", &format!("{digest:?} is not a supported digest"));
+    digest.parse().map(Version::Digest).map_err(unsupported)
 }
 
-/// The manifest for this machine's platform.
-fn of_platform<'a>(image: &Artifact, manifests: &'a [Descriptor]) -> Result<&'a Descriptor, FetchError> {
+/// Returns the manifest for the platform of this machine.
+fn for_this_platform<'a>(image: &Artifact, manifests: &'a [Descriptor]) -> Result<&'a Descriptor, FetchError> {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
     };
-    let fits =
+    let matches_platform =
         |it: &&Descriptor| it.platform.as_ref().is_some_and(|it| it.os == "linux" && it.architecture == architecture);
-    let none = || malformed(image, "image", &format!("its index has none for linux/{architecture}"));
-    manifests.iter().find(fits).ok_or_else(none)
+    let missing = || malformed(image, "manifest", &format!("the index has no manifest for linux/{architecture}"));
+    manifests.iter().find(matches_platform).ok_or_else(missing)
 }

@@ -1,4 +1,4 @@
-//! Asks for an artifact where it may be: at its mirrors, or its own registry.
+//! Fetches from the mirrors of an artifact, or from its own registry.
 
 use std::sync::Arc;
 
@@ -8,35 +8,35 @@ use super::error::FetchError;
 use crate::reference::Artifact;
 
 impl Fetcher {
-    /// What the first server answers that has an answer. They are asked in order.
-    pub(super) async fn ask<T, F: Future<Output = Result<T, FetchError>>>(
+    /// Calls `fetch` for each location of the artifact in order, and returns the first success.
+    pub(super) async fn try_locations<T, F: Future<Output = Result<T, FetchError>>>(
         &self,
         artifact: &Artifact,
         pull_secrets: &[String],
-        question: impl Fn(Client, Artifact) -> F,
+        fetch: impl Fn(Client, Artifact) -> F,
     ) -> Result<T, FetchError> {
         let (trust, secrets) = self.load(pull_secrets).await?;
-        let mut failures = Vec::new();
-        for place in trust.sources.places(artifact) {
-            let credential = secrets.find(place.host(), place.repository()).cloned();
-            match question(Client::new(Arc::clone(&trust), credential, true), place).await {
-                Ok(answer) => return Ok(answer),
-                Err(error) => failures.push(error),
+        let mut errors = Vec::new();
+        for location in trust.sources.locations(artifact) {
+            let credential = secrets.find(location.host(), location.repository()).cloned();
+            match fetch(Client::new(Arc::clone(&trust), credential, true), location).await {
+                Ok(result) => return Ok(result),
+                Err(error) => errors.push(error),
             }
         }
-        Err(together(failures))
+        Err(combine(errors))
     }
 }
 
-/// The last says what is to be done: it is the original where that is asked at all. What the others said stands
-/// beside it.
-fn together(mut failures: Vec<FetchError>) -> FetchError {
-    // Of an artifact there is always at least one place.
-    let error = failures.pop().unwrap_or_else(|| FetchError::Stopped("there is nobody to ask".to_owned()));
-    if failures.is_empty() {
+/// Combines the errors of all locations. The last error comes first in the message, because the original registry is the
+/// last location if the mirrors include it.
+fn combine(mut errors: Vec<FetchError>) -> FetchError {
+    // An artifact always has at least one location.
+    let error = errors.pop().unwrap_or_else(|| FetchError::Stopped("the artifact has no location".to_owned()));
+    if errors.is_empty() {
         return error;
     }
-    let mirrors: Vec<_> = failures.iter().map(ToString::to_string).collect();
-    let is_passing = error.is_passing() || failures.iter().any(FetchError::is_passing);
-    FetchError::Mirrors { error: error.into(), mirrors: mirrors.join("; "), is_passing }
+    let mirrors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    let is_transient = error.is_transient() || errors.iter().any(FetchError::is_transient);
+    FetchError::Mirrors { error: error.into(), mirrors: mirrors.join("; "), is_transient }
 }

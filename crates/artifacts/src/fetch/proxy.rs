@@ -1,5 +1,5 @@
-//! Proxies that servers are reached through: which, for which servers, and the tunnel (`CONNECT`, RFC 9110, section
-//! 9.3.6). What goes through it is TLS as without.
+//! HTTP proxies: the proxy for each server, and the tunnel through it (`CONNECT`, RFC 9110, section 9.3.6). TLS runs end to
+//! end inside the tunnel.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -25,58 +25,58 @@ use crate::reference::Host;
 pub struct Proxies {
     https: Option<Proxy>,
     http: Option<Proxy>,
-    /// Who is reached without.
-    none: Vec<Exception>,
+    /// The servers that are reached without a proxy.
+    no_proxy: Vec<NoProxy>,
 }
 
-/// One proxy.
+/// The address and the credentials of a proxy.
 #[derive(Clone)]
 pub(super) struct Proxy {
     pub host: Host,
     pub port: u16,
-    /// User name and password, if it wants them.
+    /// The value of the header `Proxy-Authorization`; `None` without a user name.
     authorization: Option<HeaderValue>,
 }
 
-/// Servers that are reached without a proxy.
+/// An entry of `NO_PROXY`.
 #[derive(Clone, Debug)]
-enum Exception {
+enum NoProxy {
     All,
-    /// A domain and those below it, with a port or whatever it is.
+    /// A domain with its subdomains, on one port or on all ports.
     Domain(String, Option<u16>),
     Network(IpNet),
 }
 
-/// Text that names no proxy.
+/// The error of a variable that does not name a proxy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0}: is no proxy that can be used: give http://host:port, with user:password@ before the host if it wants them"
+    "{0}: is not a usable proxy: give http://host:port, with user:password@ before the host if the proxy needs credentials"
 )]
 pub struct ProxyError(&'static str);
 
 impl Proxies {
-    /// Reads what the three variables hold; empty is as none.
+    /// Parses the values of `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`. An empty value counts as `None`.
     ///
     /// # Errors
-    /// When one names no proxy. What it holds is not shown: there may be a password in it.
-    pub fn parse(https: Option<&str>, http: Option<&str>, none: Option<&str>) -> Result<Self, ProxyError> {
+    /// Returns an error if a value is not a proxy. The error omits the value, which may have a password.
+    pub fn parse(https: Option<&str>, http: Option<&str>, no_proxy: Option<&str>) -> Result<Self, ProxyError> {
         let proxy = |name, text: Option<&str>| {
             let text = text.map(str::trim).filter(|text| !text.is_empty());
             text.map(|text| Proxy::parse(text).ok_or(ProxyError(name))).transpose()
         };
-        let none = none.unwrap_or_default().split(',').map(str::trim).filter(|text| !text.is_empty());
+        let no_proxy = no_proxy.unwrap_or_default().split(',').map(str::trim).filter(|text| !text.is_empty());
         Ok(Self {
             https: proxy("HTTPS_PROXY", https)?,
             http: proxy("HTTP_PROXY", http)?,
-            none: none.map(Exception::parse).collect(),
+            no_proxy: no_proxy.map(NoProxy::parse).collect(),
         })
     }
 
-    /// The proxy that this server is reached through.
-    pub(super) fn of(&self, url: &Url, host: &Host) -> Option<&Proxy> {
+    /// Returns the proxy for a server; `None` if the server is reached without a proxy.
+    pub(super) fn for_url(&self, url: &Url, host: &Host) -> Option<&Proxy> {
         let proxy = if url.scheme() == "https" { &self.https } else { &self.http };
         let port = url.port_or_known_default();
-        proxy.as_ref().filter(|_| !self.none.iter().any(|exception| exception.covers(host.name(), port)))
+        proxy.as_ref().filter(|_| !self.no_proxy.iter().any(|entry| entry.covers(host.name(), port)))
     }
 }
 
@@ -96,7 +96,7 @@ impl Proxy {
         Some(Self { host: Host::of(&url)?, port: url.port_or_known_default()?, authorization })
     }
 
-    /// Lets the proxy connect to this server.
+    /// Opens a tunnel to a server through this proxy.
     pub(super) async fn tunnel(
         &self,
         stream: tokio::net::TcpStream,
@@ -130,7 +130,7 @@ impl fmt::Debug for Proxy {
     }
 }
 
-impl Exception {
+impl NoProxy {
     fn parse(text: &str) -> Self {
         if text == "*" {
             return Self::All;
@@ -172,9 +172,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_reached_through_the_proxy_of_its_scheme_unless_it_is_excepted() {
-        let none = "localhost, .cluster.local,10.0.0.0/8,*.example.com:5000, [::1], other.org:443";
-        let proxies = Proxies::parse(Some("http://a:8080"), Some("b"), Some(none)).unwrap();
+    fn a_server_uses_the_proxy_of_its_scheme_unless_no_proxy_covers_it() {
+        let no_proxy = "localhost, .cluster.local,10.0.0.0/8,*.example.com:5000, [::1], other.org:443";
+        let proxies = Proxies::parse(Some("http://a:8080"), Some("b"), Some(no_proxy)).unwrap();
         for (url, proxy) in [
             ("https://ghcr.io/", Some("a:8080")),
             ("http://ghcr.io/", Some("b:80")),
@@ -191,17 +191,17 @@ mod tests {
         ] {
             let url = Url::parse(url).unwrap();
             let host = Host::of(&url).unwrap();
-            let found = proxies.of(&url, &host).map(|proxy| format!("{}:{}", proxy.host.name(), proxy.port));
+            let found = proxies.for_url(&url, &host).map(|proxy| format!("{}:{}", proxy.host.name(), proxy.port));
             assert_eq!(found.as_deref(), proxy, "{url}");
         }
-        let nobody = Proxies::parse(Some("a"), None, Some("*")).unwrap();
+        let all_excluded = Proxies::parse(Some("a"), None, Some("*")).unwrap();
         let url = Url::parse("https://ghcr.io/").unwrap();
-        assert!(nobody.of(&url, &Host::of(&url).unwrap()).is_none());
+        assert!(all_excluded.for_url(&url, &Host::of(&url).unwrap()).is_none());
         assert!(Proxies::parse(Some(""), Some(" "), Some("")).unwrap().https.is_none());
     }
 
     #[test]
-    fn what_is_no_proxy_is_refused_and_no_password_is_shown() {
+    fn an_invalid_proxy_is_refused_and_errors_do_not_show_passwords() {
         for text in ["https://a:b@proxy", "socks5://proxy", "http://", "a b"] {
             let error = Proxies::parse(Some(text), None, None).unwrap_err().to_string();
             assert!(error.starts_with("HTTPS_PROXY: ") && !error.contains("a:b"), "{error}");

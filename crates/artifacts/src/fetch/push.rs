@@ -1,5 +1,5 @@
-//! The push half of the OCI distribution protocol, as far as one module needs it: its blob, the blob of a
-//! configuration that says nothing, and the manifest that names both. What is pushed can be fetched, here and by Kubewarden.
+//! Pushes a module to a registry with the OCI distribution protocol: the blob of the module, the blob of an empty
+//! configuration, and the manifest that names both. Proviso and Kubewarden can fetch the result.
 
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Fetcher;
 use super::client::{Answer, Client};
 use super::error::FetchError;
-use super::registry::{LAYERS, address};
+use super::registry::{MODULE_TYPES, address};
 use crate::digest::Digest;
 use crate::module::Module;
 use crate::reference::{Artifact, Version};
@@ -17,14 +17,14 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.wasm.config.v1+json";
 const BLOB: &str = "application/octet-stream";
 
-/// A module that could not be pushed.
+/// The error of a module that could not be pushed.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
-    #[error("{0} names a digest: an artifact is pushed under a tag, and the registry tells its digest")]
+    #[error("{0} names a digest: give a tag; the digest follows from the content")]
     Digest(Artifact),
-    #[error("{host} does not take the {what}: it answers {status}{}", remedy(*status))]
+    #[error("{host} refused the {what}: it answers {status}{}", remedy(*status))]
     Refused { host: crate::Host, what: &'static str, status: StatusCode },
-    #[error("{0} does not say where the module is to be uploaded to")]
+    #[error("{0} gave no URL on the same server for the upload (header Location)")]
     NoLocation(crate::Host),
     #[error(transparent)]
     Fetch(#[from] FetchError),
@@ -33,22 +33,23 @@ pub enum PushError {
 fn remedy(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            ": do the credentials (a pull secret for this server) allow to write?"
+            ": check that the credentials (a pull secret for this server) allow writing"
         }
-        StatusCode::PAYLOAD_TOO_LARGE => ": it takes none of this size",
-        StatusCode::NOT_FOUND => ": does the repository have to be made first?",
+        StatusCode::PAYLOAD_TOO_LARGE => ": the content is too large for this registry",
+        StatusCode::NOT_FOUND => ": the repository may have to be created first",
         _ => "",
     }
 }
 
 impl Fetcher {
-    /// Pushes a module under a tag, and returns the digest of its manifest.
+    /// Pushes a module under a tag and returns the digest of its manifest.
     ///
     /// # Errors
-    /// When the reference has no tag, or the registry cannot be reached or does not take it.
+    /// Returns [`PushError::Digest`] if the artifact has a digest instead of a tag, and another error if the registry cannot be
+    /// reached or refuses the module.
     pub async fn push(&self, artifact: &Artifact, module: &Module) -> Result<Digest, PushError> {
         let Version::Tag(tag) = artifact.version() else { return Err(PushError::Digest(artifact.clone())) };
-        let timeout = || FetchError::Timeout { what: format!("pushing {artifact}"), limit: self.deadline };
+        let timeout = || FetchError::Timeout { what: format!("pushing {artifact}"), limit: self.timeout };
         let pushing = async {
             let (trust, secrets) = self.load(&[]).await?;
             let credential = secrets.find(artifact.host(), artifact.repository()).cloned();
@@ -56,10 +57,10 @@ impl Fetcher {
             let config = Bytes::from_static(b"{}");
             blob(client, artifact, "configuration", config.clone()).await?;
             blob(client, artifact, "module", module.bytes.clone()).await?;
-            let described = |kind: &str, bytes: &Bytes| json!({"mediaType": kind, "digest": Digest::of(bytes).to_string(), "size": bytes.len()});
+            let descriptor = |kind: &str, bytes: &Bytes| json!({"mediaType": kind, "digest": Digest::of(bytes).to_string(), "size": bytes.len()});
             let manifest = json!({
                 "schemaVersion": 2, "mediaType": MANIFEST,
-                "config": described(CONFIG, &config), "layers": [described(LAYERS[0], &module.bytes)],
+                "config": descriptor(CONFIG, &config), "layers": [descriptor(MODULE_TYPES[0], &module.bytes)],
             });
             let manifest = Bytes::from(manifest.to_string());
             let url = address(artifact, "manifests", tag)?;
@@ -67,11 +68,11 @@ impl Fetcher {
             expect(&answer, StatusCode::CREATED, "manifest")?;
             Ok(Digest::of(&manifest))
         };
-        tokio::time::timeout(self.deadline, pushing).await.unwrap_or_else(|_| Err(timeout().into()))
+        tokio::time::timeout(self.timeout, pushing).await.unwrap_or_else(|_| Err(timeout().into()))
     }
 }
 
-/// Uploads a blob, as a whole, unless the registry has it.
+/// Uploads a blob in one request, unless the registry has the blob.
 async fn blob(client: &mut Client, artifact: &Artifact, what: &'static str, content: Bytes) -> Result<(), PushError> {
     let digest = Digest::of(&content).to_string();
     let known = client.write(&Method::HEAD, &address(artifact, "blobs", &digest)?, (BLOB, Bytes::new())).await?;
@@ -83,10 +84,10 @@ async fn blob(client: &mut Client, artifact: &Artifact, what: &'static str, cont
     expect(&answer, StatusCode::ACCEPTED, what)?;
     let mut upload = answer.location(&begin).ok_or_else(|| PushError::NoLocation(answer.host.clone()))?;
     if crate::Host::of(&upload) != crate::Host::of(&begin) {
-        // Whom else it names would get the credentials.
+        // An upload to another server would send it the credentials.
         return Err(PushError::NoLocation(answer.host));
     }
-    // A registry behind plain HTTP says so in its address; the client knows it already.
+    // The location of an insecure registry has the scheme http. The client selects plain HTTP itself.
     let _ = upload.set_scheme(begin.scheme());
     upload.query_pairs_mut().append_pair("digest", &digest);
     let answer = client.write(&Method::PUT, &upload, (BLOB, content)).await?;

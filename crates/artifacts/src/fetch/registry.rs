@@ -1,5 +1,5 @@
-//! The pull half of the OCI distribution protocol, as far as one module needs it: a manifest, and the blob of its one
-//! layer of wasm. Policies of Kubewarden are such artifacts.
+//! Pulls a module from a registry with the OCI distribution protocol: a manifest, and the blob of its one wasm layer.
+//! Policies of Kubewarden have this format.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use url::Url;
 
 use super::client::Client;
 use super::error::FetchError;
-use super::{Fetcher, Wanted};
-use crate::cache::Verified;
+use super::{FetchOptions, Fetcher};
+use crate::cache::VerificationRecord;
 use crate::digest::{Digest, DigestError};
 use crate::module::{MAX_MODULE, Module};
 use crate::reference::{Artifact, Version};
 use crate::verify::Checks;
 
-/// The kinds of manifest that can describe a module.
-pub(super) const MANIFESTS: &str =
+/// The media types of manifests that can describe a module.
+pub(super) const MANIFEST_TYPES: &str =
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
-/// Those, and the lists of manifests that images for several platforms have.
-pub(super) const IMAGES: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
+/// The media types of manifests and of indexes, which images for several platforms have.
+pub(super) const IMAGE_TYPES: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
                       application/vnd.docker.distribution.manifest.v2+json, \
                       application/vnd.docker.distribution.manifest.list.v2+json";
-/// Of layers with a module: Kubewarden's, and that of the CNCF's guidance for wasm artifacts.
-pub(super) const LAYERS: [&str; 2] = ["application/vnd.wasm.content.layer.v1+wasm", "application/wasm"];
-/// The largest manifest that registries have to take, in bytes.
+/// The media types of layers with a module: of Kubewarden, and of the CNCF guidance for wasm artifacts.
+pub(super) const MODULE_TYPES: [&str; 2] = ["application/vnd.wasm.content.layer.v1+wasm", "application/wasm"];
+/// The maximum size of a manifest, in bytes: registries must accept manifests up to this size.
 pub(super) const MAX_MANIFEST: u64 = 4 * 1024 * 1024;
 
 #[derive(Deserialize)]
 struct Manifest {
-    /// None in an index of several manifests.
+    /// The layers; `None` in an index of several manifests.
     layers: Option<Vec<Layer>>,
 }
 
@@ -45,31 +45,31 @@ struct Layer {
 }
 
 impl Fetcher {
-    /// Fetches the module of an artifact.
+    /// Pulls the module of an artifact.
     pub(super) async fn pull(
         &self,
         client: &mut Client,
         artifact: &Artifact,
-        wanted: &Wanted<'_>,
+        wanted: &FetchOptions<'_>,
         checks: Option<&Arc<Checks>>,
     ) -> Result<Module, FetchError> {
-        // The registry has a module that was pinned under its digest, wherever the tag points now.
+        // A pinned blob has its digest as its name, so that a moved tag does not matter.
         if let (Some(pin), Version::Tag(_)) = (wanted.pin, artifact.version())
             && self.is_verified(checks, pin).await
             && let Some(module) = self.blob(client, artifact, pin).await?
         {
             return Ok(module);
         }
-        // What is to be verified anew is the artifact that was verified before, wherever the tag points now.
+        // A repeated verification uses the manifest of the last verification, so that a moved tag does not matter.
         let before = match (checks, wanted.pin) {
             (Some(_), Some(pin)) => self.verified(pin).await.map(|before| artifact.with(before.manifest)),
             _ => None,
         };
-        let bytes = match manifest(client, before.as_ref().unwrap_or(artifact), MANIFESTS).await {
-            Err(FetchError::NotFound { .. }) if before.is_some() => manifest(client, artifact, MANIFESTS).await?,
+        let bytes = match manifest(client, before.as_ref().unwrap_or(artifact), MANIFEST_TYPES).await {
+            Err(FetchError::NotFound { .. }) if before.is_some() => manifest(client, artifact, MANIFEST_TYPES).await?,
             result => result?,
         };
-        let (signed, digest) = (Digest::of(&bytes), layer(&bytes, artifact)?);
+        let (signed, digest) = (Digest::of(&bytes), module_digest(&bytes, artifact)?);
         match (wanted.pin, wanted.digest) {
             (Some(pinned), _) if pinned != digest => {
                 return Err(FetchError::Moved { reference: artifact.to_string(), pinned, now: digest });
@@ -81,17 +81,17 @@ impl Fetcher {
             && !self.is_verified(Some(checks), digest).await
         {
             self.check(client, artifact, signed, checks).await?;
-            self.remember(digest, Verified { manifest: signed, against: checks.fingerprint }).await;
+            self.remember(digest, VerificationRecord { manifest: signed, against: checks.fingerprint }).await;
         }
         if let Some(module) = self.cached(digest).await {
             return Ok(module);
         }
         let module = self.blob(client, artifact, digest).await?;
-        // The manifest says it is there: a registry whose parts do not agree yet, or one that lost it.
-        module.ok_or_else(|| FetchError::NotFound { reference: format!("{artifact} ({digest})"), may_come: true })
+        // The manifest names the blob, so the registry is not consistent yet or lost the blob.
+        module.ok_or_else(|| FetchError::NotFound { reference: format!("{artifact} ({digest})"), may_appear: true })
     }
 
-    /// The blob of this digest; none if the registry does not have it.
+    /// Fetches the blob with this digest; `None` if the registry does not have it.
     async fn blob(
         &self,
         client: &mut Client,
@@ -104,7 +104,7 @@ impl Fetcher {
         }
         let answer = client.ok(answer)?;
         let host = answer.host.clone();
-        let module = answer.read_module(&self.rooms).await?;
+        let module = answer.read_module(&self.memory).await?;
         let actual = module.digest;
         if actual == wanted {
             Ok(Some(module))
@@ -114,23 +114,23 @@ impl Fetcher {
     }
 }
 
-/// The digest of what a reference names now, be it an image for one platform or for several.
+/// Returns the current digest of the manifest or index that `artifact` names.
 pub(super) async fn digest(client: &mut Client, artifact: &Artifact) -> Result<Digest, FetchError> {
-    manifest(client, artifact, IMAGES).await.map(|bytes| Digest::of(&bytes))
+    manifest(client, artifact, IMAGE_TYPES).await.map(|bytes| Digest::of(&bytes))
 }
 
 async fn manifest(client: &mut Client, artifact: &Artifact, accept: &'static str) -> Result<Bytes, FetchError> {
     document(client, artifact, Document::Manifest, artifact.version(), accept).await
 }
 
-/// What is read of an artifact as a whole.
+/// The kind of a document of an artifact.
 #[derive(Clone, Copy)]
 pub(super) enum Document {
     Manifest,
     Configuration,
 }
 
-/// One of the documents of an artifact. What is asked for by its digest has that one.
+/// Fetches a document of an artifact. Verifies the digest if `version` is a digest.
 pub(super) async fn document(
     client: &mut Client,
     artifact: &Artifact,
@@ -148,7 +148,7 @@ pub(super) async fn document(
     };
     let answer = client.get(&address(artifact, kind, &name)?, accept).await?;
     if answer.status == StatusCode::NOT_FOUND {
-        return Err(FetchError::NotFound { reference: artifact.to_string(), may_come: digest.is_none() });
+        return Err(FetchError::NotFound { reference: artifact.to_string(), may_appear: digest.is_none() });
     }
     let answer = client.ok(answer)?;
     let host = answer.host.clone();
@@ -160,7 +160,7 @@ pub(super) async fn document(
     }
 }
 
-/// Reads a document that is JSON.
+/// Parses a JSON document.
 pub(super) fn parse<'a, T: Deserialize<'a>>(
     artifact: &Artifact,
     what: &'static str,
@@ -179,17 +179,18 @@ pub(super) fn address(artifact: &Artifact, kind: &str, name: &str) -> Result<Url
         .map_err(|error| FetchError::NoModule { reference: artifact.to_string(), why: error.to_string() })
 }
 
-/// The digest of the one layer that is a module.
-fn layer(manifest: &[u8], artifact: &Artifact) -> Result<Digest, FetchError> {
+/// Returns the digest of the one layer that is a module.
+fn module_digest(manifest: &[u8], artifact: &Artifact) -> Result<Digest, FetchError> {
     let manifest: Manifest = parse(artifact, "manifest", manifest)?;
     let no_module = |why: String| FetchError::NoModule { reference: artifact.to_string(), why };
-    let layers = manifest.layers.ok_or_else(|| {
-        no_module("it is an index of artifacts: name the one that is the module, by its digest".to_owned())
-    })?;
-    let modules: Vec<&Layer> = layers.iter().filter(|layer| LAYERS.contains(&layer.media_type.as_str())).collect();
+    let layers = manifest
+        .layers
+        .ok_or_else(|| no_module("it is an index: name the manifest of the module by its digest".to_owned()))?;
+    let modules: Vec<&Layer> =
+        layers.iter().filter(|layer| MODULE_TYPES.contains(&layer.media_type.as_str())).collect();
     let [module] = modules[..] else {
         let kinds: Vec<&str> = layers.iter().map(|layer| layer.media_type.as_str()).take(5).collect();
-        let why = format!("it must have one layer of the type {}, and has {kinds:?}", LAYERS[0]);
+        let why = format!("it must have one layer of the type {}, and has {kinds:?}", MODULE_TYPES[0]);
         return Err(no_module(why));
     };
     if module.size > MAX_MODULE {
@@ -203,16 +204,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_names_one_module() {
+    fn a_manifest_names_exactly_one_module() {
         let artifact: Artifact = "ghcr.io/a/b:v1".parse().unwrap();
         let digest = Digest::of(b"module");
         let described =
             |kind: &str, size: u64| format!(r#"{{"mediaType":"{kind}","digest":"{digest}","size":{size}}}"#);
         let manifest = |layers: &[String]| format!(r#"{{"layers":[{}]}}"#, layers.join(","));
         let (kubewarden, cncf, readme) =
-            (described(LAYERS[0], 6), described(LAYERS[1], 6), described("text/markdown", 6));
+            (described(MODULE_TYPES[0], 6), described(MODULE_TYPES[1], 6), described("text/markdown", 6));
         for layers in [vec![kubewarden.clone()], vec![cncf.clone()], vec![readme.clone(), kubewarden.clone()]] {
-            assert_eq!(layer(manifest(&layers).as_bytes(), &artifact).unwrap(), digest);
+            assert_eq!(module_digest(manifest(&layers).as_bytes(), &artifact).unwrap(), digest);
         }
         for (text, wanted) in [
             (manifest(&[readme]), "text/markdown"),
@@ -220,11 +221,11 @@ mod tests {
             (manifest(&[kubewarden, cncf]), "it must have one layer"),
             (r#"{"manifests":[]}"#.to_owned(), "it is an index"),
             ("<html>".to_owned(), "ghcr.io sent a manifest that is not understood"),
-            (manifest(&[described(LAYERS[0], MAX_MODULE + 1)]), "larger than 67108864 bytes"),
-            (manifest(&[described(LAYERS[0], 6).replace("sha256", "sha512")]), "is no digest"),
+            (manifest(&[described(MODULE_TYPES[0], MAX_MODULE + 1)]), "larger than 67108864 bytes"),
+            (manifest(&[described(MODULE_TYPES[0], 6).replace("sha256", "sha512")]), "is not a digest"),
         ] {
-            let error = layer(text.as_bytes(), &artifact).unwrap_err();
-            assert!(error.to_string().contains(wanted) && !error.is_passing(), "{text}: {error}");
+            let error = module_digest(text.as_bytes(), &artifact).unwrap_err();
+            assert!(error.to_string().contains(wanted) && !error.is_transient(), "{text}: {error}");
         }
     }
 }

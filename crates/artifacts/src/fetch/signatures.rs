@@ -1,5 +1,5 @@
-//! The signatures that a registry has beside an image: under cosign's tag `sha256-<digest>.sig`, and among the
-//! referrers of the image (OCI distribution 1.1), or under the tag that stands in for these.
+//! Fetches the signatures of an image: from the tag `sha256-<digest>.sig` of cosign, and from the referrers of the image (OCI
+//! distribution 1.1) or their fallback tag `sha256-<digest>`.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use serde::Deserialize;
 
 use super::client::Client;
 use super::error::FetchError;
-use super::registry::{MANIFESTS, MAX_MANIFEST, address, malformed, parse};
+use super::registry::{MANIFEST_TYPES, MAX_MANIFEST, address, malformed, parse};
 use crate::digest::{Digest, DigestError};
 use crate::reference::Artifact;
-use crate::verify::Candidate;
+use crate::verify::FoundSignature;
 
-/// Layers that were signed.
-const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// The beginning of the types of all versions of Sigstore's bundle.
-const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
-/// Of artifacts with such layers, where they are referrers.
-const COSIGN: &str = "application/vnd.dev.cosign.artifact.sig";
-/// Of a list of referrers.
-const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+/// The media type of signature layers of cosign before version 3.
+const SIMPLE_SIGNING_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+/// The common prefix of the media types of all versions of the Sigstore bundle.
+const BUNDLE_TYPE_PREFIX: &str = "application/vnd.dev.sigstore.bundle";
+/// The prefix of the artifact type of referrers with simple signing layers.
+const COSIGN_TYPE_PREFIX: &str = "application/vnd.dev.cosign.artifact.sig";
+/// The media type of a list of referrers.
+const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 
-/// How many signatures of one image are looked at: anybody who may push could add to them.
-const MOST: usize = 50;
-/// The largest of what one signature consists of, in bytes.
-const MAX_SIGNATURE: u64 = 1024 * 1024;
+/// The maximum number of signatures to read for one image. Every user with push access can add signatures.
+const MAX_SIGNATURES: usize = 50;
+/// The maximum size of the blob of one signature, in bytes.
+const MAX_SIGNATURE_SIZE: u64 = 1024 * 1024;
 
 #[derive(Deserialize)]
 struct Manifest {
@@ -57,57 +57,59 @@ struct Referrer {
     artifact_type: Option<String>,
 }
 
-/// What there is of signatures of the image with this digest.
+/// Fetches the signatures of the image with the digest `image`.
 pub(super) async fn find(
     client: &mut Client,
     artifact: &Artifact,
     image: Digest,
-) -> Result<Vec<Candidate>, FetchError> {
-    let stem = format!("sha256-{}", image.hex());
+) -> Result<Vec<FoundSignature>, FetchError> {
+    let referrers_tag = format!("sha256-{}", image.hex());
     let mut found = Vec::new();
-    if let Some(manifest) = manifest(client, artifact, &format!("{stem}.sig"), MANIFESTS).await? {
+    if let Some(manifest) = manifest(client, artifact, &format!("{referrers_tag}.sig"), MANIFEST_TYPES).await? {
         layers(client, artifact, &manifest, &mut found).await?;
     }
-    let index = match get(client, artifact, "referrers", &image.to_string(), INDEX).await? {
-        // One that knows no referrers has them under a tag, where whoever adds one keeps the list.
-        None => manifest(client, artifact, &stem, INDEX).await?,
+    let index = match get(client, artifact, "referrers", &image.to_string(), INDEX_TYPE).await? {
+        // A registry without the referrers API has the list under a tag, which the clients update.
+        None => manifest(client, artifact, &referrers_tag, INDEX_TYPE).await?,
         index => index,
     };
     let Some(index) = index else { return Ok(found) };
     let Index { manifests } = parse(artifact, "list of referrers", &index)?;
     let is_signature = |referrer: &&Referrer| {
-        // Some registries do not say of which type one is.
-        referrer.artifact_type.as_deref().is_none_or(|kind| kind.starts_with(BUNDLE) || kind.starts_with(COSIGN))
+        // Some registries omit the artifact type.
+        let is_signature_type =
+            |kind: &str| kind.starts_with(BUNDLE_TYPE_PREFIX) || kind.starts_with(COSIGN_TYPE_PREFIX);
+        referrer.artifact_type.as_deref().is_none_or(is_signature_type)
     };
-    for referrer in manifests.iter().filter(is_signature).take(MOST) {
+    for referrer in manifests.iter().filter(is_signature).take(MAX_SIGNATURES) {
         let digest: Digest = digest(artifact, &referrer.digest)?;
-        let Some(manifest) = manifest(client, artifact, &digest.to_string(), MANIFESTS).await? else { continue };
+        let Some(manifest) = manifest(client, artifact, &digest.to_string(), MANIFEST_TYPES).await? else { continue };
         check(artifact, "manifest", &manifest, digest)?;
         layers(client, artifact, &manifest, &mut found).await?;
     }
     Ok(found)
 }
 
-/// Reads the layers of a manifest that are signatures.
+/// Fetches the layers of a manifest that are signatures, and appends them to `found`.
 async fn layers(
     client: &mut Client,
     artifact: &Artifact,
     manifest: &[u8],
-    found: &mut Vec<Candidate>,
+    found: &mut Vec<FoundSignature>,
 ) -> Result<(), FetchError> {
     let Manifest { layers } = parse(artifact, "manifest of signatures", manifest)?;
     for layer in layers {
-        let is_layer = layer.media_type == SIMPLE_SIGNING;
-        if found.len() >= MOST || !(is_layer || layer.media_type.starts_with(BUNDLE)) {
+        let is_simple_signing = layer.media_type == SIMPLE_SIGNING_TYPE;
+        if found.len() >= MAX_SIGNATURES || !(is_simple_signing || layer.media_type.starts_with(BUNDLE_TYPE_PREFIX)) {
             continue;
         }
         let digest = digest(artifact, &layer.digest)?;
         let Some(blob) = get(client, artifact, "blobs", &digest.to_string(), "*/*").await? else { continue };
         check(artifact, "signature", &blob, digest)?;
-        found.push(if is_layer {
-            Candidate::Layer { payload: blob, annotations: layer.annotations.unwrap_or_default() }
+        found.push(if is_simple_signing {
+            FoundSignature::Layer { payload: blob, annotations: layer.annotations.unwrap_or_default() }
         } else {
-            Candidate::Bundle(blob)
+            FoundSignature::Bundle(blob)
         });
     }
     Ok(())
@@ -122,7 +124,7 @@ async fn manifest(
     get(client, artifact, "manifests", name, accept).await
 }
 
-/// None if the registry has no such thing, or knows no such things.
+/// Fetches a document; `None` if the registry does not have it or does not support this kind of document.
 async fn get(
     client: &mut Client,
     artifact: &Artifact,
@@ -131,15 +133,15 @@ async fn get(
     accept: &'static str,
 ) -> Result<Option<Bytes>, FetchError> {
     let answer = client.get(&address(artifact, kind, name)?, accept).await?;
-    let is_unknown = kind == "referrers"
+    let is_unsupported = kind == "referrers"
         && matches!(
             answer.status,
             StatusCode::BAD_REQUEST | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_ACCEPTABLE
         );
-    if answer.status == StatusCode::NOT_FOUND || is_unknown {
+    if answer.status == StatusCode::NOT_FOUND || is_unsupported {
         return Ok(None);
     }
-    let limit = if kind == "blobs" { MAX_SIGNATURE } else { MAX_MANIFEST };
+    let limit = if kind == "blobs" { MAX_SIGNATURE_SIZE } else { MAX_MANIFEST };
     client.ok(answer)?.read("signature", limit).await.map(Some)
 }
 

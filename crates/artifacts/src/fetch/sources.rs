@@ -1,5 +1,5 @@
-//! Which servers are trusted beyond the system's authorities: the file that the operator writes from the fields of
-//! the `PolicyServer`.
+//! The sources file: servers that are trusted beyond the certificate authorities of the system, and mirrors. The operator
+//! writes the file from the fields of the `PolicyServer`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::reference::{Artifact, ArtifactError, Host, HostError, Mirror};
 
-/// What is known of servers. By default nothing: all need a certificate that the system trusts.
+/// The settings of servers. By default each server needs a certificate that the system trusts.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     insecure: BTreeSet<Host>,
@@ -18,18 +18,18 @@ pub struct Sources {
     mirrors: BTreeMap<Host, Vec<Mirror>>,
 }
 
-/// A file of sources that cannot be used.
+/// The error of a sources file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SourcesError {
     #[error("cannot be read: {0}")]
     File(#[from] std::io::Error),
-    #[error("is not as it should be: {0}")]
+    #[error("is malformed: {0}")]
     Yaml(#[from] serde_yaml::Error),
     #[error("{field}: {error}")]
     Host { field: &'static str, error: HostError },
     #[error("mirrors: {host}: {mirror:?}: {error}: give `host:port` or `host/path`")]
     Mirror { host: Host, mirror: String, error: ArtifactError },
-    #[error("mirrors: {0}: has none: name at least one, or leave it out")]
+    #[error("mirrors: {0}: has no mirror: name at least one, or remove the entry")]
     NoMirror(Host),
     #[error("sourceAuthorities: {host}: {error}: give certificates in PEM")]
     Pem { host: Host, error: rustls::pki_types::pem::Error },
@@ -50,7 +50,7 @@ impl Sources {
     /// Reads the file. Blocks on the disk.
     ///
     /// # Errors
-    /// When it cannot be read, or something in it is no host or no certificate.
+    /// Returns an error if the file cannot be read or is malformed, or if a host, a mirror or a certificate is not valid.
     pub fn read(path: &Path) -> Result<Self, SourcesError> {
         Self::parse(&std::fs::read_to_string(path)?)
     }
@@ -76,27 +76,28 @@ impl Sources {
             let mirror = |text: &String| {
                 text.parse().map_err(|error| SourcesError::Mirror { host: host.clone(), mirror: text.clone(), error })
             };
-            let places = texts.iter().map(mirror).collect::<Result<Vec<Mirror>, _>>()?;
-            if places.is_empty() {
+            let parsed = texts.iter().map(mirror).collect::<Result<Vec<Mirror>, _>>()?;
+            if parsed.is_empty() {
                 return Err(SourcesError::NoMirror(host));
             }
-            mirrors.insert(host, places);
+            mirrors.insert(host, parsed);
         }
         Ok(Self { insecure: insecure.collect::<Result<_, _>>()?, authorities, mirrors })
     }
 
-    /// Whether plain HTTP and certificates of unknown origin will do.
+    /// Returns true if plain HTTP and every certificate are allowed for a server.
     pub(super) fn is_insecure(&self, host: &Host) -> bool {
         self.insecure.contains(host)
     }
 
-    /// Where an artifact may be, in the order in which that is tried.
-    pub(super) fn places(&self, artifact: &Artifact) -> Vec<Artifact> {
+    /// Returns the locations of an artifact, in the order in which a fetch tries them.
+    pub(super) fn locations(&self, artifact: &Artifact) -> Vec<Artifact> {
         let mirrors = self.mirrors.get(artifact.host());
-        mirrors.map_or_else(|| vec![artifact.clone()], |mirrors| mirrors.iter().map(|it| artifact.at(it)).collect())
+        mirrors
+            .map_or_else(|| vec![artifact.clone()], |mirrors| mirrors.iter().map(|it| artifact.at_mirror(it)).collect())
     }
 
-    /// The authorities of its own that a server has.
+    /// Returns the certificates of the private CAs of a server.
     pub(super) fn authorities(&self, host: &Host) -> &[CertificateDer<'static>] {
         self.authorities.get(host).map_or(&[], Vec::as_slice)
     }
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_known_by_host_and_port() {
+    fn settings_apply_to_a_host_and_port() {
         let pem = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert.pem().replace('\n', "\n      ");
         let text = format!(
             "insecureSources: [registry.local, '127.0.0.1:5000']\nsourceAuthorities:\n  Example.com:443:\n    - |\n      {pem}"
@@ -119,30 +120,30 @@ mod tests {
         assert_eq!(sources.authorities(&host("example.com")).len(), 1);
         assert!(sources.authorities(&host("registry.local")).is_empty());
         let sources = Sources::parse("mirrors: {docker.io: [mirror:5000/hub, docker.io]}").unwrap();
-        let places = |text: &str| {
-            let places = sources.places(&text.parse().unwrap());
-            places.iter().map(ToString::to_string).collect::<Vec<_>>()
+        let locations = |text: &str| {
+            let locations = sources.locations(&text.parse().unwrap());
+            locations.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(places("docker.io/a/b:v1"), ["mirror:5000/hub/a/b:v1", "docker.io/a/b:v1"]);
-        assert_eq!(places("ghcr.io/a/b:v1"), ["ghcr.io/a/b:v1"]);
+        assert_eq!(locations("docker.io/a/b:v1"), ["mirror:5000/hub/a/b:v1", "docker.io/a/b:v1"]);
+        assert_eq!(locations("ghcr.io/a/b:v1"), ["ghcr.io/a/b:v1"]);
         for empty in ["", "{}", "insecureSources: []\n"] {
             assert!(Sources::parse(empty).is_ok(), "{empty:?}");
         }
     }
 
     #[test]
-    fn a_file_that_is_not_understood_is_refused_with_the_field() {
+    fn errors_of_a_malformed_file_name_the_field() {
         for (text, wanted) in [
             ("insecureSource: [a]", "insecureSource"),
-            ("insecureSources: [https://a]", "insecureSources: \"https://a\" is no host"),
-            ("sourceAuthorities: {a b: []}", "sourceAuthorities: \"a b\" is no host"),
+            ("insecureSources: [https://a]", "insecureSources: \"https://a\" is not a host"),
+            ("sourceAuthorities: {a b: []}", "sourceAuthorities: \"a b\" is not a host"),
             ("sourceAuthorities: {a: []}", "sourceAuthorities: a: holds no certificate"),
             ("sourceAuthorities: {a: [nothing]}", "sourceAuthorities: a: holds no certificate"),
             ("sourceAuthorities: {a: ['-----BEGIN CERTIFICATE-----']}", "sourceAuthorities: a: "),
-            ("mirrors: {a b: [c]}", "mirrors: \"a b\" is no host"),
-            ("mirrors: {a: []}", "mirrors: a: has none"),
+            ("mirrors: {a b: [c]}", "mirrors: \"a b\" is not a host"),
+            ("mirrors: {a: []}", "mirrors: a: has no mirror"),
             ("mirrors: {a: ['https://b']}", "mirrors: a: \"https://b\": "),
-            ("- a", "is not as it should be"),
+            ("- a", "is malformed"),
         ] {
             let error = Sources::parse(text).unwrap_err().to_string();
             assert!(error.contains(wanted), "{text}: {error}");

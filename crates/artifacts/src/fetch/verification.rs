@@ -1,5 +1,5 @@
-//! When a fetched module has to be verified, and what of that is remembered: a restart needs no registry, and other
-//! settings are measured anew.
+//! Verification of fetched modules. The result is recorded, so that a restart needs no registry; a change of the settings
+//! verifies the modules again.
 
 mod state;
 
@@ -10,42 +10,45 @@ use super::blocking::blocking;
 use super::client::Client;
 use super::error::FetchError;
 use super::{Fetcher, registry, signatures};
-use crate::cache::Verified;
+use crate::cache::VerificationRecord;
 use crate::digest::Digest;
 use crate::reference::Artifact;
 use crate::verify::{Checks, ConfigurationError, Requirement, TrustRoot};
 
-pub(super) use state::Verifying;
+pub(super) use state::VerificationState;
 
 impl Fetcher {
-    /// One that takes only modules with the signatures that the file `verification` wants. Without a trusted root only
-    /// those made with keys can be verified. Both are read again at each fetch.
+    /// Returns this fetcher with verification: modules need the signatures that the file `verification` requires.
+    ///
+    /// Without the file `trusted_root` only signatures with keys can be verified. Each fetch reads both files again.
     #[must_use]
-    pub fn verifying(self, verification: Option<PathBuf>, trusted_root: Option<PathBuf>) -> Self {
-        Self { verifying: Verifying::new(verification, trusted_root), ..self }
+    pub fn with_verification(self, verification: Option<PathBuf>, trusted_root: Option<PathBuf>) -> Self {
+        Self { verification: VerificationState::new(verification, trusted_root), ..self }
     }
 
-    /// Whether modules need signatures. What is no artifact of a registry has none.
+    /// Returns true if modules need signatures. Modules outside a registry have no signatures.
     #[must_use]
-    pub fn verifies(&self) -> bool {
-        self.verifying.verification.is_some()
+    pub fn requires_signatures(&self) -> bool {
+        self.verification.settings.is_some()
     }
 
-    /// Whether the module of this digest may be used as it is: nothing is wanted, or it was verified against what is
-    /// wanted now.
+    /// Returns true if the module with this digest needs no verification: modules need no signatures, or the module was
+    /// verified with the current settings.
     ///
     /// # Errors
-    /// When it cannot be told what is wanted.
+    /// Returns [`FetchError::Verification`] if the settings or the trusted root cannot be read or are malformed.
     pub async fn is_trusted(&self, module: Digest) -> Result<bool, FetchError> {
         let checks = self.checks().await?;
         Ok(self.is_verified(checks.as_ref(), module).await)
     }
 
-    /// The digest of an image that has each of these signatures. It is the one to use: a tag may mean another one by
-    /// then. `pull_secrets` are the Secrets whose credentials may be used; none named means any.
+    /// Verifies that an image has each of the required signatures, and returns its digest.
+    ///
+    /// Callers must use the digest, because the tag may move. `pull_secrets` names the Secrets whose credentials may be used;
+    /// empty means all Secrets.
     ///
     /// # Errors
-    /// When it cannot be had, or a signature is missing.
+    /// Returns [`FetchError::Unverified`] if a signature is missing, and another error if the image cannot be fetched.
     pub async fn verify(
         &self,
         image: &Artifact,
@@ -53,47 +56,48 @@ impl Fetcher {
         pull_secrets: &[String],
     ) -> Result<Digest, FetchError> {
         let verifying = Box::pin(async {
-            let root = self.verifying.root.clone();
-            let root = blocking(move || root.as_deref().map(TrustRoot::read).transpose().map_err(unusable)).await?;
+            let root = self.verification.trusted_root.clone();
+            let read = move || root.as_deref().map(TrustRoot::read).transpose().map_err(configuration_error);
+            let root = blocking(read).await?;
             let checks = &Arc::new(Checks::all_of(requirements, root));
-            let check = |mut client, place| async move {
-                let digest = registry::digest(&mut client, &place).await?;
-                self.check(&mut client, &place, digest, checks).await.map(|()| digest)
+            let check = |mut client, location| async move {
+                let digest = registry::digest(&mut client, &location).await?;
+                self.check(&mut client, &location, digest, checks).await.map(|()| digest)
             };
-            self.ask(image, pull_secrets, check).await
+            self.try_locations(image, pull_secrets, check).await
         });
-        self.in_time(&image.to_string(), verifying).await
+        self.limit_time(&image.to_string(), verifying).await
     }
 
-    /// What modules have to stand now; none if nothing is wanted of them.
+    /// Returns the verification requirements in force; `None` if modules need no signatures.
     pub(super) async fn checks(&self) -> Result<Option<Arc<Checks>>, FetchError> {
-        let Some(verification) = self.verifying.verification.clone() else { return Ok(None) };
-        let root = self.verifying.root.clone();
+        let Some(settings) = self.verification.settings.clone() else { return Ok(None) };
+        let root = self.verification.trusted_root.clone();
         blocking(move || {
-            Checks::load(&verification, root.as_deref()).map(|checks| Some(checks.into())).map_err(unusable)
+            Checks::load(&settings, root.as_deref()).map(|checks| Some(checks.into())).map_err(configuration_error)
         })
         .await
     }
 
-    /// Whether this module needs no more checks.
+    /// Returns true if the module needs no further verification.
     pub(super) async fn is_verified(&self, checks: Option<&Arc<Checks>>, module: Digest) -> bool {
         let Some(checks) = checks else { return true };
         self.verified(module).await.is_some_and(|verified| verified.against == checks.fingerprint)
     }
 
-    /// What this module was last verified against.
-    pub(super) async fn verified(&self, module: Digest) -> Option<Verified> {
-        if let Some(known) = self.verifying.known(&module) {
+    /// Returns the last verification record of a module; `None` if there is none or it cannot be read.
+    pub(super) async fn verified(&self, module: Digest) -> Option<VerificationRecord> {
+        if let Some(known) = self.verification.known(&module) {
             return Some(known);
         }
         let read = self.volume.as_ref()?.run(move |cache| cache.verified(&module)).await;
         read.inspect_err(
-            |error| tracing::warn!(%module, reason = error.reason().as_str(), %error, "what was verified is not known any more"),
+            |error| tracing::warn!(%module, reason = error.reason().as_str(), %error, "the verification record of the module cannot be read"),
         )
         .ok()?
     }
 
-    /// Checks the signatures of the artifact with this manifest.
+    /// Fetches and checks the signatures of an artifact with this manifest.
     pub(super) async fn check(
         &self,
         client: &mut Client,
@@ -103,22 +107,22 @@ impl Fetcher {
     ) -> Result<(), FetchError> {
         let found = signatures::find(client, artifact, manifest).await?;
         let (checks, name) = (Arc::clone(checks), artifact.to_string());
-        let verified = self.verifying.compute(move || checks.verify(&name, manifest, &found)).await?;
+        let verified = self.verification.compute(move || checks.verify(&name, manifest, &found)).await?;
         verified
             .inspect(|()| tracing::info!(artifact = %artifact, %manifest, "signatures verified"))
             .map_err(|error| FetchError::Unverified(error.into()))
     }
 
-    /// Remembers that a module was verified. What cannot be kept is verified again.
-    pub(super) async fn remember(&self, module: Digest, verified: Verified) {
-        self.verifying.remember(module, verified);
+    /// Records that a module was verified. A module without a record is verified again after a restart.
+    pub(super) async fn remember(&self, module: Digest, verified: VerificationRecord) {
+        self.verification.remember(module, verified);
         let Some(volume) = &self.volume else { return };
         if let Err(error) = volume.run(move |cache| cache.put_verified(&module, verified)).await {
-            tracing::warn!(%module, reason = error.reason().as_str(), %error, "what was verified is not kept");
+            tracing::warn!(%module, reason = error.reason().as_str(), %error, "the verification record of the module cannot be stored");
         }
     }
 }
 
-fn unusable(error: impl Into<ConfigurationError>) -> FetchError {
+fn configuration_error(error: impl Into<ConfigurationError>) -> FetchError {
     FetchError::Verification(Box::new(error.into()))
 }

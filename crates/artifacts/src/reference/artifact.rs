@@ -1,4 +1,4 @@
-//! `host/repository:tag` and `host/repository@digest`: an OCI artifact, by the grammar of the distribution
+//! OCI artifact names `host/repository:tag` and `host/repository@digest`, with the grammar of the OCI distribution
 //! specification.
 
 use std::fmt;
@@ -7,9 +7,9 @@ use std::str::FromStr;
 use super::host::{Host, HostError};
 use crate::digest::{Digest, DigestError};
 
-/// What Docker Hub calls itself, and where its registry is.
+/// The name of Docker Hub in references, and the host of its registry.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
-/// The longest tag that registries take.
+/// The maximum length of a tag, in bytes (OCI distribution specification).
 const MAX_TAG: usize = 128;
 
 /// An artifact in a registry.
@@ -20,31 +20,31 @@ pub struct Artifact {
     version: Version,
 }
 
-/// Which version of it.
+/// The version of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
     Tag(String),
-    /// Of the manifest.
+    /// The digest of the manifest.
     Digest(Digest),
 }
 
-/// A registry that has the artifacts of another, at its top or below a path.
+/// A registry that mirrors another registry, at its root or below a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mirror {
     host: Host,
     path: Option<String>,
 }
 
-/// A text that names no artifact.
+/// The error of a text that does not name an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArtifactError {
     #[error("the repository is missing")]
     NoRepository,
     #[error(transparent)]
     Host(#[from] HostError),
-    #[error("{0:?} is no repository: parts of a-z, 0-9 and single '.', '_', '-' within, separated by '/'")]
+    #[error("{0:?} is not a repository: give parts of a-z, 0-9 and single '.', '_', '-' within, separated by '/'")]
     Repository(String),
-    #[error("{0:?} is no tag: 1 to {MAX_TAG} letters, digits, '_', '.' and '-', the first no '.' or '-'")]
+    #[error("{0:?} is not a tag: give 1 to {MAX_TAG} letters, digits, '_', '.' and '-', the first not '.' or '-'")]
     Tag(String),
     #[error(transparent)]
     Digest(#[from] DigestError),
@@ -66,7 +66,7 @@ impl Artifact {
         &self.version
     }
 
-    /// Where its registry answers.
+    /// Returns the host of the registry API; it differs from the name for Docker Hub.
     #[must_use]
     pub fn endpoint(&self) -> Host {
         let (name, registry) = DOCKER_HUB;
@@ -75,19 +75,19 @@ impl Artifact {
 }
 
 impl Artifact {
-    /// An image as container runtimes name it: one without a host is Docker Hub's.
+    /// Parses an image name as container runtimes do: the default host is Docker Hub.
     ///
     /// # Errors
-    /// When it names none.
-    pub fn of_image(text: &str) -> Result<Self, ArtifactError> {
+    /// Returns an error if the host, the repository or the version is not valid.
+    pub fn from_image_name(text: &str) -> Result<Self, ArtifactError> {
         let first = text.split_once('/').map(|(first, _)| first);
         let has_host = first.is_some_and(|first| first.contains(['.', ':']) || first == "localhost");
         if has_host { text.parse() } else { format!("{}/{text}", DOCKER_HUB.0).parse() }
     }
 
-    /// The same artifact where a mirror has it.
+    /// Returns the same artifact at a mirror.
     #[must_use]
-    pub fn at(&self, mirror: &Mirror) -> Self {
+    pub fn at_mirror(&self, mirror: &Mirror) -> Self {
         let path = mirror.path.as_ref();
         Self {
             host: mirror.host.clone(),
@@ -96,7 +96,7 @@ impl Artifact {
         }
     }
 
-    /// The artifact with this manifest in the same repository.
+    /// Returns the artifact with this manifest in the same repository.
     #[must_use]
     pub fn with(&self, manifest: Digest) -> Self {
         Self { version: Version::Digest(manifest), ..self.clone() }
@@ -137,7 +137,7 @@ impl FromStr for Artifact {
         Ok(Self {
             host,
             repository: if is_official { format!("library/{repository}") } else { repository.to_owned() },
-            // A digest says more than the tag beside it.
+            // The digest wins over a tag.
             version: digest.map_or_else(|| Version::Tag(tag.to_owned()), Version::Digest),
         })
     }
@@ -150,7 +150,8 @@ fn is_tag(text: &str) -> bool {
         && text.bytes().all(|c| is_word(c) || c == b'.' || c == b'-')
 }
 
-/// One part of a repository's name: words of a-z and 0-9 with `.`, `_`, `__` or any number of `-` between them.
+/// Returns true if `text` is one part of a repository name: words of a-z and 0-9, separated by `.`, `_`, `__` or any number
+/// of `-`.
 fn is_part(text: &str) -> bool {
     let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_separator =
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_without_a_host_is_docker_hubs() {
+    fn an_image_without_a_host_is_on_docker_hub() {
         for (text, whole) in [
             ("nginx", "docker.io/library/nginx:latest"),
             ("org/app:v1", "docker.io/org/app:v1"),
@@ -200,20 +201,20 @@ mod tests {
             ("registry:5000/app", "registry:5000/app:latest"),
             ("ghcr.io/org/app:v1", "ghcr.io/org/app:v1"),
         ] {
-            assert_eq!(Artifact::of_image(text).unwrap().to_string(), whole);
+            assert_eq!(Artifact::from_image_name(text).unwrap().to_string(), whole);
         }
-        assert!(Artifact::of_image("").is_err() && Artifact::of_image("a/b@v1").is_err());
+        assert!(Artifact::from_image_name("").is_err() && Artifact::from_image_name("a/b@v1").is_err());
     }
 
     #[test]
-    fn a_mirror_has_what_another_registry_has_at_its_top_or_below_a_path() {
+    fn a_mirror_has_the_artifacts_at_its_root_or_below_a_path() {
         let artifact: Artifact = "docker.io/a:v1".parse().unwrap();
         for (mirror, whole) in [
             ("mirror.local:5000", "mirror.local:5000/library/a:v1"),
             ("mirror.local/hub/cache", "mirror.local/hub/cache/library/a:v1"),
             ("docker.io", "docker.io/library/a:v1"),
         ] {
-            assert_eq!(artifact.at(&mirror.parse().unwrap()).to_string(), whole);
+            assert_eq!(artifact.at_mirror(&mirror.parse().unwrap()).to_string(), whole);
         }
         for text in ["", "https://a", "a b", "a/B", "a/../b", "a//b"] {
             assert!(text.parse::<Mirror>().is_err(), "{text:?}");
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_registry_would_take_is_refused() {
+    fn names_that_registries_reject_are_refused() {
         let long = format!("ghcr.io/a:{}", "x".repeat(129));
         for text in [
             "",

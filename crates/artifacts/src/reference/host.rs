@@ -1,26 +1,26 @@
-//! `host[:port]`: how references, sources and pull secrets name a server.
+//! Server names `host[:port]` in references, sources and pull secrets.
 
 use std::fmt;
 use std::str::FromStr;
 
 use url::Url;
 
-/// A server. The default port is left out, so that all ways of naming one are equal.
+/// A server. The default port is omitted, so that two spellings of one server are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Host {
-    /// In lower case; an IPv6 address in brackets.
+    /// The name in lower case; an IPv6 address has brackets.
     name: String,
-    /// None is 443 for HTTPS and 80 for HTTP.
+    /// The port; `None` means 443 for HTTPS and 80 for HTTP.
     port: Option<u16>,
 }
 
-/// A text that names no server.
+/// The error of a text that is not a server name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no host or host:port")]
+#[error("{0:?} is not a host or host:port")]
 pub struct HostError(String);
 
 impl Host {
-    /// The server of this address; none for the kinds of URL that have none.
+    /// Returns the server of a URL; `None` if the URL has no host.
     #[must_use]
     pub fn of(url: &Url) -> Option<Self> {
         Some(Self { name: url.host_str()?.to_owned(), port: url.port() })
@@ -37,8 +37,8 @@ impl FromStr for Host {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = || HostError(text.chars().take(300).collect());
-        let is_right = !text.contains(['/', '\\', '?', '#', '@']) && !text.chars().any(char::is_whitespace);
-        let url = Url::parse(&format!("https://{text}/")).ok().filter(|_| is_right).ok_or_else(error)?;
+        let is_plain_host = !text.contains(['/', '\\', '?', '#', '@']) && !text.chars().any(char::is_whitespace);
+        let url = Url::parse(&format!("https://{text}/")).ok().filter(|_| is_plain_host).ok_or_else(error)?;
         Self::of(&url).ok_or_else(error)
     }
 }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_server_has_one_name() {
+    fn two_spellings_of_a_server_are_equal() {
         for (text, name) in [
             ("ghcr.io", "ghcr.io"),
             ("GHCR.io:443", "ghcr.io"),

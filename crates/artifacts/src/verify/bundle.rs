@@ -1,5 +1,4 @@
-//! Signatures as cosign writes them since its version 3: bundles of Sigstore's, in which a signed statement names the
-//! digest of the image.
+//! Signatures of cosign version 3 and later: Sigstore bundles with a signed statement that names the digest of the image.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -10,17 +9,16 @@ use super::claims::{Annotations, Identity, identity_of};
 use super::root::TrustRoot;
 use crate::digest::Digest;
 
-/// What a statement says that is a signature. Others say how an image was built, or what was found in it; who says so
-/// has not signed it.
-const SIGNATURE: &str = "https://sigstore.dev/cosign/sign/v1";
-const IN_TOTO: &str = "application/vnd.in-toto+json";
+/// The predicate type of a signature. Statements of other types, such as provenance or scan results, are not signatures.
+const SIGNATURE_PREDICATE: &str = "https://sigstore.dev/cosign/sign/v1";
+const IN_TOTO_TYPE: &str = "application/vnd.in-toto+json";
 
 /// A bundle whose statement is a signature of the image.
 #[derive(Debug)]
-pub(super) struct Bundled {
+pub(super) struct BundleSignature {
     pub bundle: Bundle,
     pub manifest: Digest,
-    /// Of the statement, so that they are signed too.
+    /// The annotations of the statement, which the signature covers.
     pub annotations: Annotations,
     envelope: DsseEnvelope,
 }
@@ -39,30 +37,33 @@ struct Subject {
     annotations: Option<Map<String, Value>>,
 }
 
-impl Bundled {
+impl BundleSignature {
     pub(super) fn read(bundle: &Bytes, manifest: &Digest) -> Result<Self, String> {
-        let text = std::str::from_utf8(bundle).map_err(|error| format!("its bundle is no text: {error}"))?;
+        let text = std::str::from_utf8(bundle).map_err(|error| format!("its bundle is not UTF-8: {error}"))?;
         let bundle = Bundle::from_json(text).map_err(|error| format!("its bundle is not understood: {error}"))?;
         let SignatureContent::DsseEnvelope(envelope) = bundle.content.clone() else {
-            return Err("its bundle holds no statement about an image".to_owned());
+            return Err("its bundle holds no DSSE envelope".to_owned());
         };
-        if envelope.payload_type != IN_TOTO {
-            return Err(format!("its bundle holds no statement but {:?}", envelope.payload_type));
+        if envelope.payload_type != IN_TOTO_TYPE {
+            return Err(format!("its bundle holds no in-toto statement but {:?}", envelope.payload_type));
         }
         let statement: Statement = serde_json::from_slice(envelope.payload.as_bytes())
             .map_err(|error| format!("its statement is not understood: {error}"))?;
-        if statement.predicate_type != SIGNATURE {
-            return Err(format!("it states {:?}", statement.predicate_type));
+        if statement.predicate_type != SIGNATURE_PREDICATE {
+            return Err(format!(
+                "its statement has the predicate type {:?} instead of a cosign signature",
+                statement.predicate_type
+            ));
         }
         let hex = manifest.hex();
-        let is_it = |subject: &&Subject| subject.digest.get("sha256").and_then(Value::as_str) == Some(hex.as_str());
-        let subject = statement.subject.iter().find(is_it).ok_or("it is one of another image")?;
+        let is_image = |subject: &&Subject| subject.digest.get("sha256").and_then(Value::as_str) == Some(hex.as_str());
+        let subject = statement.subject.iter().find(is_image).ok_or("it signs another image")?;
         let annotations = subject.annotations.iter().flatten();
         let annotations = annotations.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
         Ok(Self { manifest: *manifest, annotations: annotations.collect(), envelope, bundle })
     }
 
-    /// What was signed.
+    /// Returns the bytes that the signature covers.
     pub(super) fn message(&self) -> Vec<u8> {
         self.envelope.pae()
     }
@@ -75,12 +76,12 @@ impl Bundled {
         self.bundle.signing_certificate().is_some()
     }
 
-    /// The digest that the statement names, as what the bundle is verified for.
+    /// Returns the digest of the image, as the artifact to verify the bundle for.
     pub(super) fn artifact(&self) -> Sha256Hash {
         Sha256Hash::new(*self.manifest.as_bytes())
     }
 
-    /// Whom the certificate is for, if there is one.
+    /// Verifies the certificate and returns its identity; `None` if the bundle has no certificate.
     pub(super) fn identity(&self, root: &TrustRoot) -> Option<Result<Identity, String>> {
         self.bundle.signing_certificate()?;
         Some(identity_of(root.verifier.verify(self.artifact(), &self.bundle, &root.policy())))

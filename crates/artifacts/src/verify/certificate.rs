@@ -1,4 +1,4 @@
-//! A certificate that is known beforehand: who has its key has signed, while it was valid.
+//! Signatures with a configured certificate, which count while the certificate is valid.
 
 use std::fmt;
 
@@ -12,38 +12,38 @@ use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use super::key::{KeyError, PublicKey};
 use super::root::TrustRoot;
-use super::signed::Signed;
+use super::signature::Signature;
 use crate::digest::Digest;
 
-/// id-kp-codeSigning, 1.3.6.1.5.5.7.3.3.
+/// The OID id-kp-codeSigning, 1.3.6.1.5.5.7.3.3.
 const CODE_SIGNING: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 3];
 
-/// A certificate, and what makes it count.
+/// A configured certificate of a signer, and the conditions for its signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SigningCertificate {
     certificate: CertificateDer<'static>,
     key: PublicKey,
     valid: (Timestamp, Timestamp),
-    /// Up to the authority that is trusted, which is the last. Without any the certificate itself is.
+    /// The chain of the certificate. Its last item is the trusted CA; if it is empty, the certificate itself is trusted.
     chain: Vec<CertificateDer<'static>>,
-    /// Whether a transparency log must show when it was signed. Else the certificate must be valid now.
+    /// True if a transparency log must prove the time of the signature. Otherwise the certificate must be valid now.
     pub(super) require_log: bool,
 }
 
 impl SigningCertificate {
-    /// Reads a certificate and its chain, each in PEM; the authority that is trusted is the last.
+    /// Parses a certificate and its chain in PEM. The last item of the chain is the trusted CA.
     ///
     /// # Errors
-    /// When one of them is no certificate, or its key is of a kind that is not understood.
+    /// Returns an error if one of them is not a certificate, or if the key type of the certificate is not supported.
     pub fn from_pem(certificate: &str, chain: &[String], require_log: bool) -> Result<Self, KeyError> {
         let chain: Vec<&[u8]> = chain.iter().map(String::as_bytes).collect();
         Self::parse(certificate.as_bytes(), &chain, require_log)
     }
 
-    /// The same of certificates in PEM or DER.
+    /// Parses a certificate and its chain in PEM or DER. The last item of the chain is the trusted CA.
     ///
     /// # Errors
-    /// As [`SigningCertificate::from_pem`].
+    /// Returns the errors of [`SigningCertificate::from_pem`].
     pub fn parse(certificate: &[u8], chain: &[&[u8]], require_log: bool) -> Result<Self, KeyError> {
         let certificate = read(certificate)?;
         let chain = chain.iter().map(|one| read(one)).collect::<Result<Vec<_>, _>>()?;
@@ -56,37 +56,39 @@ impl SigningCertificate {
         &self.key
     }
 
-    pub(super) fn has_signed(&self, signed: &Signed<'_>, root: Option<&TrustRoot>) -> bool {
-        let times = if self.require_log { self.logged(signed, root) } else { Some(vec![Timestamp::now()]) };
-        signed.is_signed_with(&self.key)
+    /// Returns true if the key of this certificate made the signature while the certificate was valid.
+    pub(super) fn has_signed(&self, signature: &Signature<'_>, root: Option<&TrustRoot>) -> bool {
+        let times = if self.require_log { self.logged_times(signature, root) } else { Some(vec![Timestamp::now()]) };
+        signature.is_signed_with(&self.key)
             && times.is_some_and(|times| !times.is_empty() && times.iter().all(|time| self.is_valid(*time)))
     }
 
-    /// When a log saw the signature; none if no log that is trusted did.
-    fn logged(&self, signed: &Signed<'_>, root: Option<&TrustRoot>) -> Option<Vec<Timestamp>> {
-        // Who vouches for the certificate is checked here, and not by the root's authorities.
+    /// Returns the times at which trusted logs recorded the signature; `None` if no trusted log has an entry.
+    fn logged_times(&self, signature: &Signature<'_>, root: Option<&TrustRoot>) -> Option<Vec<Timestamp>> {
+        // `is_valid` checks the chain of this certificate. The CAs of the trusted root do not apply.
         let policy = VerificationPolicy::any_identity().skip_certificate_chain();
-        let library = &root?.verifier;
-        let verified = match signed {
-            Signed::Legacy(legacy) => {
+        let verifier = &root?.verifier;
+        let result = match signature {
+            Signature::Legacy(legacy) => {
                 let bundle = legacy.to_bundle(std::slice::from_ref(&self.certificate)).ok()?;
-                library.verify(legacy.payload, &bundle, &policy).ok()?
+                verifier.verify(legacy.payload, &bundle, &policy).ok()?
             }
-            Signed::Bundle(bundle) => {
-                let is_it =
+            Signature::Bundle(bundle) => {
+                let has_this_certificate =
                     bundle.bundle.signing_certificate().map(DerCertificate::as_bytes) == Some(&self.certificate);
-                library.verify(bundle.artifact(), &bundle.bundle, &policy).ok().filter(|_| is_it)?
+                verifier.verify(bundle.artifact(), &bundle.bundle, &policy).ok().filter(|_| has_this_certificate)?
             }
         };
-        verified.tlog_verified().then(|| verified.verified_timestamps().to_vec())
+        result.tlog_verified().then(|| result.verified_timestamps().to_vec())
     }
 
     fn is_valid(&self, time: Timestamp) -> bool {
         let (from, to) = self.valid;
-        (from..=to).contains(&time) && self.is_vouched_for(time).unwrap_or_default()
+        (from..=to).contains(&time) && self.has_valid_chain(time).unwrap_or_default()
     }
 
-    fn is_vouched_for(&self, time: Timestamp) -> Option<bool> {
+    /// Returns whether the chain is valid at `time`; `None` if a certificate or the time cannot be used.
+    fn has_valid_chain(&self, time: Timestamp) -> Option<bool> {
         let Some((authority, between)) = self.chain.split_last() else { return Some(true) };
         let seconds = u64::try_from(time.as_second()).ok()?;
         let time = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
@@ -103,7 +105,7 @@ fn read(bytes: &[u8]) -> Result<CertificateDer<'static>, KeyError> {
     if bytes.trim_ascii_start().starts_with(b"-----BEGIN") {
         CertificateDer::from_pem_slice(bytes).map_err(KeyError::of)
     } else {
-        // That it is one shows when it is read.
+        // The parse detects bytes that are not a certificate.
         parse_certificate_info(&DerCertificate::from_bytes(bytes)).map_err(KeyError::of)?;
         Ok(CertificateDer::from(bytes.to_vec()))
     }

@@ -14,12 +14,12 @@ pub(super) struct Identity {
     pub subject: String,
 }
 
-/// Returns the identity in a certificate that sigstore verified, or why the verification does not prove it.
+/// Returns the identity in a certificate that sigstore verified, or the reason why the verification does not prove it.
 pub(super) fn identity_of(verified: Result<VerificationResult, sigstore_verify::Error>) -> Result<Identity, String> {
     let verified = verified.map_err(|error| error.to_string())?;
     // The defaults of the library may change: without these checks an unverified certificate would name a signer.
     if !verified.certificate_verified() || !verified.tlog_verified() || verified.verified_timestamps().is_empty() {
-        return Err("its authority, its time or the log's entry of it was not verified".to_owned());
+        return Err("its certificate chain, its time or its log entry was not verified".to_owned());
     }
     match (verified.issuer(), verified.identity()) {
         (Some(issuer), Some(subject)) => {

@@ -1,5 +1,5 @@
-//! What signatures modules need: the file of Kubewarden's tools (`apiVersion: v1`, `allOf`, `anyOf`), which the
-//! operator writes from `spec.verification` of a `PolicyServer`.
+//! The required signatures of modules: the verification file of Kubewarden's tools (`apiVersion: v1`, `allOf`, `anyOf`). The
+//! operator writes the file from `spec.verification` of a `PolicyServer`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,34 +13,34 @@ use super::requirement::{Requirement, Signer};
 use super::root::RootError;
 use super::subject::{PrefixError, Subject};
 
-/// What signatures a module needs.
+/// The required signatures of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verification {
-    /// Each of these.
+    /// The requirements that must all be met.
     pub(super) all_of: Vec<Requirement>,
-    /// And some of these.
+    /// The requirements of which some must be met; `None` if there are none.
     pub(super) any_of: Option<AnyOf>,
 }
 
-/// Signatures of which some are enough.
+/// Requirements of which a minimum number must be met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AnyOf {
-    /// How many.
+    /// The minimum number of distinct signers.
     pub minimum: usize,
     pub requirements: Vec<Requirement>,
 }
 
-/// Settings of the verification that cannot be used.
+/// The error of verification settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
     #[error("{path} cannot be read: {error}", path = path.display())]
     File { path: PathBuf, error: std::io::Error },
-    #[error("is not as it should be: {0}")]
+    #[error("is malformed: {0}")]
     Yaml(#[from] serde_yaml::Error),
-    #[error("is not as it should be: {0}")]
+    #[error("is malformed: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("wants nothing: give `allOf` or `anyOf` at least one signature, or do without the file")]
-    Nothing,
+    #[error("requires no signature: give `allOf` or `anyOf` at least one, or remove the file")]
+    NoSignatures,
     #[error("anyOf.minimumMatches: is {minimum}, with {count} signatures: give 1 to {count}")]
     Minimum { minimum: usize, count: usize },
     #[error(
@@ -70,24 +70,24 @@ enum Document {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Version1 {
     #[serde(default)]
-    all_of: Option<Vec<Wanted>>,
+    all_of: Option<Vec<SignatureSpec>>,
     #[serde(default)]
-    any_of: Option<WantedSome>,
+    any_of: Option<AnyOfSpec>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct WantedSome {
+struct AnyOfSpec {
     #[serde(default = "one")]
     minimum_matches: usize,
-    signatures: Vec<Wanted>,
+    signatures: Vec<SignatureSpec>,
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
-enum Wanted {
+enum SignatureSpec {
     PubKey {
-        /// For people only.
+        /// The owner of the key, for human readers only.
         #[serde(default, rename = "owner")]
         _owner: Option<String>,
         key: String,
@@ -96,7 +96,7 @@ enum Wanted {
     },
     GenericIssuer {
         issuer: String,
-        subject: WantedSubject,
+        subject: SubjectSpec,
         #[serde(default)]
         annotations: Option<Annotations>,
     },
@@ -120,7 +120,7 @@ enum Wanted {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct WantedSubject {
+struct SubjectSpec {
     equal: Option<String>,
     url_prefix: Option<String>,
 }
@@ -138,7 +138,7 @@ impl Verification {
         Self { all_of: requirements, any_of: None }
     }
 
-    /// Reads the file, and what stands in it in a form that is the same however it was written.
+    /// Reads the file. Returns the verification and the canonical text, which is independent of the YAML formatting.
     pub(super) fn read(path: &Path) -> Result<(Self, String), ConfigurationError> {
         let text =
             std::fs::read_to_string(path).map_err(|error| ConfigurationError::File { path: path.to_owned(), error })?;
@@ -148,18 +148,18 @@ impl Verification {
     fn parse(text: &str) -> Result<(Self, String), ConfigurationError> {
         let value: Value = serde_yaml::from_str(text)?;
         if value.is_null() {
-            return Err(ConfigurationError::Nothing);
+            return Err(ConfigurationError::NoSignatures);
         }
         let canonical = value.to_string();
         let Document::V1(Version1 { all_of, any_of }) = serde_json::from_value(value)?;
         let all_of = requirements("allOf", all_of.unwrap_or_default())?;
-        let any_of = any_of.map(|WantedSome { minimum_matches: minimum, signatures }| {
+        let any_of = any_of.map(|AnyOfSpec { minimum_matches: minimum, signatures }| {
             let count = signatures.len();
             if minimum == 0 || minimum > count {
                 return Err(ConfigurationError::Minimum { minimum, count });
             }
             let requirements = requirements("anyOf.signatures", signatures)?;
-            let signers = Signer::count(requirements.iter());
+            let signers = Signer::count_distinct(requirements.iter());
             if minimum > signers {
                 return Err(ConfigurationError::Signers { minimum, signers });
             }
@@ -167,25 +167,26 @@ impl Verification {
         });
         let any_of = any_of.transpose()?;
         if all_of.is_empty() && any_of.is_none() {
-            return Err(ConfigurationError::Nothing);
+            return Err(ConfigurationError::NoSignatures);
         }
         Ok((Self { all_of, any_of }, canonical))
     }
 
-    /// Whether it may take a root of trust to tell.
+    /// Returns true if a requirement needs a trusted root.
     pub(super) fn needs_root(&self) -> bool {
         let any_of = self.any_of.iter().flat_map(|any_of| &any_of.requirements);
         self.all_of.iter().chain(any_of).any(Requirement::needs_root)
     }
 }
 
-fn requirements(at: &str, wanted: Vec<Wanted>) -> Result<Vec<Requirement>, ConfigurationError> {
-    wanted.into_iter().enumerate().map(|(index, wanted)| wanted.into_requirement(&format!("{at}[{index}]"))).collect()
+/// Converts the signatures of the field `at`.
+fn requirements(at: &str, specs: Vec<SignatureSpec>) -> Result<Vec<Requirement>, ConfigurationError> {
+    specs.into_iter().enumerate().map(|(index, spec)| spec.into_requirement(&format!("{at}[{index}]"))).collect()
 }
 
-impl Wanted {
+impl SignatureSpec {
     fn into_requirement(self, at: &str) -> Result<Requirement, ConfigurationError> {
-        let full = |field: &str, text: String| {
+        let non_empty = |field: &str, text: String| {
             let is_empty = text.trim().is_empty();
             if is_empty { Err(ConfigurationError::Empty(format!("{at}.{field}"))) } else { Ok(text) }
         };
@@ -199,20 +200,20 @@ impl Wanted {
             }
             Self::GenericIssuer { issuer, subject, annotations } => {
                 let subject = match subject {
-                    WantedSubject { equal: Some(name), url_prefix: None } => {
-                        Subject::Equal(full("subject.equal", name)?)
+                    SubjectSpec { equal: Some(name), url_prefix: None } => {
+                        Subject::Equal(non_empty("subject.equal", name)?)
                     }
-                    WantedSubject { equal: None, url_prefix: Some(prefix) } => {
+                    SubjectSpec { equal: None, url_prefix: Some(prefix) } => {
                         let error = |error| ConfigurationError::Prefix { field: at.to_owned(), error };
                         Subject::Prefix(prefix.parse().map_err(error)?)
                     }
                     _ => return Err(ConfigurationError::Subject(at.to_owned())),
                 };
-                (Signer::Identity { issuer: full("issuer", issuer)?, subject }, annotations)
+                (Signer::Identity { issuer: non_empty("issuer", issuer)?, subject }, annotations)
             }
             Self::GithubAction { owner, repo, annotations } => {
-                let repo = repo.map(|repo| full("repo", repo)).transpose()?;
-                (Signer::GithubAction { owner: full("owner", owner)?, repo }, annotations)
+                let repo = repo.map(|repo| non_empty("repo", repo)).transpose()?;
+                (Signer::GithubAction { owner: non_empty("owner", owner)?, repo }, annotations)
             }
             Self::Certificate { certificate, certificate_chain, require_rekor_bundle, annotations } => {
                 let certificate = SigningCertificate::from_pem(&certificate, &certificate_chain, require_rekor_bundle);
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_kubewardens_tools_is_understood() {
+    fn the_verification_file_of_kubewarden_is_parsed() {
         let key = key();
         let text = format!(
             "apiVersion: v1
@@ -255,21 +256,21 @@ anyOf:
         assert_eq!((any_of.minimum, any_of.requirements.len()), (2, 4));
         assert!(verification.needs_root());
         let spaced = text.replace("owner: org\n", "owner:   org # a comment\n");
-        assert_eq!(Verification::parse(&spaced).unwrap().1, canonical, "how it is written does not matter");
+        assert_eq!(Verification::parse(&spaced).unwrap().1, canonical, "the formatting does not matter");
         let only_key = format!("apiVersion: v1\nanyOf: {{signatures: [{{kind: pubKey, key: {key}}}]}}");
         let (verification, _) = Verification::parse(&only_key).unwrap();
         assert!(verification.any_of.as_ref().unwrap().minimum == 1 && !verification.needs_root());
     }
 
     #[test]
-    fn a_file_that_wants_nothing_or_is_not_understood_is_refused_with_the_field() {
+    fn errors_of_an_empty_or_malformed_file_name_the_field() {
         let pub_key = format!("{{kind: pubKey, key: {}}}", key());
         for (text, wanted) in [
-            ("", "wants nothing"),
+            ("", "requires no signature"),
             ("allOf: []", "apiVersion"),
             ("apiVersion: v2\nallOf: []", "v2"),
-            ("apiVersion: v1", "wants nothing"),
-            ("apiVersion: v1\nallOf: []", "wants nothing"),
+            ("apiVersion: v1", "requires no signature"),
+            ("apiVersion: v1\nallOf: []", "requires no signature"),
             ("apiVersion: v1\nallof: []", "allof"),
             ("apiVersion: v1\nanyOf: {signatures: []}", "anyOf.minimumMatches: is 1, with 0 signatures"),
             (&format!("apiVersion: v1\nanyOf: {{minimumMatches: 0, signatures: [{pub_key}]}}"), "is 0, with 1"),
@@ -278,13 +279,13 @@ anyOf:
                 &format!("apiVersion: v1\nanyOf: {{minimumMatches: 2, signatures: [{pub_key}, {pub_key}]}}"),
                 "anyOf.minimumMatches: is 2, but the signatures are of 1 signers only",
             ),
-            ("apiVersion: v1\nallOf: [{kind: pubKey, key: x}]", "allOf[0].key: is no public key or"),
+            ("apiVersion: v1\nallOf: [{kind: pubKey, key: x}]", "allOf[0].key: is not a public key or"),
             ("apiVersion: v1\nallOf: [{kind: other}]", "other"),
             ("apiVersion: v1\nallOf: [{kind: githubAction, owner: ''}]", "allOf[0].owner: is empty"),
             ("apiVersion: v1\nallOf: [{kind: githubAction, owner: a, rpeo: b}]", "rpeo"),
             ("apiVersion: v1\nallOf: [{kind: genericIssuer, issuer: a, subject: {}}]", "exactly one of `equal`"),
             ("apiVersion: v1\nallOf: [{kind: genericIssuer, issuer: a, subject: {equal: a, urlPrefix: b}}]", "exactly"),
-            ("apiVersion: v1\nallOf: [{kind: genericIssuer, issuer: a, subject: {urlPrefix: a}}]", "is no URL"),
+            ("apiVersion: v1\nallOf: [{kind: genericIssuer, issuer: a, subject: {urlPrefix: a}}]", "is not a URL"),
             ("apiVersion: v1\nallOf: [{kind: certificate, certificate: a}]", "allOf[0].certificate: "),
         ] {
             let error = Verification::parse(text).unwrap_err().to_string();

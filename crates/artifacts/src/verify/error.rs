@@ -1,26 +1,26 @@
-//! Why an image is not trusted: what was wanted, and what was found instead.
+//! The error of a failed verification: the required and the found signatures.
 
 use std::fmt;
 
-/// An image whose signatures are not the ones that are wanted.
+/// The error of an image without the required signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyError {
-    /// With its digest.
+    /// The image with its digest.
     pub image: String,
-    /// Each requirement that is not met.
+    /// The requirements that are not met.
     pub wanted: String,
-    /// Each signature that there is, and what is wrong with it.
+    /// The signatures of the image, each with the reason why it does not count.
     pub found: Vec<String>,
-    /// Whether a root of trust may be all that is missing.
+    /// True if the verification needs a trusted root and has none.
     pub needs_root: bool,
 }
 
 impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { image, wanted, found, needs_root } = self;
-        write!(f, "{image} is not signed as it must be: wanted {wanted}; found ")?;
+        write!(f, "{image} is not signed as required: wanted {wanted}; found ")?;
         match found.as_slice() {
-            [] => f.write_str("no signature: sign it with cosign, or change what is wanted")?,
+            [] => f.write_str("no signature: sign the image with cosign, or change the verification settings")?,
             found => f.write_str(&found.join("; "))?,
         }
         if *needs_root {

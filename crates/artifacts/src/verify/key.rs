@@ -1,5 +1,5 @@
-//! Public keys as cosign has them: ECDSA (P-256, P-384), Ed25519, RSA. Signatures are over SHA-256 unless the kind of
-//! key says otherwise.
+//! Public keys of cosign: ECDSA (P-256, P-384), Ed25519 and RSA. Signatures use SHA-256 unless the key type defines another
+//! hash.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use sigstore_verify::types::{DerPublicKey, HashAlgorithm, SignatureBytes};
 
 use crate::digest::Digest;
 
-/// The smallest RSA key that is taken, in bits.
+/// The minimum size of an RSA key, in bits.
 const MIN_RSA: usize = 2048;
 
 /// A key that signatures are verified with.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PublicKey(DerPublicKey);
 
-/// A text that is no key of a kind that is understood.
+/// The error of a text that is not a supported key or certificate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "is no public key or certificate: {0}: give one in PEM, of the kind ECDSA P-256 or P-384, Ed25519, or RSA from 2048 bits on"
+    "is not a public key or certificate: {0}: give PEM with ECDSA P-256 or P-384, Ed25519, or RSA of at least 2048 bits"
 )]
 pub struct KeyError(String);
 
@@ -31,10 +31,10 @@ impl KeyError {
 }
 
 impl PublicKey {
-    /// Reads a key in PEM.
+    /// Parses a key in PEM.
     ///
     /// # Errors
-    /// When it is none, or of a kind that is not understood.
+    /// Returns an error if the text is not a key, or if its type or size is not supported.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
         let key = DerPublicKey::from_pem(pem.trim()).map_err(KeyError::of)?;
         Self::from_der(key)
@@ -44,22 +44,22 @@ impl PublicKey {
         let algorithm = KeyAlgorithm::from_spki(&key).map_err(KeyError::of)?;
         let known = [KeyAlgorithm::EcdsaP256, KeyAlgorithm::EcdsaP384, KeyAlgorithm::Ed25519, KeyAlgorithm::Rsa];
         if !known.contains(&algorithm) {
-            return Err(KeyError(format!("{algorithm:?} is not understood")));
+            return Err(KeyError(format!("{algorithm:?} is not supported")));
         }
-        // An RSA key is hardly longer than its modulus.
+        // The encoding of an RSA key is only a few bytes longer than its modulus.
         if algorithm == KeyAlgorithm::Rsa && key.as_bytes().len() * 8 < MIN_RSA {
             return Err(KeyError(format!("it is shorter than {MIN_RSA} bits")));
         }
         Ok(Self(key))
     }
 
-    /// Whether this is the signature of these bytes.
+    /// Returns true if `signature` is a signature of `message` with this key.
     pub(super) fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
         let signature = SignatureBytes::from_bytes(signature);
         let Ok(algorithm) = KeyAlgorithm::from_spki(&self.0) else { return false };
-        // Cosign hashes with SHA-256 whatever the curve is; bundles with what goes with the curve.
-        let of_cosign = algorithm.resolve_signing_scheme(HashAlgorithm::Sha2256);
-        let schemes = of_cosign.into_iter().chain([algorithm.default_signing_scheme()]);
+        // Cosign uses SHA-256 for every curve; bundles use the hash of the curve.
+        let cosign_scheme = algorithm.resolve_signing_scheme(HashAlgorithm::Sha2256);
+        let schemes = cosign_scheme.into_iter().chain([algorithm.default_signing_scheme()]);
         schemes
             .filter_map(|scheme| VerificationKey::from_spki_with_scheme(&self.0, scheme).ok())
             .any(|key| key.verify(message, &signature).is_ok())
@@ -68,7 +68,7 @@ impl PublicKey {
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As `openssl pkey -pubin -outform DER | sha256sum` has it.
+        // The digest is the output of `openssl pkey -pubin -outform DER | sha256sum`.
         f.write_str(&Digest::of(self.0.as_bytes()).to_string())
     }
 }
@@ -79,7 +79,7 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// Bytes that somebody wrote in Base64.
+/// Decodes Base64; `None` if the text is not Base64.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text.trim()).ok()
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use rcgen::{KeyPair, SigningKey as _};
 
-    /// RSA of 1024 bits.
+    /// An RSA key of 1024 bits.
     const WEAK: &str = "-----BEGIN PUBLIC KEY-----
 MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQCpguPl4wtI+7psVapTUWkOuQh6
 SpWXx4Qe1H72fv/VC8/O6gzMNQ/IuA1vj7375nTtNfKTZWhaMeo99zTDLuFQW0uC
@@ -98,7 +98,7 @@ Eu0CcMqsb2pY6T2CjQIDAQAB
 -----END PUBLIC KEY-----";
 
     #[test]
-    fn a_key_of_each_kind_that_cosign_has_verifies_its_own_signatures() {
+    fn a_key_of_each_supported_type_verifies_its_own_signatures() {
         for kind in [
             &rcgen::PKCS_ECDSA_P256_SHA256,
             &rcgen::PKCS_ECDSA_P384_SHA384,
@@ -116,7 +116,7 @@ Eu0CcMqsb2pY6T2CjQIDAQAB
     }
 
     #[test]
-    fn what_is_no_key_or_too_weak_a_one_is_refused() {
+    fn invalid_and_weak_keys_are_refused() {
         let private = KeyPair::generate().unwrap().serialize_pem();
         let p521 = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA512).unwrap().public_key_pem();
         for text in ["", "key", private.as_str(), p521.as_str(), WEAK] {

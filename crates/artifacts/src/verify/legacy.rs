@@ -1,8 +1,7 @@
-//! Signatures as cosign wrote them until its version 3: a small JSON document that names the digest of the image, and
-//! around it, in annotations, its signature, and for identities their certificate and the entry of the log.
+//! Signatures of cosign before version 3: a JSON document that names the digest of the image. Annotations of its layer have
+//! the signature and, for keyless signing, the certificate and the log entry.
 //!
-//! Such a certificate and entry are put together as the bundle that they would be today, so that there is one way to
-//! verify them.
+//! This module converts such a certificate and log entry to a Sigstore bundle, so that both formats have one verification.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +16,7 @@ use super::key::decode;
 use super::root::TrustRoot;
 use crate::digest::Digest;
 
-/// What the document calls itself.
+/// The type of the document.
 const TYPE: &str = "cosign container image signature";
 
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
@@ -27,13 +26,13 @@ const LOG: &str = "dev.sigstore.cosign/bundle";
 
 /// A signature that names the image.
 #[derive(Debug)]
-pub(super) struct Legacy<'a> {
-    /// What was signed.
+pub(super) struct LegacySignature<'a> {
+    /// The bytes that the signature covers.
     pub payload: &'a [u8],
     pub signature: Vec<u8>,
-    /// Of the document, so that they are signed too.
+    /// The annotations of the document, which the signature covers.
     pub annotations: Annotations,
-    /// Of the layer: whatever somebody wrote there.
+    /// The annotations of the layer, which the signature does not cover.
     layer: &'a Annotations,
 }
 
@@ -57,7 +56,7 @@ struct Image {
     digest: String,
 }
 
-/// What the log promised, as cosign keeps it.
+/// The signed entry timestamp of the log, in the format of cosign.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct LogBundle {
@@ -75,19 +74,19 @@ struct LogEntry {
     log_id: String,
 }
 
-impl<'a> Legacy<'a> {
+impl<'a> LegacySignature<'a> {
     pub(super) fn read(payload: &'a [u8], layer: &'a Annotations, manifest: &Digest) -> Result<Self, String> {
         let document: Document =
-            serde_json::from_slice(payload).map_err(|error| format!("what was signed is not understood: {error}"))?;
+            serde_json::from_slice(payload).map_err(|error| format!("its payload is not understood: {error}"))?;
         let Critical { image, kind } = document.critical;
         if kind != TYPE {
-            return Err(format!("it is no {TYPE:?} but {kind:?}"));
+            return Err(format!("its type is {kind:?} instead of {TYPE:?}"));
         }
         if image.digest != manifest.to_string() {
-            return Err(format!("it is one of the image {}", image.digest));
+            return Err(format!("it signs the image {}", image.digest));
         }
         let signature = layer.get(SIGNATURE).ok_or_else(|| format!("the annotation {SIGNATURE} is missing"))?;
-        let signature = decode(signature).ok_or_else(|| format!("the annotation {SIGNATURE} is no Base64"))?;
+        let signature = decode(signature).ok_or_else(|| format!("the annotation {SIGNATURE} is not Base64"))?;
         let annotations = document.optional.unwrap_or_default();
         let annotations = annotations.into_iter().filter_map(|(name, value)| match value {
             Value::String(text) => Some((name, text)),
@@ -100,7 +99,7 @@ impl<'a> Legacy<'a> {
         self.layer.contains_key(CERTIFICATE)
     }
 
-    /// Whom the certificate is for, if there is one.
+    /// Verifies the certificate and returns its identity; `None` if the signature has no certificate.
     pub(super) fn identity(&self, root: &TrustRoot) -> Option<Result<Identity, String>> {
         let certificate = self.layer.get(CERTIFICATE)?;
         Some(self.chain(certificate).and_then(|chain| {
@@ -109,25 +108,24 @@ impl<'a> Legacy<'a> {
         }))
     }
 
-    /// The certificate, and those that came with it.
+    /// Returns the certificate with its chain.
     fn chain(&self, certificate: &str) -> Result<Vec<CertificateDer<'static>>, String> {
         let pems = [Some(certificate), self.layer.get(CHAIN).map(String::as_str)];
         let pem = pems.into_iter().flatten().collect::<Vec<_>>().join("\n");
         let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
-        chain.map_err(|error| format!("the annotation {CERTIFICATE} or {CHAIN} is no PEM: {error}"))
+        chain.map_err(|error| format!("the annotation {CERTIFICATE} or {CHAIN} is not PEM: {error}"))
     }
 
-    /// The bundle that this would be, were it made with these certificates.
+    /// Converts the signature to a Sigstore bundle with these certificates.
     pub(super) fn to_bundle(&self, chain: &[CertificateDer<'_>]) -> Result<Bundle, String> {
-        let text = self
-            .layer
-            .get(LOG)
-            .ok_or("no log has an entry of it: the annotation dev.sigstore.cosign/bundle is missing")?;
+        let text =
+            self.layer.get(LOG).ok_or("it has no log entry: the annotation dev.sigstore.cosign/bundle is missing")?;
         let malformed = |error: String| format!("the annotation {LOG} is not understood: {error}");
         let LogBundle { signed_entry_timestamp, payload: entry } =
             serde_json::from_str(text).map_err(|error| malformed(error.to_string()))?;
         let certificates: Vec<_> = chain.iter().map(|der| json!({"rawBytes": STANDARD.encode(der)})).collect();
-        let log_id = from_hex(&entry.log_id).ok_or_else(|| malformed("logID is no hexadecimal number".to_owned()))?;
+        let log_id =
+            from_hex(&entry.log_id).ok_or_else(|| malformed("logID is not a hexadecimal number".to_owned()))?;
         let bundle = json!({
             "mediaType": "application/vnd.dev.sigstore.bundle+json;version=0.1",
             "verificationMaterial": {

@@ -1,4 +1,4 @@
-//! What policies ask about images: the requests of Kubewarden's capability `oci`, `v1/verify` and `v2/verify`.
+//! Verification requests of policies: `v1/verify` and `v2/verify` of the Kubewarden host capability `oci`.
 
 use serde::Deserialize;
 
@@ -9,17 +9,17 @@ use super::requirement::{Requirement, Signer};
 use super::subject::{PrefixError, Subject};
 use crate::reference::{Artifact, ArtifactError};
 
-/// How many signatures an image may need: each is compared with each that it has.
+/// The maximum number of required signatures, because each is compared with each signature of the image.
 const MAX_SIGNERS: usize = 20;
 
-/// An image, and the signatures that it needs: each of them.
+/// An image, and the signatures that it must all have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyRequest {
     pub image: Artifact,
     pub requirements: Vec<Requirement>,
 }
 
-/// A request that is not understood.
+/// The error of a verification request that is not valid.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyRequestError {
     #[error("the request is not understood: {0}")]
@@ -32,39 +32,39 @@ pub enum VerifyRequestError {
     Prefix { index: usize, error: PrefixError },
     #[error("certificate: {0}")]
     Certificate(KeyError),
-    #[error("{0}: is empty: an image without any requirement is not verified")]
-    Nothing(&'static str),
+    #[error("{0}: is empty: name at least one signer")]
+    Empty(&'static str),
     #[error("{0}: has more than {MAX_SIGNERS} items")]
     TooMany(&'static str),
 }
 
-/// `v1/verify` names the kind by a field around the request.
+/// A request of `v1/verify`, where a field around the request names its kind.
 #[derive(Deserialize)]
 enum Version1 {
     #[serde(rename = "SigstorePubKeyVerify")]
-    Keys(ByKeys),
+    Keys(KeysRequest),
     #[serde(rename = "SigstoreKeylessVerify")]
-    Names(ByNames),
+    Keyless(KeylessRequest),
 }
 
-/// `v2/verify` names it by `type`.
+/// A request of `v2/verify`, where the field `type` names its kind.
 #[derive(Deserialize)]
 #[serde(tag = "type")]
 enum Version2 {
     #[serde(rename = "SigstorePubKeyVerify")]
-    Keys(ByKeys),
+    Keys(KeysRequest),
     #[serde(rename = "SigstoreKeylessVerify")]
-    Names(ByNames),
+    Keyless(KeylessRequest),
     #[serde(rename = "SigstoreKeylessPrefixVerify")]
-    Prefixes(ByPrefixes),
+    KeylessPrefixes(KeylessPrefixRequest),
     #[serde(rename = "SigstoreGithubActionsVerify")]
-    Workflow(ByWorkflow),
+    GithubActions(GithubActionsRequest),
     #[serde(rename = "SigstoreCertificateVerify")]
-    Certificate(ByCertificate),
+    Certificate(CertificateRequest),
 }
 
 #[derive(Deserialize)]
-struct ByKeys {
+struct KeysRequest {
     image: String,
     pub_keys: Vec<String>,
     #[serde(default)]
@@ -72,21 +72,21 @@ struct ByKeys {
 }
 
 #[derive(Deserialize)]
-struct ByNames {
+struct KeylessRequest {
     image: String,
-    keyless: Vec<Name>,
+    keyless: Vec<KeylessIdentity>,
     #[serde(default)]
     annotations: Option<Annotations>,
 }
 
 #[derive(Deserialize)]
-struct Name {
+struct KeylessIdentity {
     issuer: String,
     subject: String,
 }
 
 #[derive(Deserialize)]
-struct ByPrefixes {
+struct KeylessPrefixRequest {
     image: String,
     keyless_prefix: Vec<Prefix>,
     #[serde(default)]
@@ -100,7 +100,7 @@ struct Prefix {
 }
 
 #[derive(Deserialize)]
-struct ByWorkflow {
+struct GithubActionsRequest {
     image: String,
     owner: String,
     #[serde(default)]
@@ -110,7 +110,7 @@ struct ByWorkflow {
 }
 
 #[derive(Deserialize)]
-struct ByCertificate {
+struct CertificateRequest {
     image: String,
     certificate: Vec<u8>,
     #[serde(default)]
@@ -121,35 +121,35 @@ struct ByCertificate {
 }
 
 impl VerifyRequest {
-    /// Reads the payload of `v1/verify`.
+    /// Parses the payload of `v1/verify`.
     ///
     /// # Errors
-    /// When it is not understood, or asks for nothing.
+    /// Returns an error if the payload is malformed, or requires no signature or too many signatures.
     pub fn version1(payload: &[u8]) -> Result<Self, VerifyRequestError> {
         match serde_json::from_slice(payload)? {
             Version1::Keys(request) => keys(request),
-            Version1::Names(request) => keyless(request),
+            Version1::Keyless(request) => keyless(request),
         }
     }
 
-    /// Reads the payload of `v2/verify`.
+    /// Parses the payload of `v2/verify`.
     ///
     /// # Errors
-    /// As [`VerifyRequest::version1`].
+    /// Returns the errors of [`VerifyRequest::version1`].
     pub fn version2(payload: &[u8]) -> Result<Self, VerifyRequestError> {
         match serde_json::from_slice(payload)? {
             Version2::Keys(request) => keys(request),
-            Version2::Names(request) => keyless(request),
-            Version2::Prefixes(ByPrefixes { image, keyless_prefix, annotations }) => {
+            Version2::Keyless(request) => keyless(request),
+            Version2::KeylessPrefixes(KeylessPrefixRequest { image, keyless_prefix, annotations }) => {
                 let signers = keyless_prefix.into_iter().enumerate().map(|(index, Prefix { issuer, url_prefix })| {
                     let prefix = url_prefix.parse().map_err(|error| VerifyRequestError::Prefix { index, error })?;
                     Ok(Signer::Identity { issuer, subject: Subject::Prefix(prefix) })
                 });
                 Self::new(&image, signers.collect::<Result<_, VerifyRequestError>>()?, annotations, "keyless_prefix")
             }
-            Version2::Workflow(ByWorkflow { image, owner, repo, annotations }) => {
+            Version2::GithubActions(GithubActionsRequest { image, owner, repo, annotations }) => {
                 if owner.is_empty() {
-                    return Err(VerifyRequestError::Nothing("owner"));
+                    return Err(VerifyRequestError::Empty("owner"));
                 }
                 Self::new(&image, vec![Signer::GithubAction { owner, repo }], annotations, "owner")
             }
@@ -170,7 +170,7 @@ impl VerifyRequest {
         field: &'static str,
     ) -> Result<Self, VerifyRequestError> {
         if signers.is_empty() {
-            return Err(VerifyRequestError::Nothing(field));
+            return Err(VerifyRequestError::Empty(field));
         }
         if signers.len() > MAX_SIGNERS {
             return Err(VerifyRequestError::TooMany(field));
@@ -178,11 +178,11 @@ impl VerifyRequest {
         let annotations = annotations.unwrap_or_default();
         let requirements =
             signers.into_iter().map(|signer| Requirement { signer, annotations: annotations.clone() }).collect();
-        Ok(Self { image: Artifact::of_image(image)?, requirements })
+        Ok(Self { image: Artifact::from_image_name(image)?, requirements })
     }
 }
 
-fn keys(ByKeys { image, pub_keys, annotations }: ByKeys) -> Result<VerifyRequest, VerifyRequestError> {
+fn keys(KeysRequest { image, pub_keys, annotations }: KeysRequest) -> Result<VerifyRequest, VerifyRequestError> {
     let signers = pub_keys.iter().enumerate().map(|(index, pem)| {
         let key = PublicKey::from_pem(pem).map_err(|error| VerifyRequestError::Key { index, error })?;
         Ok(Signer::Key(key))
@@ -190,10 +190,12 @@ fn keys(ByKeys { image, pub_keys, annotations }: ByKeys) -> Result<VerifyRequest
     VerifyRequest::new(&image, signers.collect::<Result<_, VerifyRequestError>>()?, annotations, "pub_keys")
 }
 
-fn keyless(ByNames { image, keyless, annotations }: ByNames) -> Result<VerifyRequest, VerifyRequestError> {
+fn keyless(
+    KeylessRequest { image, keyless, annotations }: KeylessRequest,
+) -> Result<VerifyRequest, VerifyRequestError> {
     let signers = keyless
         .into_iter()
-        .map(|Name { issuer, subject }| Signer::Identity { issuer, subject: Subject::Equal(subject) });
+        .map(|KeylessIdentity { issuer, subject }| Signer::Identity { issuer, subject: Subject::Equal(subject) });
     VerifyRequest::new(&image, signers.collect(), annotations, "keyless")
 }
 
@@ -203,7 +205,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn requests_of_both_versions_are_understood() {
+    fn requests_of_both_versions_are_parsed() {
         let key = rcgen::KeyPair::generate().unwrap().public_key_pem();
         let certificate = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert.pem().into_bytes();
         let tagged = |kind: &str, mut request: Value| {
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_wants_nothing_is_refused() {
+    fn empty_and_malformed_requests_are_refused() {
         for (request, wanted) in [
             (json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": []}), "pub_keys: is empty"),
             (json!({"type": "SigstoreKeylessVerify", "image": "a", "keyless": []}), "keyless: is empty"),
@@ -250,7 +252,10 @@ mod tests {
                 "keyless: has more than 20",
             ),
             (json!({"type": "SigstoreGithubActionsVerify", "image": "a", "owner": ""}), "owner: is empty"),
-            (json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": ["x"]}), "pub_keys[0]: is no public key"),
+            (
+                json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": ["x"]}),
+                "pub_keys[0]: is not a public key",
+            ),
             (json!({"type": "SigstorePubKeyVerify", "image": "A b", "pub_keys": []}), "pub_keys: is empty"),
             (json!({"type": "SigstoreGithubActionsVerify", "image": "A b", "owner": "o"}), "image: "),
             (json!({"type": "Other", "image": "a"}), "Other"),

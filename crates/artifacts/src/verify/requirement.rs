@@ -1,53 +1,53 @@
-//! One signature that is wanted: by whom, and with which annotations.
+//! A required signature: its signer and its annotations.
 
 use std::fmt;
 
-use super::candidate::Examined;
 use super::certificate::SigningCertificate;
 use super::claims::{Annotations, Identity};
+use super::found_signature::ExaminedSignature;
 use super::key::PublicKey;
 use super::subject::{Subject, plain_url};
 
-/// Who GitHub's workflows are vouched for by.
+/// The OIDC issuer of GitHub Actions.
 const GITHUB_ISSUER: &str = "https://token.actions.githubusercontent.com";
 
-/// A signature that is wanted.
+/// A required signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirement {
     pub signer: Signer,
-    /// What must stand beside the signature, signed too.
+    /// The annotations that the signature must cover.
     pub annotations: Annotations,
 }
 
-/// Who must have signed.
+/// The required signer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Signer {
-    /// Who has this key.
+    /// The owner of this key.
     Key(PublicKey),
-    /// Who showed this issuer that they are this subject.
+    /// The identity of a keyless signer: the OIDC issuer, and the subject in the certificate.
     Identity { issuer: String, subject: Subject },
-    /// A workflow of GitHub in a repository of this owner, or in this one.
+    /// A GitHub Actions workflow in any repository of this owner, or in one repository.
     GithubAction { owner: String, repo: Option<String> },
-    /// Who has the key of this certificate.
+    /// The owner of the key of this certificate.
     Certificate(SigningCertificate),
 }
 
 impl Requirement {
-    pub(super) fn is_met_by(&self, candidate: &Examined<'_>) -> bool {
+    pub(super) fn is_met_by(&self, signature: &ExaminedSignature<'_>) -> bool {
         let has_signed = match &self.signer {
-            Signer::Key(key) => candidate.is_signed_with(key),
-            Signer::Certificate(certificate) => candidate.is_signed_by(certificate),
-            Signer::Identity { issuer, subject } => candidate
+            Signer::Key(key) => signature.is_signed_with(key),
+            Signer::Certificate(certificate) => signature.is_signed_by(certificate),
+            Signer::Identity { issuer, subject } => signature
                 .identity()
                 .is_some_and(|identity| identity.issuer == *issuer && subject.matches(&identity.subject)),
             Signer::GithubAction { owner, repo } => {
-                candidate.identity().is_some_and(|identity| is_workflow(identity, owner, repo.as_deref()))
+                signature.identity().is_some_and(|identity| is_workflow(identity, owner, repo.as_deref()))
             }
         };
-        has_signed && self.annotations.iter().all(|(name, value)| candidate.annotations().get(name) == Some(value))
+        has_signed && self.annotations.iter().all(|(name, value)| signature.annotations().get(name) == Some(value))
     }
 
-    /// Whether it takes a root of trust to tell.
+    /// Returns true if the verification needs a trusted root.
     pub(super) fn needs_root(&self) -> bool {
         match &self.signer {
             Signer::Key(_) => false,
@@ -58,20 +58,19 @@ impl Requirement {
 }
 
 impl Signer {
-    /// How many signers are named by these, each counted once: a key that is listed twice, with other annotations perhaps, is
-    /// still one.
-    pub(super) fn count<'a>(requirements: impl Iterator<Item = &'a Requirement>) -> usize {
+    /// Returns the number of distinct signers. A key that is listed twice counts once, also with different annotations.
+    pub(super) fn count_distinct<'a>(requirements: impl Iterator<Item = &'a Requirement>) -> usize {
         let mut signers: Vec<&Self> = Vec::new();
         for Requirement { signer, .. } in requirements {
-            if !signers.iter().any(|known| known.is(signer)) {
+            if !signers.iter().any(|known| known.is_same_as(signer)) {
                 signers.push(signer);
             }
         }
         signers.len()
     }
 
-    /// Whether both name one and the same signer: who is listed twice has signed only once.
-    fn is(&self, other: &Self) -> bool {
+    /// Returns true if both name the same signer, such as a key and a certificate with that key.
+    fn is_same_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::GithubAction { owner, repo }, Self::GithubAction { owner: other, repo: of_other }) => {
                 let lower = |repo: &Option<String>| repo.as_deref().map(str::to_ascii_lowercase);
@@ -93,24 +92,28 @@ impl Signer {
     }
 }
 
-/// Whether this is a workflow in a repository of this owner. Its certificate is for
+/// Returns true if the identity is a GitHub Actions workflow in a repository of `owner`. The subject of such a certificate is
 /// `https://github.com/<owner>/<repo>/.github/workflows/<file>@<ref>`.
 fn is_workflow(identity: &Identity, owner: &str, repo: Option<&str>) -> bool {
     let Some(url) = plain_url(&identity.subject) else { return false };
     let mut parts = url.path().split('/').skip(1);
-    let (Some(has_owner), Some(has_repo), Some(_)) = (parts.next(), parts.next(), parts.next()) else { return false };
-    // GitHub's names have no upper and lower case.
+    let (Some(actual_owner), Some(actual_repo), Some(_)) = (parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    // Names of owners and repositories on GitHub are case-insensitive.
     identity.issuer == GITHUB_ISSUER
         && url.origin().ascii_serialization() == "https://github.com"
-        && has_owner.eq_ignore_ascii_case(owner)
-        && repo.is_none_or(|repo| has_repo.eq_ignore_ascii_case(repo))
+        && actual_owner.eq_ignore_ascii_case(owner)
+        && repo.is_none_or(|repo| actual_repo.eq_ignore_ascii_case(repo))
 }
 
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.signer {
             Signer::Key(key) => write!(f, "a signature with the key {key}"),
-            Signer::Identity { issuer, subject } => write!(f, "a signature of {subject}, vouched for by {issuer:?}"),
+            Signer::Identity { issuer, subject } => {
+                write!(f, "a signature of {subject} (keyless, from the issuer {issuer:?})")
+            }
             Signer::GithubAction { owner, repo: None } => write!(f, "a signature of a GitHub workflow of {owner:?}"),
             Signer::GithubAction { owner, repo: Some(repo) } => {
                 write!(f, "a signature of a GitHub workflow of \"{owner}/{repo}\"")
@@ -131,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signer_is_the_same_however_it_is_named() {
+    fn two_names_of_one_signer_are_the_same_signer() {
         let pair = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::new(["a".to_owned()]).unwrap().self_signed(&pair).unwrap().pem();
         let certificate = Signer::Certificate(SigningCertificate::from_pem(&certificate, &[], false).unwrap());
@@ -153,12 +156,12 @@ mod tests {
             (name("a"), name("b"), false),
             (name("a"), key(&pair), false),
         ] {
-            assert_eq!((one.is(&another), another.is(&one)), (is_same, is_same), "{one:?} {another:?}");
+            assert_eq!((one.is_same_as(&another), another.is_same_as(&one)), (is_same, is_same), "{one:?} {another:?}");
         }
     }
 
     #[test]
-    fn a_workflow_is_of_its_owner_and_its_repository() {
+    fn a_workflow_belongs_to_its_owner_and_repository() {
         let workflow = "https://github.com/Org/repo/.github/workflows/release.yml@refs/tags/v1";
         for (issuer, subject, owner, repo, is_met) in [
             (GITHUB_ISSUER, workflow, "org", None, true),

@@ -1,27 +1,27 @@
-//! Whom a certificate is for: exactly this name, or any page below a URL.
+//! The required subject of a certificate: an exact name, or a URL prefix.
 
 use std::fmt;
 use std::str::FromStr;
 
 use url::Url;
 
-/// A name in a certificate.
+/// A required subject of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// This one and no other.
+    /// The exact name.
     Equal(String),
-    /// Any URL below this one.
+    /// A URL at or below this prefix.
     Prefix(UrlPrefix),
 }
 
-/// A URL that others are below. It ends where a part of a path ends: `https://a/org` covers `https://a/org/repo` and
-/// not `https://a/org-evil`.
+/// A URL prefix, which ends at the end of a path segment: `https://a/org` covers `https://a/org/repo` and not
+/// `https://a/org-evil`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlPrefix(Url);
 
-/// A text that is no prefix of URLs.
+/// The error of a text that is not a URL prefix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no URL to begin with, such as https://github.com/organization: without user, query and fragment")]
+#[error("{0:?} is not a URL prefix: give one like https://github.com/organization, without user, query and fragment")]
 pub struct PrefixError(String);
 
 impl Subject {
@@ -34,8 +34,9 @@ impl Subject {
 }
 
 impl UrlPrefix {
-    /// Whether this is a URL at or below the prefix. Both are compared as parsed: what only looks alike, by `..` or
-    /// a user name that is a host, does not match.
+    /// Returns true if `text` is a URL at or below the prefix.
+    ///
+    /// The comparison uses parsed URLs, so that URLs that only look alike, with `..` or a user name like a host, do not match.
     fn covers(&self, text: &str) -> bool {
         let Some(url) = plain_url(text) else { return false };
         let rest = url.path().strip_prefix(self.0.path().trim_end_matches('/'));
@@ -45,8 +46,9 @@ impl UrlPrefix {
     }
 }
 
-/// A URL that says in its text what it means: another has no business in a certificate. White space would vanish when it is
-/// parsed, `..` would go back, a user name can look like a host.
+/// Parses a URL whose text and meaning are the same; `None` for any other text, which no certificate needs.
+///
+/// The parser removes white space and resolves `..`, and a user name can look like a host.
 pub(super) fn plain_url(text: &str) -> Option<Url> {
     let is_plain = text.chars().all(|character| character.is_ascii_graphic())
         && !text.contains(['\\', '%'])
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_ends_where_a_part_of_the_path_ends() {
+    fn a_prefix_ends_at_the_end_of_a_path_segment() {
         for (prefix, name, covers) in [
             ("https://github.com/org", "https://github.com/org", true),
             ("https://github.com/org", "https://github.com/org/repo/.github/workflows/a.yml@refs/tags/v1", true),
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_to_begin_with_is_refused() {
+    fn invalid_url_prefixes_are_refused() {
         for text in ["", "github.com/org", "mailto:a@b", "https://a@b/", "https://a/?b", "https://a/#b", "file:///a"] {
             assert!(text.parse::<UrlPrefix>().is_err(), "{text:?}");
         }

@@ -1,4 +1,4 @@
-//! Modules that were signed in a name, which a Sigstore of the test's own vouches for: who is trusted, and who is not.
+//! Modules with keyless signatures and with certificates, from a Sigstore of the test.
 use anyhow::{Result, ensure};
 use proviso_artifacts::Digest;
 use rcgen::KeyPair;
@@ -8,7 +8,7 @@ use crate::sigstore::stage::{MODULE, SIGNATURE, SUBJECT, Stage, all_of, identity
 use crate::sigstore::{ISSUER, Layer, SIGNED, Sigstore, base64, envelope, later, payload, refer};
 
 #[tokio::test]
-async fn a_module_signed_in_a_wanted_name_is_fetched() -> Result<()> {
+async fn a_module_with_a_required_keyless_signature_is_fetched() -> Result<()> {
     let (stage, sigstore) = (Stage::start("verification-names").await?, Sigstore::new());
     stage.trust(&sigstore.root());
     let layer = sigstore.layer(&stage.image, ISSUER, SUBJECT);
@@ -23,7 +23,7 @@ async fn a_module_signed_in_a_wanted_name_is_fetched() -> Result<()> {
         (json!({"urlPrefix": "https://github.com.evil"}), "another host"),
     ] {
         stage.want(&identity(&subject));
-        stage.refuse(case, std::slice::from_ref(&layer), &format!("a signature of {SUBJECT:?}")).await?;
+        stage.refuse(case, std::slice::from_ref(&layer), &format!("a keyless signature of {SUBJECT:?}")).await?;
     }
     let mail = sigstore.layer(&stage.image, ISSUER, "ann@example.com");
     stage.want(&identity(&json!({"equal": "ann@example.com"})));
@@ -31,7 +31,7 @@ async fn a_module_signed_in_a_wanted_name_is_fetched() -> Result<()> {
     stage.want(&all_of(
         &json!({"kind": "genericIssuer", "issuer": "https://other", "subject": {"equal": "ann@example.com"}}),
     ));
-    stage.refuse("another issuer", &[mail], &format!("vouched for by {ISSUER:?}")).await?;
+    stage.refuse("another issuer", &[mail], &format!("from the issuer {ISSUER:?}")).await?;
 
     let github = sigstore.layer(&stage.image, "https://token.actions.githubusercontent.com", SUBJECT);
     for (owner, repo, is_met) in
@@ -45,7 +45,7 @@ async fn a_module_signed_in_a_wanted_name_is_fetched() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_name_that_is_not_vouched_for_at_the_time_is_nobodys() -> Result<()> {
+async fn a_keyless_signature_needs_a_valid_certificate_and_log_entry() -> Result<()> {
     let (stage, sigstore) = (Stage::start("verification-refused-names").await?, Sigstore::new());
     stage.trust(&sigstore.root());
     stage.want(&identity(&json!({"equal": SUBJECT})));
@@ -65,52 +65,56 @@ async fn a_name_that_is_not_vouched_for_at_the_time_is_nobodys() -> Result<()> {
     unlogged.annotations.remove(bundle);
     let mut tampered = good.clone();
     tampered.payload = payload(image, &json!({"env": "test"})).to_string().into_bytes();
-    let (key, stranger) = (KeyPair::generate()?, Sigstore::new());
+    let (key, untrusted) = (KeyPair::generate()?, Sigstore::new());
     let certificate = sigstore.certify(&key, ISSUER, SUBJECT).pem();
-    let of_stranger = sigstore.layer_with(image, &key, &stranger.certify(&key, ISSUER, SUBJECT).pem(), SIGNED);
+    let of_untrusted_ca = sigstore.layer_with(image, &key, &untrusted.certify(&key, ISSUER, SUBJECT).pem(), SIGNED);
     let mut of_another_log = sigstore.layer_with(image, &key, &certificate, SIGNED);
-    stranger.log(&mut of_another_log, &certificate, SIGNED);
-    // The entry of another signature, made with the same certificate when it was valid.
+    untrusted.log(&mut of_another_log, &certificate, SIGNED);
+    // The log entry of another signature, made with the same certificate while it was valid.
     let mut borrowed = Layer::signed(&key, &payload(image, &json!({"env": "new"})));
     borrowed.set("dev.sigstore.cosign/certificate", &certificate);
     borrowed.set(bundle, &sigstore.layer_with(image, &key, &certificate, SIGNED).annotations[bundle]);
     let with_key_only = Layer::signed(&key, &payload(image, &Value::Null));
-    for (case, layer, said) in [
-        ("no log saw it", unlogged, "no log has an entry of it"),
-        ("the payload was changed", tampered, "does not hold"),
+    for (case, layer, message) in [
+        ("no log saw it", unlogged, "it has no log entry"),
+        ("the payload was changed", tampered, "failed verification"),
         ("the log's time was changed", change(&|it| it["Payload"]["integratedTime"] = json!(SIGNED + 1)), "SET"),
         ("the log's promise is another's", change(&|it| it["SignedEntryTimestamp"] = json!(base64("no"))), "SET"),
-        ("the entry is not understood", change(&|it| it["Payload"]["body"] = json!(base64("{}"))), "does not hold"),
+        (
+            "the entry is not understood",
+            change(&|it| it["Payload"]["body"] = json!(base64("{}"))),
+            "failed verification",
+        ),
         ("the log is not trusted", of_another_log, "No log key"),
-        ("the authority is not trusted", of_stranger, "does not hold: "),
+        ("the CA is not trusted", of_untrusted_ca, "failed verification: "),
         (
             "it was signed after the certificate expired",
             sigstore.layer_with(image, &key, &certificate, later(10)),
-            "does not hold: ",
+            "failed verification: ",
         ),
         (
             "it was signed before the certificate was valid",
             sigstore.layer_with(image, &key, &certificate, later(-10)),
-            "does not hold: ",
+            "failed verification: ",
         ),
-        ("the entry is of another signature", borrowed, "does not hold: "),
+        ("the entry is of another signature", borrowed, "failed verification: "),
         ("it has no issuer", sigstore.layer(image, "", SUBJECT), "it names no issuer"),
         ("it has no certificate", with_key_only, "a signature with a key"),
     ] {
-        stage.refuse(case, &[layer], said).await?;
+        stage.refuse(case, &[layer], message).await?;
     }
 
-    // An authority that is to show that it publishes what it certifies, and has not.
+    // The root has certificate transparency logs, and the certificate has no signed certificate timestamp.
     let mut root = sigstore.root();
     root["ctlogs"] = json!([root["tlogs"][0]]);
     stage.trust(&root);
-    stage.refuse("no proof of publication", std::slice::from_ref(&good), "does not hold").await?;
+    stage.refuse("no signed certificate timestamp", std::slice::from_ref(&good), "failed verification").await?;
     std::fs::remove_file(stage.path("trusted_root.json"))?;
     stage.refuse("no root", &[good], "give its file as --trusted-root").await
 }
 
 #[tokio::test]
-async fn a_bundle_among_the_referrers_is_a_signature() -> Result<()> {
+async fn a_bundle_in_the_referrers_is_a_signature() -> Result<()> {
     let (stage, sigstore) = (Stage::start("verification-bundles").await?, Sigstore::new());
     stage.trust(&sigstore.root());
     stage.want(&identity(&json!({"equal": SUBJECT})));
@@ -126,37 +130,45 @@ async fn a_bundle_among_the_referrers_is_a_signature() -> Result<()> {
     };
     let entry = "/verificationMaterial/tlogEntries/0";
     let other = sigstore.bundle(&Digest::of(b"other").to_string(), SIGNATURE, SUBJECT);
-    for (case, bundle, said) in [
-        ("it states something else", sigstore.bundle(image, "https://slsa.dev/provenance/v1", SUBJECT), "it states"),
-        ("it is of another image", other.clone(), "it is one of another image"),
+    for (case, bundle, message) in [
+        (
+            "its statement is not a signature",
+            sigstore.bundle(image, "https://slsa.dev/provenance/v1", SUBJECT),
+            "its statement has the predicate type",
+        ),
+        ("it signs another image", other.clone(), "it signs another image"),
         (
             "its name is another",
             sigstore.bundle(image, SIGNATURE, "https://github.com/evil"),
             "https://github.com/evil",
         ),
-        ("its authority is a stranger", Sigstore::new().bundle(image, SIGNATURE, SUBJECT), "does not hold"),
+        ("its CA is not trusted", Sigstore::new().bundle(image, SIGNATURE, SUBJECT), "failed verification"),
         (
             "its statement was exchanged",
             change("/dsseEnvelope/signatures", other["dsseEnvelope"]["signatures"].clone()),
-            "does not hold",
+            "failed verification",
         ),
-        ("its time was changed", change(&format!("{entry}/integratedTime"), json!("1579046401")), "does not hold"),
-        ("its log is gone", change("/verificationMaterial/tlogEntries", json!([])), "does not hold"),
+        (
+            "its time was changed",
+            change(&format!("{entry}/integratedTime"), json!("1579046401")),
+            "failed verification",
+        ),
+        ("its log is gone", change("/verificationMaterial/tlogEntries", json!([])), "failed verification"),
         (
             "its proof is of another log",
             change(
                 &format!("{entry}/inclusionProof"),
                 other["verificationMaterial"]["tlogEntries"][0]["inclusionProof"].clone(),
             ),
-            "does not hold",
+            "failed verification",
         ),
         ("it is no bundle", json!({}), "its bundle is not understood"),
     ] {
         refer(&stage.registry, "a", image, &bundle).await?;
-        stage.refused(case, said).await?;
+        stage.refused(case, message).await?;
     }
 
-    // With a key, and no log at all.
+    // A signature with a key and without a log entry.
     let key = KeyPair::generate()?;
     let signed = |image: &str| {
         json!({
@@ -172,11 +184,11 @@ async fn a_bundle_among_the_referrers_is_a_signature() -> Result<()> {
     stage.refused("another key", "is not the wanted one").await?;
     stage.want_key(&key);
     refer(&stage.registry, "a", image, &signed(&Digest::of(b"other").to_string())).await?;
-    stage.refused("another image", "it is one of another image").await
+    stage.refused("another image", "it signs another image").await
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_known_counts_while_it_is_valid() -> Result<()> {
+async fn a_configured_certificate_counts_while_it_is_valid() -> Result<()> {
     let (stage, sigstore) = (Stage::start("verification-certificates").await?, Sigstore::new());
     stage.trust(&sigstore.root());
     let (key, image) = (KeyPair::generate()?, stage.image.as_str());
@@ -198,7 +210,7 @@ async fn a_certificate_that_is_known_counts_while_it_is_valid() -> Result<()> {
             ("no log saw it", unlogged.clone()),
             ("the certificate is beside the signature of another key", others.clone()),
             ("it was signed too late", sigstore.layer_with(image, &key, &certificate, later(10))),
-            ("the log is a stranger", Sigstore::new().layer_with(image, &key, &certificate, SIGNED)),
+            ("the log is not trusted", Sigstore::new().layer_with(image, &key, &certificate, SIGNED)),
         ] {
             stage.refuse(case, &[layer], "wanted a signature with the certificate sha256:").await?;
         }

@@ -1,4 +1,4 @@
-//! Modules, signatures and mirrors in a real OCI registry.
+//! Tests of modules, signatures and mirrors with a real OCI registry.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,15 +1,15 @@
-//! Modules from a real registry: what a reference names, what may be read, and what moved.
+//! Modules in a real registry: references, credentials, TLS, tags that move, and pushes.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use proviso_artifacts::{Cache, Digest, FetchError, Fetcher, Module, ModuleReference, Volume, Wanted};
+use proviso_artifacts::{Cache, Digest, FetchError, FetchOptions, Fetcher, Module, ModuleReference, Volume};
 use proviso_e2e::pki::Authority;
 use proviso_e2e::{Access, Registry};
 
 const MODULE: &[u8] = b"\0asm module";
 
-/// A registry, and what a policy server would be told about it.
+/// A registry, and a folder with the configuration files of a fetcher.
 struct Stage {
     registry: Registry,
     folder: tempfile::TempDir,
@@ -18,7 +18,7 @@ struct Stage {
 impl Stage {
     async fn start(test: &str, access: Access) -> Result<Self> {
         let stage = Self { registry: Registry::start(test, access).await?, folder: tempfile::tempdir()? };
-        stage.tell(&format!("insecureSources: ['{}']", stage.registry.address()))?;
+        stage.write_sources(&format!("insecureSources: ['{}']", stage.registry.address()))?;
         Ok(stage)
     }
 
@@ -26,7 +26,7 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    fn tell(&self, sources: &str) -> Result<()> {
+    fn write_sources(&self, sources: &str) -> Result<()> {
         Ok(std::fs::write(self.path("sources.yaml"), sources)?)
     }
 
@@ -46,12 +46,12 @@ impl Stage {
         ModuleReference::parse(&format!("registry://{}/{rest}", self.registry.address()), Path::new("")).unwrap()
     }
 
-    async fn fetch(&self, rest: &str, wanted: Wanted<'_>) -> Result<Module, FetchError> {
+    async fn fetch(&self, rest: &str, wanted: FetchOptions<'_>) -> Result<Module, FetchError> {
         self.fetcher(None).fetch(&self.reference(rest), wanted).await
     }
 
-    async fn refuse(&self, rest: &str, wanted: Wanted<'_>) -> Result<FetchError> {
-        self.fetch(rest, wanted).await.err().with_context(|| format!("{rest} was fetched"))
+    async fn refuse(&self, rest: &str, wanted: FetchOptions<'_>) -> Result<FetchError> {
+        self.fetch(rest, wanted).await.err().with_context(|| format!("{rest}: the module was fetched"))
     }
 }
 
@@ -62,49 +62,49 @@ async fn a_reference_names_a_tag_a_digest_or_the_latest() -> Result<()> {
     stage.registry.push("team/a", "latest", Registry::MODULE, b"\0asm newest").await?;
     for (rest, module) in [("team/a:v1", MODULE), (&format!("team/a@{manifest}"), MODULE), ("team/a", b"\0asm newest")]
     {
-        let fetched = stage.fetch(rest, Wanted::default()).await?;
+        let fetched = stage.fetch(rest, FetchOptions::default()).await?;
         ensure!(fetched.bytes == module && fetched.digest == Digest::of(module), "{rest}");
     }
 
     let digest = Some(Digest::of(MODULE));
-    ensure!(stage.fetch("team/a:v1", Wanted { digest, ..Wanted::default() }).await.is_ok());
-    let error = stage.refuse("team/a", Wanted { digest, ..Wanted::default() }).await?;
+    ensure!(stage.fetch("team/a:v1", FetchOptions { digest, ..FetchOptions::default() }).await.is_ok());
+    let error = stage.refuse("team/a", FetchOptions { digest, ..FetchOptions::default() }).await?;
     ensure!(matches!(error, FetchError::Digest { .. }) && error.reason().as_str() == "VerificationError", "{error}");
 
-    // What may come is waited for; a digest names what it names.
-    for (rest, may_come) in [
+    // A missing tag is transient, because it may be pushed later. A missing digest is permanent.
+    for (rest, may_appear) in [
         ("team/a:v2".to_owned(), true),
         ("team/none:v1".to_owned(), true),
         (format!("team/a@{}", Digest::of(b"nothing")), false),
     ] {
-        let error = stage.refuse(&rest, Wanted::default()).await?;
-        ensure!(matches!(error, FetchError::NotFound { .. }) && error.is_passing() == may_come, "{rest}: {error}");
+        let error = stage.refuse(&rest, FetchOptions::default()).await?;
+        ensure!(matches!(error, FetchError::NotFound { .. }) && error.is_transient() == may_appear, "{rest}: {error}");
         ensure!(error.reason().as_str() == "PullError" && error.to_string().contains(&rest), "{rest}: {error}");
     }
     stage.registry.push("team/readme", "v1", "text/markdown", b"# Read me").await?;
-    let error = stage.refuse("team/readme:v1", Wanted::default()).await?;
-    ensure!(error.to_string().contains("text/markdown") && !error.is_passing(), "{error}");
+    let error = stage.refuse("team/readme:v1", FetchOptions::default()).await?;
+    ensure!(error.to_string().contains("text/markdown") && !error.is_transient(), "{error}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_pinned_module_stays_what_it_was_when_its_tag_moves() -> Result<()> {
+async fn a_pinned_module_does_not_change_when_its_tag_moves() -> Result<()> {
     let stage = Stage::start("registry-tag-moves", Access::default()).await?;
     stage.registry.push("a", "v1", Registry::MODULE, MODULE).await?;
-    let pin = Some(stage.fetch("a:v1", Wanted::default()).await?.digest);
-    let pinned = Wanted { pin, ..Wanted::default() };
+    let pin = Some(stage.fetch("a:v1", FetchOptions::default()).await?.digest);
+    let pinned = FetchOptions { pin, ..FetchOptions::default() };
 
     stage.registry.push("a", "v1", Registry::MODULE, b"\0asm moved").await?;
-    ensure!(stage.fetch("a:v1", Wanted::default()).await?.bytes == &b"\0asm moved"[..]);
+    ensure!(stage.fetch("a:v1", FetchOptions::default()).await?.bytes == &b"\0asm moved"[..]);
     ensure!(stage.fetch("a:v1", pinned).await?.bytes == MODULE, "the registry still has it");
     let digest = Some(Digest::of(b"\0asm moved"));
-    let error = stage.refuse("a:v1", Wanted { digest, ..pinned }).await?;
+    let error = stage.refuse("a:v1", FetchOptions { digest, ..pinned }).await?;
     ensure!(matches!(error, FetchError::Digest { .. }), "{error}");
 
     stage.registry.delete_blob("a", MODULE).await?;
     let error = stage.refuse("a:v1", pinned).await?;
     ensure!(matches!(error, FetchError::Moved { .. }) && error.reason().as_str() == "VerificationError", "{error}");
-    ensure!(!error.is_passing() && error.to_string().contains("has moved"), "{error}");
+    ensure!(!error.is_transient() && error.to_string().contains("has moved"), "{error}");
 
     let cache = Cache::open(&stage.path("cache"))?;
     cache.put_module(&Digest::of(MODULE), MODULE)?;
@@ -114,7 +114,7 @@ async fn a_pinned_module_stays_what_it_was_when_its_tag_moves() -> Result<()> {
 }
 
 #[tokio::test]
-async fn without_the_registry_the_cache_has_what_is_pinned() -> Result<()> {
+async fn a_pinned_module_comes_from_the_cache_without_the_registry() -> Result<()> {
     let mut stage = Stage::start("registry-down", Access::default()).await?;
     stage.registry.push("a", "v1", Registry::MODULE, MODULE).await?;
     let volume = Volume::new(Cache::open(&stage.path("cache"))?);
@@ -123,47 +123,50 @@ async fn without_the_registry_the_cache_has_what_is_pinned() -> Result<()> {
     stage.registry.process().kill();
     let fetcher = stage.fetcher(Some(volume));
     let reference = stage.reference("a:v1");
-    let pinned = Wanted { pin: Some(digest), ..Wanted::default() };
+    let pinned = FetchOptions { pin: Some(digest), ..FetchOptions::default() };
     ensure!(fetcher.fetch(&reference, pinned).await?.bytes == MODULE);
-    let error = fetcher.fetch(&reference, Wanted::default()).await.unwrap_err();
-    ensure!(matches!(error, FetchError::Connect { .. }) && error.is_passing(), "{error}");
+    let error = fetcher.fetch(&reference, FetchOptions::default()).await.unwrap_err();
+    ensure!(matches!(error, FetchError::Connect { .. }) && error.is_transient(), "{error}");
     ensure!(error.to_string().contains(&stage.registry.address()), "{error}");
 
     stage.registry.process().restart()?;
     proviso_e2e::until("the registry to answer again", std::time::Duration::from_secs(30), async || {
-        Ok(fetcher.fetch(&reference, Wanted::default()).await.map(drop)?)
+        Ok(fetcher.fetch(&reference, FetchOptions::default()).await.map(drop)?)
     })
     .await
 }
 
 #[tokio::test]
-async fn credentials_come_from_the_pull_secrets_that_are_named() -> Result<()> {
+async fn credentials_come_from_the_named_pull_secrets() -> Result<()> {
     let stage = Stage::start("registry-credentials", Access { password: true, ..Access::default() }).await?;
     stage.registry.push("a", "v1", Registry::MODULE, MODULE).await?;
-    let error = stage.refuse("a:v1", Wanted::default()).await?;
-    ensure!(matches!(error, FetchError::Unauthorized { secret: None, .. }) && error.is_passing(), "{error}");
+    let error = stage.refuse("a:v1", FetchOptions::default()).await?;
+    ensure!(matches!(error, FetchError::Unauthorized { secret: None, .. }) && error.is_transient(), "{error}");
     ensure!(error.to_string().contains("401 Unauthorized and wants credentials"), "{error}");
 
-    // The file is read when it is needed: no restart.
+    // Each fetch reads the pull secrets again, without a restart.
     stage.write_secret("wrong", "guessed")?;
-    let error = stage.refuse("a:v1", Wanted::default()).await?;
+    let error = stage.refuse("a:v1", FetchOptions::default()).await?;
     ensure!(error.to_string().contains("the credentials of the Secret \"wrong\""), "{error}");
     ensure!(!error.to_string().contains("guessed"), "{error}");
     stage.write_secret("right", Registry::PASSWORD)?;
-    ensure!(stage.fetch("a:v1", Wanted::default()).await?.bytes == MODULE, "any will do, in order of their names");
+    ensure!(
+        stage.fetch("a:v1", FetchOptions::default()).await?.bytes == MODULE,
+        "without names all Secrets are used, the first by name wins"
+    );
     for (name, fetched) in [("right", true), ("wrong", false), ("other", false)] {
-        let wanted = Wanted { pull_secrets: &[name.to_owned()], ..Wanted::default() };
+        let wanted = FetchOptions { pull_secrets: &[name.to_owned()], ..FetchOptions::default() };
         let result = stage.fetch("a:v1", wanted).await;
         ensure!(result.is_ok() == fetched, "{name}: {result:?}");
         if let Err(error) = result {
-            ensure!(error.is_passing() && error.to_string().contains(name), "{error}");
+            ensure!(error.is_transient() && error.to_string().contains(name), "{error}");
         }
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_certificate_of_an_own_authority_is_trusted_where_the_sources_say_so() -> Result<()> {
+async fn a_certificate_of_a_private_ca_needs_source_authorities() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let authority = Authority::new("own", folder.path())?;
     let tls = Some(authority.server("registry", &["127.0.0.1"])?);
@@ -171,21 +174,24 @@ async fn a_certificate_of_an_own_authority_is_trusted_where_the_sources_say_so()
     stage.registry.push("a", "v1", Registry::MODULE, MODULE).await?;
     let (address, pem) = (stage.registry.address(), std::fs::read_to_string(authority.certificate())?);
 
-    ensure!(stage.fetch("a:v1", Wanted::default()).await?.bytes == MODULE, "of an insecure source nothing is asked");
+    ensure!(
+        stage.fetch("a:v1", FetchOptions::default()).await?.bytes == MODULE,
+        "an insecure source needs no trusted certificate"
+    );
     let authorities = |pem: &str| format!("sourceAuthorities: {{'{address}': [{}]}}", serde_json::json!(pem));
-    stage.tell(&authorities(&pem))?;
-    ensure!(stage.fetch("a:v1", Wanted::default()).await?.bytes == MODULE);
+    stage.write_sources(&authorities(&pem))?;
+    ensure!(stage.fetch("a:v1", FetchOptions::default()).await?.bytes == MODULE);
 
     let other = std::fs::read_to_string(Authority::new("other", folder.path())?.certificate())?;
     for sources in ["{}".to_owned(), authorities(&other)] {
-        stage.tell(&sources)?;
-        let error = stage.refuse("a:v1", Wanted::default()).await?;
-        ensure!(error.is_passing() && error.reason().as_str() == "PullError", "{error}");
+        stage.write_sources(&sources)?;
+        let error = stage.refuse("a:v1", FetchOptions::default()).await?;
+        ensure!(error.is_transient() && error.reason().as_str() == "PullError", "{error}");
         ensure!(error.to_string().contains(&address) && error.to_string().contains("sourceAuthorities"), "{error}");
     }
-    stage.tell("insecureSource: []")?;
-    let error = stage.refuse("a:v1", Wanted::default()).await?;
-    ensure!(matches!(error, FetchError::Sources { .. }) && error.is_passing(), "{error}");
+    stage.write_sources("insecureSource: []")?;
+    let error = stage.refuse("a:v1", FetchOptions::default()).await?;
+    ensure!(matches!(error, FetchError::Sources { .. }) && error.is_transient(), "{error}");
     ensure!(error.to_string().contains("sources.yaml"), "{error}");
     Ok(())
 }
@@ -194,26 +200,26 @@ async fn a_certificate_of_an_own_authority_is_trusted_where_the_sources_say_so()
 async fn plain_http_is_for_insecure_sources_only() -> Result<()> {
     let stage = Stage::start("registry-plain", Access::default()).await?;
     stage.registry.push("a", "v1", Registry::MODULE, MODULE).await?;
-    ensure!(stage.fetch("a:v1", Wanted::default()).await.is_ok());
-    stage.tell("{}")?;
-    let error = stage.refuse("a:v1", Wanted::default()).await?;
-    ensure!(matches!(error, FetchError::Connect { .. }) && error.is_passing(), "{error}");
-    ensure!(error.to_string().contains("TLS does not come about"), "{error}");
+    ensure!(stage.fetch("a:v1", FetchOptions::default()).await.is_ok());
+    stage.write_sources("{}")?;
+    let error = stage.refuse("a:v1", FetchOptions::default()).await?;
+    ensure!(matches!(error, FetchError::Connect { .. }) && error.is_transient(), "{error}");
+    ensure!(error.to_string().contains("the TLS handshake failed"), "{error}");
     Ok(())
 }
 
 #[tokio::test]
-async fn what_is_pushed_can_be_fetched() -> Result<()> {
+async fn a_pushed_module_can_be_fetched() -> Result<()> {
     let stage = Stage::start("registry-push", Access { password: true, ..Access::default() }).await?;
     let module = Module::new(Digest::of(MODULE), MODULE.into());
     let artifact = |rest: &str| format!("{}/{rest}", stage.registry.address()).parse().unwrap();
     let error = stage.fetcher(None).push(&artifact("team/pushed:v1"), &module).await.unwrap_err();
-    ensure!(error.to_string().contains("401"), "nobody may write without credentials: {error}");
+    ensure!(error.to_string().contains("401"), "a push without credentials is refused: {error}");
 
     stage.write_secret("mine", Registry::PASSWORD)?;
     let manifest = stage.fetcher(None).push(&artifact("team/pushed:v1"), &module).await?;
     for rest in ["team/pushed:v1".to_owned(), format!("team/pushed@{manifest}")] {
-        ensure!(stage.fetch(&rest, Wanted::default()).await?.bytes == MODULE, "{rest}");
+        ensure!(stage.fetch(&rest, FetchOptions::default()).await?.bytes == MODULE, "{rest}");
     }
     ensure!(stage.fetcher(None).push(&artifact("team/pushed:v1"), &module).await? == manifest, "again");
     let error = stage.fetcher(None).push(&artifact(&format!("team/pushed@{manifest}")), &module).await.unwrap_err();

@@ -1,5 +1,4 @@
-//! A Sigstore of a test's own: an authority that certifies identities, a log that promises, and images that are signed
-//! as cosign does.
+//! A Sigstore for tests: a CA that certifies identities, a transparency log, and image signatures in the formats of cosign.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(
@@ -25,7 +24,7 @@ use rcgen::{
 use serde_json::{Value, json};
 
 pub const ISSUER: &str = "https://issuer.example.com";
-/// 2020-01-15, when the certificates of a test are valid: they are long expired.
+/// The time of signatures, 2020-01-15. The certificates of the tests are valid at this time only, and are long expired.
 pub const SIGNED: i64 = 1_579_046_400;
 const DAY: i64 = 86_400;
 
@@ -33,7 +32,7 @@ pub fn base64(bytes: impl AsRef<[u8]>) -> String {
     STANDARD.encode(bytes)
 }
 
-/// An authority and a log.
+/// A CA and a transparency log.
 pub struct Sigstore {
     authority: Issuer<'static, KeyPair>,
     certificate: rcgen::Certificate,
@@ -52,7 +51,7 @@ impl Sigstore {
         Self { authority: Issuer::new(params, key), certificate, log: KeyPair::generate().unwrap() }
     }
 
-    /// `trusted_root.json`
+    /// Returns the content of `trusted_root.json`.
     pub fn root(&self) -> Value {
         let valid = json!({"start": "2019-01-01T00:00:00Z"});
         json!({
@@ -84,10 +83,10 @@ impl Sigstore {
         Digest::of(&self.log.subject_public_key_info())
     }
 
-    /// A certificate for January 2020 that this key is the subject's; without an issuer, if that is empty.
+    /// Returns a certificate of `key` for `subject`, valid in January 2020. An empty `issuer` omits the issuer extension.
     pub fn certify(&self, key: &KeyPair, issuer: &str, subject: &str) -> rcgen::Certificate {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        // As Sigstore's, whose certificates say nothing there.
+        // Certificates of Sigstore have an empty distinguished name.
         params.distinguished_name = DistinguishedName::new();
         let name = subject.try_into().unwrap();
         params.subject_alt_names =
@@ -103,16 +102,16 @@ impl Sigstore {
         params.signed_by(key, &self.authority).unwrap()
     }
 
-    /// What the log promises about an entry with this body.
+    /// Returns the signed entry timestamp (SET) of an entry with this body, and the entry.
     pub fn promise(&self, body: &Value, time: i64) -> (String, Value) {
         let body = base64(body.to_string());
         let id = self.log_id().hex();
-        let said = format!(r#"{{"body":"{body}","integratedTime":{time},"logID":"{id}","logIndex":7}}"#);
-        let promise = base64(self.log.sign(said.as_bytes()).unwrap());
+        let payload = format!(r#"{{"body":"{body}","integratedTime":{time},"logID":"{id}","logIndex":7}}"#);
+        let promise = base64(self.log.sign(payload.as_bytes()).unwrap());
         (promise, json!({"body": body, "integratedTime": time, "logIndex": 7, "logID": id}))
     }
 
-    /// A layer signed in the name of a subject, and logged when its certificate was valid.
+    /// Returns a keyless signature layer of a subject, logged while its certificate was valid.
     pub fn layer(&self, image: &str, issuer: &str, subject: &str) -> Layer {
         let key = KeyPair::generate().unwrap();
         let certificate = self.certify(&key, issuer, subject).pem();
@@ -126,7 +125,7 @@ impl Sigstore {
         layer
     }
 
-    /// Puts the log's entry beside a layer.
+    /// Adds the log entry to the annotations of a layer.
     pub fn log(&self, layer: &mut Layer, certificate: &str, time: i64) {
         let body = json!({
             "apiVersion": "0.0.1",
@@ -144,7 +143,7 @@ impl Sigstore {
         layer.set("dev.sigstore.cosign/bundle", &bundle.to_string());
     }
 
-    /// A bundle with a statement about an image, in the name of a subject.
+    /// Returns a bundle with a statement about an image, signed keyless by a subject.
     pub fn bundle(&self, image: &str, predicate: &str, subject: &str) -> Value {
         let key = KeyPair::generate().unwrap();
         let certificate = self.certify(&key, ISSUER, subject);
@@ -160,12 +159,12 @@ impl Sigstore {
             },
         });
         let (promise, entry) = self.promise(&body, SIGNED);
-        // The log has this one entry.
+        // The log has one entry, whose hash is the root hash.
         let leaf = Digest::of(&[&[0], body.to_string().as_bytes()].concat());
         let root = base64(leaf.as_bytes());
         let note = format!("log.example.com\n1\n{root}\n");
-        let mut hinted = self.log_id().as_bytes()[..4].to_vec();
-        hinted.extend(self.log.sign(note.as_bytes()).unwrap());
+        let mut signature_with_hint = self.log_id().as_bytes()[..4].to_vec();
+        signature_with_hint.extend(self.log.sign(note.as_bytes()).unwrap());
         json!({
             "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
             "verificationMaterial": {
@@ -181,7 +180,7 @@ impl Sigstore {
                         "rootHash": root,
                         "treeSize": "1",
                         "hashes": [],
-                        "checkpoint": {"envelope": format!("{note}\n— log.example.com {}\n", base64(hinted))},
+                        "checkpoint": {"envelope": format!("{note}\n— log.example.com {}\n", base64(signature_with_hint))},
                     },
                     "canonicalizedBody": entry["body"],
                 }],
@@ -192,7 +191,7 @@ impl Sigstore {
     }
 }
 
-/// A statement about an image, and its signature.
+/// Returns a DSSE envelope with a statement about an image, and its signature.
 pub fn envelope(key: &KeyPair, image: &str, predicate: &str) -> (Value, String) {
     let kind = "application/vnd.in-toto+json";
     let statement = json!({
@@ -214,7 +213,7 @@ pub fn envelope(key: &KeyPair, image: &str, predicate: &str) -> (Value, String) 
     )
 }
 
-/// What cosign signs of an image.
+/// Returns the document that cosign before version 3 signs for an image.
 pub fn payload(image: &str, optional: &Value) -> Value {
     json!({
         "critical": {
@@ -226,12 +225,12 @@ pub fn payload(image: &str, optional: &Value) -> Value {
     })
 }
 
-/// A day later.
+/// Returns the time of [`SIGNED`] plus a number of days.
 pub fn later(days: i64) -> i64 {
     SIGNED + days * DAY
 }
 
-/// One signature under cosign's tag.
+/// A signature layer of the artifact under the tag of cosign.
 #[derive(Clone)]
 pub struct Layer {
     pub payload: Vec<u8>,
@@ -252,7 +251,7 @@ impl Layer {
     }
 }
 
-/// Puts these under cosign's tag of the image, instead of what was there.
+/// Replaces the signatures of an image under the tag of cosign.
 pub async fn attach(registry: &Registry, repository: &str, image: &str, signatures: &[Layer]) -> Result<()> {
     let mut layers = Vec::new();
     for Layer { payload, annotations } in signatures {

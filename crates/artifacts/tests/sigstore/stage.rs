@@ -1,9 +1,9 @@
-//! A registry with a module, and a fetcher that wants signatures.
+//! A test environment with a registry, a module in it, and the configuration files of a fetcher that verifies signatures.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use proviso_artifacts::{Cache, FetchError, Fetcher, Module, ModuleReference, Volume, Wanted};
+use proviso_artifacts::{Cache, FetchError, FetchOptions, Fetcher, Module, ModuleReference, Volume};
 use proviso_e2e::{Access, Registry};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ pub const MODULE: &[u8] = b"\0asm module";
 pub const SUBJECT: &str = "https://github.com/org/repo/.github/workflows/a.yml@refs/tags/v1";
 pub const SIGNATURE: &str = "https://sigstore.dev/cosign/sign/v1";
 
-/// A registry with a module, and what a policy server would be told.
+/// A registry with a module, and a folder with the configuration files of a fetcher.
 pub struct Stage {
     pub registry: Registry,
     pub folder: tempfile::TempDir,
@@ -36,7 +36,7 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// Says which signatures are wanted.
+    /// Writes the verification settings.
     pub fn want(&self, wanted: &Value) {
         std::fs::write(self.path("verification.yaml"), wanted.to_string()).unwrap();
     }
@@ -52,7 +52,8 @@ impl Stage {
     pub fn fetcher(&self, cache: Option<&Path>) -> Fetcher {
         let cache = cache.map(|folder| Volume::new(Cache::open(folder).unwrap()));
         let root = Some(self.path("trusted_root.json")).filter(|path| path.exists());
-        Fetcher::new(Some(self.path("sources.yaml")), None, cache).verifying(Some(self.path("verification.yaml")), root)
+        Fetcher::new(Some(self.path("sources.yaml")), None, cache)
+            .with_verification(Some(self.path("verification.yaml")), root)
     }
 
     pub fn reference(&self) -> ModuleReference {
@@ -60,14 +61,14 @@ impl Stage {
     }
 
     pub async fn fetch(&self) -> Result<Module, FetchError> {
-        self.fetcher(None).fetch(&self.reference(), Wanted::default()).await
+        self.fetcher(None).fetch(&self.reference(), FetchOptions::default()).await
     }
 
     pub async fn attach(&self, signatures: &[Layer]) -> Result<()> {
         attach(&self.registry, "a", &self.image, signatures).await
     }
 
-    /// The module comes with these signatures.
+    /// Checks that the module with these signatures is fetched.
     pub async fn accept(&self, case: &str, signatures: &[Layer]) -> Result<()> {
         self.attach(signatures).await?;
         let module = self.fetch().await.with_context(|| case.to_owned())?;
@@ -75,22 +76,23 @@ impl Stage {
         Ok(())
     }
 
-    /// It does not come with these, and the error says what was wanted, what was found, and of which image.
-    pub async fn refuse(&self, case: &str, signatures: &[Layer], said: &str) -> Result<()> {
+    /// Checks that the module with these signatures is refused: see [`Self::refused`].
+    pub async fn refuse(&self, case: &str, signatures: &[Layer], message: &str) -> Result<()> {
         self.attach(signatures).await?;
-        self.refused(case, said).await
+        self.refused(case, message).await
     }
 
-    pub async fn refused(&self, case: &str, said: &str) -> Result<()> {
-        let error = self.fetch().await.err().with_context(|| format!("{case}: was fetched"))?;
+    /// Checks that the module is refused with an error that has the image, the required signature and `message`.
+    pub async fn refused(&self, case: &str, message: &str) -> Result<()> {
+        let error = self.fetch().await.err().with_context(|| format!("{case}: the module was fetched"))?;
         ensure!(
             matches!(error, FetchError::Unverified(_)) && error.reason().as_str() == "VerificationError",
             "{case}: {error}"
         );
-        ensure!(error.is_passing(), "a signature may come later");
+        ensure!(error.is_transient(), "a signature may come later");
         let text = error.to_string();
         ensure!(
-            text.contains(&self.image) && text.contains("wanted a signature") && text.contains(said),
+            text.contains(&self.image) && text.contains("wanted a signature") && text.contains(message),
             "{case}: {text}"
         );
         Ok(())

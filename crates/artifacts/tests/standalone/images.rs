@@ -1,4 +1,4 @@
-//! What registries say about images.
+//! Manifests and configurations of images.
 use proviso_artifacts::{Artifact, Digest};
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn digest(text: &str) -> String {
     Digest::of(text.as_bytes()).to_string()
 }
 
-/// A registry with an image, an index that leads to it, and documents that are not what their digests say.
+/// Starts a registry with an image, an index of it, and documents with wrong digests.
 async fn registry() -> (Server, String, String) {
     let architecture = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };
     let config = json!({"architecture": architecture, "os": "linux", "config": {"User": "app"}}).to_string();
@@ -54,11 +54,11 @@ async fn an_image_has_a_manifest_and_a_configuration() {
     }
     for (version, wanted) in [
         (":none".to_owned(), "there is no"),
-        (":strange".to_owned(), "its index has none for linux/"),
-        (":odd".to_owned(), "is no digest that is known here"),
+        (":strange".to_owned(), "the index has no manifest for linux/"),
+        (":odd".to_owned(), "is not a supported digest"),
         (":text".to_owned(), "sent a manifest that is not understood"),
         (":huge".to_owned(), "is larger than"),
-        (format!("@{OTHER}"), "its storage is damaged, or worse"),
+        (format!("@{OTHER}"), "its storage is damaged or was tampered with"),
     ] {
         let error = fetcher.image(&image(&version), &[]).await.unwrap_err().to_string();
         assert!(error.contains(wanted), "{version}: {error}");
@@ -66,7 +66,7 @@ async fn an_image_has_a_manifest_and_a_configuration() {
 }
 
 #[tokio::test]
-async fn link_local_addresses_are_asked_about_no_image() {
+async fn images_at_link_local_addresses_are_refused() {
     let (server, ..) = registry().await;
     let image: Artifact = "169.254.169.254/app:v1".parse().unwrap();
     let error = server.fetcher().manifest(&image, &[]).await.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Modules and images from servers that each test starts itself.
+//! Tests of modules and images from servers in the test process.
 
 #![allow(
     clippy::unwrap_used,

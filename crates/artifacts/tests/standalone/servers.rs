@@ -1,49 +1,50 @@
-//! Modules over HTTPS, and servers that do not mean well: where they lead, how much they send, how long they take.
+//! Modules over HTTPS and from registries, and limits for hostile servers: redirects, size and time.
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::Request;
 use hyper::body::Incoming;
-use proviso_artifacts::{Digest, FetchError, MAX_MODULE, Wanted};
+use proviso_artifacts::{Digest, FetchError, FetchOptions, MAX_MODULE};
 
 use crate::support::{Server, broken, endless, ok, redirect, status, with};
 
 const MODULE: &[u8] = b"\0asm module";
 
 #[tokio::test]
-async fn a_module_comes_over_https_and_is_the_one_that_was_asked_for() {
+async fn a_module_over_https_must_have_the_requested_digest() {
     let server = Server::https(|request| match request.uri().to_string().as_str() {
         "/a.wasm?v=1" => ok(MODULE),
         _ => status(404),
     })
     .await;
     let digest = Some(Digest::of(MODULE));
-    let module = server.fetch("a.wasm?v=1", Wanted { digest, ..Wanted::default() }).await.unwrap();
+    let module = server.fetch("a.wasm?v=1", FetchOptions { digest, ..FetchOptions::default() }).await.unwrap();
     assert_eq!((&module.bytes[..], Some(module.digest)), (MODULE, digest));
 
     let other = Some(Digest::of(b"other"));
-    let error = server.fetch("a.wasm?v=1", Wanted { digest: other, ..Wanted::default() }).await.unwrap_err();
+    let error =
+        server.fetch("a.wasm?v=1", FetchOptions { digest: other, ..FetchOptions::default() }).await.unwrap_err();
     assert!(matches!(error, FetchError::Digest { .. }) && error.reason().as_str() == "VerificationError", "{error}");
-    let error = server.fetch("a.wasm?v=1", Wanted { pin: other, ..Wanted::default() }).await.unwrap_err();
+    let error = server.fetch("a.wasm?v=1", FetchOptions { pin: other, ..FetchOptions::default() }).await.unwrap_err();
     assert!(matches!(error, FetchError::Moved { .. }) && error.reason().as_str() == "VerificationError", "{error}");
     let error = server.refuse("b.wasm").await;
-    assert!(matches!(error, FetchError::NotFound { may_come: true, .. }), "{error}");
+    assert!(matches!(error, FetchError::NotFound { may_appear: true, .. }), "{error}");
 
-    // The authority is known for this server only.
+    // Without the sources no CA of this server is trusted.
     std::fs::write(server.sources(), "{}").unwrap();
     let error = server.refuse("a.wasm?v=1").await;
-    assert!(error.to_string().contains("TLS does not come about"), "{error}");
+    assert!(error.to_string().contains("the TLS handshake failed"), "{error}");
 }
 
 #[tokio::test]
-async fn an_insecure_source_of_https_needs_no_certificate_that_is_known_and_still_speaks_tls() {
+async fn an_insecure_source_over_https_accepts_any_certificate_but_needs_tls() {
     let server = Server::https(|_| ok(MODULE)).await;
     std::fs::write(server.sources(), format!("insecureSources: ['{}']", server.address)).unwrap();
-    assert!(server.fetch("a.wasm", Wanted::default()).await.is_ok());
+    assert!(server.fetch("a.wasm", FetchOptions::default()).await.is_ok());
     let plain = Server::http(|_| ok(MODULE)).await;
     let error = plain.refuse("a.wasm").await;
     assert!(matches!(error, FetchError::Connect { .. }), "{error}");
-    assert_eq!(plain.seen(), [""; 0], "what was asked for over HTTPS is never asked for without");
+    assert_eq!(plain.seen(), [""; 0], "a request for an https URL was repeated over plain HTTP");
 }
 
 #[tokio::test]
@@ -55,32 +56,32 @@ async fn redirects_are_followed_within_https() {
         _ => redirect("/loop"),
     })
     .await;
-    assert!(server.fetch("folder/first", Wanted::default()).await.is_ok());
+    assert!(server.fetch("folder/first", FetchOptions::default()).await.is_ok());
     assert_eq!(server.seen(), ["/folder/first -", "/folder/second -", "/third?token=t -"]);
     let error = server.refuse("loop").await;
-    assert!(matches!(error, FetchError::Redirect { .. }) && !error.is_passing(), "{error}");
-    assert_eq!(server.seen().len(), 3 + 6, "five redirects and no more");
+    assert!(matches!(error, FetchError::Redirect { .. }) && !error.is_transient(), "{error}");
+    assert_eq!(server.seen().len(), 3 + 6, "the client follows five redirects");
 }
 
 #[tokio::test]
-async fn a_redirect_to_where_no_module_comes_from_is_refused() {
+async fn a_redirect_to_a_refused_address_or_scheme_is_refused() {
     for (to, wanted) in [
         ("https://169.254.169.254/latest/meta-data?token=t", "169.254.169.254"),
         ("https://[::ffff:169.254.169.254]/", "169.254.169.254"),
         ("https://[fe80::1]/", "fe80::1"),
-        ("https://0x7f.0.0.1.0/", "it is no URL"),
+        ("https://0x7f.0.0.1.0/", "it is not a URL"),
         ("https://0.0.0.0:1/", "0.0.0.0"),
-        ("http://127.0.0.1:1/a.wasm?token=t", "it is plain HTTP, and this began with HTTPS"),
-        ("file:///etc/passwd", "it is not https"),
-        ("gopher://127.0.0.1/", "it is not https"),
+        ("http://127.0.0.1:1/a.wasm?token=t", "it is plain HTTP, and the request began with HTTPS"),
+        ("file:///etc/passwd", "it is not an https URL"),
+        ("gopher://127.0.0.1/", "it is not an https URL"),
     ] {
         let server = Server::https(move |_| redirect(to)).await;
         let error = server.refuse("a.wasm").await;
         assert!(error.to_string().contains(wanted), "{to}: {error}");
-        assert!(!error.is_passing() && error.reason().as_str() == "PullError", "{to}: {error}");
+        assert!(!error.is_transient() && error.reason().as_str() == "PullError", "{to}: {error}");
         assert!(!error.to_string().contains("token"), "{error}");
     }
-    // Nor does the reference itself lead there.
+    // The same limits apply to the reference itself.
     let server = Server::https(|_| ok(MODULE)).await;
     for reference in [
         "https://169.254.169.254/a.wasm",
@@ -89,12 +90,12 @@ async fn a_redirect_to_where_no_module_comes_from_is_refused() {
         "registry://[fe80::1]:5000/a:v1",
     ] {
         let error = server.refuse(reference).await;
-        assert!(error.to_string().contains("link-local") && !error.is_passing(), "{reference}: {error}");
+        assert!(error.to_string().contains("link-local") && !error.is_transient(), "{reference}: {error}");
     }
 }
 
 #[tokio::test]
-async fn a_body_without_an_end_is_cut_off_at_the_limit() {
+async fn a_body_above_the_size_limit_is_refused() {
     let server = Server::https(|request| match request.uri().path() {
         "/endless" => endless(1 << 20, Duration::ZERO),
         _ => with(endless(1, Duration::from_mins(1)), "content-length", &(MAX_MODULE + 1).to_string()),
@@ -103,45 +104,45 @@ async fn a_body_without_an_end_is_cut_off_at_the_limit() {
     for path in ["endless", "announced"] {
         let error = server.refuse(path).await;
         assert!(matches!(error, FetchError::TooLarge { limit: MAX_MODULE, .. }), "{path}: {error}");
-        assert!(error.to_string().contains(&server.address) && !error.is_passing(), "{error}");
+        assert!(error.to_string().contains(&server.address) && !error.is_transient(), "{error}");
     }
 }
 
 #[tokio::test]
-async fn a_server_that_takes_too_long_is_not_waited_for() {
+async fn a_fetch_from_a_slow_server_times_out() {
     let server = Server::https(|request| match request.uri().path() {
         "/slow" => endless(1, Duration::from_millis(5)),
         _ => endless(1, Duration::from_hours(1)),
     })
     .await;
-    // One that takes connections and says nothing.
+    // This server accepts connections and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = format!("https://{}/a.wasm", silent.local_addr().unwrap());
     for reference in ["slow", "stalled", &silent] {
         let start = Instant::now();
-        let fetcher = server.fetcher().within(Duration::from_millis(300));
-        let error = fetcher.fetch(&server.reference(reference), Wanted::default()).await.unwrap_err();
-        assert!(matches!(error, FetchError::Timeout { .. }) && error.is_passing(), "{reference}: {error}");
+        let fetcher = server.fetcher().with_timeout(Duration::from_millis(300));
+        let error = fetcher.fetch(&server.reference(reference), FetchOptions::default()).await.unwrap_err();
+        assert!(matches!(error, FetchError::Timeout { .. }) && error.is_transient(), "{reference}: {error}");
         assert!(error.to_string().contains("within 0.3 s"), "{error}");
         assert!(start.elapsed() < Duration::from_secs(10), "{reference}: {:?}", start.elapsed());
     }
 }
 
 #[tokio::test]
-async fn what_may_pass_is_told_from_what_will_not() {
+async fn errors_are_transient_or_permanent_by_their_status() {
     let server = Server::https(|request| match request.uri().path().trim_start_matches('/') {
         "broken" => broken(),
         code => status(code.parse().unwrap()),
     })
     .await;
-    for (path, is_passing, wanted) in [
-        ("429", true, "429 Too Many Requests: it is asked too often"),
+    for (path, is_transient, wanted) in [
+        ("429", true, "429 Too Many Requests: the rate limit is reached"),
         ("500", true, "500 Internal Server Error"),
-        ("503", true, "look at the server"),
+        ("503", true, "check that server"),
         ("408", true, "408"),
         ("401", true, "401 Unauthorized and wants credentials"),
         ("403", true, "403 Forbidden and wants credentials"),
-        ("400", false, "is this the right address?"),
+        ("400", false, "check that this is the right address"),
         ("410", false, "410 Gone"),
         ("204", false, "204 No Content"),
         ("304", false, "304 Not Modified"),
@@ -150,16 +151,16 @@ async fn what_may_pass_is_told_from_what_will_not() {
         let error = server.refuse(path).await;
         assert!(error.to_string().contains(wanted), "{path}: {error}");
         assert!(error.to_string().contains(&server.address), "{path}: {error}");
-        assert_eq!((error.is_passing(), error.reason().as_str()), (is_passing, "PullError"), "{path}: {error}");
+        assert_eq!((error.is_transient(), error.reason().as_str()), (is_transient, "PullError"), "{path}: {error}");
     }
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     for reference in [format!("https://{closed}/a.wasm"), "https://nowhere.invalid/a.wasm".to_owned()] {
         let error = server.refuse(&reference).await;
-        assert!(matches!(error, FetchError::Connect { .. }) && error.is_passing(), "{error}");
+        assert!(matches!(error, FetchError::Connect { .. }) && error.is_transient(), "{error}");
     }
 }
 
-/// A manifest of one module.
+/// Returns the manifest of a module.
 fn manifest(module: &[u8]) -> String {
     let (kind, digest) = ("application/vnd.wasm.content.layer.v1+wasm", Digest::of(module));
     format!(r#"{{"layers": [{{"mediaType": "{kind}", "digest": "{digest}", "size": {}}}]}}"#, module.len())
@@ -169,13 +170,13 @@ fn authorization(request: &Request<Incoming>) -> &str {
     request.headers().get("authorization").map_or("", |value| value.to_str().unwrap())
 }
 
-/// A registry that wants tokens, which it hands out itself: `t-ann` to ann, `t-anyone` to anybody.
+/// Starts a registry that is its own token server: it gives `t-ann` to the user ann, and `t-anyone` without credentials.
 async fn registry_with_tokens(repository: &'static str) -> Server {
     let address = Arc::new(std::sync::OnceLock::<String>::new());
     let own = Arc::clone(&address);
     let server = Server::http(move |request| {
         let path = request.uri().path();
-        let wants = if repository == "private" { "Bearer t-ann" } else { "Bearer t-anyone" };
+        let required = if repository == "private" { "Bearer t-ann" } else { "Bearer t-anyone" };
         let challenge = format!(
             r#"Bearer realm="http://{}/token?x=1",service="registry",scope="repository:{repository}:pull""#,
             own.get().unwrap()
@@ -184,7 +185,7 @@ async fn registry_with_tokens(repository: &'static str) -> Server {
             ("/token", "Basic YW5uOnA=") => ok(r#"{"token": "t-ann"}"#),
             ("/token", "") => ok(r#"{"access_token": "t-anyone"}"#),
             ("/token", _) => status(401),
-            (_, shown) if shown != wants => with(status(401), "www-authenticate", &challenge),
+            (_, value) if value != required => with(status(401), "www-authenticate", &challenge),
             (path, _) if path.contains("/manifests/") => ok(manifest(MODULE)),
             _ => ok(MODULE),
         }
@@ -195,10 +196,10 @@ async fn registry_with_tokens(repository: &'static str) -> Server {
 }
 
 #[tokio::test]
-async fn a_registry_gets_the_token_that_it_asks_for() {
+async fn a_registry_receives_the_token_that_it_requests() {
     let server = registry_with_tokens("public").await;
     let reference = format!("registry://{}/public:v1", server.address);
-    assert_eq!(server.fetch(&reference, Wanted::default()).await.unwrap().bytes, MODULE);
+    assert_eq!(server.fetch(&reference, FetchOptions::default()).await.unwrap().bytes, MODULE);
     let blob = Digest::of(MODULE);
     assert_eq!(
         server.seen(),
@@ -215,16 +216,16 @@ async fn a_registry_gets_the_token_that_it_asks_for() {
     let error = server.refuse(&reference).await;
     assert!(error.to_string().contains("401 Unauthorized and wants credentials"), "{error}");
     server.write_secret(&server.address);
-    assert_eq!(server.fetch(&reference, Wanted::default()).await.unwrap().bytes, MODULE);
+    assert_eq!(server.fetch(&reference, FetchOptions::default()).await.unwrap().bytes, MODULE);
 }
 
 #[tokio::test]
-async fn a_place_of_tokens_is_trusted_no_more_than_any_other_server() {
+async fn a_token_server_has_the_limits_of_any_other_server() {
     for (realm, wanted) in [
         ("https://169.254.169.254/token", "link-local"),
         ("http://127.0.0.1:1/token", "127.0.0.1:1 speaks plain HTTP"),
-        ("token", "sent a challenge that is not understood: \"token\" is no URL"),
-        ("data:token", "\"data:token\" is no URL"),
+        ("token", "sent a challenge that is not understood: \"token\" is not a URL"),
+        ("data:token", "\"data:token\" is not a URL"),
     ] {
         let challenge = format!(r#"Bearer realm="{realm}""#);
         let server = Server::http(move |_| with(status(401), "www-authenticate", &challenge)).await;
@@ -232,9 +233,12 @@ async fn a_place_of_tokens_is_trusted_no_more_than_any_other_server() {
         let error = server.refuse(&format!("registry://{}/a:v1", server.address)).await;
         assert!(error.to_string().contains(wanted), "{realm}: {error}");
     }
-    // One that sends no token.
-    for (answer, wanted) in [("{}", "there is none in it"), ("<html>", "it is no JSON"), (r#"{"token": "\n"}"#, "odd")]
-    {
+    // Token servers whose response has no valid token.
+    for (answer, wanted) in [
+        ("{}", "it has neither `token` nor `access_token`"),
+        ("<html>", "it is not JSON"),
+        (r#"{"token": "\n"}"#, "characters that are not allowed in a header"),
+    ] {
         let own = Arc::new(std::sync::OnceLock::<String>::new());
         let address = Arc::clone(&own);
         let server = Server::http(move |request| {
@@ -245,12 +249,12 @@ async fn a_place_of_tokens_is_trusted_no_more_than_any_other_server() {
         .await;
         own.set(server.address.clone()).unwrap();
         let error = server.refuse(&format!("registry://{}/a:v1", server.address)).await;
-        assert!(error.to_string().contains(wanted) && !error.is_passing(), "{answer}: {error}");
+        assert!(error.to_string().contains(wanted) && !error.is_transient(), "{answer}: {error}");
     }
 }
 
 #[tokio::test]
-async fn credentials_are_shown_to_the_registry_and_not_to_where_it_redirects() {
+async fn credentials_go_to_the_registry_and_not_to_redirect_targets() {
     let storage = Server::http(|_| ok(MODULE)).await;
     let to = format!("http://{}/storage", storage.address);
     let server = Server::http(move |request| match (request.uri().path(), authorization(request)) {
@@ -262,12 +266,12 @@ async fn credentials_are_shown_to_the_registry_and_not_to_where_it_redirects() {
     server.write_secret(&server.address);
     let sources = format!("insecureSources: ['{}', '{}']", server.address, storage.address);
     std::fs::write(server.sources(), sources).unwrap();
-    let module = server.fetch(&format!("registry://{}/a:v1", server.address), Wanted::default()).await.unwrap();
+    let module = server.fetch(&format!("registry://{}/a:v1", server.address), FetchOptions::default()).await.unwrap();
     assert_eq!(module.bytes, MODULE);
     assert_eq!(storage.seen(), ["/storage -"]);
     assert!(server.seen().iter().any(|seen| seen.ends_with("Basic YW5uOnA=")), "{:?}", server.seen());
 
-    // Nor does another server than the registry get any by asking.
+    // A redirect target that requests credentials gets none.
     let greedy = Server::http(|_| with(status(401), "www-authenticate", "Basic realm=\"b\"")).await;
     let to = format!("http://{}/", greedy.address);
     let server = Server::http(move |_| redirect(&to)).await;
@@ -280,7 +284,7 @@ async fn credentials_are_shown_to_the_registry_and_not_to_where_it_redirects() {
 }
 
 #[tokio::test]
-async fn a_registry_that_sends_something_else_than_was_asked_for_is_found_out() {
+async fn content_with_another_digest_than_requested_is_refused() {
     let server = Server::http(|request| {
         if request.uri().path().contains("/manifests/") { ok(manifest(MODULE)) } else { ok("\0asm module, and more") }
     })
@@ -293,6 +297,6 @@ async fn a_registry_that_sends_something_else_than_was_asked_for_is_found_out() 
             matches!(error, FetchError::Corrupt { .. }) && error.reason().as_str() == "VerificationError",
             "{error}"
         );
-        assert!(error.to_string().contains(what) && !error.is_passing(), "{error}");
+        assert!(error.to_string().contains(what) && !error.is_transient(), "{error}");
     }
 }

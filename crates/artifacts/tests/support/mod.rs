@@ -1,4 +1,4 @@
-//! A server that answers as a test says, over HTTPS with a certificate of an authority of its own or over plain HTTP.
+//! A server with the responses of a test, over HTTPS with a private CA or over plain HTTP.
 
 #![allow(
     dead_code,
@@ -20,7 +20,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use proviso_artifacts::{FetchError, Fetcher, Module, ModuleReference, Wanted};
+use proviso_artifacts::{FetchError, FetchOptions, Fetcher, Module, ModuleReference};
 use proviso_e2e::pki::Authority;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -28,20 +28,20 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
-type Answers = Arc<dyn Fn(&Request<Incoming>) -> Response<Body> + Send + Sync>;
+type Handler = Arc<dyn Fn(&Request<Incoming>) -> Response<Body> + Send + Sync>;
 
-/// Ends with the test.
+/// A server that runs until the end of the test.
 pub struct Server {
-    /// `127.0.0.1:port`
+    /// The address, `127.0.0.1:port`.
     pub address: String,
-    /// Every request as `path authorization`.
+    /// The requests, each as `path authorization`.
     seen: Arc<Mutex<Vec<String>>>,
     folder: tempfile::TempDir,
 }
 
 impl Server {
-    /// Over HTTPS; the sources know its authority.
-    pub async fn https(answers: impl Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static) -> Self {
+    /// Starts a server over HTTPS, whose CA is in the sources.
+    pub async fn https(handler: impl Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::new("own", folder.path()).unwrap();
         let identity = authority.server("server", &["127.0.0.1"]).unwrap();
@@ -54,32 +54,32 @@ impl Server {
                 .with_no_client_auth()
                 .with_single_cert(chain, key)
                 .unwrap();
-        let server = Self::start(folder, Some(TlsAcceptor::from(Arc::new(config))), Arc::new(answers)).await;
+        let server = Self::start(folder, Some(TlsAcceptor::from(Arc::new(config))), Arc::new(handler)).await;
         let pem = std::fs::read_to_string(authority.certificate()).unwrap();
         let authorities = serde_json::json!({"sourceAuthorities": {server.address.clone(): [pem]}});
         std::fs::write(server.sources(), authorities.to_string()).unwrap();
         server
     }
 
-    /// Over plain HTTP; the sources know that.
-    pub async fn http(answers: impl Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static) -> Self {
-        let server = Self::start(tempfile::tempdir().unwrap(), None, Arc::new(answers)).await;
+    /// Starts a server over plain HTTP, which is an insecure source.
+    pub async fn http(handler: impl Fn(&Request<Incoming>) -> Response<Body> + Send + Sync + 'static) -> Self {
+        let server = Self::start(tempfile::tempdir().unwrap(), None, Arc::new(handler)).await;
         std::fs::write(server.sources(), format!("insecureSources: ['{}']", server.address)).unwrap();
         server
     }
 
-    async fn start(folder: tempfile::TempDir, tls: Option<TlsAcceptor>, answers: Answers) -> Self {
+    async fn start(folder: tempfile::TempDir, tls: Option<TlsAcceptor>, handler: Handler) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let seen = Arc::<Mutex<Vec<String>>>::default();
         let log = Arc::clone(&seen);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (tls, answers, log) = (tls.clone(), Arc::clone(&answers), Arc::clone(&log));
+                let (tls, handler, log) = (tls.clone(), Arc::clone(&handler), Arc::clone(&log));
                 let service = service_fn(move |request: Request<Incoming>| {
-                    let shown = request.headers().get("authorization").and_then(|value| value.to_str().ok());
-                    log.lock().unwrap().push(format!("{} {}", request.uri(), shown.unwrap_or("-")));
-                    std::future::ready(Ok::<_, Infallible>(answers(&request)))
+                    let authorization = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+                    log.lock().unwrap().push(format!("{} {}", request.uri(), authorization.unwrap_or("-")));
+                    std::future::ready(Ok::<_, Infallible>(handler(&request)))
                 });
                 tokio::spawn(async move {
                     let http = hyper::server::conn::http1::Builder::new();
@@ -115,14 +115,14 @@ impl Server {
         Fetcher::new(Some(self.sources()), Some(self.folder().join("pull-secrets")), None)
     }
 
-    /// Fetches `https://<this>/<path>`, or a whole reference.
-    pub async fn fetch(&self, reference: &str, wanted: Wanted<'_>) -> Result<Module, FetchError> {
+    /// Fetches a module: a path on this server, or a complete reference.
+    pub async fn fetch(&self, reference: &str, wanted: FetchOptions<'_>) -> Result<Module, FetchError> {
         self.fetcher().fetch(&self.reference(reference), wanted).await
     }
 
-    /// What a fetch fails with.
+    /// Returns the error of a fetch that must fail.
     pub async fn refuse(&self, reference: &str) -> FetchError {
-        self.fetch(reference, Wanted::default()).await.expect_err(reference)
+        self.fetch(reference, FetchOptions::default()).await.expect_err(reference)
     }
 
     pub fn reference(&self, text: &str) -> ModuleReference {
@@ -130,7 +130,7 @@ impl Server {
         ModuleReference::parse(&text, Path::new("")).unwrap()
     }
 
-    /// Gives the policy server a pull secret with credentials for a server.
+    /// Writes a pull secret with credentials for a server.
     pub fn write_secret(&self, host: &str) {
         let folder = self.folder().join("pull-secrets/secret");
         std::fs::create_dir_all(&folder).unwrap();
@@ -139,7 +139,7 @@ impl Server {
     }
 }
 
-/// An answer with this status.
+/// Returns a response with this status and no body.
 pub fn status(status: u16) -> Response<Body> {
     Response::builder().status(status).body(whole("")).unwrap()
 }
@@ -152,7 +152,7 @@ pub fn redirect(to: &str) -> Response<Body> {
     Response::builder().status(302).header("location", to).body(whole("")).unwrap()
 }
 
-/// An answer with a header.
+/// Returns the response with another header.
 pub fn with(mut answer: Response<Body>, name: &'static str, value: &str) -> Response<Body> {
     answer.headers_mut().insert(name, value.parse().unwrap());
     answer
@@ -162,7 +162,7 @@ fn whole(content: impl Into<Bytes>) -> Body {
     Full::new(content.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body that goes on for ever, a piece of this size at a time, with a pause before each.
+/// Returns a response whose body never ends: pieces of `size` bytes with a pause before each.
 pub fn endless(size: usize, pause: Duration) -> Response<Body> {
     let piece = Bytes::from(vec![0; size]);
     let pieces = futures_util::stream::unfold(piece, move |piece| async move {
@@ -172,10 +172,10 @@ pub fn endless(size: usize, pause: Duration) -> Response<Body> {
     Response::new(StreamBody::new(pieces).boxed_unsync())
 }
 
-/// A body that breaks off.
+/// Returns a response whose body breaks off.
 pub fn broken() -> Response<Body> {
     let pieces = futures_util::stream::unfold(0, async |sent| {
-        // What was sent so far leaves while this waits.
+        // The yield lets the server send the first piece.
         tokio::task::yield_now().await;
         match sent {
             0 => Some((Ok(Frame::data(Bytes::from_static(b"\0asm"))), 1)),

@@ -1,136 +1,142 @@
-//! The memory that all objects take together which are read from a cluster, and whose it is. What is asked for beyond the limits
-//! is refused before it is kept.
+//! The memory budget of the objects that are read from a cluster, in total and for each namespace. A reservation beyond a limit
+//! fails before the object is stored.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::error::{Trouble, Whose};
+use crate::error::{KindUnavailable, LimitScope};
 
-/// Kinds that are listed at the same time: of each a page is in memory before it is known how large it is.
-const LISTINGS: usize = 4;
+/// The maximum number of concurrent lists. Each list has a page in memory before its size is known.
+const MAX_CONCURRENT_LISTS: usize = 4;
 
-/// The limits of the memory that objects of a cluster take, in bytes. Objects beyond a limit are not kept, and reading them is an
-/// error: a large cluster must not exhaust the memory of the policy server, and one namespace must leave memory to the policies
-/// of the others.
+/// The memory limits of the objects that are read from a cluster, in bytes. Objects beyond a limit are not stored, and reading
+/// their kind is an error. A large cluster must not exhaust the memory of the policy server, and one namespace must leave memory
+/// to the policies of other namespaces.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The objects of one kind; for a policy of a namespace, those of one kind in this namespace.
+    /// The limit of one kind; for namespaced policies, of one kind in one namespace.
     pub kind: usize,
-    /// The objects that the policies of one namespace read.
+    /// The limit of the objects that the policies of one namespace read.
     pub namespace: usize,
-    /// The objects that the policies of all namespaces read together.
+    /// The limit of the objects that all namespaced policies read together.
     pub namespaces: usize,
-    /// All objects.
+    /// The limit of all objects.
     pub total: usize,
 }
 
 impl Limits {
-    /// Derives the limits from `total`: half of it for one kind, half for the policies of all namespaces, an eighth for those of
-    /// one namespace.
+    /// Derives the limits from `total`: half for one kind, half for all namespaced policies, an eighth for one namespace.
     #[must_use]
     pub fn of(total: usize) -> Self {
         Self { kind: total / 2, namespace: total / 8, namespaces: total / 2, total }
     }
 }
 
-/// What may be taken, and what is.
+/// The limits and the current usage.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     limits: Limits,
-    taken: Arc<Mutex<Taken>>,
-    listings: Arc<Semaphore>,
+    usage: Arc<Mutex<Usage>>,
+    list_permits: Arc<Semaphore>,
 }
 
+/// The memory in use, in bytes.
 #[derive(Debug, Default)]
-struct Taken {
-    all: usize,
-    /// For policies of namespaces.
+struct Usage {
+    total: usize,
+    /// The part for all namespaced policies.
     namespaced: usize,
-    /// For those of each.
-    namespaces: HashMap<String, usize>,
+    /// The part for the policies of each namespace.
+    by_namespace: HashMap<String, usize>,
 }
 
-/// What one kind or one list takes. It is given back when this is dropped.
+/// The memory of one kind or one list. Dropping the reservation releases the memory.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct Reservation {
     budget: Budget,
-    /// Of the policies that it is for.
+    /// The namespace of the policies that read the objects; `None` for policies of the kind `ClusterPolicy`.
     namespace: Option<String>,
     bytes: usize,
 }
 
 impl Budget {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, taken: Arc::default(), listings: Arc::new(Semaphore::new(LISTINGS)) }
+        Self { limits, usage: Arc::default(), list_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_LISTS)) }
     }
 
-    /// A share of nothing yet, for policies of this namespace or for those that see all.
-    pub(super) fn share(&self, namespace: Option<&str>) -> Share {
-        Share { budget: self.clone(), namespace: namespace.map(ToOwned::to_owned), bytes: 0 }
+    /// Returns an empty reservation for the policies of a namespace, or with `None` for policies of the kind `ClusterPolicy`.
+    pub(super) fn reservation(&self, namespace: Option<&str>) -> Reservation {
+        Reservation { budget: self.clone(), namespace: namespace.map(ToOwned::to_owned), bytes: 0 }
     }
 
-    /// Waits until there is a place for one more kind to be listed.
-    pub(super) async fn listing(&self) -> Option<OwnedSemaphorePermit> {
-        // It is never closed.
-        Arc::clone(&self.listings).acquire_owned().await.ok()
+    /// Waits for a permit to start a list.
+    pub(super) async fn list_permit(&self) -> Option<OwnedSemaphorePermit> {
+        // The semaphore is never closed, so this is never `None`.
+        Arc::clone(&self.list_permits).acquire_owned().await.ok()
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(test)]
-    pub(super) fn all(&self) -> usize {
-        self.taken().all
+    pub(super) fn used(&self) -> usize {
+        self.usage().total
     }
 }
 
-impl Share {
+impl Reservation {
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes more, or nothing if that is too much.
-    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Trouble> {
+    /// Reserves more memory. Changes nothing if that exceeds a limit.
+    ///
+    /// # Errors
+    /// Returns [`KindUnavailable::TooLarge`] with the limit that would be exceeded.
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), KindUnavailable> {
         let Limits { kind, namespace, namespaces, total } = self.budget.limits;
-        let mut taken = self.budget.taken();
-        check(Whose::Kind, self.bytes + bytes, kind)?;
+        let mut usage = self.budget.usage();
+        check(LimitScope::Kind, self.bytes + bytes, kind)?;
         if let Some(own) = &self.namespace {
-            let before = taken.namespaces.get(own).copied().unwrap_or_default();
-            check(Whose::Namespace(own.clone()), before + bytes, namespace)?;
-            check(Whose::Namespaces, taken.namespaced + bytes, namespaces)?;
+            let before = usage.by_namespace.get(own).copied().unwrap_or_default();
+            check(LimitScope::Namespace(own.clone()), before + bytes, namespace)?;
+            check(LimitScope::Namespaces, usage.namespaced + bytes, namespaces)?;
         }
-        check(Whose::All, taken.all + bytes, total)?;
-        taken.all += bytes;
+        check(LimitScope::All, usage.total + bytes, total)?;
+        usage.total += bytes;
         if let Some(own) = &self.namespace {
-            taken.namespaced += bytes;
-            *taken.namespaces.entry(own.clone()).or_default() += bytes;
+            usage.namespaced += bytes;
+            *usage.by_namespace.entry(own.clone()).or_default() += bytes;
         }
-        drop(taken);
+        drop(usage);
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Gives some of it back.
+    /// Releases a part of the memory.
     pub(super) fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        let mut taken = self.budget.taken();
-        taken.all -= bytes;
+        let mut usage = self.budget.usage();
+        usage.total -= bytes;
         let Some(own) = &self.namespace else { return };
-        taken.namespaced -= bytes;
-        if let Some(of_own) = taken.namespaces.get_mut(own) {
-            *of_own -= bytes;
-            if *of_own == 0 {
-                taken.namespaces.remove(own);
+        usage.namespaced -= bytes;
+        if let Some(of_namespace) = usage.by_namespace.get_mut(own) {
+            *of_namespace -= bytes;
+            if *of_namespace == 0 {
+                usage.by_namespace.remove(own);
             }
         }
     }
 
-    /// So many bytes are now so many.
-    pub(super) fn replace(&mut self, before: usize, after: usize) -> Result<(), Trouble> {
+    /// Changes the reservation of an object from `before` to `after` bytes.
+    ///
+    /// # Errors
+    /// Returns [`KindUnavailable::TooLarge`] if the object grows beyond a limit.
+    pub(super) fn replace(&mut self, before: usize, after: usize) -> Result<(), KindUnavailable> {
         if after > before {
             return self.grow(after - before);
         }
@@ -138,60 +144,64 @@ impl Share {
         Ok(())
     }
 
-    /// Gives all of it back.
+    /// Releases all of the memory.
     pub(super) fn clear(&mut self) {
         self.shrink(self.bytes);
     }
 }
 
-impl Drop for Share {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-fn check(whose: Whose, bytes: usize, limit: usize) -> Result<(), Trouble> {
-    if bytes > limit { Err(Trouble::TooLarge { whose, limit }) } else { Ok(()) }
+fn check(scope: LimitScope, bytes: usize, limit: usize) -> Result<(), KindUnavailable> {
+    if bytes > limit { Err(KindUnavailable::TooLarge { scope, limit }) } else { Ok(()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn too_large(whose: Whose, limit: usize) -> Result<(), Trouble> {
-        Err(Trouble::TooLarge { whose, limit })
+    fn too_large(scope: LimitScope, limit: usize) -> Result<(), KindUnavailable> {
+        Err(KindUnavailable::TooLarge { scope, limit })
     }
 
     #[test]
-    fn a_namespace_leaves_to_others_what_is_theirs() {
+    fn policies_of_one_namespace_cannot_use_the_memory_of_others() {
         let budget = Budget::new(Limits { kind: 60, namespace: 20, namespaces: 50, total: 100 });
-        let mut greedy = [budget.share(Some("a")), budget.share(Some("a"))];
+        let mut greedy = [budget.reservation(Some("a")), budget.reservation(Some("a"))];
         assert_eq!(greedy[0].grow(15), Ok(()));
-        assert_eq!(greedy[1].grow(6), too_large(Whose::Namespace("a".to_owned()), 20), "two kinds of one namespace");
+        assert_eq!(
+            greedy[1].grow(6),
+            too_large(LimitScope::Namespace("a".to_owned()), 20),
+            "two kinds of one namespace"
+        );
         assert_eq!(greedy[1].grow(5), Ok(()));
-        let mut others = [budget.share(Some("b")), budget.share(Some("c"))];
-        assert_eq!(others[0].grow(20), Ok(()), "the next one has as much");
-        assert_eq!(others[1].grow(11), too_large(Whose::Namespaces, 50));
-        let mut all = [budget.share(None), budget.share(None)];
-        assert_eq!(all[0].grow(61), too_large(Whose::Kind, 60));
-        assert_eq!(all[0].grow(50), Ok(()), "namespaces have left half of it");
-        assert_eq!(all[1].grow(11), too_large(Whose::All, 100));
-        assert_eq!(budget.all(), 90, "what is refused is not taken");
+        let mut others = [budget.reservation(Some("b")), budget.reservation(Some("c"))];
+        assert_eq!(others[0].grow(20), Ok(()), "each namespace has the same limit");
+        assert_eq!(others[1].grow(11), too_large(LimitScope::Namespaces, 50));
+        let mut all = [budget.reservation(None), budget.reservation(None)];
+        assert_eq!(all[0].grow(61), too_large(LimitScope::Kind, 60));
+        assert_eq!(all[0].grow(50), Ok(()), "namespaced policies use at most half of the total");
+        assert_eq!(all[1].grow(11), too_large(LimitScope::All, 100));
+        assert_eq!(budget.used(), 90, "a refused reservation takes no memory");
         drop(greedy);
-        assert_eq!(others[1].grow(20), Ok(()), "what is given back is there for others");
+        assert_eq!(others[1].grow(20), Ok(()), "released memory is available to others");
         assert_eq!(all[1].grow(10), Ok(()));
         drop((others, all));
-        assert_eq!((budget.all(), budget.taken().namespaces.len()), (0, 0));
+        assert_eq!((budget.used(), budget.usage().by_namespace.len()), (0, 0));
     }
 
     #[test]
-    fn what_becomes_larger_or_smaller_is_counted_as_it_is() {
+    fn a_reservation_follows_the_size_of_its_object() {
         let budget = Budget::new(Limits::of(100));
-        let mut share = budget.share(None);
-        assert_eq!((share.replace(0, 30), budget.all()), (Ok(()), 30));
-        assert_eq!((share.replace(30, 10), budget.all()), (Ok(()), 10));
-        assert_eq!((share.replace(10, 51), budget.all()), (too_large(Whose::Kind, 50), 10));
-        share.clear();
-        assert_eq!(budget.all(), 0);
+        let mut reservation = budget.reservation(None);
+        assert_eq!((reservation.replace(0, 30), budget.used()), (Ok(()), 30));
+        assert_eq!((reservation.replace(30, 10), budget.used()), (Ok(()), 10));
+        assert_eq!((reservation.replace(10, 51), budget.used()), (too_large(LimitScope::Kind, 50), 10));
+        reservation.clear();
+        assert_eq!(budget.used(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What a kind is called in URLs and whether it has namespaces, as the API server says; and what its refusals mean.
+//! Discovery of kinds, and the meaning of the API server's error responses.
 
 use kube::core::ApiResource;
 use kube::core::response::Status;
@@ -7,37 +7,37 @@ use kube::{Api, Client};
 use proviso_crds::names::AGGREGATE_LABEL;
 use serde_json::Value;
 
-use crate::error::Trouble;
+use crate::error::KindUnavailable;
 use crate::kind::Kind;
 
 const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const METHOD_NOT_ALLOWED: u16 = 405;
 
-/// A kind, found.
+/// A kind with its resource, as the API server's discovery returns it.
 #[derive(Clone, Debug)]
-pub(crate) struct Described {
+pub(crate) struct ResolvedKind {
     pub kind: Kind,
     pub api: ApiResource,
     pub is_namespaced: bool,
 }
 
-impl Described {
-    /// Asks the API server about a kind.
-    pub(super) async fn find(client: &Client, kind: &Kind) -> Result<Self, Trouble> {
+impl ResolvedKind {
+    /// Resolves a kind by the API server's discovery.
+    pub(super) async fn discover(client: &Client, kind: &Kind) -> Result<Self, KindUnavailable> {
         match pinned_kind(client, &kind.gvk()).await {
             Ok((api, capabilities)) => {
                 let is_namespaced = matches!(capabilities.scope, Scope::Namespaced);
                 Ok(Self { kind: kind.clone(), api, is_namespaced })
             }
-            Err(kube::Error::Discovery(_)) => Err(Trouble::NoSuchKind),
-            // Of a group that is not there it says so in plain text: there is no reason to look at.
-            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Err(Trouble::NoSuchKind),
-            Err(error) => Err(Trouble::NotYet(error.to_string())),
+            Err(kube::Error::Discovery(_)) => Err(KindUnavailable::NotServed),
+            // For an unknown API group the response is plain text, so only the code can be checked.
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Err(KindUnavailable::NotServed),
+            Err(error) => Err(KindUnavailable::NotReady(error.to_string())),
         }
     }
 
-    /// Its objects, in one namespace or all.
+    /// Returns the API of the objects, in one namespace or in all.
     pub(super) fn api<K>(&self, client: &Client, namespace: Option<&str>) -> Api<K>
     where
         K: kube::Resource<DynamicType = ApiResource, Scope = kube::core::DynamicResourceScope>,
@@ -48,13 +48,13 @@ impl Described {
         }
     }
 
-    /// What a refusal means that will not pass by itself soon; none for others.
-    pub(super) fn trouble(&self, status: &Status) -> Option<Trouble> {
+    /// Returns the meaning of an error response that a retry cannot repair; `None` for other responses.
+    pub(super) fn trouble(&self, status: &Status) -> Option<KindUnavailable> {
         if status.code == NOT_FOUND {
-            return Some(Trouble::NoSuchKind);
+            return Some(KindUnavailable::NotServed);
         }
         if status.code == METHOD_NOT_ALLOWED {
-            return Some(Trouble::NotWatched);
+            return Some(KindUnavailable::NotWatchable);
         }
         if status.code != FORBIDDEN {
             return None;
@@ -66,17 +66,15 @@ impl Described {
             "kubectl create clusterrole {role} --verb=get,list,watch --resource={resource} && \
              kubectl label clusterrole {role} {AGGREGATE_LABEL}=true"
         );
-        Some(Trouble::Forbidden { resource, said: status.message.clone(), command })
+        Some(KindUnavailable::Forbidden { resource, message: status.message.clone(), command })
     }
 }
 
-/// An object as programs see it: with its types, which lists leave out, and without what nobody decides by.
-pub(super) fn to_value(described: &Described, mut object: kube::core::DynamicObject) -> Value {
+/// Returns an object as programs read it: with `apiVersion` and `kind`, which lists omit, and without `managedFields`.
+pub(super) fn to_value(resolved: &ResolvedKind, mut object: kube::core::DynamicObject) -> Value {
     object.metadata.managed_fields = None;
-    object.types = Some(kube::core::TypeMeta {
-        api_version: described.kind.api_version.clone(),
-        kind: described.kind.kind.clone(),
-    });
-    // An object that was JSON can be JSON again.
+    object.types =
+        Some(kube::core::TypeMeta { api_version: resolved.kind.api_version.clone(), kind: resolved.kind.kind.clone() });
+    // An object that was parsed from JSON always serializes.
     serde_json::to_value(object).unwrap_or_default()
 }

@@ -1,119 +1,120 @@
-//! The objects of one kind that are kept, within bounds of memory: also while they are listed, first or again.
+//! The objects of one kind in memory. The memory budget also holds during a list and a repeated list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::budget::Share;
+use super::budget::Reservation;
 use super::weight::weight;
-use crate::error::Trouble;
+use crate::error::KindUnavailable;
 
-/// By namespace, empty where there is none, and name.
+/// The namespace, empty for a cluster-scoped object, and the name.
 type Key = (String, String);
 
 #[derive(Debug)]
-struct Kept {
+struct Entry {
     object: Arc<Value>,
     weight: usize,
-    /// The last listing that brought it, or under which it came.
-    listing: u64,
+    /// The number of the last list that returned the object, or during which it was applied.
+    list_number: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Store {
-    share: Share,
-    objects: BTreeMap<Key, Kept>,
-    /// The listing under way, or the last.
-    listing: u64,
-    /// Grows with each change.
+    reservation: Reservation,
+    objects: BTreeMap<Key, Entry>,
+    /// The number of the current or last list.
+    list_number: u64,
+    /// A number that grows with each change.
     version: u64,
-    /// All objects of this version, if somebody asked.
-    list: Option<Arc<Vec<Arc<Value>>>>,
+    /// All objects of this version; `None` until the next call of `all`.
+    snapshot: Option<Arc<Vec<Arc<Value>>>>,
 }
 
 impl Store {
-    pub(super) fn new(share: Share) -> Self {
-        Self { share, objects: BTreeMap::new(), listing: 0, version: 0, list: None }
+    pub(super) fn new(reservation: Reservation) -> Self {
+        Self { reservation, objects: BTreeMap::new(), list_number: 0, version: 0, snapshot: None }
     }
 
-    /// A listing begins. Each object that it brings takes the place of the one that is known, so that none is kept twice.
-    pub(super) fn begin(&mut self) {
-        self.listing += 1;
+    /// Begins a list. Each listed object replaces the known object, so that no object is in memory twice.
+    pub(super) fn begin_list(&mut self) {
+        self.list_number += 1;
     }
 
-    /// A listing brings an object.
-    pub(super) fn add(&mut self, object: Value) -> Result<(), Trouble> {
-        // What has not changed stays what it is.
+    /// Adds an object of the current list.
+    pub(super) fn add_listed(&mut self, object: Value) -> Result<(), KindUnavailable> {
+        // An unchanged object stays the same allocation, and the version does not grow.
         let known = self.objects.get_mut(&key(&object));
-        if let Some(kept) = known.filter(|kept| version(&kept.object) == version(&object)) {
-            kept.listing = self.listing;
+        if let Some(entry) = known.filter(|entry| version(&entry.object) == version(&object)) {
+            entry.list_number = self.list_number;
             return Ok(());
         }
         self.apply(object)
     }
 
-    /// A listing has ended: what it has not brought is gone.
-    pub(super) fn end(&mut self) {
+    /// Ends a list: removes the objects that it did not return.
+    pub(super) fn end_list(&mut self) {
         let before = self.objects.len();
-        let mut gone = 0;
-        self.objects.retain(|_, kept| {
-            let is_there = kept.listing == self.listing;
-            gone += if is_there { 0 } else { kept.weight };
-            is_there
+        let mut removed = 0;
+        self.objects.retain(|_, entry| {
+            let is_listed = entry.list_number == self.list_number;
+            removed += if is_listed { 0 } else { entry.weight };
+            is_listed
         });
-        self.share.shrink(gone);
+        self.reservation.shrink(removed);
         if self.objects.len() != before {
-            self.changed();
+            self.bump_version();
         }
     }
 
-    /// An object is there, or another one now.
-    pub(super) fn apply(&mut self, object: Value) -> Result<(), Trouble> {
+    /// Adds or replaces an object.
+    pub(super) fn apply(&mut self, object: Value) -> Result<(), KindUnavailable> {
         let (key, weight) = (key(&object), weight(&object));
-        let before = self.objects.get(&key).map_or(0, |kept| kept.weight);
-        self.share.replace(before, weight)?;
-        self.objects.insert(key, Kept { object: Arc::new(object), weight, listing: self.listing });
-        self.changed();
+        let before = self.objects.get(&key).map_or(0, |entry| entry.weight);
+        self.reservation.replace(before, weight)?;
+        self.objects.insert(key, Entry { object: Arc::new(object), weight, list_number: self.list_number });
+        self.bump_version();
         Ok(())
     }
 
     pub(super) fn remove(&mut self, object: &Value) {
-        if let Some(kept) = self.objects.remove(&key(object)) {
-            self.share.shrink(kept.weight);
+        if let Some(entry) = self.objects.remove(&key(object)) {
+            self.reservation.shrink(entry.weight);
         }
-        self.changed();
+        self.bump_version();
     }
 
     pub(super) fn clear(&mut self) {
-        self.share.clear();
+        self.reservation.clear();
         self.objects.clear();
-        self.changed();
+        self.bump_version();
     }
 
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let kept = self.objects.get(&(namespace.to_owned(), name.to_owned()))?;
-        Some(Arc::clone(&kept.object))
+        let entry = self.objects.get(&(namespace.to_owned(), name.to_owned()))?;
+        Some(Arc::clone(&entry.object))
     }
 
-    /// Those of a namespace.
+    /// Returns the objects of a namespace.
     pub(super) fn in_namespace(&self, namespace: &str) -> Vec<Arc<Value>> {
         let from = (namespace.to_owned(), String::new());
-        let those = self.objects.range(from..).take_while(|((of, _), _)| of == namespace);
-        those.map(|(_, kept)| Arc::clone(&kept.object)).collect()
+        let entries = self.objects.range(from..).take_while(|((of, _), _)| of == namespace);
+        entries.map(|(_, entry)| Arc::clone(&entry.object)).collect()
     }
 
-    /// All, and their version: the very same list while none changes.
+    /// Returns the version and all objects. The list is the same allocation until an object changes.
     pub(super) fn all(&mut self) -> (u64, Arc<Vec<Arc<Value>>>) {
         let objects = &self.objects;
-        let list =
-            self.list.get_or_insert_with(|| Arc::new(objects.values().map(|kept| Arc::clone(&kept.object)).collect()));
-        (self.version, Arc::clone(list))
+        let snapshot = self
+            .snapshot
+            .get_or_insert_with(|| Arc::new(objects.values().map(|entry| Arc::clone(&entry.object)).collect()));
+        (self.version, Arc::clone(snapshot))
     }
 
-    fn changed(&mut self) {
+    fn bump_version(&mut self) {
         self.version += 1;
-        self.list = None;
+        self.snapshot = None;
     }
 }
 
@@ -130,7 +131,7 @@ fn version(object: &Value) -> Option<&str> {
 mod tests {
     use super::super::budget::{Budget, Limits};
     use super::*;
-    use crate::error::Whose;
+    use crate::error::LimitScope;
     use serde_json::json;
 
     fn budget(kind: usize, total: usize) -> Budget {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     fn store(budget: &Budget) -> Store {
-        Store::new(budget.share(None))
+        Store::new(budget.reservation(None))
     }
 
     fn object(namespace: &str, name: &str, version: u32, size: usize) -> Value {
@@ -151,13 +152,13 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_those_of_the_last_list_and_what_came_after_it() {
+    fn the_store_has_the_objects_of_the_last_list_and_later_changes() {
         let mut store = store(&budget(1 << 20, 1 << 20));
-        store.begin();
+        store.begin_list();
         for (namespace, name) in [("a", "1"), ("a", "2"), ("ab", "3")] {
-            store.add(object(namespace, name, 1, 1)).unwrap();
+            store.add_listed(object(namespace, name, 1, 1)).unwrap();
         }
-        store.end();
+        store.end_list();
         let (version, first) = store.all();
         assert_eq!((names(&first), names(&store.in_namespace("a"))), (vec!["1", "2", "3"], vec!["1", "2"]));
         assert!(Arc::ptr_eq(&first, &store.all().1) && store.all().0 == version);
@@ -165,68 +166,68 @@ mod tests {
         store.remove(&object("a", "1", 2, 1));
         assert_eq!(names(&store.all().1), ["0", "2", "3"]);
         assert!(store.all().0 != version && store.get("a", "2").is_some() && store.get("", "2").is_none());
-        // A new list keeps what is the same, and knows what is gone only when it has ended.
-        let kept = store.get("a", "2").unwrap();
-        store.begin();
-        store.add(object("a", "2", 1, 1)).unwrap();
-        store.add(object("ab", "3", 2, 1)).unwrap();
+        // A repeated list keeps unchanged objects, and removes missing objects only at its end.
+        let unchanged = store.get("a", "2").unwrap();
+        store.begin_list();
+        store.add_listed(object("a", "2", 1, 1)).unwrap();
+        store.add_listed(object("ab", "3", 2, 1)).unwrap();
         assert_eq!(names(&store.all().1), ["0", "2", "3"]);
-        store.end();
+        store.end_list();
         assert_eq!(names(&store.all().1), ["2", "3"]);
-        assert!(Arc::ptr_eq(&kept, &store.get("a", "2").unwrap()));
+        assert!(Arc::ptr_eq(&unchanged, &store.get("a", "2").unwrap()));
         assert_eq!(store.get("ab", "3").unwrap()["metadata"]["resourceVersion"], "2");
         let version = store.all().0;
-        store.begin();
-        store.add(object("a", "2", 1, 1)).unwrap();
-        store.add(object("ab", "3", 2, 1)).unwrap();
-        store.end();
-        assert_eq!(store.all().0, version, "nothing has changed");
+        store.begin_list();
+        store.add_listed(object("a", "2", 1, 1)).unwrap();
+        store.add_listed(object("ab", "3", 2, 1)).unwrap();
+        store.end_list();
+        assert_eq!(store.all().0, version, "no object has changed");
     }
 
     #[test]
-    fn what_is_too_much_is_not_kept() {
+    fn objects_beyond_a_limit_are_not_stored() {
         let budget = budget(3000, 5000);
         let mut first = store(&budget);
-        first.begin();
-        first.add(object("a", "1", 1, 1500)).unwrap();
-        assert!(first.add(object("a", "2", 1, 1500)).is_err());
+        first.begin_list();
+        first.add_listed(object("a", "1", 1, 1500)).unwrap();
+        assert!(first.add_listed(object("a", "2", 1, 1500)).is_err());
         first.clear();
-        assert_eq!(budget.all(), 0);
+        assert_eq!(budget.used(), 0);
         first.apply(object("a", "1", 1, 1000)).unwrap();
         first.apply(object("a", "1", 1, 1500)).unwrap();
         assert!(first.apply(object("a", "2", 1, 1500)).is_err());
-        // Two that are each small enough can be too much together.
+        // Two stores within their limits can exceed the total limit together.
         let mut second = store(&budget);
         second.apply(object("a", "1", 1, 1500)).unwrap();
         let mut third = store(&budget);
-        let refused = Err(Trouble::TooLarge { whose: Whose::All, limit: 5000 });
+        let refused = Err(KindUnavailable::TooLarge { scope: LimitScope::All, limit: 5000 });
         assert_eq!(third.apply(object("a", "1", 1, 1500)), refused);
         drop((first, second, third));
-        assert_eq!(budget.all(), 0);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]
-    fn what_is_listed_counts_while_it_is_listed_and_no_object_counts_twice() {
+    fn objects_count_once_during_and_after_a_list() {
         let budget = budget(3000, 5000);
         let mut first = store(&budget);
         let mut second = store(&budget);
         for store in [&mut first, &mut second] {
-            store.begin();
-            store.add(object("a", "1", 1, 1500)).unwrap();
+            store.begin_list();
+            store.add_listed(object("a", "1", 1, 1500)).unwrap();
         }
         let mut third = store(&budget);
-        third.begin();
-        assert!(third.add(object("a", "1", 1, 1500)).is_err(), "no listing has ended");
-        first.end();
-        // All of it is another one now, and has room all the same.
-        let taken = budget.all();
-        first.begin();
-        first.add(object("a", "1", 2, 1500)).unwrap();
-        first.add(object("a", "2", 2, 100)).unwrap();
-        first.end();
-        assert!(budget.all() > taken && budget.all() < taken + 1000, "{} {taken}", budget.all());
-        first.begin();
-        first.end();
-        assert!(budget.all() < taken, "what is gone counts no more");
+        third.begin_list();
+        assert!(third.add_listed(object("a", "1", 1, 1500)).is_err(), "objects count before the end of their list");
+        first.end_list();
+        // A list in which each object has changed fits, because each object replaces its predecessor.
+        let used = budget.used();
+        first.begin_list();
+        first.add_listed(object("a", "1", 2, 1500)).unwrap();
+        first.add_listed(object("a", "2", 2, 100)).unwrap();
+        first.end_list();
+        assert!(budget.used() > used && budget.used() < used + 1000, "{} {used}", budget.used());
+        first.begin_list();
+        first.end_list();
+        assert!(budget.used() < used, "removed objects do not count");
     }
 }

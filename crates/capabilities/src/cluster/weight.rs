@@ -1,11 +1,11 @@
-//! About how much memory a JSON value takes.
+//! The approximate memory size of a JSON value.
 
 use serde_json::Value;
 
-/// What one entry of a map takes beside its key and value: its share of the nodes.
-const ENTRY: usize = 32;
+/// The memory of a map entry besides its key and value, in bytes: its part of the tree nodes.
+const ENTRY_OVERHEAD: usize = 32;
 
-/// In bytes, the value itself included.
+/// Returns the approximate size of a value in bytes, including the value itself.
 pub(super) fn weight(value: &Value) -> usize {
     let own = size_of::<Value>();
     own + match value {
@@ -14,7 +14,7 @@ pub(super) fn weight(value: &Value) -> usize {
         Value::Array(items) => items.iter().map(weight).sum(),
         Value::Object(fields) => fields
             .iter()
-            .map(|(name, value)| ENTRY + size_of::<String>() + name.capacity() + weight(value))
+            .map(|(name, value)| ENTRY_OVERHEAD + size_of::<String>() + name.capacity() + weight(value))
             .sum::<usize>(),
     }
 }
@@ -25,7 +25,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn large_values_are_heavy_wherever_they_stand() {
+    fn large_strings_count_at_any_depth_and_in_keys() {
         let text = "x".repeat(1000);
         for value in [json!(text), json!([text]), json!({"a": {"b": text}}), json!({text.clone(): 1})] {
             let weight = weight(&value);

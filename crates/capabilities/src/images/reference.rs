@@ -1,12 +1,15 @@
-//! Images as pods name them: `nginx`, `team/app:v1`, `registry.example.com/app@sha256:…`.
+//! Image references as in pods: `nginx`, `team/app:v1`, `registry.example.com/app@sha256:…`.
 
 use proviso_artifacts::{Artifact, ArtifactError};
 
-/// Reads the name of an image. One without a registry is of Docker Hub.
+/// Parses an image reference. The default registry is Docker Hub.
+///
+/// # Errors
+/// Returns an error if the text is not an image reference.
 pub(super) fn parse(text: &str) -> Result<Artifact, ArtifactError> {
     let text = text.strip_prefix("registry://").unwrap_or(text);
     match text.split_once('/') {
-        // What looks like a host is one, as for container runtimes.
+        // Container runtimes use the same rule: a first segment with a dot or a colon is a registry.
         Some((first, _)) if first == "localhost" || first.contains(['.', ':']) => text.parse(),
         _ => format!("docker.io/{text}").parse(),
     }
@@ -17,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_are_named_as_in_pods() {
+    fn references_have_the_syntax_of_pods() {
         for (text, wanted) in [
             ("nginx", "docker.io/library/nginx:latest"),
             ("nginx:1", "docker.io/library/nginx:1"),

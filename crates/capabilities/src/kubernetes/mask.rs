@@ -1,18 +1,18 @@
-//! `field_masks`: the fields of an object that a program wants, and no others. A path goes through lists by itself:
-//! `spec.containers.image` is the image of each container.
+//! `field_masks`: limits the answer to some fields of an object. A path applies to all items of a list:
+//! `spec.containers.image` selects the image of each container.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use crate::error::AskError;
+use crate::error::HostCallError;
 
-/// How many fields may be named.
+/// The maximum number of paths in a mask.
 const MAX_PATHS: usize = 256;
-/// How deep they may lie.
+/// The maximum number of fields in a path.
 const MAX_DEPTH: usize = 64;
 
-/// Fields to keep.
+/// The fields to keep.
 #[derive(Debug, Default)]
 pub(crate) struct Mask(BTreeMap<String, Node>);
 
@@ -23,22 +23,22 @@ enum Node {
 }
 
 impl Mask {
-    /// None keeps everything, as no paths do.
+    /// Parses the paths of a mask. Returns `None`, which keeps all fields, if there are no paths.
     ///
     /// # Errors
-    /// When there are too many paths, or one goes too deep.
-    pub(crate) fn read(call: &str, paths: Option<&BTreeSet<String>>) -> Result<Option<Self>, AskError> {
+    /// Returns [`HostCallError::Request`] if there are too many paths, or a path is too deep.
+    pub(crate) fn read(call: &str, paths: Option<&BTreeSet<String>>) -> Result<Option<Self>, HostCallError> {
         let Some(paths) = paths.filter(|paths| !paths.is_empty()) else { return Ok(None) };
         let is_deep = |path: &String| path.split('.').count() > MAX_DEPTH;
         if paths.len() > MAX_PATHS || paths.iter().any(is_deep) {
             let error = format!("`field_masks` takes at most {MAX_PATHS} paths of at most {MAX_DEPTH} fields");
-            return Err(AskError::Request { call: call.to_owned(), error });
+            return Err(HostCallError::Request { call: call.to_owned(), error });
         }
         let mut mask = Self::default();
         for path in paths {
             mask.add(path);
         }
-        // Without these a typed client does not know what it has read.
+        // A typed client needs these fields to decode the object.
         mask.add("apiVersion");
         mask.add("kind");
         Ok(Some(mask))
@@ -47,7 +47,7 @@ impl Mask {
     fn add(&mut self, path: &str) {
         let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
         match (self.0.get_mut(name), rest) {
-            // What is kept whole is kept with all of its parts.
+            // The whole field is already kept.
             (Some(Node::Whole), _) => {}
             (Some(Node::Part(part)), Some(rest)) => part.add(rest),
             (None, Some(rest)) => {
@@ -61,12 +61,12 @@ impl Mask {
         }
     }
 
-    /// The object with these fields only.
+    /// Returns the value with only the fields of the mask.
     pub(crate) fn apply(&self, value: &Value) -> Value {
         match value {
             Value::Object(fields) => Value::Object(self.fields(fields)),
             Value::Array(items) => Value::Array(items.iter().map(|item| self.apply(item)).collect()),
-            // A path into something that has no fields names nothing in it.
+            // A scalar has no fields that a path could select.
             _ => Value::Null,
         }
     }
@@ -96,17 +96,17 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_goes_too_deep_is_refused() {
-        for (paths, is_taken) in
+    fn too_many_or_too_deep_paths_are_refused() {
+        for (paths, is_accepted) in
             [(vec!["a".repeat(5000)], true), (vec![".".repeat(63)], true), (vec![".".repeat(64)], false)]
         {
-            assert_eq!(Mask::read("c", Some(&paths.into_iter().collect())).is_ok(), is_taken);
+            assert_eq!(Mask::read("c", Some(&paths.into_iter().collect())).is_ok(), is_accepted);
         }
         assert!(Mask::read("c", Some(&(0..257).map(|number| number.to_string()).collect())).is_err());
     }
 
     #[test]
-    fn only_what_is_named_is_left() {
+    fn only_the_fields_of_the_mask_are_kept() {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "b", "labels": {"x": "y"}},
             "spec": {"containers": [{"name": "c", "image": "i"}, {"name": "d"}], "nodeName": "n"},

@@ -8,7 +8,7 @@
 )]
 
 mod images;
-mod reading;
+mod objects;
 #[path = "../../../artifacts/tests/sigstore/mod.rs"]
 mod sigstore;
 #[path = "../support/mod.rs"]

@@ -1,4 +1,4 @@
-//! Host capabilities over a folder of objects, and over API servers that each test starts itself.
+//! Host capabilities with a folder of objects, and with stub API servers.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,8 +7,8 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
-mod gates;
-mod once;
+mod coalescing;
+mod grants;
+mod informers;
 #[path = "../support/mod.rs"]
 mod support;
-mod watching;

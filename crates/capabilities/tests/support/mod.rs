@@ -1,4 +1,4 @@
-//! Programs that ask, without programs.
+//! Hosts and host calls, without programs that call.
 
 #![allow(
     dead_code,
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use kube::Client;
 use proviso_artifacts::Fetcher;
-use proviso_capabilities::{Cluster, FolderObjects, Images, Kind, Limits, ProgramHost, Rights, World};
+use proviso_capabilities::{Cluster, FolderObjects, HostContext, Images, Kind, Limits, PolicyHost, ProgramGrants};
 use proviso_core::Capabilities;
 use proviso_engines::{Deadline, Host as _, HostCall};
 use serde_json::Value;
@@ -24,29 +24,30 @@ pub fn images() -> Images {
     Images::new(Arc::new(Fetcher::new(None, None, None)))
 }
 
-pub fn cluster(client: Client, limits: Limits) -> Arc<World> {
-    Arc::new(World::cluster(Cluster::new(client, limits), images()))
+pub fn cluster(client: Client, limits: Limits) -> Arc<HostContext> {
+    Arc::new(HostContext::cluster(Cluster::new(client, limits), images()))
 }
 
-pub fn folder(objects: Vec<Value>) -> (Arc<World>, Arc<FolderObjects>) {
+pub fn folder(objects: Vec<Value>) -> (Arc<HostContext>, Arc<FolderObjects>) {
     let folder = Arc::<FolderObjects>::default();
     folder.replace(objects);
-    (Arc::new(World::folder(Arc::clone(&folder), images())), folder)
+    (Arc::new(HostContext::folder(Arc::clone(&folder), images())), folder)
 }
 
-/// A program that may call everything and read these kinds.
-pub fn reading(world: &Arc<World>, kinds: &[(&str, &str)], namespace: Option<&str>) -> Arc<ProgramHost> {
-    with(world, &["*"], kinds, namespace)
+/// Returns the host of a program that may call all capabilities and read these kinds.
+pub fn host_for(host_context: &Arc<HostContext>, kinds: &[(&str, &str)], namespace: Option<&str>) -> Arc<PolicyHost> {
+    host_with(host_context, &["*"], kinds, namespace)
 }
 
-pub fn with(
-    world: &Arc<World>,
+/// Returns the host of a program that may call these capabilities and read these kinds.
+pub fn host_with(
+    host_context: &Arc<HostContext>,
     capabilities: &[&str],
     kinds: &[(&str, &str)],
     namespace: Option<&str>,
-) -> Arc<ProgramHost> {
+) -> Arc<PolicyHost> {
     let patterns: Vec<String> = capabilities.iter().map(ToString::to_string).collect();
-    world.host(Rights {
+    host_context.host(ProgramGrants {
         capabilities: Capabilities::parse(&patterns).unwrap(),
         capabilities_field: "spec.hostCapabilities".to_owned(),
         resources: kinds.iter().map(|(api_version, kind)| Kind::new(api_version, kind)).collect(),
@@ -56,25 +57,31 @@ pub fn with(
     })
 }
 
-/// Long enough for every answer, also on a busy machine.
-pub fn soon() -> Deadline {
+/// Returns a deadline that is long enough for each answer, even on a busy machine.
+pub fn default_deadline() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }
 
-/// Calls the host.
-pub async fn ask(host: &ProgramHost, capability: &str, request: Value) -> Result<Value, String> {
-    ask_by(soon(), host, capability, request).await
+/// Calls a capability of the host.
+pub async fn call_host(host: &PolicyHost, capability: &str, request: Value) -> Result<Value, String> {
+    call_host_by(default_deadline(), host, capability, request).await
 }
 
-pub async fn ask_by(deadline: Deadline, host: &ProgramHost, capability: &str, request: Value) -> Result<Value, String> {
+/// Calls a capability of the host with a deadline.
+pub async fn call_host_by(
+    deadline: Deadline,
+    host: &PolicyHost,
+    capability: &str,
+    request: Value,
+) -> Result<Value, String> {
     let (namespace, operation) = capability.split_once('/').unwrap();
     let payload = request.to_string().into_bytes();
-    let call = HostCall { binding: "kubewarden", namespace, operation, payload: &payload };
-    let answer = host.call(call, deadline).await?;
+    let host_call = HostCall { binding: "kubewarden", namespace, operation, payload: &payload };
+    let answer = host.call(host_call, deadline).await?;
     Ok(serde_json::from_slice(&answer).unwrap())
 }
 
-/// The names of the objects of a list.
+/// Returns the names of the objects of a list.
 pub fn names(list: &Value) -> Vec<&str> {
     list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect()
 }

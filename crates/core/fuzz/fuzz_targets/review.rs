@@ -1,4 +1,4 @@
-//! The envelope of a review: see [`proviso_core_fuzz::envelope`].
+//! Fuzzes the parser of review envelopes: see [`proviso_core_fuzz::envelope`].
 
 #![no_main]
 

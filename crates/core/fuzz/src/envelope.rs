@@ -1,13 +1,16 @@
-//! The envelope of a review: whatever arrives, the reader does not panic, and what it hands to a guest is the JSON that
-//! arrived, without the request's null members.
+//! Properties of the parser of review envelopes: it does not panic on any body, and it passes the request to a guest as the
+//! JSON that arrived, without null members.
 
 use bytes::Bytes;
 use proviso_core::Review;
 use proviso_core::review::parse;
 use serde_json::Value;
 
-/// Reads a body as both kinds of review. Panics where what was read is not what is there.
-#[allow(clippy::expect_used, reason = "that is a finding")]
+/// Parses a body as both kinds of review, and compares the result with the body.
+///
+/// # Panics
+/// Panics if the parsed review differs from the body.
+#[allow(clippy::expect_used, reason = "a panic is a finding of the fuzzer")]
 pub fn read(body: &[u8]) {
     let body = Bytes::copy_from_slice(body);
     if let Ok(review) = Review::admission(body.clone()) {

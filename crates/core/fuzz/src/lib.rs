@@ -1,3 +1,3 @@
-//! What reads the envelope of a review, for the fuzzer and for the tests of the crate.
+//! The checks of the review parser. The fuzz target and the tests of the crate share them.
 
 pub mod envelope;

@@ -1,5 +1,5 @@
-//! What is to be done about one experiment in a cluster: whether it is previewed, which candidate revision and which webhook
-//! there are for it. A function of what was observed, without a clock and without a cluster.
+//! Decides the next steps of one experiment in a cluster: start or suspend the preview, create or delete candidate revisions,
+//! keep or remove the experiment's webhook. The decision is a pure function of the observed state.
 
 use std::time::Duration;
 
@@ -7,112 +7,114 @@ use super::MAX_EXPERIMENTS;
 use crate::failure::Failure;
 use crate::rollout::{Pod, Replica, failed, result};
 
-/// How long a commit may take between saying that it is about to be made and writing the policy. Who takes longer is taken
-/// for dead.
-pub const COMMIT_WITHIN: Duration = Duration::from_mins(1);
+/// The maximum age of a commit intent. The API records the intent before it writes the policy; a commit that takes longer
+/// counts as abandoned.
+pub const COMMIT_INTENT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// One experiment, its policy, and what was made for it.
+/// The observed state of one experiment, its policy, its candidates and its webhook.
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Observed {
     /// `metadata.generation`.
     pub generation: i64,
     pub is_deleted: bool,
     pub auto_start: bool,
-    /// None before previewing was started for the first time.
+    /// The last preview session; `None` before the first start.
     pub session: Option<Session>,
-    /// None if there is no such policy, or not any more.
+    /// The policy of the experiment; `None` if it does not exist or is being deleted.
     pub policy: Option<Policy>,
-    /// How many older experiments the policy has.
+    /// The number of older experiments of the same policy.
     pub older: usize,
-    /// Whether the policy says that it is this generation of the experiment.
+    /// True if the policy records this generation of the experiment as committed.
     pub is_committed: bool,
-    /// For how long somebody has been about to commit it.
+    /// The age of the commit intent; `None` if no commit is in progress.
     pub intent: Option<Duration>,
-    /// Whether every request about which it says anything comes with a call of the live policy.
-    pub rides: bool,
-    /// In any order.
+    /// True if the experiment shares the policy's webhook: each request that the experiment covers also reaches the live policy.
+    pub shares_webhook: bool,
+    /// The candidate revisions of the experiment, in any order.
     pub candidates: Vec<Candidate>,
+    /// True if the experiment has its own webhook.
     pub has_webhook: bool,
-    /// Of the policy's policy server.
+    /// The Ready pods of the policy's policy server.
     pub pods: Vec<Pod>,
 }
 
-/// Previewing, as it was started and stopped last.
+/// The last preview session of the experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     pub is_active: bool,
-    /// The generation of the experiment that was started last.
+    /// The generation of the experiment that the session previews.
     pub generation: i64,
-    /// When, as a text: tells a session from the one before it.
+    /// The start time as text. It distinguishes the session from earlier sessions.
     pub start: String,
 }
 
-/// The policy that it is an experiment of.
+/// The policy of the experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub uid: String,
-    /// The policy server that answers for it.
+    /// The name of the policy server that serves the policy.
     pub server: String,
 }
 
-/// A revision of the experiment.
+/// A candidate revision of the experiment.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Of the object.
+    /// The `metadata.name` of the `PolicyRevision`.
     pub name: String,
-    /// Of the experiment. None if nothing of it can be read.
-    pub made_for: Option<MadeFor>,
-    /// What the leader found; none while it is at work.
+    /// The session that the candidate was created for; `None` if the object records no readable session.
+    pub session: Option<CandidateSession>,
+    /// The result of the leader's preparation; `None` while the preparation runs.
     pub initialized: Option<Result<(), Failure>>,
     pub replicas: Vec<Replica>,
 }
 
-/// What a candidate was made for: for anything else there is another one.
+/// The session that a candidate belongs to. Each session needs a candidate of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MadeFor {
+pub struct CandidateSession {
     pub generation: i64,
     pub policy: Policy,
     /// [`Session::start`]
     pub start: String,
 }
 
-/// What is to be done, and what is to be said about it.
+/// The next steps of the operator, and the status to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a step of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent step")]
 pub struct Decision {
-    /// Whether the experiment itself goes, because it was committed.
+    /// True if the operator must delete the experiment, because it was committed.
     pub remove: bool,
-    /// Whether who was about to commit it has not.
-    pub forget_intent: bool,
-    /// Whether previewing starts or stops now. The rest is decided when that is written.
+    /// True if the commit intent expired and must be removed.
+    pub clear_commit_intent: bool,
+    /// The change of the preview state, if any. The other steps follow when this change is written.
     pub change: Option<Change>,
-    /// Whether there is to be a webhook of its own.
+    /// True if the experiment needs its own webhook.
     pub webhook: bool,
-    /// Candidates that go, by name.
+    /// The names of the candidates to delete.
     pub delete: Vec<String>,
-    /// Whether a candidate is needed.
+    /// True if the operator must create a candidate.
     pub create: bool,
     pub acceptance: Acceptance,
     pub progress: Progress,
-    /// How many of the Ready pods have loaded it.
+    /// The number of Ready pods that have loaded the candidate.
     pub ready: usize,
+    /// The number of Ready pods.
     pub total: usize,
-    /// Whether nothing of a deleted experiment is left.
-    pub is_gone: bool,
-    /// When time alone changes the decision.
-    pub look_again: Option<Duration>,
+    /// True if the experiment is deleted and has no candidates and no webhook any more.
+    pub is_cleaned_up: bool,
+    /// The time until the decision changes without another event; `None` if only events change it.
+    pub requeue_after: Option<Duration>,
 }
 
-/// A change of the state (AIP-236).
+/// A change of the preview state (AIP-236).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Start,
-    /// What is previewed is not what the experiment is now.
+    /// The preview stops, because the experiment changed since its session started.
     Suspend,
 }
 
-/// Whether it may be previewed at all.
+/// The result of the checks that must pass before an experiment is previewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acceptance {
     Accepted,
@@ -120,25 +122,25 @@ pub enum Acceptance {
     TooMany,
 }
 
-/// How far previewing is.
+/// The progress of the preview.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     NotAccepted,
     NotStarted,
     Suspended,
-    /// The leader is at work, or about to be.
+    /// The leader prepares the candidate, or the candidate does not exist yet.
     Initializing,
     InitializationFailed(Failure),
     /// No pod of the policy server is Ready.
     NoReplicas,
-    /// Replicas load it.
+    /// The replicas load the candidate.
     Loading,
-    /// These pods cannot load it; the others preview.
+    /// These pods cannot load the candidate; the other pods preview it.
     LoadingFailed(Vec<(String, Failure)>),
     Previewing,
 }
 
-/// Decides.
+/// Decides the next steps of the experiment.
 #[must_use]
 pub fn decide(observed: &Observed) -> Decision {
     let acceptance = match &observed.policy {
@@ -146,37 +148,41 @@ pub fn decide(observed: &Observed) -> Decision {
         Some(_) if observed.older >= MAX_EXPERIMENTS => Acceptance::TooMany,
         Some(_) => Acceptance::Accepted,
     };
-    let wanted = wanted(observed, acceptance);
-    let current = observed.candidates.iter().find(|it| wanted.is_some() && it.made_for == wanted);
+    let desired = desired_candidate(observed, acceptance);
+    let current = observed.candidates.iter().find(|it| desired.is_some() && it.session == desired);
     let ready = current.map_or(0, |candidate| {
         observed.pods.iter().filter(|pod| matches!(result(&candidate.replicas, pod), Some(Ok(())))).count()
     });
     let is_everywhere = !observed.pods.is_empty() && ready == observed.pods.len();
-    let stale = observed.candidates.iter().filter(|it| wanted.is_none() || it.made_for != wanted);
-    let is_abandoned = observed.intent.is_some_and(|age| age >= COMMIT_WITHIN);
+    let stale = observed.candidates.iter().filter(|it| desired.is_none() || it.session != desired);
+    let is_abandoned = observed.intent.is_some_and(|age| age >= COMMIT_INTENT_TIMEOUT);
     Decision {
         remove: observed.is_committed && !observed.is_deleted,
-        forget_intent: is_abandoned && !observed.is_committed && !observed.is_deleted,
+        clear_commit_intent: is_abandoned && !observed.is_committed && !observed.is_deleted,
         change: change(observed, acceptance),
-        // Once it is there, a replica that comes later takes nothing away.
-        webhook: current.is_some() && !observed.rides && (observed.has_webhook || is_everywhere),
+        // An existing webhook stays when a new replica has not loaded the candidate yet.
+        webhook: current.is_some() && !observed.shares_webhook && (observed.has_webhook || is_everywhere),
         delete: stale.map(|candidate| candidate.name.clone()).collect(),
-        create: wanted.is_some() && current.is_none(),
+        create: desired.is_some() && current.is_none(),
         acceptance,
         progress: progress(observed, acceptance, current, is_everywhere),
         ready,
         total: observed.pods.len(),
-        is_gone: observed.is_deleted && observed.candidates.is_empty() && !observed.has_webhook,
-        look_again: observed.intent.filter(|_| !is_abandoned).map(|age| COMMIT_WITHIN.saturating_sub(age)),
+        is_cleaned_up: observed.is_deleted && observed.candidates.is_empty() && !observed.has_webhook,
+        requeue_after: observed.intent.filter(|_| !is_abandoned).map(|age| COMMIT_INTENT_TIMEOUT.saturating_sub(age)),
     }
 }
 
-/// What there is to be a candidate for.
-fn wanted(observed: &Observed, acceptance: Acceptance) -> Option<MadeFor> {
+/// Returns the session that needs a candidate; `None` if no preview runs.
+fn desired_candidate(observed: &Observed, acceptance: Acceptance) -> Option<CandidateSession> {
     let is_over = observed.is_deleted || observed.is_committed || acceptance != Acceptance::Accepted;
     let session = observed.session.as_ref().filter(|it| !is_over && it.is_active);
     let session = session.filter(|session| session.generation == observed.generation)?;
-    Some(MadeFor { generation: session.generation, policy: observed.policy.clone()?, start: session.start.clone() })
+    Some(CandidateSession {
+        generation: session.generation,
+        policy: observed.policy.clone()?,
+        start: session.start.clone(),
+    })
 }
 
 fn change(observed: &Observed, acceptance: Acceptance) -> Option<Change> {
@@ -184,14 +190,14 @@ fn change(observed: &Observed, acceptance: Acceptance) -> Option<Change> {
         return None;
     }
     let session = observed.session.as_ref();
-    let is_of_this = session.is_some_and(|session| session.generation == observed.generation);
-    if is_of_this {
+    let is_current = session.is_some_and(|session| session.generation == observed.generation);
+    if is_current {
         return None;
     }
     if observed.auto_start && acceptance == Acceptance::Accepted {
         return Some(Change::Start);
     }
-    // An update of an ACTIVE experiment suspends it.
+    // An update of an ACTIVE experiment suspends the preview (AIP-236).
     session.filter(|session| session.is_active).map(|_| Change::Suspend)
 }
 
@@ -199,10 +205,10 @@ fn progress(observed: &Observed, acceptance: Acceptance, current: Option<&Candid
     if acceptance != Acceptance::Accepted {
         return Progress::NotAccepted;
     }
-    let is_of_this = |session: &&Session| session.generation == observed.generation;
+    let is_current = |session: &&Session| session.generation == observed.generation;
     match observed.session.as_ref() {
         None => return Progress::NotStarted,
-        Some(session) if !session.is_active || !is_of_this(&session) => return Progress::Suspended,
+        Some(session) if !session.is_active || !is_current(&session) => return Progress::Suspended,
         Some(_) => {}
     }
     let Some(candidate) = current else { return Progress::Initializing };

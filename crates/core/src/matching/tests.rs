@@ -36,7 +36,7 @@ fn covers(matching: &Match, review: &Review, namespaces: &BTreeMap<String, Label
 }
 
 #[test]
-fn rules_cover_what_the_api_server_would_send() {
+fn rules_cover_the_requests_that_the_api_server_sends() {
     let scoped = |mut rule: Value, scope: &str| {
         rule["scope"] = scope.into();
         rule
@@ -73,7 +73,7 @@ fn rules_cover_what_the_api_server_would_send() {
 }
 
 #[test]
-fn a_policy_of_a_namespace_is_confined_to_it() {
+fn a_namespaced_policy_is_confined_to_its_namespace() {
     let matching = a_match(&json!({})).confined_to(Some("a"));
     for (resource, namespace, wanted) in [
         ("pods", "a", true),
@@ -91,7 +91,7 @@ fn a_policy_of_a_namespace_is_confined_to_it() {
 }
 
 #[test]
-fn only_exact_cares_for_the_version() {
+fn only_exact_matching_compares_the_version() {
     let v2 = json!([{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v2"], "resources": ["pods"]}]);
     let review = request("pods", "CREATE", "a", &Value::Null, &Value::Null);
     for (policy, wanted) in [("Exact", false), ("Equivalent", true)] {
@@ -100,8 +100,8 @@ fn only_exact_cares_for_the_version() {
 }
 
 #[test]
-fn only_exact_cares_for_what_the_request_was_converted_to() {
-    // A client wrote v1; the API server converted it to the v2 that another webhook asked for.
+fn exact_matching_ignores_the_converted_resource() {
+    // A client sent v1, and the API server converted the object to v2 for another webhook.
     let review = |original: &str, converted: &str| {
         let resource = |version: &str| json!({"group": "apps", "version": version, "resource": "deployments"});
         let request = json!({"uid": "u", "resource": resource(converted), "requestResource": resource(original)});
@@ -117,7 +117,7 @@ fn only_exact_cares_for_what_the_request_was_converted_to() {
         let found = covers(&matching, &review(original, converted), &BTreeMap::new());
         assert_eq!(found, wanted, "{policy} {original} {converted}");
     }
-    // The same, between groups.
+    // The API server converts between groups in the same way.
     let request = json!({"uid": "u", "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
         "requestResource": {"group": "extensions", "version": "v1", "resource": "deployments"}});
     let moved = Review::admission(json!({"request": request}).to_string().into()).unwrap();
@@ -133,7 +133,7 @@ fn only_exact_cares_for_what_the_request_was_converted_to() {
 }
 
 #[test]
-fn labels_are_read_empty_or_unreadable() {
+fn labels_are_parsed_or_unreadable() {
     let labels = Some(Labels::from([("a".to_owned(), "b".to_owned())]));
     let empty = Some(Labels::new());
     for (object, wanted) in [
@@ -156,7 +156,7 @@ fn labels_are_read_empty_or_unreadable() {
 }
 
 #[test]
-fn an_object_selector_looks_at_both_objects() {
+fn an_object_selector_checks_the_object_and_the_old_object() {
     let matching = a_match(&json!({"objectSelector": {"matchLabels": {"tier": "web"}}}));
     let (web, other) = (labelled(&json!({"tier": "web"})), labelled(&json!({"tier": "db"})));
     for (object, old_object, wanted) in [
@@ -167,7 +167,7 @@ fn an_object_selector_looks_at_both_objects() {
         (&Value::Null, &Value::Null, false),
         (&json!({"metadata": {"labels": null}}), &Value::Null, false),
         (&json!({"metadata": null}), &Value::Null, false),
-        // Labels that cannot be read could be the ones that are looked for.
+        // Unreadable labels count as covered.
         (&labelled(&json!({"tier": 7})), &Value::Null, true),
         (&other, &json!([other]), true),
     ] {
@@ -177,12 +177,12 @@ fn an_object_selector_looks_at_both_objects() {
 }
 
 #[test]
-fn a_namespace_selector_uses_the_labels_it_can_know() {
+fn a_namespace_selector_uses_the_known_labels() {
     let labels = |env: &str| Labels::from([("env".to_owned(), env.to_owned())]);
     let namespaces = BTreeMap::from([
         ("prod".to_owned(), labels("prod")),
         ("dev".to_owned(), labels("dev")),
-        // Nothing has an empty name, whatever is told of it.
+        // No namespace has an empty name, so this entry must have no effect.
         (String::new(), Labels::new()),
     ]);
     let prod = json!({"matchLabels": {"env": "prod"}});
@@ -193,10 +193,10 @@ fn a_namespace_selector_uses_the_labels_it_can_know() {
         (&prod, "pods", "CREATE", "prod", &null, true),
         (&not_system, "pods", "CREATE", "prod", &null, true),
         (&not_system, "pods", "CREATE", "kube-system", &null, false),
-        // Nobody told the labels of this namespace: ask rather than skip.
+        // The labels of this namespace are unknown, so the request is covered.
         (&prod, "pods", "CREATE", "unknown", &null, true),
         (&prod, "nodes", "CREATE", "", &null, true),
-        // A Namespace is selected by the labels it is about to have, or has when it goes.
+        // A Namespace is selected by the labels in the request, and for a DELETE by its current labels.
         (&prod, "namespaces", "CREATE", "new", &labelled(&json!({"env": "prod"})), true),
         (&prod, "namespaces", "CREATE", "new", &labelled(&json!({"env": "dev"})), false),
         (&prod, "namespaces", "CREATE", "new", &labelled(&json!({"env": ["dev"]})), true),
@@ -219,7 +219,7 @@ fn an_unknown_operator_is_an_error() {
 }
 
 #[test]
-fn a_review_that_does_not_say_what_it_is_about_is_covered() {
+fn a_review_without_a_resource_is_covered() {
     let review = Review::admission(r#"{"request":{"uid":"u"}}"#.into()).unwrap();
     for scope in ["Namespaced", "Cluster", "*"] {
         let mut rule = rule("CREATE", "apps", "deployments");
@@ -229,9 +229,9 @@ fn a_review_that_does_not_say_what_it_is_about_is_covered() {
 }
 
 proptest! {
-    /// Adding a rule or a wildcard never narrows what is covered.
+    /// A match with several rules covers a request if and only if one of the rules covers it.
     #[test]
-    fn more_rules_cover_more(
+    fn a_match_covers_the_union_of_its_rules(
         rules in proptest::collection::vec(("CREATE|UPDATE|DELETE|\\*", "|apps|\\*", "pods|deployments|pods/exec|\\*|\\*/\\*|\\*/exec"), 1..4),
         resource in "pods|apps:deployments|pods/exec|nodes",
         operation in "CREATE|UPDATE|DELETE|CONNECT",

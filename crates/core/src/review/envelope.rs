@@ -1,4 +1,4 @@
-//! The envelope around a request. Its request is read in the same pass, as whatever the caller needs of it.
+//! The envelope of a review. The request inside is parsed in the same pass, as the type that the caller chooses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ pub(super) struct Envelope<'a, R> {
     pub request: Option<R>,
 }
 
-/// By hand, because a derived one would take a list for an envelope too.
+/// Not derived, because serde's derived code also accepts a list.
 impl<'de, R: Deserialize<'de>> Deserialize<'de> for Envelope<'de, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(EnvelopeVisitor(PhantomData))
@@ -46,7 +46,7 @@ impl<'de, R: Deserialize<'de>> Visitor<'de> for EnvelopeVisitor<R> {
     }
 }
 
-/// Borrows where the text has no escapes; serde copies an `Option<Cow<str>>`.
+/// A string that is borrowed if it has no escape sequences. Serde would copy an `Option<Cow<str>>`.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 

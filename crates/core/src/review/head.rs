@@ -1,4 +1,4 @@
-//! The members of an `AdmissionRequest`: the small ones read, the objects left as text.
+//! The members of an `AdmissionRequest`. Small members are parsed; the objects stay text.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,20 +7,20 @@ use serde::de::{self, DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-/// What Proviso itself reads of an `AdmissionRequest`.
+/// The members of an `AdmissionRequest` that Proviso itself uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     pub kind: GroupVersionKind,
     pub resource: GroupVersionResource,
-    /// Empty for the resource itself.
+    /// The subresource; empty for the resource itself.
     pub sub_resource: String,
-    /// The resource of the original request, where the API server converted it (`matchPolicy: Equivalent`).
+    /// The resource of the original request, if the API server converted it (`matchPolicy: Equivalent`).
     pub request_resource: Option<GroupVersionResource>,
-    /// Empty where the server generates the name.
+    /// The name of the object; empty if the API server generates it.
     pub name: String,
-    /// Empty for cluster-scoped resources.
+    /// The namespace of the object; empty for cluster-scoped resources.
     pub namespace: String,
-    /// None where the request does not say.
+    /// The operation; `None` if the request has none.
     pub operation: Option<Operation>,
     pub user: UserInfo,
     pub dry_run: bool,
@@ -63,16 +63,16 @@ impl Operation {
     }
 }
 
-/// Who asks.
+/// The user who sent the request to the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct UserInfo {
     pub username: String,
 }
 
-/// One member of the request as it stands in the text.
+/// One member of the request, as text.
 pub(super) struct Span<'a> {
-    /// With its quotes.
+    /// The key with its quotes.
     pub key: &'a str,
     pub value: &'a str,
 }
@@ -84,7 +84,7 @@ impl Span<'_> {
 }
 
 pub(super) struct Members<'a> {
-    /// Empty where there is none.
+    /// The uid; empty if it is missing.
     pub uid: String,
     pub head: Head,
     pub object: Option<&'a str>,
@@ -93,10 +93,10 @@ pub(super) struct Members<'a> {
 }
 
 impl Members<'_> {
-    /// Where the request, its braces included, stands in the body that it was read from; None if it is empty.
+    /// Returns the range of the request in its body, with its braces; `None` if the request has no members.
     pub(super) fn range(&self, body: &str) -> Option<Range<usize>> {
         let (first, last) = (self.spans.first()?, self.spans.last()?);
-        // Only whitespace stands between a brace and the member next to it.
+        // Only whitespace is possible between a brace and the next member.
         let start = body[..range_of(body, first.key).start].rfind('{')?;
         let end = range_of(body, last.value).end;
         Some(start..end + body[end..].find('}')? + 1)
@@ -127,8 +127,8 @@ impl<'de> Visitor<'de> for RequestVisitor {
                 .add(Span { key: key.get(), value: value.get() })
                 .map_err(|error: A::Error| de::Error::custom(format_args!("request: {error}")))?;
         }
-        match repeated(&members.spans) {
-            Some(key) => Err(de::Error::custom(format_args!("request: {key} stands twice"))),
+        match find_duplicate(&members.spans) {
+            Some(key) => Err(de::Error::custom(format_args!("request: duplicate member {key}"))),
             None => Ok(members),
         }
     }
@@ -155,7 +155,7 @@ impl<'a> Members<'a> {
                 _ => {}
             }
         }
-        // It could stand for any of the above and slip past this match.
+        // A key with escape sequences could be one of the members above without matching it here.
         if key.contains('\\') {
             return Err(de::Error::custom(format_args!("{key} is written with escapes")));
         }
@@ -164,8 +164,8 @@ impl<'a> Members<'a> {
     }
 }
 
-/// A key that stands more than once. Sorts, so that a body of a million members costs no million squared.
-fn repeated<'a>(members: &[Span<'a>]) -> Option<&'a str> {
+/// Returns a key that occurs more than once. Sorting avoids quadratic time on a body with a million members.
+fn find_duplicate<'a>(members: &[Span<'a>]) -> Option<&'a str> {
     let mut keys: Vec<&str> = members.iter().map(|member| member.key).collect();
     keys.sort_unstable_by_key(|key| (key.len(), *key));
     keys.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
@@ -175,18 +175,18 @@ fn read<T: DeserializeOwned, E: de::Error>(key: &str, value: &str) -> Result<T, 
     serde_json::from_str(value).map_err(|error| E::custom(format_args!("{key}: {error}")))
 }
 
-/// Returns the range of `part` in `whole`, of which it was borrowed.
+/// Returns the range of `part` in `whole`. `part` must borrow from `whole`.
 pub(super) fn range_of(whole: &str, part: &str) -> Range<usize> {
     let start = part.as_ptr().addr() - whole.as_ptr().addr();
     start..start + part.len()
 }
 
-/// The string at `key` of a JSON object, if it has one; never recurses.
+/// Returns the string at `key` of a JSON object, without recursion; `None` if there is none.
 pub(super) fn first_string(object: &str, key: &str) -> Option<String> {
     serde_json::from_str(first_raw(object, key)?.get()).ok()
 }
 
-/// The first value at `key` of a JSON object, even one that is malformed further on; never recurses.
+/// Returns the first value at `key` of a JSON object, without recursion. The object may be malformed after that value.
 pub(super) fn first_raw<'a>(object: &'a str, key: &str) -> Option<&'a RawValue> {
     struct Find<'k, 'a>(&'k str, &'k mut Option<&'a RawValue>);
     impl<'de: 'a, 'a> Visitor<'de> for Find<'_, 'a> {
@@ -208,7 +208,7 @@ pub(super) fn first_raw<'a>(object: &'a str, key: &str) -> Option<&'a RawValue> 
         }
     }
     let mut found = None;
-    // An error after the value was found does not unfind it.
+    // A syntax error after the value does not matter.
     let _ = serde_json::Deserializer::from_str(object).deserialize_map(Find(key, &mut found));
     found
 }

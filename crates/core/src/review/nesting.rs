@@ -1,14 +1,14 @@
-//! How deep JSON text is nested, without parsing it.
+//! Checks the nesting depth of JSON text without parsing it.
 
-/// Whether lists and objects are nested deeper than `limit`. Text that is no JSON gives either answer.
+/// Returns true if lists and objects are nested deeper than `limit`. The result for text that is not JSON is arbitrary.
 pub(super) fn exceeds(json: &[u8], limit: usize) -> bool {
-    // Most reviews have fewer brackets than levels are allowed: counting them is several times cheaper.
-    opened(json) > limit && depth_exceeds(json, limit)
+    // Most reviews have fewer brackets than `limit`. Counting brackets is several times cheaper than tracking the depth.
+    count_opening(json) > limit && depth_exceeds(json, limit)
 }
 
-/// How many `{` and `[` there are, in a form that compiles to vector instructions.
-fn opened(json: &[u8]) -> usize {
-    // The two differ in one bit, and no other byte becomes `[` without it. A byte counts up to 255.
+/// Returns the number of `{` and `[`. The loop compiles to vector instructions.
+fn count_opening(json: &[u8]) -> usize {
+    // `{` and `[` differ in one bit, and no other byte becomes `[` without it. A chunk of 192 bytes cannot overflow the `u8` sum.
     let count = |chunk: &[u8]| chunk.iter().map(|byte| u8::from(byte & !0x20 == b'[')).sum::<u8>();
     json.chunks(192).map(|chunk| usize::from(count(chunk))).sum()
 }
@@ -32,7 +32,7 @@ fn depth_exceeds(json: &[u8], limit: usize) -> bool {
     false
 }
 
-/// Consumes the rest of a string, its closing quote included.
+/// Consumes the rest of a string and its closing quote.
 fn skip_string(bytes: &mut std::slice::Iter<'_, u8>) {
     while let Some(byte) = bytes.next() {
         match byte {
@@ -51,7 +51,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn only_nesting_counts() {
+    fn brackets_count_only_if_they_nest() {
         let deep = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
         assert!(!exceeds(deep(10).as_bytes(), 10));
         assert!(exceeds(deep(11).as_bytes(), 10));
@@ -64,11 +64,11 @@ mod tests {
     proptest! {
         #[test]
         fn every_bracket_is_counted(text in proptest::collection::vec(prop_oneof![Just(b'{'), Just(b'['), any::<u8>()], 0..600)) {
-            prop_assert_eq!(opened(&text), text.iter().filter(|byte| matches!(byte, b'{' | b'[')).count());
+            prop_assert_eq!(count_opening(&text), text.iter().filter(|byte| matches!(byte, b'{' | b'[')).count());
         }
 
         #[test]
-        fn depth_is_what_serde_json_sees(json in arbitrary_json()) {
+        fn depth_equals_the_depth_of_the_parsed_value(json in arbitrary_json()) {
             fn depth(value: &serde_json::Value) -> usize {
                 match value {
                     serde_json::Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),

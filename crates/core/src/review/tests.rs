@@ -11,7 +11,7 @@ fn joined(review: &Review) -> String {
 }
 
 #[test]
-fn the_request_is_read_and_its_bytes_are_kept() {
+fn a_parsed_request_keeps_its_bytes() {
     let body = r#"{ "kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",
       "request": {"uid":"u-1","kind":{"group":"apps","version":"v1","kind":"Deployment"},
         "resource":{"group":"apps","version":"v1","resource":"deployments"},"subResource":"scale",
@@ -29,7 +29,7 @@ fn the_request_is_read_and_its_bytes_are_kept() {
 }
 
 #[test]
-fn null_members_are_left_out_of_what_a_guest_gets() {
+fn a_guest_gets_the_request_without_null_members() {
     for (request, wanted) in [
         (r#"{"uid":"u"}"#, r#"{"uid":"u"}"#),
         (r#"{"uid":"u","a":null}"#, r#"{"uid":"u"}"#),
@@ -43,12 +43,12 @@ fn null_members_are_left_out_of_what_a_guest_gets() {
 }
 
 #[test]
-fn a_malformed_review_is_refused_with_its_uid_where_there_is_one() {
+fn a_malformed_review_is_refused_with_its_uid_if_readable() {
     let deep = format!(r#"{{"request":{{"uid":"u","object":{}1{}}}}}"#, "[".repeat(10_000), "]".repeat(10_000));
     let huge_depth = "[".repeat(1_000_000);
     for (body, uid, message) in [
-        ("", None, "no AdmissionReview"),
-        ("[]", None, "no AdmissionReview"),
+        ("", None, "not an AdmissionReview"),
+        ("[]", None, "not an AdmissionReview"),
         ("{}", None, "has no request"),
         (r#"{"uid":"u","kind":{"kind":"Pod"}}"#, None, "wrap it as `request`"),
         (r#"{"request":{}}"#, None, "uid is missing"),
@@ -58,12 +58,12 @@ fn a_malformed_review_is_refused_with_its_uid_where_there_is_one() {
         (r#"{"request":[]}"#, None, "an object"),
         (r#"["admission.k8s.io/v1","AdmissionReview",{"uid":"u"}]"#, None, "an object"),
         (r#"{"kind":null,"kind":"Pod","request":{"uid":"u"}}"#, Some("u"), "duplicate"),
-        (r#"{"request":{"uid":"u","uid":"v"}}"#, Some("u"), "twice"),
-        (r#"{"request":{"uid":"u","object":{},"object":{}}}"#, Some("u"), "twice"),
+        (r#"{"request":{"uid":"u","uid":"v"}}"#, Some("u"), "duplicate member"),
+        (r#"{"request":{"uid":"u","object":{},"object":{}}}"#, Some("u"), "duplicate member"),
         (r#"{"request":{"uid":"u"},"request":{"uid":"v"}}"#, Some("u"), "duplicate"),
         (r#"{"request":{"uid":"u","obj\u0065ct":{}}}"#, Some("u"), "escapes"),
         (r#"{"request":{"uid":"u","object":{},"obj\u0065ct":null}}"#, Some("u"), "escapes"),
-        (r#"{"request":{"uid":"u","object":null,"object":{}}}"#, Some("u"), "twice"),
+        (r#"{"request":{"uid":"u","object":null,"object":{}}}"#, Some("u"), "duplicate member"),
         (r#"{"kind":"Pod","request":{"uid":"u"}}"#, Some("u"), r#"kind is "Pod""#),
         (r#"{"apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"u"}}"#, Some("u"), "v1beta1"),
         (r#"{"request":{"uid":"u","operation":"WATCH"}}"#, Some("u"), "operation"),
@@ -80,7 +80,7 @@ fn a_malformed_review_is_refused_with_its_uid_where_there_is_one() {
 }
 
 #[test]
-fn the_request_is_found_between_its_braces() {
+fn the_request_range_includes_its_braces() {
     for request in
         [r#"{"uid":"u"}"#, "{ \n\t\r\"uid\":\"u\" }", r#"{"{":"}","uid":"u","}":["{"] }"#, r#"{"uid":"u","n":1}"#]
     {
@@ -90,16 +90,16 @@ fn the_request_is_found_between_its_braces() {
 }
 
 #[test]
-fn many_members_cost_no_more_than_sorting_them() {
+fn duplicate_members_are_found_among_many_members() {
     let members: Vec<String> = (0..100_000).map(|index| format!(r#""m{index}":1"#)).collect();
     let body = |last: &str| format!(r#"{{"request":{{"uid":"u",{},{last}}}}}"#, members.join(","));
     assert!(Review::admission(body(r#""last":1"#).into()).is_ok());
     let error = Review::admission(body(r#""m7":1"#).into()).unwrap_err();
-    assert!(error.message.contains(r#""m7" stands twice"#), "{error}");
+    assert!(error.message.contains(r#"duplicate member "m7""#), "{error}");
 }
 
 #[test]
-fn a_raw_request_is_anything() {
+fn a_raw_request_may_be_any_json() {
     for (body, uid, request) in [
         (r#"{"request":{"uid":"u","b":null}}"#, "u", r#"{"uid":"u","b":null}"#),
         (r#"{"request":[1,2]}"#, "", "[1,2]"),
@@ -113,30 +113,30 @@ fn a_raw_request_is_anything() {
 
 proptest! {
     #[test]
-    fn cutting_nulls_is_what_a_parser_would_do(values in proptest::collection::vec(0..3_usize, 0..8), spaces in " {0,2}") {
+    fn cut_null_members_match_a_parsed_request_without_them(values in proptest::collection::vec(0..3_usize, 0..8), spaces in " {0,2}") {
         let mut members = serde_json::Map::from_iter([("uid".to_owned(), json!("u"))]);
         for (index, value) in values.iter().enumerate() {
-let values = [Value::Null, json!("n,ull"), json!({"a": [null, "}"]})];
+            let values = [Value::Null, json!("n,ull"), json!({"a": [null, "}"]})];
             members.insert(format!("m{index}"), values[*value].clone());
         }
         let body = review(&Value::Object(members.clone()));
         let body = String::from_utf8(body.to_vec()).unwrap().replace(',', &format!("{spaces},{spaces}"));
-        // Adding spaces changed the text of some strings; read them back before comparing.
+        // The added spaces also changed some strings, so the expected value is parsed from the changed body.
         let parsed: Value = serde_json::from_str(&body).unwrap();
-        let mut wanted = parsed["request"].clone();
-        wanted.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        let mut expected = parsed["request"].clone();
+        expected.as_object_mut().unwrap().retain(|_, value| !value.is_null());
         let review = Review::admission(body.into()).unwrap();
-        prop_assert_eq!(serde_json::from_str::<Value>(&joined(&review)).unwrap(), wanted);
+        prop_assert_eq!(serde_json::from_str::<Value>(&joined(&review)).unwrap(), expected);
     }
 
     #[test]
-    fn no_body_makes_the_reader_panic(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn parsing_any_body_does_not_panic(body in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Review::admission(body.clone().into());
         let _ = Review::raw(body.into());
     }
 
     #[test]
-    fn no_text_like_a_review_makes_the_reader_panic(body in r#"\{"request":\{("(uid|object|a)":(null|"u"|\{\}|\[|1),?){0,4}\}?\}?"#) {
+    fn parsing_text_similar_to_a_review_does_not_panic(body in r#"\{"request":\{("(uid|object|a)":(null|"u"|\{\}|\[|1),?){0,4}\}?\}?"#) {
         if let Ok(review) = Review::admission(body.into()) {
             prop_assert!(serde_json::from_str::<Value>(&joined(&review)).is_ok());
         }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Five minutes, as the operator has it by default.
+/// The default of the operator.
 const RETIRE_AFTER: Duration = Duration::from_mins(5);
 
 fn pod(name: &str) -> Pod {
@@ -13,18 +13,18 @@ fn failure(reason: &'static str) -> Failure {
     Failure::new(reason, "")
 }
 
-/// An enabled revision that the leader is at work on.
+/// Returns an enabled revision that the leader prepares.
 fn revision(generation: i64) -> Revision {
-    Revision { generation, is_enabled: true, initialized: None, replicas: Vec::new(), replaced_for: None }
+    Revision { generation, is_enabled: true, initialized: None, replicas: Vec::new(), retired_for: None }
 }
 
-/// One that these pods serve.
+/// Returns an enabled revision that these pods serve.
 fn served(generation: i64, pods: &[&str]) -> Revision {
     let replicas = pods.iter().map(|name| Replica { pod: pod(name), result: Some(Ok(())) }).collect();
     Revision { initialized: Some(Ok(())), replicas, ..revision(generation) }
 }
 
-/// A policy at this generation with two pods.
+/// Returns a policy with two Ready pods.
 fn policy(generation: i64, live: Option<i64>, revisions: Vec<Revision>) -> Observed {
     let pods = vec![pod("a"), pod("b")];
     Observed {
@@ -32,7 +32,7 @@ fn policy(generation: i64, live: Option<i64>, revisions: Vec<Revision>) -> Obser
         is_enabled: true,
         is_deleted: false,
         live,
-        is_held: false,
+        is_break_glass: false,
         revisions,
         pods,
         history_limit: 10,
@@ -60,7 +60,7 @@ fn a_first_generation_goes_live_when_every_ready_pod_serves_it() {
 }
 
 #[test]
-fn whatever_fails_leaves_the_generation_before_it_live() {
+fn a_failed_rollout_leaves_the_previous_generation_live() {
     let not_loaded = |name: &str| Replica { pod: pod(name), result: Some(Err(failure("CacheError"))) };
     let half = Revision { replicas: vec![not_loaded("b")], ..served(2, &["a"]) };
     let cases = [
@@ -75,21 +75,21 @@ fn whatever_fails_leaves_the_generation_before_it_live() {
 }
 
 #[test]
-fn a_pod_of_the_same_name_does_not_count_for_its_predecessor() {
+fn a_report_of_an_earlier_pod_of_the_same_name_does_not_count() {
     let mut observed = policy(1, None, vec![served(1, &["a", "b"])]);
     observed.pods[1].uid = "another".to_owned();
     assert_eq!(decide(&observed).progress, Progress::Loading);
 }
 
 #[test]
-fn without_a_ready_pod_nothing_goes_live() {
+fn a_generation_does_not_go_live_without_a_ready_pod() {
     let mut observed = policy(2, Some(1), vec![served(1, &["a"]), served(2, &["a"])]);
     observed.pods.clear();
     assert_eq!((decide(&observed).live, decide(&observed).progress), (Some(1), Progress::NoReplicas));
 }
 
 #[test]
-fn what_is_live_stays_live_when_a_replica_comes_or_its_preparation_fails_again() {
+fn the_live_generation_survives_a_new_replica_and_a_failed_preparation() {
     let mut live = served(3, &["a"]);
     live.initialized = Some(Err(failure("CacheError")));
     let decision = decide(&policy(3, Some(3), vec![live]));
@@ -97,18 +97,21 @@ fn what_is_live_stays_live_when_a_replica_comes_or_its_preparation_fails_again()
 }
 
 #[test]
-fn the_generation_before_the_live_one_answers_for_a_while() {
-    let replaced = |seconds| Revision { replaced_for: Some(Duration::from_secs(seconds)), ..served(1, &["a", "b"]) };
+fn the_previous_generation_answers_until_it_is_retired() {
+    let replaced = |seconds| Revision { retired_for: Some(Duration::from_secs(seconds)), ..served(1, &["a", "b"]) };
     let both = |old| decide(&policy(2, Some(2), vec![old, served(2, &["a", "b"])]));
-    // The switch itself, then time passes.
+    // The switch itself. The later decisions follow after 299 s and 300 s.
     let switch = decide(&policy(2, Some(1), vec![served(1, &["a", "b"]), served(2, &["a", "b"])]));
-    assert_eq!((switch.live, switch.disable, switch.look_again), (Some(2), vec![], Some(RETIRE_AFTER)));
-    assert_eq!((both(replaced(299)).disable, both(replaced(299)).look_again), (vec![], Some(Duration::from_secs(1))));
-    assert_eq!((both(replaced(300)).disable, both(replaced(300)).look_again), (vec![1], None));
+    assert_eq!((switch.live, switch.disable, switch.requeue_after), (Some(2), vec![], Some(RETIRE_AFTER)));
+    assert_eq!(
+        (both(replaced(299)).disable, both(replaced(299)).requeue_after),
+        (vec![], Some(Duration::from_secs(1)))
+    );
+    assert_eq!((both(replaced(300)).disable, both(replaced(300)).requeue_after), (vec![1], None));
 }
 
 #[test]
-fn of_two_edits_in_quick_succession_the_first_is_dropped_at_once() {
+fn a_superseded_generation_that_was_never_live_is_disabled_at_once() {
     let decision = decide(&policy(3, Some(1), vec![served(1, &["a", "b"]), revision(2), revision(3)]));
     assert_eq!((decision.live, decision.disable), (Some(1), vec![2]));
 }
@@ -119,45 +122,45 @@ fn a_disabled_policy_has_no_webhook_and_keeps_its_history() {
     observed.is_enabled = false;
     let decision = decide(&observed);
     assert_eq!((decision.live, decision.progress), (None, Progress::Disabled));
-    assert_eq!((decision.disable, decision.delete, decision.look_again), (vec![2], vec![], Some(RETIRE_AFTER)));
+    assert_eq!((decision.disable, decision.delete, decision.requeue_after), (vec![2], vec![], Some(RETIRE_AFTER)));
 }
 
 #[test]
-fn a_deleted_policy_loses_its_webhook_first_and_its_revisions_later() {
+fn a_deleted_policy_loses_its_webhook_before_its_revisions() {
     let mut observed = policy(2, Some(2), vec![served(1, &[]), served(2, &["a", "b"])]);
     observed.is_deleted = true;
     let decision = decide(&observed);
-    assert_eq!((decision.live, decision.delete, decision.is_gone), (None, vec![1], false));
-    assert_eq!(decision.look_again, Some(DELETE_AFTER));
+    assert_eq!((decision.live, decision.delete, decision.is_cleaned_up), (None, vec![1], false));
+    assert_eq!(decision.requeue_after, Some(DELETION_GRACE_PERIOD));
     observed.live = None;
-    observed.revisions = vec![Revision { replaced_for: Some(DELETE_AFTER), ..served(2, &["a", "b"]) }];
+    observed.revisions = vec![Revision { retired_for: Some(DELETION_GRACE_PERIOD), ..served(2, &["a", "b"]) }];
     assert_eq!(decide(&observed).delete, [2]);
     observed.revisions.clear();
-    assert!(decide(&observed).is_gone && !decide(&observed).create);
+    assert!(decide(&observed).is_cleaned_up && !decide(&observed).create);
 }
 
 #[test]
-fn a_webhook_that_somebody_holds_stays_where_it_is_and_goes_with_its_policy() {
+fn break_glass_keeps_the_webhook_until_the_policy_is_removed() {
     let mut observed = policy(2, Some(1), vec![served(1, &["a", "b"]), served(2, &["a", "b"])]);
-    observed.is_held = true;
+    observed.is_break_glass = true;
     let decision = decide(&observed);
-    assert_eq!((decision.is_held, decision.live, decision.progress), (true, Some(1), Progress::Held));
+    assert_eq!((decision.is_break_glass, decision.live, decision.progress), (true, Some(1), Progress::BreakGlass));
     assert_eq!((decision.disable, decision.delete), (vec![], vec![]));
-    // Also where whoever holds it has pointed it at one that was let go already.
-    observed.revisions[0] = Revision { is_enabled: false, replaced_for: Some(RETIRE_AFTER), ..served(1, &[]) };
+    // A retired generation is enabled again if an administrator points the webhook at it.
+    observed.revisions[0] = Revision { is_enabled: false, retired_for: Some(RETIRE_AFTER), ..served(1, &[]) };
     assert_eq!(decide(&observed).enable, [1]);
     observed.live = Some(2);
-    assert_eq!((decide(&observed).is_held, decide(&observed).progress), (true, Progress::Live));
-    for taken_away in
+    assert_eq!((decide(&observed).is_break_glass, decide(&observed).progress), (true, Progress::Live));
+    for removed in
         [Observed { is_enabled: false, ..observed.clone() }, Observed { is_deleted: true, ..observed.clone() }]
     {
-        let decision = decide(&taken_away);
-        assert_eq!((decision.is_held, decision.live), (false, None));
+        let decision = decide(&removed);
+        assert_eq!((decision.is_break_glass, decision.live), (false, None));
     }
 }
 
 #[test]
-fn history_has_a_limit_and_forgets_the_oldest() {
+fn the_history_limit_deletes_the_oldest_revisions() {
     let old = |generation| Revision { is_enabled: false, ..served(generation, &[]) };
     let revisions = [7, 3, 5, 4, 6].map(old).into_iter().chain([served(8, &["a", "b"])]).collect();
     let observed = Observed { history_limit: 2, ..policy(8, Some(8), revisions) };
@@ -176,26 +179,26 @@ prop_compose! {
     ) -> Revision {
         let result = |code| match code { 0 => None, 1 => Some(Ok(())), _ => Some(Err(failure("X"))) };
         let replicas = [("a", a), ("b", b)].map(|(name, code)| Replica { pod: pod(name), result: result(code) });
-        let replaced_for = (replaced < 600).then(|| Duration::from_secs(replaced));
-        Revision { generation, is_enabled, initialized: result(initialized), replicas: replicas.to_vec(), replaced_for }
+        let retired_for = (replaced < 600).then(|| Duration::from_secs(replaced));
+        Revision { generation, is_enabled, initialized: result(initialized), replicas: replicas.to_vec(), retired_for }
     }
 }
 
 prop_compose! {
     fn any_policy()(
         generation in 1_i64..6, live in 0_i64..6, mut revisions in prop::collection::vec(any_revision(), 0..6),
-        is_enabled: bool, is_deleted: bool, is_held: bool, history_limit in 0_usize..3,
+        is_enabled: bool, is_deleted: bool, is_break_glass: bool, history_limit in 0_usize..3,
     ) -> Observed {
         revisions.sort_by_key(|revision| revision.generation);
         revisions.dedup_by_key(|revision| revision.generation);
         let live = (live > 0).then_some(live);
-        Observed { is_enabled, is_deleted, is_held, history_limit, ..policy(generation, live, revisions) }
+        Observed { is_enabled, is_deleted, is_break_glass, history_limit, ..policy(generation, live, revisions) }
     }
 }
 
 proptest! {
     #[test]
-    fn nothing_goes_live_that_a_ready_pod_does_not_serve(observed in any_policy()) {
+    fn a_generation_goes_live_only_if_every_ready_pod_serves_it(observed in any_policy()) {
         let decision = decide(&observed);
         if let Some(live) = decision.live.filter(|live| observed.live != Some(*live)) {
             let revision = observed.revisions.iter().find(|revision| revision.generation == live).unwrap();
@@ -205,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn what_answers_now_or_from_now_on_is_neither_disabled_nor_deleted(observed in any_policy()) {
+    fn the_current_and_the_next_live_generation_stay_enabled(observed in any_policy()) {
         let decision = decide(&observed);
         for generation in observed.live.into_iter().chain(decision.live) {
             prop_assert!(!decision.disable.contains(&generation), "{decision:?}");
@@ -214,11 +217,11 @@ proptest! {
     }
 
     #[test]
-    fn what_was_decided_is_decided_no_second_time(observed in any_policy()) {
+    fn a_decision_that_is_carried_out_is_not_repeated(observed in any_policy()) {
         let decision = decide(&observed);
         let mut after = observed;
         for revision in after.revisions.iter_mut().filter(|revision| after.live == Some(revision.generation)) {
-            revision.replaced_for = (decision.live != after.live).then_some(Duration::ZERO);
+            revision.retired_for = (decision.live != after.live).then_some(Duration::ZERO);
         }
         after.live = decision.live;
         after.revisions.retain(|revision| !decision.delete.contains(&revision.generation));

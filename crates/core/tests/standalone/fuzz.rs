@@ -1,4 +1,5 @@
-//! What the fuzzer checks of every body, for some: reviews as API servers send them, and these with bytes changed.
+//! The checks of the fuzz target on a few bodies: reviews as API servers send them, and the same reviews with changed bytes.
+
 use proptest::prelude::*;
 
 #[path = "../../fuzz/src/envelope.rs"]
@@ -11,7 +12,7 @@ const REVIEWS: [&[u8]; 3] = [
 ];
 
 #[test]
-fn reviews_are_read_as_they_are() {
+fn example_reviews_pass_the_checks_of_the_fuzz_target() {
     REVIEWS.into_iter().for_each(envelope::read);
 }
 
@@ -19,11 +20,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn changed_reviews_are_read_as_they_are_or_not_at_all(
-        which in 0..REVIEWS.len(),
+    fn reviews_with_changed_bytes_pass_the_checks_or_are_refused(
+        index in 0..REVIEWS.len(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
-        let mut body = REVIEWS[which].to_vec();
+        let mut body = REVIEWS[index].to_vec();
         for (place, byte) in changes {
             let place = place.index(body.len());
             body[place] = byte;

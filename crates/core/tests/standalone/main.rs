@@ -1,4 +1,4 @@
-//! Reviews, read from outside the crate.
+//! Tests of the public API.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,10 +1,10 @@
-//! What the benches of the interpreters review.
+//! The review that the benchmarks evaluate.
 
 use bytes::Bytes;
 use proviso_core::Review;
 use serde_json::Value;
 
-/// A Deployment as an API server sends it, with its container so many times.
+/// Returns the review of a Deployment, as an API server sends it, with this number of containers.
 pub(crate) fn deployment(containers: usize) -> Review {
     let recorded = include_str!("../../../../examples/reviews/deployment-create.json");
     let mut review: Value = recorded.parse().expect("the recorded review");

@@ -1,13 +1,13 @@
-//! WASI commands: see [`proviso_engines_fuzz`].
+//! Fuzzes WASI commands: see [`proviso_engines_fuzz`].
 
 #![no_main]
 
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use proviso_engines_fuzz::boundary::Boundary;
+use proviso_engines_fuzz::harness::Harness;
 use proviso_engines_fuzz::hostile::Abi;
 
-static BOUNDARY: LazyLock<Boundary> = LazyLock::new(|| Boundary::new(Abi::Wasi));
+static HARNESS: LazyLock<Harness> = LazyLock::new(|| Harness::new(Abi::Wasi));
 
-fuzz_target!(|input: &[u8]| BOUNDARY.cross(input));
+fuzz_target!(|input: &[u8]| HARNESS.run(input));

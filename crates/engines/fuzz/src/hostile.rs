@@ -1,6 +1,6 @@
-//! Guests that do what a script says, and scripts made of any bytes. Knows nothing of the engine.
+//! Guests that run scripts, and scripts that are built from arbitrary bytes. This module does not depend on the engine.
 
-// By their paths, since tests of the engine have this file as a module of their own.
+// The modules have explicit paths because the tests of the engine include this file as a module in another folder.
 #[path = "hostile/builtins.rs"]
 pub mod builtins;
 #[path = "hostile/guest.rs"]

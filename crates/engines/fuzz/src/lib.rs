@@ -1,9 +1,9 @@
-//! What guests ask of their host, one fuzz target for each calling convention: they call every function of the host with
-//! whatever addresses, lengths and bytes the fuzzer comes up with, in any order. An evaluation may fail, but it ends in time,
-//! gives its place back, and the process goes on.
+//! Fuzzes the functions that a host provides to its guests, with one fuzz target for each calling convention. The guests call
+//! every host function with addresses, lengths and bytes from the fuzzer, in any order. An evaluation may fail, but must end in
+//! time, release its evaluation slot, and leave the process running.
 
-pub mod boundary;
+pub mod harness;
 pub mod hostile;
-#[path = "../../tests/standalone/wasm/world.rs"]
-#[allow(dead_code, reason = "the tests give it objects, too")]
-mod world;
+#[path = "../../tests/standalone/wasm/test_host.rs"]
+#[allow(dead_code, reason = "only the tests give the host objects")]
+mod test_host;

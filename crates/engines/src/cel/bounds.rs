@@ -1,5 +1,5 @@
-//! What is checked on an expression's text before it is parsed: cel's parser, and everything that walks its
-//! trees, is recursive, and a stack overflow would end the process.
+//! Limits on the text of an expression, checked before it is parsed. cel's parser and all functions that walk its syntax trees
+//! are recursive, and a stack overflow would end the process.
 
 mod string;
 
@@ -9,10 +9,10 @@ use crate::CompileError;
 const MAX_SOURCE: usize = 16 * 1024;
 /// The deepest nesting of brackets, braces and parentheses.
 const MAX_NESTING: usize = 24;
-/// The longest chain of operators, fields, indexes and calls at one level of nesting. `&&` and `||` end a
-/// chain: the parser balances those.
+/// The longest chain of operators, fields, indexes and calls at one level of nesting. `&&` and `||` end a chain, because the
+/// parser balances their trees.
 const MAX_CHAIN: usize = 64;
-/// The most conditional operators at one level of nesting.
+/// The largest number of conditional operators at one level of nesting.
 const MAX_CONDITIONALS: usize = 32;
 
 #[derive(Clone, Copy, Default)]
@@ -21,7 +21,7 @@ struct Level {
     conditionals: usize,
 }
 
-/// Refuses what is too large or too deep.
+/// Refuses an expression that is too large or nested too deep.
 pub(crate) fn check(source: &str) -> Result<(), CompileError> {
     if source.len() > MAX_SOURCE {
         let size = source.len();
@@ -36,7 +36,7 @@ pub(crate) fn check(source: &str) -> Result<(), CompileError> {
         position += match (byte, next) {
             (b'"' | b'\'', _) => string::length(bytes, position)
                 .ok_or_else(|| CompileError::Invalid(format!("byte {position}: the string is not valid")))?,
-            (b'/', Some(b'/')) => line(bytes, position),
+            (b'/', Some(b'/')) => rest_of_line(bytes, position),
             (b'&', Some(b'&')) | (b'|', Some(b'|')) => {
                 level.chain = 0;
                 2
@@ -44,7 +44,7 @@ pub(crate) fn check(source: &str) -> Result<(), CompileError> {
             (b'(' | b'[' | b'{', _) => {
                 level.chain += 1;
                 outer.push(std::mem::take(&mut level));
-                // Not the operator: an element that may be absent.
+                // In `[?` the question mark is not the conditional operator, but marks an optional element.
                 if next == Some(b'?') { 2 } else { 1 }
             }
             (b'.', Some(b'?')) => {
@@ -68,7 +68,7 @@ pub(crate) fn check(source: &str) -> Result<(), CompileError> {
                 level.chain += 1;
                 1
             }
-            // `in` is the one operator that is a word.
+            // `in` is the only operator that is a word.
             (b'i', Some(b'n')) if !in_word(bytes, position) => {
                 level.chain += 1;
                 2
@@ -89,12 +89,12 @@ pub(crate) fn check(source: &str) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Whether the byte before belongs to a name.
+/// Returns true if the previous byte belongs to a name.
 fn in_word(bytes: &[u8], position: usize) -> bool {
     position > 0 && (bytes[position - 1].is_ascii_alphanumeric() || bytes[position - 1] == b'_')
 }
 
-fn line(bytes: &[u8], start: usize) -> usize {
+fn rest_of_line(bytes: &[u8], start: usize) -> usize {
     bytes[start..].iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len() - start)
 }
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ordinary_expressions_pass() {
+    fn ordinary_expressions_are_accepted() {
         for source in [
             "object.spec.replicas <= 5",
             "has(object.metadata.labels) && object.metadata.labels.all(k, k in ['a', 'b'] || k.startsWith('((((('))",
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_are_refused() {
+    fn excessive_nesting_and_size_are_refused() {
         for source in [
             "(".repeat(30),
             "[".repeat(30),
@@ -135,9 +135,9 @@ mod tests {
         }
     }
 
-    /// The lexer goes on behind the quote of a string that is not valid.
+    /// The lexer continues after the quote of an invalid string, so that the rest is not a string to the parser.
     #[test]
-    fn sums_do_not_hide_in_strings() {
+    fn long_sums_in_invalid_strings_are_refused() {
         let sum = format!("0{}", "+0".repeat(7000));
         for (source, invalid) in [
             (format!("'\n{sum}"), true),

@@ -1,5 +1,5 @@
-//! Whether an expression is over variables and functions that are there, and may be of the type that is wanted. cel finds
-//! out only when it evaluates, and then maybe never: `true || nowhere` is true.
+//! Checks that the variables and functions of an expression exist, and that a condition may be boolean. cel checks names only
+//! during the evaluation, and there not always: `true || nowhere` is true.
 
 use std::collections::BTreeMap;
 
@@ -10,43 +10,44 @@ use super::syntax::{Parsed, parts};
 use super::{construct, functions};
 use crate::CompileError;
 
-/// The deepest tree, together with the variables that it reads. The bounds on the text allow less; this is what keeps the
-/// recursion here harmless.
+/// The largest depth of a syntax tree, including the variables that it reads. The limits on the text already allow less for one
+/// expression. This limit bounds the recursion in this module, and chains of variables.
 const MAX_DEPTH: usize = 400;
 
 const VARIABLES: &[&str] = &["authorizer", "namespaceObject", "object", "oldObject", "params", "request"];
-/// Names that stand for types.
+/// The names of types.
 const TYPES: &[&str] =
     &["bool", "bytes", "double", "int", "list", "map", "null_type", "optional_type", "string", "type", "uint"];
-/// Operators whose value is no boolean.
-const NO_CONDITIONS: &[&str] = &["_+_", "_-_", "_*_", "_/_", "_%_", "-_"];
+/// The operators whose value is never a boolean.
+const NON_BOOLEAN_OPERATORS: &[&str] = &["_+_", "_-_", "_*_", "_/_", "_%_", "-_"];
 
-/// What an expression is for.
+/// The use of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Condition,
     Value,
-    /// May make objects and patches.
-    Change,
+    /// The expression may construct objects and patches.
+    Mutation,
 }
 
-/// What an expression needs.
+/// The requirements of an expression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needs {
-    /// Of nesting, with that of the variables it reads.
+    /// The depth of the syntax tree, including the variables that it reads.
     pub depth: usize,
+    /// True if the expression reads `namespaceObject`.
     pub namespace: bool,
 }
 
-/// The variables before an expression, and what they need.
-pub(super) type Known = BTreeMap<String, Needs>;
+/// The variables that are defined before an expression, with their requirements.
+pub(super) type KnownVariables = BTreeMap<String, Needs>;
 
-/// Checks a whole expression.
-pub(super) fn check(parsed: &Parsed, purpose: Purpose, known: &Known) -> Result<Needs, CompileError> {
+/// Checks an expression. Returns its requirements.
+pub(super) fn check(parsed: &Parsed, purpose: Purpose, known: &KnownVariables) -> Result<Needs, CompileError> {
     let root = &parsed.tree;
     let condition = match &root.expr {
         Expr::Literal(literal) => matches!(literal, LiteralValue::Boolean(_)),
-        Expr::Call(call) => !NO_CONDITIONS.contains(&call.func_name.as_str()),
+        Expr::Call(call) => !NON_BOOLEAN_OPERATORS.contains(&call.func_name.as_str()),
         Expr::List(_) | Expr::Map(_) | Expr::Struct(_) => false,
         _ => true,
     };
@@ -61,25 +62,25 @@ pub(super) fn check(parsed: &Parsed, purpose: Purpose, known: &Known) -> Result<
 struct Check<'a> {
     parsed: &'a Parsed,
     purpose: Purpose,
-    known: &'a Known,
-    /// The variables of the loops around.
+    known: &'a KnownVariables,
+    /// The variables of the enclosing loops.
     scope: Vec<&'a str>,
     needs: Needs,
 }
 
 impl<'a> Check<'a> {
     fn part(&mut self, part: &'a IdedExpr, depth: usize) -> Result<(), CompileError> {
-        self.reach(part, depth)?;
+        self.record_depth(part, depth)?;
         match &part.expr {
             Expr::Ident(name) => return self.variable(part, name),
             Expr::Select(select) if self.is_free(&select.operand, "variables") => {
                 return self.composed(part, &select.field, select.test, depth);
             }
-            Expr::Struct(value) if self.purpose == Purpose::Change => {
+            Expr::Struct(value) if self.purpose == Purpose::Mutation => {
                 construct::check(value).map_err(|why| CompileError::Invalid(self.parsed.at(part, &why)))?;
             }
             Expr::Struct(value) => {
-                let message = format!("objects of type {} cannot be made here", value.type_name);
+                let message = format!("objects of type {} can be constructed in mutations only", value.type_name);
                 return Err(CompileError::Unsupported(self.parsed.at(part, &message)));
             }
             Expr::Unspecified => return Err(CompileError::Invalid(self.parsed.at(part, "it is empty"))),
@@ -110,7 +111,7 @@ impl<'a> Check<'a> {
         parts(&part.expr).into_iter().try_for_each(|inner| self.part(inner, depth + 1))
     }
 
-    fn reach(&mut self, part: &IdedExpr, depth: usize) -> Result<(), CompileError> {
+    fn record_depth(&mut self, part: &IdedExpr, depth: usize) -> Result<(), CompileError> {
         if depth > MAX_DEPTH {
             return Err(CompileError::Unsupported(self.parsed.at(part, "it is nested too deep")));
         }
@@ -118,12 +119,12 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Whether a part is this name, and no loop has a variable of the same.
+    /// Returns true if a part is this name, and not a loop variable of the same name.
     fn is_free(&self, part: &IdedExpr, name: &str) -> bool {
         matches!(&part.expr, Expr::Ident(found) if found == name) && !self.scope.contains(&name)
     }
 
-    /// `variables.name`
+    /// Checks `variables.name`. `test` is true for `has(variables.name)`.
     fn composed(&mut self, part: &IdedExpr, name: &str, test: bool, depth: usize) -> Result<(), CompileError> {
         let Some(needs) = self.known.get(name).copied() else {
             let known: Vec<_> = self.known.keys().map(String::as_str).collect();
@@ -136,8 +137,8 @@ impl<'a> Check<'a> {
             return Err(CompileError::Unsupported(self.parsed.at(part, &message)));
         }
         self.needs.namespace |= needs.namespace;
-        // The variable is made while this part is.
-        self.reach(part, depth + 1 + needs.depth)
+        // The variable is evaluated during the evaluation of this part, on the same stack.
+        self.record_depth(part, depth + 1 + needs.depth)
     }
 
     fn variable(&mut self, part: &IdedExpr, name: &str) -> Result<(), CompileError> {

@@ -1,15 +1,15 @@
-//! Objects and patches that expressions make: `Object{spec: Object.spec{…}}` and `JSONPatch{op: …}`. To the interpreter
-//! they are maps, with their type beside their fields.
+//! Objects and patches that expressions construct: `Object{spec: Object.spec{…}}` and `JSONPatch{op: …}`. The interpreter
+//! represents them as maps with an additional key for the type.
 
 use cel::common::ast::{EntryExpr, Expr, IdedEntryExpr, IdedExpr, LiteralValue, MapEntryExpr, MapExpr, StructExpr};
 
-/// The key that tells such a map from one that is written as a map. No field has this name.
+/// The key that distinguishes a constructed object from a map. No field has this name.
 pub(super) const TYPE: &str = "@type";
 pub(super) const OBJECT: &str = "Object";
 pub(super) const PATCH: &str = "JSONPatch";
 const PATCH_FIELDS: &[&str] = &["op", "path", "from", "value"];
 
-/// Whether the type and its fields are there, and objects in fields are of the type that belongs there.
+/// Checks that the type and its fields exist, and that objects in fields have the type of the field.
 pub(super) fn check(value: &StructExpr) -> Result<(), String> {
     let name = value.type_name.as_str();
     let fields = value.entries.iter().filter_map(|entry| match &entry.expr {
@@ -43,7 +43,7 @@ pub(super) fn check(value: &StructExpr) -> Result<(), String> {
     Ok(())
 }
 
-/// The map that stands for it.
+/// Returns the map that represents a constructed object.
 pub(super) fn as_map(value: &mut StructExpr, id: u64) -> Expr {
     let text = |text: &str| IdedExpr { id, expr: Expr::Literal(LiteralValue::String(text.to_owned().into())) };
     let entry = |key: &str, value: IdedExpr, optional: bool| IdedEntryExpr {
@@ -59,17 +59,17 @@ pub(super) fn as_map(value: &mut StructExpr, id: u64) -> Expr {
     Expr::Map(MapExpr { entries })
 }
 
-/// Takes the types out of what is written: they are no fields. A key of the same name that somebody wrote stays: objects
-/// that hold configuration of Envoy have it. Recursive: an expression makes no deep objects.
-pub(super) fn unmark(value: &mut serde_json::Value) {
+/// Removes the type keys from a value: they are not fields. A key `@type` with any other value stays, because objects with
+/// Envoy configuration have such keys. The recursion is bounded: an expression cannot construct deep objects.
+pub(super) fn remove_types(value: &mut serde_json::Value) {
     match value {
-        serde_json::Value::Array(items) => items.iter_mut().for_each(unmark),
+        serde_json::Value::Array(items) => items.iter_mut().for_each(remove_types),
         serde_json::Value::Object(members) => {
             let is_type = |name: &str| name == OBJECT || name == PATCH || name.starts_with("Object.");
             if members.get(TYPE).and_then(serde_json::Value::as_str).is_some_and(is_type) {
                 members.remove(TYPE);
             }
-            members.values_mut().for_each(unmark);
+            members.values_mut().for_each(remove_types);
         }
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! The functions and macros that every expression has: built once, because that costs more than an evaluation.
+//! The functions and macros of all expressions. They are declared once, because the declaration takes longer than an evaluation.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,8 +9,8 @@ use super::library;
 pub(super) static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut environment = Env::stdlib();
     if let Err(error) = declare(&mut environment) {
-        // Without them, policies that use them fail, and so deny.
-        tracing::error!(%error, "not all of CEL's functions could be declared");
+        // The policies that use a missing function fail, and therefore deny.
+        tracing::error!(%error, "some CEL functions could not be declared: policies that use them deny every request");
     }
     Arc::new(environment)
 });
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_can_be_declared() {
+    fn all_functions_can_be_declared() {
         assert_eq!(declare(&mut Env::stdlib()), Ok(()));
     }
 }

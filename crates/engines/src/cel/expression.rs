@@ -1,30 +1,30 @@
-//! One expression, made ready.
+//! One compiled expression.
 
 use cel::IdedExpr;
 
-use super::check::{self, Known, Needs, Purpose};
+use super::check::{self, KnownVariables, Needs, Purpose};
 use super::environment::ENVIRONMENT;
 use super::{bounds, rewrite, syntax};
 use crate::CompileError;
 
 pub(super) struct Expression {
-    /// As it was written, on one line.
+    /// The source on one line, for messages.
     pub text: String,
     pub tree: IdedExpr,
     pub needs: Needs,
 }
 
 impl Expression {
-    /// Errors name the expression.
-    pub(super) fn compile(source: &str, purpose: Purpose, known: &Known) -> Result<Self, CompileError> {
+    /// Compiles an expression. Errors name it. `known` are the variables that are defined before it.
+    pub(super) fn compile(source: &str, purpose: Purpose, known: &KnownVariables) -> Result<Self, CompileError> {
         let text = source.split_whitespace().collect::<Vec<_>>().join(" ");
         let compiled = compile(source, purpose, known);
-        let (tree, needs) = compiled.map_err(|error| within(&format!("expression {text:?}"), error))?;
+        let (tree, needs) = compiled.map_err(|error| with_context(&format!("expression {text:?}"), error))?;
         Ok(Self { text, tree, needs })
     }
 }
 
-fn compile(source: &str, purpose: Purpose, known: &Known) -> Result<(IdedExpr, Needs), CompileError> {
+fn compile(source: &str, purpose: Purpose, known: &KnownVariables) -> Result<(IdedExpr, Needs), CompileError> {
     bounds::check(source)?;
     let parsed = syntax::parse(&ENVIRONMENT, source)?;
     let needs = check::check(&parsed, purpose, known)?;
@@ -33,10 +33,10 @@ fn compile(source: &str, purpose: Purpose, known: &Known) -> Result<(IdedExpr, N
     Ok((tree, needs))
 }
 
-/// An error with what it is about.
-pub(super) fn within(what: &str, error: CompileError) -> CompileError {
+/// Returns an error with the name of its subject before the message.
+pub(super) fn with_context(subject: &str, error: CompileError) -> CompileError {
     match error {
-        CompileError::Invalid(message) => CompileError::Invalid(format!("{what}: {message}")),
-        CompileError::Unsupported(message) => CompileError::Unsupported(format!("{what}: {message}")),
+        CompileError::Invalid(message) => CompileError::Invalid(format!("{subject}: {message}")),
+        CompileError::Unsupported(message) => CompileError::Unsupported(format!("{subject}: {message}")),
     }
 }

@@ -1,16 +1,16 @@
-//! The functions there are: CEL's standard library, its extensions for strings and lists, and Kubernetes' libraries.
+//! The names of all functions: CEL's standard library, its extensions for strings and lists, and the libraries of Kubernetes.
 
-/// Whether there is a function of this name, called on a value or not.
+/// Returns true if a function or a method has this name.
 pub(super) fn exists(name: &str) -> bool {
     FUNCTIONS.contains(&name) || is_operator(name)
 }
 
-/// Operators are functions too, with names that cannot be written.
+/// Returns true if the name is an operator. Operators are functions with names that no expression can contain.
 pub(crate) fn is_operator(name: &str) -> bool {
     name.starts_with(['_', '!', '-', '@'])
 }
 
-/// The namespaces that names of functions begin with.
+/// The namespaces of function names.
 pub(super) const NAMESPACES: &[&str] = &["format", "ip", "jsonpatch", "lists", "optional", "sets", "strings"];
 
 pub(super) const FUNCTIONS: &[&str] = &[
@@ -153,7 +153,7 @@ mod tests {
     fn every_function_is_declared() {
         let context = Context::with_env(std::sync::Arc::clone(&ENVIRONMENT));
         let undeclared = |source: String| {
-            // `namespace` is a word that only methods may have.
+            // `namespace` is a reserved word, which may only be the name of a method.
             let Ok(program) = ENVIRONMENT.compile(&source) else { return true };
             matches!(program.execute(&context), Err(ExecutionError::UndeclaredReference(_)))
         };

@@ -1,8 +1,8 @@
-//! Ends loops at the deadline, or when they have gone round too often. cel cannot be cancelled, and how long a loop is lies
-//! with whoever sends the review: the condition inside each loop becomes `@running() ? condition : false`, with a function
-//! whose name cannot be written. After the deadline every loop runs out without doing anything.
+//! Ends loops at the deadline, or after too many iterations. cel has no cancellation, and the sender of the request determines
+//! the number of iterations. The condition inside each loop becomes `@running() ? condition : false`. No expression can contain
+//! the name of this function. After the deadline, the remaining iterations do nothing.
 //!
-//! The shape of the loop stays: cel appends in place only where it recognises `map` and `filter`.
+//! The shape of the loop must not change: cel appends in place only if it recognises `map` and `filter`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,47 +14,48 @@ use cel::{Context, DeclarationError, IdedExpr};
 use crate::{CompileError, Deadline, EvaluationError};
 
 const RUNNING: &str = "@running";
-/// How often the loops of an evaluation may go round, all together. Kubernetes ends one by its cost at about as much.
-const MAX_ROUNDS: u64 = 2_000_000;
+/// The largest number of iterations of all loops of an evaluation. The cost limit of Kubernetes ends an evaluation at a similar
+/// number.
+const MAX_ITERATIONS: u64 = 2_000_000;
 
-/// What is left of the time and the rounds of one evaluation.
+/// The limits of one evaluation: its deadline, and the number of its iterations.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     deadline: Deadline,
-    rounds: Arc<AtomicU64>,
+    iterations: Arc<AtomicU64>,
 }
 
 impl Budget {
     pub(super) fn new(deadline: Deadline) -> Self {
-        Self { deadline, rounds: Arc::default() }
+        Self { deadline, iterations: Arc::default() }
     }
 
-    /// Declares what interrupted loops call.
+    /// Declares the function that each iteration calls.
     pub(super) fn declare(&self, context: &mut Context<'_, '_>) -> Result<(), DeclarationError> {
         let budget = self.clone();
         context.add_function(RUNNING, move || {
-            budget.rounds.fetch_add(1, Ordering::Relaxed) < MAX_ROUNDS && !budget.deadline.is_over()
+            budget.iterations.fetch_add(1, Ordering::Relaxed) < MAX_ITERATIONS && !budget.deadline.has_passed()
         })
     }
 
-    /// Loops end early when it is used up: what came out then means nothing.
+    /// Returns an error if the budget is exhausted. Then loops have ended early, and the value of the expression is meaningless.
     pub(super) fn check(&self) -> Result<(), EvaluationError> {
-        if self.deadline.is_over() {
+        if self.deadline.has_passed() {
             return Err(EvaluationError::DeadlineExceeded);
         }
-        if self.rounds.load(Ordering::Relaxed) > MAX_ROUNDS {
-            let why = format!("its loops went round more than {MAX_ROUNDS} times");
+        if self.iterations.load(Ordering::Relaxed) > MAX_ITERATIONS {
+            let why = format!("its loops have more than {MAX_ITERATIONS} iterations");
             return Err(EvaluationError::Failed(why));
         }
         Ok(())
     }
 }
 
-/// Makes a loop stop when the budget is used up. The step is `condition ? … : …`, or an operator on the accumulator and a
-/// condition or a list of one item.
+/// Rewrites a loop so that it stops when the budget is exhausted. The step of a loop is `condition ? … : …`, or an operator with
+/// the accumulator and a condition, or with the accumulator and a list of one item.
 pub(super) fn interrupt(comprehension: &mut ComprehensionExpr) -> Result<(), CompileError> {
     if matches!(&comprehension.loop_cond.expr, Expr::Literal(LiteralValue::Boolean(goes_on)) if !*goes_on.inner()) {
-        // Names a value: it never goes round.
+        // This comprehension only binds a value to a name. It has no iteration.
         return Ok(());
     }
     let condition = match &mut comprehension.loop_step.expr {
@@ -65,7 +66,8 @@ pub(super) fn interrupt(comprehension: &mut ComprehensionExpr) -> Result<(), Com
         },
         _ => None,
     };
-    let condition = condition.ok_or_else(|| CompileError::Unsupported("a macro whose loop cannot be ended".into()))?;
+    let condition =
+        condition.ok_or_else(|| CompileError::Unsupported("it has a macro whose loop cannot be interrupted".into()))?;
     *condition = wrap(std::mem::take(condition));
     Ok(())
 }

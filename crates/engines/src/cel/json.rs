@@ -1,4 +1,4 @@
-//! From JSON to CEL's values, and back.
+//! Conversion between JSON and CEL's values.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,17 +10,18 @@ use cel::common::value::Val;
 use cel::objects::{Key, OptionalValue};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Reads JSON as Kubernetes does for CEL: a number without fraction that fits is an int, any other a double.
+/// Reads JSON as Kubernetes does for CEL: a number is an int if it has no fraction and fits, otherwise a double.
 pub(super) fn read(json: &str) -> serde_json::Result<Box<dyn Val>> {
     proviso_core::review::parse::<Json>(json).map(|json| json.0)
 }
 
-/// The same of JSON that has been parsed.
+/// Converts parsed JSON like [`read`].
 pub(super) fn from_value(json: &serde_json::Value) -> serde_json::Result<Box<dyn Val>> {
     Json::deserialize(json).map(|json| json.0)
 }
 
-/// What a value is as JSON; the error says which value is none. Recursive: an expression makes no deep values.
+/// Converts a value to JSON. The error names a value without a JSON representation. The recursion is bounded: an expression
+/// cannot construct deep values.
 pub(super) fn write(value: &Value) -> Result<serde_json::Value, String> {
     Ok(match value {
         Value::Null => serde_json::Value::Null,
@@ -28,7 +29,7 @@ pub(super) fn write(value: &Value) -> Result<serde_json::Value, String> {
         Value::Int(value) => (*value).into(),
         Value::UInt(value) => (*value).into(),
         Value::Float(value) => {
-            serde_json::Number::from_f64(*value).ok_or_else(|| format!("{value} is no number in JSON"))?.into()
+            serde_json::Number::from_f64(*value).ok_or_else(|| format!("{value} is not a number in JSON"))?.into()
         }
         Value::String(value) => value.as_str().into(),
         Value::Bytes(value) => base64::engine::general_purpose::STANDARD.encode(value.as_slice()).into(),
@@ -37,15 +38,18 @@ pub(super) fn write(value: &Value) -> Result<serde_json::Value, String> {
         Value::Map(map) => {
             let members = map.map.iter().map(|(key, value)| match key {
                 Key::String(key) => Ok((key.to_string(), write(value)?)),
-                other => Err(format!("the key {other} is no string")),
+                other => Err(format!("the key {other} is not a string")),
             });
             serde_json::Value::Object(members.collect::<Result<_, String>>()?)
         }
-        Value::Opaque(opaque) => match opaque.downcast_ref::<OptionalValue>() {
-            Some(optional) => write(optional.value().ok_or("an optional without a value is nothing in JSON")?)?,
-            None => return Err(format!("a {} is nothing in JSON: use string(…)", opaque.runtime_type_name())),
-        },
-        other => return Err(format!("a {} is nothing in JSON", other.type_of())),
+        Value::Opaque(opaque) => {
+            let Some(optional) = opaque.downcast_ref::<OptionalValue>() else {
+                let type_name = opaque.runtime_type_name();
+                return Err(format!("a {type_name} has no representation in JSON: use string(…)"));
+            };
+            write(optional.value().ok_or("an optional without a value has no representation in JSON")?)?
+        }
+        other => return Err(format!("a {} has no representation in JSON", other.type_of())),
     })
 }
 
@@ -77,7 +81,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
         Ok(Json(Box::new(CelInt::from(value))))
     }
 
-    // Beyond an int, Kubernetes has doubles too: its objects hold no larger integers.
+    // Kubernetes reads integers beyond an int as doubles too.
     #[allow(clippy::cast_precision_loss)]
     fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
         Ok(Json(match i64::try_from(value) {

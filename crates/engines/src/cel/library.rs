@@ -1,10 +1,10 @@
-//! The libraries that Kubernetes adds to CEL, written from its documentation ("Common Expression Language in
-//! Kubernetes"). Each file declares one of them.
+//! The libraries that Kubernetes adds to CEL, implemented from its documentation ("Common Expression Language in Kubernetes").
+//! Each module declares one library.
 
 #![allow(
     clippy::needless_pass_by_value,
     clippy::unnecessary_wraps,
-    reason = "cel calls all functions alike: with the arguments themselves, for a value or an error"
+    reason = "cel requires one signature for all functions: the arguments by value, and a result"
 )]
 
 mod argument;
@@ -13,8 +13,8 @@ mod comprehensions;
 mod format;
 mod guarded;
 mod json_patch;
-pub(super) mod kept;
 mod lists;
+pub(super) mod memory;
 mod network;
 mod overload;
 mod quantity;
@@ -29,7 +29,7 @@ pub(super) use guarded::guarded;
 
 pub(super) fn declare(environment: &mut Env) -> Result<(), DeclarationError> {
     guarded::declare(environment)?;
-    kept::declare(environment)?;
+    memory::declare(environment)?;
     lists::declare(environment)?;
     sets::declare(environment)?;
     regex::declare(environment)?;

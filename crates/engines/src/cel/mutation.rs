@@ -1,4 +1,4 @@
-//! What a mutation's expression made, put into the object.
+//! Applies the value of a mutation's expression to the object.
 
 mod merge;
 
@@ -10,25 +10,26 @@ use super::source::PatchType;
 use super::{construct, json};
 use crate::patch::{self, MAX_NESTING, is_deeper_than};
 
-/// Changes the object; the error says what cannot be done.
-pub(super) fn apply(patch_type: PatchType, made: &Value, object: &mut serde_json::Value) -> Result<(), String> {
+/// Applies `value` to the object: an object to merge, or a list of patch operations. After an error the object may be changed in
+/// part.
+pub(super) fn apply(patch_type: PatchType, value: &Value, object: &mut serde_json::Value) -> Result<(), String> {
     match patch_type {
         PatchType::ApplyConfiguration => {
-            let is_object = matches!(made, Value::Map(map) if is(map, construct::OBJECT));
+            let is_object = matches!(value, Value::Map(map) if has_type(map, construct::OBJECT));
             if !is_object {
-                return Err(format!("the value is a {}, not an Object{{…}}", made.type_of()));
+                return Err(format!("the value is a {}, not an Object{{…}}", value.type_of()));
             }
-            let mut made = json::write(made)?;
-            construct::unmark(&mut made);
-            merge::merge(object, made)?;
+            let mut partial = json::write(value)?;
+            construct::remove_types(&mut partial);
+            merge::merge(object, partial)?;
             if is_deeper_than(object, MAX_NESTING) {
                 return Err(format!("the object would be nested deeper than {MAX_NESTING} levels"));
             }
             Ok(())
         }
         PatchType::JsonPatch => {
-            let Value::List(items) = made else {
-                return Err(format!("the value is a {}, not a list of JSONPatch{{…}}", made.type_of()));
+            let Value::List(items) = value else {
+                return Err(format!("the value is a {}, not a list of JSONPatch{{…}}", value.type_of()));
             };
             let operations = items.iter().map(operation).collect::<Result<Vec<_>, _>>()?;
             let operations: json_patch::Patch = serde_json::from_value(operations.into())
@@ -38,8 +39,8 @@ pub(super) fn apply(patch_type: PatchType, made: &Value, object: &mut serde_json
     }
 }
 
-/// Whether a map is an object of this type.
-fn is(map: &Map, name: &str) -> bool {
+/// Returns true if a map is a constructed object of this type.
+fn has_type(map: &Map, name: &str) -> bool {
     matches!(field(map, construct::TYPE), Some(Value::String(found)) if found.as_str() == name)
 }
 
@@ -49,7 +50,7 @@ fn field<'a>(map: &'a Map, name: &str) -> Option<&'a Value> {
 
 fn operation(item: &Value) -> Result<serde_json::Value, String> {
     let Value::Map(map) = item else { return Err(format!("an item is a {}, not a JSONPatch{{…}}", item.type_of())) };
-    if !is(map, construct::PATCH) {
+    if !has_type(map, construct::PATCH) {
         return Err("an item is a map, not a JSONPatch{…}".to_owned());
     }
     let text = |name: &str| match field(map, name) {
@@ -61,7 +62,7 @@ fn operation(item: &Value) -> Result<serde_json::Value, String> {
     let (Some(op), Some(path)) = (op, path) else { return Err("a JSONPatch needs `op` and `path`".to_owned()) };
     let mut value = field(map, "value").map(json::write).transpose()?;
     if let Some(value) = &mut value {
-        construct::unmark(value);
+        construct::remove_types(value);
     }
     Ok(match op.as_str() {
         "move" | "copy" => json!({"op": op, "path": path, "from": from.ok_or("a JSONPatch of this op needs `from`")?}),

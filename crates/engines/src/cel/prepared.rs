@@ -1,16 +1,16 @@
-//! A whole program, made ready: what its parts are, and what they need.
+//! A compiled program: its expressions, and their requirements.
 
 use cel::common::ast::Expr;
 use cel::common::value::Val;
 use proviso_core::names;
 
-use super::check::{Known, Purpose};
-use super::expression::{Expression, within};
+use super::check::{KnownVariables, Purpose};
+use super::expression::{Expression, with_context};
 use super::json;
 use super::source::{AuditAnnotation, Mutation, PatchType, Source, Validation, Variable};
 use crate::CompileError;
 
-/// As many as Kubernetes takes (`auditAnnotations`).
+/// The largest number of audit annotations, as in Kubernetes (`auditAnnotations`).
 const MAX_ANNOTATIONS: usize = 20;
 
 pub(super) struct Prepared {
@@ -19,7 +19,7 @@ pub(super) struct Prepared {
     pub annotations: Vec<Annotation>,
     pub mutations: Vec<Change>,
     pub params: Box<dyn Val>,
-    /// Whether any of them reads `namespaceObject`.
+    /// True if any of the expressions reads `namespaceObject`.
     pub needs_namespace: bool,
 }
 
@@ -49,17 +49,17 @@ pub(super) struct Change {
 impl Prepared {
     pub(super) fn compile(source: Source, params: &serde_json::Value) -> Result<Self, CompileError> {
         let Source { variables, validations, audit_annotations, mutations } = source;
-        // Variables are shared: they may make objects where something may.
-        let purpose = if mutations.is_empty() { Purpose::Value } else { Purpose::Change };
-        let mut known = Known::new();
+        // Mutations and validations share the variables: if there are mutations, variables may construct objects too.
+        let purpose = if mutations.is_empty() { Purpose::Value } else { Purpose::Mutation };
+        let mut known = KnownVariables::new();
         let variables = variables.into_iter().map(|variable| define(&variable, purpose, &mut known));
         let variables = variables.collect::<Result<Vec<_>, _>>()?;
         let conditions = validations.into_iter().map(|validation| Condition::compile(validation, &known));
         let conditions = conditions.collect::<Result<Vec<_>, _>>()?;
         let annotations = annotate(&audit_annotations, &known)?;
         let mutations = mutations.into_iter().map(|Mutation { patch_type, expression }| {
-            let expression = Expression::compile(&expression, Purpose::Change, &known);
-            Ok(Change { patch_type, expression: expression.map_err(|error| within("mutations", error))? })
+            let expression = Expression::compile(&expression, Purpose::Mutation, &known);
+            Ok(Change { patch_type, expression: expression.map_err(|error| with_context("mutations", error))? })
         });
         let mutations = mutations.collect::<Result<Vec<_>, _>>()?;
         let params = json::from_value(params)
@@ -74,59 +74,66 @@ impl Prepared {
         Ok(Self { variables, conditions, annotations, mutations, params, needs_namespace })
     }
 
-    /// Whether nothing is asked at all.
+    /// Returns true if the program has no conditions, annotations or mutations.
     pub(super) fn is_empty(&self) -> bool {
         self.conditions.is_empty() && self.annotations.is_empty() && self.mutations.is_empty()
     }
 }
 
-fn define(variable: &Variable, purpose: Purpose, known: &mut Known) -> Result<Definition, CompileError> {
+fn define(variable: &Variable, purpose: Purpose, known: &mut KnownVariables) -> Result<Definition, CompileError> {
     let name = &variable.name;
-    let what = format!("variables[{name}]");
+    let subject = format!("variables[{name}]");
     let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     if !is_name {
-        return Err(CompileError::Invalid(format!("{what}: the name must be one of CEL: letters, digits and _")));
+        let message =
+            format!("{subject}: the name must consist of letters, digits and '_', and must not start with a digit");
+        return Err(CompileError::Invalid(message));
     }
-    let expression = Expression::compile(&variable.expression, purpose, known).map_err(|error| within(&what, error))?;
+    let expression =
+        Expression::compile(&variable.expression, purpose, known).map_err(|error| with_context(&subject, error))?;
     let is_type = match &expression.tree.expr {
         Expr::Call(call) => call.func_name == "type",
         _ => false,
     };
     if is_type {
-        return Err(CompileError::Unsupported(format!("{what}: a type cannot be kept in a variable")));
+        return Err(CompileError::Unsupported(format!("{subject}: the value of a variable cannot be a type")));
     }
     if known.insert(name.clone(), expression.needs).is_some() {
-        return Err(CompileError::Invalid(format!("{what}: the name is there twice")));
+        return Err(CompileError::Invalid(format!("{subject}: the name is used twice")));
     }
     Ok(Definition { name: name.clone(), expression })
 }
 
-fn annotate(annotations: &[AuditAnnotation], known: &Known) -> Result<Vec<Annotation>, CompileError> {
+fn annotate(annotations: &[AuditAnnotation], known: &KnownVariables) -> Result<Vec<Annotation>, CompileError> {
     if annotations.len() > MAX_ANNOTATIONS {
-        let message = format!("auditAnnotations: there are {}, at most {MAX_ANNOTATIONS} may be", annotations.len());
+        let message = format!(
+            "auditAnnotations: there are {} annotations; at most {MAX_ANNOTATIONS} are allowed",
+            annotations.len()
+        );
         return Err(CompileError::Invalid(message));
     }
     let mut prepared: Vec<Annotation> = Vec::new();
     for AuditAnnotation { key, value_expression } in annotations {
-        let what = format!("auditAnnotations[{key}]");
+        let subject = format!("auditAnnotations[{key}]");
         if !names::is_name(key) {
             let message = format!(
-                "{what}: a key has at most 63 letters, digits, '-', '_' and '.', and starts and ends with a letter or digit"
+                "{subject}: a key has at most 63 letters, digits, '-', '_' and '.', and starts and ends with a letter or digit"
             );
             return Err(CompileError::Invalid(message));
         }
         if prepared.iter().any(|annotation| annotation.key == *key) {
-            return Err(CompileError::Invalid(format!("{what}: the key is there twice")));
+            return Err(CompileError::Invalid(format!("{subject}: the key is used twice")));
         }
         let expression = Expression::compile(value_expression, Purpose::Value, known);
-        prepared.push(Annotation { key: key.clone(), expression: expression.map_err(|error| within(&what, error))? });
+        let expression = expression.map_err(|error| with_context(&subject, error))?;
+        prepared.push(Annotation { key: key.clone(), expression });
     }
     Ok(prepared)
 }
 
 impl Condition {
-    fn compile(validation: Validation, known: &Known) -> Result<Self, CompileError> {
+    fn compile(validation: Validation, known: &KnownVariables) -> Result<Self, CompileError> {
         let expression = Expression::compile(&validation.expression, Purpose::Condition, known)?;
         let (reason, code) = match validation.reason.as_deref() {
             Some("Unauthorized") => ("Unauthorized", 401),
@@ -149,7 +156,7 @@ impl Condition {
             .message_expression
             .map(|source| Expression::compile(&source, Purpose::Value, known))
             .transpose()
-            .map_err(|error| within("messageExpression", error))?;
+            .map_err(|error| with_context("messageExpression", error))?;
         Ok(Self { expression, message, message_expression, reason, code })
     }
 }

@@ -1,19 +1,19 @@
-//! What runs is not quite what was written: functions that may take too much are called by the names of their guarded
-//! kind, objects are made as maps, and loops end at the deadline.
+//! Rewrites the syntax tree before the evaluation. Calls of functions that may need too much time or memory become calls of
+//! guarded functions, constructed objects become maps, and loops end at the deadline.
 
 use cel::IdedExpr;
 use cel::common::ast::{CallExpr, EntryExpr, Expr, LiteralValue, MapExpr, operators};
 
 use super::{construct, interrupt, library, syntax};
 use crate::CompileError;
-use library::kept::KEPT;
+use library::memory::COUNT;
 
-/// Of a literal, in bytes.
-const SHORT: usize = 32;
+/// The longest string or bytes literal whose memory is not counted, in bytes.
+const MAX_UNCOUNTED_LITERAL: usize = 32;
 
-/// Only after the check: it would find functions that nobody wrote.
+/// Rewrites a tree that has been checked. The check would refuse the functions that this inserts.
 pub(super) fn rewrite(tree: &mut IdedExpr) -> Result<(), CompileError> {
-    // Recursive: the depth of trees is bounded.
+    // The recursion is bounded: the check has limited the depth of the tree.
     for part in syntax::parts_mut(&mut tree.expr) {
         rewrite(part)?;
     }
@@ -23,17 +23,17 @@ pub(super) fn rewrite(tree: &mut IdedExpr) -> Result<(), CompileError> {
             Ok(())
         }
         Expr::List(list) => {
-            list.elements.iter_mut().for_each(keep);
+            list.elements.iter_mut().for_each(count);
             Ok(())
         }
         Expr::Map(map) => {
-            keep_values(map);
+            count_values(map);
             Ok(())
         }
         Expr::Struct(value) => {
             tree.expr = construct::as_map(value, tree.id);
             if let Expr::Map(map) = &mut tree.expr {
-                keep_values(map);
+                count_values(map);
             }
             Ok(())
         }
@@ -42,34 +42,36 @@ pub(super) fn rewrite(tree: &mut IdedExpr) -> Result<(), CompileError> {
     }
 }
 
-fn keep_values(map: &mut MapExpr) {
+fn count_values(map: &mut MapExpr) {
     for entry in &mut map.entries {
         if let EntryExpr::MapEntry(entry) = &mut entry.expr {
-            keep(&mut entry.value);
+            count(&mut entry.value);
         }
     }
 }
 
-/// Counts what a list or map is to hold. Short literals are not worth it: they are what was written, and the rounds of loops
-/// are bounded.
-fn keep(part: &mut IdedExpr) {
+/// Wraps an element of a list or map into a function that counts its memory. Short literals need no count: the expression itself
+/// and the number of iterations limit their memory.
+fn count(part: &mut IdedExpr) {
     let is_small = match &part.expr {
-        Expr::Literal(LiteralValue::String(text)) => text.inner().len() <= SHORT,
-        Expr::Literal(LiteralValue::Bytes(bytes)) => bytes.inner().len() <= SHORT,
+        Expr::Literal(LiteralValue::String(text)) => text.inner().len() <= MAX_UNCOUNTED_LITERAL,
+        Expr::Literal(LiteralValue::Bytes(bytes)) => bytes.inner().len() <= MAX_UNCOUNTED_LITERAL,
         Expr::Literal(_) => true,
         _ => false,
     };
     if !is_small {
         let id = part.id;
         let args = vec![std::mem::take(part)];
-        *part = IdedExpr { id, expr: Expr::Call(CallExpr { func_name: KEPT.to_owned(), target: None, args }) };
+        *part = IdedExpr { id, expr: Expr::Call(CallExpr { func_name: COUNT.to_owned(), target: None, args }) };
     }
 }
 
+/// Replaces the function of a call by its guarded function, if there is one.
 fn rename(call: &mut CallExpr) {
-    // What a loop gathers: cel appends in place only where it recognises the operator.
-    let gathers = matches!(call.args.first(), Some(IdedExpr { expr: Expr::Ident(name), .. }) if name.starts_with('@'));
-    if call.func_name == operators::ADD && gathers {
+    // A loop adds to its accumulator. cel appends in place only if it recognises the operator.
+    let adds_to_accumulator =
+        matches!(call.args.first(), Some(IdedExpr { expr: Expr::Ident(name), .. }) if name.starts_with('@'));
+    if call.func_name == operators::ADD && adds_to_accumulator {
         return;
     }
     let in_lists = matches!(call.target.as_deref(), Some(IdedExpr { expr: Expr::Ident(name), .. }) if name == "lists");
@@ -77,11 +79,11 @@ fn rename(call: &mut CallExpr) {
         call.target = None;
         "lists.range".clone_into(&mut call.func_name);
     }
-    // Their texts may be several times as long as what they are given.
+    // The result of these functions may be several times as long as the arguments.
     let in_strings =
         matches!(call.target.as_deref(), Some(IdedExpr { expr: Expr::Ident(name), .. }) if name == "strings");
     if call.func_name == "format" || (in_strings && call.func_name == "quote") {
-        call.args.iter_mut().for_each(keep);
+        call.args.iter_mut().for_each(count);
     }
     if let Some(guarded) = library::guarded(&call.func_name) {
         guarded.clone_into(&mut call.func_name);

@@ -1,4 +1,4 @@
-//! One evaluation: changes first, as Kubernetes does, then conditions and annotations over what they made.
+//! One evaluation. The mutations run first, as in Kubernetes; the conditions and annotations read the mutated object.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,32 @@ use proviso_core::verdict::Cause;
 use proviso_core::{Review, Verdict};
 
 use super::expression::Expression;
-use super::library::kept;
+use super::library::memory;
 use super::mutation;
 use super::prepared::{Condition, Prepared};
-use super::variables::{Variables, World};
+use super::variables::{EvaluationContext, Variables};
 use crate::EvaluationError;
 
-/// The longest message that an expression may make.
+/// The longest message of a message expression, in bytes.
 const MAX_MESSAGE: usize = 5 * 1024;
-/// The longest value of an annotation: what is longer is cut.
+/// The longest value of an annotation, in bytes. A longer value is truncated.
 const MAX_ANNOTATION: usize = 10 * 1024;
 
-pub(super) fn run(prepared: &Prepared, review: &Review, world: &World) -> Result<Verdict, EvaluationError> {
-    kept::begin();
-    let patched = change(prepared, review, world)?;
+pub(super) fn run(
+    prepared: &Prepared,
+    review: &Review,
+    context: &EvaluationContext,
+) -> Result<Verdict, EvaluationError> {
+    memory::reset();
+    let patched = mutate(prepared, review, context)?;
     let object_json = patched.as_ref().map(|(json, _)| json.as_str()).or_else(|| review.object_json());
-    let variables = Variables::new(prepared, review, object_json, world);
+    let variables = Variables::new(prepared, review, object_json, context);
     let mut failed = Vec::new();
     for condition in &prepared.conditions {
         match variables.evaluate(&condition.expression)? {
             Value::Bool(true) => {}
             Value::Bool(false) => failed.push((condition, message(condition, &variables)?)),
-            other => return Err(not_a(&condition.expression, "bool", &other)),
+            other => return Err(wrong_type(&condition.expression, "bool", &other)),
         }
     }
     let audit_annotations = annotations(prepared, &variables)?;
@@ -36,11 +40,12 @@ pub(super) fn run(prepared: &Prepared, review: &Review, world: &World) -> Result
     Ok(Verdict { audit_annotations, patch, ..verdict(failed) })
 }
 
-/// The object as the mutations leave it, and how it gets there. A request without an object has nothing to change.
-fn change(
+/// Applies the mutations. Returns the mutated object and the patch; `None` if there are no mutations or the request has no
+/// object.
+fn mutate(
     prepared: &Prepared,
     review: &Review,
-    world: &World,
+    context: &EvaluationContext,
 ) -> Result<Option<(String, json_patch::Patch)>, EvaluationError> {
     let Some(json) = review.object_json().filter(|_| !prepared.mutations.is_empty()) else { return Ok(None) };
     let original: serde_json::Value = proviso_core::review::parse(json)
@@ -51,30 +56,31 @@ fn change(
     let mut object = original.clone();
     for change in &prepared.mutations {
         let json = object.to_string();
-        let variables = Variables::new(prepared, review, Some(&json), world);
-        let made = variables.evaluate(&change.expression)?;
-        mutation::apply(change.patch_type, &made, &mut object)
+        let variables = Variables::new(prepared, review, Some(&json), context);
+        let value = variables.evaluate(&change.expression)?;
+        mutation::apply(change.patch_type, &value, &mut object)
             .map_err(|why| EvaluationError::Failed(format!("expression {:?}: {why}", change.expression.text)))?;
     }
     let patch = json_patch::diff(&original, &object);
     Ok(Some((object.to_string(), patch)))
 }
 
-fn not_a(expression: &Expression, wanted: &str, found: &Value) -> EvaluationError {
+fn wrong_type(expression: &Expression, wanted: &str, found: &Value) -> EvaluationError {
     let found = found.type_of();
     EvaluationError::Failed(format!("expression {:?}: the value is a {found}, not a {wanted}", expression.text))
 }
 
-/// What a condition says when it does not hold. An expression that makes no good message is no reason to fail.
+/// Returns the message of a condition that failed. If the message expression fails or has no valid value, the fixed message is
+/// used, as in Kubernetes.
 fn message(condition: &Condition, variables: &Variables<'_>) -> Result<String, EvaluationError> {
     let Some(expression) = &condition.message_expression else { return Ok(condition.message.clone()) };
-    let made = match variables.evaluate(expression) {
-        Ok(Value::String(made)) => made.trim().to_owned(),
+    let message = match variables.evaluate(expression) {
+        Ok(Value::String(message)) => message.trim().to_owned(),
         Ok(_) | Err(EvaluationError::Failed(_)) => String::new(),
         Err(error) => return Err(error),
     };
-    let is_good = !made.is_empty() && made.len() <= MAX_MESSAGE && !made.contains(['\n', '\r']);
-    Ok(if is_good { made } else { condition.message.clone() })
+    let is_valid = !message.is_empty() && message.len() <= MAX_MESSAGE && !message.contains(['\n', '\r']);
+    Ok(if is_valid { message } else { condition.message.clone() })
 }
 
 fn annotations(prepared: &Prepared, variables: &Variables<'_>) -> Result<BTreeMap<String, String>, EvaluationError> {
@@ -89,7 +95,7 @@ fn annotations(prepared: &Prepared, variables: &Variables<'_>) -> Result<BTreeMa
                     annotations.insert(annotation.key.clone(), value.to_owned());
                 }
             }
-            other => return Err(not_a(&annotation.expression, "string or null", &other)),
+            other => return Err(wrong_type(&annotation.expression, "string or null", &other)),
         }
     }
     Ok(annotations)

@@ -1,57 +1,59 @@
-//! What the author of a policy writes, as `ValidatingAdmissionPolicy` and `MutatingAdmissionPolicy` have it.
+//! The source of a CEL program, with the fields of `ValidatingAdmissionPolicy` and `MutatingAdmissionPolicy`.
 
-/// A whole CEL program.
+/// The source of a CEL program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     pub variables: Vec<Variable>,
     pub validations: Vec<Validation>,
     pub audit_annotations: Vec<AuditAnnotation>,
-    /// Applied in order, each to what the one before made; the validations see what comes out.
+    /// The mutations in their order. Each mutation is applied to the result of the previous one. The validations read the result
+    /// of the last one.
     pub mutations: Vec<Mutation>,
 }
 
-/// A value with a name. It is made when an expression first asks for it, and only once.
+/// A named value. It is evaluated once, when an expression first reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variable {
-    /// Read as `variables.<name>`, by what comes after it.
+    /// The name. The later variables and all other expressions read the value as `variables.<name>`.
     pub name: String,
     pub expression: String,
 }
 
-/// One condition.
+/// A condition that the request must satisfy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Validation {
-    /// Must evaluate to true, or the request is denied. At most 16 KiB.
+    /// The condition: if it is false, the request is denied. At most 16 KiB.
     pub expression: String,
-    /// What a denial says. Default, also for an empty one: `failed expression: <expression>`.
+    /// The message of a denial. Default, also for an empty message: `failed expression: <expression>`.
     pub message: Option<String>,
-    /// Makes what a denial says. `message` stands in where it has no value, or an empty one, or one of several lines.
+    /// An expression for the message of a denial. `message` is used if the evaluation fails, or if the value is not a string, is
+    /// empty, has several lines, or is longer than 5 KiB.
     pub message_expression: Option<String>,
     /// `Unauthorized` (401), `Forbidden` (403), `RequestEntityTooLarge` (413) or `Invalid` (422, the default).
     pub reason: Option<String>,
 }
 
-/// An entry of the API server's audit log.
+/// An annotation in the audit log of the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditAnnotation {
     pub key: String,
-    /// A string, or null for no entry.
+    /// An expression whose value is a string, or null for no annotation.
     pub value_expression: String,
 }
 
-/// A change of the object.
+/// A mutation of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutation {
     pub patch_type: PatchType,
     pub expression: String,
 }
 
-/// What a mutation's expression makes.
+/// The type of the value of a mutation's expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchType {
-    /// An `Object{…}` that is merged into the object.
+    /// An `Object{…}`, which is merged into the object.
     ApplyConfiguration,
-    /// A list of `JSONPatch{…}`.
+    /// A list of `JSONPatch{…}` operations.
     JsonPatch,
 }
 

@@ -1,11 +1,11 @@
-//! Parsing, and reading cel's syntax trees.
+//! Parses expressions, and walks cel's syntax trees.
 
 use cel::common::ast::{EntryExpr, Expr, IdedEntryExpr};
 use cel::{Env, IdedExpr};
 
 use crate::CompileError;
 
-/// An expression with what is needed to say where its parts stand.
+/// A parsed expression, with the positions of its parts.
 pub(crate) struct Parsed {
     pub tree: IdedExpr,
     source: String,
@@ -27,7 +27,7 @@ pub(crate) fn parse(environment: &Env, source: &str) -> Result<Parsed, CompileEr
 }
 
 impl Parsed {
-    /// A message with the position it is about.
+    /// Returns a message with the position of a part before it.
     pub(crate) fn at(&self, part: &IdedExpr, message: &str) -> String {
         let Some(offset) = (self.offsets)(part.id) else { return message.to_owned() };
         let before: String = self.source.chars().take(offset).collect();
@@ -37,7 +37,7 @@ impl Parsed {
     }
 }
 
-/// The direct parts of an expression, but not those of a comprehension, which declares variables for some.
+/// Returns the direct parts of an expression; none for a comprehension, because it declares variables for some of its parts.
 pub(crate) fn parts(expression: &Expr) -> Vec<&IdedExpr> {
     match expression {
         Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
@@ -56,7 +56,7 @@ fn entry_parts(entry: &IdedEntryExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// All direct parts of an expression, those of a comprehension included.
+/// Returns all direct parts of an expression, including those of a comprehension.
 pub(super) fn parts_mut(expression: &mut Expr) -> Vec<&mut IdedExpr> {
     match expression {
         Expr::Call(call) => call.target.as_deref_mut().into_iter().chain(&mut call.args).collect(),

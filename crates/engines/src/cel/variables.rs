@@ -1,4 +1,5 @@
-//! What expressions see: parts of the review and the world, read when they are first asked for, and the parameters.
+//! The variables of expressions: parts of the request, answers of the host, and the parameters. Each is converted when an
+//! expression first reads it.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -7,7 +8,7 @@ use cel::context::VariableResolver;
 use cel::{Context, ExecutionError, Value};
 use proviso_core::Review;
 
-use super::asking::Asking;
+use super::blocking_host::BlockingHost;
 use super::environment::ENVIRONMENT;
 use super::expression::Expression;
 use super::interrupt::Budget;
@@ -15,32 +16,33 @@ use super::prepared::Prepared;
 use super::{json, library};
 use crate::EvaluationError;
 
-/// What is the same for all expressions of one evaluation.
-pub(super) struct World {
-    /// None where nothing asks for it, or there is none.
+/// The host and the limits that all expressions of one evaluation share.
+pub(super) struct EvaluationContext {
+    /// The Namespace of the request, or the error of the host. `None` if no expression reads it, or if the object is not
+    /// namespaced.
     pub namespace: Result<Option<Arc<serde_json::Value>>, String>,
-    pub asking: Asking,
+    pub host: BlockingHost,
     pub budget: Budget,
 }
 
-/// A value that is read once; none inside where that failed.
+/// A value that is read once; `None` inside if it could not be read.
 type Once<T> = OnceLock<Option<T>>;
 
 /// The variables of one evaluation.
 pub(super) struct Variables<'a> {
     prepared: &'a Prepared,
     review: &'a Review,
-    /// As JSON; other than the review's once it has been changed.
+    /// The object as JSON. After a mutation it differs from the object of the review.
     object_json: Option<&'a str>,
-    world: &'a World,
+    context: &'a EvaluationContext,
     object: Once<Box<dyn Val>>,
     old_object: Once<Box<dyn Val>>,
     request: Once<Box<dyn Val>>,
     namespace: Once<Box<dyn Val>>,
     authorizer: Once<[Box<dyn Val>; 2]>,
-    /// In the order of their definitions.
+    /// The values of `variables`, in the order of their definitions.
     composed: Vec<Once<Box<dyn Val>>>,
-    /// Names of what could not be read, and why.
+    /// The names of the variables that could not be read, with the reasons.
     failures: Mutex<Vec<(&'static str, String)>>,
 }
 
@@ -49,13 +51,13 @@ impl<'a> Variables<'a> {
         prepared: &'a Prepared,
         review: &'a Review,
         object_json: Option<&'a str>,
-        world: &'a World,
+        context: &'a EvaluationContext,
     ) -> Self {
         Self {
             prepared,
             review,
             object_json,
-            world,
+            context,
             object: OnceLock::new(),
             old_object: OnceLock::new(),
             request: OnceLock::new(),
@@ -66,26 +68,27 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// The value of an expression. Errors name it.
+    /// Evaluates an expression. Errors name it.
     pub(super) fn evaluate(&self, expression: &Expression) -> Result<Value, EvaluationError> {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         context.set_variable_resolver(self);
-        let declared = self.world.budget.declare(&mut context);
+        let declared = self.context.budget.declare(&mut context);
         declared.map_err(|error| EvaluationError::Failed(format!("CEL: {error}")))?;
-        // Not `resolve_val`: that one is inlined into this crate, with frames of 30 KiB in a development build.
+        // Not `resolve_val`: it would be inlined into this crate, with stack frames of 30 KiB in a development build.
         let value = Value::resolve(&expression.tree, &context);
-        self.world.budget.check().map_err(|error| name(expression, error))?;
+        self.context.budget.check().map_err(|error| with_expression(expression, error))?;
         value.map_err(|error| {
             let why = self.explain(&error);
             EvaluationError::Failed(format!("expression {:?}: {why}", expression.text))
         })
     }
 
-    fn fail(&self, name: &'static str, why: String) {
+    fn record_failure(&self, name: &'static str, why: String) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).push((name, why));
     }
 
-    /// To cel, what could not be read is not there.
+    /// Returns the message of an error. cel reports a variable that could not be read as undeclared: the recorded reason replaces
+    /// this message.
     fn explain(&self, error: &ExecutionError) -> String {
         if let ExecutionError::UndeclaredReference(name) = error {
             let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,43 +101,44 @@ impl<'a> Variables<'a> {
 
     fn read(&self, name: &'static str, json: Option<&str>) -> Option<Box<dyn Val>> {
         let read = json::read(json.unwrap_or("null"));
-        read.map_err(|error| self.fail(name, format!("{name} cannot be read: {error}"))).ok()
+        read.map_err(|error| self.record_failure(name, format!("{name} cannot be read: {error}"))).ok()
     }
 
     fn namespace(&self) -> Option<Box<dyn Val>> {
         const NAME: &str = "namespaceObject";
-        let found = self.world.namespace.as_ref().map_err(|why| self.fail(NAME, format!("{NAME}: {why}"))).ok()?;
+        let found = self.context.namespace.as_ref();
+        let found = found.map_err(|why| self.record_failure(NAME, format!("{NAME}: {why}"))).ok()?;
         let read = json::from_value(found.as_deref().unwrap_or(&serde_json::Value::Null));
-        read.map_err(|error| self.fail(NAME, format!("{NAME}: {error}"))).ok()
+        read.map_err(|error| self.record_failure(NAME, format!("{NAME}: {error}"))).ok()
     }
 
     fn authorizer(&self) -> Option<&[Box<dyn Val>; 2]> {
         let make = || {
-            let variables = library::authorizer::variables(self.review, &self.world.asking);
+            let variables = library::authorizer::variables(self.review, &self.context.host);
             if variables.is_none() {
-                self.fail("authorizer", "authorizer: the request does not say who asks".to_owned());
+                self.record_failure("authorizer", "authorizer: the user of the request cannot be read".to_owned());
             }
             variables
         };
         self.authorizer.get_or_init(make).as_ref()
     }
 
-    /// Recursive only as deep as the check lets variables be.
+    /// Returns a variable of `variables`. The recursion is bounded: the check limits the depth of variables.
     fn composed(&self, name: &str) -> Option<&dyn Val> {
         let index = self.prepared.variables.iter().position(|variable| variable.name == name)?;
         let make = || {
-            let made = self.evaluate(&self.prepared.variables[index].expression).and_then(|value| {
-                let made: Result<Box<dyn Val>, ExecutionError> = value.try_into();
-                let kept = made.and_then(|value| library::kept::keep(value.as_ref()).map(|()| value));
-                kept.map_err(|error| EvaluationError::Failed(error.to_string()))
+            let evaluated = self.evaluate(&self.prepared.variables[index].expression).and_then(|value| {
+                let converted: Result<Box<dyn Val>, ExecutionError> = value.try_into();
+                let counted = converted.and_then(|value| library::memory::count(value.as_ref()).map(|()| value));
+                counted.map_err(|error| EvaluationError::Failed(error.to_string()))
             });
-            match made {
+            match evaluated {
                 Ok(value) => Some(value),
                 Err(EvaluationError::Failed(why)) => {
-                    self.fail("variables", format!("variables.{name}: {why}"));
+                    self.record_failure("variables", format!("variables.{name}: {why}"));
                     None
                 }
-                // The evaluation around ends for the same.
+                // The enclosing evaluation ends with the same error.
                 Err(_) => None,
             }
         };
@@ -142,8 +146,8 @@ impl<'a> Variables<'a> {
     }
 }
 
-/// The time's text is one that dashboards look for; all others name their expression.
-fn name(expression: &Expression, error: EvaluationError) -> EvaluationError {
+/// Adds the expression to the message of an error. A timeout keeps its text, because dashboards search for it.
+fn with_expression(expression: &Expression, error: EvaluationError) -> EvaluationError {
     match error {
         EvaluationError::Failed(why) => EvaluationError::Failed(format!("expression {:?}: {why}", expression.text)),
         other => other,

@@ -1,4 +1,4 @@
-//! The expression of a group: parsed as CEL, and then nothing but members, constants and boolean operators.
+//! The expression of a group. It has the syntax of CEL, but only members, constants and boolean operators are allowed.
 
 use cel::common::ast::{Expr, LiteralValue, operators};
 use cel::{Env, IdedExpr};
@@ -26,27 +26,29 @@ impl Expression {
             }
         };
         bounds::check(source).map_err(within)?;
-        // Without macros: a member may be called `has`.
+        // The environment has no macros, so that a member may have the name `has`.
         let parsed = syntax::parse(&Env::default(), source).map_err(within)?;
         let expression = read(&parsed.tree, &parsed, &is_member).map_err(within)?;
-        if !expression.asks() {
-            return Err(within(CompileError::Invalid("it asks no member: its value never changes".into())));
+        if !expression.has_member() {
+            return Err(within(CompileError::Invalid("it contains no member: its value is constant".into())));
         }
         Ok(expression)
     }
 
-    /// Whether there is a member in it.
-    fn asks(&self) -> bool {
+    /// Returns true if the expression contains a member.
+    fn has_member(&self) -> bool {
         match self {
             Self::Constant(_) => false,
             Self::Member(_) => true,
-            Self::Not(inner) => inner.asks(),
-            Self::And(left, right) | Self::Or(left, right) | Self::Equal(left, right) => left.asks() || right.asks(),
+            Self::Not(inner) => inner.has_member(),
+            Self::And(left, right) | Self::Or(left, right) | Self::Equal(left, right) => {
+                left.has_member() || right.has_member()
+            }
         }
     }
 }
 
-/// Recursive: the depth of trees is bounded.
+/// Converts a syntax tree. The recursion is bounded: the check of the text has limited the depth of the tree.
 fn read(
     tree: &IdedExpr,
     parsed: &syntax::Parsed,

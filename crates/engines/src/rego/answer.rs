@@ -1,17 +1,22 @@
-//! From the value of a rule to a verdict. A value that its dialect does not know is an error, and so a
-//! denial: never "no violations".
+//! Conversion of the value of a rule to a verdict. A value that the dialect does not define is an error, and therefore a
+//! denial: it never counts as "no violations".
 
 use proviso_core::verdict::Cause;
 use proviso_core::{Review, Verdict};
 use regorus::Value;
 
-use super::contract::{Ask, Meaning};
+use super::contract::{Entrypoint, Meaning};
 use super::response;
 use crate::EvaluationError;
 
-impl Ask {
-    /// Adds what the rule's value means to the verdict.
-    pub(super) fn answer(&self, value: &Value, review: &Review, verdict: &mut Verdict) -> Result<(), EvaluationError> {
+impl Entrypoint {
+    /// Adds the value of the rule to the verdict.
+    pub(super) fn add_to_verdict(
+        &self,
+        value: &Value,
+        review: &Review,
+        verdict: &mut Verdict,
+    ) -> Result<(), EvaluationError> {
         let invalid = |what: String| EvaluationError::InvalidAnswer(format!("{} {what}", self.rule()));
         if *value == Value::Undefined {
             return Err(invalid("is undefined".into()));
@@ -25,15 +30,15 @@ impl Ask {
     }
 }
 
-/// The messages in a set or list of objects with a `msg`; or, with `bare`, of strings.
-fn messages(value: &Value, bare: bool) -> Result<Vec<String>, String> {
+/// Returns the messages of a set or list of objects with a `msg`. If `allow_strings`, the elements may be strings too.
+fn messages(value: &Value, allow_strings: bool) -> Result<Vec<String>, String> {
     let elements: Vec<&Value> = match value {
         Value::Set(set) => set.iter_sorted().collect(),
         Value::Array(array) => array.iter().collect(),
         other => return Err(format!("is {}, not a set", name_of_type(other))),
     };
     let message = |element: &Value| match element {
-        Value::String(message) if bare => Ok(message.to_string()),
+        Value::String(message) if allow_strings => Ok(message.to_string()),
         Value::Object(members) => match members.get(&"msg".into()) {
             Some(Value::String(message)) => Ok(message.to_string()),
             Some(other) => Err(format!("has a msg that is {}, not a string", name_of_type(other))),

@@ -1,5 +1,6 @@
-//! The builtins that a policy may call: regorus' own, some of them behind a guard, and ours. What a guard
-//! refuses is an error, and so a denial, not undefined: undefined would lose the violation.
+//! The builtins that a policy may call: those of regorus, some of them behind a guard, and those that Proviso implements. A
+//! guard checks the arguments of a call. A refused call is an error, and therefore a denial: "undefined" would lose the
+//! violation.
 
 mod call;
 mod cidr;
@@ -34,51 +35,53 @@ use call::call;
 use functions::FUNCTIONS;
 use guards::Guard;
 
-/// Builtins that cannot be guarded: how deep they recurse is not seen from their arguments.
+/// Builtins of regorus that are not available. No guard could check the depth of their recursion from the arguments.
 const REFUSED: &[&str] = &["graph.reachable_paths"];
 
-/// All builtins of our own.
-fn own() -> impl Iterator<Item = &'static (&'static str, u8, functions::Function)> {
+/// Returns the builtins that Proviso implements, with the number of their arguments.
+fn own_builtins() -> impl Iterator<Item = &'static (&'static str, u8, functions::Function)> {
     let of_values = FUNCTIONS.iter().chain(numbers::FUNCTIONS).chain(times::FUNCTIONS).chain(cidr::FUNCTIONS);
     let of_texts =
         texts::FUNCTIONS.iter().chain(globs::FUNCTIONS).chain(template::FUNCTIONS).chain(encoding::FUNCTIONS);
     of_values.chain(of_texts).chain(digest::FUNCTIONS).chain(documents::FUNCTIONS).chain(token::FUNCTIONS)
 }
 
-/// The builtins that are called behind a guard: regorus' and ours.
-fn guarded() -> impl Iterator<Item = &'static (&'static str, Guard)> {
+/// Returns the guards, by the names of the builtins that they protect.
+fn all_guards() -> impl Iterator<Item = &'static (&'static str, Guard)> {
     guards::GUARDED.iter().chain(growth::GUARDED)
 }
 
-/// How many arguments a builtin takes. None when there is none of this name.
+/// Returns the number of arguments of a builtin; `None` if no builtin has this name.
 pub(super) fn arity(name: &str) -> Option<usize> {
     named(name).map(|(arguments, _)| arguments.into())
 }
 
-/// How many arguments a builtin takes that regorus does not know at all.
-pub(super) fn addition(name: &str) -> Option<usize> {
+/// Returns the number of arguments of a builtin that regorus does not have; `None` for all other names.
+pub(super) fn arity_of_added(name: &str) -> Option<usize> {
     arity(name).filter(|_| !BUILTINS.contains_key(name))
 }
 
 pub(crate) type Function = dyn Fn(&[Value]) -> Result<Value, String> + Send + Sync;
 
-/// A builtin behind its guard, and how many arguments it takes: ours, or else regorus' own.
+/// Returns a builtin with its guard, and the number of its arguments. Proviso's implementation has precedence over regorus'.
+/// `None` if no builtin has this name.
 pub(crate) fn named(name: &str) -> Option<(u8, Arc<Function>)> {
     if REFUSED.contains(&name) {
         return None;
     }
-    let guard = guarded().find(|(guarded, _)| *guarded == name).map(|(_, guard)| *guard);
+    let guard = all_guards().find(|(guarded, _)| *guarded == name).map(|(_, guard)| *guard);
     let check = move |values: &[Value]| guard.map_or(Ok(()), |guard| guard(values));
-    if let Some((_, arguments, function)) = own().find(|(own, ..)| *own == name) {
+    if let Some((_, arguments, function)) = own_builtins().find(|(own, ..)| *own == name) {
         return Some((*arguments, Arc::new(move |values: &[Value]| check(values).and_then(|()| function(values)))));
     }
     let (name, (_, arguments)) = BUILTINS.get_key_value(name)?;
     Some((*arguments, Arc::new(move |values: &[Value]| check(values).and_then(|()| call(name, values)))))
 }
 
-/// Puts our functions, and the guards with what they guard, in front of regorus' builtins.
+/// Registers Proviso's builtins and the guarded builtins in an engine. They have precedence over regorus' builtins.
 pub(super) fn install(engine: &mut Engine) -> Result<(), CompileError> {
-    let names: BTreeSet<&str> = own().map(|(name, ..)| *name).chain(guarded().map(|(name, _)| *name)).collect();
+    let names: BTreeSet<&str> =
+        own_builtins().map(|(name, ..)| *name).chain(all_guards().map(|(name, _)| *name)).collect();
     for name in names {
         let Some((arguments, function)) = named(name) else { continue };
         let extension = move |values: Vec<Value>| {

@@ -1,4 +1,4 @@
-//! What a dialect asks of a policy: which rules are evaluated, and what they mean.
+//! The contract between a dialect and a policy: the rules that are evaluated, and the meaning of their values.
 
 use super::inspect::Package;
 use super::names::RuleKind;
@@ -7,10 +7,11 @@ use crate::CompileError;
 /// The conventions that a policy follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Gatekeeper's constraint templates: a set `violation` of objects with a `msg`, over `input.review`
-    /// (the request) and `input.parameters` (the settings).
+    /// Gatekeeper's constraint templates. The rule `violation` is a set of objects with a `msg`. The policy reads the request
+    /// in `input.review`, and the settings in `input.parameters`.
     Gatekeeper,
-    /// OPA's admission policies: sets `deny` and `warn`, or a whole `AdmissionReview`, over `input.request`.
+    /// OPA's admission policies. The rules `deny` and `warn` are sets, or one rule is a complete `AdmissionReview`. The policy
+    /// reads the request in `input.request`.
     Admission,
 }
 
@@ -18,30 +19,31 @@ pub enum Dialect {
 #[derive(Debug)]
 pub(super) struct Contract {
     dialect: Dialect,
-    asks: Vec<Ask>,
+    entrypoints: Vec<Entrypoint>,
 }
 
-/// One rule that is evaluated.
+/// One rule that is evaluated for each request.
 #[derive(Debug)]
-pub(super) struct Ask {
-    /// As `data.package.rule`.
+pub(super) struct Entrypoint {
+    /// The path of the rule, such as `data.package.rule`.
     rule: String,
     pub(super) meaning: Meaning,
 }
 
+/// The meaning of a rule's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// Objects with a `msg`, one for each violation.
+    /// A set of objects with a `msg`, one for each violation.
     Violations,
-    /// Messages, or objects with a `msg`: each denies.
+    /// A set of messages or of objects with a `msg`. Each element denies the request.
     Denials,
-    /// The same, but they only warn.
+    /// A set of messages or of objects with a `msg`. Each element is a warning.
     Warnings,
-    /// A whole answer, or denials.
+    /// A complete response, or a set of denials.
     Decision,
 }
 
-impl Ask {
+impl Entrypoint {
     pub(super) fn rule(&self) -> &str {
         &self.rule
     }
@@ -50,19 +52,20 @@ impl Ask {
 impl Contract {
     pub(super) fn new(dialect: Dialect, entrypoint: Option<&str>, package: &Package<'_>) -> Result<Self, CompileError> {
         let has = |rule: &str| matches!(package.rules.get(rule), Some(RuleKind::Value | RuleKind::Scalar));
-        let ask = |rule: &str, meaning| Ask { rule: format!("data.{}.{rule}", package.path.join(".")), meaning };
-        let asks = match (dialect, entrypoint) {
+        let evaluated =
+            |rule: &str, meaning| Entrypoint { rule: format!("data.{}.{rule}", package.path.join(".")), meaning };
+        let entrypoints = match (dialect, entrypoint) {
             (_, Some(entrypoint)) => {
                 let rule = rule_of(entrypoint, package).filter(|rule| has(rule)).ok_or_else(|| {
                     CompileError::Invalid(format!(
-                        "the entrypoint {entrypoint} is no rule of package {}",
+                        "the entrypoint {entrypoint} is not a rule of package {}",
                         package.path.join(".")
                     ))
                 })?;
                 let meaning = if dialect == Dialect::Gatekeeper { Meaning::Violations } else { Meaning::Decision };
-                vec![ask(rule, meaning)]
+                vec![evaluated(rule, meaning)]
             }
-            (Dialect::Gatekeeper, None) if has("violation") => vec![ask("violation", Meaning::Violations)],
+            (Dialect::Gatekeeper, None) if has("violation") => vec![evaluated("violation", Meaning::Violations)],
             (Dialect::Gatekeeper, None) => {
                 return Err(CompileError::Invalid(format!(
                     "package {} has no rule violation: the policy could never deny",
@@ -79,39 +82,40 @@ impl Contract {
                             package.path.join(".")
                         )));
                     }
-                    Some(rule) => vec![ask(rule, Meaning::Decision)],
-                    None => lists.iter().filter(|(rule, _)| has(rule)).map(|(rule, to)| ask(rule, *to)).collect(),
+                    Some(rule) => vec![evaluated(rule, Meaning::Decision)],
+                    None => lists.iter().filter(|(rule, _)| has(rule)).map(|(rule, to)| evaluated(rule, *to)).collect(),
                 }
             }
         };
-        if asks.is_empty() {
+        if entrypoints.is_empty() {
             return Err(CompileError::Invalid(format!(
                 "package {} has none of the rules deny, warn, main and response: the policy could never deny",
                 package.path.join(".")
             )));
         }
-        for ask in &asks {
-            let name = ask.rule.rsplit('.').next().unwrap_or_default();
-            if ask.meaning != Meaning::Decision && package.rules.get(name) == Some(&RuleKind::Scalar) {
+        for entrypoint in &entrypoints {
+            let name = entrypoint.rule.rsplit('.').next().unwrap_or_default();
+            if entrypoint.meaning != Meaning::Decision && package.rules.get(name) == Some(&RuleKind::Scalar) {
                 return Err(CompileError::Invalid(format!(
                     "rule {name} is one value, not a set of messages: write {name}[msg] {{ … }}, or {name} contains \
                      msg if {{ … }}"
                 )));
             }
         }
-        Ok(Self { dialect, asks })
+        Ok(Self { dialect, entrypoints })
     }
 
     pub(super) fn dialect(&self) -> Dialect {
         self.dialect
     }
 
-    pub(super) fn asks(&self) -> &[Ask] {
-        &self.asks
+    pub(super) fn entrypoints(&self) -> &[Entrypoint] {
+        &self.entrypoints
     }
 }
 
-/// The rule that an entrypoint names: `data.a.b`, `a.b`, `data/a/b` and `a/b` are `b` of package `a`.
+/// Returns the name of the rule that an entrypoint refers to. `data.a.b`, `a.b`, `data/a/b` and `a/b` all refer to the rule
+/// `b` of package `a`. `None` if the entrypoint is in another package.
 fn rule_of<'a>(entrypoint: &'a str, package: &Package<'_>) -> Option<&'a str> {
     let mut names: Vec<&str> = entrypoint.split(['/', '.']).collect();
     if names.first() == Some(&"data") {

@@ -1,31 +1,32 @@
-//! Which rule needs which. Rego has no recursion, but regorus finds out only when its stack overflows, which
-//! would end the process: cycles are refused here, and so are chains of rules that need too much stack.
+//! The dependencies between rules. Rego forbids recursion, but regorus detects it only by a stack overflow, which would end
+//! the process. This module refuses cycles, and chains of rules that need too much stack.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The heaviest chain of rules. A unit of weight takes up to 1.4 KiB of stack (measured, development build);
-/// a thread has 2 MiB.
+/// The largest weight of a chain of rules. A unit of weight takes up to 1.4 KiB of stack (measured in a development build).
+/// The stack of a thread has 2 MiB.
 const MAX_WEIGHT: usize = 800;
 
-/// A rule, by all definitions that share its name.
+/// A rule: all definitions that share its name.
 #[derive(Debug, Default)]
 pub(super) struct Node<'a> {
-    /// How much stack an evaluation of the rule takes by itself: statements and expressions are recursive.
+    /// The stack that an evaluation of the rule takes, without the rules that it needs. The evaluation of statements and
+    /// expressions is recursive.
     pub weight: usize,
     pub needs: BTreeSet<&'a str>,
 }
 
-/// Why the rules of a package cannot be evaluated.
+/// The reason why the rules of a package cannot be evaluated.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fault<'a> {
+pub(super) enum GraphError<'a> {
     /// The rule needs itself.
     Recursive(&'a str),
-    /// The rule, with all that it needs, is too heavy.
-    Heavy(&'a str),
+    /// The weight of the rule, together with the rules that it needs, is above the limit.
+    TooHeavy(&'a str),
 }
 
-/// Looks for rules that need themselves, or too much stack.
-pub(super) fn check<'a>(nodes: &BTreeMap<&'a str, Node<'a>>) -> Result<(), Fault<'a>> {
+/// Refuses rules that need themselves, or too much stack.
+pub(super) fn check<'a>(nodes: &BTreeMap<&'a str, Node<'a>>) -> Result<(), GraphError<'a>> {
     let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
     let mut needed_by: BTreeMap<&str, Vec<&'a str>> = BTreeMap::new();
     for (&name, node) in nodes {
@@ -35,7 +36,8 @@ pub(super) fn check<'a>(nodes: &BTreeMap<&'a str, Node<'a>>) -> Result<(), Fault
         }
         waiting.insert(name, needs.count());
     }
-    // Rules are weighed once everything they need is: no recursion here either.
+    // A rule is weighed after all rules that it needs. The loop is not recursive, so that a long chain cannot overflow the
+    // stack here.
     let mut ready: Vec<&str> = waiting.iter().filter(|(_, needs)| **needs == 0).map(|(name, _)| *name).collect();
     let mut heaviest_need: BTreeMap<&str, usize> = BTreeMap::new();
     while let Some(name) = ready.pop() {
@@ -55,15 +57,15 @@ pub(super) fn check<'a>(nodes: &BTreeMap<&'a str, Node<'a>>) -> Result<(), Fault
             }
         }
         if weight > MAX_WEIGHT {
-            return Err(Fault::Heavy(nodes.get_key_value(name).map_or("", |(name, _)| *name)));
+            return Err(GraphError::TooHeavy(nodes.get_key_value(name).map_or("", |(name, _)| *name)));
         }
     }
-    // What still waits is on a cycle, or needs what is on one: walking along needs ends on the cycle.
+    // Each rule that still waits is on a cycle, or needs a rule on a cycle. Following the needs ends on the cycle.
     let mut seen = BTreeSet::new();
     let mut next = waiting.keys().next().and_then(|name| nodes.get_key_value(name)).map(|(name, _)| *name);
     while let Some(name) = next {
         if !seen.insert(name) {
-            return Err(Fault::Recursive(name));
+            return Err(GraphError::Recursive(name));
         }
         next = nodes[name].needs.iter().copied().find(|need| waiting.contains_key(need));
     }
@@ -82,21 +84,21 @@ mod tests {
     }
 
     #[test]
-    fn cycles_are_found_wherever_they_are() {
+    fn cycles_are_found_below_the_first_rule_too() {
         for (edges, expected) in [
             (nodes(&[("a", 1, &["b", "c"]), ("b", 1, &["c"]), ("c", 1, &["input"])]), Ok(())),
-            (nodes(&[("a", 1, &["a"])]), Err(Fault::Recursive("a"))),
-            (nodes(&[("a", 1, &["b"]), ("b", 1, &["c"]), ("c", 1, &["b"])]), Err(Fault::Recursive("b"))),
+            (nodes(&[("a", 1, &["a"])]), Err(GraphError::Recursive("a"))),
+            (nodes(&[("a", 1, &["b"]), ("b", 1, &["c"]), ("c", 1, &["b"])]), Err(GraphError::Recursive("b"))),
         ] {
             assert_eq!(check(&edges), expected);
         }
     }
 
     #[test]
-    fn weight_adds_up_along_a_chain_and_not_across() {
+    fn weight_is_summed_along_a_chain_but_not_over_siblings() {
         let half = MAX_WEIGHT / 2;
         assert_eq!(check(&nodes(&[("a", half, &["b"]), ("b", half, &[])])), Ok(()));
-        assert_eq!(check(&nodes(&[("a", half, &["b"]), ("b", half + 1, &[])])), Err(Fault::Heavy("a")));
+        assert_eq!(check(&nodes(&[("a", half, &["b"]), ("b", half + 1, &[])])), Err(GraphError::TooHeavy("a")));
         assert_eq!(check(&nodes(&[("a", 0, &["b", "c"]), ("b", MAX_WEIGHT, &[]), ("c", MAX_WEIGHT, &[])])), Ok(()));
     }
 }

@@ -1,5 +1,6 @@
-//! What the rules of a set of modules are, and whether all that they use is there. regorus finds missing functions only when
-//! it calls them, and takes data that is not there for undefined: both are refused before they can lose a violation.
+//! Collects the rules of a set of modules, and checks that the functions and the data that they use exist. regorus reports a
+//! missing function only when it calls it, and treats missing data as undefined. Both could lose a violation, so that both are
+//! refused here.
 
 mod checks;
 
@@ -8,38 +9,39 @@ use std::collections::BTreeMap;
 use regorus::unstable::{Expr, LiteralStmt, Module, Ref, Rule, RuleHead, Span};
 
 use super::builtins;
-use super::graph::{self, Fault, Node};
+use super::graph::{self, GraphError, Node};
 use super::names::{Names, RuleKind, Scope};
 use super::syntax::{Part, at, name_of, parts, path, rule_parts, statement_parts};
 use crate::CompileError;
-use checks::{KEY_IN, calls, check_keywords, check_minus, check_pattern, missing};
+use checks::{KEY_IN_MESSAGE, calls_function, check_keywords, check_minus, check_pattern, missing_function_message};
 
-/// What the interpreter spends on the evaluation of any rule, in units of weight.
-const RULE: usize = 4;
-/// What it spends on a comprehension or `every`.
-const QUERY: usize = 2;
-/// Where the objects of the cluster stand in `data`.
+/// The weight of the evaluation of any rule: the stack that the interpreter takes.
+const RULE_WEIGHT: usize = 4;
+/// The weight of a body, a comprehension or `every`.
+const QUERY_WEIGHT: usize = 2;
+/// The name of the document in `data` that holds the objects of the cluster.
 pub(super) const INVENTORY: &str = "inventory";
 
-/// What there is in `data` beside the rules.
+/// The documents in `data` that modules may read in addition to their rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Documents {
     None,
     /// `data.inventory`.
     Inventory,
-    /// Whatever there is.
+    /// Any document, for queries.
     Any,
 }
 
-/// The first module's package, and what the modules need.
+/// The package of the first module, with its rules.
 #[derive(Debug)]
 pub(super) struct Package<'a> {
     pub path: Vec<&'a str>,
     pub rules: BTreeMap<&'a str, RuleKind>,
+    /// True if any of the modules reads `data.inventory`.
     pub uses_inventory: bool,
 }
 
-/// Reads the modules' rules and checks what they use.
+/// Collects the rules of the modules, and checks the functions and the data that they use.
 pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<Package<'_>, CompileError> {
     let names = Names::of(modules);
     let mut nodes: BTreeMap<&str, Node<'_>> = BTreeMap::new();
@@ -50,7 +52,7 @@ pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<P
         for import in &module.imports {
             check_keywords(&import.span, &path(&import.refr))?;
             if let Some(place) = path(&import.refr).strip_prefix(&["data"])
-                && !names.leads_to_package(place)
+                && !names.is_package_prefix(place)
             {
                 check_document(&names, documents, &import.span, place)?;
             }
@@ -69,10 +71,12 @@ pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<P
             }
         }
     }
-    graph::check(&nodes).map_err(|fault| {
-        let (name, message) = match fault {
-            Fault::Recursive(name) => (name, "needs itself (a local variable with a rule's name counts as that rule)"),
-            Fault::Heavy(name) => (name, "is too long, together with the rules that it needs; split it"),
+    graph::check(&nodes).map_err(|error| {
+        let (name, message) = match error {
+            GraphError::Recursive(name) => {
+                (name, "needs itself (a local variable with a rule's name counts as that rule)")
+            }
+            GraphError::TooHeavy(name) => (name, "is too long, together with the rules that it needs; split it"),
         };
         let message = format!("rule {name} {message}");
         CompileError::Unsupported(places.get(name).map_or_else(|| message.clone(), |span| at(span, &message)))
@@ -82,7 +86,7 @@ pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<P
     Ok(Package { path, rules, uses_inventory })
 }
 
-/// Refuses what is not in `data`.
+/// Refuses a reference to data that does not exist.
 fn check_document(names: &Names<'_>, documents: Documents, span: &Span, place: &[&str]) -> Result<(), CompileError> {
     let is_inventory = place.first() == Some(&INVENTORY);
     let is_there = match documents {
@@ -111,21 +115,22 @@ struct Inspection<'a, 'n, 's> {
     documents: Documents,
     needs: Vec<&'n str>,
     uses_inventory: bool,
-    /// The arguments of a function: each hides a rule of the same name.
+    /// The arguments of the inspected function: each hides a rule of the same name.
     arguments: Vec<&'a str>,
-    open: Vec<(Part<'a>, usize)>,
+    /// The parts of the rule that are not inspected yet, with their depth.
+    pending: Vec<(Part<'a>, usize)>,
     deepest: usize,
 }
 
 impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
     fn new(names: &'n Names<'a>, scope: &'s Scope<'a>, documents: Documents) -> Self {
-        let (needs, arguments, open) = Default::default();
-        Self { names, scope, documents, needs, uses_inventory: false, arguments, open, deepest: 0 }
+        let (needs, arguments, pending) = Default::default();
+        Self { names, scope, documents, needs, uses_inventory: false, arguments, pending, deepest: 0 }
     }
 
-    /// The rule's weight.
+    /// Inspects a rule. Returns its weight.
     fn rule(&mut self, rule: &'a Rule) -> Result<usize, CompileError> {
-        let mut weight = RULE;
+        let mut weight = RULE_WEIGHT;
         if let Rule::Spec { head: RuleHead::Func { args, .. }, .. } = rule {
             let names = args.iter().filter_map(|argument| match argument.as_ref() {
                 Expr::Var { span, .. } => Some(span.text()),
@@ -134,13 +139,13 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
             self.arguments.extend(names);
         }
         self.push(rule_parts(rule), 0);
-        // Not recursive: a tree may be deep before its weight is known.
-        while let Some((part, depth)) = self.open.pop() {
+        // Not recursive: the tree may be too deep, and its weight is known only at the end.
+        while let Some((part, depth)) = self.pending.pop() {
             self.deepest = self.deepest.max(depth);
             match part {
                 Part::Expression(expression) => self.expression(expression, depth)?,
                 Part::Query(query) => {
-                    weight += QUERY + query.stmts.len();
+                    weight += QUERY_WEIGHT + query.stmts.len();
                     for statement in &query.stmts {
                         self.check_replacements(statement)?;
                         self.push(statement_parts(statement), depth + 1);
@@ -151,16 +156,17 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
         Ok(weight + self.deepest)
     }
 
-    /// A function that is replaced is replaced in what the statement calls; what has been evaluated before keeps its value.
+    /// Refuses a `with` that replaces a function which the statement itself does not call. regorus replaces the function only in
+    /// the calls of the statement: a rule that was evaluated before keeps its value.
     fn check_replacements(&self, statement: &LiteralStmt) -> Result<(), CompileError> {
         for modifier in &statement.with_mods {
             let target = path(&modifier.refr);
-            let place = self.scope.place(self.names, &target);
+            let place = self.scope.resolve(self.names, &target);
             let is_function = match place.as_ref().and_then(|place| self.names.rule(place)) {
                 Some(known) => matches!(known.kind, RuleKind::Function(_)),
                 None => place.is_none() && target.first() != Some(&"input"),
             };
-            if is_function && !calls(statement, &target) {
+            if is_function && !calls_function(statement, &target) {
                 let message = format!(
                     "`with` replaces the function {} in other rules than this one: that is not supported",
                     target.join(".")
@@ -172,7 +178,7 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
     }
 
     fn push(&mut self, parts: Vec<Part<'a>>, depth: usize) {
-        self.open.extend(parts.into_iter().map(|part| (part, depth)));
+        self.pending.extend(parts.into_iter().map(|part| (part, depth)));
     }
 
     fn expression(&mut self, expression: &'a Expr, depth: usize) -> Result<(), CompileError> {
@@ -180,11 +186,13 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
             Expr::Call { fcn, params, .. } => {
                 self.call(fcn.span(), &path(fcn), params.len())?;
                 check_pattern(fcn.span(), &path(fcn), params)?;
-                self.open.extend(params.iter().map(|parameter| (Part::Expression(parameter), depth + 1)));
+                self.pending.extend(params.iter().map(|parameter| (Part::Expression(parameter), depth + 1)));
                 return Ok(());
             }
             Expr::UnaryExpr { span, expr, .. } => check_minus(span, expr)?,
-            Expr::Membership { span, key: Some(_), .. } => return Err(CompileError::Unsupported(at(span, KEY_IN))),
+            Expr::Membership { span, key: Some(_), .. } => {
+                return Err(CompileError::Unsupported(at(span, KEY_IN_MESSAGE)));
+            }
             Expr::Var { span, .. } => self.reference(span, &[span.text()])?,
             Expr::RefDot { span, .. } | Expr::RefBrack { span, .. } => {
                 let names = path(expression);
@@ -200,20 +208,20 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
         Ok(())
     }
 
-    /// The expressions in the brackets of a reference, without the name that it starts from.
+    /// Queues the expressions in the brackets of a reference, without the name that it starts with.
     fn push_indexes(&mut self, mut reference: &'a Expr, mut depth: usize) {
         loop {
             depth += 1;
             reference = match reference {
                 Expr::RefDot { refr, .. } => refr,
                 Expr::RefBrack { refr, index, .. } => {
-                    self.open.push((Part::Expression(index), depth));
+                    self.pending.push((Part::Expression(index), depth));
                     refr
                 }
                 _ => break,
             };
         }
-        // A long reference is a deep tree.
+        // Each part of a reference is a level of its tree.
         self.deepest = self.deepest.max(depth);
     }
 
@@ -221,16 +229,16 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
         if reference.first().is_some_and(|first| self.arguments.contains(first)) {
             return Ok(());
         }
-        let Some(place) = self.scope.place(self.names, reference) else { return Ok(()) };
+        let Some(place) = self.scope.resolve(self.names, reference) else { return Ok(()) };
         check_document(self.names, self.documents, span, &place)?;
         self.uses_inventory |= place.first() == Some(&INVENTORY);
-        self.needs.extend(self.names.reached(&place).into_iter().map(|known| known.name.as_str()));
+        self.needs.extend(self.names.rules_of_value(&place).into_iter().map(|known| known.name.as_str()));
         Ok(())
     }
 
     fn call(&mut self, span: &Span, names: &[&'a str], given: usize) -> Result<(), CompileError> {
         let name = names.join(".");
-        let place = self.scope.place(self.names, names);
+        let place = self.scope.resolve(self.names, names);
         let known = place.as_ref().and_then(|place| self.names.rule(place));
         let wanted = match known.map(|known| (known.kind, &known.name)) {
             Some((RuleKind::Function(arguments), place)) => {
@@ -241,9 +249,10 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
                 return Err(CompileError::Invalid(at(span, &format!("{name} is a rule, not a function"))));
             }
             None if name == "print" => return Ok(()),
-            None => builtins::arity(&name).ok_or_else(|| CompileError::Unsupported(at(span, &missing(&name))))?,
+            None => builtins::arity(&name)
+                .ok_or_else(|| CompileError::Unsupported(at(span, &missing_function_message(&name))))?,
         };
-        // One more is an output: `f(x, y)` means `y = f(x)`.
+        // One more argument is an output: `f(x, y)` means `y = f(x)`.
         if given == wanted || given == wanted + 1 {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! `data.inventory`: the objects of the cluster as Gatekeeper shows them, `cluster[apiVersion][kind][name]` and
-//! `namespace[namespace][apiVersion][kind][name]`. Made anew only when the host says that an object has changed.
+//! `data.inventory`: the objects of the cluster in Gatekeeper's layout, `cluster[apiVersion][kind][name]` and
+//! `namespace[namespace][apiVersion][kind][name]`. The document is built again only after an object has changed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,53 +8,60 @@ use regorus::{Engine, Value};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::contract::Ask;
+use super::contract::Entrypoint;
 use super::inspect::INVENTORY;
 use super::value::Plain;
 use crate::EvaluationError;
 use crate::host::Objects;
 use crate::patch::{MAX_NESTING, is_deeper_than};
 
-/// The last inventory that was made.
+/// A cache of the latest inventory.
 #[derive(Default)]
-pub(super) struct Inventory(Mutex<Option<Made>>);
+pub(super) struct Inventory(Mutex<Option<Snapshot>>);
 
-struct Made {
+/// The inventory for one state of the objects.
+struct Snapshot {
     objects: Arc<Objects>,
-    /// With the inventory in its data.
+    /// An engine with the inventory in its data.
     engine: Engine,
-    /// By the address of the object, which the object keeps: one that has not changed is not read again.
+    /// The converted objects, by the address of their `Arc`. `objects` keeps the addresses valid. The next snapshot reuses the
+    /// values of the objects that have not changed.
     values: HashMap<usize, Value>,
 }
 
-/// What there is before any object is known.
+/// Returns a document with an empty inventory, for a policy without a host.
 pub(super) fn empty() -> Value {
     document(Tree::default())
 }
 
 impl Inventory {
-    /// An engine that has the objects.
+    /// Returns an engine whose data contains the objects. `base` is the engine without them.
     pub(super) fn engine(
         &self,
-        plain: &Engine,
-        asks: &[Ask],
+        base: &Engine,
+        entrypoints: &[Entrypoint],
         objects: Arc<Objects>,
     ) -> Result<Engine, EvaluationError> {
-        // Made under the lock: who comes at the same time needs the same.
+        // The lock is held while the snapshot is built: concurrent evaluations need the same snapshot.
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(made) = last.as_ref().filter(|made| Arc::ptr_eq(&made.objects, &objects)) {
-            return Ok(made.engine.clone());
+        if let Some(snapshot) = last.as_ref().filter(|snapshot| Arc::ptr_eq(&snapshot.objects, &objects)) {
+            return Ok(snapshot.engine.clone());
         }
-        let made = Made::new(plain, asks, objects, last.as_ref())?;
-        let engine = made.engine.clone();
-        *last = Some(made);
+        let snapshot = Snapshot::new(base, entrypoints, objects, last.as_ref())?;
+        let engine = snapshot.engine.clone();
+        *last = Some(snapshot);
         Ok(engine)
     }
 }
 
-impl Made {
-    fn new(plain: &Engine, asks: &[Ask], objects: Arc<Objects>, last: Option<&Self>) -> Result<Self, EvaluationError> {
-        let known = last.map(|made| &made.values);
+impl Snapshot {
+    fn new(
+        base: &Engine,
+        entrypoints: &[Entrypoint],
+        objects: Arc<Objects>,
+        last: Option<&Self>,
+    ) -> Result<Self, EvaluationError> {
+        let known = last.map(|snapshot| &snapshot.values);
         let mut values = HashMap::new();
         let mut tree = Tree::default();
         for resource in &objects.resources {
@@ -75,12 +82,12 @@ impl Made {
             }
         }
         let failed = |error: String| EvaluationError::Failed(format!("data.inventory: {error}"));
-        let mut engine = plain.clone();
+        let mut engine = base.clone();
         engine.clear_data();
         engine.add_data(document(tree)).map_err(|error| failed(error.to_string()))?;
-        for ask in asks {
-            // Prepares it anew, so that no evaluation has to.
-            engine.compile_with_entrypoint(&ask.rule().into()).map_err(|error| failed(error.to_string()))?;
+        for entrypoint in entrypoints {
+            // The new data discards the prepared state. Otherwise each evaluation would prepare its clone.
+            engine.compile_with_entrypoint(&entrypoint.rule().into()).map_err(|error| failed(error.to_string()))?;
         }
         Ok(Self { objects, engine, values })
     }

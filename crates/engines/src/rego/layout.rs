@@ -1,6 +1,6 @@
-//! Two layouts that OPA reads otherwise than regorus, written out as OPA reads them: a parenthesis that begins a line is a
-//! statement of its own, not the arguments of what ends the line before; and a second body of a set rule is another rule with
-//! the same head. Lines keep their numbers.
+//! Rewrites two layouts that regorus reads differently from OPA. To OPA, a parenthesis that begins a line is a new statement,
+//! not the arguments of a call of the name that ends the previous line. And a second body of a set rule is another rule with
+//! the same head. The rewritten source keeps the line numbers.
 
 use regorus::unstable::{Lexer, Source, Span, Token, TokenKind};
 
@@ -8,69 +8,73 @@ use super::bounds::MAX_COLUMN;
 use super::syntax::at;
 use crate::CompileError;
 
-/// Words after which an expression begins, so that a parenthesis is part of it.
+/// Keywords that precede an expression: a parenthesis after one of these words belongs to that expression.
 const BEFORE_EXPRESSIONS: &[&str] =
     &["not", "in", "if", "contains", "else", "with", "as", "some", "every", "default", "import", "package"];
 
 #[derive(Default)]
-struct Layout {
+struct Rewriter {
+    /// The insertions: offsets in the source, and texts.
     edits: Vec<(usize, String)>,
+    /// The number of open brackets.
     depth: usize,
-    /// The token before: its end, its line, whether it is a name or an index, whether it closes a body.
     previous: Option<Previous>,
     rule: Option<RuleHead>,
 }
 
+/// The previous token.
 struct Previous {
     end: usize,
     line: u32,
-    callable: bool,
-    operand: bool,
-    brace: bool,
+    /// The token is a name or ends an index: a parenthesis on the same line is a call.
+    is_callable: bool,
+    /// The token may end an expression.
+    is_operand: bool,
+    is_closing_brace: bool,
 }
 
-/// The rule that is being read.
+/// The head of the rule at the current token.
 struct RuleHead {
     start: usize,
-    /// Where its first body begins.
+    /// The offset of the first body, if the body has begun.
     body: Option<usize>,
     has_key: bool,
-    /// A value or arguments: regorus knows chained bodies of such rules.
-    has_more: bool,
+    /// The head has a value or arguments. regorus supports a second body for such rules.
+    has_value_or_arguments: bool,
 }
 
-/// The source as OPA reads it, if that needs to be said differently.
-pub(super) fn written_out(source: &Source) -> Result<Option<String>, CompileError> {
+/// Returns the source in the form that makes regorus read it like OPA; `None` if nothing has to be rewritten.
+pub(super) fn rewrite(source: &Source) -> Result<Option<String>, CompileError> {
     let mut lexer = Lexer::new(source);
     lexer.set_max_col(MAX_COLUMN);
-    let mut layout = Layout::default();
+    let mut rewriter = Rewriter::default();
     loop {
         let token = lexer.next_token().map_err(|error| CompileError::Invalid(error.to_string().trim().to_owned()))?;
         if matches!(token.0, TokenKind::Eof) {
             break;
         }
-        layout.take(&token, source.contents())?;
+        rewriter.visit(&token, source.contents())?;
     }
-    if layout.edits.is_empty() {
+    if rewriter.edits.is_empty() {
         return Ok(None);
     }
     let mut text = source.contents().clone();
-    for (place, insertion) in layout.edits.iter().rev() {
-        text.insert_str(*place, insertion);
+    for (offset, insertion) in rewriter.edits.iter().rev() {
+        text.insert_str(*offset, insertion);
     }
     Ok(Some(text))
 }
 
-impl Layout {
-    fn take(&mut self, Token(kind, span): &Token, contents: &str) -> Result<(), CompileError> {
+impl Rewriter {
+    fn visit(&mut self, Token(kind, span): &Token, contents: &str) -> Result<(), CompileError> {
         let text = span.text();
         let is_name = matches!(kind, TokenKind::Ident);
         let symbol = if matches!(kind, TokenKind::Symbol | TokenKind::Ident) { text } else { "" };
         if symbol == "(" {
-            self.separate(span);
+            self.separate_statement(span);
         }
         if self.depth == 0 {
-            self.head(span, symbol, is_name, contents)?;
+            self.visit_head(span, symbol, is_name, contents)?;
         }
         match symbol {
             "{" | "[" | "(" | "set(" => self.depth += 1,
@@ -81,36 +85,42 @@ impl Layout {
         self.previous = Some(Previous {
             end: span.end as usize,
             line: span.line,
-            callable: (is_name && !keyword) || symbol == "]",
-            operand: !keyword && (!matches!(kind, TokenKind::Symbol) || matches!(symbol, "}" | "]" | ")")),
-            brace: symbol == "}",
+            is_callable: (is_name && !keyword) || symbol == "]",
+            is_operand: !keyword && (!matches!(kind, TokenKind::Symbol) || matches!(symbol, "}" | "]" | ")")),
+            is_closing_brace: symbol == "}",
         });
         Ok(())
     }
 
     /// Ends the statement before a parenthesis that begins a line.
-    fn separate(&mut self, parenthesis: &Span) {
+    fn separate_statement(&mut self, parenthesis: &Span) {
         if let Some(previous) =
-            self.previous.as_ref().filter(|previous| previous.callable && previous.line != parenthesis.line)
+            self.previous.as_ref().filter(|previous| previous.is_callable && previous.line != parenthesis.line)
         {
             self.edits.push((previous.end, ";".to_owned()));
         }
     }
 
-    fn head(&mut self, span: &Span, symbol: &str, is_name: bool, contents: &str) -> Result<(), CompileError> {
+    /// Handles a token outside of all brackets: it may belong to the head of a rule, or begin a second body.
+    fn visit_head(&mut self, span: &Span, symbol: &str, is_name: bool, contents: &str) -> Result<(), CompileError> {
         let start = span.start as usize;
         let after = self.previous.as_ref();
-        let begins = after.is_none_or(|previous| previous.operand && (previous.brace || previous.line != span.line));
-        if is_name && begins && symbol != "else" {
-            self.rule = Some(RuleHead { start, body: None, has_key: false, has_more: false });
+        let begins_rule = after
+            .is_none_or(|previous| previous.is_operand && (previous.is_closing_brace || previous.line != span.line));
+        if is_name && begins_rule && symbol != "else" {
+            self.rule = Some(RuleHead { start, body: None, has_key: false, has_value_or_arguments: false });
             return Ok(());
         }
         let Some(rule) = &mut self.rule else { return Ok(()) };
         match (symbol, rule.body) {
             ("[", None) => rule.has_key = true,
-            ("(" | "=" | ":=" | "if" | "contains", None) => rule.has_more = true,
-            ("{", None) if after.is_some_and(|previous| previous.operand) => rule.body = Some(start),
-            ("{", Some(body)) if rule.has_key && !rule.has_more && after.is_some_and(|previous| previous.brace) => {
+            ("(" | "=" | ":=" | "if" | "contains", None) => rule.has_value_or_arguments = true,
+            ("{", None) if after.is_some_and(|previous| previous.is_operand) => rule.body = Some(start),
+            ("{", Some(body))
+                if rule.has_key
+                    && !rule.has_value_or_arguments
+                    && after.is_some_and(|previous| previous.is_closing_brace) =>
+            {
                 let head = &contents[rule.start..body];
                 if head.contains('#') {
                     let message = "a set rule has a second body: write it as a rule of its own";
@@ -128,30 +138,30 @@ impl Layout {
 mod tests {
     use super::*;
 
-    fn written(text: &str) -> String {
+    fn rewritten(text: &str) -> String {
         let source = Source::from_contents("policy.rego".into(), text.into()).unwrap();
-        written_out(&source).unwrap().unwrap_or_else(|| text.to_owned())
+        rewrite(&source).unwrap().unwrap_or_else(|| text.to_owned())
     }
 
     #[test]
     fn a_parenthesis_that_begins_a_line_is_a_statement() {
-        assert_eq!(written("p { x := input.a\n  (x == 1) }"), "p { x := input.a;\n  (x == 1) }");
-        assert_eq!(written("p { x := input.a[0]\n\n(x == 1) }"), "p { x := input.a[0];\n\n(x == 1) }");
+        assert_eq!(rewritten("p { x := input.a\n  (x == 1) }"), "p { x := input.a;\n  (x == 1) }");
+        assert_eq!(rewritten("p { x := input.a[0]\n\n(x == 1) }"), "p { x := input.a[0];\n\n(x == 1) }");
         for same in ["p { x := f(1) }", "p { x :=\n(1 + 2) }", "p { not\n(x) }", "p { f(\n(1 + 2)) }", "p if\n(x == 1)"]
         {
-            assert_eq!(written(same), same);
+            assert_eq!(rewritten(same), same);
         }
     }
 
     #[test]
     fn a_second_body_of_a_set_rule_is_another_rule() {
-        assert_eq!(written("p[x] { x := 1 } { x := 2 }"), "p[x] { x := 1 } p[x] { x := 2 }");
+        assert_eq!(rewritten("p[x] { x := 1 } { x := 2 }"), "p[x] { x := 1 } p[x] { x := 2 }");
         assert_eq!(
-            written("a = {1}\nv[{\"msg\": m}] {\n  m := \"a\"\n} {\n  m := {\"b\"}\n}\nq[x] { x := 1 }"),
+            rewritten("a = {1}\nv[{\"msg\": m}] {\n  m := \"a\"\n} {\n  m := {\"b\"}\n}\nq[x] { x := 1 }"),
             "a = {1}\nv[{\"msg\": m}] {\n  m := \"a\"\n} v[{\"msg\": m}] {\n  m := {\"b\"}\n}\nq[x] { x := 1 }"
         );
         for same in ["p { a } { b }", "p[x] = y { y := 1; x := 2 } { y := 2; x := 3 }", "f(x) { x } { not x }"] {
-            assert_eq!(written(same), same);
+            assert_eq!(rewritten(same), same);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What the names in a set of modules stand for: each rule has one place in `data`, which modules spell relative to their
-//! package and their imports.
+//! Resolves the names in a set of modules. Each rule has one path in `data`. Modules write it relative to their package and
+//! their imports.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,29 @@ use super::syntax::{name_of, path};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleKind {
-    /// With the number of its arguments.
+    /// A function with this number of arguments.
     Function(usize),
     Value,
-    /// Only ever true, or another scalar: no set or list.
+    /// A rule whose value is always `true` or another scalar, never a set or a list.
     Scalar,
 }
 
-/// A rule, by all definitions that share its name.
+/// A rule: all definitions that share its name.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct RuleInfo {
     pub kind: RuleKind,
-    /// Its place, as `a.b.rule`.
+    /// The path below `data`, such as `a.b.rule`.
     pub name: String,
 }
 
-/// The rules of all modules, by their places below `data`.
+/// The rules of all modules, by their paths below `data`.
 #[derive(Debug, Default)]
 pub(super) struct Names<'a> {
-    rules: BTreeMap<Vec<&'a str>, Known>,
+    rules: BTreeMap<Vec<&'a str>, RuleInfo>,
     packages: Vec<Vec<&'a str>>,
 }
 
-/// How one module spells places.
+/// The package and the imports of a module, which its references are relative to.
 #[derive(Debug)]
 pub(super) struct Scope<'a> {
     pub package: Vec<&'a str>,
@@ -48,8 +48,8 @@ impl<'a> Names<'a> {
                 let kind = kind_of(rule);
                 let place: Vec<&str> = package.iter().copied().chain([name]).collect();
                 let joined = place.join(".");
-                // One definition with a value makes the rule one: the others may be its default.
-                let known = names.rules.entry(place).or_insert(Known { kind, name: joined });
+                // A scalar definition may be only the default of a rule that has other values.
+                let known = names.rules.entry(place).or_insert(RuleInfo { kind, name: joined });
                 known.kind = known.kind.joined(kind);
             }
             names.packages.push(package);
@@ -57,19 +57,19 @@ impl<'a> Names<'a> {
         names
     }
 
-    /// The rules of a package, by their short names.
+    /// Returns the rules of a package, by their short names.
     pub(super) fn of_package(&self, package: &[&str]) -> BTreeMap<&'a str, RuleKind> {
         let inside = |place: &Vec<&'a str>| place.len() == package.len() + 1 && place.starts_with(package);
         let rules = self.rules.iter().filter(|(place, _)| inside(place));
         rules.filter_map(|(place, known)| Some((*place.last()?, known.kind))).collect()
     }
 
-    pub(super) fn rule(&self, place: &[&'a str]) -> Option<&Known> {
+    pub(super) fn rule(&self, place: &[&'a str]) -> Option<&RuleInfo> {
         self.rules.get(place)
     }
 
-    /// The rules that the value at a place consists of: the rule there or above, else all that are below.
-    pub(super) fn reached<'n>(&'n self, place: &[&'a str]) -> Vec<&'n Known> {
+    /// Returns the rules that the value at a path consists of: the rule at the path or above it, otherwise all rules below it.
+    pub(super) fn rules_of_value<'n>(&'n self, place: &[&'a str]) -> Vec<&'n RuleInfo> {
         let above = (1..=place.len()).find_map(|length| self.rules.get(&place[..length]));
         if let Some(known) = above {
             return vec![known];
@@ -78,13 +78,13 @@ impl<'a> Names<'a> {
         from.take_while(|(rule, _)| rule.starts_with(place)).map(|(_, known)| known).collect()
     }
 
-    /// Whether a place is a package, or in one.
+    /// Returns true if a path is a package, or inside of one.
     pub(super) fn is_known(&self, place: &[&str]) -> bool {
         self.packages.iter().any(|package| place.starts_with(package))
     }
 
-    /// Whether packages are below a place.
-    pub(super) fn leads_to_package(&self, place: &[&str]) -> bool {
+    /// Returns true if a package begins with this path.
+    pub(super) fn is_package_prefix(&self, place: &[&str]) -> bool {
         !place.is_empty() && self.packages.iter().any(|package| package.starts_with(place))
     }
 }
@@ -100,8 +100,8 @@ impl<'a> Scope<'a> {
         Self { package: path(&module.package.refr), imports }
     }
 
-    /// The place below `data` that a reference names. None for what is no part of `data`.
-    pub(super) fn place(&self, names: &Names<'a>, reference: &[&'a str]) -> Option<Vec<&'a str>> {
+    /// Returns the path below `data` that a reference names; `None` if the reference is not part of `data`.
+    pub(super) fn resolve(&self, names: &Names<'a>, reference: &[&'a str]) -> Option<Vec<&'a str>> {
         let (first, rest) = reference.split_first()?;
         if *first == "data" {
             return Some(rest.to_vec());
@@ -128,7 +128,7 @@ fn kind_of(rule: &Rule) -> RuleKind {
         Rule::Spec { head: RuleHead::Func { args, .. }, .. } => RuleKind::Function(args.len()),
         Rule::Default { args, .. } if !args.is_empty() => RuleKind::Function(args.len()),
         Rule::Default { value, .. } if is_scalar(value) => RuleKind::Scalar,
-        // A longer name makes an object.
+        // A rule with a name of several parts defines an object.
         Rule::Spec { head: RuleHead::Compr { refr, assign, .. }, bodies, .. } if path(refr).len() == 1 => {
             let mut assigned = assign.iter().chain(bodies.iter().filter_map(|body| body.assign.as_ref()));
             if assigned.all(|assign| is_scalar(&assign.value)) { RuleKind::Scalar } else { RuleKind::Value }

@@ -1,6 +1,7 @@
-//! `not` as OPA has it. OPA evaluates the arguments of a negated call before the call: where one of them is undefined, so is
-//! the statement. regorus takes the call for undefined, and its negation for true. So the arguments are written as statements
-//! of their own before they are parsed again: `not f(input.x)` becomes `a := input.x; not f(a)`, on the same line.
+//! Rewrites negations so that regorus evaluates them like OPA. OPA evaluates the arguments of a negated call before the call:
+//! if an argument is undefined, the statement is undefined. In regorus the call is undefined, and its negation true. The
+//! rewriter turns the arguments into statements of their own: `not f(input.x)` becomes `a := input.x; not f(a)`, on the same
+//! line.
 
 mod operands;
 mod tokens;
@@ -14,24 +15,25 @@ use super::syntax::{Part, at, modifier_parts, name_of, parts, path, rule_parts, 
 use crate::CompileError;
 use tokens::Tokens;
 
-/// What the new variables' names begin with.
+/// The prefix of the names of the new variables.
 const PREFIX: &str = "negated__";
 
-/// A piece of the source that is replaced.
+/// A replacement in the source: the start and the end of the replaced text, and the new text.
 type Edit = (usize, usize, String);
 
-struct Rewriting<'a> {
+struct Rewriter<'a> {
     source: &'a str,
     prefix: String,
-    made: usize,
-    /// Names that stand for something in `data`: the rules of the module's package, and what it imports.
+    /// The number of new variables.
+    variables: usize,
+    /// The names of documents: the rules of the module's package, its imports, `input` and `data`.
     documents: BTreeSet<&'a str>,
     tokens: Tokens,
 }
 
-/// The module's source with its negations written out; none if there is nothing to write out. The rules of its package may
-/// be in any of the modules.
-pub(super) fn written_out(module: &Module, modules: &[Ref<Module>]) -> Result<Option<String>, CompileError> {
+/// Returns the source of a module with its negations rewritten; `None` if nothing has to be rewritten. `modules` are all modules
+/// of the policy: any of them may define rules of the package.
+pub(super) fn rewrite(module: &Module, modules: &[Ref<Module>]) -> Result<Option<String>, CompileError> {
     let source = module.package.span.source.contents();
     let mut prefix = PREFIX.to_owned();
     while source.contains(&prefix) {
@@ -46,37 +48,37 @@ pub(super) fn written_out(module: &Module, modules: &[Ref<Module>]) -> Result<Op
     });
     let documents = names.chain(imports).chain(["input", "data"]).collect();
     let tokens = Tokens::of(&module.package.span.source)?;
-    let mut rewriting = Rewriting { source, prefix, made: 0, documents, tokens };
+    let mut rewriter = Rewriter { source, prefix, variables: 0, documents, tokens };
     let mut edits = Vec::new();
     for rule in &module.policy {
-        edits.extend(rewriting.rule(rule)?);
+        edits.extend(rewriter.rule(rule)?);
     }
-    rewriting.whole(edits, &module.package.span)
+    rewriter.apply(edits, &module.package.span)
 }
 
-/// The same for a query that stands alone.
-pub(super) fn query_written_out(query: &Query) -> Result<Option<String>, CompileError> {
+/// Returns a query without a module with its negations rewritten; `None` if nothing has to be rewritten.
+pub(super) fn rewrite_query(query: &Query) -> Result<Option<String>, CompileError> {
     let source = query.span.source.contents();
     let documents = ["input", "data"].into();
     let tokens = Tokens::of(&query.span.source)?;
-    let mut rewriting = Rewriting { source, prefix: PREFIX.to_owned(), made: 0, documents, tokens };
-    let edits = rewriting.query(query)?;
-    rewriting.whole(edits, &query.span)
+    let mut rewriter = Rewriter { source, prefix: PREFIX.to_owned(), variables: 0, documents, tokens };
+    let edits = rewriter.query(query)?;
+    rewriter.apply(edits, &query.span)
 }
 
-impl Rewriting<'_> {
-    /// The whole source with the edits. Refuses it if a cut went through a string: what would be left might still be Rego,
-    /// of another meaning.
-    fn whole(&self, edits: Vec<Edit>, about: &Span) -> Result<Option<String>, CompileError> {
+impl Rewriter<'_> {
+    /// Applies the edits to the source. Refuses the result if an edit has cut a string: the result might still be valid Rego,
+    /// but with another meaning. `about` is the span of the error.
+    fn apply(&self, edits: Vec<Edit>, about: &Span) -> Result<Option<String>, CompileError> {
         if edits.is_empty() {
             return Ok(None);
         }
-        let text = self.spliced(0, self.source.len(), edits);
-        if self.tokens.are_kept_in(&text, &self.prefix)? {
+        let text = self.splice(0, self.source.len(), edits);
+        if self.tokens.are_preserved_in(&text, &self.prefix)? {
             return Ok(Some(text));
         }
         let message =
-            "its negations cannot be written out as OPA reads them: assign the arguments of negated calls before";
+            "its negations cannot be evaluated like in OPA: assign the arguments of negated calls to variables first";
         Err(CompileError::Unsupported(at(about, message)))
     }
 
@@ -84,13 +86,13 @@ impl Rewriting<'_> {
         self.tokens.range(span)
     }
 
-    /// Whether a function is one of the policy's own, whatever builtin has its name.
+    /// Returns true if the policy defines the function. It may hide a builtin of the same name.
     fn is_own(&self, function: &Expr) -> bool {
         path(function).first().is_some_and(|name| self.documents.contains(name))
     }
 
-    /// What is walked, if an expression is a `walk` without an output.
-    fn walked<'e>(&self, expression: &'e Expr) -> Option<&'e Expr> {
+    /// Returns the operand of `walk` if the expression is a `walk` without an output.
+    fn walk_operand<'e>(&self, expression: &'e Expr) -> Option<&'e Expr> {
         match expression {
             Expr::Call { fcn, params, .. } if path(fcn) == ["walk"] && params.len() == 1 && !self.is_own(fcn) => {
                 params.first().map(AsRef::as_ref)
@@ -99,17 +101,17 @@ impl Rewriting<'_> {
         }
     }
 
-    /// regorus takes the list of all pairs for its value.
+    /// Refuses `walk` as a value. regorus would return the list of all pairs.
     fn check_walk(&self, expression: &Expr) -> Result<(), CompileError> {
         let message = "`walk` has many values: write walk(x, [path, value])";
-        match self.walked(expression) {
+        match self.walk_operand(expression) {
             None => Ok(()),
             Some(_) => Err(CompileError::Unsupported(at(expression.span(), message))),
         }
     }
 
-    /// The source from `start` to `end` with the edits inside of it.
-    fn spliced(&self, start: usize, end: usize, mut edits: Vec<Edit>) -> String {
+    /// Returns the source from `start` to `end`, with the edits between these positions.
+    fn splice(&self, start: usize, end: usize, mut edits: Vec<Edit>) -> String {
         edits.sort_unstable_by_key(|(start, ..)| *start);
         let mut text = String::new();
         let mut from = start;
@@ -124,7 +126,7 @@ impl Rewriting<'_> {
     fn rule(&mut self, rule: &Rule) -> Result<Vec<Edit>, CompileError> {
         let mut edits = self.all(rule_parts(rule))?;
         let Rule::Spec { bodies, .. } = rule else { return Ok(edits) };
-        // `p if not q`: what becomes several statements needs braces.
+        // The body of `p if not q` needs braces after it becomes several statements.
         for query in bodies.iter().map(|body| &body.query) {
             let Some(only) = query.stmts.first().filter(|only| only.span.start == query.span.start) else { continue };
             let (start, end) = self.range(&only.span);
@@ -158,8 +160,8 @@ impl Rewriting<'_> {
         Ok(edits)
     }
 
-    /// Two spellings of a call with an output, of which regorus knows but one: `f(x, y)` for `y = f(x)` if the function is
-    /// ours, and `walk(x, y)` alone, as it has many outputs.
+    /// Rewrites a statement. Of the two forms of a call with an output, `f(x, y)` and `y = f(x)`, regorus supports only the
+    /// second for the builtins that Proviso adds, and only the first for `walk`, which has many outputs.
     fn statement(&mut self, statement: &LiteralStmt, expression: &Expr) -> Result<Vec<Edit>, CompileError> {
         let (start, end) = self.range(expression.span());
         let mut edits = self.all(modifier_parts(statement))?;
@@ -168,18 +170,18 @@ impl Rewriting<'_> {
                 let name = path(fcn).join(".");
                 if !self.is_own(fcn)
                     && let Some((output, arguments)) = params.split_last()
-                    && builtins::addition(&name) == Some(arguments.len())
+                    && builtins::arity_of_added(&name) == Some(arguments.len())
                 {
-                    let output = self.written(output)?;
+                    let output = self.rewritten(output)?;
                     let arguments: Result<Vec<_>, _> =
-                        arguments.iter().map(|argument| self.written(argument)).collect();
+                        arguments.iter().map(|argument| self.rewritten(argument)).collect();
                     edits.push((start, end, format!("{output} = {name}({})", arguments?.join(", "))));
                     return Ok(edits);
                 }
             }
             Expr::AssignExpr { lhs, rhs, .. } => {
-                if let Some(walked) = self.walked(rhs) {
-                    let text = format!("walk({}, {})", self.written(walked)?, self.written(lhs)?);
+                if let Some(operand) = self.walk_operand(rhs) {
+                    let text = format!("walk({}, {})", self.rewritten(operand)?, self.rewritten(lhs)?);
                     edits.push((start, end, text));
                     return Ok(edits);
                 }
@@ -190,32 +192,32 @@ impl Rewriting<'_> {
         Ok(edits)
     }
 
-    fn written(&mut self, expression: &Expr) -> Result<String, CompileError> {
+    fn rewritten(&mut self, expression: &Expr) -> Result<String, CompileError> {
         let (start, end) = self.range(expression.span());
         let edits = self.expression(expression)?;
-        Ok(self.spliced(start, end, edits))
+        Ok(self.splice(start, end, edits))
     }
 
-    /// What is to be written out inside of an expression: its comprehensions.
+    /// Rewrites the negations in the comprehensions of an expression.
     fn expression(&mut self, expression: &Expr) -> Result<Vec<Edit>, CompileError> {
         self.check_walk(expression)?;
         self.all(parts(expression))
     }
 
     fn negated(&mut self, statement: &LiteralStmt, not: &Span, expression: &Expr) -> Result<Vec<Edit>, CompileError> {
-        let mut before = Vec::new();
-        let inner = self.top(expression, &mut before)?;
+        let mut assignments = Vec::new();
+        let inner = self.negated_expression(expression, &mut assignments)?;
         let mut edits = self.all(modifier_parts(statement))?;
-        if before.is_empty() {
+        if assignments.is_empty() {
             edits.extend(inner);
             return Ok(edits);
         }
         let (start, end) = self.range(&statement.span);
         let (not_start, not_end) = self.range(not);
-        let with = self.spliced(not_end, end, edits);
-        let negation = self.spliced(not_start, not_end, inner);
-        let before: Vec<String> = before.iter().map(|assignment| format!("{assignment}{with}")).collect();
-        Ok(vec![(start, end, format!("{}; {negation}{with}", before.join("; ")))])
+        let with = self.splice(not_end, end, edits);
+        let negation = self.splice(not_start, not_end, inner);
+        let assignments: Vec<String> = assignments.iter().map(|assignment| format!("{assignment}{with}")).collect();
+        Ok(vec![(start, end, format!("{}; {negation}{with}", assignments.join("; ")))])
     }
 }
 

@@ -1,41 +1,42 @@
-//! From source texts to parsed modules, each in whichever version of Rego it is written, and written out as OPA reads it.
+//! Parses the modules of a policy, in Rego v0 or v1. Rewrites the constructs that regorus reads differently from OPA.
 
 use std::num::NonZeroUsize;
 
 use regorus::unstable::Source;
 use regorus::{Engine, PolicyLengthConfig};
 
-use super::bounds::{self, Style};
+use super::bounds::{self, RegoVersion};
 use super::inspect::{self, Documents};
 use super::{layout, negation};
 use crate::CompileError;
 
-/// A text and the name that positions in messages call it.
+/// The source of a module.
 #[derive(Debug)]
-pub(super) struct Text<'a> {
+pub(super) struct ModuleSource<'a> {
+    /// The name of the module in error messages.
     pub name: String,
     pub text: &'a str,
 }
 
-struct Parsed {
+struct ParsedModule {
     name: String,
     text: String,
-    style: Style,
+    version: RegoVersion,
 }
 
-/// Parses the sources, each as the version that it looks like, else as the other one. When neither parses, the error is that
-/// of the version it looks like. What the sources need is checked as they are written; then what regorus would read otherwise
-/// than OPA is written out. Queries are read in the version of the first.
-pub(super) fn parse(texts: &[Text<'_>], documents: Documents) -> Result<Engine, CompileError> {
+/// Parses the sources. Each source is parsed as the version that its tokens suggest, and then as the other version. If both
+/// fail, the error is the one of the first attempt. The parser checks the references of the original sources, and then
+/// rewrites the negations. The engine reads queries in the version of the first source.
+pub(super) fn parse(sources: &[ModuleSource<'_>], documents: Documents) -> Result<Engine, CompileError> {
     let mut engine = Engine::new();
     let mut parsed = Vec::new();
-    for Text { name, text } in texts {
+    for ModuleSource { name, text } in sources {
         let source = checked(name, text)?;
-        let looks_like = bounds::check(&source)?;
-        let text = layout::written_out(&source)?.unwrap_or_else(|| (*text).to_owned());
-        let mut module = Parsed { name: name.clone(), text, style: looks_like };
+        let detected = bounds::check(&source)?;
+        let text = layout::rewrite(&source)?.unwrap_or_else(|| (*text).to_owned());
+        let mut module = ParsedModule { name: name.clone(), text, version: detected };
         if let Err(error) = module.add_to(&mut engine) {
-            module.style = if looks_like == Style::V0 { Style::V1 } else { Style::V0 };
+            module.version = if detected == RegoVersion::V0 { RegoVersion::V1 } else { RegoVersion::V0 };
             module.add_to(&mut engine).map_err(|_| CompileError::Invalid(error))?;
         }
         parsed.push(module);
@@ -44,7 +45,7 @@ pub(super) fn parse(texts: &[Text<'_>], documents: Documents) -> Result<Engine, 
     let mut changed = false;
     let modules = engine.get_modules();
     for (module, parsed) in modules.iter().zip(&mut parsed) {
-        if let Some(text) = negation::written_out(module, modules)? {
+        if let Some(text) = negation::rewrite(module, modules)? {
             parsed.text = text;
             changed = true;
         }
@@ -56,7 +57,7 @@ pub(super) fn parse(texts: &[Text<'_>], documents: Documents) -> Result<Engine, 
             module.add_to(&mut engine).map_err(CompileError::Invalid)?;
         }
     }
-    engine.set_rego_v0(parsed.first().is_some_and(|first| first.style == Style::V0));
+    engine.set_rego_v0(parsed.first().is_some_and(|first| first.version == RegoVersion::V0));
     Ok(engine)
 }
 
@@ -68,7 +69,7 @@ fn checked(name: &str, text: &str) -> Result<Source, CompileError> {
             bounds::MAX_SOURCE
         )));
     }
-    // regorus takes it for the end, and all that follows would silently be no part of the policy.
+    // regorus ends the source at a NUL character. The rest would silently be missing from the policy.
     if text.contains('\0') {
         return Err(CompileError::Invalid("the source contains a NUL character".into()));
     }
@@ -80,17 +81,17 @@ fn source(name: &str, text: &str) -> Result<Source, CompileError> {
         .map_err(|error| CompileError::Invalid(error.to_string().trim().to_owned()))
 }
 
-impl Parsed {
+impl ParsedModule {
     fn add_to(&self, engine: &mut Engine) -> Result<(), String> {
-        engine.set_rego_v0(self.style == Style::V0);
-        engine.set_policy_length_config(LENGTHS);
+        engine.set_rego_v0(self.version == RegoVersion::V0);
+        engine.set_policy_length_config(LENGTH_LIMITS);
         let added = engine.add_policy(self.name.clone(), self.text.clone());
         added.map(drop).map_err(|error| error.to_string().trim().to_owned())
     }
 }
 
-/// Only the size of the whole source matters; [`bounds`] has checked it.
-const LENGTHS: PolicyLengthConfig = PolicyLengthConfig {
+/// regorus' limits on a source. They are so high that only the limits of [`bounds`] apply.
+const LENGTH_LIMITS: PolicyLengthConfig = PolicyLengthConfig {
     max_col: bounds::MAX_COLUMN,
     max_file_bytes: NonZeroUsize::new(2 * bounds::MAX_SOURCE).unwrap(),
     max_lines: NonZeroUsize::new(20_000).unwrap(),

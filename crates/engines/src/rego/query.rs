@@ -1,16 +1,16 @@
-//! A query to a set of modules, as `opa eval` answers it: the same reading, checks and builtins as a policy has, without a
-//! dialect. For comparing with OPA; policies are [`super::Program`]s.
+//! Queries to a set of modules, as `opa eval` answers them. A query has the same parser, checks and builtins as a policy, but
+//! no dialect. Tests use it to compare answers with OPA's; policies are [`super::Program`]s.
 
 use regorus::unstable::{Parser, Source};
 use regorus::{Engine, Value};
 use serde_json::Value as Json;
 
 use super::inspect::Documents;
-use super::parse::{self, Text};
-use super::{failed, negation, set_deadline, set_up, value};
+use super::parse::{self, ModuleSource};
+use super::{evaluation_error, negation, set_deadline, set_up, value};
 use crate::{CompileError, Deadline, EvaluationError};
 
-/// Modules and data with a query to them.
+/// A query, with the modules and the data that it reads.
 #[derive(Clone)]
 pub struct Query {
     engine: Engine,
@@ -24,28 +24,31 @@ impl std::fmt::Debug for Query {
 }
 
 impl Query {
-    /// Reads modules, the data that they may refer to, and the query.
+    /// Compiles a query. `data` is the base document, which the modules may read.
     ///
     /// # Errors
-    /// As [`super::Program::compile`].
+    /// The errors of [`super::Program::compile`] that concern modules, and [`CompileError::Invalid`] if the data or the query
+    /// does not parse.
     pub fn compile(modules: &[String], data: Option<&Json>, query: &str) -> Result<Self, CompileError> {
         let invalid = |error: String| CompileError::Invalid(error.trim().to_owned());
-        let named = |(index, text)| Text { name: format!("module {index}"), text };
-        let texts: Vec<Text<'_>> = modules.iter().map(String::as_str).enumerate().map(named).collect();
-        let mut engine = parse::parse(&texts, Documents::Any)?;
+        let named = |(index, text)| ModuleSource { name: format!("module {index}"), text };
+        let sources: Vec<ModuleSource<'_>> = modules.iter().map(String::as_str).enumerate().map(named).collect();
+        let mut engine = parse::parse(&sources, Documents::Any)?;
         set_up(&mut engine)?;
         if let Some(data) = data {
             let data = value::read(&data.to_string()).map_err(|error| invalid(error.to_string()))?;
             engine.add_data(data).map_err(|error| invalid(error.to_string()))?;
         }
-        let query = written_out(query)?.unwrap_or_else(|| query.to_owned());
+        let query = rewrite_negations(query)?.unwrap_or_else(|| query.to_owned());
         Ok(Self { engine, query })
     }
 
-    /// Answers the query: for each way in which it holds its variables, or the value of its last expression.
+    /// Evaluates the query. Returns one answer for each solution: the bindings of its variables, or the value of the last
+    /// expression if the query has no variables.
     ///
     /// # Errors
-    /// When the modules raise an error, or do not end in time.
+    /// [`EvaluationError::Failed`] if the modules raise an error, [`EvaluationError::DeadlineExceeded`] if they do not end in
+    /// time, [`EvaluationError::InvalidAnswer`] if an answer cannot be represented as JSON.
     pub fn evaluate(&self, input: Option<&Json>, deadline: Deadline) -> Result<Vec<Json>, EvaluationError> {
         let mut engine = self.engine.clone();
         if let Some(input) = input {
@@ -55,7 +58,7 @@ impl Query {
         set_deadline(&mut engine, deadline);
         let results = engine
             .eval_query(self.query.clone(), false)
-            .map_err(|error| failed(&error.to_string(), error.downcast_ref(), deadline))?;
+            .map_err(|error| evaluation_error(&error.to_string(), error.downcast_ref(), deadline))?;
         let mut answers = Vec::new();
         for result in results.result {
             let has_bindings = result.bindings.as_object().is_ok_and(|bindings| bindings.iter().next().is_some());
@@ -76,13 +79,14 @@ impl Query {
     }
 }
 
-fn written_out(query: &str) -> Result<Option<String>, CompileError> {
+/// Returns the query with its negations rewritten; `None` if nothing has to be rewritten.
+fn rewrite_negations(query: &str) -> Result<Option<String>, CompileError> {
     let invalid = |error: String| CompileError::Invalid(error.trim().to_owned());
     let source = Source::from_contents("query".into(), query.into()).map_err(|error| invalid(error.to_string()))?;
     let mut parser = Parser::new(&source).map_err(|error| invalid(error.to_string()))?;
-    // A query that uses newer keywords is read by the engine; it has no negation to be written out, or the engine's own.
+    // This parser does not know the keywords of Rego v1. The engine parses such a query, with its own meaning of negations.
     match parser.parse_user_query() {
-        Ok(query) => negation::query_written_out(&query),
+        Ok(query) => negation::rewrite_query(&query),
         Err(_) => Ok(None),
     }
 }

@@ -1,4 +1,4 @@
-//! A whole answer: an `AdmissionReview` with its `response`, or the response alone, as OPA's admission
+//! The response of an admission policy: an `AdmissionReview` with a `response`, or the response alone, as OPA's admission
 //! policies build it.
 
 use std::collections::BTreeMap;
@@ -41,24 +41,24 @@ struct Status {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum PatchText {
-    /// As the API server wants it.
+    /// Base64 of a JSON Patch, as in the Kubernetes API.
     Base64(String),
-    /// As it is easier to write.
+    /// A JSON Patch as a list, which is easier to write in Rego.
     Plain(Patch),
 }
 
-/// Null is like absent, as in the API server.
+/// Reads null like an absent field, as the API server does.
 fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Reads an answer. The error continues a sentence that begins with the rule's name.
+/// Reads a response. The error is the end of a sentence that begins with the name of the rule.
 pub(super) fn read(value: &Value, review: &Review) -> Result<Verdict, String> {
     let not_valid = |error: serde_json::Error| format!("is not valid: {error}");
     read_json(serde_json::to_value(value).map_err(not_valid)?, review)
 }
 
-/// Reads an answer that is JSON.
+/// Reads a response from JSON.
 pub(crate) fn read_json(json: serde_json::Value, review: &Review) -> Result<Verdict, String> {
     let not_valid = |error: serde_json::Error| format!("is not valid: {error}");
     let response = if json.get("response").is_some() {
@@ -93,7 +93,7 @@ impl PatchText {
                 let bytes = base64::engine::general_purpose::STANDARD
                     .decode(text)
                     .map_err(|error| format!("has a patch that is not base64: {error}"))?;
-                serde_json::from_slice(&bytes).map_err(|error| format!("has a patch that is no JSON Patch: {error}"))
+                serde_json::from_slice(&bytes).map_err(|error| format!("has a patch that is not a JSON Patch: {error}"))
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Reading regorus' syntax trees: what an expression consists of, what a reference spells, where it stands.
+//! Helpers for regorus' syntax trees: the parts of expressions, the names in references, the positions in messages.
 
 use regorus::Value;
 use regorus::unstable::{Expr, Literal, LiteralStmt, Query, Rule, RuleHead, Span};
 
-/// What positions in messages call the policy's own module.
+/// The name of the main module of a policy. Messages omit it.
 pub(super) const MAIN: &str = "policy.rego";
 
-/// A message with the position it is about.
+/// Returns a message with the position of a span before it.
 pub(super) fn at(span: &Span, message: &str) -> String {
     let position = format!("line {}, column {}: {message}", span.line, span.col);
     match span.source.file().as_str() {
@@ -15,13 +15,13 @@ pub(super) fn at(span: &Span, message: &str) -> String {
     }
 }
 
-/// What an expression contains.
+/// A part of an expression, a statement or a rule.
 pub(super) enum Part<'a> {
     Expression(&'a Expr),
     Query(&'a Query),
 }
 
-/// The direct parts of an expression.
+/// Returns the direct parts of an expression.
 pub(super) fn parts(expression: &Expr) -> Vec<Part<'_>> {
     match expression {
         Expr::Array { items, .. } | Expr::Set { items, .. } => {
@@ -55,7 +55,7 @@ pub(super) fn parts(expression: &Expr) -> Vec<Part<'_>> {
     }
 }
 
-/// The direct parts of a statement.
+/// Returns the direct parts of a statement.
 pub(super) fn statement_parts(statement: &LiteralStmt) -> Vec<Part<'_>> {
     let mut parts = match &statement.literal {
         Literal::SomeVars { .. } => Vec::new(),
@@ -69,13 +69,13 @@ pub(super) fn statement_parts(statement: &LiteralStmt) -> Vec<Part<'_>> {
     parts
 }
 
-/// What the `with` of a statement replaces, and by what.
+/// Returns the targets and the values of the `with` modifiers of a statement.
 pub(super) fn modifier_parts(statement: &LiteralStmt) -> impl Iterator<Item = Part<'_>> {
     let modifiers = statement.with_mods.iter();
     modifiers.flat_map(|modifier| [Part::Expression(&modifier.refr), Part::Expression(&modifier.r#as)])
 }
 
-/// The direct parts of a rule; the reference that names it is not one of them.
+/// Returns the direct parts of a rule, without the reference that names it.
 pub(super) fn rule_parts(rule: &Rule) -> Vec<Part<'_>> {
     match rule {
         Rule::Default { value, .. } => vec![Part::Expression(value)],
@@ -102,7 +102,7 @@ pub(super) fn rule_parts(rule: &Rule) -> Vec<Part<'_>> {
     }
 }
 
-/// The reference that names a rule.
+/// Returns the reference that names a rule.
 pub(super) fn name_of(rule: &Rule) -> &Expr {
     match rule {
         Rule::Default { refr, .. } => refr,
@@ -112,8 +112,8 @@ pub(super) fn name_of(rule: &Rule) -> &Expr {
     }
 }
 
-/// The names that a reference spells from its root, up to the first part that is not constant:
-/// `input.a["b"][x].c` is `input`, `a`, `b`. Nothing for what is no reference.
+/// Returns the names of a reference from its root to the first part that is not constant: `input`, `a`, `b` for
+/// `input.a["b"][x].c`. The list is empty if the expression is not a reference.
 pub(super) fn path(expression: &Expr) -> Vec<&str> {
     let mut backwards = Vec::new();
     let mut reference = expression;

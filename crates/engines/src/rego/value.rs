@@ -1,5 +1,5 @@
-//! Requests, settings and texts as regorus' values. Not by regorus' own `Deserialize`: that one takes the
-//! object `{"$serde_json::private::Number": "1e2000000000"}` for a number, and writes out all of its digits.
+//! Conversion of JSON and YAML to regorus' values. regorus' own `Deserialize` reads the object
+//! `{"$serde_json::private::Number": "1e2000000000"}` as a number and expands all of its digits, which exhausts the memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,12 +7,12 @@ use std::fmt;
 use regorus::Value;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Reads JSON whose nesting has been checked.
+/// Reads JSON whose nesting has been checked: the reader has no recursion limit.
 pub(super) fn read(json: &str) -> serde_json::Result<Value> {
     proviso_core::review::parse::<Plain>(json).map(|value| value.0)
 }
 
-/// A value in which every object is an object.
+/// A regorus value, deserialized without special keys: every JSON object becomes an object.
 pub(crate) struct Plain(pub Value);
 
 impl<'de> Deserialize<'de> for Plain {
@@ -63,7 +63,7 @@ impl<'de> Visitor<'de> for PlainVisitor {
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Plain, E> {
-        // YAML has them, JSON and Rego do not.
+        // YAML has infinite numbers, JSON and Rego do not.
         if value.is_finite() { Ok(Plain(value.into())) } else { Err(E::custom("a number is not finite")) }
     }
 

@@ -1,4 +1,4 @@
-//! The calling conventions that modules have, and how each of them is told, linked and called.
+//! The calling conventions of modules: detection, linking and calls.
 
 use std::sync::Arc;
 
@@ -10,23 +10,23 @@ use super::outcome::Outcome;
 use super::state::State;
 use super::{opa, wapc, wasi};
 
-/// How host and guest talk to each other.
+/// A calling convention between host and guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) enum Abi {
-    /// The host calls `__guest_call`; messages are fetched and answered by calls of the guest's.
+    /// waPC: the host calls `__guest_call`, and the guest fetches and answers the message by calling functions of the host.
     Wapc,
-    /// Compiled Rego: values are made in the guest's heap, and evaluated by its `eval`.
+    /// Compiled Rego: the host creates values in the guest's heap, and the guest's `eval` evaluates them.
     Opa,
-    /// A command: arguments, standard input, standard output, exit code.
+    /// A WASI command: arguments, standard input, standard output, exit code.
     Wasi,
 }
 
 impl Abi {
     pub(super) const ALL: [Self; 3] = [Self::Wapc, Self::Opa, Self::Wasi];
 
-    /// Tells a module by what it imports and exports. What is nothing of all is waPC, whose errors then say what is
-    /// missing; what is damaged, the compiler refuses.
-    pub(super) fn of(wasm: &[u8]) -> Self {
+    /// Detects the calling convention of a module by its imports and exports. A module without a known convention counts as
+    /// waPC, whose errors then name the missing export. The compiler refuses a damaged module later.
+    pub(super) fn detect(wasm: &[u8]) -> Self {
         let (mut is_rego, mut is_wapc, mut is_command) = (false, false, false);
         for section in Parser::new(0).parse_all(wasm).map_while(Result::ok) {
             match section {
@@ -51,7 +51,7 @@ impl Abi {
         }
     }
 
-    /// Gives the linker what modules of this convention may import.
+    /// Adds the functions that modules of this convention may import to the linker.
     pub(super) fn define(self, linker: &mut Linker<State>) -> wasmtime::Result<()> {
         match self {
             Self::Wapc => {
@@ -66,7 +66,7 @@ impl Abi {
         }
     }
 
-    /// What modules of this convention are, for messages.
+    /// Returns the name of a module of this convention, for messages.
     pub(super) fn noun(self) -> &'static str {
         match self {
             Self::Wapc => "a waPC module",
@@ -75,7 +75,7 @@ impl Abi {
         }
     }
 
-    /// What they may import, for messages.
+    /// Returns the end of a message about an unknown import: the imports that this convention provides.
     pub(super) fn provides(self) -> &'static str {
         match self {
             Self::Wapc => "only wapc and wasi_snapshot_preview1 are",
@@ -85,7 +85,7 @@ impl Abi {
     }
 }
 
-/// The exports of a module that its caller uses.
+/// The exports of a module that the host uses.
 pub(super) enum Exports {
     Wapc(wapc::Exports),
     Opa(Arc<opa::Exports>),
@@ -93,7 +93,7 @@ pub(super) enum Exports {
 }
 
 impl Exports {
-    /// Creates an instance, which answers the payload of its store.
+    /// Instantiates the module and returns the instance's answer to the payload of the store.
     pub(super) async fn call(&self, store: &mut Store<State>, module: &InstancePre<State>) -> Outcome {
         match self {
             Self::Wapc(exports) => wapc::call(store, module, exports).await,
@@ -104,7 +104,7 @@ impl Exports {
 }
 
 #[cfg(test)]
-#[allow(dead_code, reason = "only what guests import is of interest here")]
+#[allow(dead_code, reason = "this test uses only the imports of the guests")]
 #[path = "../../fuzz/src/hostile.rs"]
 mod hostile;
 
@@ -120,11 +120,11 @@ mod tests {
     use crate::{Deadline, NoHost};
 
     #[test]
-    fn the_guests_of_the_fuzz_targets_import_every_function_of_their_host() {
+    fn the_guests_of_the_fuzz_targets_import_every_host_function() {
         let engine = Engine::new(Config { memory_limit: 1 << 20, concurrency: 2 }).unwrap();
-        for (abi, of_targets) in Abi::ALL.into_iter().zip(hostile::Abi::ALL) {
-            let guest = of_targets.guest();
-            let code = engine.precompile(&wat::parse_str(guest.text()).unwrap()).unwrap();
+        for (abi, fuzz_abi) in Abi::ALL.into_iter().zip(hostile::Abi::ALL) {
+            let guest = fuzz_abi.guest();
+            let code = engine.precompile(&wat::parse_str(guest.wat()).unwrap()).unwrap();
             let module = engine.load(&VerifiedCode::assume_verified(code)).unwrap();
             let deadline = Deadline::after(Duration::from_secs(1));
             let mut store = new_store(&module, Payload::protocol_version(), Arc::new(NoHost), deadline);

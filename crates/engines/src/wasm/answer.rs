@@ -1,4 +1,4 @@
-//! What guests answer, as JSON, and what it means.
+//! Parses the JSON answers of guests.
 
 pub(super) mod rego;
 
@@ -29,25 +29,25 @@ struct SettingsAnswer {
     message: Option<String>,
 }
 
-/// Reads the answer to `validate`.
+/// Parses the answer to `validate`.
 pub(super) fn verdict(response: &[u8], review: &Review) -> Result<Verdict, EvaluationError> {
     let answer: Answer<'_> = serde_json::from_slice(response).map_err(invalid)?;
-    let informing = Verdict {
+    let base = Verdict {
         warnings: answer.warnings.unwrap_or_default(),
         audit_annotations: answer.audit_annotations.unwrap_or_default(),
         ..Verdict::default()
     };
     if !answer.accepted {
-        return Ok(Verdict { message: answer.message, code: answer.code, ..informing });
+        return Ok(Verdict { message: answer.message, code: answer.code, ..base });
     }
     let patch = match answer.mutated_object {
         Some(mutated) => patch(mutated.get(), review)?,
         None => None,
     };
-    Ok(Verdict { allowed: true, patch, ..informing })
+    Ok(Verdict { allowed: true, patch, ..base })
 }
 
-/// Reads the answer to `validate_settings`.
+/// Parses the answer to `validate_settings`.
 pub(super) fn settings(response: &[u8]) -> Result<(), SettingsError> {
     let answer: SettingsAnswer = serde_json::from_slice(response).map_err(invalid)?;
     if answer.valid {
@@ -56,14 +56,14 @@ pub(super) fn settings(response: &[u8]) -> Result<(), SettingsError> {
     Err(SettingsError::Refused(answer.message.unwrap_or_else(|| "it gave no reason".into())))
 }
 
-/// What the policy changed; none where that is nothing.
+/// Returns the patch from the object of the request to the mutated object; `None` if the two are equal.
 fn patch(mutated: &str, review: &Review) -> Result<Option<json_patch::Patch>, EvaluationError> {
     let original = review.object_json();
     if mutated == "null" || Some(mutated) == original {
         return Ok(None);
     }
     let Some(original) = original else {
-        return Err(EvaluationError::InvalidAnswer("it changed the object of a request that has none".into()));
+        return Err(EvaluationError::InvalidAnswer("`mutated_object` is set, but the request has no object".into()));
     };
     let original: Value = review::parse(original).map_err(invalid)?;
     let mutated: Value = serde_json::from_str(mutated).map_err(invalid)?;
@@ -71,7 +71,7 @@ fn patch(mutated: &str, review: &Review) -> Result<Option<json_patch::Patch>, Ev
     Ok((!patch.is_empty()).then_some(patch))
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "the shape that map_err asks for")]
+#[allow(clippy::needless_pass_by_value, reason = "`map_err` passes the error by value")]
 fn invalid(error: serde_json::Error) -> EvaluationError {
     EvaluationError::InvalidAnswer(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! One call of a guest: a fresh instance, the question, and what came of it.
+//! Calls a guest: creates a fresh instance, passes the payload and returns the answer.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use super::payload::Payload;
 use super::state::State;
 use crate::{Deadline, EvaluationError, Host};
 
-/// Bytes of a failure's text that are kept.
+/// The maximum length of the text of a failure, in bytes.
 const REASON_LIMIT: usize = 1024;
 
-/// Has a fresh instance of the module answer the payload.
+/// Creates a fresh instance of the module and returns its answer to the payload.
 pub(super) async fn call(
     module: &Module,
     payload: Payload,
     host: Arc<dyn Host>,
     deadline: Deadline,
 ) -> Result<Vec<u8>, EvaluationError> {
-    if deadline.is_over() {
+    if deadline.has_passed() {
         return Err(EvaluationError::DeadlineExceeded);
     }
     let loaded = module.loaded();
-    // The place is given back after the store, which holds the instance, is gone.
-    let _place = loaded.engine.place(deadline).await?;
-    // It has not begun: all of its time went into waiting.
-    if deadline.is_over() {
+    // The slot is declared before the store, so that it is released after the store has dropped the instance.
+    let _slot = loaded.engine.acquire_slot(deadline).await?;
+    // The evaluation has not started: it spent all of its time waiting for a slot.
+    if deadline.has_passed() {
         return Err(EvaluationError::Overloaded);
     }
     let mut store = new_store(module, payload, host, deadline);
     match loaded.exports.call(&mut store, &loaded.instance).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(reason)) => Err(EvaluationError::Failed(bounded(reason))),
+        Ok(Err(reason)) => Err(EvaluationError::Failed(truncated(reason))),
         Err(error) => Err(failure(&error, store.data())),
     }
 }
@@ -45,10 +45,10 @@ pub(super) fn new_store(module: &Module, payload: Payload, host: Arc<dyn Host>, 
     store.limiter(|state| &mut state.limits);
     store.set_epoch_deadline(1);
     store.epoch_deadline_callback(|context| {
-        if context.data().deadline.is_over() {
+        if context.data().deadline.has_passed() {
             return Err(DeadlinePassed.into());
         }
-        // Unlike wasmtime's own yield, tokio's lets the runtime look for I/O before it comes back here.
+        // Unlike wasmtime's own yield, tokio's lets the runtime poll for I/O before the guest continues.
         Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
     });
     store
@@ -59,24 +59,24 @@ fn failure(error: &wasmtime::Error, state: &State) -> EvaluationError {
         return EvaluationError::DeadlineExceeded;
     }
     let mut reason = match error.downcast_ref::<Trap>() {
-        Some(trap) => trapped(*trap, error.downcast_ref()),
+        Some(trap) => trap_message(*trap, error.downcast_ref()),
         None => error.root_cause().to_string(),
     };
-    if state.limits.memory_refused {
+    if state.limits.has_refused_memory {
         let limit = state.limits.memory >> 10;
         reason = format!("{reason} (it had asked for more memory than its limit of {limit} KiB)");
     }
     if let Some(error) = &state.error {
         reason = format!("{reason}: {error}");
     }
-    let said = String::from_utf8_lossy(&state.process.stderr);
-    if !said.trim().is_empty() {
-        reason = format!("{reason}: {}", said.trim());
+    let stderr = String::from_utf8_lossy(&state.process.stderr);
+    if !stderr.trim().is_empty() {
+        reason = format!("{reason}: {}", stderr.trim());
     }
-    EvaluationError::Failed(bounded(reason))
+    EvaluationError::Failed(truncated(reason))
 }
 
-fn trapped(trap: Trap, backtrace: Option<&WasmBacktrace>) -> String {
+fn trap_message(trap: Trap, backtrace: Option<&WasmBacktrace>) -> String {
     let function = backtrace.and_then(|backtrace| backtrace.frames().first()?.func_name());
     match function {
         Some(function) => format!("the policy trapped: {trap} in function {function}"),
@@ -84,8 +84,8 @@ fn trapped(trap: Trap, backtrace: Option<&WasmBacktrace>) -> String {
     }
 }
 
-/// Cuts a text that a guest may have made long.
-fn bounded(mut text: String) -> String {
+/// Truncates a text to [`REASON_LIMIT`], because a guest can produce a text of any length.
+fn truncated(mut text: String) -> String {
     if text.len() > REASON_LIMIT {
         text.truncate(text.floor_char_boundary(REASON_LIMIT));
         text.push('…');

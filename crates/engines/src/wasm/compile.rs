@@ -1,25 +1,27 @@
-//! Compiles modules, and loads compiled ones.
+//! Compiles modules and loads compiled modules.
 
 use std::fmt;
 
 use super::abi::Abi;
 use super::engine::Engine;
-use super::facts::Facts;
 use super::metadata::Metadata;
 use super::module::Module;
+use super::module_info::ModuleInfo;
 use super::{opa, snapshot};
 use crate::CompileError;
 
-/// The largest module that is compiled, in bytes. Go policies have 3 to 20 MiB.
+/// The maximum size of a module, in bytes. Go policies have 3 to 20 MiB.
 const MODULE_LIMIT: usize = 64 << 20;
 
-/// Bytes of [`Engine::precompile`] that nobody else can have changed: loading them runs them as native code.
+/// Output of [`Engine::precompile`] that is known to be unchanged. The engine runs the bytes as native code.
 pub struct VerifiedCode(Vec<u8>);
 
 impl VerifiedCode {
-    /// The trust boundary. Whoever calls this vouches that these very bytes (not a file that may change
-    /// after the check) came from [`Engine::precompile`]: compiled in this process, or signed by one that is
-    /// trusted and the signature checked. Other bytes run with the rights of the server.
+    /// Marks bytes as verified. This is the trust boundary.
+    ///
+    /// The caller guarantees that exactly these bytes (not a file that may change after the check) came from
+    /// [`Engine::precompile`]: this process compiled them, or a trusted process signed them and the caller checked the
+    /// signature. Other bytes could run any code with the rights of the server.
     #[must_use]
     pub fn assume_verified(code: Vec<u8>) -> Self {
         Self(code)
@@ -27,29 +29,30 @@ impl VerifiedCode {
 }
 
 impl Engine {
-    /// Compiles a module, with a snapshot of its initialised state where it has one. Takes seconds of all CPUs for a
-    /// large one, and runs its initialisation: call it where blocking is allowed.
+    /// Compiles a module, with a snapshot of its initialised state if the state can be recorded. For a large module this
+    /// occupies all CPUs for seconds, and it runs the module's initialisation: call it where blocking is allowed.
     ///
     /// # Errors
-    /// When the bytes are no module, or one that this engine does not run.
+    /// Returns [`CompileError::Invalid`] if the bytes are not a valid policy module, and [`CompileError::Unsupported`] if this
+    /// engine does not run modules of this kind.
     pub fn precompile(&self, wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
         check_preamble(wasm)?;
-        let mut facts = Facts::of(Abi::of(wasm));
-        let module = match facts.abi {
+        let mut info = ModuleInfo::new(Abi::detect(wasm));
+        let module = match info.abi {
             Abi::Wapc => snapshot::take(self, wasm).map_or_else(|| self.compile(wasm), Ok)?,
             Abi::Opa => {
                 let module = self.compile(&opa::with_own_memory(wasm)?)?;
-                facts.builtins = opa::inspect(self, &module)?;
+                info.builtins = opa::list_builtins(self, &module)?;
                 module
             }
             Abi::Wasi => self.compile(wasm)?,
         };
-        facts.mode = Metadata::read(wasm)?.map(|metadata| metadata.execution_mode);
-        Module::link(self, &module, facts.clone())?;
+        info.mode = Metadata::read(wasm)?.map(|metadata| metadata.execution_mode);
+        Module::link(self, &module, info.clone())?;
         let mut code = module
             .serialize()
-            .map_err(|error| CompileError::Invalid(format!("the compiled module cannot be written: {error:#}")))?;
-        facts.append(&mut code)?;
+            .map_err(|error| CompileError::Invalid(format!("the compiled module cannot be serialized: {error:#}")))?;
+        info.append(&mut code)?;
         Ok(code)
     }
 
@@ -58,21 +61,22 @@ impl Engine {
             .map_err(|error| CompileError::Invalid(format!("the module does not compile: {error:#}")))
     }
 
-    /// Loads what [`Self::precompile`] made.
+    /// Loads the output of [`Self::precompile`].
     ///
     /// # Errors
-    /// When the code comes from an engine with another [`Self::key`], or is damaged in an obvious way.
+    /// Returns [`CompileError::Invalid`] if the code comes from an engine with another [`Self::key`], or is obviously damaged.
     pub fn load(&self, code: &VerifiedCode) -> Result<Module, CompileError> {
-        let damaged = || CompileError::Invalid("the compiled module cannot be loaded: it is not whole".into());
-        let (code, facts) = Facts::split(&code.0).ok_or_else(damaged)?;
-        // SAFETY: deserializing trusts the bytes to be the output of a wasmtime compiler. `VerifiedCode` exists
-        // only where someone vouched for that (see `VerifiedCode::assume_verified`); it owns the bytes, so that they
-        // are the ones that were checked.
+        let damaged =
+            || CompileError::Invalid("the compiled module cannot be loaded: it is incomplete or damaged".into());
+        let (code, info) = ModuleInfo::split(&code.0).ok_or_else(damaged)?;
+        // SAFETY: `deserialize` trusts the bytes to be the output of a wasmtime compiler. The caller that created the
+        // `VerifiedCode` guarantees that (see `VerifiedCode::assume_verified`). `VerifiedCode` owns its bytes, so the loaded
+        // bytes are the checked bytes.
         #[allow(unsafe_code)]
         let module = unsafe { wasmtime::Module::deserialize(self.wasmtime(), code) };
         let module = module
             .map_err(|error| CompileError::Invalid(format!("the compiled module cannot be loaded: {error:#}")))?;
-        Module::link(self, &module, facts)
+        Module::link(self, &module, info)
     }
 }
 
@@ -82,7 +86,7 @@ impl fmt::Debug for VerifiedCode {
     }
 }
 
-/// Says what is wrong with bytes that cannot be a module, in words for the person who uploaded them.
+/// Checks the size and the first bytes of a module. The errors are written for the person who uploaded the module.
 fn check_preamble(wasm: &[u8]) -> Result<(), CompileError> {
     if wasm.len() > MODULE_LIMIT {
         let (size, limit) = (wasm.len(), MODULE_LIMIT >> 20);

@@ -1,35 +1,35 @@
-//! The limits of the engine, and how wasmtime is told of them.
+//! The limits of the engine, and the configuration of wasmtime that enforces them.
 
 use wasmtime::{
     Enabled, InstanceAllocationStrategy, ModuleVersionStrategy, OptLevel, PoolingAllocationConfig, WasmFeatures,
 };
 
-/// Stack of the guest's functions, in bytes. Deeper recursion traps.
+/// The size of the stack for the guest's functions, in bytes. Deeper recursion traps.
 const GUEST_STACK: usize = 1 << 20;
-/// Stack of the fiber that an evaluation runs on, in bytes: what the guest leaves is for the functions that it
-/// imports.
+/// The size of the stack of the fiber that an evaluation runs on, in bytes: the guest's stack, and the rest for the host
+/// functions that the guest calls.
 const FIBER_STACK: usize = GUEST_STACK + (1 << 20);
-/// Elements that one table may have. Go modules need some 10,000.
+/// The maximum number of elements of a table. Go modules need about 10,000.
 pub(super) const TABLE_ELEMENTS: usize = 100_000;
-/// Tables that one module may have: languages with reference types use a second one.
+/// The maximum number of tables of a module. Languages with reference types use a second table.
 const TABLES: u32 = 4;
-/// Bytes of an instance's memory that are reset in place, rather than given back to the kernel and faulted in
+/// The number of bytes of an instance's memory that are reset in place, rather than returned to the kernel and faulted in
 /// again by the next instance.
 const KEEP_RESIDENT: usize = 512 << 10;
-/// Stacks of one evaluation: its own, and one for what a builtin calls in the guest that called it.
+/// The number of stacks of an evaluation: its own, and one for a builtin's calls back into the guest.
 const STACKS: u32 = 2;
-/// A wasm page.
+/// The size of a wasm page, in bytes.
 const PAGE: usize = 64 << 10;
 
-/// Limits that hold for every module of one [`Engine`](super::Engine).
+/// The limits of every module of an [`Engine`](super::Engine).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The memory of one instance, in bytes, rounded down to whole pages of 64 KiB. Default: 128 MiB. From 64 KiB to
+    /// The maximum memory of an instance, in bytes, rounded down to whole pages of 64 KiB. Default: 128 MiB. Range: 64 KiB to
     /// 4 GiB.
     pub memory_limit: usize,
-    /// How many instances may exist at once. Further evaluations wait. Default: 64. At least 1.
+    /// The maximum number of instances at the same time. Further evaluations wait. Default: 64. Minimum: 1.
     ///
-    /// Each reserves some 4 GiB of address space, but only the memory that its guest touches.
+    /// Each instance reserves about 4 GiB of address space, but uses only the memory that its guest touches.
     pub concurrency: u32,
 }
 
@@ -39,15 +39,15 @@ impl Default for Config {
     }
 }
 
-/// Why there is no engine.
+/// The error of creating an engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     #[error("wasm engine: {0}")]
     Configuration(String),
-    /// Most often a limit on the address space (`ulimit -v`).
+    /// The address space of the instances cannot be reserved, most often because of a limit (`ulimit -v`).
     #[error("wasm engine: cannot reserve address space for {concurrency} instances: {cause}")]
     Pool { concurrency: u32, cause: String },
-    #[error("wasm engine: cannot start the thread that counts time: {0}")]
+    #[error("wasm engine: cannot start the ticker thread: {0}")]
     Ticker(String),
 }
 
@@ -68,13 +68,13 @@ impl Config {
             .max_wasm_stack(GUEST_STACK)
             .async_stack_size(FIBER_STACK)
             .memory_init_cow(true)
-            // What modules of Go 1.26 and later declare.
+            // Modules of Go 1.26 and later declare this feature.
             .wasm_features(WasmFeatures::FUNCTION_REFERENCES, true)
-            // A trap names the function it happened in; lines are of no use without the sources.
+            // A trap message names the function. Line numbers would be useless without the sources.
             .generate_address_map(false)
             .wasm_backtrace_details(wasmtime::WasmBacktraceDetails::Disable);
-        // wasmtime itself compares only the major version, and patch releases fix miscompilations: code of
-        // any other release must be compiled anew.
+        // wasmtime itself compares only the major version. Patch releases fix miscompilations, so the engine accepts only code
+        // that exactly this release compiled.
         config
             .module_version(ModuleVersionStrategy::Custom(wasmtime_environ::VERSION.into()))
             .map_err(|error| EngineError::Configuration(format!("{error:#}")))?;

@@ -1,4 +1,5 @@
-//! The data of compiled Rego: settings and Kubernetes objects, as the policies of OPA and Gatekeeper look for them.
+//! Builds the document `data` of compiled Rego from settings and Kubernetes objects, in the layout that OPA and Gatekeeper
+//! policies expect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,24 +13,24 @@ use super::metadata::ExecutionMode;
 use crate::host::{Objects, Resource};
 use crate::{Deadline, EvaluationError, Host};
 
-/// Where policies of OPA find Kubernetes objects.
+/// The key in `data` under which OPA policies find Kubernetes objects.
 const KUBERNETES: &str = "kubernetes";
 
-/// A document and the objects that it was made of: as long as these are the same, so is it.
+/// A document and the objects that it was built from. The document stays valid as long as the host returns the same objects.
 #[derive(Debug)]
-struct Made {
-    of: Arc<Objects>,
+struct CachedDocument {
+    objects: Arc<Objects>,
     data: Arc<[u8]>,
 }
 
-/// What was last made of the host's objects. Who makes it holds the lock, so that one at a time does.
+/// The cache of the last document. The task that builds a document holds the lock, so that only one task builds at a time.
 #[derive(Debug, Default)]
-pub(super) struct Documents {
-    made: Arc<Mutex<Option<Made>>>,
+pub(super) struct DocumentCache {
+    cached: Arc<Mutex<Option<CachedDocument>>>,
 }
 
-impl Documents {
-    /// The document `data` of a policy.
+impl DocumentCache {
+    /// Returns the document `data` of a policy.
     pub(super) async fn data(
         &self,
         mode: ExecutionMode,
@@ -40,29 +41,32 @@ impl Documents {
         let until = deadline.instant().into();
         let objects = match timeout_at(until, host.objects(deadline)).await {
             Ok(Ok(objects)) => objects,
-            Ok(Err(why)) => return Err(EvaluationError::Failed(format!("the policy's Kubernetes objects: {why}"))),
+            Ok(Err(why)) => {
+                return Err(EvaluationError::Failed(format!("cannot read the policy's Kubernetes objects: {why}")));
+            }
             Err(_) => return Err(EvaluationError::DeadlineExceeded),
         };
         if mode != ExecutionMode::Gatekeeper && objects.resources.is_empty() {
             return Ok(Arc::clone(settings));
         }
-        let lock = timeout_at(until, Arc::clone(&self.made).lock_owned()).await;
+        let lock = timeout_at(until, Arc::clone(&self.cached).lock_owned()).await;
         let mut last = lock.map_err(|_| EvaluationError::DeadlineExceeded)?;
-        if let Some(known) = last.as_ref().filter(|made| Arc::ptr_eq(&made.of, &objects)) {
-            return Ok(Arc::clone(&known.data));
+        if let Some(cached) = last.as_ref().filter(|cached| Arc::ptr_eq(&cached.objects, &objects)) {
+            return Ok(Arc::clone(&cached.data));
         }
         let is_small = objects.resources.is_empty();
         let settings = Arc::clone(settings);
-        // Keeps what it made, also when nobody waits for it any more: the next one would not have more time.
-        let making = move || {
-            let data: Arc<[u8]> = make(mode, &settings, &objects)?.into();
-            *last = Some(Made { of: objects, data: Arc::clone(&data) });
+        // The document is cached even if this evaluation has reached its deadline. Otherwise a document that takes longer than
+        // a deadline would never be ready, because the next evaluation has no more time than this one.
+        let build = move || {
+            let data: Arc<[u8]> = build_document(mode, &settings, &objects)?.into();
+            *last = Some(CachedDocument { objects, data: Arc::clone(&data) });
             Ok(data)
         };
         if is_small {
-            return making();
+            return build();
         }
-        match timeout_at(until, tokio::task::spawn_blocking(making)).await {
+        match timeout_at(until, tokio::task::spawn_blocking(build)).await {
             Ok(Ok(data)) => data,
             Ok(Err(stopped)) => Err(EvaluationError::Failed(stopped.to_string())),
             Err(_) => Err(EvaluationError::DeadlineExceeded),
@@ -70,8 +74,9 @@ impl Documents {
     }
 }
 
-fn make(mode: ExecutionMode, settings: &[u8], objects: &Objects) -> Result<Vec<u8>, EvaluationError> {
-    let failed = |error: serde_json::Error| EvaluationError::Failed(format!("the policy's data: {error}"));
+fn build_document(mode: ExecutionMode, settings: &[u8], objects: &Objects) -> Result<Vec<u8>, EvaluationError> {
+    let failed =
+        |error: serde_json::Error| EvaluationError::Failed(format!("cannot build the policy's `data`: {error}"));
     if mode == ExecutionMode::Gatekeeper {
         return serde_json::to_vec(&BTreeMap::from([("inventory", inventory(objects))])).map_err(failed);
     }
@@ -83,23 +88,23 @@ fn make(mode: ExecutionMode, settings: &[u8], objects: &Objects) -> Result<Vec<u
     serde_json::to_vec(&data).map_err(failed)
 }
 
-/// `<plural>[.<namespace>].<name>`; kinds of which there are no objects are there, and empty.
+/// Builds the tree `<plural>[.<namespace>].<name>`. A kind without objects has an empty branch.
 fn by_plural(objects: &Objects) -> Node<'_> {
     let mut root = Node::default();
     for resource in &objects.resources {
-        let place = root.at(&resource.plural);
+        let branch = root.at(&resource.plural);
         for object in &resource.objects {
             let Some(Name { name, namespace }) = name_of(resource, object) else { continue };
             match namespace {
-                Some(namespace) => place.at(namespace).at(name).set(object),
-                None => place.at(name).set(object),
+                Some(namespace) => branch.at(namespace).at(name).set(object),
+                None => branch.at(name).set(object),
             }
         }
     }
     root
 }
 
-/// `cluster.<group version>.<kind>.<name>` and `namespace.<namespace>.<group version>.<kind>.<name>`.
+/// Builds the tree `cluster.<group version>.<kind>.<name>` and `namespace.<namespace>.<group version>.<kind>.<name>`.
 fn inventory(objects: &Objects) -> Node<'_> {
     let mut root = Node::default();
     root.at("cluster");
@@ -107,11 +112,11 @@ fn inventory(objects: &Objects) -> Node<'_> {
     for resource in &objects.resources {
         for object in &resource.objects {
             let Some(Name { name, namespace }) = name_of(resource, object) else { continue };
-            let place = match namespace {
+            let branch = match namespace {
                 Some(namespace) => root.at("namespace").at(namespace),
                 None => root.at("cluster"),
             };
-            place.at(&resource.api_version).at(&resource.kind).at(name).set(object);
+            branch.at(&resource.api_version).at(&resource.kind).at(name).set(object);
         }
     }
     root
@@ -122,14 +127,14 @@ struct Name<'a> {
     namespace: Option<&'a str>,
 }
 
-/// None for what the API server would not have sent.
+/// Returns the name of an object; `None` if the object lacks a name or namespace, which an API server never sends.
 fn name_of<'a>(resource: &Resource, object: &'a Value) -> Option<Name<'a>> {
     let text = |field: &str| object.pointer(&format!("/metadata/{field}")).and_then(Value::as_str);
     let namespace = if resource.is_namespaced { Some(text("namespace")?) } else { None };
     Some(Name { name: text("name")?, namespace })
 }
 
-/// A tree of objects that are not copied.
+/// A tree that borrows its objects.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Node<'a> {
@@ -144,7 +149,7 @@ impl Default for Node<'_> {
 }
 
 impl<'a> Node<'a> {
-    /// The node of this name, made if it is missing.
+    /// Returns the child with this name, and creates a missing child.
     fn at(&mut self, name: &'a str) -> &mut Self {
         match self {
             Self::Branches(branches) => branches.entry(name).or_default(),
@@ -163,7 +168,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::host::{Asked, HostCall};
+    use crate::host::{HostCall, HostFuture};
     use serde_json::json;
 
     fn objects() -> Objects {
@@ -192,12 +197,13 @@ mod tests {
         }
     }
 
-    fn made(mode: ExecutionMode) -> Value {
-        serde_json::from_slice(&make(mode, br#"{"max":1,"kubernetes":"mine"}"#, &objects()).unwrap()).unwrap()
+    fn built(mode: ExecutionMode) -> Value {
+        let settings = br#"{"max":1,"kubernetes":"mine"}"#;
+        serde_json::from_slice(&build_document(mode, settings, &objects()).unwrap()).unwrap()
     }
 
     #[test]
-    fn policies_of_opa_find_objects_by_plural_namespace_and_name_beside_the_settings() {
+    fn opa_policies_find_the_settings_and_the_objects_by_name() {
         let [i, j] = ["i", "j"].map(|name| json!({"metadata": {"name": name, "namespace": "x"}}));
         let expected = json!({
             "max": 1,
@@ -207,50 +213,50 @@ mod tests {
                 "services": {},
             },
         });
-        assert_eq!(made(ExecutionMode::Opa), expected);
+        assert_eq!(built(ExecutionMode::Opa), expected);
     }
 
     #[test]
-    fn policies_of_gatekeeper_find_objects_in_the_inventory() {
+    fn gatekeeper_policies_find_objects_in_the_inventory() {
         let [i, j] = ["i", "j"].map(|name| json!({"metadata": {"name": name, "namespace": "x"}}));
         let expected = json!({"inventory": {
             "cluster": {"v1": {"Node": {"n": {"metadata": {"name": "n"}, "a": 1}}}},
             "namespace": {"x": {"networking.k8s.io/v1": {"Ingress": {"i": i, "j": j}}}},
         }});
-        assert_eq!(made(ExecutionMode::Gatekeeper), expected);
+        assert_eq!(built(ExecutionMode::Gatekeeper), expected);
     }
 
     #[derive(Debug)]
     struct Cluster(Arc<Objects>);
 
     impl Host for Cluster {
-        fn call<'a>(&'a self, _: HostCall<'a>, _: Deadline) -> Asked<'a, Vec<u8>> {
+        fn call<'a>(&'a self, _: HostCall<'a>, _: Deadline) -> HostFuture<'a, Vec<u8>> {
             Box::pin(ready(Err("no".into())))
         }
 
-        fn objects(&self, _: Deadline) -> Asked<'_, Arc<Objects>> {
+        fn objects(&self, _: Deadline) -> HostFuture<'_, Arc<Objects>> {
             Box::pin(ready(Ok(Arc::clone(&self.0))))
         }
 
-        fn namespace<'a>(&'a self, _: &'a str, _: Deadline) -> Asked<'a, Option<Arc<Value>>> {
+        fn namespace<'a>(&'a self, _: &'a str, _: Deadline) -> HostFuture<'a, Option<Arc<Value>>> {
             Box::pin(ready(Ok(None)))
         }
     }
 
     #[tokio::test]
-    async fn what_took_too_long_is_made_once_and_kept() {
+    async fn a_document_that_misses_the_deadline_is_built_once_and_cached() {
         let mut objects = objects();
         let service = |number: usize| Arc::new(json!({"metadata": {"name": number.to_string(), "namespace": "x"}}));
         objects.resources[2].objects = (0..50_000).map(service).collect();
-        let (documents, host) = (Documents::default(), Cluster(Arc::new(objects)));
+        let (documents, host) = (DocumentCache::default(), Cluster(Arc::new(objects)));
         let (mode, settings) = (ExecutionMode::Opa, Arc::from(*b"{}"));
         for _ in 0..3 {
             let data = documents.data(mode, &settings, &host, Deadline::after(Duration::ZERO)).await;
             assert_eq!(data, Err(EvaluationError::DeadlineExceeded));
         }
-        // Waits for who makes it.
-        let kept = documents.made.lock().await.as_ref().map(|made| Arc::clone(&made.data)).unwrap();
+        // The lock is held until the document is built.
+        let cached = documents.cached.lock().await.as_ref().map(|cached| Arc::clone(&cached.data)).unwrap();
         let data = documents.data(mode, &settings, &host, Deadline::after(Duration::from_mins(1))).await.unwrap();
-        assert!(Arc::ptr_eq(&kept, &data));
+        assert!(Arc::ptr_eq(&cached, &data));
     }
 }

@@ -1,4 +1,4 @@
-//! The engine: everything that instances share, which is limits, imports and places.
+//! The engine: the limits, imports and evaluation slots that all instances share.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -14,10 +14,10 @@ use super::state::State;
 use super::ticker::Ticker;
 use crate::{Deadline, EvaluationError};
 
-/// Part of [`Engine::key`]: raise it when [`Engine::precompile`] makes something else of the same module.
-const FORMAT: &str = "proviso-wasm-2";
+/// A part of [`Engine::key`]. Raise the number when [`Engine::precompile`] changes its output for the same module.
+const CODE_FORMAT: &str = "proviso-wasm-2";
 
-/// Compiles and runs modules under common limits. Clones share everything.
+/// Compiles and runs modules under common limits. Clones share all state.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
@@ -25,19 +25,20 @@ pub struct Engine {
 
 struct Shared {
     wasmtime: wasmtime::Engine,
-    /// In the order of [`Abi::ALL`].
+    /// One linker for each calling convention, in the order of [`Abi::ALL`].
     imports: [Linker<State>; Abi::ALL.len()],
-    places: Semaphore,
+    slots: Semaphore,
     config: Config,
     key: String,
     _ticker: Ticker,
 }
 
 impl Engine {
-    /// An engine with its own pool of instances, and a thread that counts time.
+    /// Creates an engine with its own pool of instances and its own ticker thread.
     ///
     /// # Errors
-    /// When a limit is out of its range, or the address space for the pool cannot be reserved.
+    /// Returns [`EngineError::Configuration`] if a limit is out of range, [`EngineError::Pool`] if the address space for the
+    /// pool cannot be reserved, and [`EngineError::Ticker`] if the ticker thread cannot be started.
     pub fn new(config: Config) -> Result<Self, EngineError> {
         let setup = |error: wasmtime::Error| EngineError::Configuration(format!("{error:#}"));
         let wasmtime = wasmtime::Engine::new(&config.wasmtime()?)
@@ -48,12 +49,12 @@ impl Engine {
         }
         let ticker = Ticker::start(&wasmtime)?;
         let key = key(&wasmtime);
-        let places = Semaphore::new(config.concurrency as usize);
-        Ok(Self { shared: Arc::new(Shared { wasmtime, imports, places, config, key, _ticker: ticker }) })
+        let slots = Semaphore::new(config.concurrency as usize);
+        Ok(Self { shared: Arc::new(Shared { wasmtime, imports, slots, config, key, _ticker: ticker }) })
     }
 
-    /// What compiled code depends on besides the module: 16 hexadecimal digits over the exact version of the
-    /// compiler, its settings, the target and the CPU's features. Code is loaded only by an engine of the same key.
+    /// Returns the compatibility key of compiled code: 16 hexadecimal digits, a hash of the exact version of the compiler, its
+    /// settings, the target and the CPU's features. An engine loads only code that has its own key.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.shared.key
@@ -76,13 +77,13 @@ impl Engine {
         self.shared.config.memory_bytes()
     }
 
-    /// Waits for a place among the instances that may exist at once.
-    pub(super) async fn place(&self, deadline: Deadline) -> Result<SemaphorePermit<'_>, EvaluationError> {
-        if let Ok(place) = self.shared.places.try_acquire() {
-            return Ok(place);
+    /// Waits for a free evaluation slot. The number of slots bounds the number of instances.
+    pub(super) async fn acquire_slot(&self, deadline: Deadline) -> Result<SemaphorePermit<'_>, EvaluationError> {
+        if let Ok(slot) = self.shared.slots.try_acquire() {
+            return Ok(slot);
         }
-        match tokio::time::timeout_at(deadline.instant().into(), self.shared.places.acquire()).await {
-            Ok(Ok(place)) => Ok(place),
+        match tokio::time::timeout_at(deadline.instant().into(), self.shared.slots.acquire()).await {
+            Ok(Ok(slot)) => Ok(slot),
             Ok(Err(_)) | Err(_) => Err(EvaluationError::Overloaded),
         }
     }
@@ -96,7 +97,7 @@ impl fmt::Debug for Engine {
 }
 
 fn key(engine: &wasmtime::Engine) -> String {
-    /// Feeds `Hash` into SHA-256: the standard hasher's result may change with every release of Rust.
+    /// Feeds `Hash` into SHA-256, because the result of the standard hasher may change with every release of Rust.
     struct Sha256Hasher(Sha256);
 
     impl Hasher for Sha256Hasher {
@@ -110,7 +111,7 @@ fn key(engine: &wasmtime::Engine) -> String {
     }
 
     let mut hasher = Sha256Hasher(Sha256::new());
-    (FORMAT, wasmtime_environ::VERSION, std::env::consts::ARCH, std::env::consts::OS).hash(&mut hasher);
+    (CODE_FORMAT, wasmtime_environ::VERSION, std::env::consts::ARCH, std::env::consts::OS).hash(&mut hasher);
     engine.precompile_compatibility_hash().hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }

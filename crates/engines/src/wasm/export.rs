@@ -1,4 +1,4 @@
-//! Exports of a module: found when the module is loaded, and called in its instances.
+//! The exports of a module, which are resolved when the module is loaded and called in its instances.
 
 use wasmtime::{
     AsContextMut, ExternType, FuncType, Instance, ModuleExport, TypedFunc, ValType, WasmParams, WasmResults,
@@ -6,7 +6,7 @@ use wasmtime::{
 
 use crate::CompileError;
 
-/// Finds the export `name`, which must be of the right type.
+/// Finds the export `name` and checks its type.
 pub(super) fn export(
     module: &wasmtime::Module,
     name: &str,
@@ -16,13 +16,13 @@ pub(super) fn export(
         (Some(index), Some(kind)) if is_right(&kind) => Ok(index),
         (Some(_), _) => Err(CompileError::Invalid(format!("the module's export `{name}` is of the wrong type"))),
         (None, _) => Err(CompileError::Invalid(format!(
-            "the module does not export `{name}`: it is no policy, which has `memory` and `__guest_call` (waPC), \
-             `_start` (WASI) or what `opa build -t wasm` makes"
+            "the module does not export `{name}`: a policy module exports `memory` and `__guest_call` (waPC), `_start` \
+             (WASI) or the functions of `opa build -t wasm`"
         ))),
     }
 }
 
-/// Returns whether an export is a function with so many parameters and results, all of 32 bits.
+/// Returns true if an export is a function with this number of parameters and results, all of type `i32`.
 pub(super) fn is_function(kind: &ExternType, parameters: usize, results: usize) -> bool {
     let ExternType::Func(function) = kind else { return false };
     let all_i32 =
@@ -37,5 +37,5 @@ pub(super) fn function<P: WasmParams, R: WasmResults>(
     export: ModuleExport,
 ) -> wasmtime::Result<TypedFunc<P, R>> {
     let function = instance.get_module_export(&mut store, &export).and_then(wasmtime::Extern::into_func);
-    function.ok_or_else(|| wasmtime::Error::msg("an export is no function"))?.typed(&store)
+    function.ok_or_else(|| wasmtime::Error::msg("an export is not a function"))?.typed(&store)
 }

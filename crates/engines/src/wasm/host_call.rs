@@ -1,4 +1,4 @@
-//! A guest asks its host. The host has its own idea of who may ask what; here is only that the answer comes in time.
+//! Calls from a guest to its host. The host checks the guest's permissions, and this module enforces the deadline.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use super::state::State;
 use super::{guest_memory, log};
 use crate::HostCall;
 
-/// The longest message of a guest, in bytes.
+/// The maximum length of a guest's message, in bytes.
 const MESSAGE_LIMIT: usize = 16 << 20;
-/// Bytes of the name of a host function that are kept.
+/// The maximum length of a binding, namespace or operation, in bytes. The rest is truncated.
 const NAME_LIMIT: usize = 128;
 
-/// Eight numbers, as waPC has them: address and length of binding, namespace, operation and message.
+/// The eight parameters of a waPC host call: address and length of binding, namespace, operation and message.
 pub(super) type Ranges = (u32, u32, u32, u32, u32, u32, u32, u32);
 
-/// The host's answer or its words why there is none. `function` is the import that the guest called.
-pub(super) async fn ask(
+/// Calls the host and returns its answer, or its error text. `function` is the import that the guest called.
+pub(super) async fn call_host(
     caller: &mut Caller<'_, State>,
     function: &'static str,
     ranges: Ranges,
@@ -30,19 +30,19 @@ pub(super) async fn ask(
     let namespace = memory.text(namespace, namespace_len, NAME_LIMIT)?;
     let operation = memory.text(operation, operation_len, NAME_LIMIT)?;
     let message = memory.read(message, message_len, MESSAGE_LIMIT)?;
-    state.called_host = true;
-    // Ours, and nobody needs a permission for it.
+    state.has_called_host = true;
+    // Every policy may log: this capability needs no permission and no host.
     if binding == "kubewarden" && namespace == "tracing" && operation == "log" {
-        if log::is_wanted(state) {
-            log::event(state, &String::from_utf8_lossy(&message[..message.len().min(log::LINE)]));
+        if log::is_enabled(state) {
+            log::write_event(state, &String::from_utf8_lossy(&message[..message.len().min(log::LINE_LIMIT)]));
         }
         return Ok(Ok(Vec::new()));
     }
     let (host, deadline, payload) = (Arc::clone(&state.host), state.deadline, message.to_vec());
     let call = HostCall { binding: &binding, namespace: &namespace, operation: &operation, payload: &payload };
     match timeout_at(deadline.instant().into(), host.call(call, deadline)).await {
-        Ok(answer) if !deadline.is_over() => Ok(answer),
-        // A host that keeps its word answers in time; one that does not is not waited for.
+        Ok(answer) if !deadline.has_passed() => Ok(answer),
+        // A correct host answers by the deadline. An answer after the deadline is dropped.
         Ok(_) | Err(_) => Err(DeadlinePassed.into()),
     }
 }

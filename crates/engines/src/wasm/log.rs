@@ -1,13 +1,13 @@
-//! What guests say about themselves: debug events of bounded size and number.
+//! The log lines of guests: debug events of bounded size and number.
 
 use serde::Deserialize;
 
 use super::state::State;
 
-/// Bytes of a line that are kept.
-pub(super) const LINE: usize = 1024;
+/// The maximum length of a log line, in bytes.
+pub(super) const LINE_LIMIT: usize = 1024;
 
-/// What Kubewarden's SDKs send to the host capability `tracing/log`.
+/// A message to the host capability `tracing/log`, as Kubewarden's SDKs send it.
 #[derive(Deserialize)]
 struct Event<'a> {
     #[serde(default)]
@@ -16,23 +16,23 @@ struct Event<'a> {
     message: String,
 }
 
-/// Whether a line would be seen by anyone. Ask before copying it.
-pub(super) fn is_wanted(state: &State) -> bool {
-    state.lines_left > 0 && tracing::enabled!(tracing::Level::DEBUG)
+/// Returns true if a log line would be recorded. Callers check this before they copy a line.
+pub(super) fn is_enabled(state: &State) -> bool {
+    state.log_lines_left > 0 && tracing::enabled!(tracing::Level::DEBUG)
 }
 
-pub(super) fn line(state: &mut State, source: &'static str, text: &str) {
-    state.lines_left = state.lines_left.saturating_sub(1);
+pub(super) fn write_line(state: &mut State, source: &'static str, text: &str) {
+    state.log_lines_left = state.log_lines_left.saturating_sub(1);
     tracing::debug!(source, text = text.trim_end(), "the policy logged");
 }
 
-/// A message of the host capability `tracing/log`.
-pub(super) fn event(state: &mut State, json: &str) {
+/// Logs a message to the host capability `tracing/log`.
+pub(super) fn write_event(state: &mut State, json: &str) {
     match serde_json::from_str::<Event<'_>>(json) {
         Ok(event) => {
-            state.lines_left = state.lines_left.saturating_sub(1);
+            state.log_lines_left = state.log_lines_left.saturating_sub(1);
             tracing::debug!(source = "tracing", level = event.level, text = event.message, "the policy logged");
         }
-        Err(_) => line(state, "tracing", json),
+        Err(_) => write_line(state, "tracing", json),
     }
 }

@@ -1,4 +1,4 @@
-//! What a Kubewarden policy says about itself, in a custom section of its module.
+//! The metadata of a Kubewarden policy, which is a custom section of its module.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,47 +14,47 @@ const SECTION: &str = "io.kubewarden.metadata";
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
-    /// `v1` is the only one there is.
+    /// The version of Kubewarden's policy protocol. Only `v1` exists.
     pub protocol_version: Option<String>,
-    /// What the policy is made for. A suggestion: the policy object decides.
+    /// The requests that the policy is written for. Only a suggestion: the rules of the policy object apply.
     #[serde(default)]
     pub rules: Vec<Rule>,
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
-    /// Whether the policy may change requests. Default: false.
+    /// True if the policy may change requests. Default: false.
     #[serde(default)]
     pub mutating: bool,
-    /// Whether the policy makes sense for objects that exist already. Default: true.
-    #[serde(default = "yes")]
+    /// True if audit scans may apply the policy to existing objects. Default: true.
+    #[serde(default = "default_true")]
     pub background_audit: bool,
-    /// Default: `kubewarden-wapc`.
+    /// The way in which the host calls the module. Default: `kubewarden-wapc`.
     #[serde(default)]
     pub execution_mode: ExecutionMode,
-    /// Default: `kubernetes`.
+    /// The kind of requests that the policy evaluates. Default: `kubernetes`.
     #[serde(default)]
     pub policy_type: PolicyType,
-    /// Kubernetes objects that the policy asks for.
+    /// The Kubernetes objects that the policy reads.
     #[serde(default)]
     pub context_aware_resources: Vec<ContextAwareResource>,
-    /// Host capabilities that the policy calls, as patterns such as `oci/v1/*`.
+    /// The host capabilities that the policy calls, as patterns such as `oci/v1/*`.
     #[serde(default)]
     pub host_capabilities: Vec<String>,
-    /// The oldest Kubewarden that runs the policy. Means nothing here.
+    /// The oldest Kubewarden version that runs the policy. Proviso ignores this field.
     pub minimum_kubewarden_version: Option<String>,
 }
 
-/// How a module is called.
+/// The way in which the host calls a module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExecutionMode {
-    /// By waPC, with the request and the settings.
+    /// waPC, with the request and the settings.
     #[default]
     KubewardenWapc,
     /// Compiled Rego with the request as `input.request` and the settings as `data`; answers with an `AdmissionReview`.
     Opa,
     /// Compiled Rego with `input.review` and `input.parameters`; answers with violations.
     Gatekeeper,
-    /// As a command with the request and the settings on its standard input.
+    /// A WASI command with the request and the settings on its standard input.
     Wasi,
 }
 
@@ -69,17 +69,18 @@ impl fmt::Display for ExecutionMode {
     }
 }
 
-/// What a policy judges.
+/// The kind of requests that a policy evaluates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyType {
+    /// Admission requests of Kubernetes.
     #[default]
     Kubernetes,
     /// Any JSON.
     Raw,
 }
 
-/// Requests, as a webhook configuration names them (`admissionregistration.k8s.io/v1`, `RuleWithOperations`).
+/// A rule that selects requests, as in a webhook configuration (`admissionregistration.k8s.io/v1`, `RuleWithOperations`).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
@@ -93,6 +94,7 @@ pub struct Rule {
     pub operations: Vec<String>,
 }
 
+/// A kind of Kubernetes object that a policy reads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextAwareResource {
@@ -101,10 +103,10 @@ pub struct ContextAwareResource {
 }
 
 impl Metadata {
-    /// Reads the metadata of a module; none where it was never annotated.
+    /// Reads the metadata of a module; `None` if the module has no metadata.
     ///
     /// # Errors
-    /// When the bytes are no module, or the metadata is not what Kubewarden writes.
+    /// Returns [`CompileError::Invalid`] if the bytes are not a module, or if the metadata is malformed.
     pub fn read(wasm: &[u8]) -> Result<Option<Self>, CompileError> {
         for payload in Parser::new(0).parse_all(wasm) {
             let payload = payload.map_err(|error| CompileError::Invalid(format!("the module is damaged: {error}")))?;
@@ -120,6 +122,6 @@ impl Metadata {
     }
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }

@@ -1,4 +1,4 @@
-//! A loaded module: what instances of it need is resolved once, here.
+//! A loaded module. Its imports and exports are resolved once, for all of its instances.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,78 +8,80 @@ use wasmtime::{ExternType, InstancePre, ModuleExport, UnknownImportError};
 use super::abi::{Abi, Exports};
 use super::engine::Engine;
 use super::export::export;
-use super::facts::Facts;
 use super::metadata::ExecutionMode;
+use super::module_info::ModuleInfo;
 use super::state::State;
 use super::{opa, wapc, wasi};
 use crate::CompileError;
 
-/// A module that is ready to be instantiated. Clones share everything.
+/// A module that is ready to be instantiated. Clones share all state.
 #[derive(Clone)]
 pub struct Module {
     loaded: Arc<Loaded>,
 }
 
-/// The parts of a module, with the places of the exports that its caller uses.
+/// The parts of a loaded module, with the resolved exports that the host uses.
 pub(super) struct Loaded {
     pub(super) engine: Engine,
     pub(super) instance: InstancePre<State>,
     pub(super) memory: ModuleExport,
     pub(super) exports: Exports,
-    facts: Facts,
+    info: ModuleInfo,
 }
 
 impl Module {
-    /// Resolves imports and exports.
-    pub(super) fn link(engine: &Engine, module: &wasmtime::Module, facts: Facts) -> Result<Self, CompileError> {
-        let abi = facts.abi;
-        let instance = engine.imports(abi).instantiate_pre(module).map_err(|error| refused_import(abi, &error))?;
+    /// Resolves the imports and exports of a module.
+    pub(super) fn link(engine: &Engine, module: &wasmtime::Module, info: ModuleInfo) -> Result<Self, CompileError> {
+        let abi = info.abi;
+        let instance = engine.imports(abi).instantiate_pre(module).map_err(|error| import_error(abi, &error))?;
         let memory = export(module, "memory", |kind| matches!(kind, ExternType::Memory(_)))?;
         let exports = match abi {
             Abi::Wapc => Exports::Wapc(wapc::Exports::of(module)?),
-            Abi::Opa => Exports::Opa(Arc::new(opa::Exports::of(module, &facts.builtins)?)),
+            Abi::Opa => Exports::Opa(Arc::new(opa::Exports::of(module, &info.builtins)?)),
             Abi::Wasi => Exports::Wasi(wasi::Exports::of(module)?),
         };
-        let loaded = Loaded { engine: engine.clone(), instance, memory, exports, facts };
+        let loaded = Loaded { engine: engine.clone(), instance, memory, exports, info };
         Ok(Self { loaded: Arc::new(loaded) })
     }
 
-    /// How the module is to be asked: as its metadata say, or else as `declared`, or else as the only way that there is.
+    /// Returns the execution mode of the module: the mode in its metadata, or else `declared`, or else the only mode that its
+    /// calling convention has.
     ///
     /// # Errors
-    /// When these contradict each other or the module itself, or when nobody says which of two ways it is.
+    /// Returns [`CompileError::Invalid`] if the metadata and `declared` contradict each other or the module's calling
+    /// convention, or if the module is compiled Rego and neither of the two names a mode.
     pub fn mode(&self, declared: Option<ExecutionMode>) -> Result<ExecutionMode, CompileError> {
-        let Facts { abi, mode: told, .. } = self.loaded.facts;
-        if let (Some(told), Some(declared)) = (told, declared)
-            && told != declared
+        let ModuleInfo { abi, mode: annotated, .. } = self.loaded.info;
+        if let (Some(annotated), Some(declared)) = (annotated, declared)
+            && annotated != declared
         {
             return Err(CompileError::Invalid(format!(
-                "the module says of itself that its execution mode is {told}, not {declared}: remove `mode`"
+                "the module's metadata says that its execution mode is {annotated}, not {declared}: remove `mode`"
             )));
         }
-        let Some(mode) = told.or(declared).or(self.only_mode()) else {
+        let Some(mode) = annotated.or(declared).or(self.only_mode()) else {
             return Err(CompileError::Invalid(
-                "the module is compiled Rego and does not say how it is to be asked: set `mode` to opa, if it answers \
-                 with an AdmissionReview, or to gatekeeper, if with violations"
+                "the module is compiled Rego, and its metadata does not name an execution mode: set `mode` to opa if the \
+                 policy answers with an AdmissionReview, or to gatekeeper if it answers with violations"
                     .into(),
             ));
         };
-        let wanted = match mode {
+        let expected = match mode {
             ExecutionMode::KubewardenWapc => Abi::Wapc,
             ExecutionMode::Opa | ExecutionMode::Gatekeeper => Abi::Opa,
             ExecutionMode::Wasi => Abi::Wasi,
         };
-        if wanted == abi {
+        if expected == abi {
             return Ok(mode);
         }
-        let source = if told.is_some() { "the module's metadata say" } else { "`mode` says" };
-        let (wanted, is) = (wanted.noun(), abi.noun());
-        Err(CompileError::Invalid(format!("{source} {mode}, which is for {wanted}, but the module is {is}")))
+        let source = if annotated.is_some() { "the module's metadata says" } else { "`mode` says" };
+        let (expected, actual) = (expected.noun(), abi.noun());
+        Err(CompileError::Invalid(format!("{source} {mode}, which is for {expected}, but the module is {actual}")))
     }
 
-    /// The mode of a module of which there is but one.
+    /// Returns the only execution mode of the module's calling convention; `None` if the convention has several modes.
     pub(super) fn only_mode(&self) -> Option<ExecutionMode> {
-        match self.loaded.facts.abi {
+        match self.loaded.info.abi {
             Abi::Wapc => Some(ExecutionMode::KubewardenWapc),
             Abi::Wasi => Some(ExecutionMode::Wasi),
             Abi::Opa => None,
@@ -97,11 +99,13 @@ impl fmt::Debug for Module {
     }
 }
 
-fn refused_import(abi: Abi, error: &wasmtime::Error) -> CompileError {
+fn import_error(abi: Abi, error: &wasmtime::Error) -> CompileError {
     let Some(unknown) = error.downcast_ref::<UnknownImportError>() else {
-        return CompileError::Unsupported(format!("an import of the module does not fit: {error:#}"));
+        return CompileError::Unsupported(format!("an import of the module has the wrong type: {error:#}"));
     };
     let (module, name) = (unknown.module(), unknown.name());
-    let (is, provides) = (abi.noun(), abi.provides());
-    CompileError::Unsupported(format!("the module imports {module}.{name}, which is not provided to {is}: {provides}"))
+    let (noun, provides) = (abi.noun(), abi.provides());
+    CompileError::Unsupported(format!(
+        "the module imports {module}.{name}, which is not provided to {noun}: {provides}"
+    ))
 }

@@ -1,5 +1,5 @@
-//! Compiled Rego (`opa build -t wasm`, ABI 1): what its modules import, and how one is asked. Values are texts to the host
-//! and structures in the guest's heap; the guest reads and writes them itself.
+//! Compiled Rego (`opa build -t wasm`, ABI 1): the functions that its modules import, and the call of a guest. The host
+//! exchanges values with the guest as text. The guest converts the text to and from the structures in its heap.
 
 mod builtins;
 mod evaluation;
@@ -20,17 +20,17 @@ use guest::{Document, Guest};
 
 pub(super) use evaluation::Evaluation;
 pub(super) use exports::Exports;
-pub(super) use inspect::inspect;
+pub(super) use inspect::list_builtins;
 pub(super) use memory::{IMPORTS, with_own_memory};
 
-/// Bytes of a text by which a guest gives up.
+/// The maximum length of the text of `opa_abort`, in bytes.
 const ABORT_LIMIT: usize = 4 << 10;
 
-/// Evaluates the first entrypoint over the two documents of the payload; the answer is OPA's result set, as JSON.
+/// Evaluates the first entrypoint over the two documents of the payload. Returns OPA's result set as JSON.
 pub(super) async fn call(store: &mut Store<State>, module: &InstancePre<State>, exports: &Arc<Exports>) -> Outcome {
     let mut guest = Guest::new(store, module, exports).await?;
-    let data = guest.read_document(Document::Data).await?;
-    let input = guest.read_document(Document::Input).await?;
+    let data = guest.parse_document(Document::Data).await?;
+    let input = guest.parse_document(Document::Input).await?;
     let context: u32 = guest.call(exports.context_new, ()).await?;
     guest.call::<_, ()>(exports.set_data, (context, data)).await?;
     guest.call::<_, ()>(exports.set_input, (context, input)).await?;
@@ -46,7 +46,7 @@ pub(super) async fn call(store: &mut Store<State>, module: &InstancePre<State>, 
 pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap(IMPORTS, "opa_abort", abort)?;
     linker.func_wrap(IMPORTS, "opa_println", println)?;
-    // The second argument of all is reserved.
+    // OPA's ABI reserves the second argument of every builtin.
     linker.func_wrap_async(IMPORTS, "opa_builtin0", |caller, (id, _): (i32, u32)| {
         Box::new(builtins::call(caller, id, []))
     })?;
@@ -72,14 +72,14 @@ pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
 fn abort(mut caller: Caller<'_, State>, address: u32) -> wasmtime::Result<()> {
     let (memory, _) = guest_memory::of(&mut caller, "opa_abort")?;
     let text = memory.c_string(address, ABORT_LIMIT)?;
-    Err(wasmtime::Error::msg(format!("the policy gave up: {}", String::from_utf8_lossy(text))))
+    Err(wasmtime::Error::msg(format!("the policy aborted: {}", String::from_utf8_lossy(text))))
 }
 
 fn println(mut caller: Caller<'_, State>, address: u32) -> wasmtime::Result<()> {
     let (memory, state) = guest_memory::of(&mut caller, "opa_println")?;
-    let text = String::from_utf8_lossy(memory.beginning(address, log::LINE)?).into_owned();
-    if log::is_wanted(state) {
-        log::line(state, "print", &text);
+    let text = String::from_utf8_lossy(memory.c_string_prefix(address, log::LINE_LIMIT)?).into_owned();
+    if log::is_enabled(state) {
+        log::write_line(state, "print", &text);
     }
     Ok(())
 }

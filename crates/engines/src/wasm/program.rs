@@ -1,4 +1,4 @@
-//! A module with its settings and its host: the policy.
+//! The program of a policy: a module with its settings and its host.
 
 use std::sync::Arc;
 
@@ -6,44 +6,50 @@ use proviso_core::{Review, Verdict};
 
 use super::answer;
 use super::call::call;
-use super::documents::Documents;
+use super::documents::DocumentCache;
 use super::metadata::ExecutionMode;
 use super::module::Module;
 use super::payload::Payload;
 use crate::{Deadline, EvaluationError, Host, NoHost, SettingsError};
 
-/// A module with its settings. Costs little more than the settings where the module is loaded already.
+/// A module with its settings and its host. Programs of the same module share its compiled code.
 #[derive(Clone, Debug)]
 pub struct Program {
     module: Module,
     mode: Option<ExecutionMode>,
     settings: Arc<[u8]>,
     host: Arc<dyn Host>,
-    documents: Arc<Documents>,
+    documents: Arc<DocumentCache>,
 }
 
 impl Program {
-    /// The settings are the JSON text of an object, `{}` where the policy has none; they reach the guest as they are.
+    /// Creates a program without a host. `settings` is the JSON text of an object, `{}` if the policy has no settings. The
+    /// guest gets the text unchanged.
     ///
-    /// The policy may ask its host nothing, and is asked in the only way that its module has; see [`Self::in_mode`].
+    /// The execution mode is the only mode of the module. Compiled Rego has several modes and needs [`Self::in_mode`].
     #[must_use]
     pub fn new(module: Module, settings: impl Into<Arc<[u8]>>) -> Self {
         let mode = module.only_mode();
         Self { module, mode, settings: settings.into(), host: Arc::new(NoHost), documents: Arc::default() }
     }
 
-    /// As [`Module::mode`] tells: compiled Rego is asked in one of two ways.
+    /// Sets the execution mode, which [`Module::mode`] returns.
     #[must_use]
     pub fn in_mode(self, mode: ExecutionMode) -> Self {
         Self { mode: Some(mode), ..self }
     }
 
-    /// Gives the policy what it may ask.
+    /// Sets the host that answers the calls of the policy.
     #[must_use]
     pub fn with_host(self, host: Arc<dyn Host>) -> Self {
         Self { host, documents: Arc::default(), ..self }
     }
 
+    /// Evaluates a review in a fresh instance of the module.
+    ///
+    /// # Errors
+    /// Returns an [`EvaluationError`] if the guest traps, fails, exceeds a limit or gives an invalid answer, if no evaluation
+    /// slot is free by the deadline, or if the module is compiled Rego without an execution mode.
     pub async fn evaluate(&self, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
         let payload = match self.mode {
             None => return Err(EvaluationError::Failed("compiled Rego needs a mode: opa or gatekeeper".into())),
@@ -63,7 +69,11 @@ impl Program {
         }
     }
 
-    /// Compiled Rego has no such question: it accepts all.
+    /// Has the guest validate its settings. Compiled Rego accepts all settings.
+    ///
+    /// # Errors
+    /// Returns [`SettingsError::Refused`] if the guest rejects the settings, and [`SettingsError::EvaluationFailed`] if the
+    /// validation itself fails.
     pub async fn validate_settings(&self, deadline: Deadline) -> Result<(), SettingsError> {
         if matches!(self.mode, None | Some(ExecutionMode::Opa | ExecutionMode::Gatekeeper)) {
             return Ok(());

@@ -1,9 +1,10 @@
-//! Runs the initialisation of a module once, when it is compiled, and records the outcome in a new module: its
-//! instances are as fresh as before, but set up. For Go that is most of the time of an evaluation.
+//! Snapshots: runs the initialisation of a module once, when the module is compiled, and records the initialised state in a new
+//! module. Each instance of the new module is fresh, but already initialised. Without a snapshot, initialisation takes most of
+//! the time of an evaluation of a Go policy.
 //!
-//! What the guest saw of clocks and random numbers meanwhile becomes the same for all instances. What hosts see of it
-//! must not differ, so a module that calls its host while it sets itself up is left as it is, and so is one that
-//! answers the questions of a trial differently with a snapshot.
+//! All instances share the times and random numbers that the guest read during its initialisation. The behaviour towards the
+//! host must stay the same, so two kinds of modules get no snapshot: a module that calls its host during initialisation, and a
+//! module that answers the trial calls differently with a snapshot.
 
 mod data;
 
@@ -17,36 +18,39 @@ use wasmtime_wizer::{InstanceState, SnapshotVal, ValType, Wizer};
 use super::abi::{Abi, Exports};
 use super::call;
 use super::engine::Engine;
-use super::facts::Facts;
 use super::module::Module;
+use super::module_info::ModuleInfo;
 use super::payload::Payload;
 use super::state::State;
 use super::wapc::{self, INITIALISERS};
 use crate::{Deadline, EvaluationError, NoHost};
 
-/// How long initialisation, and then the trial, may take.
-const BUDGET: Duration = Duration::from_secs(2);
-/// How many bytes a snapshot may add to its module.
+/// The maximum time for the initialisation, and for each trial call.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The maximum number of bytes that a snapshot may add to its module.
 const GROWTH_LIMIT: usize = 32 << 20;
 
-/// The module with its initialisation behind it, compiled; none where there is no initialisation, or where the
-/// outcome cannot be recorded. That is never an error: the module is right without, only slower.
+/// Returns the compiled module with its initialised state. Returns `None` if the module has no initialisers, or if its state
+/// cannot be recorded. A missing snapshot is not an error: the module works without a snapshot, but slower.
 pub(super) fn take(engine: &Engine, wasm: &[u8]) -> Option<wasmtime::Module> {
     let initialisers = initialisers(wasm);
     if initialisers.is_empty() {
         return None;
     }
-    // A thread of its own: the caller may be inside a runtime, and wizer panics over some modules that are valid.
+    // Recording needs its own thread: the caller may be inside an async runtime, and wizer panics on some valid modules.
     let outcome = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("wasm-snapshot".into());
         match thread.spawn_scoped(scope, || record(engine, wasm, &initialisers)) {
-            Ok(thread) => thread.join().unwrap_or_else(|_| Err(wasmtime::Error::msg("it panicked"))),
+            Ok(thread) => {
+                thread.join().unwrap_or_else(|_| Err(wasmtime::Error::msg("recording the snapshot panicked")))
+            }
             Err(error) => Err(error.into()),
         }
     });
     outcome.inspect_err(|error| tracing::debug!(%error, "the module is used without a snapshot")).ok()
 }
 
+/// Returns the names of the initialisers that a module exports.
 fn initialisers(wasm: &[u8]) -> Vec<&'static str> {
     let exports = Parser::new(0).parse_all(wasm).find_map(|section| match section {
         Ok(Section::ExportSection(exports)) => Some(exports),
@@ -61,62 +65,66 @@ fn record(engine: &Engine, wasm: &[u8], initialisers: &[&str]) -> wasmtime::Resu
     let mut wizer = Wizer::new();
     wizer.keep_init_func(true);
     for initialiser in initialisers {
-        // Under another name the function is not called again.
+        // The host does not call the function again if its export has another name.
         wizer.func_rename(&format!("__initialised_by{initialiser}"), initialiser);
     }
     let (context, instrumented) = wizer.instrument(wasm)?;
     let original = link(engine, &wasmtime::Module::from_binary(engine.wasmtime(), &instrumented)?)?;
     let snapshot = runtime.block_on(async {
-        let deadline = Deadline::after(BUDGET);
-        let _place = engine.place(deadline).await?;
+        let deadline = Deadline::after(TIMEOUT);
+        let _slot = engine.acquire_slot(deadline).await?;
         let mut store = call::new_store(&original, Payload::protocol_version(), Arc::new(NoHost), deadline);
         let Exports::Wapc(exports) = &original.loaded().exports else {
-            return Err(wasmtime::Error::msg("it is no waPC module"));
+            return Err(wasmtime::Error::msg("the module is not a waPC module"));
         };
-        let instance = wapc::set_up(&mut store, &original.loaded().instance, exports).await?;
-        if store.data().called_host {
-            return Err(wasmtime::Error::msg("it called its host"));
+        let instance = wapc::instantiate(&mut store, &original.loaded().instance, exports).await?;
+        if store.data().has_called_host {
+            return Err(wasmtime::Error::msg("the module called its host during initialisation"));
         }
-        let mut recorder = Recorder { store, instance, missing: false };
+        let mut recorder = Recorder { store, instance, has_failed: false };
         let snapshot = wizer.snapshot(&context, &mut recorder).await?;
-        if recorder.missing { Err(wasmtime::Error::msg("a part of its state is out of reach")) } else { Ok(snapshot) }
+        if recorder.has_failed {
+            Err(wasmtime::Error::msg("a part of the module's state cannot be read"))
+        } else {
+            Ok(snapshot)
+        }
     })?;
-    let snapshot = data::joined(&snapshot)?.unwrap_or(snapshot);
+    let snapshot = data::join_segments(&snapshot)?.unwrap_or(snapshot);
     if snapshot.len() > wasm.len() + GROWTH_LIMIT {
-        return Err(wasmtime::Error::msg(format!("the snapshot has {} bytes", snapshot.len())));
+        return Err(wasmtime::Error::msg(format!("the snapshot is too large: {} bytes", snapshot.len())));
     }
     let compiled = wasmtime::Module::from_binary(engine.wasmtime(), &snapshot)?;
     let recorded = link(engine, &compiled)?;
-    if !runtime.block_on(agree(&original, &recorded)) {
-        return Err(wasmtime::Error::msg("it answers differently with a snapshot"));
+    if !runtime.block_on(have_same_answers(&original, &recorded)) {
+        return Err(wasmtime::Error::msg("the module answers differently with a snapshot"));
     }
     Ok(compiled)
 }
 
 fn link(engine: &Engine, module: &wasmtime::Module) -> wasmtime::Result<Module> {
-    Ok(Module::link(engine, module, Facts::of(Abi::Wapc))?)
+    Ok(Module::link(engine, module, ModuleInfo::new(Abi::Wapc))?)
 }
 
-/// Asks both the questions that every policy answers.
-async fn agree(original: &Module, recorded: &Module) -> bool {
-    for question in [Payload::protocol_version, || Payload::validate_settings(b"{}".as_slice().into())] {
-        let answer = call::call(original, question(), Arc::new(NoHost), Deadline::after(BUDGET)).await;
+/// Makes trial calls of the operations that every policy supports. Returns true if both modules answer them in the same way.
+async fn have_same_answers(original: &Module, recorded: &Module) -> bool {
+    for payload in [Payload::protocol_version, || Payload::validate_settings(b"{}".as_slice().into())] {
+        let answer = call::call(original, payload(), Arc::new(NoHost), Deadline::after(TIMEOUT)).await;
         if matches!(answer, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)) {
             return false;
         }
-        if answer != call::call(recorded, question(), Arc::new(NoHost), Deadline::after(BUDGET)).await {
+        if answer != call::call(recorded, payload(), Arc::new(NoHost), Deadline::after(TIMEOUT)).await {
             return false;
         }
     }
     true
 }
 
-/// Lets wizer read the globals and the memory of an instance, under the names that it gave them.
+/// Reads the globals and the memory of an instance for wizer, by the names that wizer gave to the exports.
 struct Recorder {
     store: Store<State>,
     instance: Instance,
-    /// Something was asked for that is not there.
-    missing: bool,
+    /// True if wizer tried to read an export that does not exist.
+    has_failed: bool,
 }
 
 impl InstanceState for Recorder {
@@ -129,7 +137,7 @@ impl InstanceState for Recorder {
             Some(Val::F64(value)) => SnapshotVal::F64(value),
             Some(Val::V128(value)) => SnapshotVal::V128(value.as_u128()),
             _ => {
-                self.missing = true;
+                self.has_failed = true;
                 SnapshotVal::I32(0)
             }
         }
@@ -138,7 +146,7 @@ impl InstanceState for Recorder {
     async fn memory_contents(&mut self, name: &str, contents: impl FnOnce(&[u8]) + Send) {
         match self.instance.get_export(&mut self.store, name) {
             Some(Extern::Memory(memory)) => contents(memory.data(&self.store)),
-            _ => self.missing = true,
+            _ => self.has_failed = true,
         }
     }
 }

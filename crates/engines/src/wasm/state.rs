@@ -1,4 +1,4 @@
-//! What one instance carries: its payload, what it answered, its limits.
+//! The state of an instance: its payload, its answer and its limits.
 
 use std::sync::Arc;
 
@@ -10,31 +10,31 @@ use super::payload::Payload;
 use super::wasi::Process;
 use crate::{Deadline, Host};
 
-/// The number of lines that an evaluation may log. Further lines are dropped.
+/// The maximum number of lines that an evaluation may log. Further lines are dropped.
 const LOG_LINES: u32 = 64;
 
 pub(super) struct State {
-    /// The export of the guest's memory.
+    /// The exported memory of the guest.
     pub(super) memory: ModuleExport,
     pub(super) payload: Payload,
     pub(super) host: Arc<dyn Host>,
     pub(super) deadline: Deadline,
-    /// What the guest gave to `__guest_response`.
+    /// The answer that the guest passed to `__guest_response`.
     pub(super) response: Option<Vec<u8>>,
-    /// What the guest gave to `__guest_error`.
+    /// The error message that the guest passed to `__guest_error`.
     pub(super) error: Option<String>,
-    /// What came of the last `__host_call`.
+    /// The answer to the last `__host_call`; empty after an error.
     pub(super) host_response: Vec<u8>,
-    /// Why the last `__host_call` failed.
+    /// The error message of the last `__host_call`; empty after an answer.
     pub(super) host_error: String,
-    /// Whether the guest called the host at all.
-    pub(super) called_host: bool,
-    /// What WASI shows to the guest and gets from it.
+    /// True if the guest has called the host.
+    pub(super) has_called_host: bool,
+    /// The arguments, input and output of the guest in WASI.
     pub(super) process: Process,
-    /// What builtins of compiled Rego remember for the length of one evaluation.
+    /// The state of the builtins of compiled Rego.
     pub(super) evaluation: Evaluation,
-    /// Lines that the guest may still log.
-    pub(super) lines_left: u32,
+    /// The number of lines that the guest may still log.
+    pub(super) log_lines_left: u32,
     pub(super) limits: Limits,
 }
 
@@ -47,7 +47,7 @@ impl State {
         host: Arc<dyn Host>,
         deadline: Deadline,
     ) -> Self {
-        let limits = Limits { memory: memory_limit, memory_refused: false };
+        let limits = Limits { memory: memory_limit, has_refused_memory: false };
         Self {
             memory,
             payload,
@@ -57,25 +57,26 @@ impl State {
             error: None,
             host_response: Vec::new(),
             host_error: String::new(),
-            called_host: false,
+            has_called_host: false,
             process: Process::default(),
             evaluation: Evaluation::default(),
-            lines_left: LOG_LINES,
+            log_lines_left: LOG_LINES,
             limits,
         }
     }
 }
 
-/// Refuses growth beyond the limits. The pool would refuse it too; this also remembers that it happened.
+/// Refuses growth beyond the limits. The pool of wasmtime would refuse the growth too, but would not record the refusal.
 pub(super) struct Limits {
-    /// In bytes.
+    /// The maximum size of the memory, in bytes.
     pub(super) memory: usize,
-    pub(super) memory_refused: bool,
+    /// True if the guest has asked for more memory than its limit.
+    pub(super) has_refused_memory: bool,
 }
 
 impl ResourceLimiter for Limits {
     fn memory_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        self.memory_refused |= desired > self.memory;
+        self.has_refused_memory |= desired > self.memory;
         Ok(desired <= self.memory)
     }
 

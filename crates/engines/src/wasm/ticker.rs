@@ -1,14 +1,14 @@
-//! The clock of running guests: a thread that advances the engine's epoch.
+//! The ticker: a thread that advances the engine's epoch. Each advance interrupts the running guests.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use super::config::EngineError;
 
-/// How often a running guest looks at its deadline and lets other tasks run.
+/// The interval at which a running guest checks its deadline and yields to other tasks.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Ends its thread when it is dropped.
+/// A handle of the ticker thread. Dropping the handle ends the thread.
 #[derive(Debug)]
 pub(super) struct Ticker {
     _alive: Sender<()>,
@@ -17,7 +17,7 @@ pub(super) struct Ticker {
 impl Ticker {
     pub(super) fn start(engine: &wasmtime::Engine) -> Result<Self, EngineError> {
         let (alive, dropped) = mpsc::channel::<()>();
-        // A strong reference would keep the engine, and through it the pool, for as long as the thread.
+        // A strong reference would keep the engine and its pool alive as long as the thread.
         let engine = engine.weak();
         std::thread::Builder::new()
             .name("wasm-ticker".into())

@@ -1,20 +1,20 @@
-//! waPC: the functions that its hosts give to their guests (module `wapc`), and how a guest is called.
+//! waPC: the functions that a host provides to its guests (module `wapc`), and the call of a guest.
 
 use wasmtime::{Caller, Instance, InstancePre, Linker, ModuleExport, Store};
 
 use super::export::{export, function, is_function};
 use super::host_call::{self, Ranges};
-use super::outcome::{Outcome, exited_well};
+use super::outcome::{Outcome, accept_exit_zero};
 use super::state::State;
 use super::{guest_memory, log};
 use crate::CompileError;
 
 pub(super) const GUEST_CALL: &str = "__guest_call";
-/// Functions that set a module up, in the order in which they are called: WASI reactors', WASI commands' and waPC's.
+/// The functions that initialise a module, in the order of the calls: for WASI reactors, for WASI commands and for waPC.
 pub(super) const INITIALISERS: [&str; 3] = ["_initialize", "_start", "wapc_init"];
-/// The longest answer of a guest, in bytes. A mutated object is at most as large as etcd stores, 1.5 MiB by default.
+/// The maximum length of a guest's answer, in bytes. A mutated object is at most as large as etcd's limit, 1.5 MiB by default.
 const RESPONSE_LIMIT: usize = 16 << 20;
-/// Bytes of a guest's error text that are kept.
+/// The maximum length of a guest's error message, in bytes. The rest is truncated.
 const ERROR_LIMIT: usize = 4 << 10;
 
 pub(super) struct Exports {
@@ -35,8 +35,8 @@ impl Exports {
     }
 }
 
-/// Makes an instance and has it initialise itself.
-pub(super) async fn set_up(
+/// Creates an instance and calls its initialisers.
+pub(super) async fn instantiate(
     store: &mut Store<State>,
     module: &InstancePre<State>,
     exports: &Exports,
@@ -44,13 +44,13 @@ pub(super) async fn set_up(
     let instance = module.instantiate_async(&mut *store).await?;
     for initialiser in &exports.initialisers {
         let function = function::<(), ()>(&mut *store, instance, *initialiser)?;
-        exited_well(function.call_async(&mut *store, ()).await)?;
+        accept_exit_zero(function.call_async(&mut *store, ()).await)?;
     }
     Ok(instance)
 }
 
 pub(super) async fn call(store: &mut Store<State>, module: &InstancePre<State>, exports: &Exports) -> Outcome {
-    let instance = set_up(store, module, exports).await?;
+    let instance = instantiate(store, module, exports).await?;
     let payload = &store.data().payload;
     let lengths = (i32::try_from(payload.operation().len())?, i32::try_from(payload.message_len())?);
     let guest_call = function::<(i32, i32), i32>(&mut *store, instance, exports.guest_call)?;
@@ -72,11 +72,12 @@ pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap_async(WAPC, "__host_call", |caller, ranges: Ranges| Box::new(host_call(caller, ranges)))?;
     linker.func_wrap(WAPC, "__host_response", host_response)?;
     linker.func_wrap(WAPC, "__host_response_len", |caller: Caller<'_, State>| {
-        as_length(caller.data().host_response.len())
+        saturating_length(caller.data().host_response.len())
     })?;
     linker.func_wrap(WAPC, "__host_error", host_error)?;
-    linker
-        .func_wrap(WAPC, "__host_error_len", |caller: Caller<'_, State>| as_length(caller.data().host_error.len()))?;
+    linker.func_wrap(WAPC, "__host_error_len", |caller: Caller<'_, State>| {
+        saturating_length(caller.data().host_error.len())
+    })?;
     linker.func_wrap(WAPC, "__console_log", console_log)?;
     Ok(())
 }
@@ -99,9 +100,9 @@ fn guest_error(mut caller: Caller<'_, State>, address: u32, length: u32) -> wasm
     Ok(())
 }
 
-/// 1 with an answer, 0 with an error; the guest fetches either.
+/// Returns 1 for an answer and 0 for an error. The guest then fetches the answer or the error.
 async fn host_call(mut caller: Caller<'_, State>, ranges: Ranges) -> wasmtime::Result<u32> {
-    let answer = host_call::ask(&mut caller, "__host_call", ranges).await?;
+    let answer = host_call::call_host(&mut caller, "__host_call", ranges).await?;
     let state = caller.data_mut();
     let succeeded = answer.is_ok();
     (state.host_response, state.host_error) = match answer {
@@ -123,14 +124,14 @@ fn host_error(mut caller: Caller<'_, State>, address: u32) -> wasmtime::Result<(
 
 fn console_log(mut caller: Caller<'_, State>, address: u32, length: u32) -> wasmtime::Result<()> {
     let (memory, state) = guest_memory::of(&mut caller, "__console_log")?;
-    let text = memory.text(address, length, log::LINE)?;
-    if log::is_wanted(state) {
-        log::line(state, "console", &text);
+    let text = memory.text(address, length, log::LINE_LIMIT)?;
+    if log::is_enabled(state) {
+        log::write_line(state, "console", &text);
     }
     Ok(())
 }
 
-/// What is longer does not fit into a guest, and fails when it is written.
-fn as_length(length: usize) -> u32 {
+/// Converts a length for a guest. A length beyond `u32::MAX` exceeds the guest's memory, so writing the text fails later.
+fn saturating_length(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }

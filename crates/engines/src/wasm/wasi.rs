@@ -1,5 +1,5 @@
-//! WASI preview 1 for guests that own nothing: clocks, random numbers and a log, but no environment, no files and no
-//! network (docs/adr/0003-wasi-preview1-subset.md). Commands have arguments, standard input and output besides.
+//! WASI preview 1 for sandboxed guests: clocks, random numbers and a log, but no environment, no files and no network
+//! (docs/adr/0003-wasi-preview1-subset.md). Commands also have arguments, standard input and standard output.
 
 mod clock;
 mod command;
@@ -20,7 +20,7 @@ use preview1::{Errno, WASI, errno};
 pub(super) use command::{Exports, START, call, define_host};
 pub(super) use process::Process;
 
-/// The most random bytes that one call gives: filling all of a guest's memory would hold the thread.
+/// The maximum number of random bytes of a call. Filling the whole memory of a guest would block the thread.
 const RANDOM_LIMIT: u32 = 64 << 10;
 
 pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
@@ -31,7 +31,7 @@ pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap(WASI, "clock_res_get", clock_res_get)?;
     linker.func_wrap(WASI, "clock_time_get", clock_time_get)?;
     linker.func_wrap(WASI, "random_get", random_get)?;
-    // Guests are interrupted anyway, ten times in 100 ms.
+    // The ticker makes guests yield every 10 ms anyway.
     linker.func_wrap(WASI, "sched_yield", || errno::SUCCESS)?;
     linker.func_wrap(WASI, "proc_exit", |code: i32| -> wasmtime::Result<()> { Err(Exit(code).into()) })?;
     poll::define(linker)?;
@@ -39,20 +39,20 @@ pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     denied::define(linker)
 }
 
-/// The addresses of the arguments, and at another place the arguments, each with a zero behind it.
-fn args_get(mut caller: Caller<'_, State>, addresses: u32, mut place: u32) -> wasmtime::Result<Errno> {
+/// Writes the arguments, each with a zero byte at its end, to `address`, and the address of each argument to `pointers`.
+fn args_get(mut caller: Caller<'_, State>, pointers: u32, mut address: u32) -> wasmtime::Result<Errno> {
     let (mut memory, state) = guest_memory::of(&mut caller, "args_get")?;
-    let mut pointers = Vec::new();
+    let mut addresses = Vec::new();
     for argument in &state.process.arguments {
-        pointers.extend_from_slice(&place.to_le_bytes());
-        memory.write_pieces(place, &[argument.as_bytes(), &[0]])?;
-        place = place.saturating_add(length_with_zero(argument));
+        addresses.extend_from_slice(&address.to_le_bytes());
+        memory.write_pieces(address, &[argument.as_bytes(), &[0]])?;
+        address = address.saturating_add(length_with_zero(argument));
     }
-    memory.write(addresses, &pointers)?;
+    memory.write(pointers, &addresses)?;
     Ok(errno::SUCCESS)
 }
 
-/// How many arguments there are, and how many bytes.
+/// Writes the number of arguments and their total length in bytes.
 fn args_sizes_get(mut caller: Caller<'_, State>, count: u32, size: u32) -> wasmtime::Result<Errno> {
     let (mut memory, state) = guest_memory::of(&mut caller, "args_sizes_get")?;
     let arguments = &state.process.arguments;
@@ -63,12 +63,12 @@ fn args_sizes_get(mut caller: Caller<'_, State>, count: u32, size: u32) -> wasmt
     Ok(errno::SUCCESS)
 }
 
-/// Arguments are short.
+/// Returns the length of an argument with the zero byte at its end. The saturation is never reached: arguments are short.
 fn length_with_zero(argument: &str) -> u32 {
     u32::try_from(argument.len() + 1).unwrap_or(u32::MAX)
 }
 
-/// No variables, of no bytes.
+/// Writes that the environment has no variables and no bytes.
 fn environ_sizes_get(mut caller: Caller<'_, State>, count: u32, size: u32) -> wasmtime::Result<Errno> {
     let (mut memory, _) = guest_memory::of(&mut caller, "environ_sizes_get")?;
     memory.write(count, &0_u32.to_le_bytes())?;
@@ -94,10 +94,10 @@ fn clock_time_get(mut caller: Caller<'_, State>, clock: u32, _precision: u64, re
 
 fn random_get(mut caller: Caller<'_, State>, address: u32, length: u32) -> wasmtime::Result<Errno> {
     let (mut memory, _) = guest_memory::of(&mut caller, "random_get")?;
-    let bytes = memory.fill(address, length as usize)?;
+    let bytes = memory.slice_mut(address, length as usize)?;
     if length > RANDOM_LIMIT {
         return Ok(errno::INVAL);
     }
-    getrandom::fill(bytes).map_err(|error| wasmtime::Error::msg(format!("no random numbers: {error}")))?;
+    getrandom::fill(bytes).map_err(|error| wasmtime::Error::msg(format!("cannot get random numbers: {error}")))?;
     Ok(errno::SUCCESS)
 }

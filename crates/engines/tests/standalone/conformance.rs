@@ -1,4 +1,4 @@
-//! Our own cases in the format of OPA, which all pass; `examples/rego-conformance.rs` runs others'.
+//! Runs this crate's cases in the format of OPA, which all pass. `examples/rego-conformance.rs` runs OPA's own cases.
 
 use std::path::Path;
 
@@ -16,11 +16,11 @@ fn cases_in_the_format_of_opa_pass() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// A runner that calls everything passed would say nothing.
+/// The other test proves nothing if the runner reports every case as passed.
 #[test]
-fn the_runner_tells_apart_what_can_go_wrong() {
-    let case = |query: &str, wanted: &str| {
-        let text = format!("{{note: n, query: {}, {wanted}}}", serde_json::Value::from(query));
+fn the_runner_reports_each_kind_of_outcome() {
+    let case = |query: &str, expected: &str| {
+        let text = format!("{{note: n, query: {}, {expected}}}", serde_json::Value::from(query));
         serde_yaml::from_str::<runner::opa::Case>(&text).unwrap().outcome()
     };
     assert_eq!(case("x := 1", "want_result: [{x: 1}]"), Outcome::Passed);

@@ -1,4 +1,4 @@
-//! Groups over members of every kind: short circuits, causes, and the truth table.
+//! Groups with members of several engines: short-circuit evaluation, causes, and the truth tables of expressions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ async fn evaluate(expression: &str) -> Result<Verdict, EvaluationError> {
 }
 
 #[tokio::test]
-async fn a_rejection_names_the_members_that_were_evaluated_and_rejected() {
+async fn a_denial_names_the_evaluated_members_that_rejected() {
     for (expression, causes) in [
         ("no()", &["spec.policies.no"][..]),
         ("yes() && no()", &["spec.policies.no"]),
@@ -70,7 +70,7 @@ async fn a_rejection_names_the_members_that_were_evaluated_and_rejected() {
 }
 
 #[tokio::test]
-async fn a_member_that_mutates_is_rejected() {
+async fn a_member_that_mutates_rejects_the_request() {
     let verdict = evaluate("mutating()").await.unwrap();
     assert!(!verdict.allowed && verdict.patch.is_none());
     assert!(verdict.causes[0].message.contains("may not"), "{verdict:?}");
@@ -80,16 +80,16 @@ async fn a_member_that_mutates_is_rejected() {
 }
 
 #[tokio::test]
-async fn only_what_is_needed_is_evaluated() {
+async fn members_are_evaluated_only_if_needed() {
     for expression in ["yes() || failing()", "!(no() && failing())", "true || failing()", "(no() || yes()) && yes()"] {
         assert!(evaluate(expression).await.unwrap().allowed, "{expression}");
     }
     assert_eq!(evaluate("yes() || warning()").await.unwrap().warnings, [""; 0]);
-    assert_eq!(evaluate("warning() && warning()").await.unwrap().warnings, ["careful"], "and only once");
+    assert_eq!(evaluate("warning() && warning()").await.unwrap().warnings, ["careful"], "a member is evaluated once");
 }
 
 #[tokio::test]
-async fn the_error_of_a_member_names_it() {
+async fn the_error_of_a_member_contains_its_name() {
     for expression in
         ["failing()", "yes() && failing()", "no() || failing()", "failing() || yes()", "failing() == no()"]
     {
@@ -101,8 +101,8 @@ async fn the_error_of_a_member_names_it() {
 #[test]
 fn expressions_are_checked() {
     for (expression, part) in [
-        ("nobody()", "no member nobody"),
-        ("yes() && nobody()", "column 16: the group has no member nobody"),
+        ("unknown()", "no member unknown"),
+        ("yes() && unknown()", "column 17: the group has no member unknown"),
         ("yes", "write yes()"),
         ("yes(1)", "takes no arguments"),
         ("yes(no())", "takes no arguments"),
@@ -115,7 +115,7 @@ fn expressions_are_checked() {
         ("has(yes())", "no member has"),
         ("yes() &&", "line 1, column"),
         ("", "line 1"),
-        ("true || !false", "asks no member"),
+        ("true || !false", "contains no member"),
     ] {
         let Err(CompileError::Invalid(message)) = group(expression) else { panic!("{expression} compiled") };
         assert!(message.contains(part), "{expression}: {message}");
@@ -133,12 +133,12 @@ fn groups_do_not_nest() {
 }
 
 #[tokio::test]
-async fn settings_are_asked_of_every_member() {
+async fn settings_of_all_members_are_validated() {
     let deadline = Deadline::after(Duration::from_mins(1));
     assert_eq!(group("yes()").unwrap().validate_settings(deadline).await, Ok(()));
 }
 
-/// A random expression with its value, given those of its members.
+/// Generates a random expression with its truth table: its value for each of the four combinations of `a()` and `b()`.
 fn expression() -> impl Strategy<Value = (String, [bool; 4])> {
     let leaf = prop_oneof![
         Just(("true".to_owned(), [true; 4])),
@@ -164,7 +164,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn an_expression_is_its_truth_table((text, table) in expression()) {
+    fn expressions_agree_with_their_truth_table((text, table) in expression()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         for (row, expected) in table.into_iter().enumerate() {
             let member = |bit: usize| cel_member(if row & bit == 0 { "false" } else { "true" });

@@ -1,4 +1,4 @@
-//! The ledger of how our Rego differs from OPA, `docs/guide/rego-ledger.md`, is what its cases make.
+//! Generates the list of differences between Proviso's Rego and OPA, `docs/reference/rego-ledger.md`, from its cases.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use serde_json::Value;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// What differs, as a sentence.
+    /// The title: the construct whose behaviour differs.
     what: String,
-    /// The rules of a package `p`; its rule `r` is asked for.
+    /// The rules of a package `p`. The test evaluates the rule `r`.
     rules: String,
     #[serde(default)]
     version: Version,
     input: Option<Value>,
-    /// OPA's answer, asked of OPA 1.22 when the case was written.
+    /// The answer of OPA 1.22, recorded when the case was written.
     opa: String,
-    /// What Proviso does.
-    proviso: Does,
-    /// What to write instead.
+    /// The behaviour of Proviso.
+    proviso: Behaviour,
+    /// The construct to use instead.
     instead: Option<String>,
 }
 
@@ -35,27 +35,27 @@ enum Version {
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
-enum Does {
-    /// Refuses the policy when it is compiled.
+enum Behaviour {
+    /// Proviso refuses to compile the policy.
     Refused,
-    /// Ends the evaluation with an error: a denial.
+    /// The evaluation fails, which denies the request.
     Denied,
-    /// Accepts what OPA refuses to compile.
+    /// Proviso accepts a policy that OPA refuses to compile.
     Looser,
-    /// Answers otherwise.
+    /// Proviso has another answer than OPA.
     Different,
-    /// Answers as OPA does, where regorus by itself does not.
+    /// Proviso has the same answer as OPA, and regorus without Proviso's changes has another answer.
     Same,
 }
 
-impl Does {
+impl Behaviour {
     fn title(self) -> &'static str {
         match self {
             Self::Refused => "Refused when the policy is loaded",
-            Self::Denied => "A denial: the evaluation ends with an error",
-            Self::Looser => "Accepted, where OPA refuses to compile",
-            Self::Different => "Answered otherwise",
-            Self::Same => "The same, where the interpreter by itself differs",
+            Self::Denied => "Denied, because the evaluation ends with an error",
+            Self::Looser => "Accepted, although OPA refuses to compile the policy",
+            Self::Different => "Different result",
+            Self::Same => "Same result, where regorus by itself differs",
         }
     }
 }
@@ -63,43 +63,45 @@ impl Does {
 const UNDEFINED: &str = "undefined";
 
 impl Entry {
-    fn ours(&self) -> (Does, String) {
+    /// Returns the behaviour of Proviso and its answer or error.
+    fn evaluate(&self) -> (Behaviour, String) {
         let import = if matches!(self.version, Version::V1) { "import rego.v1\n" } else { "" };
         let module = format!("package p\n{import}{}", self.rules);
         let query = match Query::compile(&[module], None, "data.p.r") {
             Ok(query) => query,
-            Err(error) => return (Does::Refused, last_line(&error.to_string())),
+            Err(error) => return (Behaviour::Refused, last_line(&error.to_string())),
         };
         match query.evaluate(self.input.as_ref(), Deadline::after(Duration::from_secs(30))) {
-            Err(error) => (Does::Denied, last_line(&error.to_string())),
+            Err(error) => (Behaviour::Denied, last_line(&error.to_string())),
             Ok(answers) => {
                 let answer = answers.first().map_or_else(|| UNDEFINED.to_owned(), Value::to_string);
-                let does = match self.opa.as_str() {
-                    opa if opa == answer => Does::Same,
-                    opa if opa.starts_with("error") => Does::Looser,
-                    _ => Does::Different,
+                let behaviour = match self.opa.as_str() {
+                    opa if opa == answer => Behaviour::Same,
+                    opa if opa.starts_with("error") => Behaviour::Looser,
+                    _ => Behaviour::Different,
                 };
-                (does, answer)
+                (behaviour, answer)
             }
         }
     }
 }
 
-/// regorus shows the place in the source before it says what is wrong.
+/// Returns the last line of an error: regorus writes an excerpt of the source before its message.
 fn last_line(message: &str) -> String {
     message.lines().last().unwrap_or_default().trim().replace('|', "\\|")
 }
 
 fn ledger(entries: &[Entry]) -> String {
     let mut text = String::from(include_str!("../cases/ledger.md"));
-    for does in [Does::Different, Does::Looser, Does::Denied, Does::Refused, Does::Same] {
-        let rows: Vec<&Entry> = entries.iter().filter(|entry| entry.proviso == does).collect();
-        _ = write!(text, "\n## {} ({})\n", does.title(), rows.len());
+    let order = [Behaviour::Different, Behaviour::Looser, Behaviour::Denied, Behaviour::Refused, Behaviour::Same];
+    for behaviour in order {
+        let rows: Vec<&Entry> = entries.iter().filter(|entry| entry.proviso == behaviour).collect();
+        _ = write!(text, "\n## {} ({})\n", behaviour.title(), rows.len());
         for entry in rows {
-            let (_, ours) = entry.ours();
+            let (_, answer) = entry.evaluate();
             _ = write!(text, "\n**{}**\n\n```rego\n{}\n```\n\n", entry.what, entry.rules.trim_end());
-            let input = entry.input.as_ref().map(|input| format!("with the input `{input}`, ")).unwrap_or_default();
-            _ = writeln!(text, "`r` {input}by OPA: `{}`; by Proviso: `{ours}`.", entry.opa);
+            let input = entry.input.as_ref().map(|input| format!(" with the input `{input}`")).unwrap_or_default();
+            _ = writeln!(text, "Result of `r`{input}: OPA `{}`, Proviso `{answer}`.", entry.opa);
             if let Some(instead) = &entry.instead {
                 _ = writeln!(text, "Instead: {instead}");
             }
@@ -109,16 +111,16 @@ fn ledger(entries: &[Entry]) -> String {
 }
 
 #[test]
-fn the_ledger_is_what_its_cases_make() {
+fn the_recorded_list_of_rego_differences_is_current() {
     let entries: Vec<Entry> = serde_yaml::from_str(include_str!("../cases/ledger.yaml")).unwrap();
     assert!(entries.len() > 30, "{} entries", entries.len());
     let mut wrong = String::new();
     for entry in &entries {
-        let (does, ours) = entry.ours();
-        if does != entry.proviso {
-            _ = writeln!(wrong, "{}: {does:?}: {ours}", entry.what);
+        let (behaviour, answer) = entry.evaluate();
+        if behaviour != entry.proviso {
+            _ = writeln!(wrong, "{}: {behaviour:?}: {answer}", entry.what);
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    proviso_recorded::check("docs/guide/rego-ledger.md", &ledger(&entries));
+    proviso_recorded::check("docs/reference/rego-ledger.md", &ledger(&entries));
 }

@@ -1,4 +1,4 @@
-//! The engines through their public face: CEL, Rego, wasm, and groups of them.
+//! Tests of the engines through their public API: CEL, Rego, wasm and groups.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

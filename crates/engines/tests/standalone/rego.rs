@@ -1,4 +1,4 @@
-//! Runs the Rego policies in `cases/rego.yaml`, and the bombs that must not end the process.
+//! Runs the Rego policies in `cases/rego.yaml`, and policies that try to exhaust the process.
 
 mod faults;
 mod inventory;
@@ -21,12 +21,12 @@ use crate::deadline::ended_at;
 struct Case {
     name: String,
     dialect: String,
-    /// Several spellings of one policy, which must answer alike.
+    /// Variants of one policy, which must all give the same answers.
     sources: Vec<String>,
     entrypoint: Option<String>,
     #[serde(default)]
     settings: Value,
-    /// Refused when it is compiled: the reason, and a part of the message.
+    /// The reason and a part of the message, if the compiler refuses the policy.
     refused: Option<(String, String)>,
     #[serde(default)]
     reviews: Vec<Expected>,
@@ -37,11 +37,11 @@ struct Case {
 struct Expected {
     #[serde(default)]
     request: serde_json::Map<String, Value>,
-    /// The verdict: the message of a denial, or that it is allowed.
+    /// The message of a denial.
     deny: Option<String>,
     #[serde(default)]
     allow: bool,
-    /// Reason and part of the message of a failed evaluation.
+    /// The reason and a part of the message, if the evaluation fails.
     error: Option<(String, String)>,
     #[serde(default)]
     warnings: Vec<String>,
@@ -116,7 +116,7 @@ fn check(name: &str, expected: &Expected, verdict: Result<Verdict, EvaluationErr
 }
 
 #[tokio::test]
-async fn a_loop_ends_at_its_deadline() {
+async fn a_loop_ends_at_the_deadline() {
     let program = compile(
         "package p\nviolation[{\"msg\": \"m\"}] { a := numbers.range(1, input.review.n); x := a[_]; y := a[_]; z := a[_]; \
          x + y + z < 0 }",
@@ -126,22 +126,22 @@ async fn a_loop_ends_at_its_deadline() {
     let deadline = Deadline::after(Duration::from_millis(200));
     let result = ended_at(deadline, program.evaluate(&long, deadline)).await;
     assert_eq!(result, Err(EvaluationError::DeadlineExceeded));
-    // More than there are places: such loops take them all.
+    // More evaluations than may run at once: the loops occupy all slots.
     let (mut loops, deadline) = (JoinSet::new(), Deadline::after(Duration::from_millis(500)));
     for _ in 0..600 {
         let (program, long) = (program.clone(), long.clone());
         loops.spawn(async move { program.evaluate(&long, deadline).await });
     }
     let ended = loops.join_all().await;
-    assert!(ended.contains(&Err(EvaluationError::Overloaded)), "there were places for all");
+    assert!(ended.contains(&Err(EvaluationError::Overloaded)), "all evaluations ran at once");
     assert!(ended.iter().all(|it| matches!(it, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded))));
-    // Their threads are free again: a loop that went on would keep its place for many minutes.
+    // The slots are free again: a loop that continued would keep its slot for many minutes.
     let short = review(&serde_json::Map::from_iter([("n".to_owned(), json!(1))]));
     assert_eq!(program.evaluate(&short, ample()).await, Ok(Verdict::allow()));
 }
 
 #[tokio::test]
-async fn the_deepest_review_is_decided() {
+async fn a_review_of_maximal_depth_is_evaluated() {
     let source = "package p\nviolation[{\"msg\": \"found\"}] { walk(input.review.object, [path, value]); value == \"x\"; \
                   count(path) > 200; json.marshal(input) != \"\" }";
     let mut object = json!("x");
@@ -153,9 +153,9 @@ async fn the_deepest_review_is_decided() {
     assert_eq!(verdict.message.as_deref(), Some("found"));
 }
 
-/// Found before the policy is live, with a request like those that come.
+/// The compiler evaluates a typical request, so that such a policy does not become live.
 #[test]
-fn what_fails_for_every_object_is_refused() {
+fn policies_that_fail_for_every_object_are_refused() {
     for condition in [
         "input.review.operation == \"CREATE\"",
         "input.review.kind.kind",
@@ -168,14 +168,14 @@ fn what_fails_for_every_object_is_refused() {
         );
         assert!(matches!(compile(&source), Err(CompileError::Invalid(_))), "{source}");
     }
-    // An answer of the wrong shape is no fault of the policy: such an object has no name.
+    // An invalid answer is not an error of the policy: the object of the trial request has no name.
     compile("package p\nviolation[{\"msg\": msg}] { msg := object.get(input.review.object.metadata, \"name\", 1) }")
         .unwrap();
 }
 
-/// Each of these ended the process, or kept it for minutes, before it was refused.
+/// Before the limits existed, each of these policies ended the process or occupied it for minutes.
 #[test]
-fn bombs_are_refused_when_they_are_compiled() {
+fn policies_that_exceed_a_limit_are_refused_when_compiled() {
     let rules = |make: fn(usize) -> String| (0..2000).map(make).collect::<Vec<_>>().join("\n");
     for (name, body) in [
         ("nested lists", format!("v = {}1{}", "[".repeat(24), "]".repeat(24))),
@@ -198,9 +198,9 @@ fn bombs_are_refused_when_they_are_compiled() {
     }
 }
 
-/// The heaviest policies that are let through run on a thread of the usual size.
+/// The heaviest policies below the limits must not overflow the stack of a normal thread.
 #[tokio::test]
-async fn what_is_just_light_enough_runs() {
+async fn policies_just_below_the_limits_run() {
     let chain = (0..70).map(|i| format!("f{i}(x) = y {{ y := f{}(x) }}\n", i + 1)).collect::<Vec<_>>().concat();
     let wide = (0..190).map(|i| format!("  x{i} := input.review.list[_]\n  x{i} == 1\n")).collect::<Vec<_>>().concat();
     for body in [
@@ -220,14 +220,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn no_source_ends_the_process(source in "[\\[\\]{}()a-c\"`%#.:=+\n \\\\-]{0,60}") {
+    fn random_sources_do_not_end_the_process(source in "[\\[\\]{}()a-c\"`%#.:=+\n \\\\-]{0,60}") {
         let _ = compile(&format!("package p\nviolation[{{\"msg\": m}}] {{ m := \"m\" }}\n{source}"));
     }
 
-    /// A denial names every violation once, whatever the labels are.
+    /// A denial names each violation once, for all sets of labels.
     #[test]
-    fn every_missing_label_is_denied(required in proptest::collection::btree_set("[a-z]{1,6}", 0..6),
-                                     present in proptest::collection::btree_set("[a-z]{1,6}", 0..6)) {
+    fn each_missing_label_is_named(required in proptest::collection::btree_set("[a-z]{1,6}", 0..6),
+                                   present in proptest::collection::btree_set("[a-z]{1,6}", 0..6)) {
         let source = "package p\nviolation[{\"msg\": label}] {\n  label := input.parameters.labels[_]\n  \
                       not input.review.object.metadata.labels[label]\n}";
         let program = Program::compile(source, Dialect::Gatekeeper, None, &json!({"labels": required})).unwrap();

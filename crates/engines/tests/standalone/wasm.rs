@@ -1,6 +1,5 @@
-//! The wasm engine through its public face, with guests written in WebAssembly text.
+//! Tests of the wasm engine through its public API, with guests in the WebAssembly text format.
 mod answers;
-mod boundary;
 mod command;
 mod commands;
 mod compiled_rego;
@@ -8,11 +7,12 @@ mod examples;
 mod faults;
 mod guest;
 mod host_calls;
+mod hostile_guests;
 mod isolation;
 mod limits;
 mod modules;
 mod pointers;
 mod rego;
 mod snapshot;
+mod test_host;
 mod wasi;
-mod world;

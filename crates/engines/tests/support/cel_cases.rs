@@ -1,30 +1,30 @@
-//! The cases of `cases/cel/*.yaml`: expressions, and what comes of them here and on an API server. Both are asked:
-//! `cel/libraries.rs` asks the engine, `e2e/tests/cel.rs` an API server.
+//! The cases of `cases/cel/*.yaml`: CEL expressions and their expected results. `cel/libraries.rs` evaluates the expressions in
+//! the engine, and `e2e/tests/cluster/cel.rs` in an API server.
 
 use std::path::Path;
 
 use serde::Deserialize;
 
-/// An expression and what is expected of it.
+/// An expression and its expected result.
 pub struct Question {
-    /// The name of its case.
+    /// The name of the case of the expression.
     pub case: String,
     pub expression: String,
     pub wanted: Answer,
 }
 
-/// What comes of an expression.
+/// The result of an expression.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
     Holds,
     Fails,
-    /// It has no value, or does not compile. On an API server, also where that does not take the policy at all: it knows types
-    /// that the engine learns when it evaluates.
+    /// The expression has no value or does not compile. An API server also refuses policies with type errors, which the engine
+    /// detects only during the evaluation.
     Errors,
 }
 
-/// An expression that an API server answers otherwise.
+/// An expression that has different results in the engine and in an API server.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Difference {
@@ -48,8 +48,8 @@ struct Case {
     differs: Vec<Difference>,
 }
 
-/// The questions of all files in a folder; `of` says whose answer is wanted where there are two.
-pub fn questions(folder: &Path, of: impl Fn(&Difference) -> Answer) -> Result<Vec<Question>, String> {
+/// Returns the expressions of all files in a folder. `select` chooses the expected result of an expression whose results differ.
+pub fn questions(folder: &Path, select: impl Fn(&Difference) -> Answer) -> Result<Vec<Question>, String> {
     let mut questions = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))? {
         let path = entry.map_err(|error| error.to_string())?.path();
@@ -65,9 +65,9 @@ pub fn questions(folder: &Path, of: impl Fn(&Difference) -> Answer) -> Result<Ve
             }
             for difference in case.differs {
                 if difference.here == difference.kubernetes || difference.why.is_empty() {
-                    return Err(wrong(&format!("{}: is no difference, or does not say why", difference.expression)));
+                    return Err(wrong(&format!("{}: has equal results or no `why`", difference.expression)));
                 }
-                let (case, wanted) = (case.name.clone(), of(&difference));
+                let (case, wanted) = (case.name.clone(), select(&difference));
                 questions.push(Question { case, expression: difference.expression, wanted });
             }
         }

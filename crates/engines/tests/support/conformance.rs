@@ -1,26 +1,26 @@
-//! Runs cases that others wrote against this crate's Rego: OPA's case files.
+//! Runs case files of OPA against the Rego engine of this crate.
 
 #[path = "opa.rs"]
 pub mod opa;
 
 use std::path::{Path, PathBuf};
 
-/// How an answer of ours compares with the one that is expected.
+/// The comparison of an answer with the expected answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The same.
+    /// The answers are equal.
     Passed,
-    /// Refused when it was compiled: nothing is decided.
+    /// The policy is refused when it is compiled.
     Refused(String),
-    /// An error where there should be an answer: a denial.
+    /// The evaluation fails, which denies the request, and an answer is expected.
     Denied(String),
-    /// An answer where there should be an error.
+    /// The evaluation has an answer, and an error is expected.
     Looser(String),
-    /// Another answer.
+    /// The answers are different.
     Different(String),
 }
 
-/// One case and what came of it.
+/// A case and its outcome.
 #[derive(Debug)]
 pub struct Run {
     pub folder: String,
@@ -28,7 +28,7 @@ pub struct Run {
     pub outcome: Outcome,
 }
 
-/// Runs every case file below a folder.
+/// Runs every case file in a folder and its subfolders.
 pub fn run(folder: &Path) -> Result<Vec<Run>, String> {
     let mut files = Vec::new();
     collect(folder, &mut files).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -36,12 +36,12 @@ pub fn run(folder: &Path) -> Result<Vec<Run>, String> {
     let mut runs = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let place = file.parent().and_then(|parent| parent.strip_prefix(folder).ok()).unwrap_or(Path::new(""));
-        let place = place.to_string_lossy().into_owned();
+        let subfolder = file.parent().and_then(|parent| parent.strip_prefix(folder).ok()).unwrap_or(Path::new(""));
+        let subfolder = subfolder.to_string_lossy().into_owned();
         if text.lines().any(|line| line.trim_end() == "cases:") {
             let cases = opa::read(&text).map_err(|error| format!("{}: {error}", file.display()))?;
             runs.extend(cases.into_iter().map(|case| Run {
-                folder: place.clone(),
+                folder: subfolder.clone(),
                 outcome: case.outcome(),
                 name: case.note,
             }));

@@ -1,21 +1,23 @@
-//! Evaluations that end at their deadline, on a machine of any speed.
+//! A check that an evaluation ends at its deadline. The check does not depend on the speed of the machine.
 
 use std::time::Duration;
 
 use proviso_engines::Deadline;
 use tokio::time::timeout_at;
 
-/// An evaluation may end so much later than its deadline.
+/// The maximum time by which an evaluation may miss its deadline.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// The result of an evaluation that goes on until its deadline, and no longer. Fails for one that ends before it, or that
-/// is still waiting, or has given its thread away once more, when the grace is over.
+/// Returns the result of an evaluation that ends at its deadline.
 ///
-/// A busy machine changes nothing. The runtime fires timers in the order of their times, however late it comes to that, and
-/// asks the evaluation before it gives it up: an evaluation that ends at its deadline has then ended.
+/// A busy machine does not change the result: the runtime fires timers in the order of their times, even if late, and polls the
+/// evaluation before the timeout. An evaluation that ends at its deadline has ended by then.
+///
+/// # Panics
+/// Panics if the evaluation ends before its deadline, or is still pending after the deadline and [`GRACE`].
 pub async fn ended_at<T>(deadline: Deadline, evaluation: impl Future<Output = T>) -> T {
     let result = timeout_at((deadline.instant() + GRACE).into(), evaluation).await;
-    let result = result.expect("it ends at its deadline, not after it");
-    assert!(deadline.is_over(), "it ended before its deadline");
+    let result = result.expect("the evaluation ends at its deadline, not later");
+    assert!(deadline.has_passed(), "the evaluation ended before its deadline");
     result
 }

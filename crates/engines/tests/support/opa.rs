@@ -1,4 +1,4 @@
-//! OPA's case files: modules, data and input, a query, and what it answers.
+//! The format of OPA's case files: modules, data, input, a query and its expected answer.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::Outcome;
 
-const TIME: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize)]
 struct File {
     cases: Vec<Case>,
 }
 
-/// As OPA's own tests have it; fields that do not matter here are not read.
+/// A case in the format of OPA's own tests. Irrelevant fields are not read.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Case {
     pub note: String,
@@ -33,14 +33,14 @@ pub struct Case {
     pub want_error_code: Option<String>,
     #[serde(default)]
     pub sort_bindings: bool,
-    /// The error is one of strict builtin errors only.
+    /// True if the expected error occurs only with strict builtin errors.
     #[serde(default)]
     pub strict_error: bool,
     #[serde(default)]
     pub ignore_generated_vars: bool,
 }
 
-/// The cases of a file.
+/// Parses the cases of a file.
 pub fn read(text: &str) -> Result<Vec<Case>, serde_yaml::Error> {
     serde_yaml::from_str(text).map(|file: File| file.cases)
 }
@@ -52,16 +52,16 @@ enum Answer {
 }
 
 impl Case {
-    /// Compares our answer with the one that is expected.
+    /// Evaluates the case and compares the answer with the expected answer.
     pub fn outcome(&self) -> Outcome {
         let wants_error = self.want_error.is_some() || self.want_error_code.is_some();
         match self.answer() {
             Answer::Refused(_) | Answer::Failed(_) if wants_error => Outcome::Passed,
             Answer::Refused(error) => Outcome::Refused(error.to_string()),
             Answer::Failed(error) => Outcome::Denied(error.to_string()),
-            // Without strict errors, OPA has undefined.
+            // Without strict builtin errors, OPA's answer is undefined.
             Answer::Answers(answers) if wants_error && self.strict_error && answers.is_empty() => Outcome::Passed,
-            Answer::Answers(answers) if wants_error => Outcome::Looser(shown(&answers)),
+            Answer::Answers(answers) if wants_error => Outcome::Looser(to_json(&answers)),
             Answer::Answers(answers) => self.compare(answers),
         }
     }
@@ -69,7 +69,7 @@ impl Case {
     fn answer(&self) -> Answer {
         let input = match &self.input_term {
             Some(term) => {
-                match Query::compile(&[], None, term).map(|query| query.evaluate(None, Deadline::after(TIME))) {
+                match Query::compile(&[], None, term).map(|query| query.evaluate(None, Deadline::after(TIMEOUT))) {
                     Ok(Ok(values)) => values.into_iter().next(),
                     Ok(Err(error)) => return Answer::Failed(error),
                     Err(error) => return Answer::Refused(error),
@@ -77,10 +77,10 @@ impl Case {
             }
             None => self.input.clone(),
         };
-        // What an interpreter must not do: a panic is a denial, as in a server.
+        // A panic of the interpreter counts as a denial, as in the policy server.
         let evaluated = std::panic::catch_unwind(|| {
             Query::compile(&self.modules, self.data.as_ref(), &self.query)
-                .map(|query| query.evaluate(input.as_ref(), Deadline::after(TIME)))
+                .map(|query| query.evaluate(input.as_ref(), Deadline::after(TIMEOUT)))
         });
         match evaluated {
             Err(_) => Answer::Failed(EvaluationError::Failed("the interpreter panicked".into())),
@@ -91,50 +91,50 @@ impl Case {
     }
 
     fn compare(&self, answers: Vec<Value>) -> Outcome {
-        let ours = self.normal(answers);
+        let actual = self.normalize(answers);
         let same = match (&self.want_result, self.want_defined) {
-            (Some(wanted), _) => ours == self.normal(wanted.clone()),
-            (None, Some(defined)) => ours.is_empty() != defined,
+            (Some(expected), _) => actual == self.normalize(expected.clone()),
+            (None, Some(is_defined)) => actual.is_empty() != is_defined,
             (None, None) => true,
         };
-        if same { Outcome::Passed } else { Outcome::Different(shown(&ours)) }
+        if same { Outcome::Passed } else { Outcome::Different(to_json(&actual)) }
     }
 
-    /// Answers without an order, numbers without a type.
-    fn normal(&self, answers: Vec<Value>) -> Vec<Value> {
-        let mut answers: Vec<Value> = answers.into_iter().map(|answer| self.normal_answer(answer)).collect();
+    /// Normalizes answers for a comparison that ignores the order of answers and the types of numbers.
+    fn normalize(&self, answers: Vec<Value>) -> Vec<Value> {
+        let mut answers: Vec<Value> = answers.into_iter().map(|answer| self.normalize_answer(answer)).collect();
         answers.sort_by_cached_key(Value::to_string);
         answers
     }
 
-    fn normal_answer(&self, mut answer: Value) -> Value {
+    fn normalize_answer(&self, mut answer: Value) -> Value {
         if let Value::Object(bindings) = &mut answer {
             bindings.retain(|name, _| !(self.ignore_generated_vars && name.starts_with("__local")));
             if self.sort_bindings {
                 for list in bindings.values_mut().filter_map(Value::as_array_mut) {
-                    list.sort_by_cached_key(|item| normal_numbers(item.clone()).to_string());
+                    list.sort_by_cached_key(|item| normalize_numbers(item.clone()).to_string());
                 }
             }
         }
-        normal_numbers(answer)
+        normalize_numbers(answer)
     }
 }
 
-fn normal_numbers(value: Value) -> Value {
+fn normalize_numbers(value: Value) -> Value {
     match value {
-        #[allow(clippy::cast_possible_truncation, reason = "compared with what it came from")]
+        #[allow(clippy::cast_possible_truncation, reason = "a whole number below 9e15 converts exactly")]
         Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
             Some(float) if float.fract() == 0.0 && float.abs() < 9e15 => (float as i64).into(),
             _ => Value::Number(number),
         },
-        Value::Array(items) => items.into_iter().map(normal_numbers).collect(),
+        Value::Array(items) => items.into_iter().map(normalize_numbers).collect(),
         Value::Object(members) => {
-            Value::Object(members.into_iter().map(|(name, value)| (name, normal_numbers(value))).collect())
+            Value::Object(members.into_iter().map(|(name, value)| (name, normalize_numbers(value))).collect())
         }
         other => other,
     }
 }
 
-fn shown(answers: &[Value]) -> String {
+fn to_json(answers: &[Value]) -> String {
     Value::from(answers.to_vec()).to_string()
 }

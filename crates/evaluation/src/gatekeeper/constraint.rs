@@ -1,4 +1,4 @@
-//! A constraint: the parameters of a template, and the objects that it covers.
+//! A Gatekeeper constraint: the parameters of a template, and the objects that the constraint covers.
 
 use proviso_crds::validation::FieldError;
 use serde_json::{Map, Value};
@@ -9,8 +9,8 @@ use super::template::Template;
 use crate::documents::{group, typed};
 
 /// The API group of constraints.
-pub const CONSTRAINTS: &str = "constraints.gatekeeper.sh";
-/// The enforcement point of tests: `gator verify`.
+pub const CONSTRAINTS_GROUP: &str = "constraints.gatekeeper.sh";
+/// The enforcement point of tests (`gator verify`).
 const ENFORCEMENT_POINT: &str = "gator.gatekeeper.sh";
 
 /// A constraint of a template.
@@ -32,15 +32,15 @@ pub enum Action {
     Warn,
     /// A different effect at each enforcement point.
     Scoped {
-        /// The constraint is enforced in tests.
+        /// True if the constraint is enforced in tests.
         is_tested: bool,
     },
 }
 
-/// Why a constraint is invalid.
+/// The error of an invalid constraint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
-    /// The schema of the template, or of all constraints, does not allow it.
+    /// The schema of the template, or of all constraints, rejects the constraint.
     #[error("{0}")]
     Schema(FieldError),
     #[error("{0}")]
@@ -48,16 +48,16 @@ pub enum ConstraintError {
 }
 
 impl Constraint {
-    /// Returns whether the document is a constraint of any template.
+    /// Returns true if the document is a constraint of any template.
     #[must_use]
     pub fn is(document: &Value) -> bool {
-        group(document) == CONSTRAINTS
+        group(document) == CONSTRAINTS_GROUP
     }
 
     /// Reads a constraint of this template, and fills in the defaults of its parameters.
     ///
     /// # Errors
-    /// When the constraint is of another template, or its parameters, `match` or `enforcementAction` are invalid.
+    /// Returns an error if the constraint is of another template, or its parameters, `match` or `enforcementAction` are invalid.
     pub fn read(document: &Value, template: &Template) -> Result<Self, ConstraintError> {
         let kind = document["kind"].as_str().unwrap_or_default();
         if kind != template.kind {
@@ -71,7 +71,7 @@ impl Constraint {
         };
         schema::fill_defaults(&template.schema, &mut parameters);
         let Value::Object(parameters) = parameters else {
-            return Err(ConstraintError::Schema(FieldError::new("spec.parameters", "is no object")));
+            return Err(ConstraintError::Schema(FieldError::new("spec.parameters", "is not an object")));
         };
         schema::check(&template.schema, &parameters).map_err(ConstraintError::Schema)?;
         let matches = match &spec["match"] {
@@ -87,7 +87,7 @@ impl Constraint {
         })
     }
 
-    /// Returns whether tests enforce the constraint.
+    /// Returns true if tests enforce the constraint.
     #[must_use]
     pub fn is_tested(&self) -> bool {
         !matches!(self.action, Action::Scoped { is_tested: false })
@@ -106,7 +106,7 @@ fn action(spec: &Value) -> Result<Action, FieldError> {
             Action::Scoped { is_tested }
         }
         Some(other) => {
-            let message = format!("is {other:?}, none of deny, dryrun, warn and scoped");
+            let message = format!("is {other:?}, but must be one of deny, dryrun, warn and scoped");
             return Err(FieldError::new("spec.enforcementAction", message));
         }
     })
@@ -139,7 +139,7 @@ mod tests {
     fn errors_of_the_schema_differ_from_other_errors() {
         let is_schema = |spec: Value| matches!(read(&spec), Err(ConstraintError::Schema(_)));
         assert!(is_schema(json!({"parameters": {"labels": [1]}})));
-        assert!(is_schema(json!({"match": {"kind": []}})), "no such field");
+        assert!(is_schema(json!({"match": {"kind": []}})), "`match` has no field `kind`");
         assert!(is_schema(json!({"match": {"labelSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}})));
         assert!(matches!(read(&json!({"enforcementAction": "shout"})), Err(ConstraintError::Other(_))));
     }

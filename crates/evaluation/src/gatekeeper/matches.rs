@@ -1,4 +1,4 @@
-//! `spec.match` of a constraint: the objects that the constraint covers, by the rules of Gatekeeper.
+//! `spec.match` of a constraint: selects the objects that the constraint covers, by the rules of Gatekeeper.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt as _};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::documents::group;
 
-/// The objects that a constraint covers: each field must match.
+/// The `match` section of a constraint. An object must match all fields.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Matches {
@@ -31,7 +31,7 @@ pub struct Kinds {
     pub kinds: Vec<String>,
 }
 
-/// The object that is matched, and its Namespace if that is known.
+/// An object to match, and its Namespace if it is known.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     pub object: &'a Value,
@@ -39,10 +39,10 @@ pub struct Subject<'a> {
 }
 
 impl Matches {
-    /// Checks selectors and `source`.
+    /// Validates the selectors and `source`.
     ///
     /// # Errors
-    /// The first selector that is invalid, or a `source` that Gatekeeper does not have.
+    /// Returns the first invalid selector, or a `source` that Gatekeeper does not have.
     pub fn check(&self) -> Result<(), FieldError> {
         for (field, selector) in
             [("labelSelector", &self.label_selector), ("namespaceSelector", &self.namespace_selector)]
@@ -55,16 +55,16 @@ impl Matches {
         match self.source.as_deref() {
             None | Some("" | "All" | "Original" | "Generated") => Ok(()),
             Some(other) => {
-                let message = format!("is {other:?}, none of All, Original and Generated");
+                let message = format!("is {other:?}, but must be one of All, Original and Generated");
                 Err(FieldError::new("spec.match.source", message))
             }
         }
     }
 
-    /// Returns whether the constraint covers the object.
+    /// Returns true if the constraint covers the object.
     ///
     /// # Errors
-    /// When the constraint has a `namespaceSelector`, and the object's Namespace is not known.
+    /// Returns an error if the constraint has a `namespaceSelector`, and the object's Namespace is not known.
     pub fn covers(&self, subject: Subject<'_>) -> Result<bool, String> {
         Ok(self.kind(subject)
             && self.scope(subject)
@@ -72,7 +72,7 @@ impl Matches {
             && selects(self.label_selector.as_ref(), subject.object)?
             && self.namespace_labels(subject)?
             && self.name(subject)
-            // ExpansionTemplates are not supported, so no object is generated.
+            // ExpansionTemplates are not supported, so there are no generated objects.
             && self.source.as_deref() != Some("Generated"))
     }
 
@@ -95,7 +95,7 @@ impl Matches {
     fn namespaces(&self, subject: Subject<'_>) -> bool {
         // Gatekeeper applies `namespaces` and `excludedNamespaces` only to objects with a namespace.
         let Some(name) = subject.namespace_name() else { return true };
-        let names = |list: &[String]| list.iter().any(|pattern| is_like(pattern, name));
+        let names = |list: &[String]| list.iter().any(|pattern| matches_pattern(pattern, name));
         (self.namespaces.is_empty() || names(&self.namespaces)) && !names(&self.excluded_namespaces)
     }
 
@@ -114,8 +114,9 @@ impl Matches {
     fn name(&self, subject: Subject<'_>) -> bool {
         let Some(pattern) = self.name.as_deref().filter(|it| !it.is_empty()) else { return true };
         let text = |field: &str| subject.object["metadata"][field].as_str().unwrap_or_default();
-        // The API server has yet to append the end of a generated name.
-        is_like(pattern, text("name")) || pattern.ends_with('*') && is_like(pattern, text("generateName"))
+        // A generated name is not complete yet: the API server appends a suffix after admission.
+        matches_pattern(pattern, text("name"))
+            || pattern.ends_with('*') && matches_pattern(pattern, text("generateName"))
     }
 }
 
@@ -137,8 +138,8 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Matches a text with a pattern, which may begin and end with an asterisk.
-fn is_like(pattern: &str, text: &str) -> bool {
+/// Returns true if a text matches a pattern, which may begin and end with an asterisk.
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
         (Some(rest), Some(_)) => text.contains(rest.strip_suffix('*').unwrap_or(rest)),
         (Some(end), None) => text.ends_with(end),

@@ -1,9 +1,9 @@
-//! The schema of a template's parameters: the API server fills in its defaults, and refuses parameters that do not fit.
+//! The schema of a template's parameters. As the API server does, it sets defaults and rejects invalid parameters.
 
 use proviso_crds::validation::FieldError;
 use serde_json::{Map, Value, json};
 
-/// Fills in missing fields that have a default, from the outside inwards.
+/// Sets missing fields to their defaults. Defaults of outer fields are set first, because inner defaults apply to them too.
 pub(super) fn fill_defaults(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -32,17 +32,17 @@ pub(super) fn fill_defaults(schema: &Value, value: &mut Value) {
     }
 }
 
-/// Checks parameters against the schema.
+/// Validates parameters against the schema.
 ///
 /// # Errors
-/// The first parameter that does not fit, or that the schema itself is invalid.
+/// Returns the first invalid parameter, or an error about the schema if it is invalid.
 pub(super) fn check(schema: &Value, parameters: &Map<String, Value>) -> Result<(), FieldError> {
     if schema.is_null() {
         return Ok(());
     }
     // OpenAPI 3.0 has the bounds of draft 4, where `exclusiveMinimum` is a boolean.
     let validator = jsonschema::draft4::new(&to_json_schema(schema)).map_err(|error| {
-        FieldError::new("spec.crd.spec.validation.openAPIV3Schema", format!("is no schema: {error}"))
+        FieldError::new("spec.crd.spec.validation.openAPIV3Schema", format!("is not a schema: {error}"))
     })?;
     let parameters = Value::Object(parameters.clone());
     match validator.iter_errors(&parameters).next() {
@@ -64,13 +64,13 @@ fn to_json_schema(schema: &Value) -> Value {
                 out.remove("anyOf");
                 out.insert("type".into(), json!(["integer", "string"]));
             }
-            // A property may be called `nullable`: its schema is an object, not a boolean.
+            // A property may have the name `nullable`. Then the value is a schema and not a boolean.
             if members.get("nullable") == Some(&Value::Bool(true))
                 && let Some(kind) = out.get("type").and_then(Value::as_str)
             {
                 out.insert("type".into(), json!([kind, "null"]));
             }
-            // A format is a hint: it is not checked.
+            // Formats are hints, which are not checked.
             if out.get("format").is_some_and(Value::is_string) {
                 out.remove("format");
             }

@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::documents::{group, typed};
 
 /// The API group of templates.
-pub const TEMPLATES: &str = "templates.gatekeeper.sh";
+pub const TEMPLATES_GROUP: &str = "templates.gatekeeper.sh";
 /// The only target that Gatekeeper has.
 const TARGET: &str = "admission.k8s.gatekeeper.sh";
-/// The engines of `code[].engine`.
+/// The supported values of `code[].engine`.
 const REGO: &str = "Rego";
 const CEL: &str = "K8sNativeValidation";
 
@@ -31,8 +31,8 @@ pub struct Template {
     pub sync_data: Option<String>,
 }
 
-/// The program of a template. If there is one in Rego and one in CEL, the one in Rego is read: only Rego can read
-/// `data.inventory`, and old versions of Gatekeeper run only Rego.
+/// The program of a template. If a template has Rego and CEL, the Rego is used: only Rego can read `data.inventory`, and old
+/// versions of Gatekeeper support only Rego.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Code {
     Rego { source: String, libs: Vec<String> },
@@ -95,12 +95,13 @@ struct RegoSource {
     rego: String,
     #[serde(default)]
     libs: Vec<String>,
-    /// `v0` or `v1`; the engine recognizes the version by the source.
+    /// The Rego version, `v0` or `v1`. The engine detects the version from the source.
     #[serde(rename = "version")]
     _version: Option<String>,
 }
 
-/// The fields of a `ValidatingAdmissionPolicy`; Gatekeeper defines the variables `anyObject` and `params`.
+/// The CEL source of a template, with fields of a `ValidatingAdmissionPolicy`. Gatekeeper defines the variables `anyObject` and
+/// `params`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CelSource {
@@ -111,27 +112,27 @@ struct CelSource {
     #[serde(default)]
     match_conditions: Vec<Value>,
     failure_policy: Option<String>,
-    /// Gatekeeper creates a `ValidatingAdmissionPolicy` of it, too.
+    /// True if Gatekeeper also creates a `ValidatingAdmissionPolicy`; ignored.
     #[serde(rename = "generateVAP")]
     _generate: Option<bool>,
 }
 
 impl Template {
-    /// Returns whether the document is a template of any version.
+    /// Returns true if the document is a template of any version.
     #[must_use]
     pub fn is(document: &Value) -> bool {
-        document["kind"] == "ConstraintTemplate" && group(document) == TEMPLATES
+        document["kind"] == "ConstraintTemplate" && group(document) == TEMPLATES_GROUP
     }
 
     /// Reads a template.
     ///
     /// # Errors
-    /// When a field is missing, unknown or invalid, or the template has no code in Rego or CEL.
+    /// Returns an error if a field is missing, unknown or invalid, or the template has no code in Rego or CEL.
     pub fn read(document: &Value) -> Result<Self, FieldError> {
         let spec: Spec = typed("spec", &document["spec"])?;
         let count = spec.targets.len();
         let [target] = <[Target; 1]>::try_from(spec.targets)
-            .map_err(|_| FieldError::new("spec.targets", format!("has {count} elements: it must be one")))?;
+            .map_err(|_| FieldError::new("spec.targets", format!("has {count} elements: there must be exactly one")))?;
         if target.name != TARGET {
             return Err(FieldError::new(
                 "spec.targets[0].target",

@@ -1,4 +1,4 @@
-//! A suite, as its file defines it.
+//! The definition of a suite.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub(super) enum Tests {
 }
 
 impl Suite {
-    /// Returns whether the filter chooses a test of the suite.
+    /// Returns true if the filter selects a test of the suite.
     #[must_use]
     pub fn is_chosen(&self, filter: &Filter) -> bool {
         match &self.tests {

@@ -1,4 +1,4 @@
-//! Finds and reads the suites below some paths.
+//! Discovery of the suites below some paths.
 
 use std::path::{Path, PathBuf};
 
@@ -10,26 +10,26 @@ use super::definition::{Suite, Tests};
 use super::{gatekeeper, own};
 use crate::documents::{self, Document, DocumentError, typed};
 
-/// The API groups of both kinds of suite. A file without one of these words has no suite.
+/// The API groups of both kinds of suite. A file whose text has neither of them has no suite.
 const GROUPS: [&str; 2] = [gatekeeper::GROUP, own::GROUP];
 
-/// Why suites cannot be read.
+/// The error of suites that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SuiteError {
-    #[error("{} cannot be looked through: {error}", path.display())]
+    #[error("{} cannot be searched: {error}", path.display())]
     Walk { path: PathBuf, error: walkdir::Error },
     #[error(transparent)]
     Document(#[from] DocumentError),
-    #[error("{} holds no suite: a document with apiVersion {} or {} and kind Suite", .0.display(), gatekeeper::VERSION, own::VERSION)]
+    #[error("{} has no suite: it needs a document with apiVersion {} or {} and kind Suite", .0.display(), gatekeeper::VERSION, own::VERSION)]
     NoSuite(PathBuf),
-    #[error("there is no suite in {0}: a file with apiVersion {version} or {own} and kind Suite", version = gatekeeper::VERSION, own = own::VERSION)]
+    #[error("there is no suite in {0}: it needs a file with apiVersion {version} or {own} and kind Suite", version = gatekeeper::VERSION, own = own::VERSION)]
     None(String),
 }
 
-/// Reads the suites in these files and below these folders, in the order of their paths. Hidden files are left out.
+/// Reads the suites in these files and below these folders, in the order of their paths. Hidden files are skipped.
 ///
 /// # Errors
-/// When a file or a suite cannot be read, or there is no suite.
+/// Returns an error if a file or a suite cannot be read, or there is no suite.
 pub fn discover(paths: &[PathBuf]) -> Result<Vec<Suite>, SuiteError> {
     let mut suites = Vec::new();
     for path in paths {
@@ -53,7 +53,7 @@ pub fn discover(paths: &[PathBuf]) -> Result<Vec<Suite>, SuiteError> {
     Ok(suites)
 }
 
-/// Returns the files of YAML and JSON below a folder, without hidden files.
+/// Returns the YAML and JSON files below a folder, without hidden files.
 fn files(folder: &Path) -> impl Iterator<Item = Result<DirEntry, walkdir::Error>> {
     let is_hidden = |entry: &DirEntry| entry.depth() > 0 && entry.file_name().as_encoded_bytes().starts_with(b".");
     let is_manifest = |entry: &DirEntry| {
@@ -64,7 +64,7 @@ fn files(folder: &Path) -> impl Iterator<Item = Result<DirEntry, walkdir::Error>
     entries.filter(move |entry| entry.as_ref().map_or(true, is_manifest))
 }
 
-/// Reads the suites of a file. A file without the word is not parsed: folders also have templates that are not YAML.
+/// Reads the suites of a file. A file without an API group of suites is not parsed: it may be a template that is not YAML.
 fn read(file: &Path) -> Result<Vec<Suite>, DocumentError> {
     let text = documents::text(file)?;
     if !GROUPS.iter().any(|group| text.contains(group)) {
@@ -132,7 +132,7 @@ mod tests {
         assert!(matches!(discover(&[folder.path().to_owned()]), Err(SuiteError::None(_))));
         for (text, wanted) in [
             (format!("{OWN}test: 1\n"), "unknown field `test`"),
-            (format!("{OWN}---\n["), "is no YAML"),
+            (format!("{OWN}---\n["), "is not YAML"),
             (OWN.replace("v1alpha1", "v2"), "apiVersion: is \"test.proviso.dev/v2\""),
             (OWN.replace("[]", "[{name: a}]"), "tests[0]: missing field `policy`"),
         ] {

@@ -1,4 +1,4 @@
-//! The expectations of a case, and the differences of an answer from them.
+//! The expectations of a case, and their comparison with an answer.
 
 use std::path::Path;
 
@@ -9,48 +9,48 @@ use serde_json::Value;
 use super::source::Source;
 use crate::policy_file::Answer;
 
-/// The expectations of a case. A field that is left out may have any value, except `allowed`.
+/// The expectations of a case. An omitted field accepts any value; `allowed` is required.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Expect {
     allowed: bool,
-    /// The policy's `admission` section covers the request. Default: true.
-    #[serde(default = "yes")]
+    /// True if the policy's `admission` section must cover the request. Default: true.
+    #[serde(default = "default_true")]
     asked: bool,
-    /// A regular expression that the message of the denial matches, or one of its causes.
+    /// A regular expression that must match the message of the denial, or one of its causes.
     message: Option<String>,
     /// The HTTP status of the denial.
     code: Option<u16>,
-    /// Regular expressions, each of which a warning matches; an empty list expects no warning.
+    /// Regular expressions that must each match a warning. An empty list expects no warnings.
     warnings: Option<Vec<String>>,
-    /// The policy changes the object.
+    /// True if the policy must mutate the object, false if it must not.
     mutated: Option<bool>,
-    /// The fields of the object after the policy's mutation; fields that are left out may have any value.
+    /// The expected fields of the object after the policy's mutation. Omitted fields accept any value.
     object: Option<Source>,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
 impl Expect {
-    /// Returns whether the case expects a failed evaluation, which is a denial with code 500.
+    /// Returns true if the case expects a failed evaluation, which is a denial with the code 500.
     pub(super) fn is_failure(&self) -> bool {
         self.code == Some(500)
     }
 
-    /// Returns the differences of the answer, a line each.
+    /// Returns the differences between the answer and the expectations, one line each.
     ///
     /// # Errors
-    /// When an expectation is invalid, such as a regular expression.
+    /// Returns an error if an expectation is invalid, for example a regular expression.
     pub(super) fn differences(&self, suite: &Path, answer: &Answer, object: &Value) -> Result<Vec<String>, String> {
         let verdict = &answer.verdict;
         let mut found = Vec::new();
         if let (Some(why), true) = (&answer.not_asked, self.asked) {
-            return Ok(vec![format!("the policy is not asked about this request: {why}")]);
+            return Ok(vec![format!("the policy does not cover this request: {why}")]);
         }
         if answer.not_asked.is_none() && !self.asked {
-            found.push("asked: expected false: the policy is asked about this request".to_owned());
+            found.push("asked: expected false, but the policy covers this request".to_owned());
         }
         if verdict.allowed != self.allowed {
             let message = verdict.message.as_deref().map_or_else(String::new, |it| format!(": {it}"));
@@ -59,7 +59,7 @@ impl Expect {
         let messages = verdict.message.iter().chain(verdict.causes.iter().map(|cause| &cause.message));
         let messages: Vec<_> = messages.map(String::as_str).collect();
         if let Some(wanted) = &self.message
-            && !any(&messages, wanted, "expect.message")?
+            && !any_matches(&messages, wanted, "expect.message")?
         {
             found.push(format!("message: expected one like {wanted:?}, found {}", list(&messages)));
         }
@@ -82,7 +82,7 @@ impl Expect {
         }
         let mut found = Vec::new();
         for wanted in wanted {
-            if !any(&warnings, wanted, "expect.warnings")? {
+            if !any_matches(&warnings, wanted, "expect.warnings")? {
                 found.push(format!("warnings: expected one like {wanted:?}, found {}", list(&warnings)));
             }
         }
@@ -100,13 +100,13 @@ impl Expect {
         if let Some(wanted) = &self.object {
             let wanted = wanted.read(suite).map_err(|error| format!("expect.object: {error}"))?;
             let object = answer.patched(object).map_err(|error| error.to_string())?;
-            missing("object", &wanted, &object, &mut found);
+            compare("object", &wanted, &object, &mut found);
         }
         Ok(found)
     }
 }
 
-fn any(texts: &[&str], wanted: &str, field: &str) -> Result<bool, String> {
+fn any_matches(texts: &[&str], wanted: &str, field: &str) -> Result<bool, String> {
     let regex = Regex::new(wanted).map_err(|error| format!("{field}: {error}"))?;
     Ok(texts.iter().any(|text| regex.is_match(text)))
 }
@@ -115,17 +115,18 @@ fn list(texts: &[&str]) -> String {
     if texts.is_empty() { "none".to_owned() } else { texts.join("; ") }
 }
 
-/// Appends the fields of `wanted` that `found` does not have. Lists must be equal as a whole.
-fn missing(at: &str, wanted: &Value, found: &Value, differences: &mut Vec<String>) {
+/// Appends the differences between `wanted` and `found`. Fields that `wanted` does not have are ignored; lists must have the
+/// same length.
+fn compare(at: &str, wanted: &Value, found: &Value, differences: &mut Vec<String>) {
     match (wanted, found) {
         (Value::Object(wanted), Value::Object(found)) => {
             for (name, wanted) in wanted {
-                missing(&format!("{at}.{name}"), wanted, found.get(name).unwrap_or(&Value::Null), differences);
+                compare(&format!("{at}.{name}"), wanted, found.get(name).unwrap_or(&Value::Null), differences);
             }
         }
         (Value::Array(wanted), Value::Array(found)) if wanted.len() == found.len() => {
             for (index, (wanted, found)) in wanted.iter().zip(found).enumerate() {
-                missing(&format!("{at}[{index}]"), wanted, found, differences);
+                compare(&format!("{at}[{index}]"), wanted, found, differences);
             }
         }
         (wanted, found) if wanted == found => {}
@@ -165,7 +166,7 @@ mod tests {
             (json!({"allowed": false, "code": 422}), vec!["code: expected 422, found 403"]),
             (
                 json!({"allowed": false, "asked": false}),
-                vec!["asked: expected false: the policy is asked about this request"],
+                vec!["asked: expected false, but the policy covers this request"],
             ),
             (json!({"allowed": false, "warnings": ["x"]}), vec!["warnings: expected one like \"x\", found none"]),
         ] {

@@ -1,18 +1,18 @@
-//! Chooses tests and cases by their names. The syntax is that of `gator verify --run`.
+//! Selects tests and cases by name, in the syntax of `gator verify --run`.
 
 use regex::Regex;
 
-/// Chooses the tests and cases to run.
+/// Selects the tests and cases to run.
 #[derive(Clone, Debug)]
 pub enum Filter {
     All,
-    /// `a`: cases that match `a`, and all cases of tests that match `a`.
+    /// The filter `a`: selects cases that match `a`, and all cases of tests that match `a`.
     Either(Regex),
-    /// `a//b`: cases that match `b` of tests that match `a`.
+    /// The filter `a//b`: selects cases that match `b` in tests that match `a`.
     Both(Regex, Regex),
 }
 
-/// Why a filter is invalid.
+/// The error of an invalid filter.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
     #[error("{0}")]
@@ -22,10 +22,10 @@ pub enum FilterError {
 }
 
 impl Filter {
-    /// Parses a filter. `None` and an empty text choose everything.
+    /// Parses a filter. `None` and an empty text select everything.
     ///
     /// # Errors
-    /// When a part of the filter is no regular expression, or there are more than two parts.
+    /// Returns an error if a part of the filter is not a regular expression, or there are more than two parts.
     pub fn new(text: Option<&str>) -> Result<Self, FilterError> {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(Self::All) };
         let parts: Vec<_> = text.split("//").collect();
@@ -36,8 +36,8 @@ impl Filter {
         }
     }
 
-    /// Returns whether the test or one of its cases is chosen.
-    pub fn takes_test<'a>(&self, test: &str, mut cases: impl Iterator<Item = &'a str>) -> bool {
+    /// Returns true if the test or one of its cases is selected.
+    pub fn selects_test<'a>(&self, test: &str, mut cases: impl Iterator<Item = &'a str>) -> bool {
         match self {
             Self::All => true,
             Self::Either(either) => either.is_match(test) || cases.any(|case| either.is_match(case)),
@@ -45,9 +45,9 @@ impl Filter {
         }
     }
 
-    /// Returns whether a case of a test is chosen.
+    /// Returns true if a case of a test is selected.
     #[must_use]
-    pub fn takes(&self, test: &str, case: &str) -> bool {
+    pub fn selects_case(&self, test: &str, case: &str) -> bool {
         match self {
             Self::All => true,
             Self::Either(either) => either.is_match(test) || either.is_match(case),
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_chooses_tests_and_cases() {
+    fn a_filter_selects_tests_and_cases() {
         for (filter, wanted) in [
             (None, [true, true, true]),
             (Some("label"), [true, true, false]),
@@ -71,10 +71,10 @@ mod tests {
             (Some("label//missing"), [true, false, false]),
         ] {
             let filter = Filter::new(filter).unwrap();
-            let takes = [("labels", "missing"), ("labels", "there"), ("images", "missing-tag")];
-            assert_eq!(takes.map(|(test, case)| filter.takes(test, case)), wanted, "{filter:?}");
-            for (test, case) in takes {
-                assert!(filter.takes_test(test, [case].into_iter()) || !filter.takes(test, case));
+            let names = [("labels", "missing"), ("labels", "there"), ("images", "missing-tag")];
+            assert_eq!(names.map(|(test, case)| filter.selects_case(test, case)), wanted, "{filter:?}");
+            for (test, case) in names {
+                assert!(filter.selects_test(test, [case].into_iter()) || !filter.selects_case(test, case));
             }
         }
         assert!(matches!(Filter::new(Some("a//b//c")), Err(FilterError::Slashes)));

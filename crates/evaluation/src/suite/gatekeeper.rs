@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::filter::Filter;
 use super::report::{CaseReport, Outcome, TestReport};
-use super::source::beside;
-use crate::documents::{self, Document, only_of, typed};
+use super::source::resolve;
+use crate::documents::{self, Document, exactly_one, typed};
 use crate::evaluator::{Evaluator, TIMEOUT};
 use crate::gatekeeper::{Constraint, ConstraintError, Subject, Template};
 use crate::inventory::with_inventory;
@@ -21,7 +21,7 @@ use crate::review::{self, Request};
 pub(super) const GROUP: &str = "test.gatekeeper.sh";
 pub(super) const VERSION: &str = "test.gatekeeper.sh/v1alpha1";
 
-/// A template with a constraint, and its cases. Names of files are relative to the folder of the suite.
+/// A template, a constraint and test cases. File names are relative to the folder of the suite.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Test {
@@ -32,14 +32,14 @@ pub(super) struct Test {
     expansion: Option<String>,
     #[serde(default)]
     cases: Vec<Case>,
-    /// The template's schema must refuse the constraint.
+    /// True if the template's schema must reject the constraint.
     #[serde(default)]
     invalid: bool,
     #[serde(default)]
     skip: bool,
 }
 
-/// An object, and the violations that are expected of it.
+/// An object, and the expected violations.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
@@ -54,7 +54,7 @@ struct Case {
     skip: bool,
 }
 
-/// The number of violations whose message matches.
+/// The expected number of violations whose message matches.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Assertion {
@@ -84,7 +84,7 @@ impl TryFrom<Value> for Violations {
             Value::Number(number) => {
                 number.as_u64().map(Self::Exactly).ok_or_else(|| format!("{number} is not 0 or more"))
             }
-            other => Err(format!("{other} is none of yes, no, and a number")),
+            other => Err(format!("{other} is not yes, no or a number")),
         }
     }
 }
@@ -92,7 +92,7 @@ impl TryFrom<Value> for Violations {
 /// Reads the tests of a suite.
 ///
 /// # Errors
-/// When the suite has an unknown field, or a field is missing or invalid.
+/// Returns an error if the suite has an unknown field, or a field is missing or invalid.
 pub(super) fn read(suite: &Value) -> Result<Vec<Test>, FieldError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -118,13 +118,13 @@ pub(super) fn read(suite: &Value) -> Result<Vec<Test>, FieldError> {
 /// The constraint of a test, and the compiled program of its template.
 struct Prepared {
     constraint: Constraint,
-    /// The program without an inventory: each case has its own.
+    /// The program without an inventory. Each case has its own inventory.
     program: Program,
 }
 
 impl Test {
     pub(super) fn is_chosen(&self, filter: &Filter) -> bool {
-        filter.takes_test(&self.name, self.cases.iter().map(|case| case.name.as_str()))
+        filter.selects_test(&self.name, self.cases.iter().map(|case| case.name.as_str()))
     }
 
     pub(super) async fn run(&self, suite: &Path, filter: &Filter, evaluator: &Evaluator) -> TestReport {
@@ -132,7 +132,7 @@ impl Test {
             let prepared = self.prepare(suite, evaluator).await?;
             let mut cases = Vec::new();
             for case in &self.cases {
-                let is_chosen = !case.skip && filter.takes(&self.name, &case.name);
+                let is_chosen = !case.skip && filter.selects_case(&self.name, &case.name);
                 cases.push(CaseReport::of(&case.name, is_chosen, case.run(suite, &prepared)).await);
             }
             Ok(cases)
@@ -140,11 +140,11 @@ impl Test {
         TestReport::of(&self.name, !self.skip && self.is_chosen(filter), cases).await
     }
 
-    /// Reads the constraint and compiles the template. The error is the outcome of a test that ends here: it cannot be run,
-    /// or it is about the constraint alone (`invalid`).
+    /// Reads the constraint and compiles the template. The error is the outcome of a test that ends before its cases: a test that
+    /// cannot be run, or a test of the constraint alone (`invalid`).
     async fn prepare(&self, suite: &Path, evaluator: &Evaluator) -> Result<Prepared, Outcome> {
         if self.expansion.is_some() {
-            let message = "expansion: ExpansionTemplates are not supported: test what they make as objects";
+            let message = "expansion: ExpansionTemplates are not supported: test the generated objects directly";
             return Err(Outcome::Error(message.to_owned()));
         }
         let error = |error: String| Outcome::Error(error);
@@ -158,14 +158,14 @@ impl Test {
             Err(ConstraintError::Schema(_)) if self.invalid => return Err(Outcome::Passed),
             Err(wrong) => return Err(Outcome::Error(format!("{place}: {wrong}"))),
             Ok(_) if self.invalid => {
-                let message = "the constraint is valid, and the template's schema was to refuse it";
+                let message = "the constraint is valid, but the template's schema should reject it";
                 return Err(Outcome::Failed(message.to_owned()));
             }
             Ok(constraint) => constraint,
         };
         match evaluator.compile_template(&template, &constraint.parameters).await {
             Ok(program) => Ok(Prepared { constraint, program }),
-            Err(wrong) => Err(Outcome::Error(format!("{}: {wrong}", beside(suite, &self.template).display()))),
+            Err(wrong) => Err(Outcome::Error(format!("{}: {wrong}", resolve(suite, &self.template).display()))),
         }
     }
 }
@@ -173,15 +173,15 @@ impl Test {
 impl Case {
     async fn run(&self, suite: &Path, prepared: &Prepared) -> Result<Outcome, String> {
         if self.assertions.is_empty() {
-            return Err("assertions: are missing: say what is expected".to_owned());
+            return Err("assertions: are missing: state the expected violations".to_owned());
         }
-        let file = beside(suite, &self.object);
+        let file = resolve(suite, &self.object);
         let mut objects = values(&file)?;
         let Some(object) = objects.pop() else { return Err(format!("{} holds no object", file.display())) };
-        // In old suites the inventory stands in the same file, before the object.
+        // In old suites, the inventory is in the same file, before the object.
         let mut inventory = objects;
         for file in &self.inventory {
-            inventory.extend(values(&beside(suite, file))?);
+            inventory.extend(values(&resolve(suite, file))?);
         }
         let review = if review::is_review(&object) {
             review::completed(&object)
@@ -206,7 +206,7 @@ impl Prepared {
         match covers(&self.constraint, &review["request"], inventory) {
             Ok(true) if self.constraint.is_tested() => {}
             Ok(_) => return Ok(Vec::new()),
-            // Gatekeeper rejects an object that it cannot match.
+            // Gatekeeper denies an object if the matching fails.
             Err(message) => return Ok(vec![message]),
         }
         let review = review::admission(review).map_err(|error| error.to_string())?;
@@ -214,14 +214,14 @@ impl Prepared {
         let verdict = program.evaluate(&review, Deadline::after(TIMEOUT)).await.map_err(|error| error.to_string())?;
         Ok(match (verdict.allowed, verdict.causes.is_empty()) {
             (true, _) => Vec::new(),
-            // A single violation is the message of the verdict, and not a cause.
+            // A single violation is the message of the verdict, and has no cause.
             (false, true) => vec![verdict.message.unwrap_or_default()],
             (false, false) => verdict.causes.into_iter().map(|cause| cause.message).collect(),
         })
     }
 }
 
-/// Returns whether the constraint covers the object or the old object of the request.
+/// Returns true if the constraint covers the object or the old object of the request.
 fn covers(constraint: &Constraint, request: &Value, inventory: &[Value]) -> Result<bool, String> {
     let name = request["namespace"].as_str().unwrap_or_default();
     let is_namespace = |it: &&Value| it["kind"] == "Namespace" && it["apiVersion"] == "v1";
@@ -235,7 +235,7 @@ fn covers(constraint: &Constraint, request: &Value, inventory: &[Value]) -> Resu
 }
 
 impl Assertion {
-    /// Returns the difference of these messages from the assertion; `None` if it holds.
+    /// Returns the difference between the messages and the assertion; `None` if the assertion holds.
     fn check(&self, index: usize, messages: &[String]) -> Result<Option<String>, String> {
         let regex = self.message.as_deref().map(Regex::new).transpose();
         let regex = regex.map_err(|error| format!("assertions[{index}].message: {error}"))?;
@@ -259,12 +259,12 @@ impl Assertion {
     }
 }
 
-/// Reads the only document of a file that `is_meant`.
+/// Returns the only document of a file for which `is_meant` is true.
 fn one(suite: &Path, file: &str, is_meant: impl Fn(&Value) -> bool, what: &'static str) -> Result<Document, String> {
-    let file = beside(suite, file);
+    let file = resolve(suite, file);
     let documents = documents::read(&file).map_err(|error| error.to_string())?;
     let documents = documents.into_iter().filter(|it| is_meant(&it.value)).collect();
-    only_of(&file, documents, what).map_err(|error| error.to_string())
+    exactly_one(&file, documents, what).map_err(|error| error.to_string())
 }
 
 fn values(file: &Path) -> Result<Vec<Value>, String> {

@@ -1,4 +1,4 @@
-//! Proviso's own suites (`test.proviso.dev/v1alpha1`): manifests of policies, and the answers that are expected of them.
+//! Proviso's own suites (`test.proviso.dev/v1alpha1`): policies, requests, and the expected answers.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::expect::Expect;
 use super::filter::Filter;
 use super::report::{CaseReport, Outcome, TestReport};
-use super::source::{Source, beside};
+use super::source::{Source, resolve};
 use crate::documents::{self, typed};
 use crate::evaluator::Evaluator;
 use crate::policy_file::{self, PolicyFile, PreparedPolicy};
@@ -20,7 +20,7 @@ use crate::review::{self, Request};
 pub(super) const GROUP: &str = "test.proviso.dev";
 pub(super) const VERSION: &str = "test.proviso.dev/v1alpha1";
 
-/// A policy and its cases. Names of files are relative to the folder of the suite.
+/// A policy and its test cases. File names are relative to the folder of the suite.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Test {
@@ -29,7 +29,7 @@ pub(super) struct Test {
     policy: String,
     /// The name of the policy, if the manifest has several.
     policy_name: Option<String>,
-    /// Settings in place of those of the policy.
+    /// Settings that replace the settings of the policy.
     settings: Option<Map<String, Value>>,
     /// Files with objects of the cluster: Namespaces for selectors, and objects that the policy may read.
     #[serde(default)]
@@ -44,14 +44,14 @@ pub(super) struct Test {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Case {
     name: String,
-    /// An AdmissionReview, in place of an object.
+    /// An AdmissionReview, instead of an object.
     review: Option<Source>,
-    /// The request of a raw policy, `{"request": …}`, in place of all other fields.
+    /// The request of a raw policy, `{"request": …}`, instead of all other fields.
     raw: Option<Source>,
     object: Option<Source>,
     old_object: Option<Source>,
     operation: Option<Operation>,
-    /// The namespace of the request. Default: that of the object.
+    /// The namespace of the request. Default: the namespace of the object.
     namespace: Option<String>,
     sub_resource: Option<String>,
     /// `request.userInfo`.
@@ -67,7 +67,7 @@ struct Case {
 /// Reads the tests of a suite.
 ///
 /// # Errors
-/// When the suite has an unknown field, or a field is missing or invalid.
+/// Returns an error if the suite has an unknown field, or a field is missing or invalid.
 pub(super) fn read(suite: &Value) -> Result<Vec<Test>, FieldError> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -92,7 +92,7 @@ pub(super) fn read(suite: &Value) -> Result<Vec<Test>, FieldError> {
 
 impl Test {
     pub(super) fn is_chosen(&self, filter: &Filter) -> bool {
-        filter.takes_test(&self.name, self.cases.iter().map(|case| case.name.as_str()))
+        filter.selects_test(&self.name, self.cases.iter().map(|case| case.name.as_str()))
     }
 
     pub(super) async fn run(&self, suite: &Path, filter: &Filter, evaluator: &Evaluator) -> TestReport {
@@ -100,7 +100,7 @@ impl Test {
             let (policy, cluster) = self.prepare(suite, evaluator).await.map_err(Outcome::Error)?;
             let mut cases = Vec::new();
             for case in &self.cases {
-                let is_chosen = !case.skip && filter.takes(&self.name, &case.name);
+                let is_chosen = !case.skip && filter.selects_case(&self.name, &case.name);
                 cases.push(CaseReport::of(&case.name, is_chosen, case.run(suite, &policy, &cluster)).await);
             }
             Ok(cases)
@@ -109,14 +109,14 @@ impl Test {
     }
 
     async fn prepare(&self, suite: &Path, evaluator: &Evaluator) -> Result<(PreparedPolicy, Vec<Value>), String> {
-        let mut policy = PolicyFile::read(&beside(suite, &self.policy), self.policy_name.as_deref())
+        let mut policy = PolicyFile::read(&resolve(suite, &self.policy), self.policy_name.as_deref())
             .map_err(|error| error.to_string())?;
         if let Some(settings) = &self.settings {
             policy = policy.with_settings(settings.clone()).map_err(|error| format!("settings: {error}"))?;
         }
         let mut cluster = Vec::new();
         for file in &self.cluster {
-            let documents = documents::read(&beside(suite, file)).map_err(|error| format!("cluster: {error}"))?;
+            let documents = documents::read(&resolve(suite, file)).map_err(|error| format!("cluster: {error}"))?;
             cluster.extend(documents.into_iter().map(|it| it.value));
         }
         let file = policy.file.clone();
@@ -131,7 +131,7 @@ impl Case {
         let (review, object) = self.request(suite)?;
         let namespaces = policy_file::namespaces(cluster);
         let answer = policy.evaluate(&review, &namespaces).await.map_err(|error| error.to_string())?;
-        // A failed evaluation is a denial too, but not the denial that a case expects.
+        // A failed evaluation is a denial, too. It must not pass a case that expects a denial by the policy.
         if let (Some(failure), false) = (&answer.failure, self.expect.is_failure()) {
             return Ok(Outcome::Error(failure.message.clone()));
         }
@@ -146,16 +146,16 @@ impl Case {
             let object = review["request"]["object"].clone();
             return Ok((review::admission(&review).map_err(|error| error.to_string())?, object));
         };
-        if self.review.is_some() || self.object.is_some() || self.is_described() {
-            return Err("raw: says everything about the request: leave out review, object and the like".to_owned());
+        if self.review.is_some() || self.object.is_some() || self.has_request_fields() {
+            return Err("raw: cannot be combined with review, object or other fields of the request".to_owned());
         }
         let raw = raw.read(suite)?;
         let review = review::raw(&raw).map_err(|error| format!("raw: {error}"))?;
         Ok((review, raw["request"].clone()))
     }
 
-    /// Returns whether the case has fields that describe a request beside its object.
-    fn is_described(&self) -> bool {
+    /// Returns true if the case has fields of the request other than the object.
+    fn has_request_fields(&self) -> bool {
         let is_placed = self.namespace.is_some() || self.sub_resource.is_some();
         self.old_object.is_some() || self.operation.is_some() || is_placed || !self.user.is_empty()
     }
@@ -176,13 +176,11 @@ impl Case {
             };
             return request.to_review().map_err(|error| error.to_string());
         };
-        if object.is_some() || self.is_described() {
-            return Err(
-                "review: says everything about the request: leave out object, operation and the like".to_owned()
-            );
+        if object.is_some() || self.has_request_fields() {
+            return Err("review: cannot be combined with object, operation or other fields of the request".to_owned());
         }
         if !review::is_review(&review) {
-            return Err("review: is no AdmissionReview of admission.k8s.io: an object belongs into `object`".to_owned());
+            return Err("review: is not an AdmissionReview of admission.k8s.io: put an object into `object`".to_owned());
         }
         review::completed(&review).map_err(|error| error.to_string())
     }

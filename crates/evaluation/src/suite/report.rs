@@ -1,4 +1,4 @@
-//! The results of suites. `proviso test -o json` prints these types, so their shape is an interface.
+//! The results of suites. `proviso test -o json` prints these types, so their JSON form is a public interface.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -44,12 +44,12 @@ pub struct CaseReport {
 #[serde(tag = "outcome", content = "message", rename_all = "camelCase")]
 pub enum Outcome {
     Passed,
-    /// The policy did not answer as expected: the differences, a line each.
+    /// The answer differs from the expectations; with the differences, one line each.
     Failed(String),
-    /// The test could not be run: the error.
+    /// The test could not be run; with the error.
     Error(String),
     Skipped,
-    /// The cases of the test have the outcomes.
+    /// The test has no outcome of its own; its cases have outcomes.
     #[serde(rename = "cases")]
     OfCases,
 }
@@ -68,8 +68,8 @@ fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S
 }
 
 impl TestReport {
-    /// Runs a test, or skips it if it is not chosen. `cases` prepares the test and runs its cases; its error is the outcome
-    /// of a test that could not be prepared.
+    /// Runs a test, or skips it if it is not selected. `cases` prepares the test and runs its cases. The error of `cases` is the
+    /// outcome of a test that could not be prepared.
     pub(super) async fn of(
         name: &str,
         is_chosen: bool,
@@ -84,8 +84,8 @@ impl TestReport {
         Self { name: name.to_owned(), outcome, cases, duration: start.elapsed() }
     }
 
-    /// Returns name, outcome and duration of each case; and of the test itself, with an empty name, if it has an outcome of
-    /// its own.
+    /// Returns the name, the outcome and the duration of each case. A test with an outcome of its own also has a result, with an
+    /// empty name.
     pub fn results(&self) -> impl Iterator<Item = (&str, &Outcome, Duration)> {
         let own = (self.outcome != Outcome::OfCases).then_some(("", &self.outcome, self.duration));
         own.into_iter().chain(self.cases.iter().map(|case| (case.name.as_str(), &case.outcome, case.duration)))
@@ -93,7 +93,7 @@ impl TestReport {
 }
 
 impl CaseReport {
-    /// Runs a case, or skips it if it is not chosen.
+    /// Runs a case, or skips it if it is not selected.
     pub(super) async fn of(
         name: &str,
         is_chosen: bool,

@@ -1,4 +1,4 @@
-//! Runs suites in parallel, and reports them in their order.
+//! Runs suites in parallel, and reports their results in order.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -12,25 +12,25 @@ use super::filter::Filter;
 use super::report::{Outcome, SuiteReport, TestReport};
 use crate::evaluator::Evaluator;
 
-/// Runs the suites on the tokio runtime, twice as many at once as there are processors. Calls `done` with the report of each
-/// suite, in the order of `suites`, as soon as that suite and those before it have ended.
+/// Runs the suites on the tokio runtime, with two concurrent suites per processor. Calls `done` with the report of each suite,
+/// in the order of `suites`, when the suite and all suites before it have ended.
 ///
 /// # Errors
-/// The first error of `done`, which ends the run.
+/// Returns the first error of `done`, which ends the run.
 pub async fn run<E>(
     suites: Vec<Suite>,
     filter: &Filter,
     evaluator: Arc<Evaluator>,
     mut done: impl FnMut(&SuiteReport) -> Result<(), E>,
 ) -> Result<Vec<SuiteReport>, E> {
-    let at_once = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let running = suites.into_iter().map(|suite| {
         let (filter, evaluator, file) = (filter.clone(), Arc::clone(&evaluator), suite.file.clone());
-        // A task may run on another thread.
+        // A separate task, so that suites can use all threads of the runtime.
         let running = tokio::spawn(async move { suite.run(&filter, &evaluator).await });
         async move { running.await.unwrap_or_else(|stopped| stopped_report(file, &stopped.to_string())) }
     });
-    let mut running = stream::iter(running).buffered(2 * at_once);
+    let mut running = stream::iter(running).buffered(2 * processors);
     let mut reports = Vec::new();
     while let Some(report) = running.next().await {
         done(&report)?;
@@ -39,11 +39,11 @@ pub async fn run<E>(
     Ok(reports)
 }
 
-/// The report of a suite whose task panicked.
+/// Returns the report of a suite whose task panicked.
 fn stopped_report(file: PathBuf, why: &str) -> SuiteReport {
     let test = TestReport {
         name: String::new(),
-        outcome: Outcome::Error(format!("the test stopped: {why}")),
+        outcome: Outcome::Error(format!("the test was aborted: {why}")),
         cases: Vec::new(),
         duration: Duration::ZERO,
     };

@@ -1,4 +1,4 @@
-//! The files that a suite names, and objects that stand in the suite itself.
+//! Objects of a suite: in a file, or inline.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::documents;
 
-/// An object: the name of its file, or the object itself.
+/// An object, as the name of its file or inline.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Source {
@@ -19,18 +19,18 @@ impl Source {
     /// Returns the object.
     ///
     /// # Errors
-    /// When the file cannot be read, or has no document or several.
+    /// Returns an error if the file cannot be read, or does not have exactly one document.
     pub(super) fn read(&self, suite: &Path) -> Result<Value, String> {
         match self {
             Self::Inline(members) => Ok(Value::Object(members.clone())),
             Self::File(file) => {
-                documents::only(&beside(suite, file)).map(|it| it.value).map_err(|error| error.to_string())
+                documents::only(&resolve(suite, file)).map(|it| it.value).map_err(|error| error.to_string())
             }
         }
     }
 }
 
-/// Returns the path of a file that a suite names: relative to the folder of the suite.
-pub(super) fn beside(suite: &Path, file: &str) -> PathBuf {
+/// Returns the path of a file that a suite names. The name is relative to the folder of the suite.
+pub(super) fn resolve(suite: &Path, file: &str) -> PathBuf {
     suite.parent().unwrap_or(Path::new("")).join(file)
 }

@@ -1,4 +1,4 @@
-//! `examples/quickstart/team-pods.yaml`, asked about recorded reviews and what they could have been.
+//! Verdicts of `examples/quickstart/team-pods.yaml` on variants of a recorded review.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,12 +14,12 @@ fn example(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(path)).unwrap()
 }
 
-/// The verdict on the recorded Pod with these labels, and this `resources.limits` of its first container.
+/// Returns the verdict on the recorded Pod with other labels, and with other `resources.limits` in its first container.
 async fn verdict(labels: &Value, limits: &Value) -> Verdict {
     let policy: Value = serde_yaml::from_str(&example("quickstart/team-pods.yaml")).unwrap();
     let spec: PolicySpec = serde_json::from_value(policy["spec"].clone()).unwrap();
     assert!(check("spec", &spec).is_empty(), "{:?}", check("spec", &spec));
-    let Program::Cel(cel) = &spec.program else { panic!("it is CEL") };
+    let Program::Cel(cel) = &spec.program else { panic!("the program of the example is not CEL") };
     let program = compile_cel(cel, &spec.settings).unwrap();
     let mut review: Value = serde_json::from_str(&example("reviews/pod-create.json")).unwrap();
     let object = &mut review["request"]["object"];
@@ -30,7 +30,7 @@ async fn verdict(labels: &Value, limits: &Value) -> Verdict {
 }
 
 #[tokio::test]
-async fn the_example_changes_and_decides() {
+async fn the_example_mutates_and_denies_pods() {
     let good = json!({"memory": "1Gi"});
     let untouched = verdict(&json!({"team": "a"}), &good).await;
     assert_eq!((untouched.allowed, untouched.patch), (true, None));

@@ -1,5 +1,5 @@
-//! Programs of the examples.
+//! Tests of the programs in `examples/`.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test that fails says so")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cel_example;

@@ -1,32 +1,32 @@
-//! The grammar of AIP-160, by descent.
+//! A recursive descent parser for the filter grammar of AIP-160.
 
 use super::{Field, Filter, Kind, Pattern};
-use crate::body::camel;
+use crate::body::to_camel_case;
 use crate::error::Error;
 
-/// The longest filter, in bytes.
-const MAX: usize = 4096;
+/// The maximum length of a filter, in bytes.
+const MAX_LENGTH: usize = 4096;
 
-/// How deep parentheses and negations may be nested.
+/// The maximum depth of nested parentheses and negations.
 const MAX_DEPTH: usize = 32;
 
-/// What is wrong, and at which byte.
-struct Fault {
+/// A syntax error at a byte offset of the filter.
+struct SyntaxError {
     at: usize,
     message: String,
 }
 
-type Result<T> = std::result::Result<T, Fault>;
+type Result<T> = std::result::Result<T, SyntaxError>;
 
 impl Filter {
-    /// Parses a filter; `None` if the text is empty, which asks for everything.
+    /// Parses a filter. `None` means that the text is empty, which matches every resource.
     pub(crate) fn parse(text: &str, fields: &[Field]) -> std::result::Result<Option<Self>, Error> {
-        let refused = |Fault { at, message }| {
+        let refused = |SyntaxError { at, message }| {
             Error::invalid("filter", format!("at character {}: {message}", text[..at].chars().count() + 1))
                 .with("position", &(text[..at].chars().count() + 1).to_string())
         };
-        if text.len() > MAX {
-            return Err(Error::invalid("filter", format!("is longer than {MAX} bytes")));
+        if text.len() > MAX_LENGTH {
+            return Err(Error::invalid("filter", format!("is longer than {MAX_LENGTH} bytes")));
         }
         if text.trim().is_empty() {
             return Ok(None);
@@ -38,7 +38,7 @@ impl Filter {
 fn parse(text: &str, fields: &[Field]) -> Result<Filter> {
     let mut parser = Parser { text, at: 0, fields };
     let filter = parser.expression(0)?;
-    if parser.rest().is_empty() { Ok(filter) } else { parser.fault("nothing is open that could be closed here") }
+    if parser.rest().is_empty() { Ok(filter) } else { parser.error("a closing parenthesis has no opening one") }
 }
 
 struct Parser<'a> {
@@ -47,7 +47,7 @@ struct Parser<'a> {
     fields: &'a [Field],
 }
 
-/// What ends a word that is not in quotes.
+/// Returns true if this letter ends a word that is not in quotes.
 fn ends_word(letter: char) -> bool {
     letter.is_whitespace() || "()=!<>:,\"'".contains(letter)
 }
@@ -63,6 +63,7 @@ fn joined(mut parts: Vec<Filter>, join: fn(Vec<Filter>) -> Filter) -> Filter {
 }
 
 impl<'a> Parser<'a> {
+    /// Skips white space, and returns the rest of the text.
     fn rest(&mut self) -> &'a str {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
@@ -70,10 +71,11 @@ impl<'a> Parser<'a> {
         trimmed
     }
 
-    fn fault<T>(&self, message: impl Into<String>) -> Result<T> {
-        Err(Fault { at: self.at, message: message.into() })
+    fn error<T>(&self, message: impl Into<String>) -> Result<T> {
+        Err(SyntaxError { at: self.at, message: message.into() })
     }
 
+    /// Consumes the symbol if it comes next.
     fn take(&mut self, symbol: &str) -> bool {
         let found = self.rest().starts_with(symbol);
         if found {
@@ -82,6 +84,7 @@ impl<'a> Parser<'a> {
         found
     }
 
+    /// Consumes the word if it comes next as a whole word.
     fn keyword(&mut self, word: &str) -> bool {
         let rest = self.rest();
         let found = rest.strip_prefix(word).is_some_and(|after| after.chars().next().is_none_or(ends_word));
@@ -93,10 +96,10 @@ impl<'a> Parser<'a> {
 
     fn expression(&mut self, depth: usize) -> Result<Filter> {
         if depth > MAX_DEPTH {
-            return self.fault("is nested too deep");
+            return self.error("is nested too deeply");
         }
         let mut parts = vec![self.factor(depth)?];
-        // Two factors side by side are both demanded.
+        // Two factors without an operator between them are joined by AND (AIP-160).
         while self.keyword("AND") || !(self.rest().is_empty() || self.rest().starts_with(')')) {
             parts.push(self.factor(depth)?);
         }
@@ -113,14 +116,14 @@ impl<'a> Parser<'a> {
 
     fn term(&mut self, depth: usize) -> Result<Filter> {
         if depth > MAX_DEPTH {
-            return self.fault("is nested too deep");
+            return self.error("is nested too deeply");
         }
         if self.keyword("NOT") || self.take("-") {
             return Ok(Filter::Not(Box::new(self.term(depth + 1)?)));
         }
         if self.take("(") {
             let filter = self.expression(depth + 1)?;
-            return if self.take(")") { Ok(filter) } else { self.fault("a closing parenthesis is missing") };
+            return if self.take(")") { Ok(filter) } else { self.error("a closing parenthesis is missing") };
         }
         self.restriction()
     }
@@ -138,11 +141,11 @@ impl<'a> Parser<'a> {
             () if self.take(":") => (true, false),
             () if self.take("<") || self.take(">") => {
                 self.at = operator_at;
-                return self.fault("only =, != and : are supported");
+                return self.error("only =, != and : are supported");
             }
             () => {
                 self.at = end;
-                return self.fault("a comparison is missing: =, != or :");
+                return self.error("a comparison is missing: =, != or :");
             }
         };
         self.rest();
@@ -152,33 +155,35 @@ impl<'a> Parser<'a> {
         let test = match kind {
             None if value == "*" => Filter::Test(path, Pattern(value)),
             None => {
-                return Err(Fault { at: value_at, message: "is no *: of this field only that can be asked".into() });
+                let message = "must be *: this field can only be tested for presence".into();
+                return Err(SyntaxError { at: value_at, message });
             }
             Some(Kind::Map) => {
-                // `annotations:owner` asks for the key.
+                // `annotations:owner` tests whether the map has the key `owner`.
                 let key = (value != "*").then(|| value.clone());
                 Filter::Test(path.into_iter().chain(key).collect(), Pattern("*".to_owned()))
             }
             Some(Kind::Flag) if !["true", "false", "*"].contains(&value.as_str()) => {
-                return Err(Fault { at: value_at, message: "is neither true nor false".into() });
+                return Err(SyntaxError { at: value_at, message: "is neither true nor false".into() });
             }
             Some(Kind::Enum(values)) if !value.contains('*') && !values.contains(&value.as_str()) => {
-                return Err(Fault { at: value_at, message: format!("is none of {}", values.join(", ")) });
+                return Err(SyntaxError { at: value_at, message: format!("is none of {}", values.join(", ")) });
             }
             Some(_) => Filter::Test(path, Pattern(value)),
         };
         Ok(if is_negated { Filter::Not(Box::new(test)) } else { test })
     }
 
-    /// The field of this path; no kind where it is a message, which is there or not.
+    /// Returns the path and kind of the field that `words` name. The kind is `None` for a message, which can only be tested for
+    /// presence. `at` is the byte offset of the first word; `is_has` is true for the operator `:`.
     fn field(&self, at: usize, words: &[String], is_has: bool) -> Result<(Vec<String>, Option<Kind>)> {
-        let fault = |message: String| Err(Fault { at, message });
-        let camels: Vec<String> = words.iter().map(|word| camel(word)).collect();
+        let error = |message: String| Err(SyntaxError { at, message });
+        let camels: Vec<String> = words.iter().map(|word| to_camel_case(word)).collect();
         let path = camels.join(".");
         for field in self.fields {
             if field.path == path {
                 if matches!(field.kind, Kind::Map) && !is_has {
-                    return fault(format!("names a map: name a key of it, as in {path}.owner"));
+                    return error(format!("names a map: add a key to the path, as in {path}.owner"));
                 }
                 let path = camels.clone();
                 return Ok((path, Some(field.kind)));
@@ -192,7 +197,7 @@ impl<'a> Parser<'a> {
             }
         }
         let known: Vec<_> = self.fields.iter().map(|field| field.path).collect();
-        fault(format!("there is no field {:?} to filter by; there are {}", words.join("."), known.join(", ")))
+        error(format!("there is no field {:?} to filter by: use one of {}", words.join("."), known.join(", ")))
     }
 
     fn path(&mut self) -> Result<Vec<String>> {
@@ -201,7 +206,7 @@ impl<'a> Parser<'a> {
             let word = self.word('.')?;
             match word {
                 Some(word) => words.push(word),
-                None => return self.fault("a field is missing"),
+                None => return self.error("a field is missing"),
             }
             if !self.text[self.at..].starts_with('.') {
                 return Ok(words);
@@ -213,11 +218,11 @@ impl<'a> Parser<'a> {
     fn value(&mut self) -> Result<String> {
         match self.word('\0')? {
             Some(value) => Ok(value),
-            None => self.fault("a value is missing"),
+            None => self.error("a value is missing"),
         }
     }
 
-    /// A word up to this letter, or a text in quotes; nothing where neither stands here.
+    /// Parses a word that ends before the letter `end`, or a text in quotes. `None` means that neither comes next.
     fn word(&mut self, end: char) -> Result<Option<String>> {
         let rest = &self.text[self.at..];
         let Some(quote) = rest.chars().next().filter(|first| *first == '"' || *first == '\'') else {
@@ -240,6 +245,6 @@ impl<'a> Parser<'a> {
                 letter => text.push(letter),
             }
         }
-        self.fault("the quotes are not closed")
+        self.error("the quotes are not closed")
     }
 }

@@ -1,23 +1,23 @@
-//! The methods that change something. Each answers an operation (AIP-151).
+//! The methods with effects. Each returns an operation (AIP-151).
 
 use proviso_core::PolicyId;
 use proviso_core::experiment::MAX_EXPERIMENTS;
 use serde_json::Value;
 
-use super::{Api, Call, Result, awaited_policy, custom, experiment_id, same_name};
+use super::{Api, Call, Result, awaited_policy, check_name_matches, custom_method_body, experiment_id};
 use crate::error::{Code, Error};
 use crate::mask;
 use crate::methods::Rpc;
 use crate::names::ExperimentName;
-use crate::operation::{Awaited, Effect, Progress};
-use crate::resources::{EXPERIMENT_FIELDS, Input, POLICY_FIELDS, change};
-use crate::store::{Committing, PolicyStore, Preview, StoredExperiment};
+use crate::operation::{AwaitedEffect, Effect, Progress};
+use crate::resources::{EXPERIMENT_FIELDS, Input, POLICY_FIELDS, validated_change};
+use crate::store::{CommitPreconditions, PolicyStore, Preview, StoredExperiment};
 
-/// How often a change is tried that others came before.
+/// The number of attempts of a change that conflicts with the changes of other clients.
 const ATTEMPTS: usize = 5;
 
-fn awaited(effect: Effect, experiment: &StoredExperiment) -> Awaited {
-    Awaited {
+fn awaited(effect: Effect, experiment: &StoredExperiment) -> AwaitedEffect {
+    AwaitedEffect {
         effect,
         policy: experiment.name.policy.clone(),
         experiment: Some(experiment.name.name.clone()),
@@ -26,22 +26,23 @@ fn awaited(effect: Effect, experiment: &StoredExperiment) -> Awaited {
     }
 }
 
-/// An etag that was given must be the resource's (AIP-154).
-fn same_etag(given: Option<&str>, stored: &str, name: &str) -> Result<()> {
+/// Checks that the etag of a request, if the request has one, is the stored etag (AIP-154).
+fn check_etag_matches(given: Option<&str>, stored: &str, name: &str) -> Result<()> {
     match given {
-        Some(given) if given != stored => Err(Error::stale(name, given)),
+        Some(given) if given != stored => Err(Error::etag_mismatch(name, given)),
         _ => Ok(()),
     }
 }
 
-/// Whether trying again may help.
+/// Returns true if the change conflicted with the change of another client, and can be tried again.
 fn is_conflict(error: &Error) -> bool {
     error.code == Code::Aborted && error.reason() == "CONCURRENT_CHANGE"
 }
 
 impl<S: PolicyStore> Api<S> {
-    /// The operation of an effect that has begun, also where the caller may not see how it goes on.
-    async fn begun(&self, call: &Call, awaited: Awaited) -> Result<Value> {
+    /// Returns the operation of an effect that has started. If its progress cannot be read, for example because the caller
+    /// lacks the permission, the operation counts as running.
+    async fn started_operation(&self, call: &Call, awaited: AwaitedEffect) -> Result<Value> {
         Ok(match self.operation(call, &awaited).await {
             Ok((operation, _)) => operation,
             Err(error) => awaited.operation(&Progress::Running(error.to_string()), None),
@@ -49,77 +50,79 @@ impl<S: PolicyStore> Api<S> {
     }
 
     pub(super) async fn create_policy(&self, call: &Call) -> Result<Value> {
-        let id = call.demanded("policyId")?;
+        let id = call.required_parameter("policyId")?;
         let id: PolicyId = id
             .parse()
             .map_err(|error: proviso_core::policy_id::PolicyIdError| Error::invalid("policyId", error.to_string()))?;
         let input = Input::policy(call.object()?)?;
-        let stored = self.store.create_policy(call.caller(), &id, change(input.mutable, POLICY_FIELDS)?).await?;
-        self.begun(call, awaited_policy(Effect::Create, &stored)).await
+        let content = validated_change(input.mutable, POLICY_FIELDS)?;
+        let stored = self.store.create_policy(call.caller(), &id, content).await?;
+        self.started_operation(call, awaited_policy(Effect::Create, &stored)).await
     }
 
     pub(super) async fn update_policy(&self, call: &Call) -> Result<Value> {
         let id = call.policy()?;
         let name = format!("policies/{id}");
         let input = Input::policy(call.object()?)?;
-        same_name(input.name.as_deref(), &name)?;
+        check_name_matches(input.name.as_deref(), &name)?;
         for _ in 0..ATTEMPTS {
             let stored = self.store.policy(call.caller(), &id).await?;
-            same_etag(input.etag.as_deref(), &stored.meta.etag, &name)?;
+            check_etag_matches(input.etag.as_deref(), &stored.meta.etag, &name)?;
             let mut mutable = stored.mutable();
             mask::apply(&mut mutable, &input.mutable, call.parameter("updateMask"), POLICY_FIELDS)?;
-            let content = change(mutable, POLICY_FIELDS)?;
+            let content = validated_change(mutable, POLICY_FIELDS)?;
             match self.store.update_policy(call.caller(), &id, &stored.meta.revision, content).await {
-                Ok(stored) => return self.begun(call, awaited_policy(Effect::Update, &stored)).await,
+                Ok(stored) => return self.started_operation(call, awaited_policy(Effect::Update, &stored)).await,
                 Err(error) if is_conflict(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::busy(&name))
+        Err(Error::concurrent_change(&name))
     }
 
     pub(super) async fn delete_policy(&self, call: &Call) -> Result<Value> {
         let stored = self.store.delete_policy(call.caller(), &call.policy()?, call.parameter("etag")).await?;
-        self.begun(call, awaited_policy(Effect::Delete, &stored)).await
+        self.started_operation(call, awaited_policy(Effect::Delete, &stored)).await
     }
 
     pub(super) async fn create_experiment(&self, call: &Call) -> Result<Value> {
         let policy = call.policy()?;
-        let id = call.demanded("experimentId")?;
+        let id = call.required_parameter("experimentId")?;
         experiment_id("experimentId", id)?;
         let input = Input::experiment(call.object()?, &format!("policies/{policy}"))?;
-        let content = change(input.mutable, EXPERIMENT_FIELDS)?;
+        let content = validated_change(input.mutable, EXPERIMENT_FIELDS)?;
         let name = ExperimentName { policy: policy.clone(), name: id.to_owned() };
-        let there = self.store.experiments(call.caller(), Some(&policy)).await?;
-        if there.len() >= MAX_EXPERIMENTS && there.iter().all(|experiment| experiment.name != name) {
-            let message = format!("policies/{policy} has {MAX_EXPERIMENTS} experiments already: delete one");
+        let existing = self.store.experiments(call.caller(), Some(&policy)).await?;
+        if existing.len() >= MAX_EXPERIMENTS && existing.iter().all(|experiment| experiment.name != name) {
+            let message =
+                format!("policies/{policy} already has {MAX_EXPERIMENTS} experiments, the maximum: delete one");
             let error = Error::new(Code::ResourceExhausted, "TOO_MANY_EXPERIMENTS", message);
             return Err(error.with("limit", &MAX_EXPERIMENTS.to_string()));
         }
         let stored = self.store.create_experiment(call.caller(), &name, content).await?;
-        self.begun(call, awaited(Effect::Create, &stored)).await
+        self.started_operation(call, awaited(Effect::Create, &stored)).await
     }
 
     pub(super) async fn update_experiment(&self, call: &Call) -> Result<Value> {
         let name = call.experiment()?;
         let input = Input::experiment(call.object()?, &format!("policies/{}", name.policy))?;
-        same_name(input.name.as_deref(), &name.to_string())?;
+        check_name_matches(input.name.as_deref(), &name.to_string())?;
         for _ in 0..ATTEMPTS {
             let stored = self.store.experiment(call.caller(), &name).await?;
-            same_etag(input.etag.as_deref(), &stored.meta.etag, &name.to_string())?;
+            check_etag_matches(input.etag.as_deref(), &stored.meta.etag, &name.to_string())?;
             let mut mutable = stored.mutable();
             mask::apply(&mut mutable, &input.mutable, call.parameter("updateMask"), EXPERIMENT_FIELDS)?;
-            let content = change(mutable, EXPERIMENT_FIELDS)?;
+            let content = validated_change(mutable, EXPERIMENT_FIELDS)?;
             match self.store.update_experiment(call.caller(), &name, &stored.meta.revision, content).await {
-                Ok(stored) => return self.begun(call, awaited(Effect::Update, &stored)).await,
+                Ok(stored) => return self.started_operation(call, awaited(Effect::Update, &stored)).await,
                 Err(error) if is_conflict(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::busy(&name.to_string()))
+        Err(Error::concurrent_change(&name.to_string()))
     }
 
-    /// Its operation answers the experiment as it was (AIP-236).
+    /// Deletes an experiment. The response of the operation is the deleted experiment (AIP-236).
     pub(super) async fn delete_experiment(&self, call: &Call) -> Result<Value> {
         let name = call.experiment()?;
         let stored = self.store.delete_experiment(call.caller(), &name, call.parameter("etag")).await?;
@@ -131,29 +134,31 @@ impl<S: PolicyStore> Api<S> {
 
     pub(super) async fn preview(&self, call: &Call) -> Result<Value> {
         let name = call.experiment()?;
-        custom(call, &name.to_string(), &[])?;
+        custom_method_body(call, &name.to_string(), &[])?;
         let (change, effect) = match call.method.rpc {
             Rpc::StartPreview => (Preview::Start, Effect::StartPreview),
             _ => (Preview::Stop, Effect::StopPreview),
         };
         let stored = self.store.preview(call.caller(), &name, change).await?;
-        self.begun(call, awaited(effect, &stored)).await
+        self.started_operation(call, awaited(effect, &stored)).await
     }
 
     pub(super) async fn commit(&self, call: &Call) -> Result<Value> {
         let name = call.experiment()?;
-        let message = custom(call, &name.to_string(), &["etag", "parentEtag"])?;
+        let message = custom_method_body(call, &name.to_string(), &["etag", "parentEtag"])?;
         let text = |field: &str| message.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
-        // Whether it is there at all comes first: a second call is told that it is not (AIP-236).
+        // The existence of the experiment is checked before the etag, so that a second commit is answered with NOT_FOUND
+        // (AIP-236).
         self.store.experiment(call.caller(), &name).await?;
         let etag = text("etag").ok_or_else(|| {
-            Error::invalid("etag", "is missing: without it another version might be committed than you mean")
+            Error::invalid("etag", "is missing: set it to the etag of the version that you have reviewed")
         })?;
-        let committing = Committing { etag: etag.to_owned(), parent_etag: text("parentEtag").map(ToOwned::to_owned) };
+        let committing =
+            CommitPreconditions { etag: etag.to_owned(), parent_etag: text("parentEtag").map(ToOwned::to_owned) };
         let policy = self.store.commit(call.caller(), &name, &committing).await?;
-        let awaited = Awaited { experiment: Some(name.name), ..awaited_policy(Effect::Commit, &policy) };
+        let awaited = AwaitedEffect { experiment: Some(name.name), ..awaited_policy(Effect::Commit, &policy) };
         let progress = self.store.progress(call.caller(), &awaited).await.unwrap_or_else(|error| {
-            // It is committed, whatever can be seen of it now.
+            // The experiment is committed, even if its progress cannot be read.
             Progress::Running(error.to_string())
         });
         Ok(awaited.operation(&progress, None))

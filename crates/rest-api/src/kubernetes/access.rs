@@ -1,34 +1,36 @@
-//! What a caller is to be allowed before anything is done for them.
+//! Authorization of callers.
 
 use crate::error::Error;
 use crate::store::Caller;
 
-/// One access to the Kubernetes API, as in a `SubjectAccessReview`. The group is `proviso.dev`.
+/// One access to the Kubernetes API, as in a `SubjectAccessReview`. The API group is `proviso.dev`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     pub verb: &'static str,
-    /// In the plural, such as `clusterpolicyexperiments`.
+    /// The plural name of the resource, such as `clusterpolicyexperiments`.
     pub resource: &'static str,
-    /// `start`, `stop` or `commit` of an experiment.
+    /// The subresource of an experiment: `start`, `stop` or `commit`. `None` means the resource itself.
     pub subresource: Option<&'static str>,
-    /// None for what belongs to no namespace, and for all namespaces.
+    /// The namespace. `None` means a cluster-scoped resource, or all namespaces.
     pub namespace: Option<String>,
-    /// None where it is about all of a kind.
+    /// The name of the object. `None` means all objects of the resource.
     pub name: Option<String>,
 }
 
-/// Says what callers may do. Asked before each effect and each look.
+/// Decides which accesses a caller is allowed. The store calls it before it reads or changes an object.
 pub trait Authorizer: Send + Sync + 'static {
+    /// Checks that the caller is allowed the access.
+    ///
     /// # Errors
-    /// When they may not, or when that cannot be found out.
+    /// Fails if the caller is not allowed the access, or if the permissions of the caller cannot be determined.
     fn authorize(&self, caller: Option<&Caller>, access: &Access) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// Everyone may do everything that the client may: for those who have checked before.
+/// An authorizer that allows every access of the client. It is for servers that have authorized the caller themselves.
 #[derive(Clone, Copy, Debug)]
-pub struct Everyone;
+pub struct AllowAll;
 
-impl Authorizer for Everyone {
+impl Authorizer for AllowAll {
     async fn authorize(&self, _: Option<&Caller>, _: &Access) -> Result<(), Error> {
         Ok(())
     }

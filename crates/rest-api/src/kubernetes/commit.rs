@@ -1,6 +1,7 @@
-//! Committing an experiment: two objects, and no transaction over both. So (a) the experiment is marked by a
-//! compare-and-swap, (b) the policy is changed by another one, which also records what was committed, (c) the experiment
-//! is deleted. Whatever breaks off before (b) has changed nothing; after it, anybody can finish.
+//! The commit of an experiment. It changes two objects, and Kubernetes has no transaction over both. So the commit has
+//! three steps: (a) a compare-and-swap marks the experiment with a commit intent, (b) a second compare-and-swap copies the
+//! spec to the policy and records the committed experiment there, (c) the experiment is deleted. A commit that is
+//! interrupted before (b) has changed no policy. After (b), the operator or the next call can finish the commit.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -12,22 +13,22 @@ use super::object::{self, Kind};
 use super::{ATTEMPTS, Authorizer, Kubernetes, Result};
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
-use crate::store::{Committing, StoredExperiment, StoredPolicy};
+use crate::store::{CommitPreconditions, StoredExperiment, StoredPolicy};
 
-/// How long a commit may take before another one does not wait for it.
-const INTENT_LASTS: SignedDuration = SignedDuration::from_secs(30);
+/// The time after which a commit intent expires, so that another commit may start.
+const INTENT_TIMEOUT: SignedDuration = SignedDuration::from_secs(30);
 
-/// One commit. Its steps are apart so that a crash between any two can be tried.
+/// One commit. Its steps are separate methods, so that tests can simulate a crash between any two steps.
 #[derive(Debug)]
 pub struct Commit<'a, A> {
     store: &'a Kubernetes<A>,
     name: &'a ExperimentName,
-    committing: &'a Committing,
+    committing: &'a CommitPreconditions,
 }
 
-/// An experiment that carries the intent of this commit.
+/// An experiment that is marked with the intent of this commit.
 #[derive(Debug)]
-pub struct Marked {
+pub struct MarkedExperiment {
     object: DynamicObject,
     stored: StoredExperiment,
     intent: String,
@@ -35,7 +36,7 @@ pub struct Marked {
 
 impl<'a, A: Authorizer> Commit<'a, A> {
     #[must_use]
-    pub fn new(store: &'a Kubernetes<A>, name: &'a ExperimentName, committing: &'a Committing) -> Self {
+    pub fn new(store: &'a Kubernetes<A>, name: &'a ExperimentName, committing: &'a CommitPreconditions) -> Self {
         Self { store, name, committing }
     }
 
@@ -49,46 +50,54 @@ impl<'a, A: Authorizer> Commit<'a, A> {
             }
         };
         if let Err(error) = self.delete(&marked).await {
-            // It is committed all the same; the operator, or the next call, finishes.
-            tracing::warn!(experiment = %self.name, %error, "a committed experiment could not be deleted yet");
+            // The commit has succeeded. The operator or the next call deletes the experiment.
+            tracing::warn!(experiment = %self.name, %error, "failed to delete a committed experiment");
         }
         Ok(policy)
     }
 
-    /// (a) Marks the version that is meant.
-    pub async fn mark(&self) -> Result<Marked> {
+    /// Step (a): marks the version of the experiment that the caller wants to commit.
+    ///
+    /// # Errors
+    /// Fails if the experiment or its policy does not exist or is malformed, if an etag does not match, if another commit
+    /// of the experiment is in progress, or if the API server fails. An experiment that is committed already counts as not
+    /// found.
+    pub async fn mark(&self) -> Result<MarkedExperiment> {
         for _ in 0..ATTEMPTS {
             let mut object = self.store.get_experiment(self.name).await?;
             let policy = self.store.get_policy(&self.name.policy).await?;
             if is_committed(&policy, &object) {
-                // An earlier commit broke off after (b).
+                // An earlier commit was interrupted after (b).
                 self.delete_object(&object).await?;
                 return Err(Error::not_found(&self.name.to_string()));
             }
             let stored = object::experiment(&object)?;
             if stored.meta.etag != self.committing.etag {
-                return Err(Error::stale(&self.name.to_string(), &self.committing.etag));
+                return Err(Error::etag_mismatch(&self.name.to_string(), &self.committing.etag));
             }
             self.check_parent(&policy)?;
             let now = Timestamp::now();
             let other = object.annotations().get(COMMIT_INTENT).and_then(|intent| intent.parse::<Timestamp>().ok());
-            if other.is_some_and(|since| now.duration_since(since) < INTENT_LASTS) {
+            if other.is_some_and(|since| now.duration_since(since) < INTENT_TIMEOUT) {
                 let message = format!("{} is being committed by another call", self.name);
                 return Err(Error::new(Code::Aborted, "COMMIT_UNDER_WAY", message));
             }
             let intent = now.to_string();
             object.annotations_mut().insert(COMMIT_INTENT.to_owned(), intent.clone());
             match self.replace_experiment(&object).await {
-                Ok(object) => return Ok(Marked { object, stored, intent }),
+                Ok(object) => return Ok(MarkedExperiment { object, stored, intent }),
                 Err(error) if error.code == Code::Aborted => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::busy(&self.name.to_string()))
+        Err(Error::concurrent_change(&self.name.to_string()))
     }
 
-    /// (b) Copies the spec, and records where it comes from.
-    pub async fn copy(&self, marked: &Marked) -> Result<StoredPolicy> {
+    /// Step (b): copies the spec of the experiment to the policy, and records the experiment in an annotation of the policy.
+    ///
+    /// # Errors
+    /// Fails if the policy does not exist or is malformed, if the parent etag does not match, or if the API server fails.
+    pub async fn copy(&self, marked: &MarkedExperiment) -> Result<StoredPolicy> {
         let (policy, stored) = (&self.name.policy, &marked.stored);
         let name = format!("policies/{policy}");
         let committed = stored.committed();
@@ -101,7 +110,7 @@ impl<'a, A: Authorizer> Commit<'a, A> {
                 Ok(object) => return object::policy(&object),
                 Err(error) if error.code == Code::Aborted => {}
                 Err(error) if error.code == Code::Unavailable => {
-                    // It may have been done all the same.
+                    // The API server may have applied the change, although its response did not arrive.
                     let object = self.store.get_policy(policy).await?;
                     if !is_committed(&object, &marked.object) {
                         return Err(error);
@@ -111,24 +120,27 @@ impl<'a, A: Authorizer> Commit<'a, A> {
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::busy(&name))
+        Err(Error::concurrent_change(&name))
     }
 
-    /// (c) Deletes the experiment, whatever has become of it since it was marked: it is committed.
-    pub async fn delete(&self, marked: &Marked) -> Result<()> {
+    /// Step (c): deletes the experiment, even if it was changed after step (a), because it is committed.
+    ///
+    /// # Errors
+    /// Fails if the API server fails to delete the experiment. An experiment that does not exist any more is no error.
+    pub async fn delete(&self, marked: &MarkedExperiment) -> Result<()> {
         self.delete_object(&marked.object).await
     }
 
     async fn delete_object(&self, object: &DynamicObject) -> Result<()> {
         match self.store.delete(Kind::Experiment, object, &self.name.to_string(), false).await {
-            // Gone, or another one of the same name.
+            // The experiment is deleted already. A conflict means that another experiment now has its name.
             Err(error) if [Code::NotFound, Code::Aborted].contains(&error.code) => Ok(()),
             result => result,
         }
     }
 
-    /// Undoes (a), where it is still there. An intent that stays ends by itself.
-    async fn unmark(&self, marked: &Marked) {
+    /// Removes the mark of step (a), if the experiment still has it. A mark that cannot be removed expires.
+    async fn unmark(&self, marked: &MarkedExperiment) {
         let mut object = marked.object.clone();
         for _ in 0..ATTEMPTS {
             if object.annotations().get(COMMIT_INTENT) != Some(&marked.intent) {
@@ -150,17 +162,17 @@ impl<'a, A: Authorizer> Commit<'a, A> {
         self.store.replace(Kind::Experiment, namespace, object, &self.name.to_string()).await
     }
 
-    /// The policy must be the version that the caller knows, if they say which.
+    /// Checks that the policy has the parent etag of the caller, if the caller gave one.
     fn check_parent(&self, policy: &DynamicObject) -> Result<()> {
         let etag = object::policy(policy)?.meta.etag;
         match self.committing.parent_etag.as_ref().filter(|given| **given != etag) {
-            Some(given) => Err(Error::stale(&format!("policies/{}", self.name.policy), given)),
+            Some(given) => Err(Error::etag_mismatch(&format!("policies/{}", self.name.policy), given)),
             None => Ok(()),
         }
     }
 }
 
-/// Whether this very experiment was committed into the policy.
+/// Returns true if the policy records this experiment, identified by its uid, as committed.
 fn is_committed(policy: &DynamicObject, experiment: &DynamicObject) -> bool {
     let recorded = policy.annotations().get(COMMITTED_EXPERIMENT);
     let recorded: Option<Value> = recorded.and_then(|json| serde_json::from_str(json).ok());

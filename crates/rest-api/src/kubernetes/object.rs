@@ -1,4 +1,5 @@
-//! Objects of the cluster and what they are to the API. The namespaced kinds and those of the cluster are one here.
+//! Conversion between the objects of the cluster and the resources of the API. The API has one kind of policy and one kind of
+//! experiment, which stand for both the namespaced and the cluster-scoped kinds.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,7 @@ use crate::names::ExperimentName;
 use crate::resources::is_reserved;
 use crate::store::{Change, Meta, State, StoredExperiment, StoredPolicy};
 
+/// A kind of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Policy,
@@ -45,15 +47,15 @@ impl Kind {
     }
 }
 
-fn part<T: DeserializeOwned>(object: &DynamicObject, name: &str) -> Result<T, Error> {
+fn parse_field<T: DeserializeOwned>(object: &DynamicObject, name: &str) -> Result<T, Error> {
     serde_json::from_value(object.data[name].clone()).map_err(|error| {
-        let message = format!("the object {} cannot be read: {name}: {error}", object.name_any());
+        let message = format!("the object {} is malformed: {name}: {error}", object.name_any());
         Error::new(Code::FailedPrecondition, "MALFORMED", message)
     })
 }
 
 fn status<T: DeserializeOwned + Default>(object: &DynamicObject) -> Result<T, Error> {
-    if object.data["status"].is_null() { Ok(T::default()) } else { part(object, "status") }
+    if object.data["status"].is_null() { Ok(T::default()) } else { parse_field(object, "status") }
 }
 
 fn generation(object: &DynamicObject) -> i64 {
@@ -66,7 +68,7 @@ pub(super) fn etag_of(object: &DynamicObject) -> String {
 
 fn meta(object: &DynamicObject) -> Meta {
     let fields = object.metadata.managed_fields.iter().flatten();
-    // The status changes on its own.
+    // A change of the status is no update of the resource.
     let written = fields.filter(|field| field.subresource.is_none()).filter_map(|field| field.time.clone());
     Meta {
         etag: etag_of(object),
@@ -84,7 +86,7 @@ pub(super) fn policy(object: &DynamicObject) -> Result<StoredPolicy, Error> {
         .map_err(|error| Error::new(Code::FailedPrecondition, "MALFORMED", error.to_string()))?;
     let status: PolicyStatus = status(object)?;
     let (state, problem) = state(&status, generation(object));
-    Ok(StoredPolicy { id, meta: meta(object), spec: part::<PolicySpec>(object, "spec")?, state, problem })
+    Ok(StoredPolicy { id, meta: meta(object), spec: parse_field::<PolicySpec>(object, "spec")?, state, problem })
 }
 
 fn state(status: &PolicyStatus, generation: i64) -> (State, Option<Failure>) {
@@ -103,13 +105,13 @@ fn state(status: &PolicyStatus, generation: i64) -> (State, Option<Failure>) {
     (state, wrong.map(failure))
 }
 
-/// The name of the policy that this is an experiment of.
+/// Returns the name of the policy of an experiment.
 pub(super) fn policy_of(object: &DynamicObject) -> Option<&str> {
     object.data["spec"]["policyRef"]["name"].as_str()
 }
 
 pub(super) fn experiment(object: &DynamicObject) -> Result<StoredExperiment, Error> {
-    let spec: ExperimentSpec = part(object, "spec")?;
+    let spec: ExperimentSpec = parse_field(object, "spec")?;
     let policy = PolicyId::new(object.namespace().as_deref(), &spec.policy_ref.name)
         .map_err(|error| Error::new(Code::FailedPrecondition, "MALFORMED", error.to_string()))?;
     let status: ExperimentStatus = status(object)?;
@@ -120,7 +122,7 @@ pub(super) fn experiment(object: &DynamicObject) -> Result<StoredExperiment, Err
     });
     let preview = status.preview_metadata.map(|mut preview| {
         if preview.state(generation(object)) == PreviewState::Suspended {
-            // An update suspends, also before the operator has written so.
+            // An update of the experiment suspends its preview, even before the operator has written the new state.
             preview.state = PreviewState::Suspended;
         }
         preview
@@ -137,8 +139,8 @@ pub(super) fn experiment(object: &DynamicObject) -> Result<StoredExperiment, Err
     })
 }
 
-/// Puts these annotations in place of those that clients may write.
-pub(super) fn annotate(object: &mut DynamicObject, annotations: BTreeMap<String, String>) {
+/// Replaces the annotations that clients may write by `annotations`, and keeps the reserved ones.
+pub(super) fn replace_annotations(object: &mut DynamicObject, annotations: BTreeMap<String, String>) {
     let mut all = std::mem::take(object.annotations_mut());
     all.retain(|key, _| is_reserved(key));
     all.extend(annotations);
@@ -149,7 +151,7 @@ fn new(kind: Kind, policy: &PolicyId, name: &str, content: &Change, spec: &Value
     let resource = kind.resource(policy.namespace().is_some());
     let mut object = DynamicObject::new(name, &resource).data(json!({"spec": spec}));
     object.metadata.namespace = policy.namespace().map(ToOwned::to_owned);
-    annotate(&mut object, content.annotations.clone());
+    replace_annotations(&mut object, content.annotations.clone());
     object
 }
 

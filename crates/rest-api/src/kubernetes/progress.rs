@@ -1,4 +1,4 @@
-//! Where an effect stands, by the status that the operator writes. Pure.
+//! The progress of an operation, as a pure function of the object and of the status that the operator writes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
@@ -7,16 +7,17 @@ use proviso_crds::{ConditionType, Conditions as _, PreviewState};
 
 use super::object;
 use crate::error::{Code, Error};
-use crate::operation::{Awaited, Effect, Progress};
+use crate::operation::{AwaitedEffect, Effect, Progress};
 use crate::store::{State, StoredExperiment};
 
-/// `object` is the one that has the effect now, under that name; none: there is none.
-pub(super) fn of(awaited: &Awaited, object: Option<&DynamicObject>) -> Result<Progress, Error> {
+/// Returns the progress of an operation. `object` is the object that now has the name of the operation's target; `None`
+/// means that there is no such object.
+pub(super) fn compute(awaited: &AwaitedEffect, object: Option<&DynamicObject>) -> Result<Progress, Error> {
     let object = object.filter(|object| object.uid().as_deref() == Some(&awaited.uid));
     let object = match (object, awaited.effect) {
         (None, Effect::Delete) => return Ok(Progress::Done),
         (None, _) => return Ok(Progress::Failed(Error::not_found(&awaited.target()))),
-        (Some(_), Effect::Delete) => return Ok(Progress::Running("it to be gone".to_owned())),
+        (Some(_), Effect::Delete) => return Ok(Progress::Running("the deletion of the object to finish".to_owned())),
         (Some(object), _) => object,
     };
     let generation: i64 = awaited.version.parse().unwrap_or_default();
@@ -34,9 +35,9 @@ fn policy(object: &DynamicObject, generation: i64) -> Result<Progress, Error> {
         _ if live.is_some_and(|live| live >= generation) => Progress::Done,
         State::Active | State::Disabled => Progress::Done,
         State::Failed => Progress::Failed(stored.to_error()),
-        State::Pending | State::Updating => {
-            Progress::Running(stored.problem.map_or_else(|| "the operator".to_owned(), |problem| problem.message))
-        }
+        State::Pending | State::Updating => Progress::Running(
+            stored.problem.map_or_else(|| "the operator to process the change".to_owned(), |problem| problem.message),
+        ),
     })
 }
 
@@ -49,11 +50,11 @@ fn experiment(effect: Effect, object: &DynamicObject, generation: i64) -> Result
         Effect::StopPreview | Effect::Delete | Effect::Commit => false,
     };
     if let Some(problem) = problem.filter(|_| is_same && effect != Effect::StopPreview) {
-        return Ok(Progress::Failed(Error::does_not_work(&problem)));
+        return Ok(Progress::Failed(Error::failed_version(&problem)));
     }
     let is_active = preview.is_some_and(|preview| preview.state == PreviewState::Active);
     if effect == Effect::StartPreview && !(is_same && is_active) {
-        let message = "the preview was suspended before it had begun everywhere";
+        let message = "the preview was suspended before every replica had loaded the experiment";
         return Ok(Progress::Failed(Error::new(Code::Aborted, "SUSPENDED", message)));
     }
     let conditions: Vec<Condition> =
@@ -72,7 +73,7 @@ mod tests {
     use proviso_crds::fixtures;
     use serde_json::{Value, json};
 
-    fn look(effect: Effect, kind: &str, auto_start: bool, status: &Value) -> Progress {
+    fn progress_of(effect: Effect, kind: &str, auto_start: bool, status: &Value) -> Progress {
         let spec = json!({"program": {"cel": {"validations": []}}});
         let is_experiment = kind.ends_with("Experiment");
         let object: DynamicObject = serde_json::from_value(json!({
@@ -82,14 +83,14 @@ mod tests {
             "status": status,
         }))
         .unwrap();
-        let awaited = Awaited {
+        let awaited = AwaitedEffect {
             effect,
             policy: "cluster.p".parse().unwrap(),
             experiment: is_experiment.then(|| "x".to_owned()),
             uid: "u".into(),
             version: "2".into(),
         };
-        of(&awaited, Some(&object)).unwrap()
+        compute(&awaited, Some(&object)).unwrap()
     }
 
     fn condition(type_: &str, status: &str, generation: i64) -> Value {
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_awaited_until_it_is_live_or_has_failed() {
+    fn the_operation_of_a_policy_runs_until_the_policy_is_live_or_failed() {
         let failed =
             json!({"phase": "Failed", "liveGeneration": 1, "conditions": [condition("Initialized", "False", 2)]});
         for (status, wanted) in [
@@ -107,7 +108,7 @@ mod tests {
             (json!({"phase": "Disabled", "conditions": [condition("Live", "False", 2)]}), "done"),
             (failed, "COMPILE_ERROR"),
         ] {
-            let found = match look(Effect::Update, "ClusterPolicy", false, &status) {
+            let found = match progress_of(Effect::Update, "ClusterPolicy", false, &status) {
                 Progress::Running(_) => "running".to_owned(),
                 Progress::Done => "done".to_owned(),
                 Progress::Failed(error) => error.reason().to_owned(),
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_awaited_until_every_replica_previews_and_a_stop_not_at_all() {
+    fn a_preview_start_waits_for_every_replica_and_a_stop_for_none() {
         let preview = |state: &str, generation: i64| json!({"state": state, "logPrefix": "PolicyPreviewLog", "startTime": "2026-11-20T09:14:07Z", "generation": generation});
         let everywhere = json!([condition("Previewing", "True", 2)]);
         for (effect, auto_start, status, wanted) in [
@@ -146,7 +147,7 @@ mod tests {
             (Effect::Create, true, json!(null), "running"),
             (Effect::Create, false, json!({"conditions": [condition("Accepted", "False", 2)]}), "COMPILE_ERROR"),
         ] {
-            let found = match look(effect, "ClusterPolicyExperiment", auto_start, &status) {
+            let found = match progress_of(effect, "ClusterPolicyExperiment", auto_start, &status) {
                 Progress::Running(_) => "running".to_owned(),
                 Progress::Done => "done".to_owned(),
                 Progress::Failed(error) => error.reason().to_owned(),

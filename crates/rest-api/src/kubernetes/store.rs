@@ -1,4 +1,5 @@
-//! The store of a cluster: each method asks the authorizer, then reads or changes the objects.
+//! The implementation of [`PolicyStore`] for a cluster. Each method first calls the authorizer, then reads or changes the
+//! objects.
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -15,8 +16,8 @@ use super::progress;
 use super::{ATTEMPTS, Authorizer, Kubernetes, Result, Target};
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
-use crate::operation::{Awaited, Effect, Progress};
-use crate::store::{Caller, Change, Committing, PolicyStore, Preview, StoredExperiment, StoredPolicy};
+use crate::operation::{AwaitedEffect, Effect, Progress};
+use crate::store::{Caller, Change, CommitPreconditions, PolicyStore, Preview, StoredExperiment, StoredPolicy};
 
 impl<A: Authorizer> PolicyStore for Kubernetes<A> {
     async fn policies(&self, caller: Option<&Caller>) -> Result<Vec<StoredPolicy>> {
@@ -25,12 +26,12 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
     }
 
     async fn policy(&self, caller: Option<&Caller>, id: &PolicyId) -> Result<StoredPolicy> {
-        self.allow_policy(caller, "get", id).await?;
+        self.authorize_policy(caller, "get", id).await?;
         object::policy(&self.get_policy(id).await?)
     }
 
     async fn create_policy(&self, caller: Option<&Caller>, id: &PolicyId, content: Change) -> Result<StoredPolicy> {
-        self.allow_policy(caller, "create", id).await?;
+        self.authorize_policy(caller, "create", id).await?;
         let object = object::new_policy(id, &content);
         object::policy(&self.create(Kind::Policy, id.namespace(), &object, &format!("policies/{id}")).await?)
     }
@@ -42,23 +43,24 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         revision: &str,
         content: Change,
     ) -> Result<StoredPolicy> {
-        self.allow_policy(caller, "update", id).await?;
+        self.authorize_policy(caller, "update", id).await?;
         let name = format!("policies/{id}");
         let mut object = self.get_policy(id).await?;
         if object.resource_version().as_deref() != Some(revision) {
-            return Err(Error::busy(&name));
+            return Err(Error::concurrent_change(&name));
         }
-        object::annotate(&mut object, content.annotations);
+        object::replace_annotations(&mut object, content.annotations);
         object.data["spec"] = json!(content.spec);
         object::policy(&self.replace(Kind::Policy, id.namespace(), &object, &name).await?)
     }
 
-    /// The policy first, because it may be another version than is meant; the operator finishes what breaks off here.
+    /// Deletes the policy before its experiments: if the etag does not match, the experiments must stay. The operator
+    /// deletes the experiments that an interrupted call leaves behind.
     async fn delete_policy(&self, caller: Option<&Caller>, id: &PolicyId, etag: Option<&str>) -> Result<StoredPolicy> {
-        self.allow_policy(caller, "delete", id).await?;
+        self.authorize_policy(caller, "delete", id).await?;
         let experiments = self.list_experiments(caller, Some(id)).await?;
         for experiment in &experiments {
-            self.allow_experiment(caller, "delete", &experiment.name, None).await?;
+            self.authorize_experiment(caller, "delete", &experiment.name, None).await?;
         }
         let policy = object::policy(&self.delete_version(Target::Policy(id), etag).await?)?;
         for experiment in experiments {
@@ -76,7 +78,7 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
     }
 
     async fn experiment(&self, caller: Option<&Caller>, name: &ExperimentName) -> Result<StoredExperiment> {
-        self.allow_experiment(caller, "get", name, None).await?;
+        self.authorize_experiment(caller, "get", name, None).await?;
         object::experiment(&self.get_experiment(name).await?)
     }
 
@@ -86,7 +88,7 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         name: &ExperimentName,
         content: Change,
     ) -> Result<StoredExperiment> {
-        self.allow_experiment(caller, "create", name, None).await?;
+        self.authorize_experiment(caller, "create", name, None).await?;
         self.get_policy(&name.policy).await?;
         let object = object::new_experiment(name, &content);
         let created = self.create(Kind::Experiment, name.policy.namespace(), &object, &name.to_string()).await?;
@@ -100,12 +102,12 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         revision: &str,
         content: Change,
     ) -> Result<StoredExperiment> {
-        self.allow_experiment(caller, "update", name, None).await?;
+        self.authorize_experiment(caller, "update", name, None).await?;
         let mut object = self.get_experiment(name).await?;
         if object.resource_version().as_deref() != Some(revision) {
-            return Err(Error::busy(&name.to_string()));
+            return Err(Error::concurrent_change(&name.to_string()));
         }
-        object::annotate(&mut object, content.annotations);
+        object::replace_annotations(&mut object, content.annotations);
         object.data["spec"]["policy"] = json!(content.spec);
         object.data["spec"]["autoStart"] = json!(content.auto_start);
         let replaced = self.replace(Kind::Experiment, name.policy.namespace(), &object, &name.to_string()).await?;
@@ -118,7 +120,7 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         name: &ExperimentName,
         etag: Option<&str>,
     ) -> Result<StoredExperiment> {
-        self.allow_experiment(caller, "delete", name, None).await?;
+        self.authorize_experiment(caller, "delete", name, None).await?;
         object::experiment(&self.delete_version(Target::Experiment(name), etag).await?)
     }
 
@@ -129,7 +131,7 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         change: Preview,
     ) -> Result<StoredExperiment> {
         let subresource = if change == Preview::Start { "start" } else { "stop" };
-        self.allow_experiment(caller, "create", name, Some(subresource)).await?;
+        self.authorize_experiment(caller, "create", name, Some(subresource)).await?;
         let api = self.api(Kind::Experiment, name.policy.namespace());
         for _ in 0..ATTEMPTS {
             let object = self.get_experiment(name).await?;
@@ -156,35 +158,35 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
                 Err(error) => return Err(from_kube(&error, &name.to_string())),
             }
         }
-        Err(Error::busy(&name.to_string()))
+        Err(Error::concurrent_change(&name.to_string()))
     }
 
     async fn commit(
         &self,
         caller: Option<&Caller>,
         name: &ExperimentName,
-        committing: &Committing,
+        committing: &CommitPreconditions,
     ) -> Result<StoredPolicy> {
-        self.allow_experiment(caller, "create", name, Some("commit")).await?;
-        self.allow_policy(caller, "update", &name.policy).await?;
-        self.allow_experiment(caller, "delete", name, None).await?;
+        self.authorize_experiment(caller, "create", name, Some("commit")).await?;
+        self.authorize_policy(caller, "update", &name.policy).await?;
+        self.authorize_experiment(caller, "delete", name, None).await?;
         Commit::new(self, name, committing).run().await
     }
 
-    async fn progress(&self, caller: Option<&Caller>, awaited: &Awaited) -> Result<Progress> {
+    async fn progress(&self, caller: Option<&Caller>, awaited: &AwaitedEffect) -> Result<Progress> {
         let found = match (awaited.effect, awaited.experiment()) {
             (Effect::Commit, _) | (_, None) => {
-                self.allow_policy(caller, "get", &awaited.policy).await?;
+                self.authorize_policy(caller, "get", &awaited.policy).await?;
                 self.get_policy(&awaited.policy).await
             }
             (_, Some(name)) => {
-                self.allow_experiment(caller, "get", &name, None).await?;
+                self.authorize_experiment(caller, "get", &name, None).await?;
                 self.get_experiment(&name).await
             }
         };
         match found {
-            Ok(object) => progress::of(awaited, Some(&object)),
-            Err(error) if error.code == Code::NotFound => progress::of(awaited, None),
+            Ok(object) => progress::compute(awaited, Some(&object)),
+            Err(error) if error.code == Code::NotFound => progress::compute(awaited, None),
             Err(error) => Err(error),
         }
     }

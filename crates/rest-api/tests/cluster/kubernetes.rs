@@ -1,5 +1,5 @@
-//! The API over a real API server: what it stores, what it refuses, and commits that meet others or break off. No
-//! operator runs: what it would do is not the API's.
+//! Tests of the REST API over a real API server: the objects that it stores and refuses, and concurrent and interrupted
+//! commits. No operator runs in these tests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment};
 use proviso_e2e::{ControlPlane, Kubectl, manifests};
 use proviso_rest_api::kubernetes::commit::Commit;
-use proviso_rest_api::kubernetes::{Access, Authorizer, Everyone, Kubernetes};
-use proviso_rest_api::{Caller, Code, Committing, Error, ExperimentName, PolicyStore, router};
+use proviso_rest_api::kubernetes::{Access, AllowAll, Authorizer, Kubernetes};
+use proviso_rest_api::{Caller, Code, CommitPreconditions, Error, ExperimentName, PolicyStore, router};
 use serde_json::{Value, json};
 
-struct Stage {
+/// The REST API over the API server of a control plane.
+struct TestApi {
     client: Client,
-    store: Arc<Kubernetes<Everyone>>,
+    store: Arc<Kubernetes<AllowAll>>,
     router: TowerToHyperService<axum::Router>,
     kubectl: Kubectl,
     _plane: ControlPlane,
@@ -35,14 +36,14 @@ fn spec(message: &str) -> Value {
     })
 }
 
-impl Stage {
+impl TestApi {
     async fn start(name: &str) -> Self {
         let plane = ControlPlane::start(name).await.unwrap();
         let kubectl = Kubectl::new(plane.kubeconfig()).unwrap();
         let client = plane.client().await.unwrap();
         let crds = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../crds"));
         manifests::apply_crds(&client, crds).await.unwrap();
-        let store = Arc::new(Kubernetes::new(client.clone(), Everyone));
+        let store = Arc::new(Kubernetes::new(client.clone(), AllowAll));
         let router = TowerToHyperService::new(router(Arc::clone(&store)));
         Self { client, store, router, kubectl, _plane: plane }
     }
@@ -74,22 +75,24 @@ impl Stage {
         Api::all(self.client.clone())
     }
 
-    /// A policy and an experiment of it; the experiment's name and what commits it.
-    async fn pair(&self, name: &str) -> (ExperimentName, Committing) {
+    /// Creates a policy and an experiment of it. Returns the name of the experiment and the preconditions that commit it.
+    async fn create_pair(&self, name: &str) -> (ExperimentName, CommitPreconditions) {
         self.ok(Method::POST, &format!("/v1/policies?policyId=cluster.{name}"), json!({"spec": spec("old")})).await;
         let path = format!("/v1/policies/cluster.{name}/experiments");
         let body = json!({"policy": {"spec": spec("new")}});
         self.ok(Method::POST, &format!("{path}?experimentId={name}"), body).await;
         let name = ExperimentName { policy: format!("cluster.{name}").parse().unwrap(), name: name.to_owned() };
         let etag = self.get(&format!("/v1/{name}")).await["etag"].as_str().unwrap().to_owned();
-        (name, Committing { etag, parent_etag: None })
+        (name, CommitPreconditions { etag, parent_etag: None })
     }
 
+    /// Returns the denial message of the policy of the experiment.
     async fn message(&self, name: &ExperimentName) -> String {
         let policy = self.get(&format!("/v1/policies/{}", name.policy)).await;
         policy.pointer("/spec/program/cel/validations/0/message").unwrap().as_str().unwrap().to_owned()
     }
 
+    /// Changes the denial message of the experiment, past the REST API.
     async fn edit(&self, name: &ExperimentName, message: &str) {
         let patch = json!({"spec": {"policy": {"program": {"cel": {"validations": [{"expression": "false", "message": message}]}}}}});
         self.experiments().patch(&name.name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
@@ -97,185 +100,186 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn policies_and_experiments_are_objects_of_the_cluster() {
-    let stage = Stage::start("api-objects").await;
-    let (name, _) = stage.pair("a").await;
+async fn policies_and_experiments_are_stored_as_kubernetes_objects() {
+    let api = TestApi::start("api-objects").await;
+    let (name, _) = api.create_pair("a").await;
     let path = format!("/v1/{name}");
-    let made = stage.get(&path).await;
+    let made = api.get(&path).await;
     assert_eq!((&made["policy"]["name"], made.get("previewMetadata")), (&json!("policies/cluster.a"), None));
     assert!(made["createTime"].is_string() && made["updateTime"].is_string(), "{made}");
-    // Of another policy there is no such experiment.
-    stage.ok(Method::POST, "/v1/policies?policyId=cluster.b", json!({"spec": spec("b")})).await;
-    assert_eq!(stage.call(Method::GET, "/v1/policies/cluster.b/experiments/a", Value::Null).await.0, 404);
+    // The experiment does not exist under another policy.
+    api.ok(Method::POST, "/v1/policies?policyId=cluster.b", json!({"spec": spec("b")})).await;
+    assert_eq!(api.call(Method::GET, "/v1/policies/cluster.b/experiments/a", Value::Null).await.0, 404);
 
-    // startPreview and stopPreview are written where the operator reads them.
-    let started = stage.ok(Method::POST, &format!("{path}:startPreview"), Value::Null).await;
-    assert_eq!(started["done"], false, "nobody has loaded it: {started}");
-    let object = stage.experiments().get("a").await.unwrap();
+    // startPreview and stopPreview write the status that the operator reads.
+    let started = api.ok(Method::POST, &format!("{path}:startPreview"), Value::Null).await;
+    assert_eq!(started["done"], false, "no replica has loaded the experiment: {started}");
+    let object = api.experiments().get("a").await.unwrap();
     let preview = object.status.unwrap().preview_metadata.unwrap();
     assert_eq!(Some(preview.generation), object.metadata.generation);
     let active = "/v1/policies/cluster.a/experiments?filter=preview_metadata.state=ACTIVE";
-    assert_eq!(stage.get(active).await["experiments"].as_array().unwrap().len(), 1);
+    assert_eq!(api.get(active).await["experiments"].as_array().unwrap().len(), 1);
 
-    // An update suspends, before anybody has written so; annotations of ours and of kubectl stay and are not shown.
-    let theirs = json!({"metadata": {"annotations": {"proviso.dev/x": "1", "kubectl.kubernetes.io/y": "2", "a": "b"}}});
-    stage.experiments().patch("a", &PatchParams::default(), &Patch::Merge(theirs)).await.unwrap();
+    // An update suspends the preview, before the operator has written the new state. The reserved annotations of Proviso
+    // and kubectl stay, and the API does not show them.
+    let annotations =
+        json!({"metadata": {"annotations": {"proviso.dev/x": "1", "kubectl.kubernetes.io/y": "2", "a": "b"}}});
+    api.experiments().patch("a", &PatchParams::default(), &Patch::Merge(annotations)).await.unwrap();
     let body = json!({"policy": {"spec": {"program": spec("newer")["program"]}}, "annotations": {"c": "d"}});
     let mask = format!("{path}?updateMask=policy.spec.program,annotations");
-    let updated = stage.ok(Method::PATCH, &mask, body).await;
+    let updated = api.ok(Method::PATCH, &mask, body).await;
     assert_eq!(updated["response"]["previewMetadata"]["state"], "SUSPENDED", "{updated}");
     assert_eq!(updated["response"]["annotations"], json!({"c": "d"}));
-    let object = stage.experiments().get("a").await.unwrap();
+    let object = api.experiments().get("a").await.unwrap();
     let keys: Vec<_> = object.annotations().keys().map(String::as_str).collect();
     assert_eq!(keys, ["c", "kubectl.kubernetes.io/y", "proviso.dev/x"]);
-    assert_eq!(stage.get(active).await["experiments"], json!([]));
-    let stopped = stage.ok(Method::POST, &format!("{path}:stopPreview"), Value::Null).await;
+    assert_eq!(api.get(active).await["experiments"], json!([]));
+    let stopped = api.ok(Method::POST, &format!("{path}:stopPreview"), Value::Null).await;
     assert_eq!(stopped["done"], true, "{stopped}");
 
-    // Namespaced ones, and what the cluster does not take.
-    stage.kubectl.run(&["create", "namespace", "pay"]).await.unwrap();
-    stage.ok(Method::POST, "/v1/policies?policyId=ns.pay.p", json!({"spec": spec("p")})).await;
-    stage
-        .ok(Method::POST, "/v1/policies/ns.pay.p/experiments?experimentId=q", json!({"policy": {"spec": spec("q")}}))
+    // A namespaced policy with its experiment, and objects that the API server refuses.
+    api.kubectl.run(&["create", "namespace", "pay"]).await.unwrap();
+    api.ok(Method::POST, "/v1/policies?policyId=ns.pay.p", json!({"spec": spec("p")})).await;
+    api.ok(Method::POST, "/v1/policies/ns.pay.p/experiments?experimentId=q", json!({"policy": {"spec": spec("q")}}))
         .await;
     let file = json!({"spec": {"program": {"wasm": {"module": "file://m.wasm"}}, "admission": spec("")["admission"]}});
-    let (status, refused) = stage.call(Method::POST, "/v1/policies?policyId=ns.pay.f", file).await;
+    let (status, refused) = api.call(Method::POST, "/v1/policies?policyId=ns.pay.f", file).await;
     let violation = &refused["error"]["details"][1]["fieldViolations"][0];
     assert_eq!((status, &violation["field"]), (400, &json!("spec.program.wasm.module")), "{refused}");
     let file = json!({"policy": {"spec": {"program": {"wasm": {"module": "file://m.wasm"}}, "admission": spec("")["admission"]}}});
-    let (_, refused) = stage.call(Method::POST, "/v1/policies/ns.pay.p/experiments?experimentId=f", file).await;
+    let (_, refused) = api.call(Method::POST, "/v1/policies/ns.pay.p/experiments?experimentId=f", file).await;
     let violation = &refused["error"]["details"][1]["fieldViolations"][0];
     assert_eq!(violation["field"], "policy.spec.program.wasm.module", "{refused}");
-    assert_eq!(stage.call(Method::POST, "/v1/policies?policyId=ns.nowhere.p", json!({"spec": spec("p")})).await.0, 404);
-    assert_eq!(stage.call(Method::POST, "/v1/policies?policyId=ns.pay.p", json!({"spec": spec("p")})).await.0, 409);
+    assert_eq!(api.call(Method::POST, "/v1/policies?policyId=ns.nowhere.p", json!({"spec": spec("p")})).await.0, 404);
+    assert_eq!(api.call(Method::POST, "/v1/policies?policyId=ns.pay.p", json!({"spec": spec("p")})).await.0, 409);
 
-    // The policy goes, and with it its experiments, and no others.
-    let other = stage.call(Method::DELETE, "/v1/policies/ns.pay.p?etag=%22x%22", Value::Null).await;
+    // Deleting a policy deletes its experiments, and no others.
+    let other = api.call(Method::DELETE, "/v1/policies/ns.pay.p?etag=%22x%22", Value::Null).await;
     assert_eq!(other.0, 409);
-    let deleted = stage.ok(Method::DELETE, "/v1/policies/ns.pay.p", Value::Null).await;
+    let deleted = api.ok(Method::DELETE, "/v1/policies/ns.pay.p", Value::Null).await;
     assert_eq!(deleted["done"], true, "{deleted}");
-    let left = stage.get("/v1/policies/-/experiments").await;
+    let left = api.get("/v1/policies/-/experiments").await;
     assert_eq!(left["experiments"].as_array().unwrap().len(), 1, "{left}");
-    assert_eq!(stage.get("/v1/policies?pageSize=1").await["policies"][0]["name"], "policies/cluster.a");
+    assert_eq!(api.get("/v1/policies?pageSize=1").await["policies"][0]["name"], "policies/cluster.a");
 }
 
 #[tokio::test]
-async fn a_commit_happens_as_a_whole_or_not_at_all() {
-    let stage = Stage::start("api-commits").await;
-    let store = &*stage.store;
+async fn a_commit_succeeds_completely_or_changes_nothing() {
+    let api = TestApi::start("api-commits").await;
+    let store = &*api.store;
 
-    // A stale etag, a stale parentEtag: nothing changes.
-    let (name, right) = stage.pair("stale").await;
-    let wrong = Committing { etag: "\"0\"".into(), parent_etag: None };
+    // A commit with a stale etag or a stale parentEtag changes nothing.
+    let (name, right) = api.create_pair("stale").await;
+    let wrong = CommitPreconditions { etag: "\"0\"".into(), parent_etag: None };
     assert_eq!(store.commit(None, &name, &wrong).await.unwrap_err().code, Code::Aborted);
-    let wrong = Committing { parent_etag: Some("\"0\"".into()), ..right.clone() };
+    let wrong = CommitPreconditions { parent_etag: Some("\"0\"".into()), ..right.clone() };
     assert_eq!(store.commit(None, &name, &wrong).await.unwrap_err().code, Code::Aborted);
-    let object = stage.experiments().get("stale").await.unwrap();
-    assert!(!object.annotations().contains_key(COMMIT_INTENT) && stage.message(&name).await == "old");
+    let object = api.experiments().get("stale").await.unwrap();
+    assert!(!object.annotations().contains_key(COMMIT_INTENT) && api.message(&name).await == "old");
 
-    // The right ones: the policy says where it comes from. A second call is 404.
-    let parent = stage.get("/v1/policies/cluster.stale").await["etag"].as_str().unwrap().to_owned();
-    let right = Committing { parent_etag: Some(parent), ..right };
+    // A commit with the current etags records the experiment in the policy. A second commit fails with NOT_FOUND.
+    let parent = api.get("/v1/policies/cluster.stale").await["etag"].as_str().unwrap().to_owned();
+    let right = CommitPreconditions { parent_etag: Some(parent), ..right };
     store.commit(None, &name, &right).await.unwrap();
-    assert_eq!(stage.message(&name).await, "new");
-    let policy = stage.policies().get("stale").await.unwrap();
+    assert_eq!(api.message(&name).await, "new");
+    let policy = api.policies().get("stale").await.unwrap();
     let committed: Value = serde_json::from_str(&policy.annotations()[COMMITTED_EXPERIMENT]).unwrap();
     assert_eq!(committed, json!({"name": "stale", "uid": object.uid(), "generation": 1, "etag": right.etag}),);
-    assert!(stage.experiments().get_opt("stale").await.unwrap().is_none());
+    assert!(api.experiments().get_opt("stale").await.unwrap().is_none());
     assert_eq!(store.commit(None, &name, &right).await.unwrap_err().code, Code::NotFound);
 
-    // An edit before the mark: it is another version. One after it came too late.
-    let (name, right) = stage.pair("edited").await;
-    stage.edit(&name, "edited").await;
+    // An edit before the mark makes another version, and the commit is refused. An edit after the mark has no effect.
+    let (name, right) = api.create_pair("edited").await;
+    api.edit(&name, "edited").await;
     assert_eq!(store.commit(None, &name, &right).await.unwrap_err().reason(), "ETAG_MISMATCH");
-    let etag = stage.get(&format!("/v1/{name}")).await["etag"].as_str().unwrap().to_owned();
-    let right = Committing { etag, ..right };
+    let etag = api.get(&format!("/v1/{name}")).await["etag"].as_str().unwrap().to_owned();
+    let right = CommitPreconditions { etag, ..right };
     let commit = Commit::new(store, &name, &right);
     let marked = commit.mark().await.unwrap();
-    stage.edit(&name, "too late").await;
+    api.edit(&name, "too late").await;
     commit.copy(&marked).await.unwrap();
     commit.delete(&marked).await.unwrap();
-    assert_eq!(stage.message(&name).await, "edited");
-    assert!(stage.experiments().get_opt("edited").await.unwrap().is_none());
+    assert_eq!(api.message(&name).await, "edited");
+    assert!(api.experiments().get_opt("edited").await.unwrap().is_none());
 
-    // The policy changes at the same time: without a parentEtag the commit wins, with one it undoes its mark.
-    let (name, right) = stage.pair("parent").await;
-    let parent = stage.get("/v1/policies/cluster.parent").await["etag"].as_str().unwrap().to_owned();
-    let strict = Committing { parent_etag: Some(parent), ..right.clone() };
+    // The policy changes between the mark and the copy: a commit with a parentEtag fails at the copy.
+    let (name, right) = api.create_pair("parent").await;
+    let parent = api.get("/v1/policies/cluster.parent").await["etag"].as_str().unwrap().to_owned();
+    let strict = CommitPreconditions { parent_etag: Some(parent), ..right.clone() };
     let commit = Commit::new(store, &name, &strict);
     let marked = commit.mark().await.unwrap();
-    let other = stage.call(Method::PATCH, "/v1/policies/cluster.parent", json!({"spec": spec("other")})).await;
+    let other = api.call(Method::PATCH, "/v1/policies/cluster.parent", json!({"spec": spec("other")})).await;
     assert_eq!(other.0, 200);
     assert_eq!(commit.copy(&marked).await.unwrap_err().reason(), "ETAG_MISMATCH");
-    assert_eq!(stage.message(&name).await, "other");
+    assert_eq!(api.message(&name).await, "other");
     assert_eq!(Commit::new(store, &name, &right).mark().await.unwrap_err().reason(), "COMMIT_UNDER_WAY");
 }
 
 #[tokio::test]
-async fn two_commits_at_once_have_one_winner() {
-    let stage = Stage::start("api-commits-at-once").await;
+async fn only_one_of_two_concurrent_commits_succeeds() {
+    let api = TestApi::start("api-commits-at-once").await;
     for round in 0..5 {
-        let (name, right) = stage.pair(&format!("r{round}")).await;
-        let (one, two) = tokio::join!(stage.store.commit(None, &name, &right), stage.store.commit(None, &name, &right));
+        let (name, right) = api.create_pair(&format!("r{round}")).await;
+        let (one, two) = tokio::join!(api.store.commit(None, &name, &right), api.store.commit(None, &name, &right));
         let (won, lost): (Vec<_>, Vec<_>) = [one, two].into_iter().partition(Result::is_ok);
         assert_eq!((won.len(), lost.len()), (1, 1), "{won:?} {lost:?}");
         let code = lost.into_iter().next().unwrap().unwrap_err().code;
         assert!([Code::NotFound, Code::Aborted].contains(&code), "{code:?}");
-        assert_eq!(stage.message(&name).await, "new");
-        assert!(stage.experiments().get_opt(&name.name).await.unwrap().is_none());
+        assert_eq!(api.message(&name).await, "new");
+        assert!(api.experiments().get_opt(&name.name).await.unwrap().is_none());
     }
 }
 
 #[tokio::test]
-async fn a_commit_that_breaks_off_after_any_step_can_be_finished() {
-    let stage = Stage::start("api-commits-broken-off").await;
-    let store = &*stage.store;
+async fn a_commit_interrupted_after_any_step_can_be_finished() {
+    let api = TestApi::start("api-commits-broken-off").await;
+    let store = &*api.store;
 
-    // After (a): nothing has changed, and when its time is over another call commits.
-    let (name, right) = stage.pair("marked").await;
+    // Interrupted after (a): the policy has not changed, and after the intent has expired another call commits.
+    let (name, right) = api.create_pair("marked").await;
     Commit::new(store, &name, &right).mark().await.unwrap();
-    assert_eq!(stage.message(&name).await, "old");
-    assert_eq!(stage.get(&format!("/v1/{name}")).await["etag"], right.etag, "a mark is no new version");
+    assert_eq!(api.message(&name).await, "old");
+    assert_eq!(api.get(&format!("/v1/{name}")).await["etag"], right.etag, "a mark is not a new version");
     assert_eq!(store.commit(None, &name, &right).await.unwrap_err().reason(), "COMMIT_UNDER_WAY");
     let long_ago = (Timestamp::now() - SignedDuration::from_mins(1)).to_string();
     let patch = json!({"metadata": {"annotations": {COMMIT_INTENT: long_ago}}});
-    stage.experiments().patch("marked", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    api.experiments().patch("marked", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     store.commit(None, &name, &right).await.unwrap();
-    assert_eq!(stage.message(&name).await, "new");
+    assert_eq!(api.message(&name).await, "new");
 
-    // After (b): it is committed; another call deletes what is left, and is told that there is nothing to commit.
-    let (name, right) = stage.pair("copied").await;
+    // Interrupted after (b): the experiment is committed. Another call deletes the experiment, and fails with NOT_FOUND.
+    let (name, right) = api.create_pair("copied").await;
     let commit = Commit::new(store, &name, &right);
     let marked = commit.mark().await.unwrap();
     commit.copy(&marked).await.unwrap();
-    assert!(stage.experiments().get_opt("copied").await.unwrap().is_some());
+    assert!(api.experiments().get_opt("copied").await.unwrap().is_some());
     assert_eq!(store.commit(None, &name, &right).await.unwrap_err().code, Code::NotFound);
-    assert!(stage.experiments().get_opt("copied").await.unwrap().is_none());
-    assert_eq!(stage.message(&name).await, "new");
+    assert!(api.experiments().get_opt("copied").await.unwrap().is_none());
+    assert_eq!(api.message(&name).await, "new");
 
-    // After (b), the experiment gone and another one of its name there: that one stays.
-    let (name, right) = stage.pair("renewed").await;
+    // Interrupted after (b), and the experiment was deleted and created anew: the new experiment stays.
+    let (name, right) = api.create_pair("renewed").await;
     let commit = Commit::new(store, &name, &right);
     let marked = commit.mark().await.unwrap();
     commit.copy(&marked).await.unwrap();
-    stage.ok(Method::DELETE, &format!("/v1/{name}"), Value::Null).await;
+    api.ok(Method::DELETE, &format!("/v1/{name}"), Value::Null).await;
     let again = format!("/v1/policies/{}/experiments?experimentId=renewed", name.policy);
-    stage.ok(Method::POST, &again, json!({"policy": {"spec": spec("next")}})).await;
+    api.ok(Method::POST, &again, json!({"policy": {"spec": spec("next")}})).await;
     commit.delete(&marked).await.unwrap();
-    assert!(stage.experiments().get_opt("renewed").await.unwrap().is_some());
+    assert!(api.experiments().get_opt("renewed").await.unwrap().is_some());
 
-    // (b) is refused: the mark is undone.
-    let (name, right) = stage.pair("refused").await;
-    stage.policies().delete("refused", &kube::api::DeleteParams::default()).await.unwrap();
+    // If (b) fails, the mark is removed.
+    let (name, right) = api.create_pair("refused").await;
+    api.policies().delete("refused", &kube::api::DeleteParams::default()).await.unwrap();
     assert_eq!(store.commit(None, &name, &right).await.unwrap_err().code, Code::NotFound);
-    assert!(!stage.experiments().get("refused").await.unwrap().annotations().contains_key(COMMIT_INTENT));
+    assert!(!api.experiments().get("refused").await.unwrap().annotations().contains_key(COMMIT_INTENT));
 }
 
-/// Lets everything pass but one access.
+/// An authorizer that denies one verb on one resource and subresource, and allows everything else.
 #[derive(Clone)]
-struct But(&'static str, &'static str, Option<&'static str>);
+struct DenyOne(&'static str, &'static str, Option<&'static str>);
 
-impl Authorizer for But {
+impl Authorizer for DenyOne {
     async fn authorize(&self, caller: Option<&Caller>, access: &Access) -> Result<(), Error> {
         assert_eq!(caller.map(|caller| caller.user.as_str()), Some("ann"));
         if (access.verb, access.resource, access.subresource) == (self.0, self.1, self.2) {
@@ -286,22 +290,25 @@ impl Authorizer for But {
 }
 
 #[tokio::test]
-async fn a_commit_needs_each_of_its_rights_before_anything_is_done() {
-    let stage = Stage::start("api-authorization").await;
-    let (name, right) = stage.pair("a").await;
+async fn a_commit_checks_every_permission_before_any_change() {
+    let api = TestApi::start("api-authorization").await;
+    let (name, right) = api.create_pair("a").await;
     let ann = Caller { user: "ann".into(), ..Caller::default() };
-    for but in [
-        But("create", "clusterpolicyexperiments", Some("commit")),
-        But("delete", "clusterpolicyexperiments", None),
-        But("update", "clusterpolicies", None),
+    for authorizer in [
+        DenyOne("create", "clusterpolicyexperiments", Some("commit")),
+        DenyOne("delete", "clusterpolicyexperiments", None),
+        DenyOne("update", "clusterpolicies", None),
     ] {
-        let store = Kubernetes::new(stage.client.clone(), but);
+        let store = Kubernetes::new(api.client.clone(), authorizer);
         assert_eq!(store.commit(Some(&ann), &name, &right).await.unwrap_err().code, Code::PermissionDenied);
     }
-    let object = stage.experiments().get("a").await.unwrap();
-    assert!(!object.annotations().contains_key(COMMIT_INTENT) && stage.message(&name).await == "old");
-    let store = Kubernetes::new(stage.client.clone(), But("delete", "clusterpolicyexperiments", None));
+    let object = api.experiments().get("a").await.unwrap();
+    assert!(!object.annotations().contains_key(COMMIT_INTENT) && api.message(&name).await == "old");
+    let store = Kubernetes::new(api.client.clone(), DenyOne("delete", "clusterpolicyexperiments", None));
     let denied = store.delete_policy(Some(&ann), &name.policy, None).await.unwrap_err();
     assert_eq!(denied.code, Code::PermissionDenied);
-    assert!(stage.policies().get_opt("a").await.unwrap().is_some(), "the policy stays where its experiments must");
+    assert!(
+        api.policies().get_opt("a").await.unwrap().is_some(),
+        "the policy must stay if its experiments cannot be deleted"
+    );
 }

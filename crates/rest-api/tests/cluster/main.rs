@@ -1,4 +1,4 @@
-//! The REST API over a real API server.
+//! Tests of the REST API over a real API server.
 
 #![allow(
     clippy::unwrap_used,

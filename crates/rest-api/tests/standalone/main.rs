@@ -1,4 +1,4 @@
-//! The REST API without a cluster.
+//! Tests of the REST API without a cluster.
 
 #![allow(
     clippy::unwrap_used,

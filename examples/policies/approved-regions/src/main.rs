@@ -1,5 +1,5 @@
-//! Decides about requests that are none of Kubernetes': somebody wants a database, a bucket, a machine, and says for which
-//! environment and in which region. A command, as any other: an argument, standard input, standard output.
+//! Decides about requests that are not from Kubernetes: a request for a database, a bucket or a machine names an environment
+//! and a region. The policy is an ordinary command with an argument, standard input and standard output.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -9,7 +9,7 @@ use guest::{Policy, Response};
 use serde::Deserialize;
 
 #[cfg(target_arch = "wasm32")]
-#[allow(unsafe_code)] // A named section is an "unsafe attribute" to Rust.
+#[allow(unsafe_code)] // Rust calls `link_section` an unsafe attribute.
 mod metadata {
     const METADATA: &[u8] = include_bytes!("../metadata.json");
 
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The host quotes it in its denial.
+            // The host includes this text in its denial.
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::FAILURE
         }

@@ -1,5 +1,5 @@
-//! What turns a pure policy into a waPC module as Kubewarden defines it: its operations and payloads here,
-//! its exports and imports in `abi`. A policy implements [`Policy`] and calls [`export_policy!`].
+//! The library for policies as waPC modules of Kubewarden. This module has the operations and payloads, `abi` has the exports
+//! and imports. A policy implements [`Policy`] and calls [`export_policy!`].
 
 #[cfg(target_arch = "wasm32")]
 pub mod abi;
@@ -10,15 +10,15 @@ use serde_json::Value;
 
 /// A policy: two pure functions.
 pub trait Policy {
-    /// The part of an `AdmissionRequest` that the policy looks at; what it does not name is skipped, not kept.
+    /// The part of an `AdmissionRequest` that the policy reads; other fields are skipped during parsing.
     type Request: DeserializeOwned;
-    /// `deny_unknown_fields` is wise: a misspelt setting is then refused, not ignored.
+    /// The settings. Use `deny_unknown_fields`, so that a misspelt setting is an error.
     type Settings: DeserializeOwned;
 
     /// Decides about one request.
     fn validate(request: Self::Request, settings: &Self::Settings) -> Response;
 
-    /// Says what is wrong with settings that have the right shape; the message is for who wrote the policy.
+    /// Checks settings that were parsed. The error is a message for the author of the policy.
     fn validate_settings(settings: &Self::Settings) -> Result<(), String>;
 }
 
@@ -26,13 +26,13 @@ pub trait Policy {
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Response {
     pub accepted: bool,
-    /// Shown to the user on a denial.
+    /// The message of a denial, which the user sees.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// HTTP status code of a denial.
+    /// The HTTP status code of a denial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<u16>,
-    /// The whole object as it should be. The host makes a JSON Patch of it.
+    /// The whole changed object. The host computes the JSON Patch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mutated_object: Option<Value>,
 }
@@ -67,7 +67,7 @@ struct SettingsResponse {
     message: Option<String>,
 }
 
-/// Answers one call of the host. An error is for calls that have no answer: the host denies the request then.
+/// Answers one call of the host. Returns an error for a call without an answer: the host then denies the request.
 pub fn answer<P: Policy>(operation: &[u8], payload: &[u8]) -> Result<Vec<u8>, String> {
     match operation {
         b"validate" => {
@@ -90,13 +90,13 @@ fn to_json(answer: &impl Serialize) -> Result<Vec<u8>, String> {
     serde_json::to_vec(answer).map_err(|error| format!("cannot write the answer: {error}"))
 }
 
-/// Exports a policy as a waPC module, with its metadata in the custom section where Kubewarden's tools and
-/// Proviso look for it. Nothing on other targets, where the same crate is built to be tested.
+/// Exports a policy as a waPC module, with its metadata in the custom section that Kubewarden's tools and Proviso
+/// read. The macro expands to nothing on other targets, where the crate is built for its tests.
 #[macro_export]
 macro_rules! export_policy {
     ($policy:ty, metadata: $path:literal) => {
         #[cfg(target_arch = "wasm32")]
-        #[allow(unsafe_code)] // An exported name and a named section are "unsafe attributes" to Rust.
+        #[allow(unsafe_code)] // Rust calls `no_mangle` and `link_section` unsafe attributes.
         mod exports {
             const METADATA: &[u8] = include_bytes!($path);
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_request_is_an_error_and_no_verdict() {
+    fn an_invalid_request_is_an_error_without_a_verdict() {
         assert!(ask("validate", r#"{"request":{}}"#).starts_with("error: cannot read the request: missing field"));
     }
 }

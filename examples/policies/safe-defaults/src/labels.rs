@@ -1,10 +1,10 @@
-//! Labels that an object gets where it does not have them.
+//! The labels that an object gets if it does not have them.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// Returns whether the object changed.
+/// Adds the missing labels. Returns true if the object changed.
 pub fn fill_in(object: &mut Value, labels: &BTreeMap<String, String>) -> bool {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return false;
@@ -20,7 +20,7 @@ pub fn fill_in(object: &mut Value, labels: &BTreeMap<String, String>) -> bool {
     true
 }
 
-/// Checks the setting `labels`: the API server would refuse every object that gets a malformed one.
+/// Checks the setting `labels`: the API server would refuse every object with a malformed label.
 pub fn check(labels: &BTreeMap<String, String>) -> Result<(), String> {
     labels.iter().try_for_each(|(key, value)| {
         let (prefix, name) = match key.split_once('/') {

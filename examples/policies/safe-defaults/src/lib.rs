@@ -1,5 +1,5 @@
-//! Fills in the safe settings that Kubernetes leaves out. What somebody wrote is never changed: who needs root
-//! says so, and another policy decides whether they may.
+//! Fills in missing security settings. A setting that is present is never changed: a workload that needs root can ask for
+//! it, and another policy decides if it may.
 
 mod labels;
 mod pod;
@@ -18,7 +18,7 @@ pub struct SafeDefaults;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Labels of the object itself, where it does not have them.
+    /// The labels that the object itself gets if it does not have them.
     #[serde(default)]
     labels: BTreeMap<String, String>,
 }
@@ -46,12 +46,12 @@ impl Policy for SafeDefaults {
         let is_creation = request.operation == "CREATE";
         let mut changed = labels::fill_in(&mut object, &settings.labels);
         changed |= match request.kind.kind.as_str() {
-            // The pod of a Pod or Job cannot be changed once it exists.
+            // The pod spec of an existing Pod or Job cannot be changed.
             "Pod" if is_creation => object.get_mut("spec").is_some_and(|pod| pod::fill_in(pod, pod::Origin::Pod)),
             "Job" if is_creation => template(&mut object, "/spec/template/spec"),
             "Deployment" | "StatefulSet" | "DaemonSet" => template(&mut object, "/spec/template/spec"),
             "CronJob" => template(&mut object, "/spec/jobTemplate/spec/template/spec"),
-            // Never a ReplicaSet: its Deployment compares it with its own template and would replace it for ever.
+            // A ReplicaSet is never changed: its Deployment compares templates, and would replace it again and again.
             _ => false,
         };
         if changed { Response::mutate(object) } else { Response::accept() }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Where a pod's spec was found.
+/// The place of a pod spec.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Origin {
     Pod,
@@ -10,19 +10,19 @@ pub enum Origin {
     Template,
 }
 
-/// Returns whether the pod changed.
+/// Fills in the defaults. Returns true if the pod changed.
 pub fn fill_in(pod: &mut Value, origin: Origin) -> bool {
     let is_windows = pod.pointer("/os/name").is_some_and(|os| os == "windows");
     let mut changed = false;
-    // Before a webhook sees a Pod, the API server has given it its token already; only a template comes in time.
+    // The API server mounts the token into a Pod before webhooks see it, so this field has an effect only in a template.
     if origin == Origin::Template {
         changed |= fill(pod, "automountServiceAccountToken", || json!(false));
     }
-    // The kubelet would refuse to start a container that asks for root and must not be root.
+    // The kubelet does not start a container with user 0 if runAsNonRoot is true.
     if !asks_for_root(pod) {
         changed |= fill_security(pod, "runAsNonRoot", || json!(true));
     }
-    // Windows has neither, and the API server refuses the fields there.
+    // Windows does not have these features, and the API server refuses the fields in pods for Windows.
     if !is_windows {
         changed |= fill_security(pod, "seccompProfile", || json!({ "type": "RuntimeDefault" }));
         for container in containers_mut(pod) {
@@ -50,7 +50,7 @@ fn asks_for_root(pod: &Value) -> bool {
     is_root(pod) || containers(pod).any(is_root)
 }
 
-/// The API server refuses `allowPrivilegeEscalation: false` beside these.
+/// Returns true for a container with settings that the API server refuses together with `allowPrivilegeEscalation: false`.
 fn needs_escalation(container: &Value) -> bool {
     let is_privileged = container.pointer("/securityContext/privileged") == Some(&Value::Bool(true));
     let added = container.pointer("/securityContext/capabilities/add").and_then(Value::as_array);
@@ -62,7 +62,7 @@ fn fill_security(it: &mut Value, field: &str, value: impl FnOnce() -> Value) -> 
     it.get_mut("securityContext").is_some_and(|context| fill(context, field, value))
 }
 
-/// Sets a field that is absent or null, and returns whether it did.
+/// Sets a field that is absent or null. Returns true if it was set.
 fn fill(object: &mut Value, field: &str, value: impl FnOnce() -> Value) -> bool {
     let Some(fields) = object.as_object_mut() else {
         return false;

@@ -8,7 +8,7 @@ fn ask(kind: &str, operation: &str, object: &Value, settings: Value) -> Response
     SafeDefaults::validate(request, &serde_json::from_value(settings).expect("settings"))
 }
 
-/// The pod that the policy makes of one, or `None` where it changes nothing.
+/// Returns the pod spec after the mutation; `None` if the policy does not change it.
 fn filled(pod: &Value) -> Option<Value> {
     ask("Pod", "CREATE", &json!({ "metadata": {}, "spec": pod }), json!({})).mutated_object.map(|it| it["spec"].clone())
 }
@@ -27,12 +27,12 @@ fn a_bare_pod_gets_every_default() {
 }
 
 #[test]
-fn a_safe_pod_is_left_alone() {
+fn a_pod_with_all_settings_is_not_changed() {
     assert_eq!(filled(&safe_pod()), None);
 }
 
 #[test]
-fn what_somebody_wrote_is_never_changed() {
+fn a_setting_that_is_present_is_never_changed() {
     let pod = json!({
         "securityContext": { "runAsNonRoot": false, "seccompProfile": { "type": "Unconfined" } },
         "containers": [{ "name": "web", "securityContext": { "allowPrivilegeEscalation": true } }],
@@ -41,7 +41,7 @@ fn what_somebody_wrote_is_never_changed() {
 }
 
 #[test]
-fn a_pod_that_asks_for_root_keeps_it() {
+fn a_pod_with_user_0_does_not_get_run_as_non_root() {
     for pod in [
         json!({ "securityContext": { "runAsUser": 0 }, "containers": [{ "name": "web" }] }),
         json!({ "containers": [{ "name": "web", "securityContext": { "runAsUser": 0 } }] }),
@@ -53,7 +53,7 @@ fn a_pod_that_asks_for_root_keeps_it() {
 }
 
 #[test]
-fn a_privileged_container_keeps_its_escalation() {
+fn a_privileged_container_keeps_privilege_escalation() {
     for context in [json!({ "privileged": true }), json!({ "capabilities": { "add": ["SYS_ADMIN"] } })] {
         let pod = json!({ "containers": [{ "name": "web", "securityContext": context }] });
         let filled = filled(&pod).expect("other defaults");
@@ -62,7 +62,7 @@ fn a_privileged_container_keeps_its_escalation() {
 }
 
 #[test]
-fn windows_pods_get_only_what_windows_has() {
+fn windows_pods_get_only_fields_that_windows_supports() {
     let pod = json!({ "os": { "name": "windows" }, "containers": [{ "name": "web" }] });
     let expected = json!({
         "os": { "name": "windows" }, "securityContext": { "runAsNonRoot": true }, "containers": [{ "name": "web" }],
@@ -71,7 +71,7 @@ fn windows_pods_get_only_what_windows_has() {
 }
 
 #[test]
-fn templates_are_filled_wherever_they_lie() {
+fn pod_templates_of_each_kind_get_every_default() {
     let bare = || json!({ "containers": [{ "name": "web" }] });
     for (kind, object, pointer) in [
         ("Deployment", json!({ "spec": { "template": { "spec": bare() } } }), "/spec/template/spec"),
@@ -90,7 +90,7 @@ fn templates_are_filled_wherever_they_lie() {
 }
 
 #[test]
-fn pods_that_cannot_change_any_more_are_left_alone() {
+fn pods_that_cannot_be_updated_are_not_changed() {
     let bare = json!({ "containers": [{ "name": "web" }] });
     for (kind, object) in [
         ("Pod", json!({ "metadata": {}, "spec": bare })),
@@ -104,7 +104,7 @@ fn pods_that_cannot_change_any_more_are_left_alone() {
 }
 
 #[test]
-fn labels_are_added_where_they_are_missing() {
+fn missing_labels_are_added() {
     let object = |labels: Value| json!({ "metadata": { "name": "a", "labels": labels }, "spec": safe_pod() });
     let settings = || json!({ "labels": { "example.com/defaults": "v1", "team": "none" } });
     for (labels, expected) in [
@@ -118,7 +118,7 @@ fn labels_are_added_where_they_are_missing() {
 }
 
 #[test]
-fn settings_say_what_is_wrong_with_them() {
+fn invalid_settings_have_a_message() {
     for (settings, expected) in [
         (json!({}), r#"{"valid":true}"#),
         (json!({ "labels": { "example.com/team": "a", "empty": "" } }), r#"{"valid":true}"#),

@@ -1,9 +1,9 @@
-//! Where the images of a pod are, in a Pod and in everything that has a template of one.
+//! Finds the images of Pods, and of all kinds with a pod template.
 
 use serde::Deserialize;
 
-/// An object, as far as images go. The same few fields, nested, describe a Pod (`spec`), a workload
-/// (`spec.template.spec`), a `CronJob` (`spec.jobTemplate.spec.template.spec`) and a `PodTemplate` (`template.spec`).
+/// The fields of an object that lead to images. Nested, they describe a Pod (`spec`), a workload (`spec.template.spec`), a
+/// `CronJob` (`spec.jobTemplate.spec.template.spec`) and a `PodTemplate` (`template.spec`).
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Images {
@@ -29,7 +29,7 @@ struct Volume {
     image: Option<VolumeImage>,
 }
 
-/// A volume that is an image is pulled like one, so it is judged like one.
+/// The image of an image volume, which is pulled and checked like the image of a container.
 #[derive(Debug, Deserialize)]
 struct VolumeImage {
     #[serde(default)]
@@ -38,13 +38,13 @@ struct VolumeImage {
 
 #[derive(Debug)]
 pub struct Image {
-    /// What has the image: `container "web"`.
+    /// The part of the pod that has the image, such as `container "web"`.
     pub owner: String,
     pub reference: String,
 }
 
 impl Images {
-    /// All images, in the order of the object.
+    /// Returns all images, in the order of the object.
     pub fn collect(self) -> Vec<Image> {
         let containers = [
             ("init container", self.init_containers),

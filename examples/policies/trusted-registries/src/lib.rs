@@ -1,5 +1,5 @@
-//! Images come from allowed registries, and their references name a version. Where images hide is in `images`,
-//! what a reference means in `reference`.
+//! Denies images of other registries than the allowed ones, and images without a version. `images` finds the images of an
+//! object, `reference` parses their references.
 
 mod images;
 mod reference;
@@ -18,9 +18,9 @@ pub struct TrustedRegistries;
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settings {
-    /// `host[:port][/path]`: what lies under one of them is allowed.
+    /// The allowed registries, as `host[:port][/path]`.
     registries: Vec<String>,
-    /// Whether an image may be `:latest`, or have neither tag nor digest, which means the same.
+    /// Allows the tag `latest`, and images with neither tag nor digest, which means the same.
     #[serde(default)]
     allow_latest: bool,
 }
@@ -40,8 +40,8 @@ impl Policy for TrustedRegistries {
         let Some(images) = request.object.map(Images::collect) else {
             return Response::accept(); // DELETE
         };
-        // An image that was there before is not judged again: whoever scales, labels or deletes what is older
-        // than the policy did not choose its images.
+        // An image that the object had before is not checked again, so that users can still scale or label
+        // workloads that are older than the policy.
         let known = request.old_object.map(Images::collect).unwrap_or_default();
         let problems: Vec<String> = images
             .iter()
@@ -59,7 +59,7 @@ impl Policy for TrustedRegistries {
     }
 }
 
-/// What is wrong with an image.
+/// Returns the problem of an image; `None` if the image is allowed.
 fn problem(image: &Image, settings: &Settings) -> Option<String> {
     let text = image.reference.as_str();
     let reference = match Reference::parse(text) {

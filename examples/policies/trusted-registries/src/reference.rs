@@ -1,11 +1,11 @@
-//! Image references as container runtimes read them: `[registry/]path[:tag][@digest]`, where a first component
-//! without a dot, a colon or a capital, other than `localhost`, belongs to the path and the registry is Docker Hub.
+//! Parses image references as container runtimes do: `[registry/]path[:tag][@digest]`. If the first component has no dot, no
+//! colon and no capital, and is not `localhost`, it belongs to the path, and the registry is Docker Hub.
 
 const DEFAULT_REGISTRY: &str = "docker.io";
 
 #[derive(Debug, PartialEq)]
 pub struct Reference {
-    /// In lower case, with its port.
+    /// The registry in lower case, with its port.
     registry: String,
     path: String,
     tag: Option<String>,
@@ -13,7 +13,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The error completes "… is no image reference: ".
+    /// Parses a reference. The error completes the sentence "… is no image reference: ".
     pub fn parse(text: &str) -> Result<Self, String> {
         let (rest, digest) = match text.split_once('@') {
             Some((rest, digest)) => (rest, Some(digest)),
@@ -36,13 +36,13 @@ impl Reference {
         Ok(Self { registry, path, tag: tag.map(str::to_owned), has_digest: digest.is_some() })
     }
 
-    /// Registry and path, spelt out: `nginx` is `docker.io/library/nginx`.
+    /// Returns the complete registry and path, such as `docker.io/library/nginx` for `nginx`.
     pub fn name(&self) -> String {
         format!("{}/{}", self.registry, self.path)
     }
 
-    /// Whether the image lies under `host[:port][/path]`. A prefix ends where a component ends: `ghcr.io/acme`
-    /// does not cover `ghcr.io/acme-evil`.
+    /// Returns true if the image is under `host[:port][/path]`. A prefix matches whole components: `ghcr.io/acme`
+    /// does not match `ghcr.io/acme-evil`.
     pub fn is_under(&self, prefix: &str) -> bool {
         let (host, path) = prefix.split_once('/').unwrap_or((prefix, ""));
         let under_path = path.is_empty()
@@ -50,7 +50,7 @@ impl Reference {
         canonical(host) == self.registry && under_path
     }
 
-    /// Whether what the reference means can change at any time. A digest fixes it, whatever the tag says.
+    /// Returns true if the reference can mean another image at any time. With a digest it cannot, also with a tag.
     pub fn is_latest(&self) -> bool {
         !self.has_digest && self.tag.as_deref().is_none_or(|tag| tag == "latest")
     }
@@ -106,7 +106,7 @@ fn is_label_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '-'
 }
 
-/// Hosts are compared without regard to case, and Docker Hub by its one usual name.
+/// Returns a host in lower case, and `docker.io` for the other names of Docker Hub.
 fn canonical(host: &str) -> String {
     match host.to_ascii_lowercase() {
         hub if hub == "index.docker.io" || hub == "registry-1.docker.io" => DEFAULT_REGISTRY.to_owned(),
@@ -150,7 +150,7 @@ mod tests {
     const DIGEST: &str = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
     #[test]
-    fn references_are_read_as_runtimes_read_them() {
+    fn references_are_parsed_as_by_container_runtimes() {
         for (text, name, is_latest) in [
             ("nginx", "docker.io/library/nginx", true),
             ("nginx:latest", "docker.io/library/nginx", true),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_fixes_an_image_whatever_its_tag() {
+    fn a_reference_with_a_digest_is_never_latest() {
         for text in [format!("nginx@{DIGEST}"), format!("nginx:latest@{DIGEST}"), format!("r.example:5000/a@{DIGEST}")]
         {
             assert!(!Reference::parse(&text).expect(&text).is_latest(), "{text}");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_ends_where_a_component_ends() {
+    fn a_prefix_matches_whole_components() {
         for (text, prefix, expected) in [
             ("ghcr.io/acme/api:v2", "ghcr.io", true),
             ("ghcr.io/acme/api:v2", "GHCR.IO", true),

@@ -37,7 +37,7 @@ fn images_are_found_in_every_kind_that_has_a_pod() {
 }
 
 #[test]
-fn every_image_of_a_pod_is_judged() {
+fn every_image_of_a_pod_is_checked() {
     let object = json!({ "spec": {
         "initContainers": [{ "name": "init", "image": "evil.example/a:1" }],
         "containers": [{ "name": "web", "image": "registry.example.com/a:1" }, { "name": "none" }],
@@ -56,7 +56,7 @@ fn every_image_of_a_pod_is_judged() {
 }
 
 #[test]
-fn latest_needs_leave() {
+fn latest_is_denied_unless_the_settings_allow_it() {
     let latest = || json!({ "spec": pod_spec("nginx") });
     let message = ask(&latest(), &Value::Null, settings()).message.expect("a denial");
     assert_eq!(
@@ -68,7 +68,7 @@ fn latest_needs_leave() {
 }
 
 #[test]
-fn an_image_that_was_there_before_is_not_judged_again() {
+fn an_image_from_before_the_update_is_not_checked() {
     let old = || json!({ "spec": pod_spec("evil.example/a:1") });
     assert_eq!(ask(&old(), &old(), settings()), Response::accept());
     assert!(!ask(&json!({ "spec": pod_spec("evil.example/a:2") }), &old(), settings()).accepted);
@@ -86,7 +86,7 @@ fn null_lists_are_empty_lists() {
 }
 
 #[test]
-fn settings_say_what_is_wrong_with_them() {
+fn invalid_settings_have_a_message() {
     for (settings, expected) in [
         (json!({ "registries": ["ghcr.io"] }), r#"{"valid":true}"#),
         (json!({}), "missing field `registries`"),

@@ -5,18 +5,19 @@ use kube::ResourceExt as _;
 use proviso_crds::{Cache, ConfigMapKeyRef, EmptyDir, PolicyServer, PolicyServerSpec};
 use serde_json::{Value, json};
 
-use super::super::names::{Place, cache_name, name, signing_name, sources_name, tls_name};
+use super::super::names::{ServerDefaults, cache_name, name, signing_name, sources_name, tls_name};
 use super::quantity::text;
 use proviso_crds::names::SERVER_LABEL;
 
-/// Distroless images call this user `nonroot`.
+/// The user `nonroot` of distroless images.
 const USER: u32 = 65_532;
-/// The server answers for 15 s after SIGTERM, drains for at most 35 s and ends its previews within 5 s.
+/// The time from SIGTERM to SIGKILL, in seconds: the server answers for 15 s, drains for at most 35 s, and ends its
+/// previews within 5 s.
 const GRACE_SECONDS: u32 = 60;
-/// Of keys: for their owner and group, 0440.
+/// The file mode of keys: readable by owner and group, 0440.
 const SECRET_MODE: u32 = 0o440;
 
-pub(super) fn spec(server: &PolicyServer, place: &Place) -> Value {
+pub(super) fn spec(server: &PolicyServer, defaults: &ServerDefaults) -> Value {
     let spec = &server.spec;
     let own = name(&server.name_any());
     let mut pod = json!({
@@ -26,11 +27,11 @@ pub(super) fn spec(server: &PolicyServer, place: &Place) -> Value {
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": {
             "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
-            // Not through a whole cache at every start.
+            // Does not walk through the whole cache at every start.
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [container(server, place)],
+        "containers": [container(server, defaults)],
         "volumes": volumes(server),
     });
     for (field, value) in [
@@ -41,13 +42,13 @@ pub(super) fn spec(server: &PolicyServer, place: &Place) -> Value {
         ("nodeSelector", json!(spec.node_selector)),
         ("priorityClassName", json!(spec.priority_class_name)),
     ] {
-        set(&mut pod, field, value);
+        set_unless_empty(&mut pod, field, value);
     }
     pod
 }
 
-/// Says it, unless nothing is said.
-fn set(object: &mut Value, field: &str, value: Value) {
+/// Sets a field, unless the value is empty.
+fn set_unless_empty(object: &mut Value, field: &str, value: Value) {
     let is_empty = match &value {
         Value::Null => true,
         Value::Array(items) => items.is_empty(),
@@ -59,7 +60,7 @@ fn set(object: &mut Value, field: &str, value: Value) {
     }
 }
 
-fn container(server: &PolicyServer, place: &Place) -> Value {
+fn container(server: &PolicyServer, defaults: &ServerDefaults) -> Value {
     let spec = &server.spec;
     let probe = |path: &str, period: u32, failures: u32| {
         json!({
@@ -67,13 +68,13 @@ fn container(server: &PolicyServer, place: &Place) -> Value {
             "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures,
         })
     };
-    let of_pod = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
-    let mut env = vec![of_pod("POD_NAME", "metadata.name"), of_pod("POD_UID", "metadata.uid")];
+    let field_ref = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let mut env = vec![field_ref("POD_NAME", "metadata.name"), field_ref("POD_UID", "metadata.uid")];
     env.extend(spec.env.iter().map(|variable| json!(variable)));
     let mut container = json!({
         "name": "policy-server",
-        "image": spec.image.as_ref().unwrap_or(&place.image),
-        "args": arguments(server, place),
+        "image": spec.image.as_ref().unwrap_or(&defaults.image),
+        "args": arguments(server, defaults),
         "env": env,
         "ports": [
             {"name": "https", "containerPort": 8443, "protocol": "TCP"},
@@ -100,21 +101,21 @@ fn container(server: &PolicyServer, place: &Place) -> Value {
     {
         mounts.push(json!({"name": "trusted-root", "mountPath": "/etc/proviso/trust", "readOnly": true}));
     }
-    set(&mut container, "imagePullPolicy", json!(spec.image_pull_policy));
-    set(&mut container, "resources", json!(spec.resources));
+    set_unless_empty(&mut container, "imagePullPolicy", json!(spec.image_pull_policy));
+    set_unless_empty(&mut container, "resources", json!(spec.resources));
     container
 }
 
-/// Who vouches for identities, if that is said.
+/// Returns the trusted root for keyless signing, if the spec names one.
 fn trusted_root(server: &PolicyServer) -> Option<&ConfigMapKeyRef> {
     server.spec.verification.as_ref()?.trusted_root.as_ref()
 }
 
-fn arguments(server: &PolicyServer, place: &Place) -> Vec<String> {
+fn arguments(server: &PolicyServer, defaults: &ServerDefaults) -> Vec<String> {
     let own = server.name_any();
     let mut arguments: Vec<String> = [
         ("--policy-server", own.as_str()),
-        ("--namespace", &place.namespace),
+        ("--namespace", &defaults.namespace),
         ("--pod-name", "$(POD_NAME)"),
         ("--pod-uid", "$(POD_UID)"),
         ("--listen", "0.0.0.0:8443"),
@@ -152,7 +153,7 @@ fn volumes(server: &PolicyServer) -> Value {
     let spec = &server.spec;
     let pull_secrets = spec.image_pull_secrets.iter().map(|secret| {
         let file = format!("{}/.dockerconfigjson", secret.name);
-        // One that is not there keeps no replica from starting: the modules that need it say so.
+        // A missing Secret does not keep a replica from starting: the modules that need it report the error.
         json!({"secret": {
             "name": secret.name, "optional": true, "items": [{"key": ".dockerconfigjson", "path": file}],
         }})
@@ -178,7 +179,7 @@ fn volumes(server: &PolicyServer) -> Value {
     ]);
     if let (Some(ConfigMapKeyRef { name, key }), Some(volumes)) = (trusted_root(server), volumes.as_array_mut()) {
         let items = json!([{"key": key, "path": "trusted_root.json"}]);
-        // One that is not there keeps no replica from starting: the modules that need it say so.
+        // A missing ConfigMap does not keep a replica from starting: the modules that need it report the error.
         volumes.push(json!({"name": "trusted-root", "configMap": {"name": name, "items": items, "optional": true}}));
     }
     volumes

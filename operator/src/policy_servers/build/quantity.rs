@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// A quantity as Kubernetes writes it.
+/// Returns the quantity as Kubernetes writes it.
 pub(super) fn text(quantity: &IntOrString) -> String {
     match quantity {
         IntOrString::Int(number) => number.to_string(),

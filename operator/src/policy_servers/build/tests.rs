@@ -1,4 +1,4 @@
-//! The objects of a policy server, as the files beside this one, and how they change with its spec.
+//! The objects of a policy server, compared with the recorded files, and their changes with the spec.
 
 use super::*;
 
@@ -8,8 +8,8 @@ fn server(name: &str, spec: Value) -> PolicyServer {
     server
 }
 
-fn place() -> Place {
-    Place { namespace: "proviso-system".to_owned(), image: "registry.example.com/policy-server:1".to_owned() }
+fn defaults() -> ServerDefaults {
+    ServerDefaults { namespace: "proviso-system".to_owned(), image: "registry.example.com/policy-server:1".to_owned() }
 }
 
 fn every_field() -> Value {
@@ -57,20 +57,20 @@ fn every_field() -> Value {
 }
 
 #[test]
-fn what_is_made_is_what_the_files_say() {
+fn built_objects_match_the_recorded_files() {
     for (file, server) in
         [("minimal.yaml", server("default", json!({}))), ("every-field.yaml", server("busy", every_field()))]
     {
         let documents: Vec<_> =
-            objects(&server, &place()).iter().map(|object| serde_yaml::to_string(object).unwrap()).collect();
+            objects(&server, &defaults()).iter().map(|object| serde_yaml::to_string(object).unwrap()).collect();
         proviso_recorded::check(&format!("operator/src/policy_servers/build/{file}"), &documents.join("---\n"));
     }
 }
 
 #[test]
-fn what_is_made_is_known_by_name_when_it_is_to_go() {
+fn parts_names_every_built_object() {
     let parts = parts("busy");
-    for object in objects(&server("busy", every_field()), &place()) {
+    for object in objects(&server("busy", every_field()), &defaults()) {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let (version, kind, name) =
             (text(&object["apiVersion"]), text(&object["kind"]), text(&object["metadata"]["name"]));
@@ -79,12 +79,12 @@ fn what_is_made_is_known_by_name_when_it_is_to_go() {
 }
 
 fn template(spec: Value) -> Value {
-    let objects = objects(&server("a", spec), &place());
+    let objects = objects(&server("a", spec), &defaults());
     objects.into_iter().find(|object| object["kind"] == "StatefulSet").unwrap()["spec"]["template"].take()
 }
 
 #[test]
-fn pods_change_only_for_what_they_read_at_their_start() {
+fn the_pod_template_changes_only_with_startup_settings() {
     let before = template(json!({}));
     for same in [
         json!({"replicas": 5}),
@@ -102,7 +102,7 @@ fn pods_change_only_for_what_they_read_at_their_start() {
         let template = template(json!({field: value}));
         assert_eq!(template == before, is_same, "{field}");
     }
-    // A larger volume is the same volume.
+    // A larger size does not change the pods.
     let claim = |size: &str| template(json!({"cache": {"persistentVolumeClaim": {"size": size}}}));
     assert_eq!(claim("1Gi"), claim("2Gi"));
     let limited = template(json!({"cache": {"emptyDir": {"sizeLimit": "1Gi"}}}));
@@ -112,7 +112,7 @@ fn pods_change_only_for_what_they_read_at_their_start() {
 }
 
 #[test]
-fn a_disruption_budget_says_one_thing() {
+fn a_disruption_budget_has_exactly_one_limit() {
     for (spec, expected) in [
         (json!({}), json!({"maxUnavailable": 1})),
         (json!({"maxUnavailable": "30%"}), json!({"maxUnavailable": "30%"})),
@@ -128,10 +128,10 @@ fn a_disruption_budget_says_one_thing() {
 #[test]
 fn no_name_is_longer_than_kubernetes_allows() {
     let longest = "a".repeat(38);
-    // What a pod's label says about its revision: the StatefulSet's name and ten digits.
+    // The longest value is a label of the pods about their revision: the name of the StatefulSet and ten digits.
     assert_eq!(name(&longest).len() + "-4294967295".len(), 63);
     assert!(replicas_name(&longest).len() <= 63, "a Service");
-    // And none is another's: a name that ends like this one's is refused.
+    // A policy server with a name that ends in `-replicas` is refused, because its name would equal this one.
     assert_eq!(replicas_name("a"), name("a-replicas"));
     assert!(certificate_names(&longest, "n").iter().all(|name| name.split('.').all(|label| label.len() <= 63)));
 }

@@ -1,4 +1,4 @@
-//! Experiments and their policy: how many, how long, and what is committed.
+//! Experiments of a policy: their maximum number, their deletion, and commits.
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
@@ -10,49 +10,49 @@ use proviso_e2e::until;
 use serde_json::{Value, json};
 
 use super::{about, policy, until_after};
-use crate::stage::{PATIENCE, POD, Stage};
+use crate::test_cluster::{POD, TIMEOUT, TestCluster};
 
 #[tokio::test]
-async fn ten_experiments_of_a_policy_are_previewed_and_the_eleventh_waits_for_room() -> Result<()> {
-    let stage = Stage::serving("experiment-too-many").await?;
-    stage.live("a", "true").await?;
+async fn ten_experiments_of_a_policy_are_previewed_and_the_eleventh_waits() -> Result<()> {
+    let cluster = TestCluster::with_policy_server("experiment-too-many").await?;
+    cluster.make_live("a", "true").await?;
     for number in 0..10 {
-        stage.experiment(&format!("e{number}"), "a", &policy("1 < 2"), true).await?;
+        cluster.apply_experiment(&format!("e{number}"), "a", &policy("1 < 2"), true).await?;
     }
-    until_after(&stage.experiments().get("e9").await?.creation_timestamp().context("its age")?).await?;
-    stage.experiment("late", "a", &policy("1 < 2"), true).await?;
-    // Those of another policy do not count.
-    stage.live("b", "true").await?;
-    stage.experiment("other", "b", &policy("1 < 2"), true).await?;
+    until_after(&cluster.experiments().get("e9").await?.creation_timestamp().context("its age")?).await?;
+    cluster.apply_experiment("late", "a", &policy("1 < 2"), true).await?;
+    // Experiments of another policy do not count.
+    cluster.make_live("b", "true").await?;
+    cluster.apply_experiment("other", "b", &policy("1 < 2"), true).await?;
     for name in (0..10).map(|number| format!("e{number}")).chain(["other".to_owned()]) {
-        stage.candidate(&name, 1).await?;
-        stage.serve(&format!("experiment.cluster.{name}-1"), POD).await?;
-        stage.until_told(&name, "Previewing", "True", "Previewing").await?;
+        cluster.candidate(&name, 1).await?;
+        cluster.serve(&format!("experiment.cluster.{name}-1"), POD).await?;
+        cluster.until_experiment_condition(&name, "Previewing", "True", "Previewing").await?;
     }
-    let status = stage.until_told("late", "Accepted", "False", "TooMany").await?;
+    let status = cluster.until_experiment_condition("late", "Accepted", "False", "TooMany").await?;
     ensure!(status.preview_metadata.is_none(), "{status:#?}");
-    stage.until_described("late", "Warning  TooMany").await?;
-    ensure!(stage.api::<PolicyRevision>().get_opt("experiment.cluster.late-1").await?.is_none());
-    stage.experiments().delete("e3", &DeleteParams::default()).await?;
-    stage.candidate("late", 1).await?;
-    stage.until_told("late", "Accepted", "True", "Accepted").await?;
+    cluster.until_described("late", "Warning  TooMany").await?;
+    ensure!(cluster.api::<PolicyRevision>().get_opt("experiment.cluster.late-1").await?.is_none());
+    cluster.experiments().delete("e3", &DeleteParams::default()).await?;
+    cluster.candidate("late", 1).await?;
+    cluster.until_experiment_condition("late", "Accepted", "True", "Accepted").await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn an_experiment_waits_for_its_policy_and_goes_with_it() -> Result<()> {
-    let stage = Stage::serving("experiment-cascade").await?;
-    stage.experiment("e", "a", &about("pods", "true"), true).await?;
-    let status = stage.until_told("e", "Accepted", "False", "PolicyNotFound").await?;
+async fn an_experiment_waits_for_its_policy_and_is_deleted_with_it() -> Result<()> {
+    let cluster = TestCluster::with_policy_server("experiment-cascade").await?;
+    cluster.apply_experiment("e", "a", &about("pods", "true"), true).await?;
+    let status = cluster.until_experiment_condition("e", "Accepted", "False", "PolicyNotFound").await?;
     ensure!(status.preview_metadata.is_none(), "{status:#?}");
-    stage.experiment("of-another", "b", &policy("true"), false).await?;
-    stage.live("a", "true").await?;
-    stage.candidate("e", 1).await?;
-    stage.serve("experiment.cluster.e-1", POD).await?;
-    stage.until_path("proviso-preview-cluster.e", "/preview/cluster.a/e/1").await?;
+    cluster.apply_experiment("of-another", "b", &policy("true"), false).await?;
+    cluster.make_live("a", "true").await?;
+    cluster.candidate("e", 1).await?;
+    cluster.serve("experiment.cluster.e-1", POD).await?;
+    cluster.until_path("proviso-preview-cluster.e", "/preview/cluster.a/e/1").await?;
 
-    // One of a namespace, whose policy has the same name.
-    let namespaced = |kind: &str| stage.dynamic("proviso.dev/v1alpha1", kind, Some("default"));
+    // An experiment in a namespace, whose policy has the same name.
+    let namespaced = |kind: &str| cluster.dynamic("proviso.dev/v1alpha1", kind, Some("default"));
     let apply = async |kind: &str, name: &str, spec: Value| -> Result<()> {
         let object = json!({
             "apiVersion": "proviso.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
@@ -61,41 +61,41 @@ async fn an_experiment_waits_for_its_policy_and_goes_with_it() -> Result<()> {
         Ok(())
     };
     apply("Policy", "a", about("pods", "true")).await?;
-    stage.serve("ns.default.a-1", POD).await?;
+    cluster.serve("ns.default.a-1", POD).await?;
     let ours = json!({"policyRef": {"name": "a"}, "policy": about("configmaps", "true"), "autoStart": true});
     apply("PolicyExperiment", "e", ours).await?;
-    stage.serve("experiment.ns.default.e-1", POD).await?;
-    stage.until_path("proviso-preview-ns.default.e", "/preview/ns.default.a/e/1").await?;
-    let webhook = stage.webhooks().get("proviso-preview-ns.default.e").await?.webhooks.context("webhooks")?.remove(0);
+    cluster.serve("experiment.ns.default.e-1", POD).await?;
+    cluster.until_path("proviso-preview-ns.default.e", "/preview/ns.default.a/e/1").await?;
+    let webhook = cluster.webhooks().get("proviso-preview-ns.default.e").await?.webhooks.context("webhooks")?.remove(0);
     let selector = serde_json::to_string(&webhook.namespace_selector)?;
     ensure!(selector.contains(r#""values":["default"]"#), "{selector}");
     ensure!(webhook.rules.context("rules")?[0].scope.as_deref() == Some("Namespaced"));
 
-    stage.kubectl.run(&["delete", "clusterpolicy", "a", "--wait=false"]).await?;
-    stage.until_no_webhook("proviso-preview-cluster.e").await?;
-    stage.until_no_revision("experiment.cluster.e-1").await?;
-    until("the experiment and its policy to go", PATIENCE, async || {
-        let policies = stage.dynamic("proviso.dev/v1alpha1", "ClusterPolicy", None);
-        ensure!(stage.experiments().get_opt("e").await?.is_none() && policies.get_opt("a").await?.is_none());
+    cluster.kubectl.run(&["delete", "clusterpolicy", "a", "--wait=false"]).await?;
+    cluster.until_no_webhook("proviso-preview-cluster.e").await?;
+    cluster.until_no_revision("experiment.cluster.e-1").await?;
+    until("the experiment and its policy to go", TIMEOUT, async || {
+        let policies = cluster.dynamic("proviso.dev/v1alpha1", "ClusterPolicy", None);
+        ensure!(cluster.experiments().get_opt("e").await?.is_none() && policies.get_opt("a").await?.is_none());
         Ok(())
     })
     .await?;
-    // Others stay.
-    ensure!(stage.experiments().get("of-another").await?.metadata.deletion_timestamp.is_none());
+    // Experiments of other policies stay.
+    ensure!(cluster.experiments().get("of-another").await?.metadata.deletion_timestamp.is_none());
     let other: DynamicObject = namespaced("PolicyExperiment").get("e").await?;
     ensure!(other.metadata.deletion_timestamp.is_none());
-    stage.until_path("proviso-preview-ns.default.e", "/preview/ns.default.a/e/1").await
+    cluster.until_path("proviso-preview-ns.default.e", "/preview/ns.default.a/e/1").await
 }
 
 #[tokio::test]
-async fn a_commit_that_was_interrupted_is_brought_to_its_end() -> Result<()> {
-    let stage = Stage::serving("experiment-commit").await?;
-    stage.live("a", "true").await?;
+async fn an_interrupted_commit_is_completed() -> Result<()> {
+    let cluster = TestCluster::with_policy_server("experiment-commit").await?;
+    cluster.make_live("a", "true").await?;
     for name in ["e", "kept"] {
-        stage.experiment(name, "a", &policy("1 < 2"), true).await?;
-        stage.candidate(name, 1).await?;
+        cluster.apply_experiment(name, "a", &policy("1 < 2"), true).await?;
+        cluster.candidate(name, 1).await?;
     }
-    let uid = async |name: &str| -> Result<String> { stage.experiments().get(name).await?.uid().context("uid") };
+    let uid = async |name: &str| -> Result<String> { cluster.experiments().get(name).await?.uid().context("uid") };
     let committed = |name: &str, uid: &str, generation: i64| {
         json!({"name": name, "uid": uid, "generation": generation, "etag": "\"x\""}).to_string()
     };
@@ -105,47 +105,47 @@ async fn a_commit_that_was_interrupted_is_brought_to_its_end() -> Result<()> {
             "metadata": {"name": "a", "annotations": {"proviso.dev/committed-experiment": annotation}},
             "spec": policy(expression),
         });
-        let policies = stage.dynamic("proviso.dev/v1alpha1", "ClusterPolicy", None);
+        let policies = cluster.dynamic("proviso.dev/v1alpha1", "ClusterPolicy", None);
         let written = policies.patch("a", &PatchParams::apply("owner").force(), &Patch::Apply(policy)).await?;
         written.metadata.generation.context("generation")
     };
 
-    // Somebody is about to commit: that is not forgotten while it may be true.
+    // A commit intent is removed when it has expired, and not before.
     let ago = |seconds: i64| (Timestamp::now() - SignedDuration::from_secs(seconds)).to_string();
-    stage.annotate("clusterpolicyexperiment", "kept", "proviso.dev/commit-intent", &ago(20)).await?;
-    stage.annotate("clusterpolicyexperiment", "e", "proviso.dev/commit-intent", &ago(70)).await?;
-    until("what was long ago to be forgotten", PATIENCE, async || {
-        ensure!(!stage.experiments().get("e").await?.annotations().contains_key("proviso.dev/commit-intent"));
+    cluster.annotate("clusterpolicyexperiment", "kept", "proviso.dev/commit-intent", &ago(20)).await?;
+    cluster.annotate("clusterpolicyexperiment", "e", "proviso.dev/commit-intent", &ago(70)).await?;
+    until("the expired commit intent to be removed", TIMEOUT, async || {
+        ensure!(!cluster.experiments().get("e").await?.annotations().contains_key("proviso.dev/commit-intent"));
         Ok(())
     })
     .await?;
-    ensure!(stage.experiments().get("kept").await?.annotations().contains_key("proviso.dev/commit-intent"));
+    ensure!(cluster.experiments().get("kept").await?.annotations().contains_key("proviso.dev/commit-intent"));
 
-    // Another generation of it, or another one of its name, was committed: it stays.
+    // The experiment stays if another generation of it, or another experiment of its name, was committed.
     let generation = commit(&committed("kept", &uid("kept").await?, 2), "2 < 3").await?;
-    stage.serve(&format!("cluster.a-{generation}"), POD).await?;
-    stage.until_path("proviso-cluster.a", &format!("/validate/cluster.a/{generation}")).await?;
+    cluster.serve(&format!("cluster.a-{generation}"), POD).await?;
+    cluster.until_path("proviso-cluster.a", &format!("/validate/cluster.a/{generation}")).await?;
     let generation = commit(&committed("kept", "another", 1), "3 < 4").await?;
-    stage.serve(&format!("cluster.a-{generation}"), POD).await?;
-    stage.until_path("proviso-cluster.a", &format!("/validate/cluster.a/{generation}")).await?;
+    cluster.serve(&format!("cluster.a-{generation}"), POD).await?;
+    cluster.until_path("proviso-cluster.a", &format!("/validate/cluster.a/{generation}")).await?;
 
-    // The policy says that it is this one, and whoever wrote that came no further.
+    // The policy names this experiment as committed, and the client stopped before its second write.
     let named = uid("e").await?;
     let generation = commit(&committed("e", &named, 1), "1 < 2").await?;
-    until("the experiment to go", PATIENCE, async || {
-        ensure!(stage.experiments().get_opt("e").await?.is_none());
+    until("the experiment to go", TIMEOUT, async || {
+        ensure!(cluster.experiments().get_opt("e").await?.is_none());
         Ok(())
     })
     .await?;
-    stage.until_no_revision("experiment.cluster.e-1").await?;
-    ensure!(stage.experiments().get("kept").await?.metadata.deletion_timestamp.is_none());
-    stage.candidate("kept", 1).await?;
-    // The revision says where it came from; the next one comes from somewhere else.
-    let next = stage.policy("a", "default", "5 < 6").await?;
-    let revisions = stage.api::<PolicyRevision>();
+    cluster.until_no_revision("experiment.cluster.e-1").await?;
+    ensure!(cluster.experiments().get("kept").await?.metadata.deletion_timestamp.is_none());
+    cluster.candidate("kept", 1).await?;
+    // The revision names its experiment. The next revision has no experiment.
+    let next = cluster.apply_policy("a", "default", "5 < 6").await?;
+    let revisions = cluster.api::<PolicyRevision>();
     let revision = async |generation: i64| {
         let name = format!("cluster.a-{generation}");
-        until(&name, PATIENCE, async || Ok(revisions.get(&name).await?)).await
+        until(&name, TIMEOUT, async || Ok(revisions.get(&name).await?)).await
     };
     let of = revision(generation).await?.spec.experiment_ref.context("its experiment")?;
     ensure!((of.name.as_str(), of.uid.as_str(), of.generation) == ("e", named.as_str(), 1));

@@ -1,4 +1,4 @@
-//! Webhooks of their own, for experiments about other requests than their policy.
+//! Webhooks of experiments that cover other requests than their policy.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
@@ -7,20 +7,20 @@ use proviso_e2e::until;
 use serde_json::{Value, json};
 
 use super::about;
-use crate::stage::{NAMESPACE, PATIENCE, POD, Stage};
+use crate::test_cluster::{NAMESPACE, POD, TIMEOUT, TestCluster};
 
 #[tokio::test]
-async fn what_covers_other_requests_than_its_policy_has_a_webhook_that_stops_nobody() -> Result<()> {
-    let stage = Stage::serving("experiment-webhook").await?;
-    stage.live("a", "true").await?;
-    stage.experiment("e", "a", &about("pods", "false"), true).await?;
-    stage.candidate("e", 1).await?;
+async fn an_experiment_with_other_rules_gets_a_webhook_that_ignores_failures() -> Result<()> {
+    let cluster = TestCluster::with_policy_server("experiment-webhook").await?;
+    cluster.make_live("a", "true").await?;
+    cluster.apply_experiment("e", "a", &about("pods", "false"), true).await?;
+    cluster.candidate("e", 1).await?;
     let (name, path) = ("proviso-preview-cluster.e", "/preview/cluster.a/e/1");
-    ensure!(stage.webhooks().get_opt(name).await?.is_none(), "nobody has loaded it yet");
-    stage.serve("experiment.cluster.e-1", POD).await?;
-    stage.until_path(name, path).await?;
-    let found = stage.webhooks().get(name).await?;
-    ensure!(found.labels().get("proviso.dev/experiment-uid") == stage.experiments().get("e").await?.uid().as_ref());
+    ensure!(cluster.webhooks().get_opt(name).await?.is_none(), "no replica has loaded the candidate yet");
+    cluster.serve("experiment.cluster.e-1", POD).await?;
+    cluster.until_path(name, path).await?;
+    let found = cluster.webhooks().get(name).await?;
+    ensure!(found.labels().get("proviso.dev/experiment-uid") == cluster.experiments().get("e").await?.uid().as_ref());
     let webhook = found.webhooks.context("webhooks")?.remove(0);
     ensure!(webhook.failure_policy.as_deref() == Some("Ignore") && webhook.timeout_seconds == Some(1), "{webhook:?}");
     ensure!(webhook.side_effects == "None" && webhook.name == "cluster.e.preview.proviso.dev", "{webhook:?}");
@@ -28,54 +28,54 @@ async fn what_covers_other_requests_than_its_policy_has_a_webhook_that_stops_nob
     ensure!(conditions.contains(NAMESPACE) && conditions.contains("leases"), "{conditions}");
     ensure!(webhook.client_config.service.context("service")?.name == "policy-server-default");
     let bundle = webhook.client_config.ca_bundle.context("a bundle")?;
-    ensure!(String::from_utf8(bundle.0)? == stage.secret("proviso-ca", "bundle.crt").await?);
+    ensure!(String::from_utf8(bundle.0)? == cluster.secret("proviso-ca", "bundle.crt").await?);
 
-    // By hand: restored.
+    // Manual changes are reverted.
     for change in [
         json!([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"}]),
         json!([{"op": "replace", "path": "/webhooks/0/clientConfig/service/path", "value": "/nowhere"}]),
     ] {
         let change: Patch<()> = Patch::Json(serde_json::from_value(change)?);
-        stage.webhooks().patch(name, &PatchParams::default(), &change).await?;
-        until("the webhook to be restored", PATIENCE, async || {
-            let webhook = stage.webhooks().get(name).await?.webhooks.context("webhooks")?.remove(0);
+        cluster.webhooks().patch(name, &PatchParams::default(), &change).await?;
+        until("the webhook to be restored", TIMEOUT, async || {
+            let webhook = cluster.webhooks().get(name).await?.webhooks.context("webhooks")?.remove(0);
             let service = webhook.client_config.service.context("service")?;
             ensure!(webhook.failure_policy.as_deref() == Some("Ignore") && service.path.as_deref() == Some(path));
             Ok(())
         })
         .await?;
     }
-    stage.webhooks().delete(name, &DeleteParams::default()).await?;
-    stage.until_path(name, path).await?;
+    cluster.webhooks().delete(name, &DeleteParams::default()).await?;
+    cluster.until_path(name, path).await?;
 
-    // A policy that covers the same brings it along.
+    // If the policy covers the same requests, the experiment shares the webhook of the policy.
     let apply = async |spec: &Value| -> Result<i64> {
         let policy = json!({
             "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "a"}, "spec": spec,
         });
-        let policies = stage.dynamic("proviso.dev/v1alpha1", "ClusterPolicy", None);
+        let policies = cluster.dynamic("proviso.dev/v1alpha1", "ClusterPolicy", None);
         let written = policies.patch("a", &PatchParams::apply("owner").force(), &Patch::Apply(policy)).await?;
         written.metadata.generation.context("generation")
     };
     let generation = apply(&about("pods", "true")).await?;
-    stage.serve(&format!("cluster.a-{generation}"), POD).await?;
-    stage.until_no_webhook(name).await?;
-    stage.until_told("e", "Previewing", "True", "Previewing").await?;
-    // And one that is disabled brings nothing: what it would be like on again is asked by a webhook.
+    cluster.serve(&format!("cluster.a-{generation}"), POD).await?;
+    cluster.until_no_webhook(name).await?;
+    cluster.until_experiment_condition("e", "Previewing", "True", "Previewing").await?;
+    // A disabled policy has no webhook, so the experiment has its own one.
     let mut disabled = about("pods", "true");
     disabled["enabled"] = json!(false);
     apply(&disabled).await?;
-    stage.until_path(name, path).await?;
-    stage.until_experiment("e", |it| it.live_etag.is_none()).await?;
+    cluster.until_path(name, path).await?;
+    cluster.until_experiment("e", |it| it.live_etag.is_none()).await?;
 
-    // What turns the policy off says nothing about other requests.
+    // An experiment that disables the policy evaluates no request, and has no webhook.
     let mut off = about("services", "true");
     off["enabled"] = json!(false);
-    stage.experiment("e", "a", &off, true).await?;
-    stage.until_no_webhook(name).await?;
-    stage.candidate("e", 2).await?;
-    stage.serve("experiment.cluster.e-2", POD).await?;
-    stage.until_told("e", "Previewing", "True", "Previewing").await?;
-    ensure!(stage.webhooks().get_opt(name).await?.is_none());
+    cluster.apply_experiment("e", "a", &off, true).await?;
+    cluster.until_no_webhook(name).await?;
+    cluster.candidate("e", 2).await?;
+    cluster.serve("experiment.cluster.e-2", POD).await?;
+    cluster.until_experiment_condition("e", "Previewing", "True", "Previewing").await?;
+    ensure!(cluster.webhooks().get_opt(name).await?.is_none());
     Ok(())
 }

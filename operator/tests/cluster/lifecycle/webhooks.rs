@@ -1,4 +1,5 @@
-//! The webhook of a policy: kept up, left alone where the glass was broken, exempt from what a cluster needs, and gone in time.
+//! The webhook of a policy: restored, left alone during break-glass, exempt from requests that a cluster needs, and
+//! deleted in time.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -9,47 +10,48 @@ use proviso_crds::fixtures::{condition, replica};
 use proviso_e2e::until;
 use serde_json::{Value, json};
 
-use super::{Stage, TEAM, spec};
-use crate::stage::{NAMESPACE, PATIENCE};
+use super::{PolicyCluster, TEAM, spec};
+use crate::test_cluster::{NAMESPACE, TIMEOUT};
 
 #[tokio::test]
 async fn a_webhook_that_was_changed_or_deleted_by_hand_is_restored() -> Result<()> {
-    let stage = Stage::start("operator-by-hand").await?;
-    stage.write(&spec("true")).await?;
-    stage.serve(1).await?;
-    stage.until_live(1).await?;
-    let webhooks = stage.webhooks();
+    let cluster = PolicyCluster::start("operator-by-hand").await?;
+    cluster.write(&spec("true")).await?;
+    cluster.serve(1).await?;
+    cluster.until_live(1).await?;
+    let webhooks = cluster.webhooks();
     let name = "proviso-ns.team.labels";
     let change = json!([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]);
     let change: Patch<()> = Patch::Json(serde_json::from_value(change)?);
     webhooks.patch(name, &PatchParams::default(), &change).await?;
-    until("the failure policy", PATIENCE, async || {
+    until("the failure policy", TIMEOUT, async || {
         let webhook = webhooks.get(name).await?.webhooks.context("webhooks")?.remove(0);
         ensure!(webhook.failure_policy.as_deref() == Some("Fail"), "{webhook:?}");
         Ok(())
     })
     .await?;
     webhooks.delete(name, &DeleteParams::default()).await?;
-    stage.until_live(1).await?;
-    // Also while a newer generation does not work, and what the webhook asked cannot be read from it any more.
-    stage.write(&spec("2 > 1")).await?;
-    stage.initialized(2, "False", "CompileError", "").await?;
-    stage.until_phase(PolicyPhase::Failed).await?;
+    cluster.until_live(1).await?;
+    // The webhook is also restored while a newer generation fails, and when its path no longer names the live
+    // generation.
+    cluster.write(&spec("2 > 1")).await?;
+    cluster.report_initialized(2, "False", "CompileError", "").await?;
+    cluster.until_phase(PolicyPhase::Failed).await?;
     webhooks.delete(name, &DeleteParams::default()).await?;
-    stage.until_live(1).await?;
+    cluster.until_live(1).await?;
     let change = json!([{"op": "replace", "path": "/webhooks/0/clientConfig/service/path", "value": "/nowhere"}]);
     let change: Patch<()> = Patch::Json(serde_json::from_value(change)?);
     webhooks.patch(name, &PatchParams::default(), &change).await?;
-    stage.until_live(1).await
+    cluster.until_live(1).await
 }
 
 #[tokio::test]
-async fn a_webhook_whose_glass_was_broken_is_nobodys_but_theirs_who_broke_it() -> Result<()> {
-    let stage = Stage::start("operator-break-glass").await?;
-    stage.write(&spec("true")).await?;
-    stage.serve(1).await?;
-    stage.until_live(1).await?;
-    let webhooks = stage.webhooks();
+async fn break_glass_stops_webhook_reconciliation() -> Result<()> {
+    let cluster = PolicyCluster::start("operator-break-glass").await?;
+    cluster.write(&spec("true")).await?;
+    cluster.serve(1).await?;
+    cluster.until_live(1).await?;
+    let webhooks = cluster.webhooks();
     let name = "proviso-ns.team.labels";
     let object = format!("validatingwebhookconfiguration/{name}");
     let change = async |operations: Value| -> Result<()> {
@@ -59,11 +61,11 @@ async fn a_webhook_whose_glass_was_broken_is_nobodys_but_theirs_who_broke_it() -
     };
     let break_glass = async || {
         let annotation = "proviso.dev/break-glass=INC-17 pods do not start";
-        stage.kubectl.run(&["annotate", &object, annotation]).await
+        cluster.kubectl.run(&["annotate", &object, annotation]).await
     };
-    let until_told = async |generation: i64| {
-        until(&format!("the status of generation {generation}"), PATIENCE, async || {
-            let conditions = stage.status().await?.conditions;
+    let until_break_glass_reported = async |generation: i64| {
+        until(&format!("the status of generation {generation}"), TIMEOUT, async || {
+            let conditions = cluster.status().await?.conditions;
             let live = conditions.iter().find(|it| it.type_ == "Live").context("Live")?;
             ensure!(live.reason == "BreakGlass" && live.status == "Unknown", "{live:?}");
             ensure!(live.observed_generation == Some(generation), "{live:?}");
@@ -76,64 +78,64 @@ async fn a_webhook_whose_glass_was_broken_is_nobodys_but_theirs_who_broke_it() -
         .await
     };
     break_glass().await?;
-    until_told(1).await?;
+    until_break_glass_reported(1).await?;
     change(json!([{"op": "replace", "path": "/webhooks/0/rules", "value": []}])).await?;
     let left = webhooks.get(name).await?;
-    // All replicas serve another generation, and it is told that the webhook does not move for it.
-    stage.write(&spec("2 > 1")).await?;
-    stage.serve(2).await?;
-    until_told(2).await?;
-    let status = stage.status().await?;
+    // All replicas serve another generation, and the status reports that the webhook does not move to it.
+    cluster.write(&spec("2 > 1")).await?;
+    cluster.serve(2).await?;
+    until_break_glass_reported(2).await?;
+    let status = cluster.status().await?;
     ensure!(status.live_generation == Some(1) && status.phase == Some(PolicyPhase::Updating), "{status:?}");
-    ensure!(webhooks.get(name).await? == left, "somebody has touched it");
-    ensure!(stage.revision(1).await?.spec.enabled);
-    until("the event", PATIENCE, async || {
-        let described = stage.kubectl.run(&["describe", "policy", "labels", "--namespace", TEAM]).await?;
+    ensure!(webhooks.get(name).await? == left, "the operator has changed the webhook");
+    ensure!(cluster.revision(1).await?.spec.enabled);
+    until("the event", TIMEOUT, async || {
+        let described = cluster.kubectl.run(&["describe", "policy", "labels", "--namespace", TEAM]).await?;
         ensure!(described.contains("Warning  BreakGlass"), "{described}");
         Ok(())
     })
     .await?;
-    // A configuration that is deleted cannot say that it is to be left alone.
+    // A deleted configuration has no annotation, so break-glass ends.
     webhooks.delete(name, &DeleteParams::default()).await?;
-    stage.until_live(2).await?;
-    until("the end to be told", PATIENCE, async || {
-        let described = stage.kubectl.run(&["describe", "policy", "labels", "--namespace", TEAM]).await?;
+    cluster.until_live(2).await?;
+    until("the Event about the end of break-glass", TIMEOUT, async || {
+        let described = cluster.kubectl.run(&["describe", "policy", "labels", "--namespace", TEAM]).await?;
         ensure!(described.contains("BreakGlassEnded"), "{described}");
         Ok(())
     })
     .await?;
-    // Without the annotation it is restored.
+    // The configuration is restored when the annotation is removed.
     break_glass().await?;
-    until_told(2).await?;
+    until_break_glass_reported(2).await?;
     change(json!([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}])).await?;
     let mut mutating = spec("3 > 2");
     mutating["admission"]["mutating"] = json!(true);
-    stage.write(&mutating).await?;
-    stage.serve(3).await?;
-    until_told(3).await?;
-    ensure!(stage.paths().await? == (Some("/validate/ns.team.labels/2".to_owned()), None));
+    cluster.write(&mutating).await?;
+    cluster.serve(3).await?;
+    until_break_glass_reported(3).await?;
+    ensure!(cluster.paths().await? == (Some("/validate/ns.team.labels/2".to_owned()), None));
     ensure!(webhooks.get(name).await?.webhooks.context("webhooks")?[0].failure_policy.as_deref() == Some("Ignore"));
-    stage.write(&spec("4 > 3")).await?;
-    stage.serve(4).await?;
-    until_told(4).await?;
-    stage.kubectl.run(&["annotate", &object, "proviso.dev/break-glass-"]).await?;
-    stage.until_live(4).await?;
+    cluster.write(&spec("4 > 3")).await?;
+    cluster.serve(4).await?;
+    until_break_glass_reported(4).await?;
+    cluster.kubectl.run(&["annotate", &object, "proviso.dev/break-glass-"]).await?;
+    cluster.until_live(4).await?;
     ensure!(webhooks.get(name).await?.webhooks.context("webhooks")?[0].failure_policy.as_deref() == Some("Fail"));
-    // It goes with its policy, whoever holds it.
+    // The configuration is deleted with its policy, even during break-glass.
     break_glass().await?;
-    until_told(4).await?;
-    stage.policies().delete("labels", &DeleteParams::default()).await?;
-    until("the webhook to go", PATIENCE, async || {
-        ensure!(stage.paths().await? == (None, None));
+    until_break_glass_reported(4).await?;
+    cluster.policies().delete("labels", &DeleteParams::default()).await?;
+    until("the webhook to go", TIMEOUT, async || {
+        ensure!(cluster.paths().await? == (None, None));
         Ok(())
     })
     .await
 }
 
 #[tokio::test]
-async fn without_any_policy_server_a_cluster_can_still_start() -> Result<()> {
-    let stage = Stage::start("operator-exemptions").await?;
-    stage.kubectl.run(&["create", "namespace", "other"]).await?;
+async fn a_cluster_without_policy_servers_can_still_start() -> Result<()> {
+    let cluster = PolicyCluster::start("operator-exemptions").await?;
+    cluster.kubectl.run(&["create", "namespace", "other"]).await?;
     let mut everything = spec("true");
     everything["admission"]["rules"] = json!([
         {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["configmaps", "leases", "namespaces"]},
@@ -141,32 +143,36 @@ async fn without_any_policy_server_a_cluster_can_still_start() -> Result<()> {
     let policy = json!({
         "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "all"}, "spec": everything,
     });
-    let file = stage.plane.folder().path().join("all.json");
+    let file = cluster.plane.folder().path().join("all.json");
     std::fs::write(&file, policy.to_string())?;
-    stage.kubectl.run(&["create", "-f", file.to_str().unwrap()]).await?;
+    cluster.kubectl.run(&["create", "-f", file.to_str().unwrap()]).await?;
     let name = "cluster.all-1";
-    let revision = until(name, PATIENCE, async || Ok(stage.revisions().get(name).await?)).await?;
+    let revision = until(name, TIMEOUT, async || Ok(cluster.revisions().get(name).await?)).await?;
     let condition = condition("Initialized", "True", "Prepared", "", 1);
-    stage.say(&revision, "proviso-leader", json!({"conditions": [condition]})).await?;
-    let pods = stage.api::<Pod>().list(&ListParams::default()).await?;
+    cluster.apply_revision_status(&revision, "proviso-leader", json!({"conditions": [condition]})).await?;
+    let pods = cluster.api::<Pod>().list(&ListParams::default()).await?;
     for pod in pods {
         let replica = replica(&pod.name_any(), &pod.uid().unwrap_or_default(), "True", "Loaded");
-        stage.say(&revision, &pod.name_any(), json!({"replicas": [replica]})).await?;
+        cluster.apply_revision_status(&revision, &pod.name_any(), json!({"replicas": [replica]})).await?;
     }
-    // Nobody answers the webhook.
-    let create = async |what: &[&str]| {
-        stage.kubectl.run(&[&["create", "--dry-run=server"], what].concat()).await.map_err(|error| format!("{error:#}"))
+    // No policy server answers the webhook.
+    let create = async |arguments: &[&str]| {
+        cluster
+            .kubectl
+            .run(&[&["create", "--dry-run=server"], arguments].concat())
+            .await
+            .map_err(|error| format!("{error:#}"))
     };
-    until("the webhook to be asked", PATIENCE, async || {
+    until("a call of the webhook", TIMEOUT, async || {
         let refused = create(&["configmap", "a", "--namespace=other"]).await;
-        ensure!(refused.as_ref().is_err_and(|said| said.contains("failed calling webhook")), "{refused:?}");
+        ensure!(refused.as_ref().is_err_and(|error| error.contains("failed calling webhook")), "{refused:?}");
         Ok(())
     })
     .await?;
-    // An object without a namespace is decided like the rest.
+    // A cluster-scoped object is not exempt.
     let refused = create(&["namespace", "another"]).await;
-    ensure!(refused.as_ref().is_err_and(|said| said.contains("failed calling webhook")), "{refused:?}");
-    // But not what Proviso consists of, and the leases by which nodes and components say that they live.
+    ensure!(refused.as_ref().is_err_and(|error| error.contains("failed calling webhook")), "{refused:?}");
+    // Proviso's own namespace is exempt, and so are the leases of nodes and of Kubernetes components.
     let own = create(&["configmap", "a", "--namespace", NAMESPACE]).await;
     ensure!(own.is_ok(), "{own:?}");
     for (namespace, passes) in [("kube-system", true), ("kube-node-lease", true), ("other", false)] {
@@ -179,52 +185,52 @@ async fn without_any_policy_server_a_cluster_can_still_start() -> Result<()> {
 }
 
 #[tokio::test]
-async fn validating_turns_into_mutating_and_back_without_an_orphan() -> Result<()> {
-    let stage = Stage::start("operator-mutating").await?;
-    stage.write(&spec("true")).await?;
-    stage.serve(1).await?;
-    stage.until_live(1).await?;
+async fn a_policy_turns_mutating_and_back_without_an_orphan_webhook() -> Result<()> {
+    let cluster = PolicyCluster::start("operator-mutating").await?;
+    cluster.write(&spec("true")).await?;
+    cluster.serve(1).await?;
+    cluster.until_live(1).await?;
     let mut mutating = spec("true");
     mutating["admission"]["mutating"] = json!(true);
-    stage.write(&mutating).await?;
-    stage.serve(2).await?;
-    until("the mutating webhook alone", PATIENCE, async || {
-        let paths = stage.paths().await?;
+    cluster.write(&mutating).await?;
+    cluster.serve(2).await?;
+    until("the mutating webhook alone", TIMEOUT, async || {
+        let paths = cluster.paths().await?;
         ensure!(paths == (None, Some("/validate/ns.team.labels/2".to_owned())), "{paths:?}");
         Ok(())
     })
     .await?;
-    stage.write(&spec("2 > 1")).await?;
-    stage.serve(3).await?;
-    stage.until_live(3).await
+    cluster.write(&spec("2 > 1")).await?;
+    cluster.serve(3).await?;
+    cluster.until_live(3).await
 }
 
 #[tokio::test]
 async fn disabled_and_deleted_policies_leave_no_webhook() -> Result<()> {
-    let stage = Stage::start("operator-delete").await?;
-    stage.write(&spec("true")).await?;
-    stage.serve(1).await?;
-    stage.until_live(1).await?;
+    let cluster = PolicyCluster::start("operator-delete").await?;
+    cluster.write(&spec("true")).await?;
+    cluster.serve(1).await?;
+    cluster.until_live(1).await?;
     let mut disabled = spec("true");
     disabled["enabled"] = json!(false);
-    stage.write(&disabled).await?;
-    stage.until_phase(PolicyPhase::Disabled).await?;
-    ensure!(stage.paths().await? == (None, None));
-    // On again: a generation as any other.
-    stage.write(&spec("true")).await?;
-    stage.serve(3).await?;
-    stage.until_live(3).await?;
-    stage.policies().delete("labels", &DeleteParams::default()).await?;
-    until("the webhook to go", PATIENCE, async || {
-        ensure!(stage.paths().await? == (None, None));
+    cluster.write(&disabled).await?;
+    cluster.until_phase(PolicyPhase::Disabled).await?;
+    ensure!(cluster.paths().await? == (None, None));
+    // The enabled policy is rolled out like any other generation.
+    cluster.write(&spec("true")).await?;
+    cluster.serve(3).await?;
+    cluster.until_live(3).await?;
+    cluster.policies().delete("labels", &DeleteParams::default()).await?;
+    until("the webhook to go", TIMEOUT, async || {
+        ensure!(cluster.paths().await? == (None, None));
         Ok(())
     })
     .await?;
-    // The revisions answer a little longer than the webhook asks.
-    ensure!(stage.revision(3).await?.spec.enabled);
-    until("everything to go", PATIENCE, async || {
-        let left = stage.revisions().list(&ListParams::default()).await?.items.len();
-        ensure!(left == 0 && stage.policies().get_opt("labels").await?.is_none(), "{left} revisions are left");
+    // The revisions still answer for a while after the webhook was deleted.
+    ensure!(cluster.revision(3).await?.spec.enabled);
+    until("everything to go", TIMEOUT, async || {
+        let left = cluster.revisions().list(&ListParams::default()).await?.items.len();
+        ensure!(left == 0 && cluster.policies().get_opt("labels").await?.is_none(), "{left} revisions are left");
         Ok(())
     })
     .await

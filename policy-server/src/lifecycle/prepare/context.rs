@@ -1,58 +1,61 @@
-//! What the programs of a spec may ask: the rights of each, and that what they read is there.
+//! The host of each program of a spec: the permissions of the program, and the objects that it reads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_artifacts::Digest;
-use proviso_capabilities::{AskError, Gates, ProgramHost, Trouble, World};
+use proviso_capabilities::{Grants, HostCallError, HostContext, KindUnavailable, PolicyHost};
 use proviso_crds::{ContextAwareResource, Program as ProgramSpec};
 use proviso_engines::Deadline;
 
 use super::error::PrepareError;
 use crate::lifecycle::desired::ModuleSource;
 
-/// How long the objects that a policy reads may take to arrive before it goes live without them: who asks for them then waits.
-const ARRIVAL: Duration = Duration::from_secs(30);
+/// The time that a preparation waits for the objects that the policy reads. After it, the policy goes live without them, and its
+/// evaluations wait for the objects.
+const CONTEXT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What one spec is made of, and what came together so far.
+/// The permissions, modules and hosts of one preparation.
 pub(super) struct Parts<'a> {
-    gates: Gates,
+    grants: Grants,
     pub source: &'a ModuleSource,
     pub modules: BTreeMap<String, Digest>,
-    hosts: Vec<Arc<ProgramHost>>,
+    hosts: Vec<Arc<PolicyHost>>,
 }
 
 impl<'a> Parts<'a> {
-    pub(super) fn new(gates: Gates, source: &'a ModuleSource) -> Self {
-        Self { gates, source, modules: BTreeMap::new(), hosts: Vec::new() }
+    pub(super) fn new(grants: Grants, source: &'a ModuleSource) -> Self {
+        Self { grants, source, modules: BTreeMap::new(), hosts: Vec::new() }
     }
 
-    /// What the program of a member, or of the whole policy, may ask. `at` is where its `contextAwareResources` stand.
+    /// Makes the host of the program of a policy, or of a member of a group. `at` is the field that holds the
+    /// `contextAwareResources` of the program.
     pub(super) fn host(
         &mut self,
-        world: &Arc<World>,
+        host_context: &Arc<HostContext>,
         at: &str,
         resources: &[ContextAwareResource],
         program: &ProgramSpec,
-    ) -> Arc<ProgramHost> {
-        let host = world.host(self.gates.rights(at, resources, program));
+    ) -> Arc<PolicyHost> {
+        let host = host_context.host(self.grants.rights(at, resources, program));
         self.hosts.push(Arc::clone(&host));
         host
     }
 
-    /// Waits until what the programs read is there. What is only late keeps no policy back; what cannot come does, so that it
-    /// says why before it denies everything. One that `is_known` to have worked is loaded all the same: without it, a replica
-    /// would not be ready for all the others.
-    pub(super) async fn ready(&self, is_known: bool) -> Result<(), PrepareError> {
-        let deadline = Deadline::after(ARRIVAL);
+    /// Waits for the objects that the programs read. Objects that only arrive late do not fail the preparation. Objects that
+    /// cannot arrive fail it, so that the status of the revision gives the reason and the policy does not go live and deny
+    /// everything. A revision that `is_known` to have worked is loaded in any case: otherwise the replica would not become ready,
+    /// and could not serve the other policies either.
+    pub(super) async fn wait_for_context(&self, is_known: bool) -> Result<(), PrepareError> {
+        let deadline = Deadline::after(CONTEXT_TIMEOUT);
         for host in &self.hosts {
             let Err((field, error)) = host.ready(deadline).await else { continue };
-            let is_late = matches!(error, AskError::Trouble { trouble: Trouble::NotYet(_), .. });
+            let is_late = matches!(error, HostCallError::KindUnavailable { trouble: KindUnavailable::NotReady(_), .. });
             if !is_late && !is_known {
                 return Err(PrepareError::Context { field, error: Box::new(error) });
             }
-            tracing::warn!(field, %error, "what a policy reads is not there; it waits for it when it is asked");
+            tracing::warn!(field, %error, "the objects that a policy reads are missing; its evaluations wait for them");
         }
         Ok(())
     }

@@ -1,15 +1,15 @@
-//! Why a revision cannot be prepared, and whether it may work later.
+//! The errors of the preparation of revisions.
 
 use proviso_artifacts::{CacheError, DigestError, FetchError, ReferenceError};
-use proviso_capabilities::{AskError, Trouble};
+use proviso_capabilities::{HostCallError, KindUnavailable};
 use proviso_core::{Failure, Reason};
 use proviso_crds::validation::FieldError;
 use proviso_engines::{CompileError, EvaluationError, SettingsError};
 
-use crate::compile::Uncompiled;
+use crate::compile::CompileFailure;
 use crate::manifests::ObjectId;
 
-/// A revision that cannot be prepared.
+/// The error of a revision that cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
     #[error("{field}: {error}")]
@@ -21,7 +21,7 @@ pub enum PrepareError {
     #[error("the module {0} is not in the state folder any more")]
     Lost(String),
     #[error("{field}: {error}")]
-    Compile { field: String, error: Uncompiled },
+    Compile { field: String, error: CompileFailure },
     #[error("{0}: is not served by this version: remove it")]
     Unsupported(String),
     #[error("the module {0} changed while it was being read")]
@@ -37,19 +37,19 @@ pub enum PrepareError {
     #[error("{0}")]
     Field(FieldError),
     #[error("{field}: {error}")]
-    Context { field: String, error: Box<AskError> },
+    Context { field: String, error: Box<HostCallError> },
     #[error(transparent)]
     Settings(#[from] SettingsError),
     #[error("spec.admission: {0}")]
     Match(#[from] kube::core::ParseExpressionError),
-    #[error("preparing it stopped: {0}")]
+    #[error("the preparation stopped: {0}")]
     Stopped(String),
     #[error("spec.policyRef.name: cannot be changed from {from} to {to}: make a new experiment")]
     Immutable { from: String, to: String },
 }
 
 impl PrepareError {
-    /// Stable name: log field and, in a cluster, the reason of the condition.
+    /// Returns the stable name of the error: the log field and, in a cluster, the reason of the condition.
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
@@ -79,29 +79,29 @@ impl PrepareError {
         Failure::new(self.reason(), self.to_string())
     }
 
-    /// Returns whether the same version may work later, because the cause lies outside of it.
+    /// Returns true if the same version may work later, because the cause is not in the version itself.
     #[must_use]
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
-            Self::Fetch { error, .. } => error.is_passing(),
-            Self::Compile { error, .. } => error.is_passing(),
-            Self::Settings(SettingsError::Unanswered(error)) => {
+            Self::Fetch { error, .. } => error.is_transient(),
+            Self::Compile { error, .. } => error.is_transient(),
+            Self::Settings(SettingsError::EvaluationFailed(error)) => {
                 matches!(error, EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)
             }
             Self::Context { error, .. } => may_be_readable(error),
-            // The next look at the folder finds the other version of a file that changed.
+            // The next poll of the folder finds the new version of a file that changed.
             Self::Cache(_) | Self::Changed(_) | Self::Stopped(_) => true,
             _ => false,
         }
     }
 }
 
-/// Returns whether the objects may be readable later: permissions and kinds come and go without the policy.
-fn may_be_readable(error: &AskError) -> bool {
-    matches!(error, AskError::Trouble { trouble, .. } if !matches!(trouble, Trouble::ClusterScoped(_)))
+/// Returns true if the objects may be readable later: permissions and kinds can change without the policy.
+fn may_be_readable(error: &HostCallError) -> bool {
+    matches!(error, HostCallError::KindUnavailable { trouble, .. } if !matches!(trouble, KindUnavailable::ClusterScoped(_)))
 }
 
-/// Puts the field before an error of the compiler.
+/// Adds the field to a compiler error.
 pub(super) fn in_field(field: &str) -> impl FnOnce(CompileError) -> PrepareError {
     let field = field.to_owned();
     |error| PrepareError::Compile { field, error: error.into() }

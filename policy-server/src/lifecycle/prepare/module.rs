@@ -1,8 +1,8 @@
-//! The modules of a spec: fetched or read, and compared with the digests that they must have.
+//! The modules of a spec: fetches or reads them, and compares them with the digests that they must have.
 
 use std::path::{Path, PathBuf};
 
-use proviso_artifacts::{Digest, FetchError, Module, ModuleReference, Wanted};
+use proviso_artifacts::{Digest, FetchError, FetchOptions, Module, ModuleReference};
 use proviso_crds::{Program as ProgramSpec, Wasm};
 use proviso_engines::wasm;
 use proviso_programs::execution_mode;
@@ -11,7 +11,7 @@ use super::Preparer;
 use super::error::{PrepareError, in_field};
 use crate::lifecycle::desired::ModuleSource;
 
-/// The modules that a spec names.
+/// Returns the modules that a program names.
 pub fn module_references(program: &ProgramSpec) -> Vec<&Wasm> {
     match program {
         ProgramSpec::Wasm(wasm) => vec![wasm],
@@ -23,7 +23,7 @@ pub fn module_references(program: &ProgramSpec) -> Vec<&Wasm> {
 }
 
 impl Preparer {
-    /// The module of a spec at this field, loaded, and its digest.
+    /// Loads the module of the spec at this field. Returns its digest and the loaded module.
     pub(super) async fn module(
         &self,
         field: &str,
@@ -41,7 +41,7 @@ impl Preparer {
                 .expect(digest.as_ref())
                 .map_err(|error| fetch_error(field, error))?
         } else {
-            // One that is loaded was checked when it was loaded first.
+            // A loaded module was compared with its digest when it was loaded. Only its signatures are checked again.
             let wanted = pin.filter(|pin| digest.is_none_or(|digest| digest == *pin));
             let loaded = wanted.and_then(|pin| Some((pin, self.modules.loaded(&pin)?)));
             if let Some((pin, loaded)) = loaded
@@ -50,24 +50,24 @@ impl Preparer {
                 return Ok((pin, loaded));
             }
             let names: Vec<String> = spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect();
-            let wanted = Wanted { digest, pin, pull_secrets: &names };
+            let wanted = FetchOptions { digest, pin, pull_secrets: &names };
             self.fetcher.fetch(&reference, wanted).await.map_err(|error| fetch_error(field, error))?
         };
         let loaded = self.modules.get(&module).await;
         Ok((module.digest, loaded.map_err(|error| PrepareError::Compile { field: field.to_owned(), error })?))
     }
 
-    /// How a module is to be asked, by its own word or the spec's.
+    /// Returns the execution mode of a module, from the metadata of the module or from the spec.
     pub(super) fn mode(field: &str, spec: &Wasm, module: &wasm::Module) -> Result<wasm::ExecutionMode, PrepareError> {
         module.mode(execution_mode(spec)).map_err(in_field(&format!("{field}.mode")))
     }
 
-    /// A module in a file, as its policy means it.
+    /// Reads a module of a `file://` reference: from its file, or from the cache if its digest is pinned.
     async fn file(&self, field: &str, spec: &Wasm, path: &Path, source: &ModuleSource) -> Result<Module, PrepareError> {
         if !spec.image_pull_secrets.is_empty() {
             return Err(PrepareError::Unsupported(format!("{field}.imagePullSecrets")));
         }
-        if self.fetcher.verifies() {
+        if self.fetcher.requires_signatures() {
             return Err(fetch_error(field, FetchError::Unverifiable(spec.module.clone())));
         }
         let pin = source.pin(&spec.module);
@@ -76,13 +76,13 @@ impl Preparer {
                 let module = read(path.to_owned()).await.map_err(|error| fetch_error(field, error))?;
                 if pin == Some(module.digest) { Ok(module) } else { Err(PrepareError::Changed(spec.module.clone())) }
             }
-            ModuleSource::Pinned(_) => self.kept(&spec.module, pin).await,
+            ModuleSource::Pinned(_) => self.cached_file(&spec.module, pin).await,
             ModuleSource::Network(_) => Err(PrepareError::File(format!("{field}.module"))),
         }
     }
 
-    /// A file as it was when its policy was accepted.
-    async fn kept(&self, reference: &str, pin: Option<Digest>) -> Result<Module, PrepareError> {
+    /// Reads a module from the cache, as its file was when the policy was accepted.
+    async fn cached_file(&self, reference: &str, pin: Option<Digest>) -> Result<Module, PrepareError> {
         let lost = || PrepareError::Lost(reference.to_owned());
         let (pin, cache) = (pin.ok_or_else(lost)?, self.cache.as_ref().ok_or_else(lost)?);
         let bytes = cache.run(move |cache| cache.module(&pin)).await?;

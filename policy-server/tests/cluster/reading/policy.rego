@@ -1,4 +1,4 @@
-# Pods need a ConfigMap `switch` in their namespace that says yes. One module for both modes: the request tells which.
+# A Pod needs a ConfigMap `switch` with `on: yes` in its namespace. One module for two modes: the input tells the mode.
 package reading
 
 import rego.v1

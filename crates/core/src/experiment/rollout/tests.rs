@@ -10,25 +10,20 @@ fn session(is_active: bool, generation: i64) -> Session {
     Session { is_active, generation, start: "10:00".to_owned() }
 }
 
-fn made_for(generation: i64) -> MadeFor {
-    MadeFor { generation, policy: policy(), start: "10:00".to_owned() }
+fn candidate_session(generation: i64) -> CandidateSession {
+    CandidateSession { generation, policy: policy(), start: "10:00".to_owned() }
 }
 
 fn policy() -> Policy {
     Policy { uid: "p".to_owned(), server: "default".to_owned() }
 }
 
-fn candidate(name: &str, made_for: MadeFor, loaded_by: &[&str]) -> Candidate {
+fn candidate(name: &str, session: CandidateSession, loaded_by: &[&str]) -> Candidate {
     let replicas = loaded_by.iter().map(|name| Replica { pod: pod(name), result: Some(Ok(())) });
-    Candidate {
-        name: name.to_owned(),
-        made_for: Some(made_for),
-        initialized: Some(Ok(())),
-        replicas: replicas.collect(),
-    }
+    Candidate { name: name.to_owned(), session: Some(session), initialized: Some(Ok(())), replicas: replicas.collect() }
 }
 
-/// Generation 1 of an accepted experiment that nobody has started.
+/// Generation 1 of an accepted experiment before the first start.
 fn idle() -> Observed {
     Observed {
         generation: 1,
@@ -39,16 +34,20 @@ fn idle() -> Observed {
         older: 0,
         is_committed: false,
         intent: None,
-        rides: true,
+        shares_webhook: true,
         candidates: Vec::new(),
         has_webhook: false,
         pods: vec![pod("a"), pod("b")],
     }
 }
 
-/// The same, previewed by every replica.
+/// Generation 1 of an experiment that each replica previews.
 fn active() -> Observed {
-    Observed { session: Some(session(true, 1)), candidates: vec![candidate("c", made_for(1), &["a", "b"])], ..idle() }
+    Observed {
+        session: Some(session(true, 1)),
+        candidates: vec![candidate("c", candidate_session(1), &["a", "b"])],
+        ..idle()
+    }
 }
 
 fn failure() -> Failure {
@@ -56,16 +55,16 @@ fn failure() -> Failure {
 }
 
 #[test]
-fn nothing_is_previewed_before_it_is_started() {
+fn an_experiment_is_not_previewed_before_its_start() {
     let decision = decide(&idle());
     assert_eq!((decision.change, decision.create, decision.webhook), (None, false, false));
     assert_eq!(decision.progress, Progress::NotStarted);
 }
 
 #[test]
-fn it_starts_by_itself_after_creation_and_after_each_update_and_not_after_a_stop() {
+fn auto_start_follows_creation_and_updates_but_not_a_stop() {
     let auto = Observed { auto_start: true, ..idle() };
-    for (observed, wanted) in [
+    for (observed, expected) in [
         (auto.clone(), Some(Change::Start)),
         (Observed { session: Some(session(true, 1)), ..auto.clone() }, None),
         (Observed { session: Some(session(false, 1)), ..auto.clone() }, None),
@@ -75,24 +74,24 @@ fn it_starts_by_itself_after_creation_and_after_each_update_and_not_after_a_stop
         (Observed { older: 10, ..auto.clone() }, None),
         (Observed { is_deleted: true, ..auto.clone() }, None),
         (Observed { is_committed: true, ..auto }, None),
-        // An update suspends, unless it starts.
+        // An update suspends the preview, unless it starts a new one.
         (Observed { generation: 2, ..active() }, Some(Change::Suspend)),
         (Observed { generation: 2, policy: None, auto_start: true, ..active() }, Some(Change::Suspend)),
         (Observed { generation: 2, session: Some(session(false, 1)), ..idle() }, None),
         (active(), None),
     ] {
-        assert_eq!(decide(&observed).change, wanted, "{observed:?}");
+        assert_eq!(decide(&observed).change, expected, "{observed:?}");
     }
 }
 
 #[test]
-fn a_candidate_is_of_one_session_of_one_generation_on_the_policys_server() {
+fn a_candidate_belongs_to_one_session_generation_and_policy_server() {
     let decision = decide(&active());
     assert_eq!((decision.create, decision.delete.len()), (false, 0));
     assert_eq!((decision.progress, decision.ready, decision.total), (Progress::Previewing, 2, 2));
-    let elsewhere = Policy { server: "other".to_owned(), ..policy() };
-    let anew = Policy { uid: "q".to_owned(), ..policy() };
-    let again = Session { start: "10:01".to_owned(), ..session(true, 1) };
+    let other_server = Policy { server: "other".to_owned(), ..policy() };
+    let recreated = Policy { uid: "q".to_owned(), ..policy() };
+    let restarted = Session { start: "10:01".to_owned(), ..session(true, 1) };
     for (observed, create) in [
         (Observed { session: Some(session(false, 1)), ..active() }, false),
         (Observed { generation: 2, ..active() }, false),
@@ -100,25 +99,25 @@ fn a_candidate_is_of_one_session_of_one_generation_on_the_policys_server() {
         (Observed { older: 10, ..active() }, false),
         (Observed { policy: None, ..active() }, false),
         (Observed { is_committed: true, ..active() }, false),
-        (Observed { session: Some(again), ..active() }, true),
+        (Observed { session: Some(restarted), ..active() }, true),
         (Observed { session: Some(session(true, 2)), generation: 2, ..active() }, true),
-        (Observed { policy: Some(elsewhere), ..active() }, true),
-        (Observed { policy: Some(anew), ..active() }, true),
+        (Observed { policy: Some(other_server), ..active() }, true),
+        (Observed { policy: Some(recreated), ..active() }, true),
     ] {
         let decision = decide(&observed);
         assert_eq!((decision.delete, decision.create, decision.webhook), (vec!["c".to_owned()], create, false));
     }
-    // What cannot be read is made anew.
-    let mut spoilt = active();
-    spoilt.candidates[0].made_for = None;
-    let decision = decide(&spoilt);
+    // An unreadable candidate is replaced.
+    let mut unreadable = active();
+    unreadable.candidates[0].session = None;
+    let decision = decide(&unreadable);
     assert_eq!((decision.delete.len(), decision.create), (1, true));
-    spoilt.session = None;
-    assert_eq!(decide(&spoilt).delete.len(), 1);
+    unreadable.session = None;
+    assert_eq!(decide(&unreadable).delete.len(), 1);
 }
 
 #[test]
-fn progress_names_what_stands_in_the_way() {
+fn progress_names_the_reason_why_a_preview_does_not_run() {
     let with = |change: fn(&mut Observed)| {
         let mut observed = active();
         change(&mut observed);
@@ -143,60 +142,61 @@ fn progress_names_what_stands_in_the_way() {
         with(|it| it.candidates[0].replicas[1].result = Some(Err(failure()))),
         accepted(Progress::LoadingFailed(vec![("b".to_owned(), failure())]))
     );
-    // A pod of the same name is not the one that said it.
+    // A new pod of the same name has not loaded the candidate yet.
     assert_eq!(with(|it| it.pods[0].uid = "later".to_owned()), accepted(Progress::Loading));
 }
 
 #[test]
-fn a_webhook_is_for_what_no_live_call_brings_and_comes_when_every_replica_can_answer() {
-    let other = Observed { rides: false, ..active() };
+fn a_preview_webhook_needs_a_candidate_on_every_replica() {
+    let other = Observed { shares_webhook: false, ..active() };
     assert!(decide(&other).webhook && !decide(&active()).webhook);
     let mut loading = other.clone();
     loading.candidates[0].replicas.pop();
     assert!(!decide(&loading).webhook);
-    // A replica that comes later does not take it away; the end of the preview does, and a live policy that matches.
+    // A new replica does not remove the webhook. The end of the preview removes it, and so does a live policy that covers the
+    // same requests.
     assert!(decide(&Observed { has_webhook: true, ..loading }).webhook);
     assert!(!decide(&Observed { has_webhook: true, session: Some(session(false, 1)), ..other.clone() }).webhook);
-    assert!(!decide(&Observed { has_webhook: true, rides: true, ..other.clone() }).webhook);
+    assert!(!decide(&Observed { has_webhook: true, shares_webhook: true, ..other.clone() }).webhook);
     assert!(!decide(&Observed { pods: Vec::new(), ..other }).webhook);
 }
 
 #[test]
-fn a_commit_that_was_interrupted_ends() {
+fn an_interrupted_commit_is_completed_or_abandoned() {
     assert!(decide(&Observed { is_committed: true, ..active() }).remove);
     assert!(!decide(&Observed { is_committed: true, is_deleted: true, ..active() }).remove);
-    let about = |seconds, is_committed| {
+    let with_intent = |seconds, is_committed| {
         decide(&Observed { intent: Some(Duration::from_secs(seconds)), is_committed, ..active() })
     };
-    let fresh = about(20, false);
-    assert_eq!((fresh.forget_intent, fresh.look_again), (false, Some(Duration::from_secs(40))));
-    let old = about(60, false);
-    assert_eq!((old.forget_intent, old.look_again, old.remove), (true, None, false));
-    let done = about(600, true);
-    assert_eq!((done.forget_intent, done.remove), (false, true));
+    let fresh = with_intent(20, false);
+    assert_eq!((fresh.clear_commit_intent, fresh.requeue_after), (false, Some(Duration::from_secs(40))));
+    let expired = with_intent(60, false);
+    assert_eq!((expired.clear_commit_intent, expired.requeue_after, expired.remove), (true, None, false));
+    let committed = with_intent(600, true);
+    assert_eq!((committed.clear_commit_intent, committed.remove), (false, true));
 }
 
 #[test]
-fn a_deleted_experiment_goes_when_nothing_is_left_of_it() {
+fn a_deleted_experiment_waits_for_its_candidates_and_its_webhook() {
     let deleted = Observed { is_deleted: true, ..idle() };
-    assert!(decide(&deleted).is_gone && !decide(&idle()).is_gone);
-    assert!(!decide(&Observed { has_webhook: true, ..deleted.clone() }).is_gone);
-    assert!(!decide(&Observed { candidates: active().candidates, ..deleted }).is_gone);
+    assert!(decide(&deleted).is_cleaned_up && !decide(&idle()).is_cleaned_up);
+    assert!(!decide(&Observed { has_webhook: true, ..deleted.clone() }).is_cleaned_up);
+    assert!(!decide(&Observed { candidates: active().candidates, ..deleted }).is_cleaned_up);
 }
 
 proptest! {
-    /// What a decision leads to needs no other decision, and what is suspended leaves nothing.
+    /// Repeated decisions reach a stable state, and a suspended experiment keeps no candidate and no webhook.
     #[test]
     fn decisions_converge(
         (generation, started, is_active, auto_start) in (1..3_i64, proptest::option::of(1..3_i64), any::<bool>(), any::<bool>()),
-        (older, has_policy, rides, has_webhook, is_deleted) in (8..12_usize, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
+        (older, has_policy, shares_webhook, has_webhook, is_deleted) in (8..12_usize, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
         existing in proptest::collection::vec(1..3_i64, 0..3),
     ) {
         let mut observed = Observed {
-            generation, is_deleted, auto_start, older, rides, has_webhook,
+            generation, is_deleted, auto_start, older, shares_webhook, has_webhook,
             session: started.map(|generation| session(is_active, generation)),
             policy: has_policy.then(policy),
-            candidates: existing.into_iter().map(|it| candidate(&format!("c{it}"), made_for(it), &["a", "b"])).collect(),
+            candidates: existing.into_iter().map(|it| candidate(&format!("c{it}"), candidate_session(it), &["a", "b"])).collect(),
             ..idle()
         };
         observed.candidates.dedup_by_key(|it| it.name.clone());
@@ -210,14 +210,14 @@ proptest! {
             observed.has_webhook = decision.webhook;
             observed.candidates.retain(|it| !decision.delete.contains(&it.name));
             if decision.create {
-                observed.candidates.push(candidate(&format!("c{generation}"), made_for(generation), &["a", "b"]));
+                observed.candidates.push(candidate(&format!("c{generation}"), candidate_session(generation), &["a", "b"]));
             }
         }
         let end = decide(&observed);
         prop_assert!(end.change.is_none() && !end.create && end.delete.is_empty() && end.webhook == observed.has_webhook);
         let is_previewed = end.progress == Progress::Previewing && !is_deleted;
         prop_assert_eq!(observed.candidates.len(), usize::from(is_previewed));
-        prop_assert_eq!(end.webhook, is_previewed && !rides);
-        prop_assert_eq!(end.is_gone, is_deleted);
+        prop_assert_eq!(end.webhook, is_previewed && !shares_webhook);
+        prop_assert_eq!(end.is_cleaned_up, is_deleted);
     }
 }

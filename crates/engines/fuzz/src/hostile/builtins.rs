@@ -1,6 +1,6 @@
-//! The builtins that compiled Rego may leave to its host.
+//! The builtins that compiled Rego may call in its host.
 
-/// Nearly all that there are, with the number of their arguments. The number of each is its place.
+/// Nearly all builtins, with their number of arguments. The index of a builtin is its number in the module.
 #[rustfmt::skip]
 pub const BUILTINS: &[(&str, usize)] = &[
     ("__builtin_sets.intersection", 2), ("__builtin_sets.union", 2), ("abs", 1), ("all", 1), ("any", 1),

@@ -1,18 +1,21 @@
-//! The module of a guest: it finds its script behind the first zero of a message, and obeys it record by record.
+//! The module of a guest. The guest finds its script after the first zero byte of a message, and runs it record by record.
 
 use std::fmt::Write;
 
-use super::script::{ARGUMENTS, Part, RECORD};
+use super::script::{ArgumentKind, MAX_ARGUMENTS, RECORD_SIZE};
 
-/// The size of its memory: the beginning is for scratch, then come words, messages, scripts and what they bring along.
+/// The size of the guest's memory, in bytes. The memory has scratch space, texts, messages, scripts and contents, in this
+/// order.
 pub const MEMORY: u32 = 4 << 16;
-/// Where its words are, each in a room of its own.
-const WORDS: u32 = 1 << 10;
-const ROOM: u32 = 1 << 7;
-/// Where messages go.
+/// The address of the texts. Each text has a slot of its own.
+const TEXTS: u32 = 1 << 10;
+/// The size of the slot of a text, in bytes.
+const TEXT_SLOT: u32 = 1 << 7;
+/// The address of messages.
 pub const MESSAGE: u32 = 1 << 16;
-/// Where the records of the script go, and what comes behind them.
+/// The address of the records of the script.
 const SCRIPT: u32 = 2 << 16;
+/// The address of the contents, which follow the records in a script.
 pub const CONTENTS: u32 = SCRIPT + (1 << 12);
 
 /// A function of the host.
@@ -20,74 +23,74 @@ pub const CONTENTS: u32 = SCRIPT + (1 << 12);
 pub struct Import {
     pub module: &'static str,
     pub name: &'static str,
-    /// `i` for 32 bits, `l` for 64.
+    /// One letter for each parameter: `i` for 32 bits, `l` for 64 bits.
     pub parameters: &'static str,
     pub has_result: bool,
 }
 
-/// Something that a guest does, and that arguments taken at random would hardly come to.
+/// A meaningful call of a function, which random arguments would hardly ever form.
 #[derive(Debug)]
-pub struct Phrase {
-    /// Which function.
+pub struct CallTemplate {
+    /// The index of the function.
     pub function: usize,
-    pub parts: Vec<Part>,
+    pub arguments: Vec<ArgumentKind>,
 }
 
 /// A guest of one calling convention.
 #[derive(Debug)]
 pub struct Guest {
     pub imports: Vec<Import>,
-    /// What it can do besides calling these, as code.
-    pub own: Vec<String>,
-    /// Its memory, its exports and the rest of the module.
+    /// The code of functions other than the imports.
+    pub own_functions: Vec<String>,
+    /// The memory, the exports and the rest of the module.
     pub fields: String,
-    /// Texts in its memory, each with a zero behind it.
-    pub words: Vec<Vec<u8>>,
-    pub phrases: Vec<Phrase>,
+    /// The texts in the guest's memory, each without the zero byte that follows it.
+    pub texts: Vec<Vec<u8>>,
+    pub templates: Vec<CallTemplate>,
 }
 
-/// An argument of the record that is obeyed.
+/// Returns the code that reads an argument of the current record.
 pub fn argument(index: usize) -> String {
     format!("(i32.load offset={} (local.get $at))", 4 * (index + 1))
 }
 
-/// Where a word is.
-pub fn place_of(word: usize) -> u32 {
-    WORDS + ROOM * u32::try_from(word).unwrap_or_default()
+/// Returns the address of a text.
+pub fn text_address(text: usize) -> u32 {
+    TEXTS + TEXT_SLOT * u32::try_from(text).unwrap_or_default()
 }
 
-/// Words of these texts.
-pub fn words(texts: &[&str]) -> Vec<Vec<u8>> {
+/// Converts strings to the bytes of texts.
+pub fn text_bytes(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// Bytes as the text of a module has them.
+/// Escapes bytes for a string in the WebAssembly text format.
 pub fn escaped(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("\\{byte:02x}"))
 }
 
 impl Guest {
-    /// Which function this import is.
-    pub fn function(&self, module: &str, name: &str) -> usize {
+    /// Returns the index of an imported function.
+    pub fn function_index(&self, module: &str, name: &str) -> usize {
         let found = self.imports.iter().position(|import| (import.module, import.name) == (module, name));
         found.unwrap_or(self.imports.len())
     }
 
-    /// How many things it can do.
-    pub fn functions(&self) -> usize {
-        self.imports.len() + self.own.len() + common().len()
+    /// Returns the number of functions: the imports, the guest's own functions and the common functions.
+    pub fn function_count(&self) -> usize {
+        self.imports.len() + self.own_functions.len() + common_functions().len()
     }
 
-    /// How many arguments one of these takes.
-    pub fn arguments(&self, function: usize) -> usize {
+    /// Returns the number of words that the arguments of a function take in a record.
+    pub fn argument_count(&self, function: usize) -> usize {
         self.imports.get(function).map_or(2, |import| {
             let wide = import.parameters.ends_with('l');
             import.parameters.len() + usize::from(wide)
         })
     }
 
-    /// The text of the module.
-    pub fn text(&self) -> String {
+    /// Returns the module in the WebAssembly text format.
+    pub fn wat(&self) -> String {
         let mut imports = String::new();
         for (index, import) in self.imports.iter().enumerate() {
             let Import { module, name, has_result, .. } = import;
@@ -98,17 +101,18 @@ impl Guest {
             let _ = writeln!(imports, r#"(import "{module}" "{name}" (func $f{index} (param {parameters}) {result}))"#);
         }
         let mut data = String::new();
-        for (index, word) in self.words.iter().enumerate() {
-            let _ = writeln!(data, r#"(data (i32.const {}) "{}\00")"#, place_of(index), escaped(word));
+        for (index, text) in self.texts.iter().enumerate() {
+            let _ = writeln!(data, r#"(data (i32.const {}) "{}\00")"#, text_address(index), escaped(text));
         }
         let (fields, step, load) = (&self.fields, self.step(), load());
         format!("(module {imports} {fields} {data} {load} {step} {RUN})")
     }
 
-    /// Obeys one record: its first word says which function, the others are the arguments.
+    /// Returns the code that runs one record. The first word of a record is the index of the function, and the other words are
+    /// the arguments.
     fn step(&self) -> String {
         let calls = self.imports.iter().enumerate().map(|(index, import)| call(index, import));
-        let bodies: Vec<String> = calls.chain(self.own.iter().cloned()).chain(common()).collect();
+        let bodies: Vec<String> = calls.chain(self.own_functions.iter().cloned()).chain(common_functions()).collect();
         let labels: String = (0..bodies.len()).fold(String::new(), |labels, index| labels + &format!("$b{index} "));
         let count = bodies.len();
         let mut code = format!("(br_table {labels} (i32.rem_u (i32.load (local.get $at)) (i32.const {count})))");
@@ -120,30 +124,31 @@ impl Guest {
               (local $at i32)
               (local.set $at (global.get $record))
               (if (i32.ge_u (local.get $at) (global.get $end)) (then (return)))
-              (global.set $record (i32.add (local.get $at) (i32.const {RECORD})))
+              (global.set $record (i32.add (local.get $at) (i32.const {RECORD_SIZE})))
               (block $done {code}))"
         )
     }
 }
 
 fn call(index: usize, import: &Import) -> String {
-    debug_assert!(import.parameters.len() < ARGUMENTS, "the last argument may take two words");
+    debug_assert!(import.parameters.len() < MAX_ARGUMENTS, "the last argument may take two words");
     let mut arguments = String::new();
-    for (place, kind) in import.parameters.chars().enumerate() {
-        let argument = argument(place);
-        // One of 64 bits is made of itself and the next one.
+    for (position, kind) in import.parameters.chars().enumerate() {
+        let argument = argument(position);
+        // An argument of 64 bits consists of its own word and the next word.
         arguments += &if kind == 'l' { argument.replacen("i32", "i64", 1) } else { argument };
     }
     let call = format!("(call $f{index} {arguments})");
     if import.has_result { format!("(global.set $last {call})") } else { call }
 }
 
-/// What every guest can do: write to its memory, what it was told last too, and have it grow.
-fn common() -> [String; 3] {
-    let place = format!("(i32.and {} (i32.const {}))", argument(0), MEMORY - 4);
+/// Returns the code of the functions that every guest has: writing a number to memory, writing the last result of a host
+/// function to memory, and growing the memory.
+fn common_functions() -> [String; 3] {
+    let address = format!("(i32.and {} (i32.const {}))", argument(0), MEMORY - 4);
     [
-        format!("(i32.store {place} {})", argument(1)),
-        format!("(i32.store {place} (global.get $last))"),
+        format!("(i32.store {address} {})", argument(1)),
+        format!("(i32.store {address} (global.get $last))"),
         format!("(drop (memory.grow (i32.and {} (i32.const 3))))", argument(0)),
     ]
 }
@@ -155,7 +160,7 @@ const RUN: &str = "
     (func $run (loop $next
       (if (i32.lt_u (global.get $record) (global.get $end)) (then (call $step) (br $next)))))";
 
-/// Takes the script out of a message: a zero, how many records, the records, the contents.
+/// Returns the code that finds the script in a message: a zero byte, the number of records, the records, the contents.
 fn load() -> String {
     format!(
         "(func $load (param $from i32) (param $to i32)
@@ -165,7 +170,7 @@ fn load() -> String {
             (br_if $found (i32.eqz (i32.load8_u (local.get $from))))
             (local.set $from (i32.add (local.get $from) (i32.const 1)))
             (br $next)))
-          (local.set $length (i32.mul (i32.load offset=1 (local.get $from)) (i32.const {RECORD})))
+          (local.set $length (i32.mul (i32.load offset=1 (local.get $from)) (i32.const {RECORD_SIZE})))
           (local.set $from (i32.add (local.get $from) (i32.const 5)))
           (memory.copy (i32.const {SCRIPT}) (local.get $from) (local.get $length))
           (local.set $from (i32.add (local.get $from) (local.get $length)))

@@ -1,15 +1,15 @@
-//! What looks like compiled Rego: its settings are the script. Values are their texts, and what its own functions answer to
-//! the host, a script may have said before.
+//! A guest with the exports of compiled Rego. Its settings are the script. A value is its text, and a script may set the
+//! results that the exported functions return to the host.
 
 use super::builtins::BUILTINS;
-use super::guest::{Guest, Import, MESSAGE, Phrase, argument, escaped, words};
-use super::script::Part::{Contents, Number, Text, Word};
+use super::guest::{CallTemplate, Guest, Import, MESSAGE, argument, escaped, text_address, text_bytes};
+use super::script::ArgumentKind::{Contents, Number, TextAddress, TextOrContents};
 
 const ENV: &str = "env";
-/// Where it names its builtins.
-const NAMED: u32 = 0xc000;
+/// The address of the JSON object that lists the builtins.
+const BUILTIN_NAMES: u32 = 0xc000;
 
-/// Values, good and bad ones.
+/// Values, some of them malformed.
 const VALUES: &[&str] = &[
     r#""a""#,
     "1",
@@ -65,59 +65,59 @@ pub fn guest() -> Guest {
         ("opa_builtin4", "iiiiii", true),
     ];
     let imports = imports.map(|(name, parameters, has_result)| Import { module: ENV, name, parameters, has_result });
-    let told = ["result", "given", "value", "dumped", "error", "nested"];
-    let told = told.map(|global: &str| format!("(global.set ${global} {})", argument(0)));
-    let learnt = ["result", "dumped"].map(|global| format!("(global.set ${global} (global.get $last))"));
+    let setters = ["result", "allocated", "parsed", "dumped", "error", "nested_calls"];
+    let setters = setters.map(|global: &str| format!("(global.set ${global} {})", argument(0)));
+    let setters_from_last = ["result", "dumped"].map(|global| format!("(global.set ${global} (global.get $last))"));
     let (values, results) = (0..VALUES.len(), VALUES.len()..VALUES.len() + RESULTS.len());
     let mut guest = Guest {
         imports: imports.into(),
-        own: told.iter().cloned().chain(learnt).collect(),
+        own_functions: setters.iter().cloned().chain(setters_from_last).collect(),
         fields: fields(results.start),
-        words: words(VALUES).into_iter().chain(words(RESULTS)).collect(),
-        phrases: Vec::new(),
+        texts: text_bytes(VALUES).into_iter().chain(text_bytes(RESULTS)).collect(),
+        templates: Vec::new(),
     };
-    let asking = BUILTINS.iter().zip(0_u32..).map(|((_, arity), id)| {
-        let arguments = std::iter::repeat_n(Text(values.clone()), *arity);
-        let parts = [Number(id), Number(0)].into_iter().chain(arguments).collect();
-        Phrase { function: guest.function(ENV, &format!("opa_builtin{arity}")), parts }
+    let builtin_calls = BUILTINS.iter().zip(0_u32..).map(|((_, arity), id)| {
+        let values = std::iter::repeat_n(TextOrContents(values.clone()), *arity);
+        let arguments = [Number(id), Number(0)].into_iter().chain(values).collect();
+        CallTemplate { function: guest.function_index(ENV, &format!("opa_builtin{arity}")), arguments }
     });
-    // The first of its own is the result, the last that is told how often it nests.
+    // The first setter sets the result, and the last setter sets the number of nested calls.
     let first = guest.imports.len();
-    let answering = [
-        Phrase { function: first, parts: vec![Word(results)] },
-        Phrase { function: first, parts: vec![Contents] },
-        Phrase { function: first + told.len() - 1, parts: vec![Number(1)] },
-        Phrase { function: 1, parts: vec![Contents] },
+    let other_calls = [
+        CallTemplate { function: first, arguments: vec![TextAddress(results)] },
+        CallTemplate { function: first, arguments: vec![Contents] },
+        CallTemplate { function: first + setters.len() - 1, arguments: vec![Number(1)] },
+        CallTemplate { function: 1, arguments: vec![Contents] },
     ];
-    guest.phrases = asking.chain(answering).collect();
+    guest.templates = builtin_calls.chain(other_calls).collect();
     guest
 }
 
 fn fields(result: usize) -> String {
     let names: Vec<String> = BUILTINS.iter().enumerate().map(|(id, (name, _))| format!(r#""{name}":{id}"#)).collect();
     let names = escaped(format!("{{{}}}", names.join(",")).as_bytes());
-    let result = super::guest::place_of(result);
+    let result = text_address(result);
     format!(
         r#"(import "env" "memory" (memory 4))
         (global (export "opa_wasm_abi_version") i32 (i32.const 1))
         (global $heap (mut i32) (i32.const {MESSAGE}))
         (global $result (mut i32) (i32.const {result}))
-        ;; What it answers to the host instead of what is right: room for an answer, a value, its text, an error.
-        (global $given (mut i32) (i32.const 0))
-        (global $value (mut i32) (i32.const 0))
+        ;; If a script sets them, these results replace the correct results of malloc, value_parse, value_dump and eval.
+        (global $allocated (mut i32) (i32.const 0))
+        (global $parsed (mut i32) (i32.const 0))
         (global $dumped (mut i32) (i32.const 0))
         (global $error (mut i32) (i32.const 0))
-        ;; How many calls of the host, while it answers, obey a record.
-        (global $nested (mut i32) (i32.const 0))
-        (data (i32.const {NAMED}) "{names}\00")
+        ;; The number of calls by the host, during a builtin, that run a record of the script first.
+        (global $nested_calls (mut i32) (i32.const 0))
+        (data (i32.const {BUILTIN_NAMES}) "{names}\00")
         (func $nest
-          (if (global.get $nested) (then
-            (global.set $nested (i32.sub (global.get $nested) (i32.const 1)))
+          (if (global.get $nested_calls) (then
+            (global.set $nested_calls (i32.sub (global.get $nested_calls) (i32.const 1)))
             (call $step))))
         (func (export "opa_malloc") (param $length i32) (result i32)
           (local $address i32)
           (call $nest)
-          (if (global.get $given) (then (return (global.get $given))))
+          (if (global.get $allocated) (then (return (global.get $allocated))))
           (local.set $address (global.get $heap))
           (global.set $heap (i32.add (i32.add (local.get $address) (local.get $length)) (i32.const 1)))
           (local.get $address))
@@ -126,7 +126,7 @@ fn fields(result: usize) -> String {
           (local.get 0))
         (func (export "opa_value_parse") (param i32 i32) (result i32)
           (call $nest)
-          (if (global.get $value) (then (return (global.get $value))))
+          (if (global.get $parsed) (then (return (global.get $parsed))))
           (i32.store8 (i32.add (local.get 0) (local.get 1)) (i32.const 0))
           (local.get 0))
         (func (export "opa_json_dump") (param i32) (result i32) (local.get 0))
@@ -138,7 +138,7 @@ fn fields(result: usize) -> String {
         (func (export "opa_eval_ctx_set_input") (export "opa_eval_ctx_set_data") (export "opa_eval_ctx_set_entrypoint")
           (param i32 i32))
         (func (export "opa_eval_ctx_get_result") (param i32) (result i32) (global.get $result))
-        (func (export "builtins") (result i32) (i32.const {NAMED}))
+        (func (export "builtins") (result i32) (i32.const {BUILTIN_NAMES}))
         (func (export "eval") (param i32) (result i32) (call $run) (global.get $error))"#
     )
 }

@@ -1,45 +1,45 @@
-//! Scripts: records of what a guest does, and contents for its memory, made of any bytes so that most arguments are nearly
-//! right.
+//! Scripts. A script has records, which are the calls that a guest makes, and contents for its memory. Scripts are built from
+//! arbitrary bytes so that most arguments are valid or almost valid.
 
 use std::ops::Range;
 
-use super::guest::{CONTENTS, Guest, MEMORY, Phrase, place_of};
+use super::guest::{CONTENTS, CallTemplate, Guest, MEMORY, text_address};
 
-/// The most arguments that a record has.
-pub const ARGUMENTS: usize = 10;
-/// Bytes of a record: the function and its arguments.
-pub const RECORD: usize = 4 * (1 + ARGUMENTS);
-/// The most records: as many as a byte counts and there is room for.
-const RECORDS: u8 = 64;
-/// The longest contents, in bytes.
-const LONGEST: usize = 8 << 10;
+/// The maximum number of argument words of a record.
+pub const MAX_ARGUMENTS: usize = 10;
+/// The size of a record, in bytes: the function and its arguments.
+pub const RECORD_SIZE: usize = 4 * (1 + MAX_ARGUMENTS);
+/// The upper bound for the number of records, so that the records fit into their part of the guest's memory.
+const MAX_RECORDS: u8 = 64;
+/// The maximum length of the contents, in bytes.
+const CONTENTS_LIMIT: usize = 8 << 10;
 
-/// How an argument of a phrase is made.
+/// The kind of an argument in a [`CallTemplate`].
 #[derive(Clone, Debug)]
-pub enum Part {
-    /// As the bytes say.
+pub enum ArgumentKind {
+    /// Any number, which the bytes of the script select.
     Any,
     Number(u32),
-    /// The address of one of these words.
-    Word(Range<usize>),
-    /// The length of the word before.
-    Length,
-    /// Where the contents are, or in the midst of them.
+    /// The address of one of these texts.
+    TextAddress(Range<usize>),
+    /// The length of the text whose address was the last address of a text.
+    TextLength,
+    /// The address of the contents, or an address within the contents.
     Contents,
-    /// How long they are.
+    /// The length of the contents, or a smaller length.
     ContentsLength,
-    /// A text: one of these words, or within the contents.
-    Text(Range<usize>),
+    /// The address of one of these texts, or an address within the contents.
+    TextOrContents(Range<usize>),
 }
 
-/// A function and its arguments.
+/// A call: a function and its arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
     pub function: usize,
-    pub arguments: [u32; ARGUMENTS],
+    pub arguments: [u32; MAX_ARGUMENTS],
 }
 
-/// The script that the guest finds in its message.
+/// Writes a script in the format that the guest reads from its message.
 pub fn write(records: &[Record], contents: &[u8]) -> Vec<u8> {
     let number = |number: usize| u32::try_from(number).unwrap_or_default().to_le_bytes();
     let mut script = vec![0];
@@ -48,42 +48,43 @@ pub fn write(records: &[Record], contents: &[u8]) -> Vec<u8> {
         script.extend(number(record.function));
         script.extend(record.arguments.iter().flat_map(|argument| argument.to_le_bytes()));
     }
-    script.extend(&contents[..contents.len().min(LONGEST)]);
+    script.extend(&contents[..contents.len().min(CONTENTS_LIMIT)]);
     script.push(0);
     script
 }
 
-/// A script of any bytes: how many records, for each the function and three bytes for each argument, contents.
-pub fn of_bytes(bytes: &[u8], guest: &Guest) -> Vec<u8> {
+/// Builds a script from arbitrary bytes: the number of records, then for each record the function and three bytes for each
+/// argument, then the contents.
+pub fn from_bytes(bytes: &[u8], guest: &Guest) -> Vec<u8> {
     let mut reader = Reader { bytes };
     let mut drafts = Vec::new();
-    for _ in 0..reader.byte() % RECORDS {
+    for _ in 0..reader.byte() % MAX_RECORDS {
         if reader.bytes.is_empty() {
             break;
         }
-        let function = usize::from(reader.byte()) % (guest.functions() + guest.phrases.len());
-        let phrase = guest.phrases.get(function.wrapping_sub(guest.functions()));
-        let count = phrase.map_or_else(|| guest.arguments(function), |phrase| phrase.parts.len());
+        let function = usize::from(reader.byte()) % (guest.function_count() + guest.templates.len());
+        let template = guest.templates.get(function.wrapping_sub(guest.function_count()));
+        let count = template.map_or_else(|| guest.argument_count(function), |template| template.arguments.len());
         let raw: Vec<[u8; 3]> = (0..count).map(|_| [reader.byte(), reader.byte(), reader.byte()]).collect();
-        drafts.push((function, phrase, raw));
+        drafts.push((function, template, raw));
     }
     let contents = reader.bytes;
     let records: Vec<Record> = drafts
         .into_iter()
-        .map(|(function, phrase, raw)| record(guest, function, phrase, &raw, contents.len()))
+        .map(|(function, template, raw)| record(guest, function, template, &raw, contents.len()))
         .collect();
     write(&records, contents)
 }
 
-fn record(guest: &Guest, function: usize, phrase: Option<&Phrase>, raw: &[[u8; 3]], contents: usize) -> Record {
-    let mut arguments = [0; ARGUMENTS];
-    let mut making = Making { guest, contents: u32::try_from(contents).unwrap_or_default(), word: 0 };
+fn record(guest: &Guest, function: usize, template: Option<&CallTemplate>, raw: &[[u8; 3]], contents: usize) -> Record {
+    let mut arguments = [0; MAX_ARGUMENTS];
+    let mut builder = ArgumentBuilder { guest, contents: u32::try_from(contents).unwrap_or_default(), text: 0 };
     for (index, ([kind, low, high], argument)) in raw.iter().zip(&mut arguments).enumerate() {
         let value = u16::from_le_bytes([*low, *high]);
-        let part = phrase.and_then(|phrase| phrase.parts.get(index)).unwrap_or(&Part::Any);
-        *argument = making.make(part, *kind, value);
+        let argument_kind = template.and_then(|template| template.arguments.get(index)).unwrap_or(&ArgumentKind::Any);
+        *argument = builder.build(argument_kind, *kind, value);
     }
-    Record { function: phrase.map_or(function, |phrase| phrase.function), arguments }
+    Record { function: template.map_or(function, |template| template.function), arguments }
 }
 
 struct Reader<'a> {
@@ -91,7 +92,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Zero at the end.
+    /// Returns the next byte; zero after the last byte.
     fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.bytes.split_first() else { return 0 };
         self.bytes = rest;
@@ -99,37 +100,39 @@ impl Reader<'_> {
     }
 }
 
-/// Makes the arguments of a record, one after the other.
-struct Making<'a> {
+/// Builds the arguments of a record, one after the other.
+struct ArgumentBuilder<'a> {
     guest: &'a Guest,
+    /// The length of the contents, in bytes.
     contents: u32,
-    /// The last word whose address was an argument.
-    word: usize,
+    /// The last text whose address was an argument.
+    text: usize,
 }
 
-impl Making<'_> {
-    fn make(&mut self, part: &Part, kind: u8, value: u16) -> u32 {
-        match part {
-            Part::Any => self.any(kind, value),
-            Part::Number(number) => *number,
-            Part::Word(range) => self.place(range, value),
-            Part::Length => self.length(),
-            Part::ContentsLength => self.contents.saturating_sub(u32::from(value)),
-            Part::Text(range) if kind.is_multiple_of(2) => self.place(range, value),
-            Part::Contents | Part::Text(_) => self.within(value),
+impl ArgumentBuilder<'_> {
+    /// Builds an argument. `selector` and `value` are bytes of the script.
+    fn build(&mut self, kind: &ArgumentKind, selector: u8, value: u16) -> u32 {
+        match kind {
+            ArgumentKind::Any => self.any(selector, value),
+            ArgumentKind::Number(number) => *number,
+            ArgumentKind::TextAddress(range) => self.text_address(range, value),
+            ArgumentKind::TextLength => self.text_length(),
+            ArgumentKind::ContentsLength => self.contents.saturating_sub(u32::from(value)),
+            ArgumentKind::TextOrContents(range) if selector.is_multiple_of(2) => self.text_address(range, value),
+            ArgumentKind::Contents | ArgumentKind::TextOrContents(_) => self.contents_address(value),
         }
     }
 
-    fn any(&mut self, kind: u8, value: u16) -> u32 {
-        let (all, value_32) = (0..self.guest.words.len(), u32::from(value));
-        match kind % 8 {
-            // A number, a length, a file descriptor.
+    fn any(&mut self, selector: u8, value: u16) -> u32 {
+        let (all, value_32) = (0..self.guest.texts.len(), u32::from(value));
+        match selector % 8 {
+            // A small number is a number, a length or a file descriptor.
             0 => value_32 % 64,
-            1 => self.within(value),
-            2 => self.place(&all, value),
-            3 => self.length(),
+            1 => self.contents_address(value),
+            2 => self.text_address(&all, value),
+            3 => self.text_length(),
             4 => value_32,
-            // Just inside of the memory or just outside.
+            // The address is just inside or just outside the memory.
             5 => MEMORY - 32 + value_32 % 64,
             6 => self.contents.saturating_sub(value_32 % 32),
             _ => match value % 6 {
@@ -143,18 +146,18 @@ impl Making<'_> {
         }
     }
 
-    fn within(&self, value: u16) -> u32 {
-        // Mostly where they begin.
+    fn contents_address(&self, value: u16) -> u32 {
+        // Small values select the beginning of the contents, because most calls need a whole text.
         let offset = if value < 256 { 0 } else { u32::from(value) % (self.contents + 1) };
         CONTENTS + offset
     }
 
-    fn place(&mut self, range: &Range<usize>, value: u16) -> u32 {
-        self.word = range.start + usize::from(value) % range.len().max(1);
-        place_of(self.word)
+    fn text_address(&mut self, range: &Range<usize>, value: u16) -> u32 {
+        self.text = range.start + usize::from(value) % range.len().max(1);
+        text_address(self.text)
     }
 
-    fn length(&self) -> u32 {
-        self.guest.words.get(self.word).map_or(0, |word| u32::try_from(word.len()).unwrap_or_default())
+    fn text_length(&self) -> u32 {
+        self.guest.texts.get(self.text).map_or(0, |text| u32::try_from(text.len()).unwrap_or_default())
     }
 }

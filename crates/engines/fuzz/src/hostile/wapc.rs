@@ -1,16 +1,16 @@
-//! A waPC guest: its settings are the script.
+//! A waPC guest. Its settings are the script.
 
-use super::guest::{Guest, Import, MESSAGE, Phrase, words};
-use super::script::Part::{Any, Contents, ContentsLength, Length, Word};
+use super::guest::{CallTemplate, Guest, Import, MESSAGE, text_bytes};
+use super::script::ArgumentKind::{Any, Contents, ContentsLength, TextAddress, TextLength};
 use super::wasi;
 
 const WAPC: &str = "wapc";
-/// Where the operation goes.
+/// The address of the operation.
 const OPERATION: u32 = 512;
 
-/// What hosts are asked by.
+/// The names of bindings, namespaces and operations for host calls.
 pub const NAMES: &[&str] = &["kubewarden", "tracing", "log", "echo", "fail", "long", "hang", "oci", ""];
-/// What guests answer, and say besides.
+/// The answers and log messages of guests.
 pub const ANSWERS: &[&str] = &[
     r#"{"accepted":true}"#,
     r#"{"accepted":false,"message":"no","code":418,"warnings":["w"],"audit_annotations":{"a":"b"}}"#,
@@ -43,32 +43,45 @@ pub fn guest() -> Guest {
     );
     let mut guest = Guest {
         imports: imports.into_iter().chain(wasi::imports()).collect(),
-        own: Vec::new(),
+        own_functions: Vec::new(),
         fields,
-        words: words(NAMES).into_iter().chain(words(ANSWERS)).collect(),
-        phrases: Vec::new(),
+        texts: text_bytes(NAMES).into_iter().chain(text_bytes(ANSWERS)).collect(),
+        templates: Vec::new(),
     };
     let (names, answers) = (0..NAMES.len(), NAMES.len()..NAMES.len() + ANSWERS.len());
-    let name = || [Word(names.clone()), Length];
-    let host_call = guest.function(WAPC, "__host_call");
-    let of_host = |message: [_; 2]| {
-        let parts = [name(), name(), name(), message].into_iter().flatten().collect();
-        Phrase { function: host_call, parts }
+    let name = || [TextAddress(names.clone()), TextLength];
+    let host_call = guest.function_index(WAPC, "__host_call");
+    let host_call_with = |message: [_; 2]| {
+        let arguments = [name(), name(), name(), message].into_iter().flatten().collect();
+        CallTemplate { function: host_call, arguments }
     };
-    let respond = |parts| Phrase { function: guest.function(WAPC, "__guest_response"), parts };
-    let phrases = [
-        of_host([Any, Any]),
-        of_host([Word(answers.clone()), Length]),
-        // To its log, for which there is a place of its own.
-        Phrase {
+    let respond = |arguments| CallTemplate { function: guest.function_index(WAPC, "__guest_response"), arguments };
+    let templates = [
+        host_call_with([Any, Any]),
+        host_call_with([TextAddress(answers.clone()), TextLength]),
+        // The first three names together are the host capability for logging.
+        CallTemplate {
             function: host_call,
-            parts: [Word(0..1), Length, Word(1..2), Length, Word(2..3), Length, Contents, ContentsLength].into(),
+            arguments: [
+                TextAddress(0..1),
+                TextLength,
+                TextAddress(1..2),
+                TextLength,
+                TextAddress(2..3),
+                TextLength,
+                Contents,
+                ContentsLength,
+            ]
+            .into(),
         },
-        respond(vec![Word(answers), Length]),
+        respond(vec![TextAddress(answers), TextLength]),
         respond(vec![Contents, ContentsLength]),
-        Phrase { function: guest.function(WAPC, "__guest_error"), parts: vec![Contents, ContentsLength] },
+        CallTemplate {
+            function: guest.function_index(WAPC, "__guest_error"),
+            arguments: vec![Contents, ContentsLength],
+        },
     ];
-    guest.phrases = phrases.into_iter().chain(wasi::phrases(&guest)).collect();
-    guest.words.extend(wasi::buffers(NAMES.len()));
+    guest.templates = templates.into_iter().chain(wasi::templates(&guest)).collect();
+    guest.texts.extend(wasi::buffers(NAMES.len()));
     guest
 }

@@ -1,17 +1,18 @@
-//! A WASI command: the script comes on standard input. And what WASI is to guests of waPC.
+//! A WASI command, whose script comes on standard input. waPC guests use the functions of WASI too.
 
-use super::guest::{CONTENTS, Guest, Import, MESSAGE, Phrase, place_of, words};
-use super::script::Part::{Any, Contents, ContentsLength, Length, Number, Word};
+use super::guest::{CONTENTS, CallTemplate, Guest, Import, MESSAGE, text_address, text_bytes};
+use super::script::ArgumentKind::{Any, Contents, ContentsLength, Number, TextAddress, TextLength};
 use super::wapc::{ANSWERS, NAMES};
 
 const WASI: &str = "wasi_snapshot_preview1";
-/// The modules of the function by which commands call their host.
+/// The modules that have the function by which commands call their host.
 const HOSTS: [&str; 2] = ["host", "kubewarden:javy/host"];
-/// Where a command has the buffer that it reads its script by, and how much it read.
+/// The address of the buffer descriptor for reading the script.
 const BUFFER: u32 = 64;
+/// The address of the number of bytes that were read.
 const READ: u32 = 80;
 
-/// All functions of WASI that there are; `proc_exit` alone has no result.
+/// Returns the imports of all functions of WASI preview 1. Only `proc_exit` has no result.
 pub fn imports() -> impl Iterator<Item = Import> {
     let functions = [
         ("args_get", "ii"),
@@ -69,19 +70,21 @@ pub fn imports() -> impl Iterator<Item = Import> {
     })
 }
 
-/// What a guest does with the structures of WASI, which it finds behind its other words.
-pub fn phrases(guest: &Guest) -> Vec<Phrase> {
-    let function = |name| guest.function(WASI, name);
-    let of = |name, parts: &[_]| Phrase { function: function(name), parts: parts.to_vec() };
-    let buffers = guest.words.len()..guest.words.len() + 4;
+/// Returns meaningful calls of the functions of WASI. Their buffers are the four texts after the guest's other texts.
+pub fn templates(guest: &Guest) -> Vec<CallTemplate> {
+    let template = |name, arguments: &[_]| CallTemplate {
+        function: guest.function_index(WASI, name),
+        arguments: arguments.to_vec(),
+    };
+    let buffers = guest.texts.len()..guest.texts.len() + 4;
     vec![
-        of("fd_write", &[Any, Contents, Any, Any]),
-        of("fd_write", &[Number(1), Word(buffers.clone()), Number(1), Any]),
-        of("fd_write", &[Number(2), Word(buffers.clone()), Any, Any]),
-        of("fd_read", &[Number(0), Contents, Any, Any]),
-        of("fd_read", &[Number(0), Word(buffers), Any, Any]),
-        of("poll_oneoff", &[Contents, Any, Any, Any]),
-        of("random_get", &[Contents, ContentsLength]),
+        template("fd_write", &[Any, Contents, Any, Any]),
+        template("fd_write", &[Number(1), TextAddress(buffers.clone()), Number(1), Any]),
+        template("fd_write", &[Number(2), TextAddress(buffers.clone()), Any, Any]),
+        template("fd_read", &[Number(0), Contents, Any, Any]),
+        template("fd_read", &[Number(0), TextAddress(buffers), Any, Any]),
+        template("poll_oneoff", &[Contents, Any, Any, Any]),
+        template("random_get", &[Contents, ContentsLength]),
     ]
 }
 
@@ -89,12 +92,12 @@ pub fn guest() -> Guest {
     let hosts = HOSTS.map(|module| Import { module, name: "call", parameters: "iiiiiiii", has_result: true });
     let mut guest = Guest {
         imports: imports().chain(hosts).collect(),
-        own: Vec::new(),
+        own_functions: Vec::new(),
         fields: String::new(),
-        words: words(NAMES).into_iter().chain(words(ANSWERS)).collect(),
-        phrases: Vec::new(),
+        texts: text_bytes(NAMES).into_iter().chain(text_bytes(ANSWERS)).collect(),
+        templates: Vec::new(),
     };
-    let read = guest.function(WASI, "fd_read");
+    let read = guest.function_index(WASI, "fd_read");
     guest.fields = format!(
         r#"(memory (export "memory") 4)
            (func (export "_start")
@@ -105,24 +108,26 @@ pub fn guest() -> Guest {
              (call $run))"#
     );
     let (names, answers) = (0..NAMES.len(), NAMES.len()..NAMES.len() + ANSWERS.len());
-    let name = || [Word(names.clone()), Length];
-    let of_host = |module, message: [_; 2]| {
-        let parts = [name(), name(), name(), message].into_iter().flatten().collect();
-        Phrase { function: guest.function(module, "call"), parts }
+    let name = || [TextAddress(names.clone()), TextLength];
+    let host_call = |module, message: [_; 2]| {
+        let arguments = [name(), name(), name(), message].into_iter().flatten().collect();
+        CallTemplate { function: guest.function_index(module, "call"), arguments }
     };
-    let asking =
-        HOSTS.into_iter().flat_map(|host| [of_host(host, [Any, Any]), of_host(host, [Word(answers.clone()), Length])]);
-    guest.phrases = asking.chain(phrases(&guest)).collect();
-    guest.words.extend(buffers(answers.start));
+    let host_calls = HOSTS.into_iter().flat_map(|module| {
+        [host_call(module, [Any, Any]), host_call(module, [TextAddress(answers.clone()), TextLength])]
+    });
+    guest.templates = host_calls.chain(templates(&guest)).collect();
+    guest.texts.extend(buffers(answers.start));
     guest
 }
 
-/// Arrays of buffers: of each of three answers, and of the contents at once and in pieces.
+/// Returns four arrays of buffer descriptors: one for each of the first three answers, and one for pieces of the contents.
+/// `answers` is the index of the first answer among the texts.
 pub fn buffers(answers: usize) -> [Vec<u8>; 4] {
     let buffer = |(address, length): (u32, u32)| [address.to_le_bytes(), length.to_le_bytes()].concat();
     let of_answer = |index: usize| {
         let length = ANSWERS.get(index).map_or(0, |answer| answer.len());
-        buffer((place_of(answers + index), u32::try_from(length).unwrap_or_default()))
+        buffer((text_address(answers + index), u32::try_from(length).unwrap_or_default()))
     };
     let pieces = [(CONTENTS, 3), (CONTENTS + 3, 64), (16, 0), (u32::MAX, 1)];
     [of_answer(0), of_answer(1), of_answer(2), pieces.into_iter().flat_map(buffer).collect()]

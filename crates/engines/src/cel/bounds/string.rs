@@ -1,7 +1,7 @@
-//! Where a string literal ends. Exactly as cel's lexer sees it: where that one finds no string, it goes on
-//! behind the quote, and the parser gets what looked like a text.
+//! The lengths of string literals, exactly like in cel's lexer. After the quote of an invalid string, the lexer continues with
+//! the next byte: then the parser receives the content as tokens, which the bounds must count.
 
-/// The length of the string whose quote stands at a position; None when it is not valid.
+/// Returns the length of the string literal whose quote is at `start`; `None` if the literal is not valid.
 pub(super) fn length(bytes: &[u8], start: usize) -> Option<usize> {
     let quote = bytes[start];
     let raw = is_raw(&bytes[..start])?;
@@ -18,7 +18,7 @@ pub(super) fn length(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// Whether a string after this text is a raw one; None behind a number, which nothing valid has.
+/// Returns true if a quote after this text begins a raw string; `None` after a number, which is never valid.
 fn is_raw(before: &[u8]) -> Option<bool> {
     let in_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let start = before.iter().rposition(|byte| !in_name(byte)).map_or(0, |position| position + 1);
@@ -29,7 +29,7 @@ fn is_raw(before: &[u8]) -> Option<bool> {
     }
 }
 
-/// The length of an escape behind its backslash.
+/// Returns the length of an escape, without the backslash before it; `None` if the escape is not valid.
 fn escape(bytes: &[u8]) -> Option<usize> {
     let digits = match bytes.first()? {
         b'a' | b'b' | b'f' | b'n' | b'r' | b't' | b'v' | b'\\' | b'"' | b'\'' | b'`' | b'?' => return Some(1),

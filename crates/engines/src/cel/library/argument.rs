@@ -1,5 +1,5 @@
-//! Reading what a function was called with, and giving back what it makes. cel chooses an overload by the types of the
-//! arguments: one that is of another type here is an error all the same.
+//! Conversion of arguments and results. cel selects an overload by the types of the arguments. An argument of another type is an
+//! error nevertheless.
 
 use cel::common::types::{CelBool, CelInt, CelList, CelString};
 use cel::common::value::{CowVal, Val};
@@ -32,8 +32,8 @@ pub(super) fn list<'a, 'v>(arguments: &'a [CowVal<'_, 'v>], at: usize) -> Result
     value.downcast_ref::<CelList>().map(CelList::inner).ok_or_else(|| unexpected(value, "list"))
 }
 
-/// A value of a type of ours.
-pub(super) fn held<T: Clone + 'static>(arguments: &[CowVal<'_, '_>], at: usize) -> Result<T> {
+/// Returns an argument of an opaque type, such as a quantity.
+pub(super) fn opaque<T: Clone + 'static>(arguments: &[CowVal<'_, '_>], at: usize) -> Result<T> {
     let value = argument(arguments, at)?;
     match Value::try_from(value)? {
         Value::Opaque(opaque) => {
@@ -47,8 +47,8 @@ fn unexpected(value: &dyn Val, want: &str) -> ExecutionError {
     ExecutionError::UnexpectedType { got: value.get_type().name().to_owned(), want: want.to_owned() }
 }
 
-/// A value of a type of ours, for expressions.
-pub(super) fn give<'b, 'v>(value: impl Opaque) -> Result<CowVal<'b, 'v>> {
+/// Returns a value of an opaque type to the expression.
+pub(super) fn return_opaque<'b, 'v>(value: impl Opaque) -> Result<CowVal<'b, 'v>> {
     Ok(CowVal::Owned(boxed(value)?))
 }
 
@@ -56,19 +56,19 @@ pub(super) fn boxed(value: impl Opaque) -> Result<Box<dyn Val>> {
     Value::Opaque(std::sync::Arc::new(value)).try_into()
 }
 
-pub(super) fn give_bool<'b, 'v>(value: bool) -> Result<CowVal<'b, 'v>> {
+pub(super) fn return_bool<'b, 'v>(value: bool) -> Result<CowVal<'b, 'v>> {
     Ok(CowVal::owned(CelBool::from(value)))
 }
 
-pub(super) fn give_int<'b, 'v>(value: i64) -> Result<CowVal<'b, 'v>> {
+pub(super) fn return_int<'b, 'v>(value: i64) -> Result<CowVal<'b, 'v>> {
     Ok(CowVal::owned(CelInt::from(value)))
 }
 
-pub(super) fn give_text<'b, 'v>(value: impl Into<String>) -> Result<CowVal<'b, 'v>> {
+pub(super) fn return_text<'b, 'v>(value: impl Into<String>) -> Result<CowVal<'b, 'v>> {
     Ok(CowVal::owned(CelString::from(value.into())))
 }
 
-pub(super) fn give_texts<'b, 'v>(values: impl IntoIterator<Item = impl Into<String>>) -> Result<CowVal<'b, 'v>> {
+pub(super) fn return_texts<'b, 'v>(values: impl IntoIterator<Item = impl Into<String>>) -> Result<CowVal<'b, 'v>> {
     Ok(CowVal::owned(texts(values)))
 }
 

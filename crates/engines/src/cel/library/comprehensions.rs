@@ -1,8 +1,8 @@
-//! Loops with two variables: over a list these are index and element, over a map key and value. `all`, `exists`,
-//! `existsOne`, `transformList`, `transformMap`, `transformMapEntry`.
+//! Macros with two variables: index and element of a list, or key and value of a map. `all`, `exists`, `existsOne`,
+//! `transformList`, `transformMap`, `transformMapEntry`.
 //!
-//! cel's interpreter knows loops with one variable only. So each becomes a loop over `@entries(target)`, a list of pairs,
-//! with the two bound inside.
+//! cel's interpreter supports loops with one variable only. Each macro becomes a loop over `@entries(target)`, a list of pairs,
+//! and binds the two variables inside of the loop.
 
 mod entries;
 mod fold;
@@ -19,11 +19,11 @@ pub(super) fn declare(environment: &mut Env) -> Result<(), DeclarationError> {
         environment.add_macro(Macro::receiver(name, 3, move |helper, target, arguments| {
             let Some(mut parts) = Parts::take(helper, target, arguments)? else { return Ok(None) };
             let condition = parts.body(helper)?;
-            let over = parts.over;
+            let range = parts.range;
             Ok(Some(match name {
-                "all" => Loop::all(helper, over, condition),
-                "exists" => Loop::exists(helper, over, condition),
-                _ => Loop::exists_one(helper, over, condition),
+                "all" => Loop::all(helper, range, condition),
+                "exists" => Loop::exists(helper, range, condition),
+                _ => Loop::exists_one(helper, range, condition),
             }))
         }))?;
     }
@@ -39,7 +39,7 @@ pub(super) fn declare(environment: &mut Env) -> Result<(), DeclarationError> {
                     item = fold::list(helper, vec![key, item]);
                 }
                 let filter = if count == 4 { Some(parts.body(helper)?) } else { None };
-                let list = Loop::list(helper, parts.over, filter, item);
+                let list = Loop::list(helper, parts.range, filter, item);
                 Ok(Some(match finish {
                     Some(finish) => call(helper, finish, vec![list]),
                     None => list,
@@ -50,12 +50,14 @@ pub(super) fn declare(environment: &mut Env) -> Result<(), DeclarationError> {
     Ok(())
 }
 
-/// The parts of such a call.
+/// The parts of a macro call.
 struct Parts {
-    over: IdedExpr,
+    /// The list of pairs that the loop iterates over.
+    range: IdedExpr,
+    /// The names of the two variables.
     key: String,
     value: String,
-    /// What stands behind the two variables.
+    /// The arguments after the two variables.
     rest: Vec<IdedExpr>,
 }
 
@@ -68,11 +70,11 @@ impl Parts {
         let [key, value, ..] = arguments.as_slice() else { return Ok(None) };
         let (key, value) = (name(helper, key)?, name(helper, value)?);
         let Some(target) = target.take() else { return Ok(None) };
-        let over = call(helper, "@entries", vec![target]);
-        Ok(Some(Self { over, key, value, rest: arguments.split_off(2) }))
+        let range = call(helper, "@entries", vec![target]);
+        Ok(Some(Self { range, key, value, rest: arguments.split_off(2) }))
     }
 
-    /// The last of the parts behind the variables, with these bound.
+    /// Removes the last argument, and binds the two variables in it.
     fn body(&mut self, helper: &mut MacroExprHelper<'_>) -> Result<IdedExpr, ParseError> {
         let body = self.rest.pop().ok_or_else(|| helper.new_error(0, "an argument is missing"))?;
         let value = fold::entry(helper, 1);

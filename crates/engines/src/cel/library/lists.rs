@@ -1,4 +1,4 @@
-//! Lists: `isSorted`, `sum`, `min`, `max`, `indexOf`, `lastIndexOf`. (`slice`, `sort`, … are cel's own.)
+//! List functions: `isSorted`, `sum`, `min`, `max`, `indexOf`, `lastIndexOf`. The cel crate has `slice`, `sort` and others.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use cel::common::types::{CelInt, DYN_TYPE, LIST_TYPE};
 use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 
-use super::argument::{Result, argument, give_bool, give_int, list};
+use super::argument::{Result, argument, list, return_bool, return_int};
 use super::overload::method;
 
 pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), DeclarationError> {
@@ -28,16 +28,16 @@ fn compare(name: &str, left: &dyn Val, right: &dyn Val) -> Result<Ordering> {
 fn is_sorted<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {
     for pair in list(&arguments, 0)?.windows(2) {
         if compare("isSorted", pair[0].as_ref(), pair[1].as_ref())? == Ordering::Greater {
-            return give_bool(false);
+            return return_bool(false);
         }
     }
-    give_bool(true)
+    return_bool(true)
 }
 
-/// An empty list sums to the int 0: what it would hold is not known.
+/// Sums a list. The sum of an empty list is the int 0, because the type of its elements is unknown.
 fn sum<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {
     let items = list(&arguments, 0)?;
-    let Some((first, rest)) = items.split_first() else { return give_int(0) };
+    let Some((first, rest)) = items.split_first() else { return return_int(0) };
     let names = ["int", "uint", "double", "google.protobuf.Duration"];
     if let Some(item) = items.iter().find(|item| !names.contains(&item.get_type().name())) {
         let why = format!("elements of type {} have no sum", item.get_type().name());
@@ -65,14 +65,14 @@ fn extreme<'b, 'v>(name: &str, wanted: Ordering, arguments: &[CowVal<'b, 'v>]) -
 
 fn index_of<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {
     let wanted = argument(&arguments, 1)?;
-    give_index(list(&arguments, 0)?.iter().position(|item| item.equals(wanted)))
+    return_index(list(&arguments, 0)?.iter().position(|item| item.equals(wanted)))
 }
 
 fn last_index_of<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {
     let wanted = argument(&arguments, 1)?;
-    give_index(list(&arguments, 0)?.iter().rposition(|item| item.equals(wanted)))
+    return_index(list(&arguments, 0)?.iter().rposition(|item| item.equals(wanted)))
 }
 
-fn give_index<'b, 'v>(index: Option<usize>) -> Result<CowVal<'b, 'v>> {
+fn return_index<'b, 'v>(index: Option<usize>) -> Result<CowVal<'b, 'v>> {
     Ok(CowVal::owned(CelInt::from(index.and_then(|index| i64::try_from(index).ok()).unwrap_or(-1))))
 }

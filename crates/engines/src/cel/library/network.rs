@@ -1,5 +1,5 @@
-//! IP addresses and networks: `ip`, `isIP`, `ip.isCanonical`, `cidr`, `isCIDR` and what these values can do.
-//! No zones, no leading zeros, and no IPv4 addresses within IPv6 ones.
+//! IP addresses and networks: `ip`, `isIP`, `ip.isCanonical`, `cidr`, `isCIDR` and the methods of their values. Zones, leading
+//! zeros and IPv4-mapped IPv6 addresses are not valid.
 
 mod address;
 mod cidr;

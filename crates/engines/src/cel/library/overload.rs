@@ -1,4 +1,4 @@
-//! Declarations of overloads: each has an id of its own, made of its name and the types of its arguments.
+//! Declarations of overloads. The id of an overload consists of its name and the types of its arguments.
 
 use cel::common::functions::Function;
 use cel::common::types::Type;

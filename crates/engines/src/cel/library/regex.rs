@@ -1,5 +1,5 @@
-//! Regular expressions: `find`, `findAll`. Patterns are those of RE2; the little that the regex crate reads in another way
-//! is translated.
+//! Regular expressions: `find`, `findAll`. Patterns have the syntax of RE2. Constructs with another meaning in the regex crate
+//! are translated.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -9,26 +9,28 @@ use cel::common::value::CowVal;
 use cel::{DeclarationError, Env, ExecutionError};
 use regex::{Regex, RegexBuilder};
 
-use super::argument::{Result, give_text, give_texts, int, text};
+use super::argument::{Result, int, return_text, return_texts, text};
 use super::overload::method;
 
-/// The largest program that a pattern compiles to, in bytes.
+/// The largest compiled pattern, in bytes.
 const MAX_PROGRAM: usize = 2 * 1024 * 1024;
-/// The longest pattern, in bytes, and the longest that is kept compiled.
+/// The longest pattern, in bytes.
 const MAX_PATTERN: usize = 16 * 1024;
-const MAX_KEPT_PATTERN: usize = 1024;
-/// How many characters the longest name of a class has at most, with its brackets and colons.
+/// The longest pattern in the cache, in bytes.
+const MAX_CACHED_PATTERN: usize = 1024;
+/// The length of the longest name of a class, with its brackets and colons, in characters.
 const MAX_CLASS: usize = 16;
-/// The most patterns that are kept compiled.
-const MAX_KEPT: usize = 256;
+/// The largest number of patterns in the cache.
+const MAX_CACHED: usize = 256;
 
-/// Patterns are mostly literals: compiling one anew for each evaluation would be most of its time.
-static COMPILED: LazyLock<Mutex<HashMap<String, Regex>>> = LazyLock::new(Mutex::default);
+/// The cache of compiled patterns. Most patterns are literals, and their compilation would take most of the time of an
+/// evaluation.
+static CACHE: LazyLock<Mutex<HashMap<String, Regex>>> = LazyLock::new(Mutex::default);
 
 pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), DeclarationError> {
     method(environment, STRING_TYPE, "find", vec![STRING_TYPE], |arguments| {
         let pattern = compile("find", text(&arguments, 1)?)?;
-        give_text(pattern.find(text(&arguments, 0)?).map_or("", |found| found.as_str()))
+        return_text(pattern.find(text(&arguments, 0)?).map_or("", |found| found.as_str()))
     })?;
     method(environment, STRING_TYPE, "findAll", vec![STRING_TYPE], |arguments| find_all(&arguments, -1))?;
     method(environment, STRING_TYPE, "findAll", vec![STRING_TYPE, INT_TYPE], |arguments| {
@@ -36,49 +38,51 @@ pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), Declarat
     })
 }
 
-/// A negative limit is none.
+/// Returns all matches, at most `limit`. A negative limit means no limit.
 fn find_all<'b, 'v>(arguments: &[CowVal<'b, 'v>], limit: i64) -> Result<CowVal<'b, 'v>> {
     let pattern = compile("findAll", text(arguments, 1)?)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    give_texts(pattern.find_iter(text(arguments, 0)?).take(limit).map(|found| found.as_str()))
+    return_texts(pattern.find_iter(text(arguments, 0)?).take(limit).map(|found| found.as_str()))
 }
 
+/// Compiles a pattern, or takes it from the cache. `name` is the function in error messages.
 pub(super) fn compile(name: &str, pattern: &str) -> Result<Regex> {
     if pattern.len() > MAX_PATTERN {
         let why = format!("the pattern is longer than {MAX_PATTERN} bytes");
         return Err(ExecutionError::function_error(name, why));
     }
-    if let Some(regex) = COMPILED.lock().unwrap_or_else(PoisonError::into_inner).get(pattern) {
+    if let Some(regex) = CACHE.lock().unwrap_or_else(PoisonError::into_inner).get(pattern) {
         return Ok(regex.clone());
     }
-    // Without the lock: nobody else is to wait for this.
+    // The pattern is compiled without the lock: other evaluations must not wait for it.
     let regex = RegexBuilder::new(&translate(pattern))
         .size_limit(MAX_PROGRAM)
         .build()
         .map_err(|error| ExecutionError::function_error(name, format!("the pattern {pattern:?}: {error}")))?;
-    if pattern.len() <= MAX_KEPT_PATTERN {
-        let mut kept = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= MAX_KEPT {
-            kept.clear();
+    if pattern.len() <= MAX_CACHED_PATTERN {
+        let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= MAX_CACHED {
+            cache.clear();
         }
-        kept.insert(pattern.to_owned(), regex.clone());
+        cache.insert(pattern.to_owned(), regex.clone());
     }
     Ok(regex)
 }
 
-/// Where a class with a name, such as `[:alpha:]`, ends.
+/// Returns the length of a POSIX class such as `[:alpha:]` at the beginning of a text; `None` if there is none.
 fn class_end(text: &str) -> Option<usize> {
     let end = text.find(":]")?;
     let name = text.get(2..end)?.trim_start_matches('^');
     name.chars().all(|character| character.is_ascii_alphabetic()).then_some(end + 2)
 }
 
-/// The first so many characters.
+/// Returns the first `characters` characters of a text.
 fn start(text: &str, characters: usize) -> &str {
     text.char_indices().nth(characters).map_or(text, |(end, _)| &text[..end])
 }
 
-/// RE2's `\d`, `\s`, `\w` and `\b` know ASCII only, its classes have no operators, and it has `\Q…\E`.
+/// Translates a pattern from RE2 to the regex crate. In RE2 `\d`, `\s`, `\w` and `\b` match ASCII only, classes have no
+/// operators, and `\Q…\E` quotes a literal.
 fn translate(pattern: &str) -> String {
     let mut translated = String::with_capacity(pattern.len());
     let mut rest = pattern;
@@ -108,7 +112,7 @@ fn translate(pattern: &str) -> String {
             },
             ('[', _) if !in_class => {
                 in_class = true;
-                // A bracket that comes first is no end.
+                // A closing bracket at the beginning of a class is a literal.
                 let length = 1 + usize::from(second == Some('^'));
                 if rest[length..].starts_with(']') {
                     translated += &rest[..length];
@@ -142,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_those_of_re2() {
+    fn patterns_match_like_in_re2() {
         for (pattern, text, matches) in [
             (r"^\d+$", "12", true),
             (r"^\d+$", "١٢", false),
@@ -165,17 +169,17 @@ mod tests {
         assert!(
             compile("matches", "(").is_err() && compile("matches", r"\").is_err() && compile("matches", "[").is_err()
         );
-        assert!(compile("matches", "((a{100}){100}){100}").is_err(), "bombs are refused");
+        assert!(compile("matches", "((a{100}){100}){100}").is_err(), "patterns that compile to too much are refused");
     }
 
     #[test]
-    fn long_patterns_are_refused_and_those_less_long_are_not_kept() {
-        let is_kept = |pattern: &str| COMPILED.lock().unwrap().contains_key(pattern);
-        for (length, compiles, kept) in [(1000, true, true), (1025, true, false), (MAX_PATTERN + 1, false, false)] {
+    fn long_patterns_are_not_cached_and_longer_patterns_are_refused() {
+        let is_cached = |pattern: &str| CACHE.lock().unwrap().contains_key(pattern);
+        for (length, compiles, cached) in [(1000, true, true), (1025, true, false), (MAX_PATTERN + 1, false, false)] {
             let pattern = "a".repeat(length);
-            assert_eq!((compile("matches", &pattern).is_ok(), is_kept(&pattern)), (compiles, kept), "{length}");
+            assert_eq!((compile("matches", &pattern).is_ok(), is_cached(&pattern)), (compiles, cached), "{length}");
         }
-        // Each would search the rest.
+        // The search for the end of a class must not scan the whole pattern for each bracket.
         assert_eq!(translate(&format!("[{}ü:]", "[:".repeat(9))), format!("[{}ü:]", r"\[:".repeat(9)));
     }
 }

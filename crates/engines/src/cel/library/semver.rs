@@ -1,5 +1,5 @@
 //! Semantic versions (semver.org, 2.0.0): `semver`, `isSemver`, `major`, `minor`, `patch`, `isLessThan`, `isGreaterThan`,
-//! `compareTo`. Build metadata counts in no comparison.
+//! `compareTo`. Comparisons ignore the build metadata.
 
 use std::cmp::Ordering;
 
@@ -8,7 +8,7 @@ use cel::common::value::CowVal;
 use cel::objects::Opaque;
 use cel::{DeclarationError, Env, ExecutionError};
 
-use super::argument::{Result, boolean, give, give_bool, give_int, held, text};
+use super::argument::{Result, boolean, opaque, return_bool, return_int, return_opaque, text};
 use super::overload::{function, method};
 
 const NAME: &str = "kubernetes.Semver";
@@ -36,20 +36,20 @@ pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), Declarat
     for arguments in [vec![STRING_TYPE], vec![STRING_TYPE, BOOL_TYPE]] {
         function(environment, "semver", arguments.iter().map(ToOwned::to_owned).collect(), |arguments| {
             let parsed = parse(&arguments)?;
-            give(Semver(parsed.map_err(|error| ExecutionError::function_error("semver", error))?))
+            return_opaque(Semver(parsed.map_err(|error| ExecutionError::function_error("semver", error))?))
         })?;
-        function(environment, "isSemver", arguments, |arguments| give_bool(parse(&arguments)?.is_ok()))?;
+        function(environment, "isSemver", arguments, |arguments| return_bool(parse(&arguments)?.is_ok()))?;
     }
     method(environment, version(), "major", vec![], |arguments| number(&arguments, |version| version.major))?;
     method(environment, version(), "minor", vec![], |arguments| number(&arguments, |version| version.minor))?;
     method(environment, version(), "patch", vec![], |arguments| number(&arguments, |version| version.patch))?;
     method(environment, version(), "isLessThan", vec![version()], |arguments| {
-        give_bool(compare(&arguments)? == Ordering::Less)
+        return_bool(compare(&arguments)? == Ordering::Less)
     })?;
     method(environment, version(), "isGreaterThan", vec![version()], |arguments| {
-        give_bool(compare(&arguments)? == Ordering::Greater)
+        return_bool(compare(&arguments)? == Ordering::Greater)
     })?;
-    method(environment, version(), "compareTo", vec![version()], |arguments| give_int(compare(&arguments)? as i64))
+    method(environment, version(), "compareTo", vec![version()], |arguments| return_int(compare(&arguments)? as i64))
 }
 
 fn parse(arguments: &[CowVal<'_, '_>]) -> Result<std::result::Result<semver::Version, semver::Error>> {
@@ -58,7 +58,7 @@ fn parse(arguments: &[CowVal<'_, '_>]) -> Result<std::result::Result<semver::Ver
     Ok(if normal { normalize(source).parse() } else { source.parse() })
 }
 
-/// Without a `v` in front, without leading zeros, with a minor and a patch.
+/// Normalizes a version: removes a leading `v` and leading zeros, and adds a missing minor and patch.
 fn normalize(source: &str) -> String {
     let source = source.strip_prefix('v').unwrap_or(source);
     let end = source.find(['-', '+']).unwrap_or(source.len());
@@ -77,10 +77,10 @@ fn normalize(source: &str) -> String {
 }
 
 fn number<'b, 'v>(arguments: &[CowVal<'b, 'v>], part: impl Fn(&semver::Version) -> u64) -> Result<CowVal<'b, 'v>> {
-    let number = part(&held::<Semver>(arguments, 0)?.0);
-    give_int(number.try_into().map_err(|_| ExecutionError::function_error("semver", "the number is no int"))?)
+    let number = part(&opaque::<Semver>(arguments, 0)?.0);
+    return_int(number.try_into().map_err(|_| ExecutionError::function_error("semver", "the number is not an int"))?)
 }
 
 fn compare(arguments: &[CowVal<'_, '_>]) -> Result<Ordering> {
-    Ok(held::<Semver>(arguments, 0)?.0.cmp_precedence(&held::<Semver>(arguments, 1)?.0))
+    Ok(opaque::<Semver>(arguments, 0)?.0.cmp_precedence(&opaque::<Semver>(arguments, 1)?.0))
 }

@@ -4,8 +4,8 @@ use cel::common::types::LIST_TYPE;
 use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env};
 
-use super::argument::{Result, give_bool, list};
-use super::guarded::comparable;
+use super::argument::{Result, list, return_bool};
+use super::guarded::check_comparisons;
 use super::overload::function;
 
 pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), DeclarationError> {
@@ -29,8 +29,8 @@ fn decide<'b, 'v>(
     holds: impl Fn(List<'_, 'v>, List<'_, 'v>) -> bool,
 ) -> Result<CowVal<'b, 'v>> {
     let (left, right) = (list(arguments, 0)?, list(arguments, 1)?);
-    comparable(name, left.len(), right.len())?;
-    give_bool(holds(left, right))
+    check_comparisons(name, left.len(), right.len())?;
+    return_bool(holds(left, right))
 }
 
 fn contains(whole: List<'_, '_>, part: List<'_, '_>) -> bool {

@@ -1,4 +1,4 @@
-//! URLs: `url`, `isURL`, and what these values can do. A URL is read as it is written, nothing is made canonical.
+//! URLs: `url`, `isURL`, and the methods of URLs. A URL is not normalized.
 
 mod parse;
 
@@ -10,13 +10,13 @@ use cel::common::value::{CowVal, Val};
 use cel::objects::Opaque;
 use cel::{DeclarationError, Env, ExecutionError};
 
-use super::argument::{Result, give, give_bool, give_text, held, text, texts};
+use super::argument::{Result, opaque, return_bool, return_opaque, return_text, text, texts};
 use super::overload::{function, method};
 use parse::Url;
 
 const NAME: &str = "kubernetes.URL";
 
-/// The same URL for each value that an expression makes of it.
+/// A URL. Copies of the value share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shared(Arc<Url>);
 
@@ -32,14 +32,16 @@ pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), Declarat
     function(environment, "url", vec![STRING_TYPE], |arguments| {
         let source = text(&arguments, 0)?;
         let refuse = |why: &str| ExecutionError::function_error("url", format!("{source:?}: {why}"));
-        give(Shared(Arc::new(Url::parse(source).map_err(refuse)?)))
+        return_opaque(Shared(Arc::new(Url::parse(source).map_err(refuse)?)))
     })?;
-    function(environment, "isURL", vec![STRING_TYPE], |arguments| give_bool(Url::parse(text(&arguments, 0)?).is_ok()))?;
-    method(environment, url(), "getScheme", vec![], |arguments| give_text(this(&arguments)?.scheme.clone()))?;
-    method(environment, url(), "getHost", vec![], |arguments| give_text(this(&arguments)?.host.clone()))?;
-    method(environment, url(), "getHostname", vec![], |arguments| give_text(this(&arguments)?.hostname()))?;
-    method(environment, url(), "getPort", vec![], |arguments| give_text(this(&arguments)?.port()))?;
-    method(environment, url(), "getEscapedPath", vec![], |arguments| give_text(this(&arguments)?.path.clone()))?;
+    function(environment, "isURL", vec![STRING_TYPE], |arguments| {
+        return_bool(Url::parse(text(&arguments, 0)?).is_ok())
+    })?;
+    method(environment, url(), "getScheme", vec![], |arguments| return_text(this(&arguments)?.scheme.clone()))?;
+    method(environment, url(), "getHost", vec![], |arguments| return_text(this(&arguments)?.host.clone()))?;
+    method(environment, url(), "getHostname", vec![], |arguments| return_text(this(&arguments)?.hostname()))?;
+    method(environment, url(), "getPort", vec![], |arguments| return_text(this(&arguments)?.port()))?;
+    method(environment, url(), "getEscapedPath", vec![], |arguments| return_text(this(&arguments)?.path.clone()))?;
     method(environment, url(), "getQuery", vec![], |arguments| {
         let mut values: HashMap<String, Vec<String>> = HashMap::new();
         for (key, value) in this(&arguments)?.query() {
@@ -53,10 +55,10 @@ pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), Declarat
 }
 
 fn this(arguments: &[CowVal<'_, '_>]) -> Result<Arc<Url>> {
-    Ok(held::<Shared>(arguments, 0)?.0)
+    Ok(opaque::<Shared>(arguments, 0)?.0)
 }
 
-/// Whether a text is a URL.
+/// Returns true if a text is a URL.
 pub(super) fn is_url(source: &str) -> bool {
     Url::parse(source).is_ok()
 }

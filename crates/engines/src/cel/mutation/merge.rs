@@ -1,11 +1,11 @@
-//! A partial object merged into an object, as server-side apply would. It is done by structure, without the schema: maps
-//! merge; lists merge where Kubernetes' own kinds say by which keys. Other lists are atomic, and Kubernetes changes no
-//! atomic lists by an apply configuration, because what it does not name would be lost: such a change is refused.
+//! Merges a partial object into an object like server-side apply, but without the schema. Maps are merged. Lists are merged if
+//! their keys are known from the built-in kinds of Kubernetes. All other lists are atomic. As in Kubernetes, an apply
+//! configuration cannot change an atomic list: items that it does not name would be lost.
 
 use serde_json::{Map, Value};
 
-/// Lists of maps in Kubernetes' own kinds: the field, and the keys by which two items are the same.
-const LISTS: &[(&str, &[&str])] = &[
+/// The lists of type `map` in the built-in kinds of Kubernetes: the name of the field, and the keys that identify an item.
+const LIST_KEYS: &[(&str, &[&str])] = &[
     ("conditions", &["type"]),
     ("containers", &["name"]),
     ("env", &["name"]),
@@ -31,18 +31,18 @@ const LISTS: &[(&str, &[&str])] = &[
 pub(super) fn merge(object: &mut Value, patch: Value) -> Result<(), String> {
     let group =
         object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
-    let is_known = !group.contains('.') || group.ends_with(".k8s.io");
-    let Value::Object(patch) = patch else { return Err("it is no object".to_owned()) };
-    Merge { is_known }.map(object, patch, "")
+    let is_builtin_kind = !group.contains('.') || group.ends_with(".k8s.io");
+    let Value::Object(patch) = patch else { return Err("it is not an object".to_owned()) };
+    Merge { is_builtin_kind }.map(object, patch, "")
 }
 
 struct Merge {
-    /// Whether the object is of one of Kubernetes' own kinds.
-    is_known: bool,
+    /// True if the object is of a built-in kind of Kubernetes.
+    is_builtin_kind: bool,
 }
 
 impl Merge {
-    /// Recursive: an expression makes no deep objects.
+    /// Merges a map. `at` is its path. The recursion is bounded: an expression cannot construct deep objects.
     fn map(&self, target: &mut Value, patch: Map<String, Value>, at: &str) -> Result<(), String> {
         if !target.is_object() {
             *target = Value::Object(Map::new());
@@ -54,7 +54,7 @@ impl Merge {
                 Value::Object(value) => {
                     self.map(target.entry(field).or_insert(Value::Null), value, &at)?;
                 }
-                // Nothing to merge is no change.
+                // An empty list changes nothing.
                 Value::Array(items) if items.is_empty() => {}
                 Value::Array(items) => {
                     self.list(target.entry(field.clone()).or_insert(Value::Null), items, &field, &at)?;
@@ -85,7 +85,7 @@ impl Merge {
             if seen.contains(&keys) {
                 return Err(format!("{at} has two items with the same keys"));
             }
-            let Value::Object(item) = item else { return Err(format!("{at} has an item that is no object")) };
+            let Value::Object(item) = item else { return Err(format!("{at} has an item that is not an object")) };
             let found = target.iter_mut().find(|existing| self.keys(field, at, existing).as_ref() == Some(&keys));
             seen.push(keys);
             if let Some(existing) = found {
@@ -99,9 +99,9 @@ impl Merge {
         Ok(())
     }
 
-    /// What an item is told apart by; none where that is not known.
+    /// Returns the keys of an item with their values; `None` if the keys of the list are not known.
     fn keys(&self, field: &str, path: &str, item: &Value) -> Option<Vec<(&'static str, Value)>> {
-        if !self.is_known && path != ".metadata.ownerReferences" {
+        if !self.is_builtin_kind && path != ".metadata.ownerReferences" {
             return None;
         }
         let of_item = |keys: &&'static [&'static str]| -> Option<Vec<(&'static str, Value)>> {
@@ -112,7 +112,7 @@ impl Merge {
             };
             keys.iter().map(value).collect()
         };
-        LISTS.iter().filter(|(name, _)| *name == field).find_map(|(_, keys)| of_item(keys))
+        LIST_KEYS.iter().filter(|(name, _)| *name == field).find_map(|(_, keys)| of_item(keys))
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_lose_items_is_refused() {
+    fn merges_that_would_lose_items_are_refused() {
         for (object, patch) in [
             (pod(&json!({"tolerations": []})), json!({"spec": {"tolerations": [{"key": "a"}]}})),
             (pod(&json!({})), json!({"spec": {"containers": [{"image": "a"}]}})),

@@ -1,5 +1,5 @@
-//! Networks: the builtins of `net` that regorus does not have, and those that it answers otherwise than OPA. ipnet has the
-//! networks; its parser is not used, since it accepts leading zeros (krisprice/ipnet#32).
+//! The `net.cidr_*` builtins that regorus does not have, or answers differently from OPA. The arithmetic is from the ipnet
+//! crate. Its parser is not used, because it accepts leading zeros (krisprice/ipnet#32).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,17 +18,17 @@ pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
     ("net.cidr_intersects", 2, |values| Ok(intersects(values).unwrap_or(Value::Undefined))),
     ("net.cidr_is_valid", 1, |values| Ok(values.first().and_then(network).is_some().into())),
     ("net.cidr_merge", 1, merge),
-    // The older name of `net.cidr_contains`.
+    // The deprecated name of `net.cidr_contains`.
     ("net.cidr_overlap", 2, |values| Ok(contains(values).unwrap_or(Value::Undefined))),
 ];
 
-/// An address as Go's `net.ParseIP` reads it: an address of IPv4 that is mapped into IPv6 is one of IPv4. Otherwise a request
-/// could avoid a rule by the way in which it writes an address.
+/// Parses an address like Go's `net.ParseIP`: an IPv4-mapped IPv6 address is an IPv4 address. Otherwise a request could evade a
+/// rule by writing an address in another form.
 fn address(text: &str) -> Option<IpAddr> {
     text.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// A network as Go's `net.ParseCIDR` reads it.
+/// Parses a network like Go's `net.ParseCIDR`.
 fn network(value: &Value) -> Option<IpNet> {
     let Value::String(text) = value else { return None };
     let (address, bits) = text.split_once('/')?;
@@ -37,7 +37,7 @@ fn network(value: &Value) -> Option<IpNet> {
     }
     let (address, bits): (IpAddr, u8) = (address.parse().ok()?, bits.parse().ok()?);
     let network = match address {
-        // The prefix of a mapped network counts the 96 bits before the address of IPv4.
+        // The prefix length of an IPv4-mapped network includes the 96 bits before the IPv4 address.
         IpAddr::V6(mapped) if bits >= 96 => match mapped.to_ipv4_mapped() {
             Some(address) => IpNet::new(address.into(), bits - 96),
             None => IpNet::new(address, bits),
@@ -47,7 +47,7 @@ fn network(value: &Value) -> Option<IpNet> {
     network.ok().map(|network| network.trunc())
 }
 
-/// A network, or one address.
+/// Parses a network or an address.
 fn network_or_address(value: &Value) -> Option<IpNet> {
     let Value::String(text) = value else { return None };
     address(text).map(IpNet::from).or_else(|| network(value))
@@ -62,14 +62,14 @@ fn contains(values: &[Value]) -> Option<Value> {
     Some(network(values.first()?)?.contains(&network_or_address(values.get(1)?)?).into())
 }
 
-/// The addresses of a network; a guard refuses large networks.
+/// Returns the addresses of a network. A guard refuses large networks.
 fn expand(values: &[Value]) -> Option<Value> {
     let network = network(values.first()?)?;
     let addresses = network.subnets(network.max_prefix_len()).ok()?;
     Some(addresses.map(|one| Value::from(one.addr().to_string())).collect::<BTreeSet<Value>>().into())
 }
 
-/// The pairs of keys for which the first's network contains the second's.
+/// Returns the pairs of keys such that the network of the first key contains the network or address of the second key.
 fn contains_matches(values: &[Value]) -> Result<Value, String> {
     let lists = || Some((keyed(values.first()?, network)?, keyed(values.get(1)?, network_or_address)?));
     let Some((left, right)) = lists() else { return Ok(Value::Undefined) };
@@ -88,9 +88,10 @@ fn contains_matches(values: &[Value]) -> Result<Value, String> {
     Ok(pairs.into())
 }
 
-/// Networks with what names them in the answer: themselves, their place, or their key.
+/// Returns the networks in a value with their keys in the answer. The key is the string itself, the item of a set, the index in
+/// an array, or the key of an object.
 fn keyed(value: &Value, network: fn(&Value) -> Option<IpNet>) -> Option<Vec<(Value, IpNet)>> {
-    // A network stands alone or begins a list.
+    // An item is a network, or a list whose first element is the network.
     let of_item = |item: &Value| match item {
         Value::Array(items) => network(items.first()?),
         other => network(other),
@@ -106,7 +107,8 @@ fn keyed(value: &Value, network: fn(&Value) -> Option<IpNet>) -> Option<Vec<(Val
     }
 }
 
-/// For `net.cidr_merge`, an address without a prefix is the network of its class, as in Go; IPv6 has no classes.
+/// Parses a network for `net.cidr_merge`. An IPv4 address without a prefix length is the network of its class, as in Go. IPv6
+/// has no classes.
 fn network_or_class(value: &Value) -> Option<IpNet> {
     let Value::String(text) = value else { return None };
     if text.contains('/') {
@@ -121,7 +123,7 @@ fn network_or_class(value: &Value) -> Option<IpNet> {
     IpNet::new(address.into(), bits).ok().map(|network| network.trunc())
 }
 
-/// The fewest networks that hold the same addresses.
+/// Merges networks: returns the smallest set of networks with the same addresses.
 fn merge(values: &[Value]) -> Result<Value, String> {
     let Some(items) = items(values, 0) else { return Ok(Value::Undefined) };
     if items.len() > MAX_ELEMENTS {
@@ -144,9 +146,9 @@ mod tests {
     }
 
     #[test]
-    fn many_networks_are_merged_in_time_and_too_many_are_refused() {
+    fn many_networks_merge_fast_and_too_many_are_refused() {
         let function = |name: &str| FUNCTIONS.iter().find(|(known, ..)| *known == name).unwrap().2;
-        // None of them next to another, and each of them twice.
+        // No two networks are adjacent, and each network occurs twice.
         let apart = |index: u32| Value::from(format!("{}/32", std::net::Ipv4Addr::from_bits(2 * index)));
         let many: Vec<Value> = (0..100_000).flat_map(|index| [apart(index), apart(index)]).collect();
         let started = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! `crypto.sha1`, `crypto.sha256` and the HMACs. Not MD5: nothing that is decided by it is safe.
+//! `crypto.sha1`, `crypto.sha256` and the HMACs. MD5 is missing on purpose: a decision that depends on it is not safe.
 
 use regorus::Value;
 use sha1::Sha1;
@@ -8,27 +8,28 @@ use super::functions::Function;
 
 pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
     ("crypto.hmac.equal", 2, |values| Ok(equal(values))),
-    ("crypto.hmac.sha1", 2, |values| Ok(of_two(values, hmac::<Sha1, 64>))),
-    ("crypto.hmac.sha256", 2, |values| Ok(of_two(values, hmac::<Sha256, 64>))),
-    ("crypto.hmac.sha512", 2, |values| Ok(of_two(values, hmac::<Sha512, 128>))),
-    ("crypto.sha1", 1, |values| Ok(of_one(values, hash::<Sha1>))),
-    ("crypto.sha256", 1, |values| Ok(of_one(values, hash::<Sha256>))),
+    ("crypto.hmac.sha1", 2, |values| Ok(hex_hmac(values, hmac::<Sha1, 64>))),
+    ("crypto.hmac.sha256", 2, |values| Ok(hex_hmac(values, hmac::<Sha256, 64>))),
+    ("crypto.hmac.sha512", 2, |values| Ok(hex_hmac(values, hmac::<Sha512, 128>))),
+    ("crypto.sha1", 1, |values| Ok(hex_digest(values, hash::<Sha1>))),
+    ("crypto.sha256", 1, |values| Ok(hex_digest(values, hash::<Sha256>))),
 ];
 
-fn of_one(values: &[Value], digest: fn(&[&[u8]]) -> Vec<u8>) -> Value {
+fn hex_digest(values: &[Value], digest: fn(&[&[u8]]) -> Vec<u8>) -> Value {
     match values {
         [Value::String(text)] => hexadecimal(&digest(&[text.as_bytes()])).into(),
         _ => Value::Undefined,
     }
 }
 
-fn of_two(values: &[Value], mac: fn(&[u8], &[u8]) -> Vec<u8>) -> Value {
+fn hex_hmac(values: &[Value], mac: fn(&[u8], &[u8]) -> Vec<u8>) -> Value {
     match values {
         [Value::String(text), Value::String(key)] => hexadecimal(&mac(key.as_bytes(), text.as_bytes())).into(),
         _ => Value::Undefined,
     }
 }
 
+/// Compares two strings in constant time.
 fn equal(values: &[Value]) -> Value {
     match values {
         [Value::String(left), Value::String(right)] => {
@@ -50,7 +51,7 @@ fn hash<D: Digest>(parts: &[&[u8]]) -> Vec<u8> {
     digest.finalize().to_vec()
 }
 
-/// RFC 2104.
+/// Computes an HMAC (RFC 2104). `BLOCK` is the block size of the hash function in bytes.
 fn hmac<D: Digest, const BLOCK: usize>(key: &[u8], text: &[u8]) -> Vec<u8> {
     let mut block = [0_u8; BLOCK];
     let key = if key.len() > BLOCK { hash::<D>(&[key]) } else { key.to_vec() };

@@ -1,5 +1,5 @@
-//! Documents of JSON that are written, and of YAML as OPA reads them: the first of several, with what is merged into
-//! maps. What is a number to OPA and a text to the library here is an error.
+//! The builtins that write JSON and YAML, and that read YAML like OPA: the first of several documents, with the merge keys
+//! (`<<`) applied. A scalar that OPA reads as a number, and `serde_yaml` as a string, is an error.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,14 @@ use super::guards::text;
 use crate::rego::value::Plain;
 
 pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
-    ("json.marshal", 1, |values| written("json.marshal", values)),
+    ("json.marshal", 1, |values| marshal("json.marshal", values)),
     ("yaml.is_valid", 1, |values| Ok((matches!(values, [Value::String(_)]) && read(text(values, 0)).is_some()).into())),
-    ("yaml.marshal", 1, |values| written("yaml.marshal", values)),
+    ("yaml.marshal", 1, |values| marshal("yaml.marshal", values)),
     ("yaml.unmarshal", 1, unmarshal),
 ];
 
-/// Everything can be written but numbers beyond a double's, which OPA writes.
-fn written(name: &str, values: &[Value]) -> Result<Value, String> {
+/// Writes a value. A number outside the range of a double is an error. OPA writes such numbers.
+fn marshal(name: &str, values: &[Value]) -> Result<Value, String> {
     match call(name, values)? {
         Value::Undefined => Err("the value cannot be written".into()),
         text => Ok(text),
@@ -29,17 +29,19 @@ fn written(name: &str, values: &[Value]) -> Result<Value, String> {
 fn unmarshal(values: &[Value]) -> Result<Value, String> {
     let Some(Value::String(text)) = values.first() else { return Ok(Value::Undefined) };
     let Some(value) = read(text) else { return Ok(Value::Undefined) };
-    if let Some(number) = misread(&value, text) {
-        return Err(format!("{number} is a number to some readers of YAML, and a text to others: write it otherwise"));
+    if let Some(number) = ambiguous_number(&value, text) {
+        return Err(format!(
+            "{number} is a number to some YAML parsers and a string to others: quote it, or write a plain number"
+        ));
     }
     Ok(value)
 }
 
-/// The first document. None where any of them cannot be read.
+/// Returns the first document; `None` if any document is not valid YAML.
 fn read(text: &str) -> Option<Value> {
     let mut first = None;
     for document in serde_yaml::Deserializer::from_str(text) {
-        let Plain(value) = if merges(text) {
+        let Plain(value) = if has_merge_key(text) {
             let mut value = serde_yaml::Value::deserialize(document).ok()?;
             value.apply_merge().ok()?;
             Plain::deserialize(value).ok()?
@@ -51,16 +53,16 @@ fn read(text: &str) -> Option<Value> {
     Some(first.unwrap_or(Value::Null))
 }
 
-/// Whether there is a key `<<` that is not quoted.
-fn merges(text: &str) -> bool {
+/// Returns true if the text contains a `<<` that is not quoted.
+fn has_merge_key(text: &str) -> bool {
     text.match_indices("<<").any(|(place, _)| !text[..place].ends_with(['"', '\'']))
 }
 
-/// A text that Go takes for a number, where it is not quoted.
-fn misread<'a>(value: &'a Value, text: &str) -> Option<&'a str> {
+/// Returns a string in the value that Go reads as a number: it occurs in the text without quotes.
+fn ambiguous_number<'a>(value: &'a Value, text: &str) -> Option<&'a str> {
     let ends = |character: char| character.is_whitespace() || "[]{},:".contains(character);
     let bare: BTreeSet<&str> = text.split(ends).filter(|word| looks_like_a_number(word)).collect();
-    // Most documents have nothing of the kind.
+    // This is the usual case, which needs no walk through the value.
     if bare.is_empty() {
         return None;
     }
@@ -76,7 +78,8 @@ fn misread<'a>(value: &'a Value, text: &str) -> Option<&'a str> {
     None
 }
 
-/// `012` is octal, `089` is not, and `1_000` is one thousand.
+/// Returns true if Go's YAML library may read the text as a number, and `serde_yaml` reads it as a string. To Go, `012` is octal,
+/// `089` is not, and `1_000` is one thousand.
 fn looks_like_a_number(text: &str) -> bool {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if !digits.starts_with(|first: char| first.is_ascii_digit() || first == '.') {

@@ -1,5 +1,5 @@
-//! Base64 and the queries of URLs as Go reads and writes them: regorus refuses line ends in the one, and in the other
-//! takes what is cut off for text.
+//! Base64 and URL queries like Go reads and writes them. regorus refuses line ends in base64, and reads an incomplete escape in
+//! a query as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,23 +12,25 @@ use regorus::Value;
 use super::functions::Function;
 
 pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
-    ("base64.decode", 1, |values| Ok(of_text(values, |text| decoded(text, &STANDARD).map(Value::from)))),
-    ("base64.is_valid", 1, |values| Ok(of_text(values, |text| Some(decoded(text, &STANDARD).is_some().into())))),
-    ("base64url.decode", 1, |values| Ok(of_text(values, |text| decoded(&padded(text)?, &URL_SAFE).map(Value::from)))),
-    ("urlquery.decode", 1, |values| Ok(of_text(values, |text| unescaped(text).map(Value::from)))),
-    ("urlquery.decode_object", 1, |values| Ok(of_text(values, query))),
-    ("urlquery.encode", 1, |values| Ok(of_text(values, |text| Some(escaped(text).into())))),
+    ("base64.decode", 1, |values| Ok(map_string(values, |text| decoded(text, &STANDARD).map(Value::from)))),
+    ("base64.is_valid", 1, |values| Ok(map_string(values, |text| Some(decoded(text, &STANDARD).is_some().into())))),
+    ("base64url.decode", 1, |values| {
+        Ok(map_string(values, |text| decoded(&padded(text)?, &URL_SAFE).map(Value::from)))
+    }),
+    ("urlquery.decode", 1, |values| Ok(map_string(values, |text| unescaped(text).map(Value::from)))),
+    ("urlquery.decode_object", 1, |values| Ok(map_string(values, query))),
+    ("urlquery.encode", 1, |values| Ok(map_string(values, |text| Some(escaped(text).into())))),
     ("urlquery.encode_object", 1, |values| Ok(encoded_object(values).unwrap_or(Value::Undefined))),
 ];
 
-fn of_text(values: &[Value], function: impl Fn(&str) -> Option<Value>) -> Value {
+fn map_string(values: &[Value], function: impl Fn(&str) -> Option<Value>) -> Value {
     match values.first() {
         Some(Value::String(text)) => function(text).unwrap_or(Value::Undefined),
         _ => Value::Undefined,
     }
 }
 
-/// Line ends do not count, and the last bits may be any.
+/// Decodes base64 like Go: line ends are ignored, and unused trailing bits need not be zero.
 fn decoded(text: &str, alphabet: &Alphabet) -> Option<String> {
     let config = GeneralPurposeConfig::new()
         .with_decode_allow_trailing_bits(true)
@@ -38,7 +40,7 @@ fn decoded(text: &str, alphabet: &Alphabet) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// With the padding that may be left out. As OPA counts it, with line ends.
+/// Adds missing padding. Like OPA, it counts line ends as characters. `None` if no padding fits the length.
 fn padded(text: &str) -> Option<String> {
     match text.len() % 4 {
         _ if text.ends_with('=') => Some(text.to_owned()),
@@ -77,11 +79,11 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// An object with a list of values for each name.
+/// Parses a URL query to an object with a list of values for each name.
 fn query(text: &str) -> Option<Value> {
     let mut members: BTreeMap<Value, Vec<Value>> = BTreeMap::new();
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {
-        // It once was another separator: no one can tell what is meant.
+        // Like Go, refuse semicolons: some software still reads them as separators.
         if pair.contains(';') {
             return None;
         }

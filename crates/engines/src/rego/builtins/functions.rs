@@ -1,5 +1,5 @@
-//! Builtins of our own: those that regorus does not have and constraint templates use, and those that it
-//! has with another meaning than OPA or with a reader that can be made to end the process.
+//! Builtins that Proviso implements. Some are missing in regorus, and constraint templates use them. Others have another meaning
+//! in regorus than in OPA, or a parser that an input could make end the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
     ("json.patch", 2, patching::patch),
     ("json.unmarshal", 1, |values| Ok(read(text(values, 0)))),
     ("object.subset", 2, |values| Ok(subset(values))),
-    // The older name of `regex.match`.
+    // The deprecated name of `regex.match`.
     ("re_match", 2, |values| matching("regex.match", 0, values)),
     ("regex.find_all_string_submatch_n", 3, |values| matching("regex.find_all_string_submatch_n", 0, values)),
     ("regex.find_n", 3, |values| matching("regex.find_n", 0, values)),
@@ -50,7 +50,7 @@ fn of_items(values: &[Value], holds: fn(Items<'_>) -> bool) -> Value {
     items(values, 0).map_or(Value::Undefined, |items| holds(items).into())
 }
 
-/// The value, if it is of the type that was asked for.
+/// Returns the value if it has the requested type, otherwise undefined.
 fn cast(values: &[Value], is_of_type: fn(&Value) -> bool) -> Value {
     values.first().filter(|value| is_of_type(value)).cloned().unwrap_or(Value::Undefined)
 }
@@ -69,7 +69,7 @@ fn cast_set(values: &[Value]) -> Value {
     }
 }
 
-/// What is now written `a - b`.
+/// `set_diff`: the deprecated form of `a - b`.
 fn set_diff(values: &[Value]) -> Value {
     match values {
         [Value::Set(from), Value::Set(without)] => {
@@ -80,7 +80,7 @@ fn set_diff(values: &[Value]) -> Value {
     }
 }
 
-/// regorus panics where a list without items is looked for in a list.
+/// `object.subset`. regorus panics if the subset is an empty array.
 fn subset(values: &[Value]) -> Value {
     match values {
         [Value::Array(all), part @ Value::Set(_)] => {
@@ -106,14 +106,15 @@ fn is_subset(all: &Value, part: &Value) -> bool {
     }
 }
 
-/// One of regorus' builtins, with the pattern as OPA means it.
-fn matching(name: &str, place: usize, values: &[Value]) -> Result<Value, String> {
-    let values = with_pattern(place, values)?;
+/// Calls a regular expression builtin of regorus, with the pattern translated from OPA's syntax. `index` is the index of the
+/// pattern among the arguments.
+fn matching(name: &str, index: usize, values: &[Value]) -> Result<Value, String> {
+    let values = with_pattern(index, values)?;
     matches_are_few(name, &values)?;
     call(name, &values)
 }
 
-/// Go has no piece before a match of nothing at the begin, nor after one at the end.
+/// `regex.split`. Go returns no piece before an empty match at the beginning, nor after an empty match at the end.
 fn split(values: &[Value]) -> Result<Value, String> {
     let [Value::String(pattern), text @ Value::String(searched)] = values else { return Ok(Value::Undefined) };
     let answer = matching("regex.split", 0, values)?;
@@ -141,7 +142,7 @@ fn is_pattern(values: &[Value]) -> Value {
         .into()
 }
 
-/// OPA answers with a list of errors, regorus with one text or null.
+/// `json.match_schema`. OPA answers with a list of errors, regorus with one string or null.
 fn match_schema(values: &[Value]) -> Result<Value, String> {
     values.iter().try_for_each(document_is_plain)?;
     let [document, schema] = values else { return Ok(Value::Undefined) };
@@ -165,7 +166,7 @@ fn match_schema(values: &[Value]) -> Result<Value, String> {
     Ok(vec![parts.first().cloned().unwrap_or(Value::Undefined), errors.into()].into())
 }
 
-/// How often a text is found, without overlaps.
+/// `strings.count`: the number of occurrences that do not overlap.
 fn count(values: &[Value]) -> Value {
     match values {
         [Value::String(text), Value::String(part)] => (text.matches(part.as_ref()).count() as u64).into(),
@@ -173,7 +174,7 @@ fn count(values: &[Value]) -> Value {
     }
 }
 
-/// What a text of JSON says. Undefined where it is none, as the empty text is.
+/// Parses JSON. Returns undefined if the text is not valid JSON, for example empty.
 fn read(text: &str) -> Value {
     serde_json::from_str(text).map_or(Value::Undefined, |Plain(value)| value)
 }

@@ -1,5 +1,5 @@
-//! `glob.match` as OPA has it: the pattern as a regular expression. regorus' own lets `/**/` stand for one separator,
-//! takes `^` for a negation and knows no empty alternatives.
+//! `glob.match` like in OPA: the glob is translated to a regular expression. In regorus' implementation `/**/` matches one
+//! separator, `^` negates a class, and empty alternatives are not supported.
 
 use std::fmt::Write as _;
 use std::iter::Peekable;
@@ -23,7 +23,7 @@ fn glob_match(values: &[Value]) -> Result<Value, String> {
     }
 }
 
-/// What `*` and `?` do not match.
+/// Returns the delimiters: the characters that `*` and `?` do not match. The default is `.`, for an empty list.
 fn separators(delimiters: &Value) -> Option<String> {
     let items = match delimiters {
         Value::Null => return Some(String::new()),
@@ -38,7 +38,7 @@ fn separators(delimiters: &Value) -> Option<String> {
     items.iter().map(character).collect()
 }
 
-/// The regular expression, for the library that regorus uses. None for what is no glob.
+/// Translates a glob to the syntax of the regex crate. `None` if the glob is not valid.
 fn expression(pattern: &str, separators: &str) -> Option<String> {
     let one = if separators.is_empty() { ".".into() } else { format!("[^{}]", regex::escape(separators)) };
     let mut out = String::from("^(?s:");
@@ -71,7 +71,7 @@ fn escaped(character: char) -> String {
     regex::escape(character.encode_utf8(&mut [0; 4]))
 }
 
-/// One range, or characters; either may be negated, by `!` only.
+/// Translates a class: one range, or a list of characters. Only `!` negates a class.
 fn class(rest: &mut Peekable<Chars<'_>>) -> Option<String> {
     let not = if rest.next_if_eq(&'!').is_some() { "^" } else { "" };
     let mut inside = Vec::new();
@@ -79,7 +79,7 @@ fn class(rest: &mut Peekable<Chars<'_>>) -> Option<String> {
         match rest.next()? {
             ']' => break,
             '\\' => inside.push(rest.next()?),
-            // A second character is the begin of a range's end, whatever it is.
+            // A minus after the first character makes a range, which ends with the next character.
             '-' if inside.len() == 1 => {
                 let (from, to) = (inside[0], rest.next()?);
                 let closed = rest.next() == Some(']');

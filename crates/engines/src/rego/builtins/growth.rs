@@ -1,14 +1,14 @@
-//! Guards against builtins that make much more than they are given: from values that share their parts, and from
-//! texts that grow with each call.
+//! Guards for builtins whose result can be much larger than their arguments: because the arguments share their parts, or
+//! because a string grows with each call.
 
 use regorus::Value;
 
 use super::call::call;
 use super::guards::{Guard, LONG, allow, items, number, text};
 use super::limits::{MAX_ELEMENTS, MAX_PAIRS, MAX_TEXT};
-use super::size::{parts, written};
+use super::size::{parts, serialized_size};
 
-/// The longest text that is taken apart, in bytes. No object of Kubernetes has a longer one.
+/// The longest string that a builtin may search, in bytes. No Kubernetes object contains a longer string.
 const MAX_SEARCHED: usize = 2 << 20;
 
 pub(super) const GUARDED: &[(&str, Guard)] = &[
@@ -20,8 +20,8 @@ pub(super) const GUARDED: &[(&str, Guard)] = &[
     ("hex.encode", text_is_short),
     ("indexof_n", text_is_searchable),
     ("json.filter", parts_are_few),
-    ("json.marshal", |values| written_is_short(values, 0, 0)),
-    ("json.marshal_with_options", written_with_options_is_short),
+    ("json.marshal", |values| serialized_is_short(values, 0, 0)),
+    ("json.marshal_with_options", serialized_with_options_is_short),
     ("json.remove", parts_are_few),
     ("lower", text_is_short),
     ("object.subset", parts_are_few),
@@ -36,17 +36,17 @@ pub(super) const GUARDED: &[(&str, Guard)] = &[
     ("strings.any_suffix_match", pairs_are_few),
     ("upper", text_is_short),
     ("urlquery.encode", text_is_short),
-    ("urlquery.encode_object", |values| written_is_short(values, 0, 0)),
+    ("urlquery.encode_object", |values| serialized_is_short(values, 0, 0)),
     ("walk", parts_are_few),
-    // Two bytes a level.
-    ("yaml.marshal", |values| written_is_short(values, 2, 2)),
+    // YAML indents each level by two bytes.
+    ("yaml.marshal", |values| serialized_is_short(values, 2, 2)),
 ];
 
 const LARGE: &str = "the result would be too large";
 
-/// How many items there are; what has none is one itself.
-fn count(values: &[Value], place: usize) -> usize {
-    items(values, place).map_or(1, |items| items.len())
+/// Returns the number of items of an argument; one if the argument is not a collection.
+fn count(values: &[Value], index: usize) -> usize {
+    items(values, index).map_or(1, |items| items.len())
 }
 
 fn text_is_short(values: &[Value]) -> Result<(), String> {
@@ -57,7 +57,7 @@ fn text_is_searchable(values: &[Value]) -> Result<(), String> {
     allow(text(values, 0).len() <= MAX_SEARCHED, "the text is too long")
 }
 
-/// For what builds values anew, or walks through them.
+/// Guards builtins that copy values or walk through them.
 fn parts_are_few(values: &[Value]) -> Result<(), String> {
     let mut left = MAX_ELEMENTS;
     for value in values {
@@ -68,27 +68,28 @@ fn parts_are_few(values: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// For what writes its first argument out.
-fn written_is_short(values: &[Value], line: usize, level: usize) -> Result<(), String> {
-    let length = values.first().map_or(0, |value| written(value, MAX_TEXT, line, level));
+/// Guards builtins that serialize their first argument. Each part begins a line of `line` bytes, plus `level` bytes for each
+/// level of nesting.
+fn serialized_is_short(values: &[Value], line: usize, level: usize) -> Result<(), String> {
+    let length = values.first().map_or(0, |value| serialized_size(value, MAX_TEXT, line, level));
     allow(length <= MAX_TEXT, LONG)
 }
 
-fn written_with_options_is_short(values: &[Value]) -> Result<(), String> {
-    let Some(Value::Object(options)) = values.get(1) else { return written_is_short(values, 0, 0) };
+fn serialized_with_options_is_short(values: &[Value]) -> Result<(), String> {
+    let Some(Value::Object(options)) = values.get(1) else { return serialized_is_short(values, 0, 0) };
     let length = |name: &str| match options.get(&name.into()) {
         Some(Value::String(text)) => text.len(),
-        // A tabulator, unless it is said otherwise.
+        // The default indent is a tab.
         _ => 1,
     };
-    written_is_short(values, length("prefix") + 1, length("indent"))
+    serialized_is_short(values, length("prefix") + 1, length("indent"))
 }
 
 fn pairs_are_few(values: &[Value]) -> Result<(), String> {
     allow(count(values, 0).saturating_mul(count(values, 1)) <= MAX_PAIRS, "there is too much to compare")
 }
 
-/// For the builtins with regular expressions, whose arguments these are.
+/// Guards the builtins with regular expressions. `values` are their arguments.
 pub(super) fn matches_are_few(function: &str, values: &[Value]) -> Result<(), String> {
     match function {
         "regex.replace" => replaced_is_short(values),
@@ -98,7 +99,7 @@ pub(super) fn matches_are_few(function: &str, values: &[Value]) -> Result<(), St
     }
 }
 
-/// How often a pattern is found in a text, at most.
+/// Returns the number of matches of a pattern in a text, at most `most`. A negative `most` is no limit.
 fn matches(pattern: &Value, text: &Value, most: Value) -> Result<usize, String> {
     match call("regex.find_n", &[pattern.clone(), text.clone(), most])? {
         Value::Array(found) => Ok(found.len()),
@@ -109,11 +110,11 @@ fn matches(pattern: &Value, text: &Value, most: Value) -> Result<usize, String> 
 fn replaced_is_short(values: &[Value]) -> Result<(), String> {
     text_is_searchable(values)?;
     let (searched, new) = (text(values, 0).len(), text(values, 2));
-    // A reference to a group brings no more than the text has, all matches taken together.
+    // A reference to a group inserts parts of the text: over all matches, no more than the whole text.
     let referred = searched.saturating_mul(1 + new.matches('$').count());
     let is_short = |matches: usize| matches.saturating_mul(new.len()).saturating_add(referred) <= MAX_TEXT;
     let [searched_value, pattern, _] = values else { return Ok(()) };
-    // Counted only where it may matter.
+    // The matches are counted only if a match at every position would exceed the limit.
     allow(is_short(searched + 1) || is_short(matches(pattern, searched_value, (-1).into())?), LONG)
 }
 

@@ -1,5 +1,5 @@
-//! What regorus' builtins must not be called with: arguments by which a caller could end the process, or
-//! for which OPA has an error where regorus would be undefined.
+//! Guards for regorus' builtins. They refuse arguments that could end the process, and arguments for which OPA returns an error
+//! but regorus would return undefined.
 
 use regorus::Value;
 
@@ -7,15 +7,16 @@ use super::call::call;
 use super::limits::{MAX_ELEMENTS, MAX_TEXT};
 use super::pattern;
 
-/// The most address bits that one call may expand: as many addresses as [`MAX_ELEMENTS`].
+/// The largest number of host bits of a network that one call may expand: about [`MAX_ELEMENTS`] addresses.
 const MAX_ADDRESS_BITS: u8 = 20;
-/// The deepest nesting in a glob; its parser is recursive.
+/// The deepest nesting in a glob. The parser of globs is recursive.
 const MAX_GLOB_NESTING: usize = 16;
-/// The largest power of ten in a text: regorus writes integers out. A double ends at 308.
+/// The largest exponent of a number in a text: regorus expands integers to all of their digits. The largest exponent of a
+/// double is 308.
 const MAX_EXPONENT: u32 = 400;
-/// The longest text of a quantity with its unit, in bytes.
+/// The longest quantity with its unit, in bytes.
 const MAX_QUANTITY: usize = 1000;
-/// The longest regular expression, in bytes: reading one does not end at the deadline.
+/// The longest regular expression, in bytes. The deadline does not interrupt its compilation.
 const MAX_PATTERN: usize = 64 * 1024;
 /// The longest shift, in bits.
 const MAX_SHIFT: f64 = 4096.0;
@@ -43,32 +44,34 @@ pub(super) fn allow(allowed: bool, why: &str) -> Result<(), String> {
     if allowed { Ok(()) } else { Err(why.to_owned()) }
 }
 
-pub(super) fn text(values: &[Value], place: usize) -> &str {
-    match values.get(place) {
+/// Returns a string argument; the empty string if the argument is not a string.
+pub(super) fn text(values: &[Value], index: usize) -> &str {
+    match values.get(index) {
         Some(Value::String(text)) => text,
         _ => "",
     }
 }
 
-/// The items of an array or a set.
-pub(super) fn items(values: &[Value], place: usize) -> Option<Items<'_>> {
-    match values.get(place)? {
+/// Returns the items of an array or a set argument; `None` for other types.
+pub(super) fn items(values: &[Value], index: usize) -> Option<Items<'_>> {
+    match values.get(index)? {
         Value::Array(items) => Some(Box::new(items.iter())),
         Value::Set(items) => Some(Box::new(items.iter())),
         _ => None,
     }
 }
 
-/// Infinite where it is too large for a double to tell it from its neighbours.
-pub(super) fn number(values: &[Value], place: usize) -> Option<f64> {
-    match values.get(place) {
+/// Returns a number argument; infinity if the number is too large for a double to represent it exactly. `None` if the argument
+/// is not a number.
+pub(super) fn number(values: &[Value], index: usize) -> Option<f64> {
+    match values.get(index) {
         Some(Value::Number(number)) => Some(number.as_f64().unwrap_or(f64::INFINITY)),
         _ => None,
     }
 }
 
-/// Which argument of a function is a regular expression.
-pub(in crate::rego) fn pattern_of(function: &str) -> Option<usize> {
+/// Returns the index of the argument that is a regular expression; `None` if the function has no such argument.
+pub(in crate::rego) fn pattern_argument(function: &str) -> Option<usize> {
     match function {
         "regex.replace" => Some(1),
         "regex.find_all_string_submatch_n" | "regex.find_n" | "regex.match" | "regex.split" | "re_match" => Some(0),
@@ -76,17 +79,17 @@ pub(in crate::rego) fn pattern_of(function: &str) -> Option<usize> {
     }
 }
 
-/// The arguments with the pattern among them as the library reads it. Refuses what is no regular expression; what is no text
-/// is left to the builtin.
-pub(super) fn with_pattern(place: usize, values: &[Value]) -> Result<Vec<Value>, String> {
+/// Returns the arguments with the pattern at `index` translated to the syntax of the regex crate. A pattern that is not valid is
+/// an error. The builtin itself handles an argument that is not a string.
+pub(super) fn with_pattern(index: usize, values: &[Value]) -> Result<Vec<Value>, String> {
     let mut values = values.to_vec();
-    if let Some(value @ Value::String(_)) = values.get_mut(place) {
+    if let Some(value @ Value::String(_)) = values.get_mut(index) {
         *value = read_pattern(value)?;
     }
     Ok(values)
 }
 
-/// Refuses what is no regular expression.
+/// Refuses a pattern that is not a valid regular expression.
 pub(in crate::rego) fn pattern_is_valid(pattern: &Value) -> Result<(), String> {
     read_pattern(pattern).map(drop)
 }
@@ -94,7 +97,7 @@ pub(in crate::rego) fn pattern_is_valid(pattern: &Value) -> Result<(), String> {
 fn read_pattern(pattern: &Value) -> Result<Value, String> {
     let Value::String(text) = pattern else { return Ok(pattern.clone()) };
     allow(text.len() <= MAX_PATTERN, "the regular expression is too long")?;
-    let refused = |why: &str| format!("{text:?} is no regular expression{why}");
+    let refused = |why: &str| format!("{text:?} is not a valid regular expression{why}");
     let pattern = Value::from(pattern::translated(text).map_err(|why| refused(&format!(": {why}")))?);
     match call("regex.is_valid", std::slice::from_ref(&pattern))? {
         Value::Bool(true) => Ok(pattern),
@@ -102,12 +105,12 @@ fn read_pattern(pattern: &Value) -> Result<Value, String> {
     }
 }
 
-/// Refuses texts with numbers that would have very many digits.
+/// Refuses a text that contains a number with too many digits in its decimal form.
 pub(in crate::rego) fn exponents_are_small(text: &str) -> Result<(), String> {
-    for (place, _) in text.match_indices(['e', 'E']) {
-        let exponent = &text[place + 1..];
+    for (index, _) in text.match_indices(['e', 'E']) {
+        let exponent = &text[index + 1..];
         let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-        // regorus takes underscores out.
+        // regorus ignores underscores.
         let end = digits.find(|character: char| !character.is_ascii_digit() && character != '_');
         let digits: String = digits[..end.unwrap_or(digits.len())].replace('_', "");
         let small = digits.is_empty() || digits.parse().is_ok_and(|exponent: u32| exponent <= MAX_EXPONENT);
@@ -116,13 +119,14 @@ pub(in crate::rego) fn exponents_are_small(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Reading digits takes time that grows with their square, and does not end at the deadline.
+/// Refuses long quantities. The time to parse digits grows with their square, and the deadline does not interrupt it.
 fn quantity_is_short(text: &str) -> Result<(), String> {
     allow(text.len() <= MAX_QUANTITY, "the text is too long")?;
     exponents_are_small(text)
 }
 
-/// regorus reads a text among these as JSON, with its own reader: see [`crate::rego::value`].
+/// Refuses a text with escapes or special keys. regorus parses a text argument as JSON with its own `Deserialize`: see
+/// [`crate::rego::value`].
 pub(super) fn document_is_plain(document: &Value) -> Result<(), String> {
     let Value::String(text) = document else { return Ok(()) };
     allow(!text.contains("::private::") && !text.contains("\\u"), "the text is not supported; use json.unmarshal")
@@ -141,11 +145,11 @@ fn glob_is_shallow(values: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// OPA has sets after objects, regorus before them.
+/// Refuses a collection with both sets and objects: OPA sorts sets after objects, regorus before them.
 fn order_is_known(values: &[Value]) -> Result<(), String> {
     let any = |is: fn(&Value) -> bool| items(values, 0).is_some_and(|mut items| items.any(is));
     let mixed = any(|item| matches!(item, Value::Set(_))) && any(|item| matches!(item, Value::Object(_)));
-    allow(!mixed, "sets beside objects are not ordered")
+    allow(!mixed, "the order of sets and objects is not defined")
 }
 
 fn network_is_small(values: &[Value]) -> Result<(), String> {
@@ -159,7 +163,7 @@ fn range_is_short(values: &[Value]) -> Result<(), String> {
     let (Some(from), Some(to)) = (number(values, 0), number(values, 1)) else { return Ok(()) };
     #[allow(clippy::cast_precision_loss, reason = "a double has more digits")]
     let limit = MAX_ELEMENTS as f64;
-    // Also false between two infinities.
+    // The difference of two infinities is NaN, and the comparison false.
     allow((to - from).abs() <= limit, "the range is too long")
 }
 
@@ -176,7 +180,7 @@ fn joined_is_short(values: &[Value]) -> Result<(), String> {
 
 fn replaced_is_short(values: &[Value]) -> Result<(), String> {
     let (text, old, new) = (text(values, 0), text(values, 1), text(values, 2));
-    // Most do not grow, and need no counting.
+    // The text does not grow, so that the occurrences need not be counted.
     if new.len() <= old.len() {
         return Ok(());
     }

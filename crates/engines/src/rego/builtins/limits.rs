@@ -1,8 +1,8 @@
-//! Limits of one call of a builtin.
+//! Limits for one call of a builtin.
 
-/// The longest text that one call may make, in bytes: ten times the largest request.
+/// The longest string that one call may return, in bytes: ten times the largest request.
 pub(super) const MAX_TEXT: usize = 16 * 1024 * 1024;
-/// The most values that one call may make, or be given by what would make as many.
+/// The largest number of values that one call may return, or that it may receive if it copies them.
 pub(super) const MAX_ELEMENTS: usize = 1_000_000;
-/// The most pairs that one call may compare.
+/// The largest number of pairs that one call may compare.
 pub(super) const MAX_PAIRS: usize = 10_000_000;

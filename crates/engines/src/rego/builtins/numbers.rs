@@ -1,4 +1,4 @@
-//! Numbers: what regorus leaves undefined, or rounds, where OPA has an answer.
+//! Numeric builtins for which regorus returns undefined or a rounded value, but OPA an exact value.
 
 use regorus::Value;
 
@@ -13,7 +13,7 @@ pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
     ("units.parse_bytes", 1, parse_bytes),
 ];
 
-/// A step of zero would end the process, and a large one is undefined.
+/// `numbers.range_step`. In regorus a step of zero would end the process, and a step longer than the range is undefined.
 fn range_step(values: &[Value]) -> Result<Value, String> {
     let are_whole = values.iter().all(|value| matches!(value, Value::Number(number) if number.is_integer()));
     let is_forward = matches!(values.get(2), Some(Value::Number(step)) if *step > 0_u64.into());
@@ -23,14 +23,14 @@ fn range_step(values: &[Value]) -> Result<Value, String> {
     let (Some(from), Some(to), Some(step)) = (number(values, 0), number(values, 1), number(values, 2)) else {
         return Ok(Value::Undefined);
     };
-    // The range itself is short, as its guard has seen.
+    // Only the first number is in the range. Its guard has limited the length of the range.
     if step > (to - from).abs() {
         return Ok(vec![values[0].clone()].into());
     }
     call("numbers.range_step", values)
 }
 
-/// OPA's numbers have no end; ours are doubles where they have a fraction.
+/// Returns an error if the result is too large. OPA's numbers have no limit; regorus' fractions are doubles.
 fn finite(name: &str, values: &[Value]) -> Result<Value, String> {
     let are_numbers = items(values, 0).is_some_and(|mut items| items.all(|item| matches!(item, Value::Number(_))));
     match call(name, values)? {
@@ -39,7 +39,7 @@ fn finite(name: &str, values: &[Value]) -> Result<Value, String> {
     }
 }
 
-/// Parts of a byte are left out, where regorus rounds.
+/// `units.parse_bytes`. OPA truncates fractions of a byte, regorus rounds them.
 fn parse_bytes(values: &[Value]) -> Result<Value, String> {
     let whole = call("units.parse_bytes", values)?;
     let quantity = text(values, 0).trim_matches('"');
@@ -54,7 +54,7 @@ fn parse_bytes(values: &[Value]) -> Result<Value, String> {
     };
     let (Ok(number), Some(factor)) = (number.parse::<f64>(), factor) else { return Ok(whole) };
     let bytes = number * factor;
-    // What is short of a whole number by the last digits of a double is that number.
+    // A difference to a whole number in the last digits is a rounding error of the double: it must not lose a byte.
     let is_whole = (bytes - bytes.round()).abs() <= 1e-9 * bytes.abs().max(1.0);
     let bytes = if is_whole { bytes.round() } else { bytes.trunc() };
     #[allow(clippy::cast_possible_truncation, reason = "it has no fraction and is small")]

@@ -1,4 +1,4 @@
-//! `json.patch`, of which each `copy` may double what there is: what it has made is measured before the next one.
+//! `json.patch`. Each `copy` may double the size of the document, so that the document is measured after each copy.
 
 use regorus::Value;
 
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_apply_as_a_whole_or_not_at_all() {
+    fn a_patch_applies_completely_or_not_at_all() {
         let copies = r#"[
             {"op": "add", "path": "/b", "value": [1]}, {"op": "copy", "from": "/b", "path": "/c"},
             {"op": "replace", "path": "/b/0", "value": 2}, {"op": "copy", "from": "/b", "path": "/a"},
@@ -59,12 +59,12 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_copies_come_to_an_end() {
+    fn documents_that_copies_make_too_large_are_refused() {
         let doubling: Vec<String> =
             (0..60).map(|index| format!(r#"{{"op": "copy", "from": "", "path": "/{index}"}}"#)).collect();
         let error = patched("{}", &format!("[{}]", doubling.join(","))).unwrap_err();
         assert!(error.contains("copied too often"), "{error}");
-        // What shares its parts is measured as it will be.
+        // A shared part is counted as often as it occurs.
         let shared = (0..60).fold(Value::from(1), |value, _| vec![value.clone(), value].into());
         let error = patch(&[shared, read(r#"[{"op": "add", "path": "/-", "value": 1}]"#).unwrap()]).unwrap_err();
         assert!(error.contains("too large"), "{error}");

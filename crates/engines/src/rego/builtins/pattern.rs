@@ -1,19 +1,19 @@
-//! Regular expressions as OPA has them, which is Go's RE2: the same pattern for the library that regorus uses, where `\w`,
-//! `\d`, `\s` and `\b` know Unicode, classes nest, and a brace that repeats nothing is an error.
+//! Translates regular expressions from OPA's syntax, which is Go's RE2, to the syntax of the regex crate, which regorus uses. In
+//! the regex crate `\w`, `\d`, `\s` and `\b` match Unicode, classes nest, and a brace that is not a repetition is an error.
 
 use std::fmt::Write as _;
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// The pattern that means here what `pattern` means to OPA.
+/// Returns the pattern that matches in the regex crate what `pattern` matches in OPA.
 pub(super) fn translated(pattern: &str) -> Result<String, String> {
     let mut rest = pattern.chars().peekable();
     let mut out = String::with_capacity(pattern.len());
-    let mut names = Names { may_end: true };
+    let mut posix_classes = PosixClasses { may_end: true };
     while let Some(character) = rest.next() {
         match character {
             '\\' => escape(&mut rest, false, &mut out)?,
-            '[' => class(&mut rest, &mut names, &mut out)?,
+            '[' => class(&mut rest, &mut posix_classes, &mut out)?,
             '{' if !is_repetition(&rest) => out += "\\{",
             '{' => {
                 check_repetition(&rest)?;
@@ -31,9 +31,9 @@ pub(super) fn translated(pattern: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// `{2}`, `{2,}` or `{2,3}`; all else is a brace.
+/// Returns true if a brace begins `{2}`, `{2,}` or `{2,3}`. Any other brace is a literal.
 fn is_repetition(rest: &Peekable<Chars<'_>>) -> bool {
-    // No further than its own characters: each brace would read all that follows.
+    // Digits and commas only: if each brace scanned the rest of the pattern, many braces would take quadratic time.
     let inside: String = rest.clone().take_while(|character| character.is_ascii_digit() || *character == ',').collect();
     let closed = rest.clone().nth(inside.len()) == Some('}');
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -41,7 +41,7 @@ fn is_repetition(rest: &Peekable<Chars<'_>>) -> bool {
     closed && is_number(least) && (most.is_empty() || is_number(most))
 }
 
-/// Go repeats no more often.
+/// The largest number of repetitions in Go.
 const MAX_REPETITION: u32 = 1000;
 
 fn check_repetition(rest: &Peekable<Chars<'_>>) -> Result<(), String> {
@@ -50,17 +50,19 @@ fn check_repetition(rest: &Peekable<Chars<'_>>) -> Result<(), String> {
     if inside.split(',').all(is_small) { Ok(()) } else { Err(format!("{{{inside}}} repeats too often")) }
 }
 
-/// Flags that Go does not have would change what follows.
+/// Refuses flags that Go does not have: in the regex crate they could change the meaning of the pattern.
 fn check_flags(rest: &Peekable<Chars<'_>>) -> Result<(), String> {
     let flags: String =
         rest.clone().skip(1).take_while(|character| character.is_ascii_alphabetic() || *character == '-').collect();
     match rest.clone().nth(1 + flags.len()) {
-        Some(':' | ')') if flags.contains(|flag| !"imsU-".contains(flag)) => Err(format!("(?{flags}) are no flags")),
+        Some(':' | ')') if flags.contains(|flag| !"imsU-".contains(flag)) => {
+            Err(format!("(?{flags}) has an unknown flag"))
+        }
         _ => Ok(()),
     }
 }
 
-/// What follows a backslash.
+/// Translates an escape. The backslash has been read.
 fn escape(rest: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> Result<(), String> {
     let Some(character) = rest.next() else { return Err("it ends with a backslash".into()) };
     let ascii = match character {
@@ -76,12 +78,12 @@ fn escape(rest: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> R
             return Ok(());
         }
         'C' => return Err("\\C is not supported".into()),
-        // Word boundaries in the library, themselves in Go.
+        // Word boundaries in the regex crate, literals in Go.
         '<' | '>' => {
             out.push(character);
             return Ok(());
         }
-        // The braces are part of it: `\p{L}`, `\x{1F600}`.
+        // The braces belong to the escape: `\p{L}`, `\x{1F600}`.
         'p' | 'P' | 'x' if rest.peek() == Some(&'{') => {
             out.push('\\');
             out.push(character);
@@ -100,12 +102,12 @@ fn escape(rest: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> R
         }
     };
     let not = if character.is_ascii_uppercase() { "^" } else { "" };
-    // Inside of a class the library takes a class for a part of it.
+    // Inside of a class, the regex crate reads this as a nested class.
     _ = write!(out, "[{not}{ascii}]");
     Ok(())
 }
 
-/// Between `\Q` and `\E` everything stands for itself.
+/// Translates the text between `\Q` and `\E`, in which all characters are literals.
 fn quoted(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
     while let Some(character) = rest.next() {
         if character == '\\' && rest.peek() == Some(&'E') {
@@ -119,12 +121,12 @@ fn quoted(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
     }
 }
 
-fn class(rest: &mut Peekable<Chars<'_>>, names: &mut Names, out: &mut String) -> Result<(), String> {
+fn class(rest: &mut Peekable<Chars<'_>>, posix_classes: &mut PosixClasses, out: &mut String) -> Result<(), String> {
     out.push('[');
     if rest.next_if_eq(&'^').is_some() {
         out.push('^');
     }
-    // A bracket that comes first is one of the characters.
+    // A closing bracket at the beginning of a class is a literal.
     if rest.next_if_eq(&']').is_some() {
         *out += "\\]";
     }
@@ -135,9 +137,9 @@ fn class(rest: &mut Peekable<Chars<'_>>, names: &mut Names, out: &mut String) ->
                 return Ok(());
             }
             '\\' => escape(rest, true, out)?,
-            '[' if rest.peek() == Some(&':') => names.posix(rest, out)?,
+            '[' if rest.peek() == Some(&':') => posix_classes.translate(rest, out)?,
             '[' => *out += "\\[",
-            // Doubled, they are operators of the library's.
+            // `&&` and `~~` are operators in the regex crate.
             '&' | '~' => {
                 out.push('\\');
                 out.push(character);
@@ -149,36 +151,36 @@ fn class(rest: &mut Peekable<Chars<'_>>, names: &mut Names, out: &mut String) ->
     Err("a class is not closed".into())
 }
 
-/// The classes that have a name.
+/// The names of the POSIX classes.
 const NAMES: &[&str] = &[
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "word",
     "xdigit",
 ];
-/// The longest of these with what stands around it, but for the first bracket: `:^xdigit:]`.
-const LONGEST: usize = 10;
+/// The length of the longest name with its delimiters, without the first bracket: `:^xdigit:]`.
+const MAX_NAME_LENGTH: usize = 10;
 
-/// The classes with a name inside of others.
-struct Names {
-    /// Whether there is one more `:]` in the pattern, as far as it was looked for.
+/// The state of the search for POSIX classes.
+struct PosixClasses {
+    /// False after a search has found no further `:]` in the pattern.
     may_end: bool,
 }
 
-impl Names {
-    /// `[:alpha:]`. Go takes for a name what stands before the next `:]`, wherever that is, and for an error one that is not
-    /// known; without a `:]` the bracket is one of the characters.
-    fn posix(&mut self, rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
-        let text: String = rest.clone().take(LONGEST).collect();
+impl PosixClasses {
+    /// Translates `[:alpha:]`. Go reads all text before the next `:]` as the name, and refuses an unknown name. Without a `:]`
+    /// the bracket is a literal.
+    fn translate(&mut self, rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
+        let text: String = rest.clone().take(MAX_NAME_LENGTH).collect();
         let name = text.get(1..).and_then(|text| text.split_once(":]")).map(|(name, _)| name);
         if let Some(name) = name.filter(|name| NAMES.contains(&name.strip_prefix('^').unwrap_or(name))) {
             _ = write!(out, "[:{name}:]");
             rest.nth(name.len() + 2);
             return Ok(());
         }
-        // Looked for no more than once where there is none.
+        // The result of a failed search is kept: otherwise many brackets would take quadratic time.
         self.may_end = self.may_end && rest.clone().skip(1).zip(rest.clone().skip(2)).any(|pair| pair == (':', ']'));
         if self.may_end {
-            let start: String = text.chars().take(LONGEST).collect();
-            return Err(format!("[{start}… is no class of characters"));
+            let start: String = text.chars().take(MAX_NAME_LENGTH).collect();
+            return Err(format!("[{start}… is not a character class"));
         }
         *out += "\\[";
         Ok(())
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_mean_what_they_mean_in_go() {
+    fn patterns_match_the_same_texts_as_in_go() {
         for (pattern, expected) in [
             ("^[a-z]+$", "^[a-z]+$"),
             (r"^\d+\.\w*\S$", r"^[0-9]+\.[0-9A-Za-z_]*[^\t\n\f\r ]$"),
@@ -216,7 +218,7 @@ mod tests {
         ] {
             assert_eq!(translated(pattern).as_deref(), Ok(expected), "{pattern}");
         }
-        // Also what would be a class in a class elsewhere: as in Go, a name ends at the next `:]`.
+        // As in Go, a name ends at the next `:]`, even if that is in another class.
         let names = ["[[:foo:]]", "[[:a-z:]]", "[[::]]", "[[:]:]]", "[[:ALPHA:]]", "[[:^:]]", "[[:ü:]]", "[[:a]b[c:]"];
         for wrong in ["a\\", "[a", "(?x) a", r"\C", r"\p{L", "a{1001}", "a{1,1001}"].into_iter().chain(names) {
             assert!(translated(wrong).is_err(), "{wrong}");
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn long_patterns_are_read_in_one_go() {
+    fn long_patterns_are_translated_in_linear_time() {
         let started = std::time::Instant::now();
         for piece in ["{", "{1", "[:", "(?i", "[[:a:]"] {
             for (begin, end) in [("", ""), ("[", ""), ("[", ":]"), ("[[:alpha:]", "")] {

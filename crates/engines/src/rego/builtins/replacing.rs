@@ -1,10 +1,11 @@
-//! `strings.replace_n` as OPA has it: each place is replaced once, by the first pattern that is there, in the patterns' order.
+//! `strings.replace_n` like in OPA: each position is replaced once, by the first pattern that matches there, in the order of the
+//! patterns.
 
 use regorus::Value;
 
 use super::limits::MAX_TEXT;
 
-/// The most bytes that are compared: at each place of the text those of each pattern, at the worst.
+/// The largest number of byte comparisons. The worst case compares each pattern at each position of the text.
 const MAX_COMPARED: usize = 1 << 28;
 
 pub(super) fn replace_n(values: &[Value]) -> Result<Value, String> {
@@ -21,7 +22,7 @@ pub(super) fn replace_n(values: &[Value]) -> Result<Value, String> {
     pairs.sort_unstable();
     let mut out = String::new();
     let mut rest: &str = text;
-    // An empty pattern is found once between two characters.
+    // An empty pattern matches once between two characters.
     let mut after_empty = false;
     loop {
         let found = pairs.iter().find(|(old, _)| rest.starts_with(old) && !(after_empty && old.is_empty()));
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_not_end_is_refused() {
+    fn replacements_with_too_many_comparisons_are_refused() {
         let object = |from: &str| crate::rego::value::read(&format!("{{{from:?}: \"b\"}}")).unwrap();
         let long = "a".repeat(1 << 20);
         let almost = object(&format!("{}b", &long[..1 << 10]));
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_is_not_replaced_again() {
+    fn replaced_text_is_not_replaced_again() {
         for (patterns, text, expected) in [
             (r#"{"a": "b", "b": "a"}"#, "ab", "ba"),
             (r#"{"<": "&lt;", ">": "&gt;"}"#, "<b>", "&lt;b&gt;"),

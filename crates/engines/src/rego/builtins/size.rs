@@ -1,18 +1,18 @@
-//! How large values are whose parts are shared: a value costs nothing to be a part of many others, until these are written out
-//! or built anew, part by part.
+//! The sizes of values with shared parts. A value that is a part of many others is in memory once, but is repeated when the
+//! others are serialized or copied.
 
 use std::iter::once;
 
 use regorus::Value;
 
-/// How many values there are in this one, itself included; not much more than the limit.
+/// Returns the number of values in this value, including itself. The count stops shortly above `limit`.
 pub(super) fn parts(value: &Value, limit: usize) -> usize {
     sum(value, limit, |_, _| 1)
 }
 
-/// About how many bytes the value takes as a text; not much more than the limit. Each part begins a line with so many bytes, and
-/// with so many more for each level.
-pub(super) fn written(value: &Value, limit: usize, line: usize, level: usize) -> usize {
+/// Returns the approximate size of the serialized value in bytes. The count stops shortly above `limit`. Each part begins a line
+/// of `line` bytes, plus `level` bytes for each level of nesting.
+pub(super) fn serialized_size(value: &Value, limit: usize, line: usize, level: usize) -> usize {
     sum(value, limit, |part, depth| {
         let own = match part {
             Value::String(text) => text.len() + 2,
@@ -23,7 +23,7 @@ pub(super) fn written(value: &Value, limit: usize, line: usize, level: usize) ->
     })
 }
 
-/// Not recursive, and with one open iterator a level.
+/// Sums the weights of all parts. The function is not recursive. It holds one iterator for each level of nesting.
 fn sum(value: &Value, limit: usize, weigh: impl Fn(&Value, usize) -> usize) -> usize {
     let mut total = 0_usize;
     let mut open: Vec<Box<dyn Iterator<Item = &Value> + '_>> = vec![Box::new(once(value))];
@@ -51,14 +51,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shared_counts_as_often_as_it_is_found() {
+    fn shared_parts_count_once_for_each_occurrence() {
         let value = crate::rego::value::read(r#"{"a": [1, "text", null], "b": {"c": {}}}"#).unwrap();
         assert_eq!(parts(&value, 100), 10);
         let text = value.to_string();
-        assert!((text.len()..2 * text.len()).contains(&written(&value, 1000, 0, 0)), "{text}");
-        assert_eq!(written(&value, 1000, 7, 0), written(&value, 1000, 0, 0) + 70);
+        assert!((text.len()..2 * text.len()).contains(&serialized_size(&value, 1000, 0, 0)), "{text}");
+        assert_eq!(serialized_size(&value, 1000, 7, 0), serialized_size(&value, 1000, 0, 0) + 70);
         let doubled = (0..100).fold(value, |value, _| vec![value.clone(), value].into());
         assert!((1000..1100).contains(&parts(&doubled, 1000)));
-        assert!((1000..1100).contains(&written(&doubled, 1000, 0, 0)));
+        assert!((1000..1100).contains(&serialized_size(&doubled, 1000, 0, 0)));
     }
 }

@@ -1,45 +1,45 @@
-//! `sprintf` as OPA has it, which is Go's: regorus' own is undefined for widths, for a number of values that
-//! the format does not ask for and for values of another type, and a message, with its violation, is lost.
+//! `sprintf` like in OPA, which uses Go's. regorus' implementation is undefined for widths, for too many or too few values, and
+//! for values of an unexpected type. Then the message and its violation would be lost.
 //!
-//! OPA gives Go integers, floats and strings; all else is a string already, as Rego writes it.
+//! OPA passes integers, floats and strings to Go. All other values are passed as strings in Rego's notation.
 
 mod argument;
 mod directive;
-mod reading;
+mod parser;
 
 use std::fmt::Write as _;
 
 use regorus::Value;
 
 use super::limits::MAX_TEXT;
-use super::size::written;
+use super::size::serialized_size;
 use argument::Argument;
-use reading::Reading;
+use parser::FormatParser;
 
 pub(super) fn sprintf(values: &[Value]) -> Result<Value, String> {
     let [Value::String(format), Value::Array(items)] = values else {
         return Err("it takes a string and an array".into());
     };
-    // All are written out first, with what they share as often as it is found.
-    if written(&values[1], MAX_TEXT, 0, 0) > MAX_TEXT {
+    // All arguments are serialized before the format is read, with shared parts once for each occurrence.
+    if serialized_size(&values[1], MAX_TEXT, 0, 0) > MAX_TEXT {
         return Err("the arguments are too long".into());
     }
     let arguments = items.iter().map(Argument::new).collect::<Result<Vec<_>, _>>()?;
     let mut out = String::new();
-    let mut reading = Reading { rest: format.chars().peekable(), arguments: &arguments, next: 0, reordered: false };
-    while let Some(character) = reading.rest.next() {
+    let mut parser = FormatParser { rest: format.chars().peekable(), arguments: &arguments, next: 0, reordered: false };
+    while let Some(character) = parser.rest.next() {
         if character != '%' {
             out.push(character);
             continue;
         }
-        let directive = reading.directive(&mut out);
-        match (reading.rest.next(), arguments.get(reading.next)) {
+        let directive = parser.directive(&mut out);
+        match (parser.rest.next(), arguments.get(parser.next)) {
             (None, _) => out += "%!(NOVERB)",
             (Some('%'), _) => out.push('%'),
-            (Some(verb), _) if directive.misplaced => _ = write!(out, "%!{verb}(BADINDEX)"),
+            (Some(verb), _) if directive.has_bad_index => _ = write!(out, "%!{verb}(BADINDEX)"),
             (Some(verb), None) => _ = write!(out, "%!{verb}(MISSING)"),
             (Some(verb), Some(argument)) => {
-                reading.next += 1;
+                parser.next += 1;
                 out += &directive.pad(&directive.format(verb, argument), argument);
             }
         }
@@ -47,7 +47,7 @@ pub(super) fn sprintf(values: &[Value]) -> Result<Value, String> {
             return Err("the result is too long".into());
         }
     }
-    if let Some(extra @ [_, ..]) = arguments.get(reading.next..).filter(|_| !reading.reordered) {
+    if let Some(extra @ [_, ..]) = arguments.get(parser.next..).filter(|_| !parser.reordered) {
         let extra: Vec<String> = extra.iter().map(Argument::with_type).collect();
         _ = write!(out, "%!(EXTRA {})", extra.join(", "));
     }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_as_go_writes_them() {
+    fn formats_give_the_same_text_as_in_go() {
         for (format, values, expected) in [
             ("", "[]", ""),
             ("100%% of %v", "[7]", "100% of 7"),

@@ -1,5 +1,5 @@
-//! `regex.template_match` as OPA has it: text with regular expressions between delimiters. regorus' own ends the
-//! process where the value is shorter than the text before an expression.
+//! `regex.template_match` like in OPA: text with regular expressions between delimiters. regorus' implementation ends the
+//! process if the value is shorter than the text before an expression.
 
 use std::fmt::Write as _;
 
@@ -16,13 +16,13 @@ fn template_match(values: &[Value]) -> Result<Value, String> {
         return Ok(Value::Undefined);
     };
     let (&[start], &[end]) = (start.as_bytes(), end.as_bytes()) else {
-        return Err("a delimiter is one character of ASCII".into());
+        return Err("a delimiter must be one ASCII character".into());
     };
     let expression = expression(template, start, end)?;
     call("regex.match", &with_pattern(0, &[expression.into(), value.clone()])?)
 }
 
-/// The template as one regular expression. Delimiters may nest: what counts are the outermost.
+/// Translates the template to one regular expression. Delimiters may nest: only the outermost ones delimit an expression.
 fn expression(template: &str, start: u8, end: u8) -> Result<String, String> {
     let unbalanced = || format!("the delimiters in {template:?} are not balanced");
     let mut out = String::from("^");
@@ -38,7 +38,7 @@ fn expression(template: &str, start: u8, end: u8) -> Result<String, String> {
             depth = depth.checked_sub(1).ok_or_else(unbalanced)?;
             if depth == 0 {
                 let pattern = &template[pattern_from..place];
-                // By itself: not `)(`, which would be one together with the others.
+                // Each expression must be valid alone. `)(` would be valid only as a part of the whole.
                 with_pattern(0, &[format!("^{pattern}$").into()])?;
                 _ = write!(out, "({pattern})");
                 text_from = place + 1;
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delimiters_that_do_not_balance_are_an_error() {
+    fn unbalanced_delimiters_are_an_error() {
         for template in ["a{b", "a}b", "{{a}", "{a}}"] {
             assert!(expression(template, b'{', b'}').is_err(), "{template}");
         }
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_shorter_than_the_text_does_not_match() {
+    fn a_value_shorter_than_the_text_does_not_match() {
         let values = ["urn:{.*}", "u", "{", "}"].map(Value::from);
         assert_eq!(template_match(&values), Ok(false.into()));
     }

@@ -1,4 +1,4 @@
-//! What Go's `time` reads and reckons otherwise than the library that regorus uses.
+//! Builtins for times that Go's `time` package parses and computes differently from the library that regorus uses.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,29 +19,29 @@ pub(super) const FUNCTIONS: &[(&str, u8, Function)] = &[
 const DAY: i64 = 86_400;
 const NANOSECONDS: i64 = 1_000_000_000;
 
-fn whole(value: &Value) -> Option<i64> {
+fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) if number.is_integer() => number.as_i64(),
         _ => None,
     }
 }
 
-/// A day that the month does not have is one of the next month.
+/// `time.add_date`. As in Go, a day beyond the end of the month is a day of the next month.
 fn add_date(values: &[Value]) -> Option<Value> {
     let [time, years, months, days] = values else { return None };
-    let small = |value: &Value| whole(value).and_then(|number| i32::try_from(number).ok()).map(i64::from);
+    let small = |value: &Value| integer(value).and_then(|number| i32::try_from(number).ok()).map(i64::from);
     let (years, months, days) = (small(years)?, small(months)?, small(days)?);
     let nanoseconds = match time {
-        Value::Array(parts) => whole(parts.first()?)?,
-        other => whole(other)?,
+        Value::Array(parts) => integer(parts.first()?)?,
+        other => integer(other)?,
     };
     let seconds = nanoseconds.div_euclid(NANOSECONDS);
-    let [year, month, day] = three(&call("time.date", std::slice::from_ref(time)).ok()?)?;
+    let [year, month, day] = three_integers(&call("time.date", std::slice::from_ref(time)).ok()?)?;
     let clock = seconds_of_day(time)?;
     let months = month - 1 + months;
     let first = days_before(year + years + months.div_euclid(12), months.rem_euclid(12) + 1);
     let local = (first + day - 1 + days) * DAY + clock;
-    // How far the zone is ahead may be another on that day.
+    // The offset of the zone may be different on that day.
     let offset = (days_before(year, month) + day - 1) * DAY + clock - seconds;
     let offset = match time {
         Value::Array(parts) if parts.len() > 1 => offset_at(local - offset, parts.get(1)?)?,
@@ -51,24 +51,25 @@ fn add_date(values: &[Value]) -> Option<Value> {
     i64::try_from(sum).ok().map(Value::from)
 }
 
-/// How many seconds a zone is ahead.
+/// Returns the offset of a zone from UTC in seconds, at a Unix time.
 fn offset_at(seconds: i64, zone: &Value) -> Option<i64> {
     let time = Value::from(vec![seconds.checked_mul(NANOSECONDS)?.into(), zone.clone()]);
-    let [year, month, day] = three(&call("time.date", std::slice::from_ref(&time)).ok()?)?;
+    let [year, month, day] = three_integers(&call("time.date", std::slice::from_ref(&time)).ok()?)?;
     Some((days_before(year, month) + day - 1) * DAY + seconds_of_day(&time)? - seconds)
 }
 
 fn seconds_of_day(time: &Value) -> Option<i64> {
-    let [hours, minutes, seconds] = three(&call("time.clock", std::slice::from_ref(time)).ok()?)?;
+    let [hours, minutes, seconds] = three_integers(&call("time.clock", std::slice::from_ref(time)).ok()?)?;
     Some((hours * 60 + minutes) * 60 + seconds)
 }
 
-fn three(value: &Value) -> Option<[i64; 3]> {
+fn three_integers(value: &Value) -> Option<[i64; 3]> {
     let Value::Array(items) = value else { return None };
-    items.iter().map(whole).collect::<Option<Vec<_>>>()?.try_into().ok()
+    items.iter().map(integer).collect::<Option<Vec<_>>>()?.try_into().ok()
 }
 
-/// The days from 1970 to the first of a month. Years are counted from March, so that a leap day is their last.
+/// Returns the number of days from 1970 to the first day of a month. The computation begins the year in March, so that a leap
+/// day is the last day of a year.
 fn days_before(year: i64, month: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
@@ -76,7 +77,7 @@ fn days_before(year: i64, month: i64) -> i64 {
     365 * year + leap_days + in_year - 719_468
 }
 
-/// Layouts that have a name, where they write a zone by its name.
+/// Returns the layout for the name of a layout that contains the abbreviation of a zone. Other names are returned unchanged.
 fn layout(name: &str) -> &str {
     match name {
         "UnixDate" => "Mon Jan _2 15:04:05 MST 2006",
@@ -103,7 +104,7 @@ fn format_time(values: &[Value]) -> Result<Value, String> {
     call("time.format", &[parts.into()])
 }
 
-/// A zone that is given by its name only is taken for UTC.
+/// `time.parse_ns`. As in Go, a zone that is given only by an abbreviation has the offset of UTC.
 fn parse_time(values: &[Value]) -> Result<Value, String> {
     let [Value::String(written), Value::String(text)] = values else { return Ok(Value::Undefined) };
     let layout = layout(written);
@@ -125,11 +126,11 @@ fn parse_time(values: &[Value]) -> Result<Value, String> {
             let values = [layout.replace("MST", "-0700"), text.replace(zone, "+0000")].map(Value::from);
             call("time.parse_ns", &values)
         }
-        _ => Err(format!("the zone in {text:?} cannot be read: use one with numbers, as -07:00")),
+        _ => Err(format!("the zone in {text:?} cannot be read: use a numeric zone such as -07:00")),
     }
 }
 
-/// `d`, `w` and `y` are OPA's own: 24 hours, 7 days and 365 days.
+/// `time.parse_duration_ns`. OPA adds the units `d`, `w` and `y` to Go's: 24 hours, 7 days and 365 days.
 fn parse_duration(values: &[Value]) -> Result<Value, String> {
     let Some(Value::String(text)) = values.first() else { return Ok(Value::Undefined) };
     let mut out = String::new();
@@ -157,7 +158,7 @@ fn parse_duration(values: &[Value]) -> Result<Value, String> {
     call("time.parse_duration_ns", &[(out + &number).into()])
 }
 
-/// No spaces, small letters or leap seconds; but a comma before fractions.
+/// `time.parse_rfc3339_ns`. Go allows no spaces, lower case letters or leap seconds, but a comma before the fraction.
 fn parse_rfc3339(values: &[Value]) -> Result<Value, String> {
     let Some(Value::String(text)) = values.first() else { return Ok(Value::Undefined) };
     let strict = text.as_bytes().get(10) == Some(&b'T') && !text.ends_with('z') && text.get(17..19) != Some("60");

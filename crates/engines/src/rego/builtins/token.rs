@@ -1,4 +1,4 @@
-//! `io.jwt.decode`: what a token says. Nothing here verifies a signature.
+//! `io.jwt.decode`: the header and the payload of a token. The signature is not verified.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,7 +18,7 @@ fn decode(values: &[Value]) -> Value {
         let json = |bytes: &[u8]| serde_json::from_slice::<Plain>(bytes).ok().map(|value| value.0);
         let header = json(&header)?;
         let members = header.as_object().ok()?;
-        // Encrypted, or a token within a token: the payload is not for us to read.
+        // An encrypted token or a nested token has no readable payload.
         let is_plain =
             members.get(&"enc".into()).is_none() && members.get(&"cty".into()).is_none_or(|of| *of != "JWT".into());
         let last = parts.next().is_none();

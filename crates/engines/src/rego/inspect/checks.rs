@@ -1,4 +1,4 @@
-//! What is refused for how it is written, whatever the rest of the policy is.
+//! Checks that need only the syntax of one import, statement or expression, not the rest of the policy.
 
 use regorus::unstable::{Expr, LiteralStmt, Ref, Span};
 
@@ -6,7 +6,7 @@ use crate::CompileError;
 use crate::rego::builtins::guards;
 use crate::rego::syntax::{Part, at, parts, path, statement_parts};
 
-/// Refuses imports that change what is written in ways that regorus does not know.
+/// Refuses imports of keywords that regorus does not support.
 pub(super) fn check_keywords(span: &Span, import: &[&str]) -> Result<(), CompileError> {
     let is_known = match import {
         ["future", "keywords"] | ["rego", "v1"] => true,
@@ -18,27 +18,27 @@ pub(super) fn check_keywords(span: &Span, import: &[&str]) -> Result<(), Compile
     if is_known { Ok(()) } else { Err(CompileError::Unsupported(at(span, &message()))) }
 }
 
-/// Whether a statement itself calls a function.
-pub(super) fn calls(statement: &LiteralStmt, name: &[&str]) -> bool {
-    let mut open = statement_parts(statement);
-    while let Some(part) = open.pop() {
+/// Returns true if a statement calls a function directly, not by way of a rule.
+pub(super) fn calls_function(statement: &LiteralStmt, name: &[&str]) -> bool {
+    let mut pending = statement_parts(statement);
+    while let Some(part) = pending.pop() {
         match part {
             Part::Expression(expression) => {
                 if matches!(expression, Expr::Call { fcn, .. } if path(fcn) == name) {
                     return true;
                 }
-                open.extend(parts(expression));
+                pending.extend(parts(expression));
             }
-            Part::Query(query) => open.extend(query.stmts.iter().flat_map(statement_parts)),
+            Part::Query(query) => pending.extend(query.stmts.iter().flat_map(statement_parts)),
         }
     }
     false
 }
 
-pub(super) fn missing(name: &str) -> String {
+pub(super) fn missing_function_message(name: &str) -> String {
     match name {
         "external_data" => {
-            "external_data is not available: Proviso asks no providers of external data; use a wasm policy \
+            "external_data is not available: Proviso calls no providers of external data; use a wasm policy \
                             with hostCapabilities, or data.inventory"
                 .to_owned()
         }
@@ -47,22 +47,22 @@ pub(super) fn missing(name: &str) -> String {
     }
 }
 
-/// A regular expression that is written out is checked before it can deny every request.
+/// Refuses a regular expression in the source that is not valid. Otherwise its call would deny every request.
 pub(super) fn check_pattern(span: &Span, names: &[&str], parameters: &[Ref<Expr>]) -> Result<(), CompileError> {
-    let pattern = guards::pattern_of(&names.join(".")).and_then(|place| parameters.get(place));
+    let pattern = guards::pattern_argument(&names.join(".")).and_then(|index| parameters.get(index));
     let Some(Expr::String { value, .. } | Expr::RawString { value, .. }) = pattern.map(AsRef::as_ref) else {
         return Ok(());
     };
     guards::pattern_is_valid(value).map_err(|why| CompileError::Invalid(at(span, &why)))
 }
 
-/// regorus negates numbers that are written out only, and takes `-a + b` for `-(a + b)`.
+/// Refuses a minus before any operand but a literal number. regorus reads `-a + b` as `-(a + b)`.
 pub(super) fn check_minus(span: &Span, operand: &Expr) -> Result<(), CompileError> {
     if matches!(operand, Expr::Number { .. }) {
         return Ok(());
     }
-    Err(CompileError::Unsupported(at(span, "a minus before what is no number: write 0 - x")))
+    Err(CompileError::Unsupported(at(span, "a minus is supported only before a number: write 0 - x")))
 }
 
-/// regorus finds no keys in a set, where each value is its own.
-pub(super) const KEY_IN: &str = "a key beside a value before `in`: write collection[key] == value";
+/// The message for `key, value in collection`. regorus finds no keys in a set, where each value is its own key.
+pub(super) const KEY_IN_MESSAGE: &str = "a key beside a value before `in`: write collection[key] == value";

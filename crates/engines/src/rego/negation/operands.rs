@@ -1,103 +1,115 @@
-//! What a negated expression consists of: which of it may be undefined, and is assigned before.
+//! Hoists the operands of a negated expression: an operand that may be undefined is assigned to a variable in a statement
+//! before the negation. The methods append these assignments to `assignments`.
 
 use regorus::unstable::{BoolOp, Expr};
 
 use super::super::syntax::{Part, at, parts};
-use super::{Edit, Rewriting};
+use super::{Edit, Rewriter};
 use crate::CompileError;
 
-impl Rewriting<'_> {
-    /// The negated expression itself: what it compares for equality, and the reference that it is, may be undefined.
-    pub(super) fn top(&mut self, expression: &Expr, before: &mut Vec<String>) -> Result<Vec<Edit>, CompileError> {
+impl Rewriter<'_> {
+    /// Hoists the operands of the negated expression itself. As in OPA, a reference, or an operand of an equality, may be
+    /// undefined inside of the negation: only its indexes are hoisted.
+    pub(super) fn negated_expression(
+        &mut self,
+        expression: &Expr,
+        assignments: &mut Vec<String>,
+    ) -> Result<Vec<Edit>, CompileError> {
         match expression {
             Expr::AssignExpr { lhs, rhs, .. } | Expr::BoolExpr { op: BoolOp::Eq, lhs, rhs, .. } => {
-                let mut edits = self.inside(lhs, before)?;
-                edits.extend(self.inside(rhs, before)?);
+                let mut edits = self.hoist_inside(lhs, assignments)?;
+                edits.extend(self.hoist_inside(rhs, assignments)?);
                 Ok(edits)
             }
-            Expr::Call { params, .. } => self.all_hoisted(params.iter().map(AsRef::as_ref), false, before),
+            Expr::Call { params, .. } => self.hoist_all(params.iter().map(AsRef::as_ref), false, assignments),
             Expr::BoolExpr { .. }
             | Expr::ArithExpr { .. }
             | Expr::BinExpr { .. }
             | Expr::UnaryExpr { .. }
-            | Expr::Membership { .. } => self.all_hoisted(operands(expression), false, before),
-            _ => self.inside(expression, before),
+            | Expr::Membership { .. } => self.hoist_all(operands(expression), false, assignments),
+            _ => self.hoist_inside(expression, assignments),
         }
     }
 
-    fn inside(&mut self, expression: &Expr, before: &mut Vec<String>) -> Result<Vec<Edit>, CompileError> {
+    /// Hoists the indexes of a reference, or the whole expression if it is not a reference.
+    fn hoist_inside(&mut self, expression: &Expr, assignments: &mut Vec<String>) -> Result<Vec<Edit>, CompileError> {
         match expression {
-            Expr::RefDot { .. } | Expr::RefBrack { .. } => self.indexes(expression, false, before),
+            Expr::RefDot { .. } | Expr::RefBrack { .. } => self.hoist_indexes(expression, false, assignments),
             Expr::Var { span, .. } if self.documents.contains(span.text()) => Ok(Vec::new()),
-            _ => self.hoisted(expression, false, before),
+            _ => self.hoist(expression, false, assignments),
         }
     }
 
-    /// Each of these as [`Self::hoisted`].
-    fn all_hoisted<'e>(
+    /// Hoists each of the expressions.
+    fn hoist_all<'e>(
         &mut self,
         expressions: impl IntoIterator<Item = &'e Expr>,
         nested: bool,
-        before: &mut Vec<String>,
+        assignments: &mut Vec<String>,
     ) -> Result<Vec<Edit>, CompileError> {
         let mut edits = Vec::new();
         for expression in expressions {
-            edits.extend(self.hoisted(expression, nested, before)?);
+            edits.extend(self.hoist(expression, nested, assignments)?);
         }
         Ok(edits)
     }
 
-    /// What is in the brackets of a reference, and the call that it may begin with.
-    fn indexes(&mut self, reference: &Expr, nested: bool, before: &mut Vec<String>) -> Result<Vec<Edit>, CompileError> {
+    /// Hoists the indexes in the brackets of a reference, and the call that the reference may begin with.
+    fn hoist_indexes(
+        &mut self,
+        reference: &Expr,
+        nested: bool,
+        assignments: &mut Vec<String>,
+    ) -> Result<Vec<Edit>, CompileError> {
         match reference {
-            Expr::RefDot { refr, .. } => self.indexes(refr, nested, before),
+            Expr::RefDot { refr, .. } => self.hoist_indexes(refr, nested, assignments),
             Expr::RefBrack { refr, index, .. } => {
-                let mut edits = self.indexes(refr, nested, before)?;
-                edits.extend(self.hoisted(index, nested, before)?);
+                let mut edits = self.hoist_indexes(refr, nested, assignments)?;
+                edits.extend(self.hoist(index, nested, assignments)?);
                 Ok(edits)
             }
             Expr::Var { .. } => Ok(Vec::new()),
-            other => self.hoisted(other, nested, before),
+            other => self.hoist(other, nested, assignments),
         }
     }
 
-    /// What may be undefined becomes a variable that is assigned before. `nested` is for arguments of calls that are
-    /// themselves assigned: for these alone OPA lets `_` stand for many values.
-    fn hoisted(
+    /// Replaces an expression that may be undefined by a variable, and appends the assignment. `nested` is true for arguments
+    /// of calls that are hoisted themselves: only there OPA allows `_` for many values.
+    fn hoist(
         &mut self,
         expression: &Expr,
         nested: bool,
-        before: &mut Vec<String>,
+        assignments: &mut Vec<String>,
     ) -> Result<Vec<Edit>, CompileError> {
         let inner = match expression {
             Expr::Var { span, .. } if span.text() == "_" && !nested => {
-                let message = "`_` in a negated expression stands for no value: assign what it looks through before, as in \
+                let message = "`_` in a negated expression is unsafe: assign the element to a variable first, as in \
                                `x := list[_]; not f(x)`, or negate a rule or a comprehension";
                 return Err(CompileError::Invalid(at(span, message)));
             }
             Expr::Var { span, .. } if !self.documents.contains(span.text()) => return Ok(Vec::new()),
             Expr::Var { .. } => Vec::new(),
-            Expr::RefDot { .. } | Expr::RefBrack { .. } => self.indexes(expression, nested, before)?,
+            Expr::RefDot { .. } | Expr::RefBrack { .. } => self.hoist_indexes(expression, nested, assignments)?,
             Expr::Call { params, .. } => {
                 self.check_walk(expression)?;
-                self.all_hoisted(params.iter().map(AsRef::as_ref), true, before)?
+                self.hoist_all(params.iter().map(AsRef::as_ref), true, assignments)?
             }
             Expr::UnaryExpr { expr, .. } if matches!(expr.as_ref(), Expr::Number { .. }) => return Ok(Vec::new()),
             Expr::BoolExpr { .. }
             | Expr::ArithExpr { .. }
             | Expr::BinExpr { .. }
             | Expr::UnaryExpr { .. }
-            | Expr::Membership { .. } => self.all_hoisted(operands(expression), true, before)?,
+            | Expr::Membership { .. } => self.hoist_all(operands(expression), true, assignments)?,
             Expr::Array { .. } | Expr::Set { .. } | Expr::Object { .. } => {
-                return self.all_hoisted(operands(expression), nested, before);
+                return self.hoist_all(operands(expression), nested, assignments);
             }
             _ => return self.expression(expression),
         };
         let (start, end) = self.range(expression.span());
-        let text = self.spliced(start, end, inner);
-        self.made += 1;
-        let name = format!("{}{}", self.prefix, self.made);
-        before.push(match expression {
+        let text = self.splice(start, end, inner);
+        self.variables += 1;
+        let name = format!("{}{}", self.prefix, self.variables);
+        assignments.push(match expression {
             Expr::BoolExpr { .. } | Expr::Membership { .. } => format!("{name} := ({text})"),
             _ => format!("{name} := {text}"),
         });
@@ -105,7 +117,7 @@ impl Rewriting<'_> {
     }
 }
 
-/// The expressions that one consists of.
+/// Returns the operands of an expression.
 fn operands(expression: &Expr) -> impl Iterator<Item = &Expr> {
     parts(expression).into_iter().filter_map(|part| match part {
         Part::Expression(operand) => Some(operand),

@@ -1,26 +1,27 @@
-//! What is written out, and what is refused.
+//! Tests of the rewriter: the rewritten sources, and the sources that are refused.
 
 use super::*;
 use regorus::Engine;
 
-fn written(body: &str) -> Result<String, CompileError> {
-    written_beside("package p", body)
+fn rewritten(body: &str) -> Result<String, CompileError> {
+    rewritten_with_module("package p", body)
 }
 
-fn written_beside(other: &str, body: &str) -> Result<String, CompileError> {
+/// Rewrites a body in a policy that has another module.
+fn rewritten_with_module(other: &str, body: &str) -> Result<String, CompileError> {
     let mut engine = Engine::new();
     engine.set_rego_v0(true);
     let source = format!("package p\nimport future.keywords\nq = 1\n{body}");
     engine.add_policy("policy.rego".into(), source.clone()).unwrap();
     engine.add_policy("other.rego".into(), other.to_owned()).unwrap();
     let modules = engine.get_modules();
-    let text = written_out(&modules[0], modules)?.unwrap_or(source);
+    let text = rewrite(&modules[0], modules)?.unwrap_or(source);
     Ok(text.lines().skip(3).collect::<Vec<_>>().join("\n"))
 }
 
-/// What OPA does in its compiler's stages `RewriteExprTerms` and `RewriteDynamicTerms`.
+/// The expected sources follow the stages `RewriteExprTerms` and `RewriteDynamicTerms` of OPA's compiler.
 #[test]
-fn what_may_be_undefined_is_assigned_before() {
+fn operands_that_may_be_undefined_are_assigned_before_the_negation() {
     for (body, expected) in [
         ("r { not f(input.m) }", "r { negated__1 := input.m; not f(negated__1) }"),
         (
@@ -59,19 +60,19 @@ fn what_may_be_undefined_is_assigned_before() {
              (negated__3) * 2; not negated__4 == 4 }",
         ),
     ] {
-        assert_eq!(written(body).unwrap(), expected, "{body}");
+        assert_eq!(rewritten(body).unwrap(), expected, "{body}");
     }
 }
 
 #[test]
-fn what_opa_calls_unsafe_is_refused() {
+fn negations_that_are_unsafe_in_opa_are_refused() {
     for body in ["r { not f(input.a[_]) }", "r { not input.a[_] == 1 }", "r { not _ in [1] }"] {
-        let error = written(body).unwrap_err().to_string();
+        let error = rewritten(body).unwrap_err().to_string();
         assert!(error.starts_with("line 4, column"), "{error}");
     }
 }
 
-/// regorus' spans leave the quotes out.
+/// The spans of regorus omit the quotes.
 #[test]
 fn strings_keep_their_quotes() {
     for (body, expected) in [
@@ -121,21 +122,21 @@ fn strings_keep_their_quotes() {
         (r#"r { not f(input["a"]) }"#, r#"r { negated__1 := input["a"]; not f(negated__1) }"#),
         (r#"r { not "a" != "b" }"#, r#"r { not "a" != "b" }"#),
     ] {
-        assert_eq!(written(body).unwrap(), expected, "{body}");
+        assert_eq!(rewritten(body).unwrap(), expected, "{body}");
     }
 }
 
 #[test]
-fn rules_of_the_package_are_documents_in_whichever_module_they_are() {
+fn rules_of_the_package_in_another_module_are_documents() {
     let body = "r { not f(elsewhere) }";
     let hoisted = "r { negated__1 := elsewhere; not f(negated__1) }";
-    assert_eq!(written_beside("package p\nelsewhere { input.x }", body).unwrap(), hoisted);
-    assert_eq!(written_beside("package p.q\nelsewhere { input.x }", body).unwrap(), body);
+    assert_eq!(rewritten_with_module("package p\nelsewhere { input.x }", body).unwrap(), hoisted);
+    assert_eq!(rewritten_with_module("package p.q\nelsewhere { input.x }", body).unwrap(), body);
 }
 
 #[test]
-fn functions_of_the_policy_are_no_builtins() {
+fn functions_of_the_policy_hide_builtins() {
     for same in ["any(xs, x) { xs[_] == x }\nr { any(input.l, 1) }", "walk(x) = 1 { x }\nr { y := walk(input.l) }"] {
-        assert_eq!(written(same).unwrap(), same);
+        assert_eq!(rewritten(same).unwrap(), same);
     }
 }

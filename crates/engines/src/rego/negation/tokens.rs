@@ -1,4 +1,4 @@
-//! The tokens of a source that is cut and spliced: where its strings are, and what must still be there afterwards.
+//! The tokens of a source before it is rewritten: the positions of its strings, and the words that the result must preserve.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +17,10 @@ enum Word {
 
 #[derive(Default)]
 pub(super) struct Tokens {
-    /// Where strings begin and end, without their quotes.
+    /// The offsets at which strings begin and end, without their quotes.
     starts: BTreeSet<usize>,
     ends: BTreeSet<usize>,
-    /// How often each word is there.
+    /// The number of occurrences of each word.
     words: BTreeMap<(Word, String), usize>,
 }
 
@@ -48,17 +48,18 @@ impl Tokens {
         }
     }
 
-    /// What a span covers. regorus leaves out the quotes of a string, also where an expression begins or ends with one.
+    /// Returns the offsets of a span. regorus omits the quotes of a string, also if an expression begins or ends with a string:
+    /// the range includes them.
     pub(super) fn range(&self, span: &Span) -> (usize, usize) {
         let (start, end) = (span.start as usize, span.end as usize);
         (start - usize::from(self.starts.contains(&start)), end + usize::from(self.ends.contains(&end)))
     }
 
-    /// Whether a text has all of these words, and no others than names that begin with the prefix.
-    pub(super) fn are_kept_in(&self, text: &str, prefix: &str) -> Result<bool, CompileError> {
+    /// Returns true if a text contains all of these words, and no others except names that begin with the prefix.
+    pub(super) fn are_preserved_in(&self, text: &str, prefix: &str) -> Result<bool, CompileError> {
         let source = Source::from_contents("rewritten".into(), text.to_owned())
             .map_err(|error| CompileError::Invalid(error.to_string().trim().to_owned()))?;
-        // A cut through a string may leave none that ends.
+        // An edit that cuts a string may leave a string without an end.
         let Ok(rewritten) = Self::of(&source) else { return Ok(false) };
         let all_are_there =
             self.words.iter().all(|(word, times)| rewritten.words.get(word).is_some_and(|there| there >= times));
@@ -72,10 +73,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_through_a_string_is_seen() {
+    fn an_edit_that_cuts_a_string_is_detected() {
         let source = Source::from_contents("p".into(), "not bad(input.k == \"Pod\")".into()).unwrap();
         let tokens = Tokens::of(&source).unwrap();
-        for (text, kept) in [
+        for (text, preserved) in [
             ("n__1 := input.k; n__2 := (n__1 == \"Pod\"); not bad(n__2)", true),
             ("n__1 := input.k; n__2 := (n__1 == \"Pod); not bad(n__2\")", false),
             ("n__1 := input.k; n__2 := (n__1 == \"Pod); not bad(n__2)", false),
@@ -83,7 +84,7 @@ mod tests {
             ("n__1 := input.k; n__2 := (n__1 == `Pod`); not bad(n__2)", false),
             ("n__1 := input.k; n__2 := (n__1 == \"Pod\"); not worse(n__2); bad", false),
         ] {
-            assert_eq!(tokens.are_kept_in(text, "n__"), Ok(kept), "{text}");
+            assert_eq!(tokens.are_preserved_in(text, "n__"), Ok(preserved), "{text}");
         }
     }
 }

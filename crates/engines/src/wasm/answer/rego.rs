@@ -1,4 +1,4 @@
-//! What compiled Rego answers: a result set, of which the first result counts.
+//! Parses the answers of compiled Rego. An answer is a result set, and its first result counts.
 
 use proviso_core::verdict::Cause;
 use proviso_core::{Review, Verdict};
@@ -10,7 +10,7 @@ use crate::EvaluationError;
 use crate::rego::response;
 
 #[derive(Deserialize)]
-struct First<T> {
+struct QueryResult<T> {
     result: T,
 }
 
@@ -19,18 +19,18 @@ struct Violation {
     msg: String,
 }
 
-/// Reads an `AdmissionReview`, or its response alone.
+/// Parses an `AdmissionReview`, or the `response` of an `AdmissionReview`.
 pub(in crate::wasm) fn admission(answer: &[u8], review: &Review) -> Result<Verdict, EvaluationError> {
-    let result = first::<Value>(answer)?;
+    let result = first_result::<Value>(answer)?;
     if !result.is_object() {
-        return Err(EvaluationError::InvalidAnswer("the entrypoint is no AdmissionReview".into()));
+        return Err(EvaluationError::InvalidAnswer("the entrypoint is not an AdmissionReview".into()));
     }
     response::read_json(result, review).map_err(|what| EvaluationError::InvalidAnswer(format!("the entrypoint {what}")))
 }
 
-/// Reads violations. One that cannot be read is no answer, so that it is not lost.
+/// Parses violations. One malformed violation makes the whole answer invalid, so that no violation is lost.
 pub(in crate::wasm) fn violations(answer: &[u8]) -> Result<Verdict, EvaluationError> {
-    let violations = first::<Vec<Violation>>(answer)?;
+    let violations = first_result::<Vec<Violation>>(answer)?;
     let messages: Vec<String> = violations.into_iter().map(|violation| violation.msg).collect();
     if messages.is_empty() {
         return Ok(Verdict::allow());
@@ -43,8 +43,8 @@ pub(in crate::wasm) fn violations(answer: &[u8]) -> Result<Verdict, EvaluationEr
     Ok(Verdict { causes, ..verdict })
 }
 
-fn first<T: for<'de> Deserialize<'de>>(answer: &[u8]) -> Result<T, EvaluationError> {
-    let results: Vec<First<T>> = serde_json::from_slice(answer).map_err(invalid)?;
+fn first_result<T: for<'de> Deserialize<'de>>(answer: &[u8]) -> Result<T, EvaluationError> {
+    let results: Vec<QueryResult<T>> = serde_json::from_slice(answer).map_err(invalid)?;
     let first = results.into_iter().next();
     first.map(|first| first.result).ok_or_else(|| EvaluationError::InvalidAnswer("the entrypoint is undefined".into()))
 }

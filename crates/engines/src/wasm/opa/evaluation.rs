@@ -10,10 +10,10 @@ use super::exports::Exports;
 /// The state of the builtins in one evaluation.
 #[derive(Default)]
 pub(in crate::wasm) struct Evaluation {
-    /// The exports of the guest; `None` if it is no compiled Rego.
+    /// The exports of the guest; `None` if the guest is not compiled Rego.
     pub(super) exports: Option<Arc<Exports>>,
-    /// Whether the guest is inside a builtin.
-    pub(super) is_busy: bool,
-    /// The answers of builtins that answer the same throughout an evaluation.
-    pub(super) remembered: BTreeMap<(i32, Vec<Value>), Value>,
+    /// True while the guest is in a call of a builtin.
+    pub(super) is_in_builtin: bool,
+    /// The results of the builtins that return the same value throughout an evaluation, by number and arguments.
+    pub(super) constants: BTreeMap<(i32, Vec<Value>), Value>,
 }

@@ -1,4 +1,4 @@
-//! The exports of compiled Rego, and the builtins that it asks its host for.
+//! The exports of compiled Rego, and the builtins that it calls in its host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::isolation::Isolation;
 use crate::rego::builtins::{Function, named};
 use crate::wasm::export::{export, is_function};
 
-/// Builtins that no guest gets, even if a later version of the Rego engine has them: they read the outside, or wait.
-const WITHHELD: &[&str] = &["http.send", "net.lookup_ip_addr", "opa.runtime", "test.sleep"];
+/// Builtins that are refused even if a later version of the Rego engine has them, because they read external data or wait.
+const REFUSED_BUILTINS: &[&str] = &["http.send", "net.lookup_ip_addr", "opa.runtime", "test.sleep"];
 
-/// The functions of a module, and the builtins that it asks for.
+/// The exported functions of a module, and the builtins that it calls.
 pub(in crate::wasm) struct Exports {
     pub(super) malloc: ModuleExport,
     pub(super) json_parse: ModuleExport,
@@ -27,7 +27,8 @@ pub(in crate::wasm) struct Exports {
     pub(super) eval: ModuleExport,
     pub(super) result: ModuleExport,
     pub(super) builtins: ModuleExport,
-    pub(super) provided: BTreeMap<i32, Builtin>,
+    /// The builtins by the numbers that the module uses for them.
+    pub(super) host_builtins: BTreeMap<i32, Builtin>,
     pub(super) isolation: Isolation,
 }
 
@@ -50,7 +51,7 @@ impl Exports {
             eval: function("eval", 1, 1)?,
             result: function("opa_eval_ctx_get_result", 1, 1)?,
             builtins: function("builtins", 0, 1)?,
-            provided: provided(builtins)?,
+            host_builtins: resolve_builtins(builtins)?,
             isolation: Isolation::new(),
         })
     }
@@ -63,19 +64,19 @@ pub(super) struct Builtin {
     pub(super) function: Arc<Function>,
 }
 
-/// Returns the builtins that a module names, by its numbers.
-fn provided(names: &BTreeMap<i32, String>) -> Result<BTreeMap<i32, Builtin>, CompileError> {
-    let (mut provided, mut missing) = (BTreeMap::new(), Vec::new());
+/// Returns the builtins with these names, by the numbers that the module uses for them.
+fn resolve_builtins(names: &BTreeMap<i32, String>) -> Result<BTreeMap<i32, Builtin>, CompileError> {
+    let (mut resolved, mut missing) = (BTreeMap::new(), Vec::new());
     for (id, name) in names {
-        match named(name).filter(|_| !WITHHELD.contains(&name.as_str())) {
+        match named(name).filter(|_| !REFUSED_BUILTINS.contains(&name.as_str())) {
             Some((arity, function)) => {
-                provided.insert(*id, Builtin { name: name.clone(), arity, function });
+                resolved.insert(*id, Builtin { name: name.clone(), arity, function });
             }
             None => missing.push(name.as_str()),
         }
     }
     if missing.is_empty() {
-        return Ok(provided);
+        return Ok(resolved);
     }
     let missing = missing.join(", ");
     Err(CompileError::Unsupported(format!("the module calls builtins that are not provided: {missing}")))

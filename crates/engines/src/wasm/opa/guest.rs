@@ -1,4 +1,4 @@
-//! An instance of compiled Rego, called from outside.
+//! An instance of compiled Rego, for calls by the host.
 
 use std::sync::Arc;
 
@@ -10,9 +10,10 @@ use crate::wasm::guest_memory;
 use crate::wasm::payload::Payload;
 use crate::wasm::state::State;
 
-/// The longest result, in bytes.
+/// The maximum length of a result, in bytes.
 const RESULT_LIMIT: usize = 16 << 20;
 
+/// One of the two documents that Rego evaluates.
 #[derive(Clone, Copy)]
 pub(super) enum Document {
     Data,
@@ -27,7 +28,7 @@ pub(super) struct Guest<'a> {
 }
 
 impl<'a> Guest<'a> {
-    /// A fresh instance. Compiled Rego sets itself up as it is instantiated.
+    /// Creates an instance. Compiled Rego initialises itself when it is instantiated.
     pub(super) async fn new(
         store: &'a mut Store<State>,
         module: &InstancePre<State>,
@@ -37,7 +38,7 @@ impl<'a> Guest<'a> {
         let instance = module.instantiate_async(&mut *store).await?;
         let memory = store.data().memory;
         let Some(Extern::Memory(memory)) = instance.get_module_export(&mut *store, &memory) else {
-            return Err(wasmtime::Error::msg("the policy has no memory"));
+            return Err(wasmtime::Error::msg("the policy module does not export its memory"));
         };
         Ok(Self { store, instance, memory, exports })
     }
@@ -50,22 +51,22 @@ impl<'a> Guest<'a> {
         function::<P, R>(&mut *self.store, self.instance, export)?.call_async(&mut *self.store, parameters).await
     }
 
-    /// Has the guest make a value of a document, and tells where that is.
-    pub(super) async fn read_document(&mut self, document: Document) -> wasmtime::Result<u32> {
-        let length = u32::try_from(of(&self.store.data().payload, document).len())?;
+    /// Has the guest parse a document. Returns the address of the value in the guest's memory.
+    pub(super) async fn parse_document(&mut self, document: Document) -> wasmtime::Result<u32> {
+        let length = u32::try_from(document_text(&self.store.data().payload, document).len())?;
         let address = self.call(self.exports.malloc, length).await?;
         let (mut memory, state) = guest_memory::at(self.memory, &mut *self.store, "opa_json_parse");
-        memory.write(address, of(&state.payload, document))?;
+        memory.write(address, document_text(&state.payload, document))?;
         match self.call(self.exports.json_parse, (address, length)).await? {
             0 => Err(wasmtime::Error::msg(match document {
-                Document::Data => "the policy cannot read its data",
-                Document::Input => "the policy cannot read its input",
+                Document::Data => "the policy cannot parse its data",
+                Document::Input => "the policy cannot parse its input",
             })),
             value => Ok(value),
         }
     }
 
-    /// A value of the guest as JSON.
+    /// Returns a value of the guest as JSON.
     pub(super) async fn dump(&mut self, value: u32) -> wasmtime::Result<Vec<u8>> {
         let address: u32 = self.call(self.exports.json_dump, value).await?;
         let (memory, _) = guest_memory::at(self.memory, &mut *self.store, "opa_json_dump");
@@ -73,11 +74,11 @@ impl<'a> Guest<'a> {
     }
 }
 
-fn of(payload: &Payload, document: Document) -> &[u8] {
+fn document_text(payload: &Payload, document: Document) -> &[u8] {
     match (payload, document) {
         (Payload::Rego { input, .. }, Document::Input) => input,
         (Payload::Rego { data, .. }, Document::Data) => data,
-        // Nobody asks compiled Rego anything else.
+        // The host gives compiled Rego no other payload, except when it lists the builtins, which reads no document.
         (Payload::Validate { .. } | Payload::Other { .. }, _) => b"{}",
     }
 }

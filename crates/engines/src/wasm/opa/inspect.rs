@@ -1,4 +1,4 @@
-//! Asks compiled Rego which builtins it needs: only the module itself can tell.
+//! Lists the builtins that compiled Rego needs from its host. The list is the result of a function of the module.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,41 +10,42 @@ use super::guest::Guest;
 use crate::wasm::abi::{Abi, Exports};
 use crate::wasm::call::new_store;
 use crate::wasm::engine::Engine;
-use crate::wasm::facts::Facts;
 use crate::wasm::module::Module;
+use crate::wasm::module_info::ModuleInfo;
 use crate::wasm::payload::Payload;
 use crate::{CompileError, Deadline, NoHost};
 
-/// How long the answer may take.
-const BUDGET: Duration = Duration::from_secs(2);
+/// The maximum time for listing the builtins.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The names of the builtins, by the numbers that the module calls them by.
-pub(in crate::wasm) fn inspect(
+/// Returns the names of the builtins, by the numbers that the module uses for them.
+pub(in crate::wasm) fn list_builtins(
     engine: &Engine,
     module: &wasmtime::Module,
 ) -> Result<BTreeMap<i32, String>, CompileError> {
-    let module = Module::link(engine, module, Facts::of(Abi::Opa))?;
-    // A thread of its own: the caller may be inside a runtime.
+    let module = Module::link(engine, module, ModuleInfo::new(Abi::Opa))?;
+    // The call needs its own thread, because the caller may be inside an async runtime.
     let outcome = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("wasm-inspection".into());
-        match thread.spawn_scoped(scope, || ask(&module)) {
-            Ok(thread) => thread.join().unwrap_or_else(|_| Err(wasmtime::Error::msg("it panicked"))),
+        match thread.spawn_scoped(scope, || call_builtins(&module)) {
+            Ok(thread) => thread.join().unwrap_or_else(|_| Err(wasmtime::Error::msg("the call panicked"))),
             Err(error) => Err(error.into()),
         }
     });
     outcome.map_err(|error| {
-        CompileError::Invalid(format!("the module does not tell which builtins it needs: {}", error.root_cause()))
+        CompileError::Invalid(format!("the module does not list the builtins that it needs: {}", error.root_cause()))
     })
 }
 
-fn ask(module: &Module) -> wasmtime::Result<BTreeMap<i32, String>> {
+/// Calls the module's export `builtins`.
+fn call_builtins(module: &Module) -> wasmtime::Result<BTreeMap<i32, String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(async {
-        let deadline = Deadline::after(BUDGET);
+        let deadline = Deadline::after(TIMEOUT);
         let loaded = module.loaded();
-        let _place = loaded.engine.place(deadline).await?;
+        let _slot = loaded.engine.acquire_slot(deadline).await?;
         let Exports::Opa(exports) = &loaded.exports else {
-            return Err(wasmtime::Error::msg("it is no compiled Rego"));
+            return Err(wasmtime::Error::msg("the module is not compiled Rego"));
         };
         let mut store = new_store(module, Payload::protocol_version(), Arc::new(NoHost), deadline);
         let mut guest = Guest::new(&mut store, &loaded.instance, exports).await?;
@@ -54,7 +55,7 @@ fn ask(module: &Module) -> wasmtime::Result<BTreeMap<i32, String>> {
             Some(version) => {
                 return Err(wasmtime::Error::msg(format!("its ABI is {version:?}, not version 1")));
             }
-            None => return Err(wasmtime::Error::msg("OPA before 0.27 built it: build it by a newer one")),
+            None => return Err(wasmtime::Error::msg("it was built by OPA before 0.27: rebuild it with a newer OPA")),
         }
         let names = guest.call(exports.builtins, ()).await?;
         let names: BTreeMap<String, i32> = serde_json::from_slice(&guest.dump(names).await?)?;

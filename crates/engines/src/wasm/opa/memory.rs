@@ -1,5 +1,5 @@
-//! Compiled Rego imports its memory. A module that owns it is the same module, and its instances come out of the engine's
-//! pool, with their data in place and under the engine's limit.
+//! Rewrites compiled Rego so that the module defines the memory that it imports. The engine's pool then allocates the memory
+//! of each instance, with the data in place and under the engine's limit.
 
 use wasm_encoder::{
     EntityType, ExportKind, ExportSection, ImportSection, MemorySection, MemoryType, Module, RawSection,
@@ -8,19 +8,19 @@ use wasmparser::{ExportSectionReader, ExternalKind, ImportSectionReader, Parser,
 
 use crate::CompileError;
 
-/// The module of everything that compiled Rego imports.
+/// The module name of all imports of compiled Rego.
 pub(in crate::wasm) const IMPORTS: &str = "env";
 const MEMORY: &str = "memory";
 
-/// The same module with a memory of its own under the name `memory`. What imports none stays as it is; so does what is
-/// damaged, for the compiler to refuse.
+/// Returns the module with a memory of its own, exported as `memory`, in place of the imported memory. Returns a module
+/// without an imported memory, or a damaged module, unchanged: the compiler refuses a damaged module later.
 pub(in crate::wasm) fn with_own_memory(wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
     let (mut module, mut memory) = (Module::new(), None);
     for payload in Parser::new(0).parse_all(wasm) {
         let Ok(payload) = payload else { return Ok(wasm.to_vec()) };
         match payload {
             Payload::ImportSection(imports) => {
-                let (section, imported) = without_memory(imports)?;
+                let (section, imported) = remove_memory_import(imports)?;
                 memory = imported;
                 module.section(&section);
             }
@@ -30,11 +30,11 @@ pub(in crate::wasm) fn with_own_memory(wasm: &[u8]) -> Result<Vec<u8>, CompileEr
                 ));
             }
             Payload::ExportSection(exports) => {
-                add(&mut memory, &mut module);
-                module.section(&with_memory(exports)?);
+                define_memory(&mut memory, &mut module);
+                module.section(&export_memory(exports)?);
             }
             payload => {
-                // The sections that come after the memory's.
+                // The memory section must come before these sections.
                 if matches!(
                     payload,
                     Payload::GlobalSection(_)
@@ -45,7 +45,7 @@ pub(in crate::wasm) fn with_own_memory(wasm: &[u8]) -> Result<Vec<u8>, CompileEr
                         | Payload::CodeSectionStart { .. }
                         | Payload::DataSection(_)
                 ) {
-                    add(&mut memory, &mut module);
+                    define_memory(&mut memory, &mut module);
                 }
                 if let Some((id, range)) = payload.as_section() {
                     let Some(data) = wasm.get(range) else { return Ok(wasm.to_vec()) };
@@ -57,7 +57,8 @@ pub(in crate::wasm) fn with_own_memory(wasm: &[u8]) -> Result<Vec<u8>, CompileEr
     Ok(module.finish())
 }
 
-fn add(memory: &mut Option<MemoryType>, module: &mut Module) {
+/// Adds the memory section, once.
+fn define_memory(memory: &mut Option<MemoryType>, module: &mut Module) {
     if let Some(memory) = memory.take() {
         let mut section = MemorySection::new();
         section.memory(memory);
@@ -65,10 +66,10 @@ fn add(memory: &mut Option<MemoryType>, module: &mut Module) {
     }
 }
 
-fn without_memory(imports: ImportSectionReader<'_>) -> Result<(ImportSection, Option<MemoryType>), CompileError> {
+fn remove_memory_import(imports: ImportSectionReader<'_>) -> Result<(ImportSection, Option<MemoryType>), CompileError> {
     let (mut section, mut memory) = (ImportSection::new(), None);
     for import in imports.into_imports() {
-        let import = import.map_err(|error| damaged(&error))?;
+        let import = import.map_err(|error| parse_error(&error))?;
         match import.ty {
             TypeRef::Func(index) => {
                 section.import(import.module, import.name, EntityType::Function(index));
@@ -96,10 +97,11 @@ fn without_memory(imports: ImportSectionReader<'_>) -> Result<(ImportSection, Op
     Ok((section, memory))
 }
 
-fn with_memory(exports: ExportSectionReader<'_>) -> Result<ExportSection, CompileError> {
+/// Returns the exports, with the memory among them.
+fn export_memory(exports: ExportSectionReader<'_>) -> Result<ExportSection, CompileError> {
     let (mut section, mut is_exported) = (ExportSection::new(), false);
     for export in exports {
-        let export = export.map_err(|error| damaged(&error))?;
+        let export = export.map_err(|error| parse_error(&error))?;
         is_exported |= export.name == MEMORY;
         let kind = match export.kind {
             ExternalKind::Func => ExportKind::Func,
@@ -108,7 +110,7 @@ fn with_memory(exports: ExportSectionReader<'_>) -> Result<ExportSection, Compil
             ExternalKind::Global => ExportKind::Global,
             _ => {
                 return Err(CompileError::Unsupported(format!(
-                    "the module exports {}, which is no OPA's",
+                    "the module exports {}, which is of a kind that compiled Rego does not export",
                     export.name
                 )));
             }
@@ -121,6 +123,6 @@ fn with_memory(exports: ExportSectionReader<'_>) -> Result<ExportSection, Compil
     Ok(section)
 }
 
-fn damaged(error: &wasmparser::BinaryReaderError) -> CompileError {
+fn parse_error(error: &wasmparser::BinaryReaderError) -> CompileError {
     CompileError::Invalid(format!("the module does not compile: {error}"))
 }

@@ -1,4 +1,4 @@
-//! Values as the texts that compiled Rego writes and reads: JSON, and besides it sets, and objects with any keys.
+//! The text form of values in compiled Rego: JSON with sets, and with objects whose keys are any values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,18 +6,18 @@ use regorus::Value;
 
 use crate::rego::value::Plain;
 
-/// How deep values may be nested: as deep as reviews.
-const DEPTH: usize = proviso_core::review::MAX_NESTING + 8;
+/// The maximum nesting depth of a value: that of a review, and some levels around it.
+const MAX_DEPTH: usize = proviso_core::review::MAX_NESTING + 8;
 
-/// Reads a value that a guest wrote.
+/// Parses a value that a guest wrote.
 pub(super) fn read(text: &[u8]) -> Result<Value, String> {
     let text = std::str::from_utf8(text).map_err(|error| error.to_string())?;
-    let mut reader = Reader { text, place: 0 };
+    let mut reader = Reader { text, offset: 0 };
     let value = reader.value(0)?;
     if reader.peek().is_some() { Err(reader.unexpected()) } else { Ok(value) }
 }
 
-/// Writes a value so that a guest reads the same.
+/// Writes a value as text that a guest can parse.
 pub(super) fn write(value: &Value) -> Result<String, String> {
     let mut text = String::new();
     append(value, &mut text, 0)?;
@@ -26,46 +26,47 @@ pub(super) fn write(value: &Value) -> Result<String, String> {
 
 struct Reader<'a> {
     text: &'a str,
-    place: usize,
+    offset: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// The next byte that is no space.
+    /// Skips whitespace and returns the next byte without consuming it.
     fn peek(&mut self) -> Option<u8> {
         let rest = self.rest().trim_start_matches([' ', '\t', '\n', '\r']);
-        self.place = self.text.len() - rest.len();
+        self.offset = self.text.len() - rest.len();
         rest.bytes().next()
     }
 
     fn rest(&self) -> &'a str {
-        &self.text[self.place..]
+        &self.text[self.offset..]
     }
 
     fn unexpected(&self) -> String {
         match self.rest().chars().next() {
-            Some(character) => format!("unexpected {character:?} at {}", self.place),
-            None => "it ends too early".into(),
+            Some(character) => format!("unexpected {character:?} at {}", self.offset),
+            None => "the text ends too early".into(),
         }
     }
 
-    fn take(&mut self, word: &str) -> bool {
-        let found = self.peek().is_some() && self.rest().starts_with(word);
-        if found {
-            self.place += word.len();
+    /// Consumes the token if it comes next. Returns true if the token was consumed.
+    fn consume(&mut self, token: &str) -> bool {
+        let is_next = self.peek().is_some() && self.rest().starts_with(token);
+        if is_next {
+            self.offset += token.len();
         }
-        found
+        is_next
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, String> {
-        if depth > DEPTH {
-            return Err("it is nested too deep".into());
+        if depth > MAX_DEPTH {
+            return Err("the value is nested too deeply".into());
         }
         match self.peek() {
             Some(b'[') => self.array(depth),
             Some(b'{') => self.set_or_object(depth),
-            Some(b's') if self.take("set()") => Ok(BTreeSet::new().into()),
+            Some(b's') if self.consume("set()") => Ok(BTreeSet::new().into()),
             Some(b'"') => {
-                let length = end_of_string(self.rest()).ok_or_else(|| self.unexpected())?;
+                let length = string_length(self.rest()).ok_or_else(|| self.unexpected())?;
                 self.scalar(length)
             }
             Some(_) => {
@@ -77,50 +78,50 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What is the same in JSON.
+    /// Parses a scalar of this length, which has the same text as in JSON.
     fn scalar(&mut self, length: usize) -> Result<Value, String> {
         let scalar = &self.rest()[..length];
         let Plain(value) = serde_json::from_str(scalar).map_err(|_| self.unexpected())?;
-        self.place += length;
+        self.offset += length;
         Ok(value)
     }
 
     fn array(&mut self, depth: usize) -> Result<Value, String> {
-        self.place += 1;
+        self.offset += 1;
         let mut items: Vec<Value> = Vec::new();
-        if self.take("]") {
+        if self.consume("]") {
             return Ok(items.into());
         }
         loop {
             items.push(self.value(depth + 1)?);
-            if self.take("]") {
+            if self.consume("]") {
                 return Ok(items.into());
             }
             self.comma()?;
         }
     }
 
-    /// Which of them it is, the colon after the first element says.
+    /// Parses a set or an object. A colon after the first element marks an object.
     fn set_or_object(&mut self, depth: usize) -> Result<Value, String> {
-        self.place += 1;
+        self.offset += 1;
         let mut members: BTreeMap<Value, Value> = BTreeMap::new();
-        if self.take("}") {
+        if self.consume("}") {
             return Ok(members.into());
         }
         let first = self.value(depth + 1)?;
-        if !self.take(":") {
+        if !self.consume(":") {
             let mut items = BTreeSet::from([first]);
-            while !self.take("}") {
+            while !self.consume("}") {
                 self.comma()?;
                 items.insert(self.value(depth + 1)?);
             }
             return Ok(items.into());
         }
         members.insert(first, self.value(depth + 1)?);
-        while !self.take("}") {
+        while !self.consume("}") {
             self.comma()?;
             let key = self.value(depth + 1)?;
-            if !self.take(":") {
+            if !self.consume(":") {
                 return Err(self.unexpected());
             }
             members.insert(key, self.value(depth + 1)?);
@@ -129,12 +130,12 @@ impl<'a> Reader<'a> {
     }
 
     fn comma(&mut self) -> Result<(), String> {
-        if self.take(",") { Ok(()) } else { Err(self.unexpected()) }
+        if self.consume(",") { Ok(()) } else { Err(self.unexpected()) }
     }
 }
 
-/// How long the string is that the text begins with, with its quotes.
-fn end_of_string(text: &str) -> Option<usize> {
+/// Returns the length of the string literal at the beginning of the text, including the quotes, in bytes.
+fn string_length(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     let end = text.bytes().skip(1).position(|byte| {
         let is_end = byte == b'"' && !is_escaped;
@@ -145,24 +146,24 @@ fn end_of_string(text: &str) -> Option<usize> {
 }
 
 fn append(value: &Value, text: &mut String, depth: usize) -> Result<(), String> {
-    if depth > DEPTH {
-        return Err("the answer is nested too deep".into());
+    if depth > MAX_DEPTH {
+        return Err("the result is nested too deeply".into());
     }
     match value {
         Value::Array(items) => {
             text.push('[');
-            separated(items.iter(), text, |item, text| append(item, text, depth + 1))?;
+            append_separated(items.iter(), text, |item, text| append(item, text, depth + 1))?;
             text.push(']');
         }
         Value::Set(items) if items.is_empty() => text.push_str("set()"),
         Value::Set(items) => {
             text.push('{');
-            separated(items.iter_sorted(), text, |item, text| append(item, text, depth + 1))?;
+            append_separated(items.iter_sorted(), text, |item, text| append(item, text, depth + 1))?;
             text.push('}');
         }
         Value::Object(members) => {
             text.push('{');
-            separated(members.iter(), text, |(key, value), text| {
+            append_separated(members.iter(), text, |(key, value), text| {
                 append(key, text, depth + 1)?;
                 text.push(':');
                 append(value, text, depth + 1)
@@ -172,12 +173,13 @@ fn append(value: &Value, text: &mut String, depth: usize) -> Result<(), String> 
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
             text.push_str(&serde_json::to_string(value).map_err(|error| error.to_string())?);
         }
-        Value::Undefined => return Err("a part of the answer is undefined".into()),
+        Value::Undefined => return Err("a part of the result is undefined".into()),
     }
     Ok(())
 }
 
-fn separated<T>(
+/// Appends the items with commas between them.
+fn append_separated<T>(
     items: impl Iterator<Item = T>,
     text: &mut String,
     append: impl Fn(T, &mut String) -> Result<(), String>,
@@ -196,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again_as_the_same() {
+    fn a_written_value_is_read_back_unchanged() {
         for text in [
             "null",
             "true",
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_not_lists_and_spaces_mean_nothing() {
+    fn a_set_is_not_a_list_and_whitespace_is_ignored() {
         let set = read(b" { 2 , 1 , 2 } ").unwrap();
         assert_eq!(write(&set).unwrap(), "{1,2}");
         assert_ne!(set, read(b"[1,2]").unwrap());
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_refused() {
+    fn malformed_values_are_refused() {
         let deep = "[".repeat(100_000);
         for text in
             ["", "[", "{", "[1", "[1,]", "{1,}", "{1:}", "{1:2,3}", "\"", "\"\\\"", "nul", "1 2", "set", "é", &deep]

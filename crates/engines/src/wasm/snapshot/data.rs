@@ -1,26 +1,27 @@
-//! Joins the data segments of a recorded module. Go's linker writes tens of thousands of small ones, wizer keeps them
-//! all (emptied) beside its own, and every instance would set each of them up.
+//! Joins the data segments of a snapshot. Go's linker writes tens of thousands of small segments, wizer keeps them as empty
+//! segments beside its own, and every instance would initialise each of them.
 
 use wasm_encoder::{ConstExpr, DataSection, Module, RawSection};
 use wasmparser::{DataKind, DataSectionReader, Operator, Parser, Payload};
 
-/// Segments that are no further apart than this many bytes are joined, with zeros between them.
+/// The maximum gap between two joined segments, in bytes. The gap is filled with zeros.
 const GAP: usize = 4 << 10;
 
-/// A run of bytes and the address that they go to.
+/// The bytes of a segment and their address in memory.
 struct Segment {
     address: usize,
     bytes: Vec<u8>,
 }
 
-/// The same module with fewer segments; none where instructions may name the segments that it has.
-pub(super) fn joined(wasm: &[u8]) -> wasmtime::Result<Option<Vec<u8>>> {
+/// Returns the module with joined segments; `None` if the segments cannot be joined, for example because instructions of the
+/// module may refer to segments.
+pub(super) fn join_segments(wasm: &[u8]) -> wasmtime::Result<Option<Vec<u8>>> {
     let mut module = Module::new();
     for payload in Parser::new(0).parse_all(wasm) {
         match payload? {
-            // Only with this section may instructions name segments.
+            // Instructions may refer to segments only if this section exists.
             Payload::DataCountSection { .. } => return Ok(None),
-            Payload::DataSection(segments) => match join(segments)? {
+            Payload::DataSection(segments) => match join_section(segments)? {
                 Some(section) => module.section(&section),
                 None => return Ok(None),
             },
@@ -33,15 +34,16 @@ pub(super) fn joined(wasm: &[u8]) -> wasmtime::Result<Option<Vec<u8>>> {
     Ok(Some(module.finish()))
 }
 
-/// None where the segments are not in the order of their addresses: then later ones may overwrite earlier ones.
-fn join(segments: DataSectionReader<'_>) -> wasmtime::Result<Option<DataSection>> {
+/// Returns the joined segments. Returns `None` if the segments are not in the order of their addresses, because a later
+/// segment may then overwrite an earlier segment, or if an address is not a constant of memory 0.
+fn join_section(segments: DataSectionReader<'_>) -> wasmtime::Result<Option<DataSection>> {
     let mut joined: Vec<Segment> = Vec::new();
     for segment in segments {
         let segment = segment?;
         let offset_expr = match segment.kind {
             DataKind::Active { memory_index: 0, offset_expr } => offset_expr,
             DataKind::Active { .. } => return Ok(None),
-            // Nothing can refer to it here.
+            // No instruction can refer to a passive segment, because the module has no `DataCountSection`.
             DataKind::Passive => continue,
         };
         let Operator::I32Const { value } = offset_expr.get_operators_reader().read()? else { return Ok(None) };

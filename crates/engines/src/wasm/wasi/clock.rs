@@ -3,10 +3,11 @@
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Returns the time of a clock: 0 is the wall clock, 1 the monotonic one. Guests see no CPU time.
+/// Returns the time of a clock in nanoseconds: 0 is the wall clock, 1 is the monotonic clock. `None` for the other clocks of
+/// WASI, which measure CPU time, and for unknown clocks.
 pub(super) fn clock_nanoseconds(clock: u32) -> Option<u64> {
-    /// The monotonic clock counts from 1970 too, so that it is ahead of what a guest saw when its initialised
-    /// memory was recorded, in another process.
+    /// The start of the monotonic clock. The clock also counts from 1970, so that it never falls behind a time that a guest
+    /// read in another process while its snapshot was recorded.
     static START: LazyLock<(Instant, u64)> = LazyLock::new(|| (Instant::now(), wall_clock()));
     match clock {
         0 => Some(wall_clock()),

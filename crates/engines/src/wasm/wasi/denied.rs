@@ -1,12 +1,12 @@
-//! The functions of WASI preview 1 that a guest without files and sockets cannot use. They are there because
-//! language runtimes import them without calling them.
+//! The functions of WASI preview 1 that a guest without files and sockets cannot use. The host defines them because language
+//! runtimes import them without calling them.
 
 use wasmtime::{FuncType, Linker, Val, ValType};
 
 use super::preview1::{Errno, WASI, errno};
 use crate::wasm::state::State;
 
-/// Name, parameters (`i` for 32 bits, `l` for 64) and answer. All return an error number.
+/// The name, the parameters (`i` for 32 bits, `l` for 64 bits) and the returned error number of each function.
 const DENIED: [(&str, &str, Errno); 30] = [
     ("fd_advise", "illi", errno::BADF),
     ("fd_allocate", "ill", errno::BADF),
@@ -16,7 +16,7 @@ const DENIED: [(&str, &str, Errno); 30] = [
     ("fd_filestat_set_size", "il", errno::BADF),
     ("fd_filestat_set_times", "illi", errno::BADF),
     ("fd_pread", "iiili", errno::BADF),
-    // This answer ends a runtime's search for directories that were opened for it.
+    // This error number ends a runtime's search for preopened directories.
     ("fd_prestat_get", "ii", errno::BADF),
     ("fd_prestat_dir_name", "iii", errno::BADF),
     ("fd_pwrite", "iiili", errno::BADF),

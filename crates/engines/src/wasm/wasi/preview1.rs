@@ -1,6 +1,6 @@
-//! Names and numbers of WASI preview 1.
+//! The names and numbers of WASI preview 1.
 
-/// The module of its functions.
+/// The name of the module whose functions guests import.
 pub(super) const WASI: &str = "wasi_snapshot_preview1";
 
 /// An error number.

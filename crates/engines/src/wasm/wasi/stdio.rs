@@ -1,5 +1,5 @@
-//! File descriptors 0, 1 and 2, the only ones: what the host has to say, and a log to write to; the answer of a command
-//! is what it writes to the second.
+//! Standard input, output and error. A guest has no other file descriptors. The standard output of a command is its answer; all
+//! other output goes to the log.
 
 use wasmtime::{Caller, Linker};
 
@@ -9,9 +9,9 @@ use crate::wasm::guest_memory::{self, GuestMemory};
 use crate::wasm::log;
 use crate::wasm::state::State;
 
-/// The most buffers that one write may gather, as Linux has it (`IOV_MAX`).
-const BUFFERS: u32 = 1024;
-/// WASI's file type of a terminal: a guest flushes at each line and does not seek.
+/// The maximum number of buffers of a read or write, as in Linux (`IOV_MAX`).
+const MAX_BUFFERS: u32 = 1024;
+/// The file type of a terminal in WASI. Guests flush a terminal at each line and do not seek in it.
 const CHARACTER_DEVICE: u8 = 2;
 
 pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
@@ -36,15 +36,15 @@ fn fd_write(mut caller: Caller<'_, State>, fd: u32, buffers: u32, count: u32, wr
     if !(1..=2).contains(&fd) {
         return Ok(errno::BADF);
     }
-    if count > BUFFERS {
+    if count > MAX_BUFFERS {
         return Ok(errno::INVAL);
     }
     let (mut memory, state) = guest_memory::of(&mut caller, "fd_write")?;
-    let is_wanted = log::is_wanted(state);
+    let is_log_enabled = log::is_enabled(state);
     let process = &mut state.process;
     let is_command = process.stdout.is_some();
     let (mut total, mut line) = (0_u32, Vec::new());
-    for [address, length] in buffers_of(&memory, buffers, count)? {
+    for [address, length] in read_buffers(&memory, buffers, count)? {
         let text = memory.read(address, length, usize::MAX)?;
         total = total.saturating_add(length);
         match (&mut process.stdout, fd) {
@@ -60,14 +60,14 @@ fn fd_write(mut caller: Caller<'_, State>, fd: u32, buffers: u32, count: u32, wr
             }
             (None, _) => {}
         }
-        if is_wanted {
-            line.extend_from_slice(&text[..text.len().min(log::LINE - line.len())]);
+        if is_log_enabled {
+            line.extend_from_slice(&text[..text.len().min(log::LINE_LIMIT - line.len())]);
         }
     }
-    // The answer of a command is none of the log's business.
+    // The answer of a command does not belong in the log.
     let is_answer = is_command && fd == 1;
     if !line.is_empty() && !is_answer {
-        log::line(state, if fd == 1 { "stdout" } else { "stderr" }, &String::from_utf8_lossy(&line));
+        log::write_line(state, if fd == 1 { "stdout" } else { "stderr" }, &String::from_utf8_lossy(&line));
     }
     memory.write(written, &total.to_le_bytes())?;
     Ok(errno::SUCCESS)
@@ -77,25 +77,25 @@ fn fd_read(mut caller: Caller<'_, State>, fd: u32, buffers: u32, count: u32, rea
     if fd != 0 {
         return Ok(errno::BADF);
     }
-    if count > BUFFERS {
+    if count > MAX_BUFFERS {
         return Ok(errno::INVAL);
     }
     let (mut memory, state) = guest_memory::of(&mut caller, "fd_read")?;
     let process = &mut state.process;
     let mut total = 0_u32;
-    for [address, length] in buffers_of(&memory, buffers, count)? {
-        let rest = &process.stdin[process.read..];
+    for [address, length] in read_buffers(&memory, buffers, count)? {
+        let rest = &process.stdin[process.stdin_offset..];
         let part = &rest[..rest.len().min(length as usize)];
         memory.write(address, part)?;
-        process.read += part.len();
+        process.stdin_offset += part.len();
         total = total.saturating_add(u32::try_from(part.len()).unwrap_or(u32::MAX));
     }
     memory.write(read, &total.to_le_bytes())?;
     Ok(errno::SUCCESS)
 }
 
-/// Addresses and lengths of the buffers that a call gathers from or scatters to.
-fn buffers_of(memory: &GuestMemory<'_>, buffers: u32, count: u32) -> wasmtime::Result<Vec<[u32; 2]>> {
+/// Reads the addresses and lengths of the buffers of a call.
+fn read_buffers(memory: &GuestMemory<'_>, buffers: u32, count: u32) -> wasmtime::Result<Vec<[u32; 2]>> {
     let raw = memory.read(buffers, count * 8, usize::MAX)?;
     Ok(raw.as_chunks::<4>().0.as_chunks::<2>().0.iter().map(|pair| pair.map(u32::from_le_bytes)).collect())
 }
@@ -105,7 +105,7 @@ fn fd_fdstat_get(mut caller: Caller<'_, State>, fd: u32, result: u32) -> wasmtim
         return Ok(errno::BADF);
     }
     let (mut memory, _) = guest_memory::of(&mut caller, "fd_fdstat_get")?;
-    // File type, flags and two sets of rights; libraries look at the first only.
+    // The structure has the file type, flags and two sets of rights. Language runtimes use only the file type.
     let mut status = [0; 24];
     status[0] = CHARACTER_DEVICE;
     memory.write(result, &status)?;

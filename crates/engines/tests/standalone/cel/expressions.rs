@@ -1,5 +1,4 @@
-//! Runs the validations in `cases/cel.yaml`, and the bombs that must not end the process or outlive their
-//! deadline.
+//! Runs the validations in `cases/cel.yaml`, and expressions that try to exhaust the process or to exceed the deadline.
 
 use std::time::{Duration, Instant};
 
@@ -18,16 +17,16 @@ use crate::deadline::ended_at;
 #[serde(deny_unknown_fields)]
 struct Case {
     name: String,
-    /// Each is true for the review below.
+    /// Expressions that are true for the review below.
     #[serde(default)]
     holds: Vec<String>,
-    /// Each is false for it.
+    /// Expressions that are false for the review below.
     #[serde(default)]
     fails: Vec<String>,
-    /// Each has no value for it, and so denies.
+    /// Expressions without a value for the review below, which therefore deny.
     #[serde(default)]
     errors: Vec<String>,
-    /// Each is refused when it is compiled, with this reason and a part of the message.
+    /// Expressions that the compiler refuses, with the reason and a part of the message.
     #[serde(default)]
     refused: Vec<(String, String, String)>,
 }
@@ -72,7 +71,7 @@ async fn evaluate(expression: &str) -> Result<Verdict, EvaluationError> {
 }
 
 #[tokio::test]
-async fn expressions_are_what_their_cases_say() {
+async fn expressions_have_the_expected_values() {
     let cases: Vec<Case> = serde_yaml::from_str(include_str!("../../cases/cel.yaml")).unwrap();
     for case in cases {
         let name = &case.name;
@@ -102,16 +101,16 @@ async fn expressions_are_what_their_cases_say() {
 }
 
 #[tokio::test]
-async fn the_first_that_fails_decides_and_all_are_causes() {
-    let told = |expression: &str, message: &str, reason: &str| Validation {
+async fn the_first_failed_validation_sets_the_message_and_all_are_causes() {
+    let with_message = |expression: &str, message: &str, reason: &str| Validation {
         expression: expression.into(),
         message: Some(message.into()),
         reason: Some(reason.into()),
         ..Validation::default()
     };
     let validations = vec![
-        told("true", "never said", "Invalid"),
-        told("object.spec.replicas > params.max", "too few", "Forbidden"),
+        with_message("true", "unused", "Invalid"),
+        with_message("object.spec.replicas > params.max", "too few", "Forbidden"),
         validation("object.kind\n  == 'Pod'"),
     ];
     let program = Program::compile(validations, &params()).unwrap();
@@ -123,21 +122,21 @@ async fn the_first_that_fails_decides_and_all_are_causes() {
 }
 
 #[tokio::test]
-async fn reasons_have_the_codes_that_kubernetes_gives_them() {
+async fn reasons_have_the_same_codes_as_in_kubernetes() {
     for (reason, code) in [("Unauthorized", 401), ("Forbidden", 403), ("Invalid", 422), ("RequestEntityTooLarge", 413)]
     {
         let validation = Validation { reason: Some(reason.into()), ..validation("false") };
         let program = Program::compile(vec![validation], &json!({})).unwrap();
         let verdict = program.evaluate(&review(), Deadline::after(Duration::from_mins(1))).await.unwrap();
         assert_eq!((verdict.reason.as_deref(), verdict.code), (Some(reason), Some(code)));
-        assert!(verdict.causes.is_empty(), "one is no list");
+        assert!(verdict.causes.is_empty(), "a single failure has no causes");
     }
     let unknown = Validation { reason: Some("Teapot".into()), ..validation("false") };
     assert!(matches!(Program::compile(vec![unknown], &json!({})), Err(CompileError::Invalid(_))));
 }
 
 #[tokio::test]
-async fn an_empty_message_is_like_none() {
+async fn an_empty_message_is_like_a_missing_message() {
     let validation = Validation { message: Some(String::new()), ..validation("false") };
     let program = Program::compile(vec![validation], &json!({})).unwrap();
     let verdict = program.evaluate(&review(), Deadline::after(Duration::from_mins(1))).await.unwrap();
@@ -145,13 +144,13 @@ async fn an_empty_message_is_like_none() {
 }
 
 #[tokio::test]
-async fn no_validation_allows_everything() {
+async fn a_program_without_validations_allows_everything() {
     let program = Program::compile(Vec::new(), &json!({})).unwrap();
     assert_eq!(program.evaluate(&review(), Deadline::after(Duration::ZERO)).await, Ok(Verdict::allow()));
 }
 
 #[tokio::test]
-async fn a_missing_object_is_null_and_so_are_missing_parameters() {
+async fn a_missing_object_and_missing_parameters_are_null() {
     let body = json!({"request": {"uid": "u", "operation": "DELETE", "oldObject": {"a": 1}, "object": null,
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
         "resource": {"group": "", "version": "v1", "resource": "pods"}}});
@@ -161,8 +160,8 @@ async fn a_missing_object_is_null_and_so_are_missing_parameters() {
     assert_eq!(program.evaluate(&review, Deadline::after(Duration::from_mins(1))).await, Ok(Verdict::allow()));
 }
 
-/// Lists of 400 and loops in each other: 10¹⁰ steps and more, in every macro there is. Each step is a long one: it takes
-/// many minutes until they have gone round too often.
+/// Nested loops over lists of 400 elements: at least 10¹⁰ iterations, with each macro. Each iteration is slow, so that the limit
+/// on iterations would be reached only after many minutes.
 #[tokio::test]
 async fn loops_end_at_the_deadline() {
     let params = json!({"list": (0..400).collect::<Vec<_>>(), "text": "a".repeat(1 << 14)});
@@ -181,24 +180,24 @@ async fn loops_end_at_the_deadline() {
         let (review, deadline) = (review(), Deadline::after(Duration::from_millis(100)));
         let result = ended_at(deadline, program.evaluate(&review, deadline)).await;
         assert_eq!(result, Err(EvaluationError::DeadlineExceeded), "{expression}");
-        // More than there are places: such loops take them all.
+        // More evaluations than may run at once: the loops occupy all slots.
         let (mut loops, deadline) = (JoinSet::new(), Deadline::after(Duration::from_millis(500)));
         for _ in 0..600 {
             let (program, review) = (program.clone(), review.clone());
             loops.spawn(async move { program.evaluate(&review, deadline).await });
         }
         let ended = loops.join_all().await;
-        assert!(ended.contains(&Err(EvaluationError::Overloaded)), "there were places for all: {expression}");
+        assert!(ended.contains(&Err(EvaluationError::Overloaded)), "all evaluations ran at once: {expression}");
         let are_late = |it: &_| matches!(it, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded));
         assert!(ended.iter().all(are_late), "{expression}: {ended:?}");
-        // Their threads are free again: a loop that went on would keep its place.
+        // The slots are free again: a loop that continued would keep its slot.
         let short = program.evaluate(&review_of("short"), Deadline::after(Duration::from_mins(1))).await;
         assert_eq!(short, Ok(Verdict::allow()), "{expression}");
     }
 }
 
 #[test]
-fn bombs_are_refused_when_they_are_compiled() {
+fn expressions_that_exceed_a_limit_are_refused_when_compiled() {
     for expression in [
         "(".repeat(5000),
         "[".repeat(5000),
@@ -219,9 +218,9 @@ fn bombs_are_refused_when_they_are_compiled() {
     }
 }
 
-/// The deepest expressions that are let through run on a thread of the usual size.
+/// The deepest expressions below the limits must not overflow the stack of a normal thread.
 #[tokio::test]
-async fn what_is_just_shallow_enough_runs() {
+async fn expressions_just_below_the_limits_run() {
     let sum = format!("0{}", " + 0".repeat(60));
     for expression in [
         format!("{}true{}", "(".repeat(24), ")".repeat(24)),
@@ -245,11 +244,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn no_expression_ends_the_process(expression in "[\\[\\]{}()a-c\"'`%#.:=+?!|&<0-9 \n\\\\-]{0,40}") {
+    fn random_expressions_do_not_end_the_process(expression in "[\\[\\]{}()a-c\"'`%#.:=+?!|&<0-9 \n\\\\-]{0,40}") {
         let _ = compile(&expression);
     }
 
-    /// Numbers are what Kubernetes takes them for: arithmetic on ints stays exact.
+    /// As in Kubernetes, a number without a fraction is an int, and arithmetic on ints is exact.
     #[test]
     fn integers_stay_integers(number in any::<i32>()) {
         let program = Program::compile(

@@ -1,5 +1,5 @@
-//! Runs `cases/cel/*.yaml`: what Kubernetes' libraries make of their arguments. `e2e/tests/cel.rs` puts the same questions
-//! to an API server.
+//! Runs `cases/cel/*.yaml`: expressions with the libraries of Kubernetes. `e2e/tests/cel.rs` evaluates the same expressions on
+//! an API server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn review() -> Review {
     Review::admission(Bytes::from(json!({"request": request}).to_string())).unwrap()
 }
 
-async fn ask(expression: &str) -> (Answer, String) {
+async fn evaluate(expression: &str) -> (Answer, String) {
     let validation = Validation { expression: expression.into(), ..Validation::default() };
     let program = match Program::compile(vec![validation], &Value::Null) {
         Ok(program) => program,
@@ -43,12 +43,12 @@ async fn ask(expression: &str) -> (Answer, String) {
 }
 
 #[tokio::test]
-async fn libraries_answer_as_their_cases_say() {
+async fn libraries_give_the_expected_answers() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/cel");
     let questions = questions(&folder, |difference| difference.here).unwrap();
     let mut wrong = Vec::new();
     for Question { case, expression, wanted } in &questions {
-        let (answer, why) = ask(expression).await;
+        let (answer, why) = evaluate(expression).await;
         let is_missing = why.contains("no function") || why.contains("no variable");
         if answer != *wanted || is_missing {
             wrong.push(format!("{case}: {expression}: {answer:?}, not {wanted:?} {why}"));

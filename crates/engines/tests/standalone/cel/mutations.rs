@@ -1,4 +1,4 @@
-//! Changes of the object.
+//! Mutations of the object.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ async fn verdict(mutations: &[(PatchType, &str)], condition: &str) -> Result<Ver
     program.evaluate(&review(&object()), Deadline::after(Duration::from_mins(1))).await
 }
 
-/// What the object is after these.
+/// Returns the object after the mutations.
 async fn changed(mutations: &[(PatchType, &str)]) -> Value {
     let patch = verdict(mutations, "true").await.unwrap_or_else(|error| panic!("{mutations:?}: {error}")).patch;
     let mut object = object();
@@ -57,7 +57,7 @@ async fn changed(mutations: &[(PatchType, &str)]) -> Value {
 use PatchType::{ApplyConfiguration, JsonPatch};
 
 #[tokio::test]
-async fn objects_are_merged_in() {
+async fn apply_configurations_are_merged_into_the_object() {
     let mut wanted = object();
     wanted["metadata"]["labels"] = json!({"a": "b"});
     wanted["spec"]["containers"] =
@@ -65,7 +65,7 @@ async fn objects_are_merged_in() {
     let expression = "Object{metadata: Object.metadata{labels: {'a': 'b'}, ?annotations: optional.none()}, \
                       spec: Object.spec{containers: [Object.spec.containers{name: 'web', imagePullPolicy: 'Always'}, variables.side]}}";
     assert_eq!(changed(&[(ApplyConfiguration, expression)]).await, wanted);
-    // By a list that a loop makes, too.
+    // A loop may create the list.
     let loops = "Object{spec: Object.spec{containers: object.spec.containers.map(c, Object.spec.containers{name: c.name, image: 'r/' + c.image})}}";
     assert_eq!(
         changed(&[(ApplyConfiguration, loops)]).await["spec"]["containers"],
@@ -74,7 +74,7 @@ async fn objects_are_merged_in() {
 }
 
 #[tokio::test]
-async fn patches_are_applied_in_order_each_to_what_is_there() {
+async fn patches_are_applied_in_order() {
     let first = "[JSONPatch{op: 'add', path: '/metadata/labels', value: {'a': 'b'}}, JSONPatch{op: 'test', path: '/spec/replicas', value: 1}]";
     let second = "[JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('x.y/z~'), value: variables.labels.a + '!'}, \
                    JSONPatch{op: 'remove', path: '/spec/replicas'}, JSONPatch{op: 'copy', from: '/metadata/name', path: '/spec/nodeName'}]";
@@ -84,7 +84,7 @@ async fn patches_are_applied_in_order_each_to_what_is_there() {
 }
 
 #[tokio::test]
-async fn what_an_object_is_made_of_does_not_get_into_it() {
+async fn type_keys_are_removed_from_the_object() {
     for value in
         ["Object.spec.selector{matchLabels: Object.spec.selector.matchLabels{a: 'b'}}", "{'matchLabels': {'a': 'b'}}"]
     {
@@ -95,7 +95,7 @@ async fn what_an_object_is_made_of_does_not_get_into_it() {
             "{value}"
         );
     }
-    // But what somebody wrote does, as for Envoy.
+    // A key `@type` of a map in the expression stays, because Envoy configuration needs it.
     let any = "{'@type': 'type.googleapis.com/a.B'}";
     let wanted = json!({"@type": "type.googleapis.com/a.B"});
     let patch = format!("[JSONPatch{{op: 'add', path: '/spec/any', value: {any}}}]");
@@ -105,7 +105,7 @@ async fn what_an_object_is_made_of_does_not_get_into_it() {
 }
 
 #[tokio::test]
-async fn validations_see_the_changed_object() {
+async fn validations_read_the_mutated_object() {
     let labels = [(ApplyConfiguration, "Object{metadata: Object.metadata{labels: {'a': 'b'}}}")];
     assert!(verdict(&labels, "object.metadata.labels.a == 'b'").await.unwrap().patch.is_some());
     let denied = verdict(&labels, "!has(object.metadata.labels)").await.unwrap();
@@ -113,7 +113,7 @@ async fn validations_see_the_changed_object() {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_no_patch() {
+async fn mutations_without_a_change_give_no_patch() {
     for (patch_type, expression) in [
         (ApplyConfiguration, "Object{spec: Object.spec{replicas: 1}}"),
         (ApplyConfiguration, "Object{}"),
@@ -127,7 +127,7 @@ async fn what_changes_nothing_is_no_patch() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_put_in_denies() {
+async fn mutations_that_cannot_be_applied_deny() {
     for (patch_type, expression, part) in [
         (ApplyConfiguration, "{'spec': {'replicas': 2}}", "not an Object"),
         (ApplyConfiguration, "Object.spec{replicas: 2}", "not an Object"),
@@ -139,7 +139,7 @@ async fn what_cannot_be_put_in_denies() {
         (
             ApplyConfiguration,
             "Object{spec: Object.spec{replicas: quantity('1')}}",
-            "kubernetes.Quantity is nothing in JSON",
+            "kubernetes.Quantity has no representation in JSON",
         ),
         (JsonPatch, "Object{}", "not a list of JSONPatch"),
         (JsonPatch, "[{'op': 'remove', 'path': '/spec'}]", "not a JSONPatch"),
@@ -147,7 +147,7 @@ async fn what_cannot_be_put_in_denies() {
         (
             JsonPatch,
             "lists.range(40).map(i, JSONPatch{op: 'copy', from: '', path: '/a' + string(i)})",
-            "`copy` and `move` bring more than",
+            "`copy` and `move` add more than",
         ),
         (JsonPatch, "[JSONPatch{op: 'test', path: '/spec/replicas', value: 2}]", "does not apply"),
         (JsonPatch, "[JSONPatch{op: 'add'}]", "`op` and `path`"),
@@ -161,7 +161,7 @@ async fn what_cannot_be_put_in_denies() {
 }
 
 #[test]
-fn types_that_are_not_there_are_refused() {
+fn unknown_types_and_fields_are_refused() {
     for (expression, part) in [
         ("Object{spec: Object.status{a: 1}}", "is of type Object.spec"),
         ("Object{spec: Object.spec{a: [Object.spec.b{}]}}", "is of type Object.spec.a"),
@@ -171,5 +171,8 @@ fn types_that_are_not_there_are_refused() {
         let error = compile(&[(ApplyConfiguration, expression)], "true").unwrap_err().to_string();
         assert!(error.contains(part) && error.contains("line 1"), "{expression}: {error}");
     }
-    assert!(compile(&[(ApplyConfiguration, "Object{}")], "Object{} == null").is_err(), "a validation makes none");
+    assert!(
+        compile(&[(ApplyConfiguration, "Object{}")], "Object{} == null").is_err(),
+        "a validation cannot construct objects"
+    );
 }

@@ -1,4 +1,4 @@
-//! What a policy has besides validations: variables, messages, annotations, and a world to ask.
+//! Parts of a CEL policy besides validations: variables, messages, annotations, and calls of the host.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use proviso_engines::cel::{AuditAnnotation, Program, Source, Validation, Variabl
 use proviso_engines::{CompileError, Deadline, EvaluationError};
 use serde_json::{Value, json};
 
-use super::world::World;
+use super::host::TestHost;
 
-/// What nothing takes that ends at all.
+/// A time limit that only a hanging evaluation reaches.
 pub const AMPLE: Duration = Duration::from_mins(1);
 
 pub fn review_of(kind: &str, namespace: &str) -> Review {
@@ -49,7 +49,7 @@ async fn holds(variables: &[(&str, &str)], expression: &str) -> Result<bool, Eva
 }
 
 #[tokio::test]
-async fn variables_may_read_those_before_them() {
+async fn variables_can_read_earlier_variables() {
     let variables = [
         ("team", "object.metadata.labels.team"),
         ("greeting", "'hello ' + variables.team"),
@@ -69,7 +69,7 @@ async fn variables_may_read_those_before_them() {
 }
 
 #[tokio::test]
-async fn a_variable_that_nobody_reads_does_no_harm() {
+async fn a_variable_that_fails_matters_only_if_it_is_read() {
     let broken = [("broken", "object.spec.nowhere"), ("reads", "variables.broken")];
     assert_eq!(holds(&broken, "true").await, Ok(true));
     assert_eq!(holds(&broken, "variables.broken == 1 || true").await, Ok(true));
@@ -95,7 +95,7 @@ fn variables_have_names_and_an_order() {
     }
 }
 
-/// Each would be made while the one before is: a thread's stack is finite.
+/// Each variable is evaluated during the evaluation of the next one, so that a chain needs stack.
 #[tokio::test]
 async fn chains_of_variables_are_bounded() {
     let chain = |length: usize| {
@@ -107,7 +107,7 @@ async fn chains_of_variables_are_bounded() {
     assert!(matches!(chain(1000), Err(CompileError::Unsupported(_))));
     let deepest = chain(190).unwrap();
     assert_eq!(evaluate(&deepest).await, Ok(Verdict::allow()));
-    // And none of them doubles until all memory is gone.
+    // A chain of variables that double a string cannot take all memory.
     let mut variables = vec![variable("v0", "'xxxxxxxxxxxxxxxx'")];
     variables.extend((1..60).map(|n| variable(&format!("v{n}"), &format!("variables.v{0} + variables.v{0}", n - 1))));
     let source = Source { variables, validations: vec![validation("variables.v59 != ''")], ..Source::default() };
@@ -115,7 +115,7 @@ async fn chains_of_variables_are_bounded() {
     assert!(matches!(evaluate(&program).await, Err(EvaluationError::Failed(_))));
 }
 
-/// Neither loops nor deadlines end these.
+/// These expressions need no loop and end before the deadline, but their values double at each step.
 #[tokio::test]
 async fn values_that_would_take_all_memory_are_errors() {
     let chain = |first: &str, step: &str| -> Vec<(String, String)> {
@@ -142,7 +142,7 @@ async fn values_that_would_take_all_memory_are_errors() {
             "{variables:?} {expression}: {error}"
         );
     }
-    // Each evaluation begins anew.
+    // The memory of an evaluation does not count for the next one.
     let program =
         compile(&[("a", "lists.range(10000).map(i, [i])")], vec![validation("size(variables.a) > 0")]).unwrap();
     for _ in 0..100 {
@@ -151,19 +151,19 @@ async fn values_that_would_take_all_memory_are_errors() {
 }
 
 #[tokio::test]
-async fn an_expression_makes_the_message_or_the_message_stands_in() {
+async fn an_invalid_message_expression_falls_back_to_the_message() {
     for (expression, wanted) in [
         ("'at most ' + string(params.max)", "at most 5"),
         ("'  spaces  '", "spaces"),
-        ("''", "stands in"),
-        ("'  '", "stands in"),
-        ("'two\\nlines'", "stands in"),
-        ("object.spec.nowhere", "stands in"),
-        ("1", "stands in"),
-        ("lists.range(9000).map(x, 'x').join()", "stands in"),
+        ("''", "the fixed message"),
+        ("'  '", "the fixed message"),
+        ("'two\\nlines'", "the fixed message"),
+        ("object.spec.nowhere", "the fixed message"),
+        ("1", "the fixed message"),
+        ("lists.range(9000).map(x, 'x').join()", "the fixed message"),
     ] {
         let failing = Validation {
-            message: Some("stands in".into()),
+            message: Some("the fixed message".into()),
             message_expression: Some(expression.into()),
             ..validation("false")
         };
@@ -182,7 +182,7 @@ fn annotated(key: &str, expression: &str) -> Result<Program, CompileError> {
 }
 
 #[tokio::test]
-async fn annotations_go_into_the_audit_log() {
+async fn the_verdict_has_the_audit_annotations() {
     for (expression, wanted) in [
         ("'team ' + object.metadata.labels.team", Some("team a")),
         ("null", None),
@@ -204,38 +204,38 @@ async fn annotations_go_into_the_audit_log() {
 }
 
 #[tokio::test]
-async fn the_namespace_is_asked_for_only_where_it_is_read() {
+async fn the_namespace_is_read_only_if_an_expression_needs_it() {
     let namespace = json!({"metadata": {"name": "default", "labels": {"env": "prod"}}});
-    let world = Arc::new(World::with_namespace("default", namespace));
+    let host = Arc::new(TestHost::with_namespace("default", namespace));
     let program = |variables: &[(&str, &str)], expression: &str| {
-        compile(variables, vec![validation(expression)]).unwrap().with_host(world.clone())
+        compile(variables, vec![validation(expression)]).unwrap().with_host(host.clone())
     };
     assert_eq!(evaluate(&program(&[], "true")).await, Ok(Verdict::allow()));
-    assert!(world.asked().is_empty());
+    assert!(host.calls().is_empty());
     let reads = program(&[("env", "namespaceObject.metadata.labels.env")], "variables.env == 'prod'");
     assert_eq!(evaluate(&reads).await, Ok(Verdict::allow()));
-    assert_eq!(world.asked(), ["the Namespace default"]);
-    // Where there is none it is null: for what is in no namespace, and for a Namespace, which the request says is in itself.
+    assert_eq!(host.calls(), ["the Namespace default"]);
+    // The variable is null for an object that is not namespaced, and for a Namespace: its request names itself as its namespace.
     let null = program(&[], "namespaceObject == null");
     for review in [review_of("Node", ""), review_of("Namespace", "web")] {
         assert_eq!(null.evaluate(&review, Deadline::after(AMPLE)).await, Ok(Verdict::allow()));
     }
-    assert_eq!(world.asked().len(), 1);
-    // One that is not there, or that nobody may read, is no null.
+    assert_eq!(host.calls().len(), 1);
+    // A Namespace that does not exist, or that the policy may not read, is an error.
     let review = review_of("Pod", "elsewhere");
     let error = null.evaluate(&review, Deadline::after(AMPLE)).await.unwrap_err().to_string();
     assert!(error.contains("there is no Namespace elsewhere"), "{error}");
-    let nobody = compile(&[], vec![validation("namespaceObject == null")]).unwrap();
-    assert!(evaluate(&nobody).await.unwrap_err().to_string().contains("may not read it"));
+    let without_host = compile(&[], vec![validation("namespaceObject == null")]).unwrap();
+    assert!(evaluate(&without_host).await.unwrap_err().to_string().contains("may not read it"));
 }
 
 #[tokio::test]
-async fn rights_are_what_the_api_server_says() {
-    let world = Arc::new(World::default());
+async fn the_authorizer_returns_the_decisions_of_the_api_server() {
+    let host = Arc::new(TestHost::default());
     for (expression, wanted) in [
         ("authorizer.group('').resource('pods').check('get').allowed()", true),
         ("authorizer.group('').resource('pods').check('delete').allowed()", false),
-        ("authorizer.group('').resource('pods').check('get').reason() == 'a role says so'", true),
+        ("authorizer.group('').resource('pods').check('get').reason() == 'a role allows it'", true),
         (
             "authorizer.group('apps').resource('deployments').subresource('scale').namespace('n').name('a').check('get').allowed()",
             true,
@@ -251,36 +251,36 @@ async fn rights_are_what_the_api_server_says() {
         ("authorizer.group('').resource('broken').check('get').allowed()", false),
         ("['get', 'delete'].filter(v, authorizer.requestResource.check(v).allowed()) == ['get']", true),
     ] {
-        let program = compile(&[], vec![validation(expression)]).unwrap().with_host(world.clone());
+        let program = compile(&[], vec![validation(expression)]).unwrap().with_host(host.clone());
         assert_eq!(evaluate(&program).await.map(|it| it.allowed), Ok(wanted), "{expression}");
     }
-    let asked = world.asked();
+    let calls = host.calls();
     let wanted = json!({
         "user": "alice", "uid": "id", "groups": ["dev"], "extra": {"scopes.example/only": ["pods"]},
         "resource_attributes": {"group": "apps", "version": "*", "resource": "deployments", "subresource": "scale", "namespace": "n", "name": "a", "verb": "get"},
     });
-    assert!(asked.contains(&wanted.to_string()), "{asked:?}");
+    assert!(calls.contains(&wanted.to_string()), "{calls:?}");
     let wanted = json!({
         "user": "alice", "uid": "id", "groups": ["dev"], "extra": {"scopes.example/only": ["pods"]},
         "resource_attributes": {"group": "", "version": "*", "resource": "pods", "subresource": "", "namespace": "default", "name": "web", "verb": "get"},
     });
-    assert!(asked.contains(&wanted.to_string()), "{asked:?}");
-    // Of a ServiceAccount, nothing that is the user's own is known.
-    let robots: Vec<_> = asked.iter().filter(|asked| asked.contains("serviceaccount")).collect();
+    assert!(calls.contains(&wanted.to_string()), "{calls:?}");
+    // The review of a ServiceAccount has neither the UID nor the extra attributes of the user.
+    let robots: Vec<_> = calls.iter().filter(|call| call.contains("serviceaccount")).collect();
     assert!(robots.len() == 2 && robots.iter().all(|it| !it.contains("uid") && !it.contains("extra")), "{robots:?}");
 }
 
-/// `!….allowed()` must let nobody in because a question could not be put.
+/// Otherwise `!….allowed()` would be true if the review fails.
 #[tokio::test]
-async fn a_question_that_cannot_be_put_is_an_error() {
+async fn an_authorization_check_that_fails_is_an_error() {
     for (expression, part) in [
         ("!authorizer.group('').resource('away').check('get').allowed()", "the API server is away"),
         ("authorizer.serviceAccount('a/b', 'c').group('').resource('a').check('get').allowed()", "not valid"),
     ] {
-        let program = compile(&[], vec![validation(expression)]).unwrap().with_host(Arc::new(World::default()));
+        let program = compile(&[], vec![validation(expression)]).unwrap().with_host(Arc::new(TestHost::default()));
         let error = evaluate(&program).await.unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
-    let nobody = compile(&[], vec![validation("!authorizer.requestResource.check('get').allowed()")]).unwrap();
-    assert!(evaluate(&nobody).await.unwrap_err().to_string().contains("may not call the host"));
+    let without_host = compile(&[], vec![validation("!authorizer.requestResource.check('get').allowed()")]).unwrap();
+    assert!(evaluate(&without_host).await.unwrap_err().to_string().contains("may not call the host"));
 }

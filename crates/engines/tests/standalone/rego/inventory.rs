@@ -1,9 +1,9 @@
-//! Policies that look at other objects, and policies of several modules.
+//! Policies that read other objects, and policies with several modules.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use proviso_engines::host::{Asked, Fixed, Host, HostCall, Objects, Resource};
+use proviso_engines::host::{FixedObjects, Host, HostCall, HostFuture, Objects, Resource};
 use proviso_engines::rego::{Dialect, Program};
 use proviso_engines::{CompileError, Deadline, EvaluationError};
 use serde_json::{Value, json};
@@ -50,47 +50,47 @@ async fn denial(program: &Program, host: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_policy_sees_the_objects_that_its_host_has() {
+async fn a_policy_reads_the_objects_of_its_host() {
     let program = compile(UNIQUE_HOST).unwrap();
     assert!(program.uses_inventory());
-    assert_eq!(denial(&program, "a.example").await, None, "without a host there are none");
-    let fixed = Fixed(objects(vec![ingress("web", "main", "a.example"), ingress("web", "other", "b.example")]));
+    assert_eq!(denial(&program, "a.example").await, None, "without a host the inventory is empty");
+    let fixed = FixedObjects(objects(vec![ingress("web", "main", "a.example"), ingress("web", "other", "b.example")]));
     let program = program.with_host(Arc::new(fixed));
     assert_eq!(denial(&program, "a.example").await.as_deref(), Some("a.example is the host of web/main, prod"));
     assert_eq!(denial(&program, "c.example").await.as_deref(), Some("prod"));
 }
 
-/// A host whose objects change, and that counts how often it is asked.
+/// A host whose objects change. It counts the calls.
 #[derive(Debug)]
 struct Changing {
     now: std::sync::Mutex<Result<Arc<Objects>, String>>,
-    asked: AtomicUsize,
+    calls: AtomicUsize,
 }
 
 impl Host for Changing {
-    fn call<'a>(&'a self, call: HostCall<'a>, deadline: Deadline) -> Asked<'a, Vec<u8>> {
+    fn call<'a>(&'a self, call: HostCall<'a>, deadline: Deadline) -> HostFuture<'a, Vec<u8>> {
         Box::pin(std::future::ready(Err(format!("{call:?} by {deadline:?}"))))
     }
 
-    fn objects(&self, _: Deadline) -> Asked<'_, Arc<Objects>> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+    fn objects(&self, _: Deadline) -> HostFuture<'_, Arc<Objects>> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         Box::pin(std::future::ready(self.now.lock().unwrap().clone()))
     }
 
-    fn namespace<'a>(&'a self, _: &'a str, _: Deadline) -> Asked<'a, Option<Arc<Value>>> {
+    fn namespace<'a>(&'a self, _: &'a str, _: Deadline) -> HostFuture<'a, Option<Arc<Value>>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 }
 
 #[tokio::test]
-async fn objects_that_change_are_seen_and_a_host_that_fails_denies() {
-    let kept = ingress("web", "main", "a.example");
-    let host = Arc::new(Changing { now: Ok(objects(vec![Arc::clone(&kept)])).into(), asked: AtomicUsize::new(0) });
+async fn changes_of_objects_are_visible_and_a_failing_host_denies() {
+    let unchanged = ingress("web", "main", "a.example");
+    let host = Arc::new(Changing { now: Ok(objects(vec![Arc::clone(&unchanged)])).into(), calls: AtomicUsize::new(0) });
     let program = compile(UNIQUE_HOST).unwrap().with_host(Arc::clone(&host) as Arc<dyn Host>);
     for _ in 0..3 {
         assert_eq!(denial(&program, "a.example").await.as_deref(), Some("a.example is the host of web/main, prod"));
     }
-    *host.now.lock().unwrap() = Ok(objects(vec![kept, ingress("dev", "new", "b.example")]));
+    *host.now.lock().unwrap() = Ok(objects(vec![unchanged, ingress("dev", "new", "b.example")]));
     assert_eq!(denial(&program, "b.example").await.as_deref(), Some("b.example is the host of dev/new, prod"));
     assert_eq!(denial(&program, "a.example").await.as_deref(), Some("a.example is the host of web/main, prod"));
     *host.now.lock().unwrap() = Ok(objects(Vec::new()));
@@ -98,27 +98,27 @@ async fn objects_that_change_are_seen_and_a_host_that_fails_denies() {
     *host.now.lock().unwrap() = Err("the API server does not answer".to_owned());
     let failed = program.evaluate(&review(&serde_json::Map::new()), ample()).await;
     assert_eq!(failed, Err(EvaluationError::Failed("the API server does not answer".to_owned())));
-    assert_eq!(host.asked.load(Ordering::Relaxed), 7);
+    assert_eq!(host.calls.load(Ordering::Relaxed), 7);
 }
 
 #[tokio::test]
-async fn who_does_not_look_at_objects_does_not_ask_for_them() {
-    let host = Arc::new(Changing { now: Err("asked".to_owned()).into(), asked: AtomicUsize::new(0) });
+async fn a_policy_without_inventory_does_not_call_the_host() {
+    let host = Arc::new(Changing { now: Err("the host was called".to_owned()).into(), calls: AtomicUsize::new(0) });
     let source = "package p\nviolation[{\"msg\": \"m\"}] { input.review.object.spec }";
     let program = compile(source).unwrap().with_host(Arc::clone(&host) as Arc<dyn Host>);
     assert!(!program.uses_inventory());
     assert_eq!(denial(&program, "a").await.as_deref(), Some("m"));
-    assert_eq!(host.asked.load(Ordering::Relaxed), 0);
+    assert_eq!(host.calls.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
-async fn an_object_that_is_nested_too_deep_denies() {
+async fn an_inventory_with_a_too_deep_object_denies() {
     let mut deep = json!(1);
     for _ in 0..300 {
         deep = json!([deep]);
     }
     let object = Arc::new(json!({"metadata": {"name": "deep", "namespace": "a"}, "spec": deep}));
-    let program = compile(UNIQUE_HOST).unwrap().with_host(Arc::new(Fixed(objects(vec![object]))));
+    let program = compile(UNIQUE_HOST).unwrap().with_host(Arc::new(FixedObjects(objects(vec![object]))));
     let failed = program.evaluate(&review(&serde_json::Map::new()), ample()).await.unwrap_err();
     assert!(failed.to_string().contains("the object deep in namespace \"a\" is nested too deep"), "{failed}");
 }
@@ -129,7 +129,7 @@ fn with_libraries(source: &str, libraries: &[&str]) -> Result<Program, CompileEr
 }
 
 #[tokio::test]
-async fn libraries_are_imported() {
+async fn libraries_can_be_imported() {
     let exempt = "package lib.exempt\nimport data.lib.names\nis_exempt(host) { names.first(input.parameters.hosts) == host }\n\
                   hosts[h] { h := input.parameters.hosts[_] }";
     let names = "package lib.names\nimport rego.v1\nfirst(list) := list[0]\nshout(text) := upper(text) if not f(text)\n\

@@ -1,15 +1,15 @@
-//! What guests are told and what their answers mean.
+//! The messages that guests get, and the meaning of their answers.
 
 use proviso_core::Verdict;
 use proviso_engines::wasm::Program;
 use proviso_engines::{EvaluationError, SettingsError};
 use serde_json::json;
 
-use super::guest::{Guest, create, review, soon};
+use super::guest::{Guest, create_review, long_deadline, review};
 
-/// Fails with the operation and the message that it got.
+/// Returns a guest that fails with its operation and its message as the error.
 fn echo() -> Guest {
-    Guest::calling(
+    Guest::with_body(
         "(call $request (i32.const 1024) (i32.add (i32.const 1024) (local.get $operation_len)))
          (call $fail (i32.const 1024) (i32.add (local.get $operation_len) (local.get $message_len)))
          (i32.const 0)",
@@ -22,7 +22,7 @@ async fn an_accepted_request_is_allowed() {
 }
 
 #[tokio::test]
-async fn a_denial_carries_everything_that_the_policy_says() {
+async fn a_denial_has_the_policys_message_code_annotations_and_warnings() {
     let answer = r#"{"accepted":false,"message":"no","code":422,"audit_annotations":{"k":"v"},"warnings":["w"]}"#;
     let verdict = Guest::answering(answer).evaluate().await.unwrap();
     let expected = Verdict {
@@ -44,7 +44,7 @@ async fn a_mutated_object_becomes_a_patch() {
 }
 
 #[tokio::test]
-async fn an_object_that_stayed_the_same_is_no_patch() {
+async fn an_unchanged_object_gives_no_patch() {
     for same in ["null", r#"{ "list":[1,2], "metadata":{"name":"a"}}"#] {
         let answer = format!(r#"{{"accepted":true,"mutated_object":{same},"message":null,"warnings":null}}"#);
         assert_eq!(Guest::answering(&answer).evaluate().await, Ok(Verdict::allow()), "{same}");
@@ -58,54 +58,57 @@ async fn a_denial_never_patches() {
 }
 
 #[tokio::test]
-async fn a_mutation_without_an_object_is_refused() {
+async fn a_mutation_of_a_request_without_an_object_is_refused() {
     let delete = review(r#"{"uid":"u","operation":"DELETE","object":null,"oldObject":{}}"#);
     let program = Guest::answering(r#"{"accepted":true,"mutated_object":{}}"#).program();
-    let error = program.evaluate(&delete, soon()).await.unwrap_err();
-    assert!(matches!(&error, EvaluationError::InvalidAnswer(text) if text.contains("has none")), "{error}");
+    let error = program.evaluate(&delete, long_deadline()).await.unwrap_err();
+    assert!(
+        matches!(&error, EvaluationError::InvalidAnswer(text) if text.contains("the request has no object")),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn the_payload_is_the_request_without_nulls_and_the_settings() {
     let program = Program::new(echo().load().unwrap(), *br#"{"a": 1}"#);
     let update = review(r#"{"uid":"u", "object":{"b": null},"oldObject":null,"dryRun":null}"#);
-    let error = program.evaluate(&update, soon()).await.unwrap_err();
-    let told = r#"validate{"request":{"uid":"u", "object":{"b": null}},"settings":{"a": 1}}"#;
-    assert_eq!(error, EvaluationError::Failed(told.into()));
-    let error = program.validate_settings(soon()).await.unwrap_err();
-    let told = r#"validate_settings{"a": 1}"#;
-    assert_eq!(error, SettingsError::Unanswered(EvaluationError::Failed(told.into())));
+    let error = program.evaluate(&update, long_deadline()).await.unwrap_err();
+    let message = r#"validate{"request":{"uid":"u", "object":{"b": null}},"settings":{"a": 1}}"#;
+    assert_eq!(error, EvaluationError::Failed(message.into()));
+    let error = program.validate_settings(long_deadline()).await.unwrap_err();
+    let message = r#"validate_settings{"a": 1}"#;
+    assert_eq!(error, SettingsError::EvaluationFailed(EvaluationError::Failed(message.into())));
 }
 
 #[tokio::test]
-async fn a_payload_larger_than_the_guests_memory_is_a_failure() {
+async fn a_payload_larger_than_the_guests_memory_fails_the_evaluation() {
     let big = review(&format!(r#"{{"uid":"u","object":"{}"}}"#, "x".repeat(200 << 10)));
-    let error = echo().program().evaluate(&big, soon()).await.unwrap_err();
+    let error = echo().program().evaluate(&big, long_deadline()).await.unwrap_err();
     assert!(error.to_string().contains("__guest_request"), "{error}");
 }
 
 #[tokio::test]
-async fn the_policys_own_error_is_told() {
-    let guest = Guest::calling("(call $fail (i32.const 0) (i32.const 7)) (i32.const 0)").data(0, "not now");
+async fn the_policys_own_error_is_reported() {
+    let guest = Guest::with_body("(call $fail (i32.const 0) (i32.const 7)) (i32.const 0)").data(0, "not now");
     assert_eq!(guest.failure().await, "not now");
 }
 
 #[tokio::test]
-async fn an_endless_error_text_is_cut() {
-    let guest = Guest::calling("(call $fail (i32.const 0) (i32.const 100000)) (i32.const 0)");
+async fn a_long_error_text_is_truncated() {
+    let guest = Guest::with_body("(call $fail (i32.const 0) (i32.const 100000)) (i32.const 0)");
     assert!(guest.failure().await.len() < 1100);
 }
 
 #[tokio::test]
-async fn no_answer_is_a_failure() {
-    assert_eq!(Guest::calling("(i32.const 1)").failure().await, "the policy gave no answer");
-    assert_eq!(Guest::calling("(i32.const 0)").failure().await, "the policy failed and gave no reason");
-    let answered = Guest::calling("(call $respond (i32.const 0) (i32.const 17)) (i32.const 0)");
+async fn a_missing_answer_fails_the_evaluation() {
+    assert_eq!(Guest::with_body("(i32.const 1)").failure().await, "the policy gave no answer");
+    assert_eq!(Guest::with_body("(i32.const 0)").failure().await, "the policy failed and gave no reason");
+    let answered = Guest::with_body("(call $respond (i32.const 0) (i32.const 17)) (i32.const 0)");
     assert_eq!(answered.data(0, r#"{"accepted":true}"#).failure().await, "the policy failed and gave no reason");
 }
 
 #[tokio::test]
-async fn answers_of_another_shape_are_invalid() {
+async fn malformed_answers_are_invalid() {
     let deep = format!(r#"{{"accepted":true,"mutated_object":{}{}}}"#, "[".repeat(50_000), "]".repeat(50_000));
     for answer in
         ["", "yes", "{}", r#"{"accepted":1}"#, r#"{"accepted":true} x"#, r#"{"accepted":false,"code":70000}"#, &deep]
@@ -116,14 +119,14 @@ async fn answers_of_another_shape_are_invalid() {
 }
 
 #[tokio::test]
-async fn settings_are_accepted_or_refused_in_the_policys_own_words() {
+async fn settings_are_accepted_or_refused_with_the_policys_message() {
     assert_eq!(Guest::answering(r#"{"valid":true}"#).validate_settings().await, Ok(()));
     let refused = Guest::answering(r#"{"valid":false,"message":"`max` is missing"}"#).validate_settings().await;
     assert_eq!(refused, Err(SettingsError::Refused("`max` is missing".into())));
     let silent = Guest::answering(r#"{"valid":false}"#).validate_settings().await;
     assert_eq!(silent, Err(SettingsError::Refused("it gave no reason".into())));
     let invalid = Guest::answering("{}").validate_settings().await;
-    assert!(matches!(invalid, Err(SettingsError::Unanswered(EvaluationError::InvalidAnswer(_)))), "{invalid:?}");
+    assert!(matches!(invalid, Err(SettingsError::EvaluationFailed(EvaluationError::InvalidAnswer(_)))), "{invalid:?}");
 }
 
 #[tokio::test]
@@ -131,7 +134,7 @@ async fn one_module_serves_policies_with_different_settings() {
     let module = echo().load().unwrap();
     for settings in ["{}", r#"{"x":2}"#] {
         let program = Program::new(module.clone(), settings.as_bytes());
-        let error = program.evaluate(&create(), soon()).await.unwrap_err();
+        let error = program.evaluate(&create_review(), long_deadline()).await.unwrap_err();
         assert!(error.to_string().ends_with(&format!(r#""settings":{settings}}}"#)), "{error}");
     }
 }

@@ -4,7 +4,7 @@ use proviso_core::Verdict;
 use proviso_engines::wasm::{Module, Program};
 use proviso_engines::{CompileError, EvaluationError};
 
-use super::guest::{ENGINE, create, escaped, failure, load, soon};
+use super::guest::{ENGINE, create_review, escaped, failure, load, long_deadline};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
@@ -13,25 +13,25 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// Its `_start` is this code. It may call `$read`, `$write`, `$exit`, `$arguments`, `$call` and `$javy`, and has two pages
-    /// of memory.
-    pub(crate) fn doing(body: &str) -> Self {
+    /// Returns a command whose `_start` has this code. The code may call `$read`, `$write`, `$exit`, `$arguments`, `$sizes`,
+    /// `$call` and `$javy`. The command has two pages of memory.
+    pub(crate) fn with_body(body: &str) -> Self {
         Self { body: body.into(), fields: String::new() }
     }
 
-    /// Writes this text to a file descriptor, and does what the code says.
+    /// Returns a command that writes this text to a file descriptor and then runs the code.
     pub(crate) fn writing(fd: u32, text: &str, body: &str) -> Self {
         let length = text.len();
         let write = format!(
             "(i32.store (i32.const 0) (i32.const 1024)) (i32.store (i32.const 4) (i32.const {length}))
              (if (call $write (i32.const {fd}) (i32.const 0) (i32.const 1) (i32.const 8)) (then unreachable))"
         );
-        Self::doing(&format!("{write} {body}")).data(1024, text)
+        Self::with_body(&format!("{write} {body}")).data(1024, text)
     }
 
-    /// Does what the code says, and then writes everything that it can read to a file descriptor.
+    /// Returns a command that runs the code and then copies its standard input to a file descriptor.
     pub(crate) fn echoing(fd: u32, body: &str) -> Self {
-        Self::doing(&format!(
+        Self::with_body(&format!(
             "{body}
              (loop $more
                 (i32.store (i32.const 0) (i32.const 2048)) (i32.store (i32.const 4) (i32.const 7))
@@ -42,12 +42,13 @@ impl Command {
         ))
     }
 
-    /// Does this last.
-    pub(crate) fn ending(mut self, body: &str) -> Self {
+    /// Appends code to `_start`.
+    pub(crate) fn then(mut self, body: &str) -> Self {
         self.body += body;
         self
     }
 
+    /// Adds functions, tables, globals or data.
     pub(crate) fn field(mut self, text: &str) -> Self {
         self.fields += text;
         self
@@ -89,10 +90,10 @@ impl Command {
     }
 
     pub(crate) async fn evaluate(&self) -> Result<Verdict, EvaluationError> {
-        self.program().evaluate(&create(), soon()).await
+        self.program().evaluate(&create_review(), long_deadline()).await
     }
 
-    /// The text of the failure that it must run into.
+    /// Evaluates a review and returns the text of the failure. Panics if the evaluation does not fail.
     pub(crate) async fn failure(&self) -> String {
         failure(&self.program()).await
     }

@@ -1,4 +1,5 @@
-//! What guests do wrong, in every mode alike (rows 1, 2, 5, 6, 7 and 8 of the faults that Proviso withstands).
+//! Faulty guests in every execution mode: damaged and oversized modules, endless loops, excessive memory, hanging host calls
+//! and slow builtins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,19 +10,19 @@ use proviso_engines::wasm::Program;
 use proviso_engines::{CompileError, Deadline, EvaluationError};
 
 use super::command::Command;
-use super::guest::{ENGINE, Guest, create, failure, load, soon};
+use super::guest::{ENGINE, Guest, create_review, failure, load, long_deadline};
 use super::rego::Rego;
-use super::world::World;
+use super::test_host::TestHost;
 use crate::deadline::ended_at;
 
 const MODES: [ExecutionMode; 4] = [KubewardenWapc, Opa, Gatekeeper, Wasi];
 
-/// A module that runs this code when it is asked, with these fields.
+/// Returns a module with these fields that runs the code at each evaluation.
 fn module(mode: ExecutionMode, code: &str, fields: &str) -> Vec<u8> {
     match mode {
-        KubewardenWapc => Guest::calling(&format!("{code} (i32.const 1)")).field(fields).wasm(),
-        Opa | Gatekeeper => Rego::evaluating(&format!("{code} (i32.const 0)")).field(fields).wasm(),
-        Wasi => Command::doing(code).field(fields).wasm(),
+        KubewardenWapc => Guest::with_body(&format!("{code} (i32.const 1)")).field(fields).wasm(),
+        Opa | Gatekeeper => Rego::with_body(&format!("{code} (i32.const 0)")).field(fields).wasm(),
+        Wasi => Command::with_body(code).field(fields).wasm(),
     }
 }
 
@@ -29,7 +30,7 @@ fn program(mode: ExecutionMode, code: &str, fields: &str) -> Program {
     Program::new(load(&ENGINE, &module(mode, code, fields)).unwrap(), *b"{}").in_mode(mode)
 }
 
-/// A program that allows everything.
+/// Returns a program that allows every request.
 fn allowing(mode: ExecutionMode) -> Program {
     const ALLOW: &str = r#"{"accepted":true}"#;
     match mode {
@@ -45,7 +46,7 @@ fn a_module_that_does_not_compile_is_refused() {
     for mode in MODES {
         let wasm = module(mode, "", "");
         for length in 8..wasm.len() {
-            // Whatever is left of it: the end of a section, or the middle of one.
+            // A truncated module may still be valid if it ends at the end of a section.
             if let Err(error) = ENGINE.precompile(&wasm[..length]) {
                 assert!(!error.to_string().is_empty());
             }
@@ -59,7 +60,7 @@ fn a_module_that_does_not_compile_is_refused() {
 }
 
 #[test]
-fn a_module_that_starts_out_too_large_is_refused() {
+fn a_module_with_too_large_initial_tables_or_memory_is_refused() {
     for mode in MODES {
         let error = ENGINE.precompile(&module(mode, "", "(table 200000 funcref)")).unwrap_err();
         assert!(matches!(&error, CompileError::Invalid(text) if text.contains("limit")), "{mode}: {error}");
@@ -68,20 +69,20 @@ fn a_module_that_starts_out_too_large_is_refused() {
     assert!(error.to_string().contains("exceeds the limit"), "{error}");
 }
 
-/// All of this runs on one thread: what the loop does not give away, nobody gets.
+/// All evaluations run on one thread, so other evaluations proceed only when the endless loop yields.
 #[tokio::test]
-async fn an_endless_loop_ends_in_time_while_others_are_answered() {
+async fn an_endless_loop_ends_in_time_while_other_evaluations_proceed() {
     for mode in MODES {
-        let (endless, quick, review) = (program(mode, "(loop (br 0))", ""), allowing(mode), create());
+        let (endless, quick, review) = (program(mode, "(loop (br 0))", ""), allowing(mode), create_review());
         {
-            // A loop that kept the thread until its end would have ended when the first of these is answered.
-            let looping = endless.evaluate(&review, soon());
+            // A loop that never yields would end at its deadline before the first of these evaluations starts.
+            let looping = endless.evaluate(&review, long_deadline());
             tokio::pin!(looping);
             for _ in 0..5 {
                 tokio::select! {
                     biased;
                     result = &mut looping => panic!("{mode}: the loop ended: {result:?}"),
-                    verdict = quick.evaluate(&review, soon()) => assert_eq!(verdict, Ok(Verdict::allow()), "{mode}"),
+                    verdict = quick.evaluate(&review, long_deadline()) => assert_eq!(verdict, Ok(Verdict::allow()), "{mode}"),
                 }
             }
         }
@@ -114,34 +115,34 @@ async fn memory_tables_stack_and_copies_are_bounded() {
             let text = failure(&program(mode, code, fields)).await;
             assert!(text.contains(words), "{mode} {code}: {text}");
         }
-        assert_eq!(allowing(mode).evaluate(&create(), soon()).await, Ok(Verdict::allow()), "{mode}");
+        assert_eq!(allowing(mode).evaluate(&create_review(), long_deadline()).await, Ok(Verdict::allow()), "{mode}");
     }
 }
 
 #[tokio::test]
-async fn a_host_that_hangs_ends_with_the_policys_deadline() {
+async fn an_evaluation_with_a_hanging_host_ends_at_its_deadline() {
     let name = "(i32.const 2000) (i32.const 4)";
-    let host = Arc::new(World { hides: true, ..World::default() });
+    let host = Arc::new(TestHost { hangs_on_objects: true, ..TestHost::default() });
     for mode in MODES {
         let function = if mode == KubewardenWapc { "$host_call" } else { "$call" };
         let code = match mode {
-            // These are given what they may know before they are asked.
+            // Compiled Rego gets its objects before the evaluation starts, so here the request for the objects hangs.
             Opa | Gatekeeper => String::new(),
             KubewardenWapc | Wasi => format!("(drop (call {function} {name} {name} {name} {name}))"),
         };
         let program = program(mode, &code, r#"(data (i32.const 2000) "hang")"#).with_host(host.clone());
-        let (review, deadline) = (create(), Deadline::after(Duration::from_millis(100)));
+        let (review, deadline) = (create_review(), Deadline::after(Duration::from_millis(100)));
         let result = ended_at(deadline, program.evaluate(&review, deadline)).await;
         assert_eq!(result, Err(EvaluationError::DeadlineExceeded), "{mode}");
     }
 }
 
 #[tokio::test]
-async fn a_builtin_that_takes_long_ends_with_the_policys_deadline() {
-    // A million addresses: more than the memory of the guest holds, so that who waits for them fails otherwise.
+async fn an_evaluation_with_a_slow_builtin_ends_at_its_deadline() {
+    // The result has a million addresses. The guest's memory cannot hold them, so waiting for the result gives another error.
     let body = "(drop (call $builtin1 (i32.const 7) (i32.const 0) (i32.const 2048))) (i32.const 0)";
-    let rego = Rego::evaluating(body).naming(r#"{"net.cidr_expand":7}"#).text(2048, r#""10.0.0.0/12""#);
-    let (program, review, deadline) = (rego.program(Opa), create(), Deadline::after(Duration::from_millis(100)));
+    let rego = Rego::with_body(body).with_builtins(r#"{"net.cidr_expand":7}"#).text(2048, r#""10.0.0.0/12""#);
+    let (program, review, deadline) = (rego.program(Opa), create_review(), Deadline::after(Duration::from_millis(100)));
     let result = ended_at(deadline, program.evaluate(&review, deadline)).await;
     assert_eq!(result, Err(EvaluationError::DeadlineExceeded));
 }

@@ -1,4 +1,4 @@
-//! Guests: a template for the text of a module, and what it takes to run one.
+//! Guests: a template for the text of a waPC module, and functions that load and run modules.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use proviso_core::{Review, Verdict};
 use proviso_engines::wasm::{Config, Engine, Module, Program, VerifiedCode};
 use proviso_engines::{CompileError, Deadline, EvaluationError, SettingsError};
 
-/// A waPC module: its imports, two pages of memory, and what the test adds.
+/// A waPC module with all imports of waPC, two pages of memory, and the fields and code of the test.
 #[derive(Clone, Default)]
 pub(crate) struct Guest {
     imports: String,
@@ -16,19 +16,21 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// A guest whose `__guest_call` is this code. It may call `$request`, `$respond`, `$fail`, `$host_call`, `$host_error`
-    /// and `$host_error_len`, has `$operation_len` and `$message_len`, and leaves an i32.
-    pub(crate) fn calling(body: &str) -> Self {
+    /// Returns a guest whose `__guest_call` has this code. The code may call `$request`, `$respond`, `$fail`, `$host_call`,
+    /// `$host_response`, `$host_response_len`, `$host_error`, `$host_error_len` and `$console_log`. It has the parameters
+    /// `$operation_len` and `$message_len` and must leave an `i32` on the stack.
+    pub(crate) fn with_body(body: &str) -> Self {
         Self { body: body.into(), ..Self::default() }
     }
 
-    /// A guest that answers everything with this text.
+    /// Returns a guest that answers every call with this text.
     pub(crate) fn answering(json: &str) -> Self {
         let length = json.len();
-        Self::calling(&format!("(call $respond (i32.const 1024) (i32.const {length})) (i32.const 1)")).data(1024, json)
+        Self::with_body(&format!("(call $respond (i32.const 1024) (i32.const {length})) (i32.const 1)"))
+            .data(1024, json)
     }
 
-    /// Adds functions, tables, globals.
+    /// Adds functions, tables, globals or data.
     pub(crate) fn field(mut self, text: &str) -> Self {
         self.fields += text;
         self
@@ -76,33 +78,33 @@ impl Guest {
     }
 
     pub(crate) async fn evaluate(&self) -> Result<Verdict, EvaluationError> {
-        self.program().evaluate(&create(), soon()).await
+        self.program().evaluate(&create_review(), long_deadline()).await
     }
 
-    /// The text of the failure that the guest must run into.
+    /// Evaluates a review and returns the text of the failure. Panics if the evaluation does not fail.
     pub(crate) async fn failure(&self) -> String {
         failure(&self.program()).await
     }
 
     pub(crate) async fn validate_settings(&self) -> Result<(), SettingsError> {
-        self.program().validate_settings(soon()).await
+        self.program().validate_settings(long_deadline()).await
     }
 }
 
-/// The text of the failure that a program must run into.
+/// Evaluates a review and returns the text of the failure. Panics if the evaluation does not fail.
 pub(crate) async fn failure(program: &Program) -> String {
-    match program.evaluate(&create(), soon()).await {
+    match program.evaluate(&create_review(), long_deadline()).await {
         Err(EvaluationError::Failed(text)) => text,
         other => panic!("not a failure: {other:?}"),
     }
 }
 
-/// Bytes as the text of a module has them.
+/// Escapes bytes for a string in the WebAssembly text format.
 pub(crate) fn escaped(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("\\{byte:02x}"))
 }
 
-/// With more places than the tests that run at the same time take: none of them waits for another.
+/// The engine of most tests. It has more evaluation slots than there are concurrent tests, so that no test waits for another.
 pub(crate) static ENGINE: LazyLock<Engine> = LazyLock::new(|| engine(64));
 
 pub(crate) fn engine(concurrency: u32) -> Engine {
@@ -113,13 +115,13 @@ pub(crate) fn load(engine: &Engine, wasm: &[u8]) -> Result<Module, CompileError>
     engine.load(&VerifiedCode::assume_verified(engine.precompile(wasm)?))
 }
 
-/// Long enough for everything but an endless loop, on a busy machine too.
-pub(crate) fn soon() -> Deadline {
+/// Returns a deadline that only an endless loop misses, even on a busy machine.
+pub(crate) fn long_deadline() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }
 
-/// The creation of a small object.
-pub(crate) fn create() -> Review {
+/// Returns a review of the creation of a small object.
+pub(crate) fn create_review() -> Review {
     review(r#"{"uid":"u","operation":"CREATE","object":{"metadata":{"name":"a"},"list":[1,2]}}"#)
 }
 

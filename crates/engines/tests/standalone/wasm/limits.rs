@@ -1,4 +1,4 @@
-//! Guests that want too much. Each ends in an error of that evaluation; the process goes on.
+//! Guests that exceed a limit. Only the evaluation of the guest fails.
 
 use proviso_core::Verdict;
 use proviso_engines::CompileError;
@@ -8,20 +8,20 @@ use super::guest::Guest;
 
 #[tokio::test]
 async fn memory_does_not_grow_beyond_the_limit() {
-    let guest = Guest::calling("(loop (br_if 0 (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable");
+    let guest = Guest::with_body("(loop (br_if 0 (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable");
     let text = guest.failure().await;
     assert!(text.contains("more memory than its limit of 1024 KiB"), "{text}");
 }
 
 #[tokio::test]
-async fn growth_by_everything_is_refused() {
-    let guest = Guest::calling("(drop (memory.grow (i32.const 65535))) (memory.size)").failure().await;
+async fn growing_the_memory_to_4_gibibytes_is_refused() {
+    let guest = Guest::with_body("(drop (memory.grow (i32.const 65535))) (memory.size)").failure().await;
     assert_eq!(guest, "the policy gave no answer");
 }
 
 #[tokio::test]
 async fn a_table_does_not_grow_beyond_the_limit() {
-    let guest = Guest::calling(
+    let guest = Guest::with_body(
         "(if (i32.ne (table.grow $table (ref.null func) (i32.const 100000000)) (i32.const -1)) (then unreachable))
          (call $respond (i32.const 1024) (i32.const 17)) (i32.const 1)",
     );
@@ -30,27 +30,27 @@ async fn a_table_does_not_grow_beyond_the_limit() {
 }
 
 #[tokio::test]
-async fn recursion_without_end_traps() {
-    let text = Guest::calling("(call $guest_call (i32.const 0) (i32.const 0))").failure().await;
+async fn endless_recursion_traps() {
+    let text = Guest::with_body("(call $guest_call (i32.const 0) (i32.const 0))").failure().await;
     assert_eq!(text, "the policy trapped: wasm trap: call stack exhausted in function guest_call");
 }
 
 #[tokio::test]
 async fn a_copy_of_two_gibibytes_traps() {
-    let guest = Guest::calling("(memory.copy (i32.const 0) (i32.const 1) (i32.const 0x7fffffff)) (i32.const 1)");
+    let guest = Guest::with_body("(memory.copy (i32.const 0) (i32.const 1) (i32.const 0x7fffffff)) (i32.const 1)");
     assert!(guest.failure().await.contains("out of bounds memory access"));
 }
 
 #[tokio::test]
-async fn a_trap_is_told_in_one_line() {
-    let text = Guest::calling("unreachable").failure().await;
+async fn the_message_of_a_trap_has_one_line() {
+    let text = Guest::with_body("unreachable").failure().await;
     assert_eq!(text, "the policy trapped: wasm trap: wasm `unreachable` instruction executed in function guest_call");
 }
 
 #[test]
-fn a_module_that_starts_out_too_large_is_refused() {
+fn a_module_with_too_large_initial_tables_or_memory_is_refused() {
     for field in ["(table 200000 funcref)", "(memory 1)"] {
-        let error = Guest::calling("(i32.const 1)").field(field).load().unwrap_err();
+        let error = Guest::with_body("(i32.const 1)").field(field).load().unwrap_err();
         assert!(matches!(&error, CompileError::Invalid(text) if text.contains("limit")), "{field}: {error}");
     }
     let large = r#"(module (memory (export "memory") 17)
@@ -60,7 +60,7 @@ fn a_module_that_starts_out_too_large_is_refused() {
 }
 
 #[test]
-fn an_engine_has_sensible_limits() {
+fn limits_outside_their_range_are_refused() {
     for config in [
         Config { concurrency: 0, ..Config::default() },
         Config { memory_limit: 1000, ..Config::default() },

@@ -1,11 +1,11 @@
-//! Which bytes become a module.
+//! Accepted and refused modules.
 
 use proviso_engines::wasm::ExecutionMode::{self, Gatekeeper, KubewardenWapc, Opa, Wasi};
 use proviso_engines::wasm::{Metadata, PolicyType, Program, VerifiedCode};
 use proviso_engines::{CompileError, EvaluationError};
 
 use super::command::Command;
-use super::guest::{ENGINE, Guest, create, engine, load, soon};
+use super::guest::{ENGINE, Guest, create_review, engine, load, long_deadline};
 use super::rego::Rego;
 
 fn refusal(wasm: &[u8]) -> CompileError {
@@ -31,7 +31,7 @@ fn text(wat: &str) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_that_are_no_module_are_refused() {
+fn bytes_that_are_not_a_module_are_refused() {
     for bytes in [&b""[..], b"\0asm", b"(module)", b"\x7fELF\x02\x01\x01\0", b"{}"] {
         assert!(invalid(bytes).contains("no WebAssembly module") || bytes.starts_with(b"\0asm"), "{bytes:?}");
     }
@@ -42,13 +42,13 @@ fn bytes_that_are_no_module_are_refused() {
 }
 
 #[test]
-fn a_component_is_refused_as_such() {
+fn the_refusal_of_a_component_says_that_it_is_a_component() {
     assert!(unsupported(&text("(component)")).contains("component"));
     assert!(unsupported(b"\0asm\x02\0\0\0").contains("unknown version"));
 }
 
 #[test]
-fn an_enormous_module_is_refused_unread() {
+fn a_module_over_the_size_limit_is_refused() {
     assert!(invalid(&vec![0; (64 << 20) + 1]).contains("more than 64 MiB"));
 }
 
@@ -64,7 +64,7 @@ fn a_module_without_the_exports_of_a_policy_is_refused() {
 }
 
 #[test]
-fn imports_that_are_not_provided_are_named() {
+fn the_refusal_of_an_unknown_import_names_the_import() {
     for (import, words) in [
         (r#"(import "env" "opa_abort" (func (param i32)))"#, "env.opa_abort, which is not provided to a waPC module"),
         (r#"(import "host" "call" (func))"#, "host.call, which is not provided to a waPC module"),
@@ -78,7 +78,7 @@ fn imports_that_are_not_provided_are_named() {
 }
 
 #[test]
-fn code_of_another_release_is_refused() {
+fn code_of_another_wasmtime_release_is_refused() {
     let code = ENGINE.precompile(&Guest::answering("{}").wasm()).unwrap();
     let version = b"48.0.";
     let at = code.windows(version.len()).position(|window| window == version).expect("the version is in the code");
@@ -114,7 +114,7 @@ fn annotated(json: &str) -> Vec<u8> {
 }
 
 #[test]
-fn metadata_says_what_a_policy_is() {
+fn metadata_is_read_from_the_module() {
     let json = r#"{"protocolVersion":"v1","rules":[{"apiGroups":[""],"apiVersions":["v1"],"resources":["pods"],"operations":["CREATE"]}],
         "annotations":{"io.kubewarden.policy.title":"t"},"mutating":true,"backgroundAudit":false,"executionMode":"kubewarden-wapc",
         "policyType":"raw","contextAwareResources":[{"apiVersion":"v1","kind":"Namespace"}],"hostCapabilities":["oci/*"],
@@ -137,8 +137,8 @@ fn metadata_has_defaults() {
     );
 }
 
-/// A module with metadata that name an execution mode.
-fn saying(mode: &str, mut wasm: Vec<u8>) -> Vec<u8> {
+/// Returns the module with metadata that name an execution mode.
+fn annotated_with_mode(mode: &str, mut wasm: Vec<u8>) -> Vec<u8> {
     let (name, json) = ("io.kubewarden.metadata", format!(r#"{{"executionMode":"{mode}"}}"#));
     let length = |length: usize| u8::try_from(length).unwrap();
     wasm.extend([0, length(1 + name.len() + json.len()), length(name.len())]);
@@ -147,30 +147,34 @@ fn saying(mode: &str, mut wasm: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn the_mode_is_the_metadatas_or_the_specs_or_the_only_one() {
+fn the_mode_comes_from_the_metadata_the_spec_or_the_convention() {
     let wapc = || Guest::answering("{}").wasm();
     let rego = || Rego::answering("[]").wasm();
-    let wasi = || Command::doing("").wasm();
+    let wasi = || Command::with_body("").wasm();
     for (wasm, declared, mode) in [
         (wapc(), None, KubewardenWapc),
         (wapc(), Some(KubewardenWapc), KubewardenWapc),
         (wasi(), None, Wasi),
         (rego(), Some(Opa), Opa),
         (rego(), Some(Gatekeeper), Gatekeeper),
-        (saying("gatekeeper", rego()), None, Gatekeeper),
-        (saying("opa", rego()), Some(Opa), Opa),
-        (saying("wasi", wasi()), None, Wasi),
-        (saying("kubewarden-wapc", wapc()), None, KubewardenWapc),
+        (annotated_with_mode("gatekeeper", rego()), None, Gatekeeper),
+        (annotated_with_mode("opa", rego()), Some(Opa), Opa),
+        (annotated_with_mode("wasi", wasi()), None, Wasi),
+        (annotated_with_mode("kubewarden-wapc", wapc()), None, KubewardenWapc),
     ] {
         assert_eq!(load(&ENGINE, &wasm).unwrap().mode(declared), Ok(mode), "{declared:?} {mode}");
     }
     for (wasm, declared, words) in [
-        (rego(), None, "set `mode` to opa, if it answers with an AdmissionReview, or to gatekeeper"),
-        (saying("gatekeeper", rego()), Some(Opa), "its execution mode is gatekeeper, not opa: remove `mode`"),
+        (rego(), None, "set `mode` to opa if the policy answers with an AdmissionReview, or to gatekeeper"),
+        (
+            annotated_with_mode("gatekeeper", rego()),
+            Some(Opa),
+            "its execution mode is gatekeeper, not opa: remove `mode`",
+        ),
         (wapc(), Some(Opa), "`mode` says opa, which is for compiled Rego, but the module is a waPC module"),
         (rego(), Some(Wasi), "`mode` says wasi, which is for a WASI command, but the module is compiled Rego"),
-        (saying("opa", wasi()), None, "the module's metadata say opa"),
-        (saying("wasi", wapc()), None, "the module's metadata say wasi"),
+        (annotated_with_mode("opa", wasi()), None, "the module's metadata says opa"),
+        (annotated_with_mode("wasi", wapc()), None, "the module's metadata says wasi"),
     ] {
         let error = load(&ENGINE, &wasm).unwrap().mode(declared).unwrap_err();
         assert!(matches!(&error, CompileError::Invalid(text) if text.contains(words)), "{error}");
@@ -178,22 +182,22 @@ fn the_mode_is_the_metadatas_or_the_specs_or_the_only_one() {
 }
 
 #[tokio::test]
-async fn compiled_rego_of_which_nobody_knows_the_mode_decides_nothing() {
+async fn compiled_rego_without_a_mode_fails_the_evaluation() {
     let program = Program::new(Rego::answering("[]").load().unwrap(), *b"{}");
-    let error = program.evaluate(&create(), soon()).await.unwrap_err();
+    let error = program.evaluate(&create_review(), long_deadline()).await.unwrap_err();
     assert_eq!(error, EvaluationError::Failed("compiled Rego needs a mode: opa or gatekeeper".into()));
 }
 
 #[test]
-fn malformed_metadata_refuse_the_module() {
-    let error = ENGINE.precompile(&saying("webassembly", Guest::answering("{}").wasm())).unwrap_err();
+fn a_module_with_malformed_metadata_does_not_compile() {
+    let error = ENGINE.precompile(&annotated_with_mode("webassembly", Guest::answering("{}").wasm())).unwrap_err();
     assert!(error.to_string().contains("io.kubewarden.metadata"), "{error}");
 }
 
 #[test]
-fn modules_of_other_conventions_lack_nothing_unnoticed() {
+fn rego_and_commands_with_missing_exports_or_unknown_imports_are_refused() {
     let rego = |from: &str, to: &str| {
-        let text = Rego::answering("[]").text_of_module().replace(from, to);
+        let text = Rego::answering("[]").wat().replace(from, to);
         unsupported_or_invalid(&text)
     };
     assert!(rego(r#"(export "opa_malloc")"#, "").contains("`opa_malloc`"));

@@ -1,9 +1,9 @@
-//! Addresses and lengths that point outside the guest, in every import that takes them.
+//! Addresses and lengths outside the guest's memory, in every function of waPC that takes them.
 
 use super::guest::Guest;
 
 #[tokio::test]
-async fn addresses_outside_the_guest_end_the_evaluation() {
+async fn addresses_outside_the_guests_memory_end_the_evaluation() {
     let name = "(i32.const 0) (i32.const 1)";
     for bad in ["(i32.const -1)", "(i32.const 131072)", "(i32.const 0x7fffffff)"] {
         for (function, code) in [
@@ -18,14 +18,14 @@ async fn addresses_outside_the_guest_end_the_evaluation() {
             ("__host_error", format!("(drop (call $host_call {name} {name} {name} {name})) (call $host_error {bad})")),
             ("__console_log", format!("(call $console_log {bad} (i32.const 1))")),
         ] {
-            let text = Guest::calling(&format!("{code} (i32.const 1)")).failure().await;
+            let text = Guest::with_body(&format!("{code} (i32.const 1)")).failure().await;
             assert!(text.contains(function) && text.contains("outside its memory"), "{code}: {text}");
         }
     }
 }
 
 #[tokio::test]
-async fn lengths_beyond_the_guest_end_the_evaluation() {
+async fn lengths_beyond_the_guests_memory_end_the_evaluation() {
     for length in ["(i32.const -1)", "(i32.const 131073)", "(i32.const 0x7fffffff)"] {
         for (function, code) in [
             ("__guest_response", format!("(call $respond (i32.const 0) {length})")),
@@ -39,14 +39,14 @@ async fn lengths_beyond_the_guest_end_the_evaluation() {
                 ),
             ),
         ] {
-            let text = Guest::calling(&format!("{code} (i32.const 1)")).failure().await;
+            let text = Guest::with_body(&format!("{code} (i32.const 1)")).failure().await;
             assert!(text.contains(function), "{code}: {text}");
         }
     }
 }
 
 #[tokio::test]
-async fn an_answer_may_end_with_the_memory() {
-    let guest = Guest::calling("(call $respond (i32.const 131055) (i32.const 17)) (i32.const 1)");
+async fn an_answer_may_end_at_the_end_of_the_memory() {
+    let guest = Guest::with_body("(call $respond (i32.const 131055) (i32.const 17)) (i32.const 1)");
     assert!(guest.data(131_055, r#"{"accepted":true}"#).evaluate().await.unwrap().allowed);
 }

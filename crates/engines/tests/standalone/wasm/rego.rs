@@ -1,12 +1,12 @@
-//! What looks like compiled Rego, for tests: its values are their texts, each with a zero behind it.
+//! Modules with the exports of compiled Rego, for tests. A value is its text with a zero byte at its end.
 
 use proviso_core::Verdict;
 use proviso_engines::wasm::{ExecutionMode, Module, Program};
 use proviso_engines::{CompileError, EvaluationError};
 
-use super::guest::{ENGINE, create, escaped, failure, load, soon};
+use super::guest::{ENGINE, create_review, escaped, failure, load, long_deadline};
 
-/// Where the texts of a test go.
+/// The address of the texts of a test.
 pub(crate) const TEXT: u32 = 2048;
 
 #[derive(Clone, Debug)]
@@ -20,9 +20,9 @@ pub(crate) struct Rego {
 }
 
 impl Rego {
-    /// Its `eval` is this code. It may call `$abort` and `$builtin0` to `$builtin4`, has `$input`, `$data`, `$result` and
-    /// `$heap`, and leaves an i32.
-    pub(crate) fn evaluating(body: &str) -> Self {
+    /// Returns a module whose `eval` has this code. The code may call `$abort`, `$println` and `$builtin0` to `$builtin4`, has
+    /// the globals `$input`, `$data`, `$result` and `$heap`, and must leave an `i32` on the stack.
+    pub(crate) fn with_body(body: &str) -> Self {
         Self {
             builtins: "{}".into(),
             result: "[]".into(),
@@ -33,31 +33,32 @@ impl Rego {
         }
     }
 
-    /// Its result set is this text.
+    /// Returns a module whose result set is this text.
     pub(crate) fn answering(json: &str) -> Self {
-        Self { result: json.into(), ..Self::evaluating("(i32.const 0)") }
+        Self { result: json.into(), ..Self::with_body("(i32.const 0)") }
     }
 
-    /// Answers with a message that is what this builtin, of the number 7, made of the texts at these places.
-    pub(crate) fn asking(builtin: &str, arguments: &[&str]) -> Self {
-        let (mut rego, mut place, mut places) = (Self::evaluating(""), TEXT, Vec::new());
+    /// Returns a module that calls this builtin, with the number 7, and aborts with its result. An undefined result ends the
+    /// evaluation with the error 77.
+    pub(crate) fn calling_builtin(builtin: &str, arguments: &[&str]) -> Self {
+        let (mut rego, mut address, mut addresses) = (Self::with_body(""), TEXT, Vec::new());
         for argument in arguments {
-            places.push(format!("(i32.const {place})"));
-            rego = rego.text(place, argument);
-            place += u32::try_from(argument.len()).unwrap() + 1;
+            addresses.push(format!("(i32.const {address})"));
+            rego = rego.text(address, argument);
+            address += u32::try_from(argument.len()).unwrap() + 1;
         }
-        let values = places.join(" ");
+        let values = addresses.join(" ");
         let count = arguments.len();
         rego.body = format!(
             "(global.set $result (call $builtin{count} (i32.const 7) (i32.const 0) {values}))
              (if (global.get $result) (then (call $abort (global.get $result))))
              (i32.const 77)"
         );
-        rego.naming(&format!(r#"{{"{builtin}":7}}"#))
+        rego.with_builtins(&format!(r#"{{"{builtin}":7}}"#))
     }
 
-    /// The builtins that it says it needs.
-    pub(crate) fn naming(mut self, json: &str) -> Self {
+    /// Sets the JSON object that lists the builtins of the module with their numbers.
+    pub(crate) fn with_builtins(mut self, json: &str) -> Self {
         self.builtins = json.into();
         self
     }
@@ -67,25 +68,29 @@ impl Rego {
         self
     }
 
+    /// Sets the limits of the imported memory, in pages.
     pub(crate) fn memory(mut self, limits: &'static str) -> Self {
         self.memory = limits;
         self
     }
 
+    /// Sets the version of OPA's ABI.
     pub(crate) fn version(mut self, version: u32) -> Self {
         self.version = version;
         self
     }
 
-    pub(crate) fn text(self, place: u32, text: &str) -> Self {
-        self.field(&format!(r#"(data (i32.const {place}) "{}\00")"#, escaped(text.as_bytes())))
+    /// Adds a text with a zero byte at its end.
+    pub(crate) fn text(self, address: u32, text: &str) -> Self {
+        self.field(&format!(r#"(data (i32.const {address}) "{}\00")"#, escaped(text.as_bytes())))
     }
 
     pub(crate) fn wasm(&self) -> Vec<u8> {
-        wat::parse_str(self.text_of_module()).unwrap()
+        wat::parse_str(self.wat()).unwrap()
     }
 
-    pub(crate) fn text_of_module(&self) -> String {
+    /// Returns the module in the WebAssembly text format.
+    pub(crate) fn wat(&self) -> String {
         let Self { builtins, result, body, fields, memory, version } = self;
         let [builtins, result] = [builtins, result].map(|text| escaped(text.as_bytes()));
         format!(
@@ -140,10 +145,10 @@ impl Rego {
     }
 
     pub(crate) async fn evaluate(&self, mode: ExecutionMode) -> Result<Verdict, EvaluationError> {
-        self.program(mode).evaluate(&create(), soon()).await
+        self.program(mode).evaluate(&create_review(), long_deadline()).await
     }
 
-    /// The text of the failure that it must run into.
+    /// Evaluates a review and returns the text of the failure. Panics if the evaluation does not fail.
     pub(crate) async fn failure(&self) -> String {
         failure(&self.program(ExecutionMode::Opa)).await
     }

@@ -1,13 +1,15 @@
-//! Initialisation that happens once, when the module is compiled. What tells is the time that the initialiser saw.
+//! Snapshots: the initialisation of a module that runs once, when the module is compiled. The tests detect a snapshot by the
+//! time that the initialiser recorded.
 
 use super::guest::Guest;
 
 const LOG: &str = "(drop (call $host_call (i32.const 2000) (i32.const 10) (i32.const 2010) (i32.const 7)
                           (i32.const 2017) (i32.const 3) (i32.const 0) (i32.const 0)))";
 
-/// Notes the time when it is initialised, and fails with it where this code leaves 1, with nothing where it leaves 0.
-fn clock(is_told: &str, initialiser: &str) -> Guest {
-    Guest::calling(&format!("(call $fail (i32.const 8) (i32.mul (i32.const 8) {is_told})) (i32.const 0)"))
+/// Returns a guest that records the time during its initialisation. Each call fails. The error text is the recorded time if the
+/// code `reveals_time` leaves 1, and empty if it leaves 0.
+fn clock(reveals_time: &str, initialiser: &str) -> Guest {
+    Guest::with_body(&format!("(call $fail (i32.const 8) (i32.mul (i32.const 8) {reveals_time})) (i32.const 0)"))
         .import(
             r#"(import "wasi_snapshot_preview1" "clock_time_get"
                 (func $clock_time_get (param i32 i64 i32) (result i32)))"#,
@@ -15,24 +17,24 @@ fn clock(is_told: &str, initialiser: &str) -> Guest {
         .field(&format!(
             r#"(func (export "_initialize")
                 (drop (call $clock_time_get (i32.const 0) (i64.const 0) (i32.const 8)))
-                ;; As text: any byte below 128 will do.
+                ;; Every byte below 128 is valid UTF-8.
                 (i64.store (i32.const 8) (i64.and (i64.load (i32.const 8)) (i64.const 0x7f7f7f7f7f7f7f7f)))
                 {initialiser})"#
         ))
         .data(2000, "kubewardentracinglog")
 }
 
-/// Whether two evaluations saw the same initialisation.
+/// Returns true if two evaluations have the same recorded time.
 async fn is_recorded(guest: Guest) -> bool {
     let program = guest.program();
-    let (review, deadline) = (super::guest::create(), super::guest::soon());
+    let (review, deadline) = (super::guest::create_review(), super::guest::long_deadline());
     let first = program.evaluate(&review, deadline).await.unwrap_err();
     let second = program.evaluate(&review, deadline).await.unwrap_err();
     assert!(first.to_string().len() > 8, "{first}");
     first == second
 }
 
-/// Only `validate`, which has 8 letters, tells.
+/// Code that leaves 1 only for the operation `validate`, whose name has 8 letters. The trial calls have other operations.
 const IN_VALIDATE: &str = "(i32.eq (local.get $operation_len) (i32.const 8))";
 
 #[tokio::test]
@@ -50,12 +52,12 @@ async fn initialisation_that_grows_the_memory_is_recorded() {
 }
 
 #[tokio::test]
-async fn a_module_that_calls_its_host_meanwhile_is_not_recorded() {
+async fn a_module_that_calls_its_host_while_it_initialises_is_not_recorded() {
     assert!(!is_recorded(clock(IN_VALIDATE, LOG)).await);
 }
 
 #[tokio::test]
-async fn a_module_that_answers_otherwise_afterwards_is_not_recorded() {
+async fn a_module_that_answers_differently_with_a_snapshot_is_not_recorded() {
     assert!(!is_recorded(clock("(i32.const 1)", "")).await);
 }
 
@@ -68,7 +70,7 @@ async fn a_module_that_writes_to_tables_is_not_recorded() {
 
 #[tokio::test]
 async fn scattered_data_survives_the_recording() {
-    // Near and far from each other, and one in the other's gap that is written last.
+    // The segments are near to and far from each other. The last segment lies in a gap, and the initialiser overwrites it.
     let guest = clock(
         "(i32.and (i32.eq (i32.load8_u (i32.const 3000)) (i32.const 97))
             (i32.and (i32.eq (i32.load8_u (i32.const 3010)) (i32.const 98))
@@ -81,7 +83,7 @@ async fn scattered_data_survives_the_recording() {
 }
 
 #[tokio::test]
-async fn data_that_instructions_name_survives_the_recording() {
+async fn data_that_instructions_refer_to_survives_the_recording() {
     let copy = r#"(func (export "_start") (memory.init $name (i32.const 3000) (i32.const 0) (i32.const 3)))"#;
     let guest = clock("(i32.eq (i32.load8_u (i32.const 3002)) (i32.const 99))", "").field(copy);
     assert_eq!(guest.field(r#"(data $name "abc")"#).failure().await.len(), 8);

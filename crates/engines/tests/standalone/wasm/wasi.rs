@@ -1,21 +1,22 @@
-//! WASI preview 1, as far as policies get it.
+//! The functions of WASI preview 1 that policies can use.
 
 use std::time::{Duration, Instant};
 
 use proviso_core::Verdict;
 use proviso_engines::{Deadline, EvaluationError};
 
-use super::guest::{Guest, create, escaped, soon};
+use super::guest::{Guest, create_review, escaped, long_deadline};
 use crate::deadline::ended_at;
 
-/// A guest that accepts where this code leaves 1, and traps where it leaves 0.
+/// Returns a guest that imports one function of WASI. The guest accepts the request if the code leaves 1, and traps if the
+/// code leaves 0.
 fn expecting(import: &str, code: &str) -> Guest {
     let body = format!(
         "(if (i32.eqz {code}) (then unreachable))
          (call $respond (i32.const 1024) (i32.const 17)) (i32.const 1)"
     );
     let (name, types) = import.split_once(' ').unwrap();
-    Guest::calling(&body)
+    Guest::with_body(&body)
         .data(1024, r#"{"accepted":true}"#)
         .import(&format!(r#"(import "wasi_snapshot_preview1" "{name}" (func ${name} {types}))"#))
 }
@@ -24,7 +25,7 @@ const I32_2: &str = "(param i32 i32) (result i32)";
 const I32_4: &str = "(param i32 i32 i32 i32) (result i32)";
 
 #[tokio::test]
-async fn policies_own_nothing() {
+async fn policies_have_no_arguments_environment_or_files() {
     for (import, code) in [
         (format!("args_sizes_get {I32_2}"), "(i32.eqz (call $args_sizes_get (i32.const 0) (i32.const 4)))"),
         (format!("environ_sizes_get {I32_2}"), "(i32.eqz (call $environ_sizes_get (i32.const 0) (i32.const 4)))"),
@@ -64,7 +65,7 @@ async fn all_of_preview_1_can_be_imported() {
 }
 
 #[tokio::test]
-async fn clocks_go_and_random_numbers_are_random() {
+async fn clocks_and_random_numbers_work() {
     let clock = expecting(
         "clock_time_get (param i32 i64 i32) (result i32)",
         "(i32.and
@@ -84,20 +85,20 @@ async fn clocks_go_and_random_numbers_are_random() {
 }
 
 #[tokio::test]
-async fn output_counts_as_written() {
+async fn discarded_output_counts_as_written() {
     let guest = expecting(
         &format!("fd_write {I32_4}"),
         "(i32.and
             (i32.eqz (call $fd_write (i32.const 2) (i32.const 0) (i32.const 2) (i32.const 100)))
             (i32.eq (i32.load (i32.const 100)) (i32.const 70005)))",
     );
-    // Two buffers: 5 bytes at 1024, 70,000 bytes at 0.
+    // The data has two buffers: 5 bytes at 1024, and 70,000 bytes at 0.
     let guest = guest.field(r#"(data (i32.const 0) "\00\04\00\00\05\00\00\00\00\00\00\00\70\11\01\00")"#);
     assert_eq!(guest.evaluate().await, Ok(Verdict::allow()));
 }
 
 #[tokio::test]
-async fn addresses_outside_the_guest_end_the_evaluation() {
+async fn addresses_outside_the_guests_memory_end_the_evaluation() {
     for (import, code) in [
         (format!("args_sizes_get {I32_2}"), "(call $args_sizes_get (i32.const -1) (i32.const 0))"),
         (format!("random_get {I32_2}"), "(call $random_get (i32.const 131070) (i32.const 16))"),
@@ -121,7 +122,7 @@ async fn addresses_outside_the_guest_end_the_evaluation() {
     }
 }
 
-/// Sleeps for the nanoseconds at 2000 + 24.
+/// Returns a guest that sleeps. The timeout of its subscription, which is at 2000, has the offset 24.
 fn sleeper(nanoseconds: u64) -> Guest {
     let import = format!("poll_oneoff {I32_4}");
     let code = "(i32.and
@@ -134,35 +135,35 @@ fn sleeper(nanoseconds: u64) -> Guest {
 }
 
 #[tokio::test]
-async fn a_sleep_lasts() {
-    let (program, review) = (sleeper(30_000_000).program(), create());
+async fn a_sleep_takes_the_requested_time() {
+    let (program, review) = (sleeper(30_000_000).program(), create_review());
     let start = Instant::now();
-    assert_eq!(program.evaluate(&review, soon()).await, Ok(Verdict::allow()));
+    assert_eq!(program.evaluate(&review, long_deadline()).await, Ok(Verdict::allow()));
     assert!(start.elapsed() >= Duration::from_millis(30));
 }
 
 #[tokio::test]
-async fn a_sleep_holds_nobody_up() {
+async fn a_sleep_does_not_block_the_thread() {
     let (sleeper, other) = (sleeper(u64::MAX).program(), Guest::answering(r#"{"accepted":true}"#).program());
-    let review = create();
-    // On one thread: a sleep that kept it would have ended before the other one is asked.
+    let review = create_review();
+    // Both evaluations run on one thread. A sleep that blocked it would end before the other evaluation starts.
     tokio::select! {
         biased;
-        result = sleeper.evaluate(&review, soon()) => panic!("the sleep ended: {result:?}"),
-        verdict = other.evaluate(&review, soon()) => assert_eq!(verdict, Ok(Verdict::allow())),
+        result = sleeper.evaluate(&review, long_deadline()) => panic!("the sleep ended: {result:?}"),
+        verdict = other.evaluate(&review, long_deadline()) => assert_eq!(verdict, Ok(Verdict::allow())),
     }
 }
 
 #[tokio::test]
 async fn a_long_sleep_ends_at_the_deadline() {
-    let (program, review) = (sleeper(u64::MAX).program(), create());
+    let (program, review) = (sleeper(u64::MAX).program(), create_review());
     let deadline = Deadline::after(Duration::from_millis(200));
     let result = ended_at(deadline, program.evaluate(&review, deadline)).await;
     assert_eq!(result, Err(EvaluationError::DeadlineExceeded));
 }
 
 #[tokio::test]
-async fn commands_may_exit_once_they_are_set_up() {
+async fn an_initialiser_may_exit_with_code_0() {
     let command = |code: i32| {
         Guest::answering(r#"{"accepted":true}"#)
             .import(r#"(import "wasi_snapshot_preview1" "proc_exit" (func $proc_exit (param i32)))"#)
@@ -170,7 +171,7 @@ async fn commands_may_exit_once_they_are_set_up() {
     };
     assert_eq!(command(0).evaluate().await, Ok(Verdict::allow()));
     assert_eq!(command(1).failure().await, "the policy exited with code 1");
-    let late = Guest::calling("(call $proc_exit (i32.const 0)) unreachable")
+    let late = Guest::with_body("(call $proc_exit (i32.const 0)) unreachable")
         .import(r#"(import "wasi_snapshot_preview1" "proc_exit" (func $proc_exit (param i32)))"#);
     assert_eq!(late.failure().await, "the policy exited with code 0");
 }

@@ -1,4 +1,4 @@
-//! The values on the way from `authorizer` to a decision.
+//! The types of the values between `authorizer` and a decision.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cel::objects::Opaque;
 use serde_json::{Map, Value};
 
-use crate::cel::asking::Asking;
+use crate::cel::blocking_host::BlockingHost;
 
 pub(super) const AUTHORIZER: &str = "kubernetes.authorization.Authorizer";
 pub(super) const PATH: &str = "kubernetes.authorization.PathCheck";
@@ -14,13 +14,13 @@ pub(super) const GROUP: &str = "kubernetes.authorization.GroupCheck";
 pub(super) const RESOURCE: &str = "kubernetes.authorization.ResourceCheck";
 pub(super) const DECISION: &str = "kubernetes.authorization.Decision";
 
-/// What an authenticator says besides.
+/// The extra attributes of a user (`userInfo.extra`).
 pub(super) type Extra = BTreeMap<String, Vec<String>>;
 
-/// Somebody whose rights can be asked about.
+/// A user whose permissions can be checked.
 #[derive(Clone, Debug)]
 pub(super) struct Authorizer {
-    pub asking: Arc<Asking>,
+    pub host: Arc<BlockingHost>,
     pub user: Arc<str>,
     pub uid: Arc<str>,
     pub groups: Arc<[String]>,
@@ -36,48 +36,49 @@ impl PartialEq for Authorizer {
 
 impl Eq for Authorizer {}
 
-/// A URL that is of no resource.
+/// A check of a path that is not a resource, such as `/healthz`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PathCheck {
     pub authorizer: Authorizer,
     pub path: Arc<str>,
 }
 
-/// A group of resources.
+/// An API group, whose resources can be checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GroupCheck {
     pub authorizer: Authorizer,
     pub group: Arc<str>,
 }
 
-/// A resource; its attributes as they are asked about.
+/// A check of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ResourceCheck {
     pub authorizer: Authorizer,
+    /// The `resourceAttributes` of the `SubjectAccessReview`.
     pub attributes: Arc<Map<String, Value>>,
 }
 
 impl ResourceCheck {
-    /// Of any version, in all namespaces, by any name.
+    /// Creates a check for any version of a resource, in all namespaces, with any name.
     pub(super) fn new(authorizer: Authorizer, group: &str, resource: &str) -> Self {
         let attributes = [("group", group), ("resource", resource), ("version", "*")];
         let attributes = attributes.into_iter().map(|(key, value)| (key.to_owned(), value.into()));
         Self { authorizer, attributes: Arc::new(attributes.collect()) }
     }
 
-    /// The same, but for this attribute.
+    /// Sets an attribute.
     pub(super) fn with(mut self, key: &str, value: &str) -> Self {
         Arc::make_mut(&mut self.attributes).insert(key.to_owned(), value.into());
         self
     }
 }
 
-/// What the API server said.
+/// The decision of the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
     pub allowed: bool,
     pub reason: Arc<str>,
-    /// Empty where there was none.
+    /// The evaluation error; empty if there was none.
     pub error: Arc<str>,
 }
 

@@ -1,4 +1,4 @@
-//! What loops with two variables call: the pairs of a list or a map, and maps out of pairs and of maps.
+//! The functions that macros with two variables call: the pairs of a list or a map, and maps from pairs and from maps.
 
 use std::collections::HashMap;
 
@@ -47,24 +47,26 @@ fn boxed<'v>(key: &CelMapKey<'v>) -> Box<dyn Val + 'v> {
     }
 }
 
-/// A map out of pairs of key and value, whose keys are those of a map or indexes: none comes twice.
+/// Creates a map from pairs of key and value. The keys are unique: they are the keys of a map, or indexes.
 fn map<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {
     let mut map: HashMap<CelMapKey<'v>, Box<dyn Val + 'v>> = HashMap::new();
     for item in list(&arguments, 0)? {
         let pair = item.downcast_ref::<CelList>().map(CelList::inner);
-        let Some([key, value]) = pair else { return Err(ExecutionError::function_error("transformMap", "no pair")) };
+        let Some([key, value]) = pair else {
+            return Err(ExecutionError::function_error("transformMap", "an item is not a pair"));
+        };
         map.insert(CowVal::Owned(key.clone()).try_into()?, value.clone());
     }
     Ok(CowVal::owned(CelMap::from(map)))
 }
 
-/// One map out of many, which have no key in common.
+/// Merges maps without common keys.
 fn merge<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>> {
     let mut merged: HashMap<CelMapKey<'v>, Box<dyn Val + 'v>> = HashMap::new();
     for item in list(&arguments, 0)? {
         for (key, value) in as_map(item.as_ref())?.inner() {
             if merged.insert(key.clone(), value.clone()).is_some() {
-                return Err(ExecutionError::function_error("transformMapEntry", "a key is there twice"));
+                return Err(ExecutionError::function_error("transformMapEntry", "two entries have the same key"));
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Syntax trees of loops with one variable, in the shapes that cel's own macros make: the interpreter recognises these,
-//! and `interrupt` ends them.
+//! The syntax trees of loops with one variable, in the shapes of cel's own macros. The interpreter recognises these shapes, and
+//! the module `interrupt` can end such loops.
 
 use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, ListExpr, LiteralValue, operators};
 use cel::parser::MacroExprHelper;
 
-/// What a loop has made so far. No expression can write the name.
+/// The name of the accumulator of a loop. No expression can contain this name.
 const RESULT: &str = "@result";
-/// The pair that a loop is at.
+/// The name of the loop variable: a pair of key and value.
 const ENTRY: &str = "@entry";
 
 type Helper<'a, 'b> = &'a mut MacroExprHelper<'b>;
@@ -81,7 +81,7 @@ fn comprehension(
     })))
 }
 
-/// A name for a value: a loop over nothing.
+/// Binds a value to a name inside of an expression, by a loop over an empty list.
 pub(super) fn bind(helper: Helper<'_, '_>, name: &str, value: IdedExpr, inside: IdedExpr) -> IdedExpr {
     let (nothing, never, step) = (list(helper, Vec::new()), boolean(helper, false), ident(helper, name));
     helper.next_expr(Expr::Comprehension(Box::new(ComprehensionExpr {
@@ -96,10 +96,10 @@ pub(super) fn bind(helper: Helper<'_, '_>, name: &str, value: IdedExpr, inside: 
     })))
 }
 
-/// A half of the pair that a loop is at.
-pub(super) fn entry(helper: Helper<'_, '_>, half: i64) -> IdedExpr {
-    let (entry, half) = (ident(helper, ENTRY), int(helper, half));
-    call(helper, operators::INDEX, vec![entry, half])
+/// Returns an element of the pair: 0 is the key, 1 the value.
+pub(super) fn entry(helper: Helper<'_, '_>, index: i64) -> IdedExpr {
+    let (entry, index) = (ident(helper, ENTRY), int(helper, index));
+    call(helper, operators::INDEX, vec![entry, index])
 }
 
 pub(super) fn call(helper: Helper<'_, '_>, name: &str, arguments: Vec<IdedExpr>) -> IdedExpr {

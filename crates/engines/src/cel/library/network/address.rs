@@ -1,4 +1,4 @@
-//! Addresses.
+//! IP addresses.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use cel::common::value::CowVal;
 use cel::objects::Opaque;
 use cel::{DeclarationError, Env, ExecutionError};
 
-use super::super::argument::{Result, give, give_bool, give_int, give_text, held, text};
+use super::super::argument::{Result, opaque, return_bool, return_int, return_opaque, return_text, text};
 use super::super::overload::{function, method};
 
 const NAME: &str = "net.IP";
@@ -27,19 +27,21 @@ pub(super) fn of_type() -> Type {
 
 pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), DeclarationError> {
     environment.add_type(of_type())?;
-    function(environment, "ip", vec![STRING_TYPE], |arguments| give(Address(parse("ip", text(&arguments, 0)?)?)))?;
+    function(environment, "ip", vec![STRING_TYPE], |arguments| {
+        return_opaque(Address(parse("ip", text(&arguments, 0)?)?))
+    })?;
     function(environment, "isIP", vec![STRING_TYPE], |arguments| {
-        give_bool(parse("isIP", text(&arguments, 0)?).is_ok())
+        return_bool(parse("isIP", text(&arguments, 0)?).is_ok())
     })?;
     function(environment, "ip.isCanonical", vec![STRING_TYPE], |arguments| {
         let source = text(&arguments, 0)?;
-        give_bool(parse("ip.isCanonical", source)?.to_string() == source)
+        return_bool(parse("ip.isCanonical", source)?.to_string() == source)
     })?;
     function(environment, "string", vec![of_type()], |arguments| {
-        give_text(held::<Address>(&arguments, 0)?.0.to_string())
+        return_text(opaque::<Address>(&arguments, 0)?.0.to_string())
     })?;
     method(environment, of_type(), "family", vec![], |arguments| {
-        give_int(if held::<Address>(&arguments, 0)?.0.is_ipv4() { 4 } else { 6 })
+        return_int(if opaque::<Address>(&arguments, 0)?.0.is_ipv4() { 4 } else { 6 })
     })?;
     method(environment, of_type(), "isUnspecified", vec![], |arguments| is(&arguments, |ip| ip.is_unspecified()))?;
     method(environment, of_type(), "isLoopback", vec![], |arguments| is(&arguments, |ip| ip.is_loopback()))?;
@@ -59,7 +61,7 @@ pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), Declarat
 }
 
 fn is<'b, 'v>(arguments: &[CowVal<'b, 'v>], holds: impl Fn(IpAddr) -> bool) -> Result<CowVal<'b, 'v>> {
-    give_bool(holds(held::<Address>(arguments, 0)?.0))
+    return_bool(holds(opaque::<Address>(arguments, 0)?.0))
 }
 
 fn is_link_local(ip: IpAddr) -> bool {

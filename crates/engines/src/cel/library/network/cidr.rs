@@ -1,4 +1,4 @@
-//! Networks.
+//! Networks (CIDRs).
 
 use cel::common::types::{STRING_TYPE, Type};
 use cel::common::value::CowVal;
@@ -6,13 +6,13 @@ use cel::objects::Opaque;
 use cel::{DeclarationError, Env, ExecutionError};
 use ipnet::IpNet;
 
-use super::super::argument::{Result, give, give_bool, give_int, give_text, held, text};
+use super::super::argument::{Result, opaque, return_bool, return_int, return_opaque, return_text, text};
 use super::super::overload::{function, method};
 use super::address::{self, Address};
 
 const NAME: &str = "net.CIDR";
 
-/// A network as it was written: the bits behind the prefix stay.
+/// A network. The bits after the prefix keep their values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cidr(IpNet);
 
@@ -28,32 +28,32 @@ fn of_type() -> Type {
 
 pub(super) fn declare(environment: &mut Env) -> std::result::Result<(), DeclarationError> {
     environment.add_type(of_type())?;
-    function(environment, "cidr", vec![STRING_TYPE], |arguments| give(parse("cidr", text(&arguments, 0)?)?))?;
+    function(environment, "cidr", vec![STRING_TYPE], |arguments| return_opaque(parse("cidr", text(&arguments, 0)?)?))?;
     function(environment, "isCIDR", vec![STRING_TYPE], |arguments| {
-        give_bool(parse("isCIDR", text(&arguments, 0)?).is_ok())
+        return_bool(parse("isCIDR", text(&arguments, 0)?).is_ok())
     })?;
-    function(environment, "string", vec![of_type()], |arguments| give_text(this(&arguments)?.0.to_string()))?;
+    function(environment, "string", vec![of_type()], |arguments| return_text(this(&arguments)?.0.to_string()))?;
     method(environment, of_type(), "containsIP", vec![address::of_type()], |arguments| {
-        give_bool(this(&arguments)?.0.contains(&held::<Address>(&arguments, 1)?.0))
+        return_bool(this(&arguments)?.0.contains(&opaque::<Address>(&arguments, 1)?.0))
     })?;
     method(environment, of_type(), "containsIP", vec![STRING_TYPE], |arguments| {
-        give_bool(this(&arguments)?.0.contains(&address::parse("containsIP", text(&arguments, 1)?)?))
+        return_bool(this(&arguments)?.0.contains(&address::parse("containsIP", text(&arguments, 1)?)?))
     })?;
     method(environment, of_type(), "containsCIDR", vec![of_type()], |arguments| {
-        give_bool(this(&arguments)?.0.contains(&held::<Cidr>(&arguments, 1)?.0))
+        return_bool(this(&arguments)?.0.contains(&opaque::<Cidr>(&arguments, 1)?.0))
     })?;
     method(environment, of_type(), "containsCIDR", vec![STRING_TYPE], |arguments| {
-        give_bool(this(&arguments)?.0.contains(&parse("containsCIDR", text(&arguments, 1)?)?.0))
+        return_bool(this(&arguments)?.0.contains(&parse("containsCIDR", text(&arguments, 1)?)?.0))
     })?;
-    method(environment, of_type(), "ip", vec![], |arguments| give(Address(this(&arguments)?.0.addr())))?;
-    method(environment, of_type(), "masked", vec![], |arguments| give(Cidr(this(&arguments)?.0.trunc())))?;
+    method(environment, of_type(), "ip", vec![], |arguments| return_opaque(Address(this(&arguments)?.0.addr())))?;
+    method(environment, of_type(), "masked", vec![], |arguments| return_opaque(Cidr(this(&arguments)?.0.trunc())))?;
     method(environment, of_type(), "prefixLength", vec![], |arguments| {
-        give_int(this(&arguments)?.0.prefix_len().into())
+        return_int(this(&arguments)?.0.prefix_len().into())
     })
 }
 
 fn this(arguments: &[CowVal<'_, '_>]) -> Result<Cidr> {
-    held(arguments, 0)
+    opaque(arguments, 0)
 }
 
 fn parse(name: &str, source: &str) -> Result<Cidr> {

@@ -1,14 +1,14 @@
-//! A quantity's text: a decimal number, then `n u m k M G T P E`, `Ki Mi Gi Ti Pi Ei`, or an exponent such as `e3`.
-//! Kubernetes rounds away from zero to billionths, and takes no
-//! binary ones beyond 2^63-1; decimal ones end here at about 10^29.
+//! Parses quantities: a decimal number with an optional suffix among `n u m k M G T P E` and `Ki Mi Gi Ti Pi Ei`, or an exponent
+//! such as `e3`. Kubernetes rounds to billionths, away from zero, and limits quantities with a binary suffix to 2^63-1. The limit
+//! of the others here is about 10^29.
 
 /// The billionths of one: the precision of a quantity.
 pub(super) const NANO: i128 = 1_000_000_000;
-/// Of binary ones.
-const LARGEST: i128 = i64::MAX as i128 * NANO;
+/// The largest quantity with a binary suffix.
+const MAX_BINARY: i128 = i64::MAX as i128 * NANO;
 
 pub(super) fn parse(source: &str) -> Result<i128, String> {
-    let refuse = || format!("{source:?} is no quantity such as 500m, 2 or 1Gi");
+    let refuse = || format!("{source:?} is not a quantity such as 500m, 2 or 1Gi");
     let (negative, unsigned) = match source.as_bytes().first() {
         Some(b'-') => (true, &source[1..]),
         Some(b'+') => (false, &source[1..]),
@@ -21,12 +21,12 @@ pub(super) fn parse(source: &str) -> Result<i128, String> {
         return Err(refuse());
     }
     let (binary, decimal) = scale(suffix).ok_or_else(refuse)?;
-    let largest = if binary > 0 { LARGEST } else { i128::MAX };
+    let largest = if binary > 0 { MAX_BINARY } else { i128::MAX };
     let amount = amount(whole, fraction, binary, decimal).unwrap_or(largest).min(largest);
     Ok(if negative { -amount } else { amount })
 }
 
-/// The powers of two and of ten that a suffix stands for.
+/// Returns the powers of two and of ten that a suffix stands for.
 fn scale(suffix: &str) -> Option<(u32, i32)> {
     Some(match suffix {
         "" => (0, 0),
@@ -51,7 +51,7 @@ fn scale(suffix: &str) -> Option<(u32, i32)> {
             if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
                 return None;
             }
-            // Beyond these nothing is left, or too much.
+            // A smaller exponent gives the smallest quantity, a larger one is above the limit.
             (
                 0,
                 exponent
@@ -63,18 +63,18 @@ fn scale(suffix: &str) -> Option<(u32, i32)> {
     })
 }
 
-/// In billionths; none where it is beyond all bounds.
+/// Returns the quantity in billionths; `None` if it is above the range of an `i128`.
 fn amount(whole: &str, fraction: &str, binary: u32, decimal: i32) -> Option<i128> {
     let digits = format!("{whole}{fraction}");
     let digits = digits.trim_start_matches('0');
     // The value is digits × 10^power, in billionths.
     let mut power = decimal + 9 - i32::try_from(fraction.len()).ok()?;
-    // What lies behind the first digits can only round up: 38 hold any value that is not beyond all bounds.
+    // The digits after the first 30 can only round the value up.
     let kept = digits.len().min(30);
     let mut lost = digits[kept..].bytes().any(|digit| digit != b'0');
     power += i32::try_from(digits.len() - kept).ok()?;
     let mut value: i128 = if kept == 0 { return Some(0) } else { digits[..kept].parse().ok()? };
-    // A power of two is divided by ten before it is multiplied, where both would be too large.
+    // The value is divided by ten before it is doubled, if the product of both powers would overflow.
     let mut binary = binary;
     while power > 0 {
         value = value.checked_mul(10)?;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_what_kubernetes_takes_them_for() {
+    fn quantities_have_the_same_value_as_in_kubernetes() {
         for (source, billionths) in [
             ("0", 0),
             ("1", NANO),
@@ -122,7 +122,7 @@ mod tests {
             ("1e3", 1000 * NANO),
             ("1E-3", NANO / 1000),
             ("1E", 1_000_000_000_000_000_000 * NANO),
-            ("10Ei", LARGEST),
+            ("10Ei", MAX_BINARY),
             ("10E", 10_000_000_000_000_000_000 * NANO),
             ("1e100", i128::MAX),
             ("-1e100", -i128::MAX),

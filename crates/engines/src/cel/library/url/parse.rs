@@ -1,12 +1,12 @@
-//! The parts of a URL as RFC 3986 has them: an absolute URI, or an absolute path. The url crate follows browsers, and
-//! changes what it reads (default ports, dots, letters).
+//! Parses URLs according to RFC 3986: an absolute URI, or an absolute path. The url crate is not used: it follows browsers, and
+//! normalizes default ports, dot segments and letters.
 
-/// A URL in parts, none of them decoded but the host.
+/// The parts of a URL. Only the host is decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Url {
-    /// In small letters; empty for a path.
+    /// The scheme in lower case; empty for a path.
     pub scheme: String,
-    /// With its port.
+    /// The host with its port.
     pub host: String,
     pub path: String,
     query: String,
@@ -27,7 +27,7 @@ impl Url {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut url = Self { scheme: scheme.to_ascii_lowercase(), query: query.to_owned(), ..Self::default() };
         if !rest.starts_with('/') {
-            // Such as mailto:someone: nothing of it is a path.
+            // A URI such as mailto:someone has no path.
             return if scheme.is_empty() {
                 Err("it is neither absolute nor a path that begins with /")
             } else {
@@ -47,7 +47,7 @@ impl Url {
         Ok(url)
     }
 
-    /// The host without port and brackets.
+    /// Returns the host without port and brackets.
     pub(super) fn hostname(&self) -> &str {
         let host = self
             .host
@@ -56,13 +56,13 @@ impl Url {
         host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
     }
 
-    /// Empty where there is none.
+    /// Returns the port; empty if the URL has none.
     pub(super) fn port(&self) -> &str {
-        let behind_brackets = self.host.rfind(']').map_or(0, |end| end + 1);
-        self.host[behind_brackets..].rsplit_once(':').map_or("", |(_, port)| port)
+        let after_brackets = self.host.rfind(']').map_or(0, |end| end + 1);
+        self.host[after_brackets..].rsplit_once(':').map_or("", |(_, port)| port)
     }
 
-    /// The query's keys and values, decoded; what cannot be decoded is left out.
+    /// Returns the decoded keys and values of the query. Pairs that cannot be decoded are omitted.
     pub(super) fn query(&self) -> impl Iterator<Item = (String, String)> {
         self.query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')).filter_map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -72,7 +72,7 @@ impl Url {
     }
 }
 
-/// What stands before the first colon, if it can be a scheme.
+/// Splits off the scheme: the text before the first colon. The scheme is empty if that text is not a valid scheme.
 fn scheme(source: &str) -> Result<(&str, &str), &'static str> {
     for (index, byte) in source.bytes().enumerate() {
         match byte {
@@ -101,7 +101,7 @@ fn host(authority: &str) -> Result<String, &'static str> {
     if !is_port {
         return Err("its port is not valid");
     }
-    // Only what is no ASCII may be escaped in a host.
+    // Only characters outside of ASCII may be escaped in a host.
     let in_host =
         |byte: u8| !byte.is_ascii() || byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:[]<>\"".contains(&byte);
     let mut bytes = host.bytes();
@@ -115,7 +115,7 @@ fn host(authority: &str) -> Result<String, &'static str> {
     decode(host).ok_or("its host is not valid")
 }
 
-/// The path as it stands in a URL: what must be escaped and is not, is.
+/// Returns the path with all characters escaped that must be escaped.
 fn escaped_path(path: &str) -> Result<String, &'static str> {
     use std::fmt::Write as _;
     if decode_bytes(path).is_none() {
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_come_in_their_parts() {
+    fn urls_are_split_into_their_parts() {
         for (source, scheme, host, hostname, port, path) in [
             ("https://example.com:80/a/../b?x=1", "https", "example.com:80", "example.com", "80", "/a/../b"),
             ("HTTPS://u:p@Example.com", "https", "Example.com", "Example.com", "", ""),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_none() {
+    fn invalid_urls_are_refused() {
         for source in [
             "",
             "a/b",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_have_many_values() {
+    fn queries_may_have_several_values_for_a_key() {
         let query: Vec<_> = Url::parse("/?a=1&a=2&b&c=x+y%21&%zz=1&d;e=1").unwrap().query().collect();
         let wanted = [("a", "1"), ("a", "2"), ("b", ""), ("c", "x y!")];
         assert_eq!(query, wanted.map(|(key, value)| (key.to_owned(), value.to_owned())));

@@ -1,12 +1,12 @@
-//! The values that a format writes: OPA gives Go integers, floats and strings.
+//! The arguments of a format. OPA passes integers, floats and strings to Go.
 
 use regorus::Value;
 
 use crate::rego::builtins::call::call;
 
-/// A value as Go gets it.
+/// A value in the type that Go receives.
 pub(super) enum Argument {
-    /// In decimal digits, with its sign.
+    /// The decimal digits with the sign.
     Integer(String),
     Float(f64),
     Text(String),
@@ -15,7 +15,7 @@ pub(super) enum Argument {
 impl Argument {
     pub(super) fn new(value: &Value) -> Result<Self, String> {
         Ok(match value {
-            // A large one may be a float all the same, which Go does not write out.
+            // A large integer may be a float in regorus. Go does not write all digits of a float.
             Value::Number(number)
                 if number.is_integer() && (number.as_i64().is_some() || number.as_f64().is_none()) =>
             {
@@ -23,7 +23,7 @@ impl Argument {
             }
             Value::Number(number) => Self::Float(number.as_f64().unwrap_or(f64::INFINITY)),
             Value::String(text) => Self::Text(text.to_string()),
-            // Sets and objects as OPA writes them, which is not as JSON.
+            // Sets and objects in Rego's notation, which is not JSON.
             other => match call("sprintf", &["%v".into(), vec![other.clone()].into()])? {
                 Value::String(text) => Self::Text(text.to_string()),
                 _ => return Err("a value cannot be written".into()),
@@ -52,7 +52,7 @@ impl Argument {
     }
 }
 
-/// Writes a number as Go's `%g`: with the fewest digits that identify it, and with an exponent if it is very large or very small.
+/// Writes a number like Go's `%g`: with the fewest digits that identify it, and with an exponent if it is very large or small.
 pub(super) fn general(number: f64, precision: Option<usize>) -> String {
     let precision = precision.map(|precision| precision.max(1));
     let scientific =
@@ -69,7 +69,7 @@ pub(super) fn general(number: f64, precision: Option<usize>) -> String {
     rounded.parse::<f64>().map_or(rounded, |number| number.to_string())
 }
 
-/// Gives the exponent of a number a sign and at least two digits, as Go writes it.
+/// Gives the exponent of a number a sign and at least two digits, like Go.
 pub(super) fn exponential(text: &str) -> String {
     match text.split_once('e').map(|(digits, exponent)| (digits, exponent.parse::<i32>())) {
         Some((digits, Ok(exponent))) => {

@@ -6,7 +6,7 @@ use regorus::Value;
 
 use super::argument::{Argument, exponential, general};
 
-/// The largest width and precision. Go's is a million.
+/// The largest width and precision. In Go it is a million.
 pub(super) const MAX_WIDTH: usize = 1000;
 
 /// The part of a directive between `%` and the verb.
@@ -16,8 +16,8 @@ pub(super) struct Directive {
     pub flags: String,
     pub width: Option<usize>,
     pub precision: Option<usize>,
-    /// Whether the directive asks for a value that is missing, or in a way that Go does not know.
-    pub misplaced: bool,
+    /// The index of the argument is out of range or not valid in Go.
+    pub has_bad_index: bool,
 }
 
 impl Directive {
@@ -25,9 +25,9 @@ impl Directive {
         let formatted = match (verb, argument) {
             ('T', _) => Some(argument.name_of_type().to_owned()),
             ('v' | 'd', Argument::Integer(digits)) => Some(digits.clone()),
-            // Go's large integers write themselves.
+            // Go's `big.Int` supports `%s`.
             ('s', Argument::Integer(digits)) if digits.parse::<i64>().is_err() => Some(digits.clone()),
-            // 4.0 and 4 are one number here; OPA has a float for the one and an error for the other.
+            // 4.0 and 4 are the same number in regorus. OPA formats 4.0 as a float, and 4 as an error.
             ('e' | 'E' | 'f' | 'F' | 'g' | 'G', Argument::Integer(digits)) => {
                 digits.parse().ok().and_then(|number| self.float(verb, number))
             }

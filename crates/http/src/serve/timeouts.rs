@@ -1,0 +1,177 @@
+//! Timeouts of a connection: closes it if the client is idle or sends a request head too slowly.
+//!
+//! hyper has one timer for both the request head and the idle time between requests, and no timer before the first byte of
+//! HTTP/2. The two limits must differ: API servers keep idle connections for 90 s, and a request head needs less than 10 s.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The time limit for a request head, from its first byte; for the first request, from the start of the connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time that an HTTP/1.1 connection may be idle.
+///
+/// API servers close idle connections after 90 s. The API server must close first, or it may send a request while this
+/// server closes the connection. HTTP/2 connections use pings instead.
+const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
+/// The interval at which the timer is checked.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The state of a connection.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// The connection waits for the rest of a request head since this time.
+    Head(Instant),
+    /// The number of requests in flight.
+    Busy(usize),
+    /// The connection is idle since this time.
+    Idle(Instant),
+}
+
+impl State {
+    fn is_overdue(self, is_http2: bool, now: Instant) -> bool {
+        match self {
+            Self::Head(since) => now.duration_since(since) >= HEAD_TIMEOUT,
+            Self::Idle(since) => !is_http2 && now.duration_since(since) >= IDLE_TIMEOUT,
+            Self::Busy(_) => false,
+        }
+    }
+}
+
+/// The timer of one connection. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct ConnectionTimer {
+    state: Arc<Mutex<State>>,
+}
+
+impl ConnectionTimer {
+    pub(super) fn new() -> Self {
+        Self { state: Arc::new(Mutex::new(State::Head(Instant::now()))) }
+    }
+
+    fn change(&self, change: impl FnOnce(State) -> State) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = change(*state);
+    }
+
+    /// Records a request whose head has arrived.
+    pub(super) fn begin(&self) {
+        self.change(|state| match state {
+            State::Busy(requests) => State::Busy(requests + 1),
+            _ => State::Busy(1),
+        });
+    }
+
+    /// Records the end of a request.
+    pub(super) fn end(&self) {
+        self.change(|state| match state {
+            State::Busy(requests) if requests > 1 => State::Busy(requests - 1),
+            _ => State::Idle(Instant::now()),
+        });
+    }
+
+    /// Records that bytes have arrived.
+    fn read(&self) {
+        self.change(|state| match state {
+            State::Idle(_) => State::Head(Instant::now()),
+            state => state,
+        });
+    }
+
+    /// Waits until a request head or the next request takes too long.
+    pub(super) async fn expired(&self, is_http2: bool) {
+        loop {
+            tokio::time::sleep(POLL_INTERVAL).await;
+            let state = *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.is_overdue(is_http2, Instant::now()) {
+                return;
+            }
+        }
+    }
+}
+
+/// A stream that reports its reads to the timer.
+#[derive(Debug)]
+pub(super) struct TimedStream<S> {
+    pub stream: S,
+    /// The timer; `None` for HTTP/2, because its frames between requests are not request heads.
+    pub timer: Option<ConnectionTimer>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let poll = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if buffer.filled().len() > before
+            && let Some(timer) = &self.timer
+        {
+            timer.read();
+        }
+        poll
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_slow_heads_and_idle_http1_connections_are_overdue() {
+        let start = Instant::now();
+        for (state, is_http2, after, overdue) in [
+            (State::Head(start), false, HEAD_TIMEOUT, true),
+            (State::Head(start), true, HEAD_TIMEOUT, true),
+            (State::Head(start), false, HEAD_TIMEOUT / 2, false),
+            (State::Idle(start), false, IDLE_TIMEOUT, true),
+            (State::Idle(start), false, IDLE_TIMEOUT / 2, false),
+            (State::Idle(start), true, 10 * IDLE_TIMEOUT, false),
+            (State::Busy(1), false, 10 * IDLE_TIMEOUT, false),
+        ] {
+            assert_eq!(state.is_overdue(is_http2, start + after), overdue, "{state:?}, HTTP/2: {is_http2}, {after:?}");
+        }
+    }
+
+    #[test]
+    fn the_timer_starts_after_the_last_response_and_at_the_first_byte() {
+        let timer = ConnectionTimer::new();
+        let state = || *timer.state.lock().unwrap();
+        timer.begin();
+        timer.begin();
+        timer.end();
+        assert!(matches!(state(), State::Busy(1)));
+        timer.end();
+        assert!(matches!(state(), State::Idle(_)));
+        timer.read();
+        assert!(matches!(state(), State::Head(_)));
+    }
+}

@@ -1,0 +1,402 @@
+//! The reasons of conditions and Events, with their causes and remedies. `docs/reference/reasons.md` is generated from this file, and
+//! the command line prints the remedies.
+
+use proviso_core::Reason;
+
+/// Defines constants, and `ALL` of them.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $reason:literal;)+) => {
+        $($(#[$doc])* pub const $name: Reason = Reason::new($reason);)+
+
+        /// Every constant of this module.
+        pub const ALL: &[Reason] = &[$($name),+];
+    };
+}
+
+reasons! {
+    /// The policy server or experiment meets all its requirements.
+    ACCEPTED = "Accepted";
+    /// All replicas of the policy server are Ready.
+    ALL_REPLICAS_READY = "AllReplicasReady";
+    /// The API server refused an object of the policy server.
+    APPLY_FAILED = "ApplyFailed";
+    /// An administrator has taken over the webhook configuration.
+    BREAK_GLASS = "BreakGlass";
+    /// The takeover of the webhook configuration has ended.
+    BREAK_GLASS_ENDED = "BreakGlassEnded";
+    /// The replicas of the policy server have a new certificate.
+    CERTIFICATE_ISSUED = "CertificateIssued";
+    /// The experiment is now the policy.
+    COMMITTED = "Committed";
+    /// The policy server may not read a kind that the policy reads.
+    CONTEXT_FORBIDDEN = "ContextForbidden";
+    /// The objects that the policy reads are not listed yet.
+    CONTEXT_NOT_READY = "ContextNotReady";
+    /// The API server does not have a kind that the policy reads.
+    CONTEXT_NOT_SERVED = "ContextNotServed";
+    /// The API server cannot list or watch a kind that the policy reads.
+    CONTEXT_NOT_WATCHED = "ContextNotWatched";
+    /// A namespaced policy reads a cluster-scoped kind.
+    CONTEXT_OUT_OF_SCOPE = "ContextOutOfScope";
+    /// The objects that policies read exceed the memory for them.
+    CONTEXT_TOO_LARGE = "ContextTooLarge";
+    /// `spec.enabled` is false.
+    DISABLED = "Disabled";
+    /// A replica of the policy server leads.
+    ELECTED = "Elected";
+    /// An object of the API server lacks a field that every object has.
+    INCOMPLETE_OBJECT = "IncompleteObject";
+    /// A name cannot be used in the name of another object.
+    INVALID_NAME = "InvalidName";
+    /// An object cannot be written as JSON.
+    INVALID_OBJECT = "InvalidObject";
+    /// The replicas of the policy server have a valid certificate.
+    ISSUED = "Issued";
+    /// A key cannot be generated.
+    KEY_ERROR = "KeyError";
+    /// A request to the API server failed.
+    KUBERNETES_ERROR = "KubernetesError";
+    /// The leader of the policy server has stopped to renew its Lease.
+    LEASE_EXPIRED = "LeaseExpired";
+    /// The generation answers requests.
+    LIVE = "Live";
+    /// A replica serves the revision, or all replicas do.
+    LOADED = "Loaded";
+    /// A replica is loading the revision.
+    LOADING = "Loading";
+    /// Some replicas cannot load the revision.
+    LOADING_FAILED = "LoadingFailed";
+    /// The operator or a replica cannot read the object.
+    MALFORMED = "Malformed";
+    /// The experiment may not be previewed: the condition `Accepted` has the cause.
+    NOT_ACCEPTED = "NotAccepted";
+    /// The program of the revision does not work: the condition `Initialized` has the cause.
+    NOT_INITIALIZED = "NotInitialized";
+    /// The policy server has no certificate.
+    NOT_ISSUED = "NotIssued";
+    /// No generation of the policy answers requests any more.
+    NOT_LIVE = "NotLive";
+    /// The experiment was never started.
+    NOT_STARTED = "NotStarted";
+    /// The operator has no certificate authority yet.
+    NO_AUTHORITY = "NoAuthority";
+    /// No replica has led the policy server yet.
+    NO_LEADER = "NoLeader";
+    /// No replica of the policy server is Ready.
+    NO_REPLICAS = "NoReplicas";
+    /// The deleted policy server still has policies.
+    POLICIES_REMAIN = "PoliciesRemain";
+    /// The policy of an experiment does not exist.
+    POLICY_NOT_FOUND = "PolicyNotFound";
+    /// The program was fetched and compiled, and accepted its settings.
+    PREPARED = "Prepared";
+    /// The policy server has not prepared the revision yet.
+    PREPARING = "Preparing";
+    /// Every replica previews the experiment.
+    PREVIEWING = "Previewing";
+    /// The preview of the experiment was started.
+    PREVIEW_STARTED = "PreviewStarted";
+    /// The preview of the experiment was suspended.
+    PREVIEW_SUSPENDED = "PreviewSuspended";
+    /// Another generation answers requests, or none.
+    REPLACED = "Replaced";
+    /// Some replicas of the policy server are not Ready.
+    REPLICAS_NOT_READY = "ReplicasNotReady";
+    /// The operator has created the revision of the generation.
+    REVISION_CREATED = "RevisionCreated";
+    /// The requested generation cannot be rolled back to.
+    ROLLBACK_REFUSED = "RollbackRefused";
+    /// The policy has the spec of an earlier generation.
+    ROLLED_BACK = "RolledBack";
+    /// Some replicas of the policy server do not run the current spec yet.
+    ROLLING_OUT = "RollingOut";
+    /// The experiment was stopped, or changed after its start.
+    SUSPENDED = "Suspended";
+    /// The policy has as many experiments as it may have.
+    TOO_MANY = "TooMany";
+}
+
+/// A reason with its cause and its remedy.
+#[derive(Debug)]
+pub struct Explanation {
+    pub reason: Reason,
+    /// The cause, as a sentence.
+    pub cause: &'static str,
+    /// The next step of a person, as a sentence; `None` if nothing is to be done.
+    pub remedy: Option<&'static str>,
+}
+
+const fn failure(reason: Reason, cause: &'static str, remedy: &'static str) -> Explanation {
+    Explanation { reason, cause, remedy: Some(remedy) }
+}
+
+const fn state(reason: Reason, cause: &'static str) -> Explanation {
+    Explanation { reason, cause, remedy: None }
+}
+
+/// Explanations about one kind of object.
+#[derive(Debug)]
+pub struct Section {
+    pub title: &'static str,
+    pub explanations: &'static [Explanation],
+}
+
+/// Every reason that Proviso writes, each once.
+pub static SECTIONS: [Section; 4] = [
+    Section {
+        title: "Failures of policies and experiments",
+        explanations: &[
+            failure(
+                BREAK_GLASS,
+                "An administrator has taken over the webhook configuration by the annotation `proviso.dev/break-glass`. New generations wait.",
+                "Remove the annotation when the incident is over: the condition has the command",
+            ),
+            failure(
+                Reason::CACHE_ERROR,
+                "A replica cannot read or write the artifact cache.",
+                "Check the cache volume of the policy server: it may be full, or read-only",
+            ),
+            failure(
+                Reason::COMPILE_ERROR,
+                "The program does not compile.",
+                "Correct the program at the position in the message, and apply the policy again",
+            ),
+            failure(
+                Reason::COMPILE_TIMEOUT,
+                "The program takes longer to compile than the policy server permits.",
+                "The program takes too long to compile: make it smaller",
+            ),
+            failure(
+                CONTEXT_FORBIDDEN,
+                "The policy server may not read a kind in `contextAwareResources`.",
+                "Grant the policy server the permission, by the commands in the message, or remove the kind from contextAwareResources",
+            ),
+            failure(
+                CONTEXT_NOT_READY,
+                "The policy server has not listed the objects of a kind in `contextAwareResources` yet.",
+                "Wait. If this does not change within a minute, check that the API server answers",
+            ),
+            failure(
+                CONTEXT_NOT_SERVED,
+                "The API server does not have a kind in `contextAwareResources`.",
+                "Install the CustomResourceDefinition of the kind, or correct its name in contextAwareResources",
+            ),
+            failure(
+                CONTEXT_NOT_WATCHED,
+                "The API server does not list or watch a kind in `contextAwareResources`, such as metrics.",
+                "Remove the kind from contextAwareResources: policies cannot read it",
+            ),
+            failure(
+                CONTEXT_OUT_OF_SCOPE,
+                "A namespaced Policy names a cluster-scoped kind in `contextAwareResources`.",
+                "Use a ClusterPolicy, or remove the kind from contextAwareResources",
+            ),
+            failure(
+                CONTEXT_TOO_LARGE,
+                "The objects that the policy may read exceed the memory for them.",
+                "Raise --context-memory and the memory limit of the policy server, or read fewer kinds",
+            ),
+            failure(
+                Reason::INVALID,
+                "A field of the policy has an invalid value.",
+                "Correct the field that the message names, and apply the policy again",
+            ),
+            failure(
+                LOADING_FAILED,
+                "Some replicas cannot load the revision. The generation before answers.",
+                "See the state of each replica: kubectl proviso status POLICY",
+            ),
+            failure(
+                MALFORMED,
+                "The operator or a replica cannot read the object, because another version of Proviso admitted it.",
+                "Correct or delete the object: the message names the field",
+            ),
+            failure(
+                NO_REPLICAS,
+                "No replica of the policy server is Ready.",
+                "Find out why: kubectl get pods -n proviso-system -l proviso.dev/policy-server=SERVER",
+            ),
+            failure(
+                NOT_INITIALIZED,
+                "The program does not work, so that no replica can load it.",
+                "See the condition Initialized for the cause",
+            ),
+            failure(NOT_ACCEPTED, "The experiment may not be previewed.", "See the condition Accepted for the cause"),
+            failure(
+                POLICY_NOT_FOUND,
+                "The policy of the experiment does not exist.",
+                "Create the policy, or delete the experiment: spec.policyRef cannot be changed",
+            ),
+            failure(
+                Reason::PULL_ERROR,
+                "A module cannot be fetched: no such artifact, no access, or no answer.",
+                "Check that the module's reference is right and that the policy server may fetch it: program.wasm.module and \
+                 imagePullSecrets of the policy, and sources of the PolicyServer",
+            ),
+            failure(
+                ROLLBACK_REFUSED,
+                "The generation in the annotation `proviso.dev/rollback-to` is not kept, or is the newest.",
+                "Choose a generation of the list: kubectl proviso revisions list POLICY",
+            ),
+            failure(
+                Reason::SETTINGS_INVALID,
+                "The program does not accept its settings.",
+                "Correct spec.settings: the message is the program's own",
+            ),
+            failure(TOO_MANY, "The policy has ten older experiments.", "Delete an experiment of the policy"),
+            failure(
+                Reason::UNSUPPORTED,
+                "The policy server does not support a feature of the program.",
+                "Remove the feature that the message names, or upgrade the policy server",
+            ),
+            failure(
+                Reason::VERIFICATION_ERROR,
+                "The module has another digest than `program.wasm.digest`, or lacks a required signature.",
+                "Compare the digest of the module with program.wasm.digest, and its signatures with verification of the PolicyServer, \
+                 before you change either",
+            ),
+        ],
+    },
+    Section {
+        title: "States of policies and experiments",
+        explanations: &[
+            state(ACCEPTED, "The policy of the experiment exists and has no more than ten experiments."),
+            state(DISABLED, "`spec.enabled` is false: the policy decides no requests."),
+            state(LIVE, "The generation answers requests."),
+            state(LOADED, "The replica serves the revision, or every replica does."),
+            state(LOADING, "Replicas are loading the revision."),
+            state(NOT_STARTED, "The experiment was not started, and `spec.autoStart` is false."),
+            state(PREPARED, "The program was fetched and compiled, and accepted its settings."),
+            state(PREPARING, "The leader of the policy server has not prepared the revision yet."),
+            state(PREVIEWING, "Every Ready replica previews the experiment."),
+            state(REPLACED, "Another generation answers requests, or none."),
+            state(REVISION_CREATED, "The operator has created the revision of the generation."),
+            state(SUSPENDED, "The experiment was stopped, or changed after its start."),
+        ],
+    },
+    Section {
+        title: "PolicyServers",
+        explanations: &[
+            state(ALL_REPLICAS_READY, "All replicas are Ready and run the current spec."),
+            failure(
+                APPLY_FAILED,
+                "The API server refused an object of the PolicyServer.",
+                "Correct the PolicyServer, or the quota or admission webhook that the message names",
+            ),
+            state(CERTIFICATE_ISSUED, "The replicas have a new certificate."),
+            state(ELECTED, "A replica leads."),
+            failure(
+                INCOMPLETE_OBJECT,
+                "An object of the API server lacks a field that every object has.",
+                "Report it as a bug, with the operator's log",
+            ),
+            failure(
+                INVALID_NAME,
+                "The name of the PolicyServer cannot be used in the names of its objects.",
+                "Create a PolicyServer with a shorter name, and delete this one",
+            ),
+            failure(
+                INVALID_OBJECT,
+                "An object cannot be written as JSON.",
+                "Report it as a bug, with the operator's log",
+            ),
+            state(ISSUED, "The replicas have a certificate that API servers trust."),
+            failure(KEY_ERROR, "The operator cannot generate a key.", "Report it as a bug, with the operator's log"),
+            failure(
+                KUBERNETES_ERROR,
+                "A request of the operator to the API server failed. The operator tries again.",
+                "If this does not change, check the API server, and the permissions of the operator",
+            ),
+            failure(
+                LEASE_EXPIRED,
+                "The leader has stopped to renew the Lease. Live generations answer, new generations wait.",
+                "Another replica takes over within 15 s. If none does, check the pods of the policy server and their logs",
+            ),
+            failure(
+                NO_AUTHORITY,
+                "The operator has no certificate authority yet.",
+                "Check the Secret proviso-ca and the operator's log",
+            ),
+            failure(
+                NO_LEADER,
+                "No replica has led yet. Live generations answer, new generations wait.",
+                "Check the pods of the policy server and their logs",
+            ),
+            failure(
+                NOT_ISSUED,
+                "The operator cannot issue a certificate.",
+                "Check the Secret proviso-ca and the operator's log",
+            ),
+            state(POLICIES_REMAIN, "The PolicyServer is deleted, and waits for the policies that the message names."),
+            failure(
+                REPLICAS_NOT_READY,
+                "Some replicas are not Ready.",
+                "The message names the replicas and their causes. See also: kubectl -n proviso-system describe pods",
+            ),
+            state(ROLLING_OUT, "The replicas restart one by one, to run the current spec."),
+        ],
+    },
+    Section {
+        title: "Events",
+        explanations: &[
+            state(BREAK_GLASS_ENDED, "The operator reconciles the webhook configuration again."),
+            state(COMMITTED, "The experiment is now the policy, and is deleted."),
+            state(NOT_LIVE, "No generation of the policy decides requests any more."),
+            state(PREVIEW_STARTED, "The preview of the experiment has started."),
+            state(PREVIEW_SUSPENDED, "The preview of the experiment was suspended."),
+            state(ROLLED_BACK, "The policy has the spec of an earlier generation, as a new generation."),
+        ],
+    },
+];
+
+/// Returns the explanation of a reason; `None` if another version of Proviso wrote the reason.
+#[must_use]
+pub fn explanation(reason: &Reason) -> Option<&'static Explanation> {
+    SECTIONS.iter().flat_map(|section| section.explanations).find(|explanation| explanation.reason == *reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fmt::Write as _;
+
+    use super::*;
+
+    /// The reasons that the crate core defines.
+    static CORE: [Reason; 8] = [
+        Reason::CACHE_ERROR,
+        Reason::COMPILE_ERROR,
+        Reason::COMPILE_TIMEOUT,
+        Reason::INVALID,
+        Reason::PULL_ERROR,
+        Reason::SETTINGS_INVALID,
+        Reason::UNSUPPORTED,
+        Reason::VERIFICATION_ERROR,
+    ];
+
+    #[test]
+    fn every_reason_is_explained_once() {
+        let explained: Vec<_> =
+            SECTIONS.iter().flat_map(|section| section.explanations).map(|it| it.reason.as_str()).collect();
+        let unique: BTreeSet<_> = explained.iter().copied().collect();
+        assert_eq!(explained.len(), unique.len(), "a reason is explained twice: {explained:?}");
+        let defined: BTreeSet<_> = ALL.iter().chain(&CORE).map(Reason::as_str).collect();
+        assert_eq!(unique, defined);
+    }
+
+    #[test]
+    fn the_reference_has_every_explanation() {
+        let mut page = String::from(
+            "# Reasons\n\nThe reasons of conditions and Events, with their causes and remedies. `kubectl describe` shows them, and \
+             `kubectl proviso status` prints the remedy too.\n",
+        );
+        for section in &SECTIONS {
+            let _ = write!(page, "\n## {}\n\n| Reason | Cause | Remedy |\n|---|---|---|\n", section.title);
+            for Explanation { reason, cause, remedy } in section.explanations {
+                let remedy = remedy.map(|remedy| format!("{remedy}.")).unwrap_or_default();
+                let _ = writeln!(page, "| `{reason}` | {cause} | {remedy} |");
+            }
+        }
+        proviso_recorded::check("docs/reference/reasons.md", &page);
+    }
+}

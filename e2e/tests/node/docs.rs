@@ -1,0 +1,221 @@
+//! The commands of the documentation, run as they are written: those for a cluster on a full node, those for a folder of manifests in a
+//! network namespace, so that its ports are free.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use proviso_e2e::console::{Console, steps};
+use proviso_e2e::{Folder, Helm, Image, Node, program, until};
+use tokio::process::{Child, Command};
+
+use crate::is_skipped;
+
+const TIMEOUT: Duration = Duration::from_mins(3);
+
+/// The pages of the walk through a cluster, in order.
+const CLUSTER: [&str; 5] = [
+    "docs/tutorials/cluster.md",
+    "README.md",
+    "docs/how-to/operate-policies.md",
+    "docs/reference/programs.md",
+    "docs/how-to/install.md",
+];
+/// The pages of walks over a folder of manifests. Each has a policy server of its own.
+const FOLDER: [&str; 3] = ["docs/tutorials/standalone.md", "docs/reference/rest-api.md", "docs/reference/cli.md"];
+/// The pages whose commands need no server.
+const COMMANDS: [&str; 1] = ["docs/how-to/test-policies.md"];
+/// The page that `e2e/tests/flows/guide.rs` runs.
+const FLOWS: &str = "docs/how-to/preview-a-change.md";
+
+/// The beginnings of commands that these tests do not run, and the reasons.
+const NOT_RUN: [(&str, &str); 12] = [
+    ("docker ", "the tests have no Docker: the node loads images with the same names"),
+    ("kind ", "the tests have a node of their own"),
+    ("make run", "the test starts the same program with the same options"),
+    ("make check", "CI runs it"),
+    ("make test", "CI runs it"),
+    ("make e2e", "CI runs it"),
+    ("cargo build", "the programs are built before the test"),
+    ("cosign ", "the tests of the crate artifacts verify signatures of cosign's formats"),
+    ("policy-server ", "runs until it is stopped: the tests of the policy server cover the options"),
+    ("curl --cacert", "needs the certificate of a server of the reader's"),
+    ("openssl ", "creates the token for the command before"),
+    ("kubectl get clusteradmissionpolicies", "needs Kubewarden's kinds: the tests of the crate import convert them"),
+];
+
+fn repository() -> Result<PathBuf> {
+    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?)
+}
+
+fn read(page: &str) -> Result<String> {
+    std::fs::read_to_string(repository()?.join(page)).with_context(|| page.to_owned())
+}
+
+fn is_run(command: &str) -> bool {
+    NOT_RUN.iter().all(|(start, _)| !command.starts_with(start))
+}
+
+/// Runs the commands of a page in order.
+async fn walk(console: &mut Console, page: &str) -> Result<()> {
+    let text = read(page)?;
+    console.write_files(&text)?;
+    for step in steps(&text).iter().filter(|step| is_run(&step.command)) {
+        console.run(step).await.with_context(|| format!("{page}: $ {}", step.command))?;
+    }
+    Ok(())
+}
+
+/// Returns a copy of the files that the pages name, in the folder of a test: the commands change them.
+fn working_copy(folder: &Folder) -> Result<PathBuf> {
+    let copy = folder.path().join("repository");
+    std::fs::create_dir_all(&copy)?;
+    // Only files of the repository: `examples` also has folders that compilers create.
+    let script = "git ls-files -z charts config crds examples | xargs -0 cp --parents --target-directory \"$0\"";
+    let status =
+        std::process::Command::new("sh").args(["-c", script]).arg(&copy).current_dir(repository()?).status()?;
+    ensure!(status.success(), "the copy of the repository failed");
+    // A page undoes its changes by git.
+    for arguments in [&["init", "--quiet"][..], &["add", "examples"]] {
+        let status = std::process::Command::new("git").args(arguments).current_dir(&copy).status()?;
+        ensure!(status.success(), "git {arguments:?} failed");
+    }
+    Ok(copy)
+}
+
+/// Returns a folder with links to the programs that a reader installs.
+fn installed(folder: &Folder, programs: &[(&str, &Path)]) -> Result<PathBuf> {
+    let installed = folder.path().join("installed");
+    std::fs::create_dir_all(&installed)?;
+    let proviso = program::program("proviso")?;
+    for (name, target) in programs.iter().copied().chain([("proviso", &*proviso), ("kubectl-proviso", &proviso)]) {
+        symlink(target, installed.join(name))?;
+    }
+    Ok(installed)
+}
+
+#[tokio::test]
+async fn the_commands_for_a_cluster_work_as_written() -> Result<()> {
+    if is_skipped()? {
+        return Ok(());
+    }
+    let node = Node::start("docs").await?;
+    let folder = node.control_plane().folder();
+    for name in ["operator", "policy-server"] {
+        let stripped = folder.path().join(name);
+        program::strip(&program::program(name)?, &stripped)?;
+        for registry in ["docker.io", "registry.example.com"] {
+            let image = Image::new(format!("{registry}/proviso/{name}:0.1.0"));
+            node.load(&image.file(&stripped, format!("/{name}")).entrypoint([format!("/{name}")])).await?;
+        }
+    }
+    let (kubectl, helm) = (node.kubectl()?, Helm::new(node.kubeconfig())?);
+    let installed = installed(folder, &[("kubectl", kubectl.program()), ("helm", helm.program())])?;
+    let mut console = Console::new(&working_copy(folder)?, &[&installed], TIMEOUT)
+        .variable("KUBECONFIG", node.kubeconfig().as_os_str())
+        // The cache of Helm.
+        .variable("HOME", folder.path().as_os_str());
+    for page in CLUSTER {
+        walk(&mut console, page).await?;
+    }
+    Ok(())
+}
+
+/// A policy server over the quickstart, in a network namespace of its own, as `make run` starts it.
+struct Quickstart {
+    server: Child,
+}
+
+impl Quickstart {
+    async fn start(copy: &Path) -> Result<Self> {
+        let server = program::program("policy-server")?;
+        let script = "ip link set lo up && exec \"$0\" --manifests examples/quickstart";
+        let log = std::fs::File::create(copy.join("policy-server.log"))?;
+        let server = Command::new("unshare")
+            .args(["--net", "sh", "-c", script])
+            .arg(server)
+            .current_dir(copy)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()?;
+        let quickstart = Self { server };
+        until("the quickstart", TIMEOUT, async || {
+            let [program, arguments @ ..] = &quickstart.wrapper()?[..] else { unreachable!("nsenter") };
+            let ready = ["curl", "--silent", "--fail", "http://127.0.0.1:3001/readyz"];
+            let status = Command::new(program).args(arguments).args(ready).stdout(Stdio::null()).status().await?;
+            ensure!(status.success(), "not ready");
+            Ok(())
+        })
+        .await?;
+        Ok(quickstart)
+    }
+
+    /// Returns the program that runs commands in the namespace.
+    fn wrapper(&self) -> Result<Vec<String>> {
+        let namespace = format!("--net=/proc/{}/ns/net", self.server.id().context("the server has ended")?);
+        Ok(vec!["nsenter".to_owned(), namespace])
+    }
+}
+
+#[tokio::test]
+async fn the_commands_for_a_folder_work_as_written() -> Result<()> {
+    if is_skipped()? {
+        return Ok(());
+    }
+    for page in FOLDER {
+        let folder = Folder::new(&format!("docs-{}", page.replace(['/', '.'], "-")))?;
+        let (copy, installed) = (working_copy(&folder)?, installed(&folder, &[])?);
+        let quickstart = Quickstart::start(&copy).await?;
+        let mut console = Console::new(&copy, &[&installed], TIMEOUT).wrapper(quickstart.wrapper()?);
+        walk(&mut console, page).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_commands_without_a_server_work_as_written() -> Result<()> {
+    for page in COMMANDS {
+        let folder = Folder::new(&format!("docs-{}", page.replace(['/', '.'], "-")))?;
+        let mut console = Console::new(&working_copy(&folder)?, &[&installed(&folder, &[])?], TIMEOUT);
+        walk(&mut console, page).await?;
+    }
+    Ok(())
+}
+
+/// Returns the Markdown files below a folder.
+fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(pages(&path)?);
+        } else if path.extension() == Some(OsStr::new("md")) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn each_page_with_commands_is_run_by_a_test() -> Result<()> {
+    let tested = CLUSTER.iter().chain(&FOLDER).chain(&COMMANDS).chain([&FLOWS]);
+    let tested: Vec<_> = tested.copied().collect();
+    let mut used = [false; NOT_RUN.len()];
+    for path in pages(&repository()?.join("docs"))?.into_iter().chain([repository()?.join("README.md")]) {
+        let page = path.strip_prefix(repository()?)?.display().to_string();
+        for step in steps(&read(&page)?) {
+            for (used, (start, _)) in used.iter_mut().zip(NOT_RUN) {
+                *used |= step.command.starts_with(start);
+            }
+            let is_tested = tested.contains(&page.as_str()) || !is_run(&step.command);
+            ensure!(is_tested, "{page}: no test runs this command: $ {}", step.command);
+        }
+    }
+    let unused: Vec<_> = NOT_RUN.iter().zip(used).filter(|(_, used)| !used).collect();
+    ensure!(unused.is_empty(), "no page has these commands: {unused:?}");
+    Ok(())
+}
