@@ -98,7 +98,7 @@ async fn invalid_module_references_are_refused_with_their_field() {
     for (spec, wanted) in [
         (
             wasm(json!({"module": "registry://a/B:v1"})),
-            "PullError: spec.program.wasm.module: \"registry://a/B:v1\" names",
+            "PullError: spec.program.wasm.module: \"registry://a/B:v1\" does not name",
         ),
         (wasm(json!({"module": "https://169.254.169.254/a.wasm"})), "from link-local addresses"),
         (
