@@ -126,7 +126,7 @@ impl Console {
     ///
     /// # Errors
     ///
-    /// If the command fails, unless the page says that the request is denied; or if its output lacks a line at the end of the
+    /// If the command fails, unless the output on the page has a denial or an error; or if its output lacks a line at the end of the
     /// time limit.
     pub async fn run(&mut self, step: &Step) -> Result<()> {
         let name = step.command.split(['=', ' ']).next().unwrap_or_default();
@@ -139,12 +139,12 @@ impl Console {
             ensure!(is_success, "{}: {output}", step.command);
             return Ok(());
         }
-        let is_denied = step.output.iter().any(|line| line.contains("denied"));
+        let may_fail = step.output.iter().any(|line| line.contains("denied") || line.contains("Error"));
         let deadline = Instant::now() + self.timeout;
         loop {
             let (is_success, output) = self.execute(&step.command).await?;
             let missing = step.output.iter().find(|line| !output.lines().any(|found| matches(found, line)));
-            if missing.is_none() && (is_success || is_denied) {
+            if missing.is_none() && (is_success || may_fail) {
                 return Ok(());
             }
             ensure!(Instant::now() < deadline, "the output lacks {missing:?}:\n{output}");
