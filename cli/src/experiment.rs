@@ -52,7 +52,7 @@ fn is_same_etag(is: &str, wanted: &str) -> bool {
 /// The progress of a preview.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The preview has not started on every replica; the text says what it waits for.
+    /// The preview has not started on every replica; with the reason.
     Waiting(String),
     /// The preview has a problem that a user must solve.
     Stuck(Failure),

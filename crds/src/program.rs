@@ -122,7 +122,7 @@ pub struct Rego {
     /// `input.parameters`.
     pub dialect: RegoDialect,
     /// The rule that returns the result, such as `data.kubernetes.admission.main`. Only for the dialect `Admission`.
-    /// Default: the rules `deny` and `warn` of the module's package.
+    /// Default: the rule `main` or `response` of the module's package if there is one, otherwise the rules `deny` and `warn`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<String>,
 }

@@ -56,7 +56,7 @@ reasons! {
     KEY_ERROR = "KeyError";
     /// A request to the API server failed.
     KUBERNETES_ERROR = "KubernetesError";
-    /// The leader of the policy server has stopped to renew its Lease.
+    /// The leader of the policy server no longer renews its Lease.
     LEASE_EXPIRED = "LeaseExpired";
     /// The generation answers requests.
     LIVE = "Live";
@@ -164,7 +164,7 @@ pub static SECTIONS: [Section; 4] = [
             failure(
                 Reason::COMPILE_TIMEOUT,
                 "The program takes longer to compile than the policy server permits.",
-                "The program takes too long to compile: make it smaller",
+                "Make the program smaller, or raise --compile-timeout of the policy server",
             ),
             failure(
                 CONTEXT_FORBIDDEN,
@@ -235,7 +235,7 @@ pub static SECTIONS: [Section; 4] = [
             ),
             failure(
                 ROLLBACK_REFUSED,
-                "The generation in the annotation `proviso.dev/rollback-to` is not kept, or is the newest.",
+                "The generation in the annotation `proviso.dev/rollback-to` is not kept.",
                 "Choose a generation of the list: kubectl proviso revisions list POLICY",
             ),
             failure(
@@ -309,7 +309,7 @@ pub static SECTIONS: [Section; 4] = [
             ),
             failure(
                 LEASE_EXPIRED,
-                "The leader has stopped to renew the Lease. Live generations answer, new generations wait.",
+                "The leader no longer renews the Lease. Live generations answer, new generations wait.",
                 "Another replica takes over within 15 s. If none does, check the pods of the policy server and their logs",
             ),
             failure(

@@ -111,7 +111,7 @@ impl CertificateAuthority {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Takes one step of a rotation, if one is due. Returns the time until the next reconcile.
+    /// Repairs the Secret, or takes one step of a rotation if one is due. Returns the time until the next reconcile.
     async fn reconcile(&self) -> Result<Duration, Error> {
         let (now, lifetime) = (Timestamp::now(), self.lifetimes.authority);
         let found = self.secrets().get_opt(SECRET).await?;

@@ -306,7 +306,7 @@ mod tests {
         };
         cache.write(answer).await.unwrap();
         assert!(pods(&cache, "s").is_empty());
-        // A list does not tell which changes it includes.
+        // A response is ignored if a list has ended since the request: the list may be newer than the response.
         let answer = async {
             cache.apply_event(Event::Init);
             cache.apply_event(Event::InitDone);

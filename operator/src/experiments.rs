@@ -69,7 +69,8 @@ fn of_policy<K: ExperimentObject>(
     move |policy| experiments.references(&experiments_of(&policy.name_any(), policy.namespace().as_deref()))
 }
 
-/// Maps an experiment that is being deleted to the experiments of the same policy: one of them may take its place.
+/// Maps an experiment that is being deleted to the experiments of the same policy: one that exceeded the maximum number
+/// may now be accepted.
 fn siblings<K: ExperimentObject>(
     experiments: Reader<MaybeMalformed<K>>,
 ) -> impl Fn(&MaybeMalformed<K>) -> Vec<ObjectRef<MaybeMalformed<K>>> {
@@ -81,8 +82,8 @@ fn siblings<K: ExperimentObject>(
     }
 }
 
-/// Maps a pod to all experiments with a status: the live revision of a policy, not the experiment, names the policy
-/// server.
+/// Maps a pod to all experiments with a status. The experiment does not name the policy server of its preview: the live
+/// revision of its policy does.
 fn of_pod<K: ExperimentObject>(
     experiments: Reader<MaybeMalformed<K>>,
 ) -> impl Fn(&Pod) -> Vec<ObjectRef<MaybeMalformed<K>>> {

@@ -101,7 +101,7 @@ impl Metrics {
         metrics
     }
 
-    /// Returns the series of a controller. `controller` is the kind that it reconciles, in lower case.
+    /// Returns the series of a controller. `controller` is the value of their label `controller`, such as `policies`.
     pub fn controller(&self, controller: &'static str) -> ControllerMetrics {
         let labels = ControllerLabels { controller };
         let reconciles = |result| self.reconciles.get_or_create_owned(&ReconcileLabels { controller, result });

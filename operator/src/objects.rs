@@ -20,7 +20,7 @@ pub(crate) const PART_OF_PROVISO: &str = "app.kubernetes.io/part-of=proviso";
 pub(crate) const RESYNC: Duration = Duration::from_mins(10);
 /// The maximum length of the note of an Event, in bytes.
 const MAX_NOTE_BYTES: usize = 1024;
-/// The delay after an error.
+/// The delay before another attempt where no controller computes a growing delay.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
 
 /// The duration of a watch, in seconds: less than the read timeout of [`crate::client`].

@@ -42,8 +42,8 @@ pub(crate) async fn run<K: PolicyObject>(name: &'static str, context: Arc<Contex
     controller.run(context, ca_changes, reconcile::<K>).await;
 }
 
-/// Maps a revision to its policy, by name: the revision may block a policy of the same name. Candidate revisions do
-/// not trigger a reconcile.
+/// Maps a revision to the policy with its name, also if the uid differs: the revision of a deleted policy may block the
+/// revision of a new policy of the same name. Candidate revisions do not trigger a reconcile.
 fn of_revision<K: PolicyObject>(
     policies: Reader<MaybeMalformed<K>>,
 ) -> impl Fn(&MaybeMalformed<Revision>) -> Vec<ObjectRef<MaybeMalformed<K>>> {
@@ -56,7 +56,7 @@ fn of_revision<K: PolicyObject>(
     }
 }
 
-/// Maps an experiment that is being deleted to its policy, which waits for the end of the experiment.
+/// Maps an experiment that is being deleted to its policy, whose own deletion may wait for the experiment.
 fn of_experiment<K: PolicyObject>(experiment: &MaybeMalformed<K::Experiment>) -> Option<ObjectRef<MaybeMalformed<K>>> {
     let deleted = experiment.0.as_ref().ok().filter(|it| it.meta().deletion_timestamp.is_some())?;
     Some(cache::reference(&deleted.spec().policy_ref.name, deleted.namespace().as_deref()))

@@ -26,7 +26,7 @@ where
     /// `None`. Never returns.
     pub(crate) async fn reconcile(&self, desired: Option<impl Fn(&str) -> Value>) {
         let Some(desired) = desired else {
-            // An earlier operator may have created the object, and no operator answers at its Service any more.
+            // An earlier release or configuration may have created the object, and the API server would go on calling it.
             if let Err(error) = ignore_not_found(self.api.delete(self.name, &DeleteParams::default()).await) {
                 tracing::warn!(
                     kind = %K::kind(&()),

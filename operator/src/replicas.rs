@@ -24,7 +24,7 @@ pub(crate) fn ready_pods(pods: &[Arc<Pod>], server: &str) -> Vec<rollout::Pod> {
         .collect()
 }
 
-/// Returns whether the pod is Ready and not being deleted.
+/// Returns true if the pod is Ready and not being deleted.
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let is_ready = conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True");

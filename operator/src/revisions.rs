@@ -1,5 +1,5 @@
-//! A `PolicyRevision` without its program. A cluster has ten times as many revisions as policies; their programs would take most
-//! of the operator's memory, and no controller reads them.
+//! A `PolicyRevision` without its program. A cluster may have ten times as many revisions as policies. Their programs would
+//! take most of the operator's memory, and no controller reads them.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
 //! The lifecycle of revisions in a cluster. The leader prepares new revisions and reports in their status that it did. Then every
-//! replica loads them beside the revisions that serve, and reports that in the status too. Loaded revisions keep serving without
+//! replica loads them while the loaded revisions serve, and reports that in the status too. Loaded revisions keep serving without
 //! the API server and without a leader.
 
 mod collect;
@@ -136,7 +136,7 @@ impl Follower {
             objects: BTreeMap::new(),
             namespaces: None,
             has_listed: false,
-            // The first table tells requests that the policies come from a cluster.
+            // The first table has the origin `Cluster`, so requests without a generation are refused from the start.
             is_changed: true,
             sender,
             receiver,

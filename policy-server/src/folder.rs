@@ -1,5 +1,5 @@
-//! The folder of manifests as a source of revisions. Each version of a manifest is prepared beside the generation that serves,
-//! and becomes the next generation when it works. The state file keeps the generations across restarts.
+//! The folder of manifests as a source of revisions. Each version of a manifest is prepared while the live generation serves, and
+//! becomes the next generation when it works. The state file keeps the generations across restarts.
 
 mod commit;
 mod object;

@@ -1,5 +1,5 @@
 //! The lifecycle of revisions. A source, which is a folder of manifests or a cluster, desires revisions. Each revision is
-//! prepared beside the revisions that serve, loaded when it works, and prepared again if it failed for a transient reason.
+//! prepared while the loaded revisions serve, loaded when it works, and prepared again if it failed for a transient reason.
 
 mod desired;
 mod preparations;
@@ -161,7 +161,7 @@ pub struct Lifecycle<K> {
     preparations: Preparations,
     metrics: Arc<Metrics>,
     slots: BTreeMap<K, Slot>,
-    /// The next ticket. The ticket of a preparation tells whether its result is still wanted.
+    /// The next ticket. The result of a preparation is dropped if its slot no longer has the ticket of the preparation.
     tickets: u64,
     sender: mpsc::UnboundedSender<Finished<K>>,
     receiver: mpsc::UnboundedReceiver<Finished<K>>,

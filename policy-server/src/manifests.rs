@@ -31,7 +31,7 @@ pub struct Manifests {
     /// The labels of the namespaces.
     pub namespaces: BTreeMap<String, Sourced<Labels>>,
     /// The objects of all kinds outside of Proviso's API group, Namespaces among them. Programs may read them if their
-    /// permissions allow it. If two objects have the same name, the first counts.
+    /// permissions allow it. If two objects have the same name, programs read the last.
     pub objects: Vec<Sourced<Value>>,
     pub problems: Vec<Problem>,
 }
@@ -64,7 +64,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub place: Place,
-    /// The object; `None` if the document does not tell which object it is.
+    /// The object; `None` if the document does not identify its object.
     pub object: Option<ObjectId>,
     /// The path of the field, such as `spec.program.rego.dialect`; empty if the problem concerns the whole document.
     pub field: String,

@@ -73,7 +73,7 @@ async fn read_step(
         Err(_) => return Ok(None),
     };
     let step = request.step(found.as_ref(), &[]);
-    // Without the Events before the request, new Events cannot be told from old ones.
+    // Without the Events before the request, new Events cannot be distinguished from old ones.
     let Some(known) = known.filter(|_| step == Step::Acknowledged) else { return Ok(Some(step)) };
     let events = EventReport::list(&session.backend.events(policy).await.unwrap_or_default());
     let is_new = |event: &EventReport| known.iter().all(|known| known.version != event.version);

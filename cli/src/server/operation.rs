@@ -27,7 +27,7 @@ pub enum OperationState {
     Done,
     /// The operation has failed; the text is the message of its error.
     Failed(String),
-    /// The operation still runs; the text says what it waits for.
+    /// The operation still runs; the text is the reason.
     Running(String),
 }
 

@@ -27,7 +27,7 @@ pub struct Images {
 }
 
 impl Images {
-    /// Returns a client that queries registries with `fetcher`, as modules are fetched.
+    /// Returns a client that queries registries with `fetcher`: mirrors, proxies and credentials are the same as for modules.
     #[must_use]
     pub fn new(fetcher: Arc<Fetcher>) -> Self {
         /// The memory of an entry besides its question and answer, in bytes.

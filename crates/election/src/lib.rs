@@ -21,7 +21,7 @@ pub const LEASE_DURATION: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// The leader renews the Lease when less than this time remains.
 const RENEW_GRACE_PERIOD: Duration = Duration::from_secs(10);
-/// The time limit for the release of the Lease at the end.
+/// The time limit for the release of the Lease in [`Election::end`].
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The field manager of the Lease.
 const FIELD_MANAGER: &str = "proviso-election";
@@ -57,7 +57,7 @@ pub struct Leadership {
 }
 
 impl Election {
-    /// Joins the election for the Lease `name`. Errors of the Lease are logged and the request is repeated.
+    /// Joins the election for the Lease `name`. A request for the Lease that fails is logged and repeated.
     ///
     /// # Errors
     /// Returns an error if neither a kubeconfig nor a service account is available.

@@ -1,6 +1,6 @@
 //! Runs a synchronous interpreter on a blocking thread, within a deadline and with a bounded number of concurrent evaluations.
-//! A panic of the interpreter fails the evaluation, not the process. A stack overflow cannot be contained in this way, so the
-//! compilers bound recursion before a program runs.
+//! A panic of the interpreter fails the evaluation, and the process goes on. A stack overflow would end the process, so the
+//! compilers bound the recursion of a program before it runs.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

@@ -128,7 +128,7 @@ impl Program {
             engine.add_data(inventory::empty()).map_err(|error| CompileError::Invalid(error.to_string()))?;
         }
         for entrypoint in contract.entrypoints() {
-            // This prepares the engine too. Otherwise each evaluation would prepare its clone.
+            // The compilation also prepares the engine. Otherwise each evaluation would prepare its own clone.
             engine
                 .compile_with_entrypoint(&entrypoint.rule().into())
                 .map_err(|error| CompileError::Invalid(error.to_string().trim().to_owned()))?;

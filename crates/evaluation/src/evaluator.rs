@@ -17,8 +17,8 @@ use crate::error::PrepareError;
 use crate::gatekeeper::{Code, Template};
 use crate::modules::Modules;
 
-/// The time limit of one evaluation if the policy has none. It is longer than a policy server's: tests run on busy machines,
-/// and no API server waits for them.
+/// The time limit of one evaluation if the policy has none. A policy server has a shorter limit, 2 s by default. But tests run on
+/// busy machines, and no API server waits for them.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the time limit of one evaluation of this policy: `timeoutEvalSeconds`, by default 10 s.
@@ -41,8 +41,8 @@ impl Evaluator {
         Self { modules: Modules::new(Arc::clone(&fetcher)), fetcher }
     }
 
-    /// Compiles the program of a policy, and asks it to validate its settings. Relative module references start from
-    /// `folder`. `namespace` is the policy's namespace. The program sees those of `objects` that the spec allows it to read.
+    /// Compiles the program of a policy, and has the program validate its settings. Relative module references start from
+    /// `folder`. `namespace` is the policy's namespace. The program reads the `objects` of the kinds that the spec permits.
     ///
     /// # Errors
     /// Returns an error if a module cannot be fetched, the program does not compile, or it refuses its settings.

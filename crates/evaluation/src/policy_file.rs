@@ -52,7 +52,7 @@ pub struct Answer {
 pub struct PatchError(#[from] json_patch::PatchError);
 
 impl PolicyFile {
-    /// Returns whether the document is a Policy or a `ClusterPolicy`.
+    /// Returns true if the document is a Policy or a `ClusterPolicy`.
     #[must_use]
     pub fn is(document: &Document) -> bool {
         document.group() == GROUP && matches!(document.kind(), "Policy" | "ClusterPolicy")

@@ -12,7 +12,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub fn to_text(registry: &Registry) -> String {
     let mut text = String::new();
     if prometheus_client::encoding::text::encode(&mut text, registry).is_err() {
-        // Writing to a String does not fail. The comment tells a failed encoding from a registry without metrics.
+        // Writing to a String does not fail. The comment distinguishes a failed encoding from an empty registry.
         let _ = writeln!(text, "# the metrics could not be encoded");
     }
     text

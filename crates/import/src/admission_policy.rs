@@ -120,8 +120,8 @@ fn draft(policy: &Document, binding: &Document, name: String) -> Result<Draft, D
     let cel = cel(&spec, is_mutating).map_err(of_policy)?;
     let origin_note = format!("From the {} {} and its binding.", policy.kind(), policy.value["metadata"]["name"]);
     let mut out = json!({"program": {"cel": cel}, "admission": admission});
-    // A spec that only mentions the word in a text also gets the capability. That is harmless: the capability only checks
-    // permissions.
+    // The spec may have the word only in a message. Then the policy gets the capability without need, which is harmless: the
+    // capability only checks permissions.
     if policy.value["spec"].to_string().contains("authorizer") {
         out["hostCapabilities"] = json!(["kubernetes/can_i"]);
     }

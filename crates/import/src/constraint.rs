@@ -109,8 +109,8 @@ fn reads_inventory(code: &Code) -> bool {
         .is_ok_and(|program| program.uses_inventory())
 }
 
-/// Returns the kinds that the template reads. The annotation is a list of requirements, which are lists of alternatives. It may
-/// be in quotation marks.
+/// Returns the kinds that the template reads. `sync_data` is the JSON of the annotation: a list of requirements, each a list of
+/// alternatives. Some templates have quotation marks around the JSON.
 fn inventory(sync_data: Option<&str>) -> Result<Value, FieldError> {
     let field = "metadata.annotations[metadata.gatekeeper.sh/requires-sync-data]";
     let Some(text) = sync_data else {

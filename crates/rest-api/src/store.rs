@@ -50,7 +50,7 @@ pub enum State {
     Updating,
     /// The newest version answers requests.
     Active,
-    /// The newest version does not work. An older version goes on answering requests, if there is one.
+    /// The newest version does not work. An older version keeps answering requests, if there is one.
     Failed,
     /// The policy is disabled.
     Disabled,

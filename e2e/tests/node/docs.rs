@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use proviso_e2e::console::{Console, steps};
+use proviso_e2e::console::{Console, Step, steps};
 use proviso_e2e::{Folder, Helm, Image, Node, program, until};
 use tokio::process::{Child, Command};
 
@@ -28,6 +28,8 @@ const CLUSTER: [&str; 5] = [
 const FOLDER: [&str; 3] = ["docs/tutorials/standalone.md", "docs/reference/rest-api.md", "docs/reference/cli.md"];
 /// The pages whose commands need no server.
 const COMMANDS: [&str; 1] = ["docs/how-to/test-policies.md"];
+/// The page after which Proviso is installed, and the first policy of the chart's notes can be applied.
+const FIRST_POLICY_AFTER: &str = "README.md";
 /// The page that `e2e/tests/flows/guide.rs` runs.
 const FLOWS: &str = "docs/how-to/preview-a-change.md";
 
@@ -67,6 +69,15 @@ async fn walk(console: &mut Console, page: &str) -> Result<()> {
         console.run(step).await.with_context(|| format!("{page}: $ {}", step.command))?;
     }
     Ok(())
+}
+
+/// Returns the command of the chart's notes that creates a first policy.
+fn first_policy() -> Result<Step> {
+    let notes = read("charts/proviso/templates/NOTES.txt")?;
+    let start = notes.find("  kubectl apply -f - <<POLICY").context("the notes have no policy")?;
+    let (command, _) = notes[start..].split_once("\n\n").context("the notes end with the policy")?;
+    let lines: Vec<_> = command.lines().map(|line| line.strip_prefix("  ").unwrap_or(line)).collect();
+    Ok(Step { command: lines.join("\n"), output: vec!["no-latest … Monitor …".to_owned()] })
 }
 
 /// Returns a copy of the files that the pages name, in the folder of a test: the commands change them.
@@ -120,6 +131,9 @@ async fn the_commands_for_a_cluster_work_as_written() -> Result<()> {
         .variable("HOME", folder.path().as_os_str());
     for page in CLUSTER {
         walk(&mut console, page).await?;
+        if page == FIRST_POLICY_AFTER {
+            console.run(&first_policy()?).await?;
+        }
     }
     Ok(())
 }

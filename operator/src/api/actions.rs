@@ -81,7 +81,7 @@ impl<S: PolicyStore> Actions<S> {
 
     async fn act(&self, caller: &Caller, target: &Target, is_dry_run: bool, body: &[u8]) -> Result<String, Error> {
         let Target { action, resource, namespace, name } = target;
-        // First, so that no answer tells an unauthorized caller which objects exist.
+        // The authorization comes first, so that an unauthorized caller cannot find out which objects exist.
         let access = Access {
             verb: "create",
             resource,

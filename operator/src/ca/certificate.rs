@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(check(&with(&pair.certificate[..200], &pair.key)), Flaw::Unreadable);
         assert_eq!(check(&with(&pair.certificate, "")), Flaw::UnreadableKey);
         assert_eq!(check(&with(&pair.certificate, &other.key)), Flaw::KeyMismatch);
-        // Two CAs of the same second have the same name: only the signature tells them apart.
+        // Two CAs of the same second have the same name: only their signatures differ.
         assert_eq!(check(&issue_server_certificate(&other, &names(), now(), HOUR).unwrap()), Flaw::WrongIssuer);
         assert_eq!(check(&issue_server_certificate(&ours, &names()[..1], now(), HOUR).unwrap()), Flaw::NameMismatch);
         assert_eq!(check_ca(&pair), Err(Flaw::NotCa));

@@ -41,7 +41,7 @@ impl Leaf {
                 Ok(expires_at) => {
                     tracing::info!(name = names.first(), %expires_at, "renewing a certificate");
                 }
-                // Each rotation of the CA causes this flaw.
+                // This is no warning, because each rotation of the CA causes the flaw `WrongIssuer`.
                 Err(flaw) => tracing::info!(name = names.first(), %flaw, "replacing a certificate with a flaw"),
             }
         }

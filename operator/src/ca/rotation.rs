@@ -27,7 +27,8 @@ pub(crate) struct RotationState {
     pub renew_at: Timestamp,
     /// The time at which the signing key expires.
     pub expires_at: Timestamp,
-    /// True if all verifiers know the announced key, or if no signature of the retiring key is in use.
+    /// In the phase `Announced`: true if all verifiers know the next key. In the phase `Retiring`: true if no signature of
+    /// the old key is in use.
     pub is_settled: bool,
 }
 
@@ -57,7 +58,7 @@ pub(crate) enum Step {
 pub(crate) fn step(state: &RotationState, times: &Times, now: Timestamp) -> Step {
     let (due, action) = match state.phase {
         Phase::Steady => (state.renew_at, Step::Announce),
-        // An expired key cannot overlap with the next one.
+        // If the signing key has expired, waiting for verifiers would only prolong the outage.
         Phase::Announced if now >= state.expires_at => return Step::Promote,
         Phase::Announced => (state.since + times.announcement, Step::Promote),
         Phase::Retiring => (state.since + times.retirement, Step::Retire),

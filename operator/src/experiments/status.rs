@@ -1,5 +1,5 @@
-//! The status of an experiment, and Events in its namespace. `previewMetadata` is not written here: it records
-//! requests, and not their results.
+//! The status of an experiment, and Events in its namespace. `previewMetadata` is not written here: it records the
+//! requests to start and stop the preview, not their results.
 
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,8 @@ fn status<K: ExperimentObject>(
     })
 }
 
-/// Returns the results of the last preview. They stay after a stop, and are dropped after an update.
+/// Returns the results of the last preview: those of the candidate or, after a stop, those in the known status. `None` if
+/// the experiment was never started, or was changed after its start.
 fn report<K: ExperimentObject>(
     known: &ExperimentStatus,
     found: &ObservedObjects<K>,

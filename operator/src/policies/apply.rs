@@ -178,10 +178,11 @@ async fn switch_webhook<O: Resource>(
 ) -> Result<(), Error> {
     let (id, uid) = (kinds::id(policy)?, policy.uid().ok_or(Error::Incomplete("uid"))?);
     let Some(revision) = live.and_then(|live| of_generations(found, &[live]).next()) else {
-        // Without the revision of the live generation, requests fail closed until another generation is live.
+        // If the revision of the live generation is missing, the webhook stays, so that `failurePolicy` decides about
+        // requests until another generation is live. Without the webhook, all requests would pass.
         return if live.is_none() { delete_webhooks(found, true, true, &id, context).await } else { Ok(()) };
     };
-    // The section of the live revision, which may differ from that of the newest generation.
+    // This is the section of the live revision. The section of the newest generation may differ.
     let Some(admission) = &revision.admission else { return Err(Error::Incomplete("spec.admission")) };
     let (generation, bundle) = (revision.policy_ref.generation, context.ca_bundle().ok_or(Error::NoCa)?);
     let server = &revision.policy_server;

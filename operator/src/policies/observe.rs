@@ -135,7 +135,7 @@ fn observe_revision(revision: &Revision, live: Option<i64>, now: Timestamp) -> r
         initialized: status.conditions.condition(ConditionType::Initialized).and_then(outcome),
         replicas: status.replicas.iter().map(replica).collect(),
         retired_for: was_live.map(|condition| match condition.status.as_str() {
-            // The webhook has just moved to another generation, or is about to.
+            // The webhook names another generation, and the condition is not updated yet.
             "True" => Duration::ZERO,
             _ => now.duration_since(condition.last_transition_time.0).try_into().unwrap_or_default(),
         }),
@@ -148,8 +148,8 @@ pub(super) fn generation_in_name(policy: &impl Resource, revision: &Malformed) -
     revision.metadata.name.as_deref()?.strip_prefix(id.as_str())?.strip_prefix('-')?.parse().ok()
 }
 
-/// Converts a malformed revision, of which only the name is known. It counts as failed, and is deleted like any other
-/// revision.
+/// Converts a malformed revision, of which only the metadata is known, to a failed revision, so that it is deleted like any
+/// other revision.
 fn observe_malformed(policy: &impl Resource, revision: &Malformed) -> Option<rollout::Revision> {
     let name = revision.metadata.name.as_deref().unwrap_or_default();
     let message = format!(

@@ -108,8 +108,8 @@ fn api(api_version: &str, kind: &str, context: &Context) -> Api<DynamicObject> {
 pub(super) async fn delete(server: &str, context: &Context) -> Result<(), Error> {
     for (api_version, kind, name) in build::parts(server) {
         let api = api(api_version, kind, context);
-        // From the API server, not from the caches: an object that a late watch has not delivered would stay for
-        // ever.
+        // Asks the API server instead of the caches: the watch may not have delivered an object yet, and nothing would
+        // delete that object later.
         let Some(found) = api.get_metadata_opt(&name).await? else { continue };
         if found.labels().get(SERVER_LABEL).is_some_and(|label| label == server) {
             objects::delete(&api, &found).await?;

@@ -104,7 +104,7 @@ fn role(server: &PolicyServer) -> Value {
 fn bindings(server: &PolicyServer, defaults: &ServerDefaults) -> [Value; 2] {
     let name = name(&server.name_any());
     let account = |name: &str| json!({"kind": "ServiceAccount", "name": name, "namespace": defaults.namespace});
-    // Both accounts: while the account changes, replicas with either of them run.
+    // The binding has the default account too: while `serviceAccountName` changes, there are replicas with either account.
     let mut subjects = vec![account(&name)];
     subjects.extend(server.spec.service_account_name.as_deref().filter(|it| *it != name).map(account));
     let binding = |kind: &str, name: &str, role_kind: &str, role: &str| {
@@ -143,7 +143,7 @@ fn sources(server: &PolicyServer) -> Value {
     })
 }
 
-/// Returns the claim of the cache volume, if the operator is to create one.
+/// Returns the claim of the cache volume; `None` if the spec has no `persistentVolumeClaim`.
 fn cache(server: &PolicyServer) -> Option<Value> {
     let claim = server.spec.cache.as_ref()?.persistent_volume_claim.as_ref()?;
     let mut spec =

@@ -25,8 +25,8 @@ use crate::controller::Controller;
 use crate::malformed::MaybeMalformed;
 use crate::objects::{RESYNC, duration_until};
 
-/// The first observation of a renewal of a Lease. The operator's own clock gives its age, because the clock of the
-/// holder may differ.
+/// The first observation of a renewal of a Lease. The operator computes the age of the renewal with its own clock, because
+/// the clock of the holder may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ObservedRenewal {
     renewed: Timestamp,
@@ -134,7 +134,7 @@ fn evaluate(
     let observed = match known {
         Some(known) if known.renewed == renewed.0 => known,
         Some(_) => ObservedRenewal { renewed: renewed.0, at: now },
-        // The first observation has only the clock of the holder.
+        // At the first observation, only the clock of the holder gives the age of the renewal.
         None => ObservedRenewal { renewed: renewed.0, at: renewed.0.min(now) },
     };
     let end = observed.at + Duration::from_secs(seconds);
@@ -171,7 +171,8 @@ async fn write(server: &PolicyServer, leadership: &Leadership, context: &Context
     let patch = Patch::Apply(status_patch::<PolicyServer>(&status));
     let servers = context.servers();
     context.caches.servers.write(servers.patch_status(&server.name_any(), &apply, &patch)).await?;
-    // The loss of a leader is worth an Event; that there was no leader yet is not.
+    // Events report a new leader and the expiry of a Lease. A policy server without a leader so far is starting, and one
+    // whose leader has resigned elects another leader soon.
     match leadership {
         Leadership::HeldBy(..) => {
             context.record(server, EventType::Normal, &condition.reason, &condition.message).await?;

@@ -14,7 +14,7 @@ use crate::kinds::PolicyObject;
 use crate::malformed::MaybeMalformed;
 use crate::revisions::Revision;
 
-/// The objects that tell which policies need a policy server.
+/// The objects from which the operator derives which policies need a policy server.
 struct Objects {
     policies: Vec<Arc<MaybeMalformed<Policy>>>,
     cluster_policies: Vec<Arc<MaybeMalformed<ClusterPolicy>>>,
@@ -52,7 +52,7 @@ impl Objects {
     /// Returns the policies that name the policy server, and the policies that have moved to another one and are not
     /// served there yet.
     fn dependents(&self, own: &str) -> Vec<String> {
-        // The spec of a malformed policy is unknown, but its revisions tell which policy server serves it.
+        // The spec of a malformed policy is unknown, but its revisions name the policy server that serves it.
         let revisions = self.revisions.iter().filter_map(|revision| {
             let Ok(known) = &revision.0 else {
                 let is_dependent = revision.labels().get(SERVER_LABEL).is_some_and(|server| server == own);

@@ -68,7 +68,7 @@ impl Keys {
                 let promoted = keys.pems.into_iter().rev().collect();
                 Self { pems: promoted, phase: Phase::Retiring, since: now }
             }
-            // The key has signed since its promotion.
+            // The age of the remaining key counts from its promotion, so `since` stays.
             Step::Retire => Self { pems: keys.pems[..1].to_vec(), phase: Phase::Steady, since: keys.since },
             Step::Wait | Step::WaitUntil(_) => keys,
         };

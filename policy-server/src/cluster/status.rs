@@ -71,7 +71,7 @@ fn replica_part(
     let ConditionState { status: ready, reason, message } = match result(slot) {
         Some(Ok(())) => ConditionState::yes(reasons::LOADED, ""),
         Some(Err(failure)) => failure.into(),
-        // The server was restarted in its pod, and its item still says that the revision is ready.
+        // The server was restarted in its pod, and its item still reports that the revision is ready.
         None if old.is_some_and(|old| old.pod_uid == replica.pod_uid && old.ready == ConditionStatus::True) => {
             ConditionState::no(reasons::LOADING, "")
         }

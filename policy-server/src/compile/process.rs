@@ -69,7 +69,7 @@ impl CompileJob {
         let stdin = compiler.stdin.take();
         let write = async {
             if let Some(mut stdin) = stdin {
-                // If the compiler does not read everything, its exit status says more than this error.
+                // If the compiler does not read everything, its exit status and stderr have the cause, and this error does not.
                 let _ = stdin.write_all(wasm).await;
             }
         };

@@ -1,7 +1,7 @@
 //! The commit of an experiment in a folder. It changes two documents: it replaces the policy and removes the experiment.
 //! Documents of one file change together. For documents of two files, the commit intent is written to a file first. After a
-//! crash, an annotation in the manifest of the policy tells whether the policy was committed: the next start then finishes the
-//! commit, or drops the intent.
+//! crash, the next start finishes the commit if the manifest of the policy has the annotation of the committed experiment, and
+//! otherwise drops the intent.
 
 use proviso_crds::names::COMMITTED_EXPERIMENT;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::manifests::{ExperimentId, ObjectId};
 /// The file of the commit intent, in the folder of manifests. The file is hidden, so the server does not read it as a manifest.
 const INTENT: &str = ".proviso-commit.json";
 
-/// The intent of a commit, with the facts that tell after a crash how far the commit came.
+/// The intent of a commit, with the facts that the recovery after a crash needs.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Intent {

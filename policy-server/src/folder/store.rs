@@ -130,7 +130,7 @@ impl FolderSource {
         let observed = observed.ok_or_else(|| Error::not_found(&name.to_string()))?;
         let generation = i64::try_from(observed.generation).unwrap_or(i64::MAX);
         let preview = observed.object.preview.clone();
-        // The counts of another version say nothing about this version.
+        // The counts of another version do not apply to this version.
         let session = observed.object.session.as_ref().filter(|session| session.generation == observed.generation);
         let report = session.map(|session| session.counter.report());
         let (divergence, samples) = report.map(|report| (report.counts, report.samples)).unzip();

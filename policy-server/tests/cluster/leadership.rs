@@ -135,8 +135,8 @@ async fn loaded_revisions_serve_and_new_ones_wait_without_a_lease() -> Result<()
 async fn a_replica_without_a_live_generation_of_others_is_not_ready() -> Result<()> {
     let env = TestEnv::start("lacks-a-live-generation").await?;
     let server = env.replica("uid-0").await?;
-    // The status says that a leader has prepared the revision and that another replica serves it. This replica cannot fetch the
-    // module.
+    // The status reports that a leader has prepared the revision and that another replica serves it. This replica cannot fetch
+    // the module.
     let module = json!({"program": {"wasm": {"module": "https://127.0.0.1:1/gone.wasm"}}});
     env.create(&revision("gone", 1, &module)).await?;
     let time = "2026-11-21T12:00:00Z";

@@ -164,7 +164,7 @@ fn escaped(text: &str) -> String {
 
 fn module(verdict: &str, settings: &str, body: &str) -> Vec<u8> {
     let (verdict, settings, settings_length) = (escaped(verdict), escaped(settings), settings.len());
-    // The length tells the two operations apart: `validate_settings` has 17 letters, `validate` has 8.
+    // The length distinguishes the two operations: `validate_settings` has 17 letters, `validate` has 8.
     wat::parse_str(format!(
         r#"(module
             (import "wapc" "__guest_response" (func $respond (param i32 i32)))

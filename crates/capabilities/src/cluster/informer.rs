@@ -173,8 +173,8 @@ impl WatchTask {
         }
     }
 
-    /// Records a failure and clears the store. The objects would never change again, or the policy server may not read them any
-    /// more. A temporary failure before the first list is only recorded.
+    /// Records a failure. Clears the store if the failure is permanent: otherwise evaluations would use objects that no longer
+    /// change, or that the policy server is no longer allowed to read. [`KindUnavailable::NotReady`] keeps the store.
     fn fail(&self, trouble: KindUnavailable) {
         if let KindUnavailable::NotReady(why) = trouble {
             self.record_waiting(why);

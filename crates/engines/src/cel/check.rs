@@ -10,8 +10,8 @@ use super::syntax::{Parsed, parts};
 use super::{construct, functions};
 use crate::CompileError;
 
-/// The largest depth of a syntax tree, including the variables that it reads. The limits on the text already allow less for one
-/// expression. This limit bounds the recursion in this module, and chains of variables.
+/// The largest depth of a syntax tree, including the trees of the variables that it reads. The limits on the text bound the depth
+/// of each single expression. This limit also bounds chains of variables, and the recursion in this module.
 const MAX_DEPTH: usize = 400;
 
 const VARIABLES: &[&str] = &["authorizer", "namespaceObject", "object", "oldObject", "params", "request"];
@@ -119,7 +119,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Returns true if a part is this name, and not a loop variable of the same name.
+    /// Returns true if a part is the global variable `name`. A loop variable of the same name hides it.
     fn is_free(&self, part: &IdedExpr, name: &str) -> bool {
         matches!(&part.expr, Expr::Ident(found) if found == name) && !self.scope.contains(&name)
     }

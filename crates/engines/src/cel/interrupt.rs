@@ -1,8 +1,8 @@
-//! Ends loops at the deadline, or after too many iterations. cel has no cancellation, and the sender of the request determines
+//! Ends loops at the deadline, or after too many iterations. cel has no cancellation, and the object of the request determines
 //! the number of iterations. The condition inside each loop becomes `@running() ? condition : false`. No expression can contain
 //! the name of this function. After the deadline, the remaining iterations do nothing.
 //!
-//! The shape of the loop must not change: cel appends in place only if it recognises `map` and `filter`.
+//! The rewriting keeps the shape of the loop: cel appends to lists in place only if it recognises `map` and `filter`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,8 +51,8 @@ impl Budget {
     }
 }
 
-/// Rewrites a loop so that it stops when the budget is exhausted. The step of a loop is `condition ? … : …`, or an operator with
-/// the accumulator and a condition, or with the accumulator and a list of one item.
+/// Rewrites a loop so that it stops when the budget is exhausted. The step of a loop has one of three forms:
+/// `condition ? … : …`, `accumulator <operator> condition`, or `accumulator <operator> [item]`.
 pub(super) fn interrupt(comprehension: &mut ComprehensionExpr) -> Result<(), CompileError> {
     if matches!(&comprehension.loop_cond.expr, Expr::Literal(LiteralValue::Boolean(goes_on)) if !*goes_on.inner()) {
         // This comprehension only binds a value to a name. It has no iteration.

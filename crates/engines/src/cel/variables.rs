@@ -25,7 +25,7 @@ pub(super) struct EvaluationContext {
     pub budget: Budget,
 }
 
-/// A value that is read once; `None` inside if it could not be read.
+/// A value that is read when it is first needed. The inner `Option` is `None` if reading failed.
 type Once<T> = OnceLock<Option<T>>;
 
 /// The variables of one evaluation.

@@ -86,7 +86,7 @@ impl Snapshot {
         engine.clear_data();
         engine.add_data(document(tree)).map_err(|error| failed(error.to_string()))?;
         for entrypoint in entrypoints {
-            // The new data discards the prepared state. Otherwise each evaluation would prepare its clone.
+            // `add_data` discards the prepared state. Without this call, each evaluation would prepare its own clone.
             engine.compile_with_entrypoint(&entrypoint.rule().into()).map_err(|error| failed(error.to_string()))?;
         }
         Ok(Self { objects, engine, values })

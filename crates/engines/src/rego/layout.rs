@@ -1,6 +1,6 @@
-//! Rewrites two layouts that regorus reads differently from OPA. To OPA, a parenthesis that begins a line is a new statement,
-//! not the arguments of a call of the name that ends the previous line. And a second body of a set rule is another rule with
-//! the same head. The rewritten source keeps the line numbers.
+//! Rewrites two layouts that regorus reads differently from OPA. In OPA, a parenthesis that begins a line begins a new statement;
+//! regorus reads it as the arguments of a call, if the previous line ends with a name. In OPA, a second body of a set rule is
+//! another rule with the same head. The rewritten source keeps the line numbers.
 
 use regorus::unstable::{Lexer, Source, Span, Token, TokenKind};
 

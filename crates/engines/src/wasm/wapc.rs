@@ -12,7 +12,7 @@ use crate::CompileError;
 pub(super) const GUEST_CALL: &str = "__guest_call";
 /// The functions that initialise a module, in the order of the calls: for WASI reactors, for WASI commands and for waPC.
 pub(super) const INITIALISERS: [&str; 3] = ["_initialize", "_start", "wapc_init"];
-/// The maximum length of a guest's answer, in bytes. A mutated object is at most as large as etcd's limit, 1.5 MiB by default.
+/// The maximum length of a guest's answer, in bytes. A mutated object cannot be larger than etcd's limit, 1.5 MiB by default.
 const RESPONSE_LIMIT: usize = 16 << 20;
 /// The maximum length of a guest's error message, in bytes. The rest is truncated.
 const ERROR_LIMIT: usize = 4 << 10;

@@ -140,8 +140,10 @@ impl Test {
         TestReport::of(&self.name, !self.skip && self.is_chosen(filter), cases).await
     }
 
-    /// Reads the constraint and compiles the template. The error is the outcome of a test that ends before its cases: a test that
-    /// cannot be run, or a test of the constraint alone (`invalid`).
+    /// Reads the constraint and compiles the template.
+    ///
+    /// # Errors
+    /// Returns the outcome of a test that runs no cases: the test cannot be run, or it tests only the constraint (`invalid`).
     async fn prepare(&self, suite: &Path, evaluator: &Evaluator) -> Result<Prepared, Outcome> {
         if self.expansion.is_some() {
             let message = "expansion: ExpansionTemplates are not supported: test the generated objects directly";
@@ -178,7 +180,7 @@ impl Case {
         let file = resolve(suite, &self.object);
         let mut objects = values(&file)?;
         let Some(object) = objects.pop() else { return Err(format!("{} holds no object", file.display())) };
-        // In old suites, the inventory is in the same file, before the object.
+        // In old suites, the file of the object also has the inventory, before the object.
         let mut inventory = objects;
         for file in &self.inventory {
             inventory.extend(values(&resolve(suite, file))?);

@@ -31,7 +31,7 @@ pub(super) struct Test {
     policy_name: Option<String>,
     /// Settings that replace the settings of the policy.
     settings: Option<Map<String, Value>>,
-    /// Files with objects of the cluster: Namespaces for selectors, and objects that the policy may read.
+    /// Files with objects of the cluster: Namespaces for selectors and `namespaceObject`, and objects that the policy may read.
     #[serde(default)]
     cluster: Vec<String>,
     cases: Vec<Case>,

@@ -20,7 +20,8 @@ pub struct SuiteReport {
 #[derive(Debug, Serialize)]
 pub struct TestReport {
     pub name: String,
-    /// The outcome of the test as a whole: [`Outcome::OfCases`], unless the test failed before its first case or was skipped.
+    /// The outcome of the test as a whole: [`Outcome::OfCases`] if its cases ran. Otherwise the test was skipped, or ended before
+    /// its first case.
     #[serde(flatten)]
     pub outcome: Outcome,
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -1,4 +1,4 @@
-//! The commit of an experiment. It changes two objects, and Kubernetes has no transaction over both. So the commit has
+//! The commit of an experiment. It changes two objects, and Kubernetes has no transaction over both, so the commit has
 //! three steps: (a) a compare-and-swap marks the experiment with a commit intent, (b) a second compare-and-swap copies the
 //! spec to the policy and records the committed experiment there, (c) the experiment is deleted. A commit that is
 //! interrupted before (b) has changed no policy. After (b), the operator or the next call can finish the commit.

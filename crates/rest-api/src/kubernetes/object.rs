@@ -1,5 +1,5 @@
 //! Conversion between the objects of the cluster and the resources of the API. The API has one kind of policy and one kind of
-//! experiment, which stand for both the namespaced and the cluster-scoped kinds.
+//! experiment, which represent both the namespaced and the cluster-scoped kinds.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The lengths of string literals, exactly like in cel's lexer. After the quote of an invalid string, the lexer continues with
-//! the next byte: then the parser receives the content as tokens, which the bounds must count.
+//! The lengths of string literals, exactly as cel's lexer determines them. If a string is not valid, the lexer skips only its
+//! quote, and reads the content of the string as tokens. The bounds must count these tokens, so they must not skip the string.
 
 /// Returns the length of the string literal whose quote is at `start`; `None` if the literal is not valid.
 pub(super) fn length(bytes: &[u8], start: usize) -> Option<usize> {

@@ -1,8 +1,8 @@
 //! Functions of the standard library with limits on their results and their time. The deadline does not interrupt a function,
 //! and an expression that doubles a string thirty times would take all memory. The module `rewrite` replaces calls of the
-//! standard functions. No expression can contain the names of the guarded functions.
+//! standard functions by calls of these. No expression can contain the names of the guarded functions.
 //!
-//! `matches` is replaced because its patterns have the syntax of RE2.
+//! `matches` is replaced for another reason: its patterns have the syntax of RE2.
 
 use cel::common::ast::operators;
 use cel::common::types::{CelInt, CelList, CelString, DYN_TYPE, INT_TYPE, LIST_TYPE, STRING_TYPE};

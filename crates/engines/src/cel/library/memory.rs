@@ -37,7 +37,7 @@ pub(in crate::cel) fn reset() {
 
 /// Counts a value. Returns an error if the evaluation exceeds the limit.
 pub(in crate::cel) fn count(value: &dyn Val) -> Result<()> {
-    // Above the limit the size of the value does not matter.
+    // After the limit is exceeded, the walk through further values would only take time.
     if USED.get() <= MAX_UNITS {
         let Size { values, bytes } = Size::of(value);
         USED.set(USED.get() + values + bytes / BYTES_PER_UNIT);

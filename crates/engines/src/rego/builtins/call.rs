@@ -11,7 +11,7 @@ static NO_POSITION: LazyLock<Option<Span>> = LazyLock::new(|| {
     Some(Span { source, line: 1, col: 1, start: 0, end: 0 })
 });
 
-/// Calls one of regorus' builtins like its interpreter does: an error becomes "undefined", except for an exceeded limit.
+/// Calls a builtin of regorus as its interpreter does: the result of an error is undefined. An exceeded limit stays an error.
 pub(super) fn call(name: &str, values: &[Value]) -> Result<Value, String> {
     let (Some((builtin, _)), Some(span)) = (BUILTINS.get(name), NO_POSITION.as_ref()) else {
         return Err("it is missing".into());

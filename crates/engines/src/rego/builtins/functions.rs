@@ -1,5 +1,5 @@
-//! Builtins that Proviso implements. Some are missing in regorus, and constraint templates use them. Others have another meaning
-//! in regorus than in OPA, or a parser that an input could make end the process.
+//! Builtins that Proviso implements. Some are missing in regorus, and constraint templates use them. Others behave differently in
+//! regorus and in OPA, or have a parser in regorus that an input can crash, and the process with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Guards for builtins whose result can be much larger than their arguments: because the arguments share their parts, or
-//! because a string grows with each call.
+//! Guards for builtins whose result can be much larger than their arguments in memory: because arguments share parts, which the
+//! result repeats, or because a string grows with each call.
 
 use regorus::Value;
 
@@ -110,7 +110,7 @@ fn matches(pattern: &Value, text: &Value, most: Value) -> Result<usize, String> 
 fn replaced_is_short(values: &[Value]) -> Result<(), String> {
     text_is_searchable(values)?;
     let (searched, new) = (text(values, 0).len(), text(values, 2));
-    // A reference to a group inserts parts of the text: over all matches, no more than the whole text.
+    // A reference to a group, such as `$1`, inserts a part of each match. The matches together are at most the whole text.
     let referred = searched.saturating_mul(1 + new.matches('$').count());
     let is_short = |matches: usize| matches.saturating_mul(new.len()).saturating_add(referred) <= MAX_TEXT;
     let [searched_value, pattern, _] = values else { return Ok(()) };

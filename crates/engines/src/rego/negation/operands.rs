@@ -73,8 +73,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Replaces an expression that may be undefined by a variable, and appends the assignment. `nested` is true for arguments
-    /// of calls that are hoisted themselves: only there OPA allows `_` for many values.
+    /// Replaces an expression that may be undefined by a variable, and appends the assignment. `nested` is true for the arguments
+    /// of a call that is hoisted itself. OPA allows `_`, which stands for many values, only in such arguments.
     fn hoist(
         &mut self,
         expression: &Expr,

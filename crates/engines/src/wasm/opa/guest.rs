@@ -78,7 +78,7 @@ fn document_text(payload: &Payload, document: Document) -> &[u8] {
     match (payload, document) {
         (Payload::Rego { input, .. }, Document::Input) => input,
         (Payload::Rego { data, .. }, Document::Data) => data,
-        // The host gives compiled Rego no other payload, except when it lists the builtins, which reads no document.
+        // Compiled Rego has another payload only while the host lists its builtins. That call reads no document.
         (Payload::Validate { .. } | Payload::Other { .. }, _) => b"{}",
     }
 }

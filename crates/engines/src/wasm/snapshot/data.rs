@@ -1,5 +1,5 @@
-//! Joins the data segments of a snapshot. Go's linker writes tens of thousands of small segments, wizer keeps them as empty
-//! segments beside its own, and every instance would initialise each of them.
+//! Joins the data segments of a snapshot. Go's linker writes tens of thousands of small segments. wizer keeps them as
+//! empty segments and adds its own. Without the join, every instance would initialise each segment.
 
 use wasm_encoder::{ConstExpr, DataSection, Module, RawSection};
 use wasmparser::{DataKind, DataSectionReader, Operator, Parser, Payload};

@@ -1,5 +1,5 @@
 //! Guests that call their host with arbitrary addresses, lengths and bytes. An evaluation may fail, but must end, and the
-//! process must go on. `make fuzz` runs the same guests and the same code for longer.
+//! process must keep running. `make fuzz` runs the same guests and the same code for longer.
 
 use std::sync::LazyLock;
 use std::time::Duration;
