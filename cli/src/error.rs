@@ -240,7 +240,7 @@ pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proviso_evaluation::documents::Place;
+    use proviso_evaluation::documents::DocumentPosition;
 
     #[test]
     fn a_missing_object_is_reported_with_similar_names() {
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn an_import_names_the_option_for_the_resource_of_a_custom_kind() {
         let unknown = ImportError::UnknownResource {
-            place: Place { file: "a.yaml".into(), number: Some(2) },
+            place: DocumentPosition { file: "a.yaml".into(), number: Some(2) },
             field: "spec.match.kinds[0].kinds".to_owned(),
             kind: "Widget".to_owned(),
             guess: "widgets".to_owned(),

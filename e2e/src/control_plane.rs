@@ -2,7 +2,7 @@
 
 mod api_server;
 mod etcd;
-mod place;
+mod process_host;
 mod secrets;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,13 +15,13 @@ use tokio::sync::OnceCell;
 
 pub use api_server::ApiServer;
 use etcd::Etcd;
-pub(crate) use place::Place;
+pub(crate) use process_host::ProcessHost;
 use secrets::Secrets;
 
 use crate::binaries::Programs;
 use crate::pki::Authority;
 use crate::process::{Invocation, Process};
-use crate::until::PATIENCE;
+use crate::until::WAIT_TIMEOUT;
 use crate::{Folder, Proxy, kubeconfig, until};
 
 /// The options of a control plane.
@@ -40,7 +40,7 @@ pub struct ControlPlane {
     etcd_link: Option<Proxy>,
     etcd: Etcd,
     secrets: Secrets,
-    place: Place,
+    process_host: ProcessHost,
     programs: Programs,
     folder: Folder,
 }
@@ -61,7 +61,7 @@ impl ControlPlane {
     pub async fn start_with(name: &str, options: Options) -> Result<Self> {
         // The programs come first: a build takes minutes, and another run may use the folder until then.
         let programs = Programs::find()?;
-        Self::start_in(Place::loopback(), Folder::new(name)?, programs, options).await
+        Self::start_in(ProcessHost::loopback(), Folder::new(name)?, programs, options).await
     }
 
     /// Returns the control plane that the tests of this program share. The first call starts it. Each test uses its own
@@ -74,9 +74,14 @@ impl ControlPlane {
         SHARED.get_or_try_init(|| Self::start(name)).await
     }
 
-    pub(crate) async fn start_in(place: Place, folder: Folder, programs: Programs, options: Options) -> Result<Self> {
+    pub(crate) async fn start_in(
+        process_host: ProcessHost,
+        folder: Folder,
+        programs: Programs,
+        options: Options,
+    ) -> Result<Self> {
         let secrets = Secrets::new(&folder.path().join("pki"))?;
-        let etcd = Etcd::start(&place, &folder, &programs, &secrets).await?;
+        let etcd = Etcd::start(&process_host, &folder, &programs, &secrets).await?;
         let etcd_link = if options.etcd_link { Some(Proxy::start(etcd.address()).await?) } else { None };
         let mut control_plane = Self {
             controller_manager: None,
@@ -84,7 +89,7 @@ impl ControlPlane {
             etcd_link,
             etcd,
             secrets,
-            place,
+            process_host,
             programs,
             folder,
         };
@@ -184,7 +189,8 @@ impl ControlPlane {
     pub async fn add_api_server(&mut self) -> Result<usize> {
         let number = self.api_servers.len();
         let etcd = self.etcd_link.as_ref().map_or(self.etcd.address(), Proxy::address);
-        let server = ApiServer::start(number, etcd, &self.place, &self.folder, &self.programs, &self.secrets).await?;
+        let server =
+            ApiServer::start(number, etcd, &self.process_host, &self.folder, &self.programs, &self.secrets).await?;
         self.api_servers.push(server);
         self.api_servers[number].until_ready().await?;
         Ok(number)
@@ -217,7 +223,7 @@ impl ControlPlane {
         invocation: impl FnOnce(&Path) -> Invocation,
     ) -> Result<Process> {
         let file = self.login(name, user, group)?;
-        Process::start(name, self.place.run(invocation(&file)), self.folder.log(name))
+        Process::start(name, self.process_host.run(invocation(&file)), self.folder.log(name))
     }
 
     /// Writes the kubeconfig of a component of the cluster, and returns its path.
@@ -253,7 +259,7 @@ impl ControlPlane {
                 .flag("cluster-signing-cert-file", secrets.cluster.certificate())
                 .flag("cluster-signing-key-file", secrets.cluster.key())
                 .flag("allocate-node-cidrs", "false")
-                .flag("service-cluster-ip-range", Place::SERVICES)
+                .flag("service-cluster-ip-range", ProcessHost::SERVICES)
         })?;
         Ok(Some(process))
     }
@@ -261,7 +267,7 @@ impl ControlPlane {
     /// Waits for the default service account, which pods need. The controller manager creates it in every namespace.
     async fn until_pods_may_be_created(&mut self) -> Result<()> {
         let accounts = Api::<ServiceAccount>::namespaced(self.client().await?, "default");
-        until("the service account of the namespace default", PATIENCE, async || {
+        until("the service account of the namespace default", WAIT_TIMEOUT, async || {
             if let Some(manager) = &mut self.controller_manager {
                 manager.ensure_running()?;
             }

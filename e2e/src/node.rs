@@ -25,10 +25,10 @@ use launcher::Launcher;
 use namespaces::Namespaces;
 
 use crate::binaries::{Programs, Tier};
-use crate::control_plane::{ControlPlane, Options, Place};
+use crate::control_plane::{ControlPlane, Options, ProcessHost};
 use crate::process::Process;
 use crate::registry::{Access, Registry};
-use crate::until::PATIENCE;
+use crate::until::WAIT_TIMEOUT;
 use crate::{Folder, Image, Kubectl, until};
 
 /// A cluster of one node. It ends when this value is dropped, and when this program ends or is killed.
@@ -85,13 +85,13 @@ impl Node {
         let folder = Folder::new(name)?;
         let cgroups = Cgroups::new(folder.path())?;
         let namespaces = Namespaces::start(&host, &folder, &cgroups, &pod).await?;
-        let place = Place::node(namespaces.network(), ADDRESS);
+        let process_host = ProcessHost::node(namespaces.network(), ADDRESS);
         let launcher = Launcher { host: &host, namespaces: &namespaces, cgroups: &cgroups };
         let containerd = launcher.start("containerd", runtime::containerd(&host, &folder)?, &folder)?;
-        let mut registry = Registry::start_in(&place, Ipv4Addr::UNSPECIFIED, &folder, Access::default()).await?;
+        let mut registry = Registry::start_in(&process_host, Ipv4Addr::UNSPECIFIED, &folder, Access::default()).await?;
         let (tars, log) = (folder.path().join("images"), folder.log("images"));
         let components = async {
-            let control_plane = ControlPlane::start_in(place, folder, programs, Options::default()).await?;
+            let control_plane = ControlPlane::start_in(process_host, folder, programs, Options::default()).await?;
             let mut processes = launcher.start_all(&tier, &control_plane)?;
             until_ready(&control_plane, &mut processes).await?;
             Ok((control_plane, processes))
@@ -189,7 +189,7 @@ impl Node {
 /// Waits until kubelet reports that the node is Ready.
 async fn until_ready(control_plane: &ControlPlane, processes: &mut [Process]) -> Result<()> {
     let nodes = Api::<NodeObject>::all(control_plane.client().await?);
-    until("a Ready node", PATIENCE, async || {
+    until("a Ready node", WAIT_TIMEOUT, async || {
         processes.iter_mut().try_for_each(Process::ensure_running)?;
         let status = nodes.get(NAME).await?.status.context("no status yet")?;
         let conditions = status.conditions.unwrap_or_default();

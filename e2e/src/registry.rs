@@ -11,11 +11,11 @@ use sha2::{Digest as _, Sha256};
 use std::net::Ipv4Addr;
 
 use crate::binaries::Tier;
-use crate::control_plane::Place;
+use crate::control_plane::ProcessHost;
 use crate::pki::Identity;
 use crate::port::Port;
 use crate::process::{Invocation, Process};
-use crate::until::PATIENCE;
+use crate::until::WAIT_TIMEOUT;
 use crate::{Folder, Proxy, until};
 
 /// A running registry. It has the same address inside and outside of a node, and ends when this value is dropped.
@@ -51,13 +51,18 @@ impl Registry {
     /// If the registry does not start.
     pub async fn start(name: &str, access: Access) -> Result<Self> {
         let folder = Folder::new(name)?;
-        let mut registry = Self::start_in(&Place::loopback(), Ipv4Addr::LOCALHOST, &folder, access).await?;
+        let mut registry = Self::start_in(&ProcessHost::loopback(), Ipv4Addr::LOCALHOST, &folder, access).await?;
         registry.until_ready().await?;
         Ok(Self { _folder: Some(folder), ..registry })
     }
 
-    /// Starts a registry in a place. It listens on the address `listen`, which must include loopback.
-    pub(crate) async fn start_in(place: &Place, listen: Ipv4Addr, folder: &Folder, access: Access) -> Result<Self> {
+    /// Starts a registry on a host. It listens on the address `listen`, which must include loopback.
+    pub(crate) async fn start_in(
+        process_host: &ProcessHost,
+        listen: Ipv4Addr,
+        folder: &Folder,
+        access: Access,
+    ) -> Result<Self> {
         let port = Port::reserve()?;
         let mut configuration = json!({
             "version": "0.1",
@@ -85,13 +90,13 @@ impl Registry {
             .argument(file)
             // By default the registry tries to connect to a collector of traces.
             .variable("OTEL_TRACES_EXPORTER", "none");
-        let process = Process::start("registry", place.run(invocation), folder.log("registry"))?;
-        let forward = place.forward_port(port.number()).await?;
+        let process = Process::start("registry", process_host.run(invocation), folder.log("registry"))?;
+        let forward = process_host.forward_port(port.number()).await?;
         Ok(Self { process, port, access, _forward: forward, _folder: None })
     }
 
     pub(crate) async fn until_ready(&mut self) -> Result<()> {
-        until("a ready registry", PATIENCE, async || {
+        until("a ready registry", WAIT_TIMEOUT, async || {
             self.process.ensure_running()?;
             let answer = self.send(Method::GET, "/v2/", "", Vec::new()).await;
             answer.map(drop).with_context(|| format!("its log: {}", self.process.log().display()))

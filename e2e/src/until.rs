@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 /// The time limit for the start of a component. A start takes seconds; the limit is long for slow machines.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 /// The interval between two attempts.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The time limit of an attempt: a process that is still starting may accept a connection and never answer.

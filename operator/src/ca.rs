@@ -2,9 +2,9 @@
 //! stored in the Secret `proviso-ca`, and is rotated in time without an interruption of requests.
 
 pub(crate) mod certificate;
-pub(crate) mod leaf;
 pub(crate) mod rotation;
 pub(crate) mod secret;
+pub(crate) mod serving;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -95,7 +95,9 @@ impl Slot {
             Some(Outcome::Failed { retry_at: Some(retry_at), .. }) => now >= *retry_at,
             Some(_) => false,
         };
-        is_due && self.preparing.is_none() && self.desired.as_ref().is_ok_and(|desired| desired.is_known || is_leader)
+        is_due
+            && self.preparing.is_none()
+            && self.desired.as_ref().is_ok_and(|desired| desired.was_prepared || is_leader)
     }
 
     fn settle(&mut self, result: Result<Loaded, PrepareError>, now: Instant) {
@@ -135,7 +137,7 @@ impl Slot {
     /// candidate or because the leader has not prepared it.
     #[must_use]
     pub fn is_tried(&self) -> bool {
-        let can_be_live = |desired: &Desired| desired.experiment.is_none() && desired.is_known;
+        let can_be_live = |desired: &Desired| desired.experiment.is_none() && desired.was_prepared;
         self.outcome.is_some() || !self.desired.as_ref().is_ok_and(can_be_live)
     }
 
@@ -144,7 +146,7 @@ impl Slot {
         match (&self.desired, &self.outcome) {
             (_, Some(Outcome::Failed { failure, .. })) | (Err(failure), _) => RolloutState::Failed(failure.clone()),
             (_, Some(Outcome::Loaded(_))) => RolloutState::Loaded,
-            (Ok(desired), None) if self.preparing.is_none() && !desired.is_known => RolloutState::Waiting,
+            (Ok(desired), None) if self.preparing.is_none() && !desired.was_prepared => RolloutState::Waiting,
             (Ok(_), None) => RolloutState::Loading,
         }
     }
@@ -284,7 +286,7 @@ mod tests {
     use super::*;
     use crate::manifests::ExperimentId;
 
-    fn desired(generation: u64, is_known: bool) -> Desired {
+    fn desired(generation: u64, was_prepared: bool) -> Desired {
         Desired {
             policy: PolicyId::cluster("a").unwrap(),
             experiment: None,
@@ -296,7 +298,7 @@ mod tests {
             scope: Scope::POLICY,
             place: None,
             modules: ModuleSource::Network(BTreeMap::new()),
-            is_known,
+            was_prepared,
         }
     }
 

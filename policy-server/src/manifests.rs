@@ -41,12 +41,12 @@ pub struct Manifests {
 pub struct Sourced<T> {
     pub spec: T,
     pub annotations: Annotations,
-    pub place: Place,
+    pub place: DocumentPosition,
 }
 
 /// The location of a document in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct DocumentPosition {
     pub file: PathBuf,
     /// The number of the document in the file, from 1.
     pub document: usize,
@@ -54,7 +54,7 @@ pub struct Place {
     pub line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DocumentPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: document {}", self.file.display(), self.line, self.document)
     }
@@ -63,7 +63,7 @@ impl fmt::Display for Place {
 /// The problem of an invalid document or field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    pub place: Place,
+    pub place: DocumentPosition,
     /// The object; `None` if the document does not identify its object.
     pub object: Option<ObjectId>,
     /// The path of the field, such as `spec.program.rego.dialect`; empty if the problem concerns the whole document.
@@ -122,19 +122,19 @@ impl Manifests {
     }
 
     fn file_problem(&mut self, file: PathBuf, message: String) {
-        let place = Place { file, document: 1, line: 1 };
+        let place = DocumentPosition { file, document: 1, line: 1 };
         self.problems.push(Problem { place, object: None, field: String::new(), message });
     }
 
     /// Adds the documents of one file.
     fn read_text(&mut self, path: &Path, text: &str) {
         for (index, (line, text)) in document::split(text).into_iter().enumerate() {
-            let place = Place { file: path.to_owned(), document: index + 1, line };
+            let place = DocumentPosition { file: path.to_owned(), document: index + 1, line };
             match document::read(text) {
                 Ok(Some(object)) => self.add(place, object),
                 Ok(None) => {}
                 Err(faults) => self.problems.extend(faults.into_iter().map(|fault| Problem {
-                    place: Place { line: line + fault.line - 1, ..place.clone() },
+                    place: DocumentPosition { line: line + fault.line - 1, ..place.clone() },
                     object: fault.object,
                     field: fault.field,
                     message: fault.message,
@@ -143,7 +143,7 @@ impl Manifests {
         }
     }
 
-    fn add(&mut self, place: Place, object: document::Object) {
+    fn add(&mut self, place: DocumentPosition, object: document::Object) {
         use document::Object;
         let Some(id) = object.id() else {
             if let Object::Other(object) = object {

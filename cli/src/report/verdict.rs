@@ -43,7 +43,7 @@ impl VerdictReport {
         Self {
             policy,
             allowed: verdict.allowed,
-            not_asked: answer.not_asked.clone(),
+            not_asked: answer.skip_reason.clone(),
             message: verdict.message.clone(),
             code: verdict.code,
             reason: verdict.reason.clone(),

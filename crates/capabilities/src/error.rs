@@ -20,8 +20,8 @@ pub enum HostCallError {
     OtherNamespace { own: String, wanted: String },
     #[error("{call}: this policy belongs to the namespace {own} and cannot access the whole cluster: {remedy}")]
     ClusterWide { call: String, own: String, remedy: &'static str },
-    #[error("{kind}: {trouble}")]
-    KindUnavailable { kind: Kind, trouble: KindUnavailable },
+    #[error("{kind}: {cause}")]
+    KindUnavailable { kind: Kind, cause: KindUnavailable },
     #[error("{kind}: {why}")]
     Scope { kind: Kind, why: &'static str },
     #[error("there is no {kind} {name}")]
@@ -87,7 +87,7 @@ impl HostCallError {
             Self::OtherNamespace { .. } | Self::ClusterWide { .. } | Self::Scope { .. } => "OutOfScope",
             Self::Unknown(_) => "Unsupported",
             Self::Request { .. } | Self::Selector { .. } => "InvalidRequest",
-            Self::KindUnavailable { trouble, .. } => trouble.reason(),
+            Self::KindUnavailable { cause, .. } => cause.reason(),
             Self::NotFound { .. } => "NotFound",
             Self::ApiServer(_) | Self::Stopped(_) | Self::Image { .. } | Self::Name { .. } => "Unanswered",
             Self::NoCluster { .. } => "NoCluster",

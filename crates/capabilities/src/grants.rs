@@ -32,7 +32,7 @@ impl Grants {
 
     /// Returns the grants of one program. `at` is the path of the object that has its `contextAwareResources`.
     #[must_use]
-    pub fn rights(&self, at: &str, resources: &[ContextAwareResource], program: &Program) -> ProgramGrants {
+    pub fn for_program(&self, at: &str, resources: &[ContextAwareResource], program: &Program) -> ProgramGrants {
         let secrets = match program {
             Program::Wasm(wasm) => wasm.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect(),
             Program::Rego(_) | Program::Cel(_) | Program::Group(_) => Vec::new(),

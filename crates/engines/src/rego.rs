@@ -7,7 +7,7 @@
 mod answer;
 mod bounds;
 pub(crate) mod builtins;
-mod contract;
+mod evaluated_rules;
 mod graph;
 mod inspect;
 mod inventory;
@@ -36,12 +36,12 @@ use tokio::time::timeout_at;
 use crate::host::Objects;
 use crate::isolation::Isolation;
 use crate::{CompileError, Deadline, EvaluationError, Host, NoHost};
-use contract::Contract;
+use evaluated_rules::EvaluatedRules;
 use inspect::Documents;
 use inventory::Inventory;
 use parse::ModuleSource;
 
-pub use contract::Dialect;
+pub use evaluated_rules::Dialect;
 pub use query::Query;
 
 /// The number of steps that the interpreter takes between two checks of the deadline.
@@ -58,7 +58,7 @@ pub struct Program {
 struct Prepared {
     /// The engine with the modules. Each evaluation clones it, which takes less than a microsecond.
     engine: Engine,
-    contract: Contract,
+    evaluated_rules: EvaluatedRules,
     settings: Value,
     /// The cache behind `data.inventory`; `None` if the policy does not read it.
     inventory: Option<Inventory>,
@@ -67,7 +67,7 @@ struct Prepared {
 impl fmt::Debug for Prepared {
     /// Omits the settings, which may contain secrets.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Prepared").field("contract", &self.contract).finish_non_exhaustive()
+        formatter.debug_struct("Prepared").field("evaluated_rules", &self.evaluated_rules).finish_non_exhaustive()
     }
 }
 
@@ -115,11 +115,11 @@ impl Program {
         let libraries = libraries.iter().map(String::as_str).enumerate().map(named);
         let documents = if dialect == Dialect::Gatekeeper { Documents::Inventory } else { Documents::None };
         let mut engine = parse::parse(&std::iter::once(main).chain(libraries).collect::<Vec<_>>(), documents)?;
-        let (contract, uses_inventory) = {
+        let (evaluated_rules, uses_inventory) = {
             let modules = engine.get_modules();
             check_libraries(modules)?;
             let package = inspect::inspect(modules, documents)?;
-            (Contract::new(dialect, entrypoint, &package)?, package.uses_inventory)
+            (EvaluatedRules::new(dialect, entrypoint, &package)?, package.uses_inventory)
         };
         let settings = value::read(&settings.to_string())
             .map_err(|error| CompileError::Invalid(format!("the settings are not valid: {error}")))?;
@@ -127,14 +127,14 @@ impl Program {
         if uses_inventory {
             engine.add_data(inventory::empty()).map_err(|error| CompileError::Invalid(error.to_string()))?;
         }
-        for entrypoint in contract.entrypoints() {
+        for entrypoint in evaluated_rules.entrypoints() {
             // The compilation also prepares the engine. Otherwise each evaluation would prepare its own clone.
             engine
                 .compile_with_entrypoint(&entrypoint.rule().into())
                 .map_err(|error| CompileError::Invalid(error.to_string().trim().to_owned()))?;
         }
         let inventory = uses_inventory.then(Inventory::default);
-        let prepared = Prepared { engine, contract, settings, inventory };
+        let prepared = Prepared { engine, evaluated_rules, settings, inventory };
         prepared.evaluate_trial_request()?;
         Ok(Self { prepared: Arc::new(prepared), isolation: Isolation::new(), host: Arc::new(NoHost) })
     }
@@ -168,7 +168,7 @@ impl Program {
         let review = review.clone();
         let evaluate = move || match (&prepared.inventory, objects) {
             (Some(inventory), Some(objects)) => {
-                let engine = inventory.engine(&prepared.engine, prepared.contract.entrypoints(), objects)?;
+                let engine = inventory.engine(&prepared.engine, prepared.evaluated_rules.entrypoints(), objects)?;
                 prepared.evaluate(engine, &review, deadline)
             }
             _ => prepared.evaluate(prepared.engine.clone(), &review, deadline),
@@ -233,7 +233,7 @@ impl Prepared {
     fn evaluate(&self, mut engine: Engine, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
         engine.set_input(self.input(review)?);
         let mut verdict = Verdict::allow();
-        for entrypoint in self.contract.entrypoints() {
+        for entrypoint in self.evaluated_rules.entrypoints() {
             set_deadline(&mut engine, deadline);
             let value = engine
                 .eval_rule(entrypoint.rule().to_owned())
@@ -251,7 +251,7 @@ impl Prepared {
         let unreadable = |error: serde_json::Error| EvaluationError::Failed(format!("the request: {error}"));
         let mut request: Value = value::read(review.request_json()).map_err(unreadable)?;
         let mut members = BTreeMap::from([("parameters".into(), self.settings.clone())]);
-        match self.contract.dialect() {
+        match self.evaluated_rules.dialect() {
             Dialect::Gatekeeper => {
                 if review.head().is_some_and(|head| head.operation == Some(Operation::Delete)) {
                     copy_old_object_to_object(&mut request);

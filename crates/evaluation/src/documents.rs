@@ -16,19 +16,19 @@ const MAX_FILE: u64 = 16 * 1024 * 1024;
 /// A document of a file.
 #[derive(Clone, Debug)]
 pub struct Document {
-    pub place: Place,
+    pub place: DocumentPosition,
     pub value: Value,
 }
 
 /// The file and the position of a document, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct DocumentPosition {
     pub file: PathBuf,
     /// The position of the document in the file, from 1; `None` if the file has only one document.
     pub number: Option<usize>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DocumentPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file.display())?;
         self.number.map_or(Ok(()), |number| write!(f, ": document {number}"))
@@ -47,7 +47,7 @@ pub enum DocumentError {
     #[error("{} has {count} {what}: there must be exactly one", file.display())]
     Count { file: PathBuf, what: &'static str, count: usize },
     #[error("{place}: {error}")]
-    Field { place: Place, error: FieldError },
+    Field { place: DocumentPosition, error: FieldError },
 }
 
 impl Document {
@@ -113,7 +113,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Vec<Document>, DocumentError> {
         }
     }
     let is_alone = values.len() == 1;
-    let place = |number| Place { file: file.to_owned(), number: (!is_alone).then_some(number) };
+    let place = |number| DocumentPosition { file: file.to_owned(), number: (!is_alone).then_some(number) };
     Ok(values.into_iter().map(|(number, value)| Document { place: place(number), value }).collect())
 }
 

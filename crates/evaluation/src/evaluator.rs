@@ -98,7 +98,7 @@ impl Evaluator {
         at: &str,
         source: Source<'_>,
     ) -> Result<Program, PrepareError> {
-        let host = context.host_context.host(context.grants.rights(at, source.resources, source.program));
+        let host = context.host_context.host(context.grants.for_program(at, source.resources, source.program));
         let (field, settings) = (format!("{at}.program"), source.settings.clone());
         let at = field.clone();
         let program = match source.program {

@@ -41,7 +41,7 @@ pub struct Answer {
     /// The verdict after the enforcement of the policy's mode, `mutating` and message.
     pub verdict: Verdict,
     /// The reason why the policy does not cover the review, which is then allowed; `None` if the program was evaluated.
-    pub not_asked: Option<String>,
+    pub skip_reason: Option<String>,
     /// The failure of the evaluation, if it failed. The verdict is then the denial that a policy server would return.
     pub failure: Option<Failure>,
 }
@@ -125,8 +125,8 @@ impl PreparedPolicy {
         review: &Review,
         namespaces: &BTreeMap<String, Labels>,
     ) -> Result<Answer, PrepareError> {
-        if let Some(why) = self.not_asked(review, namespaces).await? {
-            return Ok(Answer { verdict: Verdict::allow(), not_asked: Some(why), failure: None });
+        if let Some(why) = self.skip_reason(review, namespaces).await? {
+            return Ok(Answer { verdict: Verdict::allow(), skip_reason: Some(why), failure: None });
         }
         let spec = &self.policy.spec;
         let (verdict, failure) = match self.program.evaluate(review, Deadline::after(timeout(spec))).await {
@@ -137,11 +137,11 @@ impl PreparedPolicy {
             }
         };
         let enforcement = spec.admission.as_ref().map(Admission::to_enforcement).unwrap_or_default();
-        Ok(Answer { verdict: verdict.enforce(&enforcement), not_asked: None, failure })
+        Ok(Answer { verdict: verdict.enforce(&enforcement), skip_reason: None, failure })
     }
 
     /// Returns the reason why the policy does not cover the review; `None` if it does.
-    async fn not_asked(
+    async fn skip_reason(
         &self,
         review: &Review,
         namespaces: &BTreeMap<String, Labels>,
@@ -226,11 +226,11 @@ mod tests {
     async fn a_policy_answers_as_on_a_policy_server() {
         let expression = "object.metadata.name != 'root'";
         let allowed = answer(expression, "Pod", "web").await;
-        assert!(allowed.verdict.allowed && allowed.not_asked.is_none() && allowed.failure.is_none(), "{allowed:?}");
+        assert!(allowed.verdict.allowed && allowed.skip_reason.is_none() && allowed.failure.is_none(), "{allowed:?}");
         let denied = answer(expression, "Pod", "root").await;
         assert_eq!((denied.verdict.allowed, denied.verdict.message.as_deref()), (false, Some("the name is reserved")));
         let not_covered = answer(expression, "Secret", "root").await;
-        assert!(not_covered.verdict.allowed && not_covered.not_asked.is_some(), "{not_covered:?}");
+        assert!(not_covered.verdict.allowed && not_covered.skip_reason.is_some(), "{not_covered:?}");
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 
 use proviso_crds::validation::FieldError;
 use proviso_crds::{GROUP, VERSION};
-use proviso_evaluation::documents::{DocumentError, Place};
+use proviso_evaluation::documents::{DocumentError, DocumentPosition};
 use proviso_evaluation::policy_spec;
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ const TOOL_ANNOTATIONS: [&str; 3] = ["kubectl.kubernetes.io/", "meta.helm.sh/", 
 #[derive(Debug)]
 pub(crate) struct Draft {
     /// The document that the policy comes from, for messages.
-    pub place: Place,
+    pub place: DocumentPosition,
     /// The namespace of a Policy; `None` for a `ClusterPolicy`.
     pub namespace: Option<String>,
     pub name: String,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use proviso_evaluation::documents::{DocumentError, Place};
+use proviso_evaluation::documents::{DocumentError, DocumentPosition};
 
 /// All errors of an import. Displayed with one error per line.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub enum ImportError {
     /// A constraint matches a custom kind without a known resource. The caller must pass the resource to [`crate::import`].
     #[error("{place}: {field}: the resource of the kind {kind} is not known here")]
     UnknownResource {
-        place: Place,
+        place: DocumentPosition,
         field: String,
         kind: String,
         /// The resource by the rule that the kinds of Kubernetes follow. It may be wrong for a custom kind.

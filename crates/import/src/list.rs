@@ -1,6 +1,6 @@
 //! Lists of objects, as `kubectl get -o yaml` prints them.
 
-use proviso_evaluation::documents::{Document, Place};
+use proviso_evaluation::documents::{Document, DocumentPosition};
 use serde_json::Value;
 
 /// Replaces each list with its items.
@@ -10,7 +10,7 @@ pub(crate) fn flatten(documents: Vec<Document>) -> Vec<Document> {
         match &document.value["items"] {
             Value::Array(items) if document.kind().ends_with("List") => {
                 for (index, item) in items.iter().enumerate() {
-                    let place = Place { file: document.place.file.clone(), number: Some(index + 1) };
+                    let place = DocumentPosition { file: document.place.file.clone(), number: Some(index + 1) };
                     flat.push(Document { place, value: item.clone() });
                 }
             }

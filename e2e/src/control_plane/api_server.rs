@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use kube::Client;
 
-use super::place::Place;
+use super::process_host::ProcessHost;
 use super::secrets::Secrets;
 use crate::binaries::Programs;
 use crate::port::Port;
 use crate::process::{Invocation, Process};
-use crate::until::PATIENCE;
+use crate::until::WAIT_TIMEOUT;
 use crate::{Folder, Proxy, kubeconfig, until};
 
 /// A kube-apiserver. Several can use one etcd.
@@ -28,23 +28,23 @@ impl ApiServer {
     pub(super) async fn start(
         number: usize,
         etcd: SocketAddr,
-        place: &Place,
+        process_host: &ProcessHost,
         folder: &Folder,
         programs: &Programs,
         secrets: &Secrets,
     ) -> Result<Self> {
         let name = if number == 0 { "kube-apiserver".to_owned() } else { format!("kube-apiserver-{number}") };
         let port = Port::reserve()?;
-        let address = place.address().to_string();
+        let address = process_host.address().to_string();
         let names =
             ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"];
-        let names = [&names[..], &["localhost", "127.0.0.1", Place::API_SERVICE, &address]].concat();
+        let names = [&names[..], &["localhost", "127.0.0.1", ProcessHost::API_SERVICE, &address]].concat();
         let server = secrets.cluster.server(&name, &names)?;
         let etcd_client = secrets.etcd.client(&name, None)?;
         let kubelet_client = secrets.cluster.client("kube-apiserver-kubelet-client", Some("system:masters"))?;
         let front_proxy_client = secrets.front_proxy.client("front-proxy-client", None)?;
         let mut invocation = Invocation::new(&programs.kube_apiserver)
-            .flag("bind-address", if place.address().is_loopback() { "127.0.0.1" } else { "0.0.0.0" })
+            .flag("bind-address", if process_host.address().is_loopback() { "127.0.0.1" } else { "0.0.0.0" })
             .flag("secure-port", port.number().to_string())
             .flag("advertise-address", address)
             .flag("etcd-servers", format!("https://{etcd}"))
@@ -61,7 +61,7 @@ impl ApiServer {
             .flag("service-account-issuer", "https://kubernetes.default.svc.cluster.local")
             .flag("service-account-key-file", &secrets.service_account_public_key)
             .flag("service-account-signing-key-file", &secrets.service_account_key)
-            .flag("service-cluster-ip-range", Place::SERVICES)
+            .flag("service-cluster-ip-range", ProcessHost::SERVICES)
             .flag("authorization-mode", "Node,RBAC")
             .flag("enable-admission-plugins", "NodeRestriction")
             .flag("allow-privileged", "true")
@@ -76,7 +76,7 @@ impl ApiServer {
             .flag("proxy-client-key-file", &front_proxy_client.key)
             // Saves 20 % of the CPU time of the start, and takes 120 MB more memory.
             .variable("GOGC", "400");
-        if place.address().is_loopback() {
+        if process_host.address().is_loopback() {
             // An endpoint of the Service `kubernetes` cannot be on loopback, and no pod needs it.
             invocation = invocation.flag("endpoint-reconciler-type", "none");
         }
@@ -87,8 +87,8 @@ impl ApiServer {
         let url = format!("https://127.0.0.1:{}", port.number());
         let file = folder.path().join(format!("{name}.kubeconfig"));
         let kubeconfig = kubeconfig::write(&file, &url, &secrets.cluster.certificate(), &secrets.admin)?;
-        let process = Process::start(&name, place.run(invocation), folder.log(&name))?;
-        let forward = place.forward_port(port.number()).await?;
+        let process = Process::start(&name, process_host.run(invocation), folder.log(&name))?;
+        let forward = process_host.forward_port(port.number()).await?;
         Ok(Self { process, port, _forward: forward, kubeconfig })
     }
 
@@ -122,7 +122,7 @@ impl ApiServer {
     /// If the process ends, or is not ready in time.
     pub async fn until_ready(&mut self) -> Result<()> {
         let client = self.client().await?;
-        until("a ready API server", PATIENCE, async || {
+        until("a ready API server", WAIT_TIMEOUT, async || {
             self.process.ensure_running()?;
             let answer = client.request_text(http::Request::get("/readyz").body(Vec::new())?).await;
             let text = answer.with_context(|| format!("its log: {}", self.process.log().display()))?;

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
-use super::place::Place;
+use super::process_host::ProcessHost;
 use super::secrets::Secrets;
 use crate::binaries::Programs;
 use crate::pki::Identity;
@@ -28,7 +28,12 @@ pub(super) struct Etcd {
 }
 
 impl Etcd {
-    pub async fn start(place: &Place, folder: &Folder, programs: &Programs, secrets: &Secrets) -> Result<Self> {
+    pub async fn start(
+        process_host: &ProcessHost,
+        folder: &Folder,
+        programs: &Programs,
+        secrets: &Secrets,
+    ) -> Result<Self> {
         let (port, peer_port) = (Port::reserve()?, Port::reserve()?);
         let server = secrets.etcd.server("etcd", &["localhost", "127.0.0.1"])?;
         let client = secrets.etcd.client("kube-apiserver", None)?;
@@ -49,8 +54,8 @@ impl Etcd {
             .flag("trusted-ca-file", secrets.etcd.certificate())
             .flag("cert-file", &server.certificate)
             .flag("key-file", &server.key);
-        let process = Process::start("etcd", place.run(invocation), folder.log("etcd"))?;
-        let forward = place.forward_port(port.number()).await?;
+        let process = Process::start("etcd", process_host.run(invocation), folder.log("etcd"))?;
+        let forward = process_host.forward_port(port.number()).await?;
         let authority = secrets.etcd.certificate();
         Ok(Self { process, data, port, _peer_port: peer_port, _forward: forward, client, authority })
     }

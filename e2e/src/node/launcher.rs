@@ -10,7 +10,7 @@ use super::namespaces::Namespaces;
 use super::{kubelet, runtime};
 use crate::control_plane::ControlPlane;
 use crate::process::{Invocation, Process};
-use crate::until::PATIENCE;
+use crate::until::WAIT_TIMEOUT;
 use crate::{Folder, Image};
 
 /// Starts processes in the namespaces and cgroups of a node.
@@ -50,7 +50,7 @@ impl Launcher<'_> {
             let (image, file) = (image.clone(), tar.clone());
             tokio::task::spawn_blocking(move || image.write(&file)).await??;
             let import = runtime::import(self.host, &tar);
-            self.start_with_log("ctr", import, log.to_owned())?.until_done(PATIENCE).await?;
+            self.start_with_log("ctr", import, log.to_owned())?.until_done(WAIT_TIMEOUT).await?;
             std::fs::remove_file(tar)?;
         }
         Ok(())

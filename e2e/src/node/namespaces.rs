@@ -16,7 +16,7 @@ use super::cgroups::Cgroups;
 use super::host::Host;
 use crate::process::{Invocation, Process};
 use crate::proxy::{Connect, Proxy};
-use crate::until::PATIENCE;
+use crate::until::WAIT_TIMEOUT;
 use crate::{Folder, until};
 
 /// PID 1 of a node. When this value is dropped, PID 1 and all processes in the namespaces end.
@@ -43,7 +43,7 @@ impl Namespaces {
             .forking();
         let process = Process::start("init", cgroups.run_first(init).through(unshare), folder.log("init"))?;
         let mut namespaces = Self { process, init_pid: 0, files };
-        until("the namespaces of a node", PATIENCE, async || {
+        until("the namespaces of a node", WAIT_TIMEOUT, async || {
             namespaces.process.ensure_running()?;
             ensure!(namespaces.files.join("ready").exists(), "its log: {}", namespaces.process.log().display());
             Ok(())

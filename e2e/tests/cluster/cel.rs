@@ -17,7 +17,7 @@ use kube::{Api, Client};
 use proviso_e2e::{ControlPlane, until};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The name of a `ConfigMap` that the policy denies as soon as it is enforced.
 const SENTINEL: &str = "case-sentinel";
 
@@ -69,7 +69,7 @@ async fn an_api_server_gives_the_answers_of_the_cel_engine() -> Result<()> {
         "metadata": {"name": "cases"}, "spec": {"policyName": "cases", "validationActions": ["Deny"]},
     }))?;
     Api::all(client.clone()).create(&PostParams::default(), &binding).await?;
-    until("the policy to be enforced", PATIENCE, async || {
+    until("the policy to be enforced", WAIT_TIMEOUT, async || {
         let refusal = refusal(&client, SENTINEL).await?;
         ensure!(refusal.as_ref().is_some_and(|message| message.contains("ready")), "{refusal:?}");
         Ok(())

@@ -21,7 +21,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 fn named<K: serde::de::DeserializeOwned>(name: &str) -> Result<K> {
     Ok(serde_json::from_value(json!({"metadata": {"name": name}}))?)
@@ -46,7 +46,7 @@ async fn a_control_plane_serves_and_its_controllers_work() -> Result<()> {
     let inside = Api::<ConfigMap>::namespaced(client, "short-lived");
     inside.create(&PostParams::default(), &named("content")?).await?;
     namespaces.delete("short-lived", &DeleteParams::default()).await?;
-    until("the end of the namespace", PATIENCE, async || {
+    until("the end of the namespace", WAIT_TIMEOUT, async || {
         ensure!(namespaces.get_opt("short-lived").await?.is_none(), "the namespace still exists");
         Ok(())
     })
@@ -100,7 +100,7 @@ async fn the_network_to_etcd_can_fail_and_recover() -> Result<()> {
     plane.etcd_link()?.set(Fault::Hang);
     ensure!(tokio::time::timeout(Duration::from_secs(1), create(&client, "never")).await.is_err());
     plane.etcd_link()?.set(Fault::None);
-    until("writes after the fault", PATIENCE, async || create(&client, "after").await.map(drop)).await
+    until("writes after the fault", WAIT_TIMEOUT, async || create(&client, "after").await.map(drop)).await
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn an_aggregated_api_server_gets_the_name_of_the_user() -> Result<()> {
         },
     }))?;
     Api::<APIService>::all(client.clone()).create(&PostParams::default(), &api_service).await?;
-    until("the aggregated API", PATIENCE, async || {
+    until("the aggregated API", WAIT_TIMEOUT, async || {
         let request = http::Request::get("/apis/e2e.proviso.dev/v1/hello").body(Vec::new())?;
         let answered = client.request::<Value>(request).await?;
         ensure!(answered == answer, "{answered}");
@@ -198,7 +198,7 @@ async fn an_aggregated_api_server_gets_the_name_of_the_user() -> Result<()> {
     .await?;
     // The API server sends the user name in a header, and authenticates with the certificate of the front proxy: see its flags
     // `--requestheader-…`.
-    until("the name of the user", PATIENCE, async || {
+    until("the name of the user", WAIT_TIMEOUT, async || {
         let head = heads.recv().await.context("the server ended")?.to_lowercase();
         ensure!(
             head.starts_with("get /apis/e2e.proviso.dev/v1/hello") && head.contains("x-remote-user: kubernetes-admin"),

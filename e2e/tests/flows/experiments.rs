@@ -10,7 +10,7 @@ use proviso_crds::{ClusterPolicyExperiment, DivergenceCounts, DivergenceSample, 
 use proviso_e2e::until;
 use serde_json::{Value, json};
 
-use crate::test_cluster::{PATIENCE, TestCluster, deny, policy_spec};
+use crate::test_cluster::{TestCluster, WAIT_TIMEOUT, deny, policy_spec};
 
 /// The number of requests during a preview.
 const REQUESTS: u64 = 12;
@@ -45,7 +45,7 @@ pub async fn preview_of_an_update(cluster: &TestCluster) -> Result<()> {
     // An update of the experiment suspends the preview.
     let again = json!({"spec": {"policy": deny("renewed", "three")}});
     experiments(cluster).patch("renewed-next", &PatchParams::default(), &Patch::Merge(again)).await?;
-    until("the preview to be suspended", PATIENCE, async || {
+    until("the preview to be suspended", WAIT_TIMEOUT, async || {
         let preview = experiments(cluster).get("renewed-next").await?.status.and_then(|status| status.preview_metadata);
         ensure!(preview.as_ref().is_some_and(|it| it.state == PreviewState::Suspended), "{preview:?}");
         Ok(())
@@ -96,7 +96,7 @@ async fn previewed(
     experiment: &str,
     live: Option<&str>,
 ) -> Result<(DivergenceCounts, Vec<DivergenceSample>)> {
-    until("the experiment to be previewed", PATIENCE, async || {
+    until("the experiment to be previewed", WAIT_TIMEOUT, async || {
         let status = experiments(cluster).get(experiment).await?.status.context("no status")?;
         let is_active = status.preview_metadata.as_ref().is_some_and(|preview| preview.state == PreviewState::Active);
         ensure!(is_active, "{status:#?}");
@@ -111,7 +111,7 @@ async fn previewed(
     }
     // A dry run is not counted.
     ensure!(requester.dry_run().await?.as_deref() == live);
-    let counted = until("all requests to be counted", PATIENCE, async || {
+    let counted = until("all requests to be counted", WAIT_TIMEOUT, async || {
         let status = experiments(cluster).get(experiment).await?.status.context("no status")?;
         let counts = status.divergence.context("no counts")?;
         ensure!(counts.evaluated + counts.dropped >= REQUESTS, "{counts:?}");
@@ -137,7 +137,7 @@ async fn commit(cluster: &TestCluster, experiment: &str, policy: &str, message: 
     match message {
         Some(message) => cluster.until_denied(policy, message).await?,
         None => {
-            until("requests to be allowed", PATIENCE, async || {
+            until("requests to be allowed", WAIT_TIMEOUT, async || {
                 ensure!(cluster.denial(policy).await?.is_none());
                 Ok(())
             })
@@ -145,7 +145,7 @@ async fn commit(cluster: &TestCluster, experiment: &str, policy: &str, message: 
         }
     }
     eprintln!("time from the commit to the first verdict of the new spec: {:.2} s", begin.elapsed().as_secs_f64());
-    until("the end of the experiment", PATIENCE, async || {
+    until("the end of the experiment", WAIT_TIMEOUT, async || {
         ensure!(experiments(cluster).get_opt(experiment).await?.is_none());
         Ok(())
     })

@@ -15,7 +15,7 @@ use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::test_cluster::{NAMESPACE, PATIENCE, REPLICAS, TestCluster, deny, policy_spec};
+use crate::test_cluster::{NAMESPACE, REPLICAS, TestCluster, WAIT_TIMEOUT, deny, policy_spec};
 
 pub async fn first_policy(cluster: &TestCluster) -> Result<()> {
     let generation = cluster.write("first", &deny("first", "one")).await?;
@@ -91,7 +91,7 @@ pub async fn update_that_fails_at_each_step_and_recovers(cluster: &TestCluster) 
         ensure!(status.live_generation == Some(live), "{reason}: generation {live} is not live: {status:#?}");
         let policy = cluster.policies().get("fails").await?;
         let wanted = format!("{reason}: generation {generation}: {message}");
-        until(&wanted, PATIENCE, async || {
+        until(&wanted, WAIT_TIMEOUT, async || {
             let events = events(cluster, &policy).await?;
             ensure!(events.contains(&wanted), "{events:#?}");
             Ok(())
@@ -125,7 +125,7 @@ pub async fn unused_modules_in_the_cache_are_collected(cluster: &TestCluster) ->
     for module in [&used, &unused] {
         std::fs::File::options().write(true).open(module)?.set_modified(long_ago)?;
     }
-    until("the collection of the unused module", PATIENCE, async || {
+    until("the collection of the unused module", WAIT_TIMEOUT, async || {
         ensure!(!unused.exists(), "the module still exists");
         Ok(())
     })
@@ -186,7 +186,7 @@ pub async fn update_while_a_replica_hangs(cluster: &TestCluster) -> Result<()> {
     kill_process(process, Signal::STOP)?;
     let second = cluster.write("hangs", &deny("hangs", "two")).await?;
     // The rollout waits for the frozen replica while its pod is Ready.
-    until("all other replicas to serve the generation", PATIENCE, async || {
+    until("all other replicas to serve the generation", WAIT_TIMEOUT, async || {
         let status = cluster.policies().get("hangs").await?.status.context("no status")?;
         let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").context("no condition")?;
         ensure!(ready.status == "False" && ready.reason == "Loading", "{ready:?}");
@@ -214,7 +214,7 @@ pub async fn two_updates_in_quick_succession(cluster: &TestCluster) -> Result<()
     cluster.until_denied("quick", "1").await?;
     cluster.write("quick", &deny("quick", "2")).await?;
     let last = cluster.write("quick", &deny("quick", "3")).await?;
-    until("the last generation to answer", PATIENCE, async || {
+    until("the last generation to answer", WAIT_TIMEOUT, async || {
         let answer = cluster.denial("quick").await?;
         let answer = answer.as_deref();
         ensure!(matches!(answer, Some("1" | "2" | "3")), "another message than those of the generations: {answer:?}");
@@ -284,7 +284,7 @@ pub async fn history_is_limited_and_collected(cluster: &TestCluster) -> Result<(
         Ok::<Vec<_>, anyhow::Error>(kept.collect())
     };
     ensure!(kept().await?.contains(&(last - 1, true)), "the generation before the last was retired too early");
-    until("only the live revision and one more", PATIENCE, async || {
+    until("only the live revision and one more", WAIT_TIMEOUT, async || {
         let kept = kept().await?;
         ensure!(kept == [(last - 1, false), (last, true)], "{kept:?}");
         Ok(())
@@ -300,7 +300,7 @@ pub async fn disable_and_delete(cluster: &TestCluster) -> Result<()> {
     let mut spec = deny("disable", "no");
     spec["enabled"] = false.into();
     cluster.write("disable", &spec).await?;
-    until("requests to be allowed", PATIENCE, async || {
+    until("requests to be allowed", WAIT_TIMEOUT, async || {
         ensure!(cluster.denial("disable").await?.is_none());
         Ok(())
     })
@@ -322,7 +322,7 @@ pub async fn validating_becomes_mutating_and_back(cluster: &TestCluster) -> Resu
         cluster.until_live("kind", generation).await?;
         cluster.until_denied("kind", &message).await?;
         let wanted = if mutating { "MutatingWebhookConfiguration" } else { "ValidatingWebhookConfiguration" };
-        until("one webhook", PATIENCE, async || {
+        until("one webhook", WAIT_TIMEOUT, async || {
             let found = cluster.webhooks("kind").await?;
             ensure!(found == [wanted], "{found:?}");
             Ok(())
@@ -354,7 +354,7 @@ pub async fn mode_message_and_match_conditions_are_applied(cluster: &TestCluster
     spec["admission"]["mode"] = "Monitor".into();
     let second = cluster.write("carried", &spec).await?;
     cluster.until_live("carried", second).await?;
-    until("the mode Monitor to allow requests", PATIENCE, async || {
+    until("the mode Monitor to allow requests", WAIT_TIMEOUT, async || {
         ensure!(cluster.denial("carried").await?.is_none());
         Ok(())
     })
@@ -394,7 +394,7 @@ pub async fn a_namespaced_owner_can_debug(cluster: &TestCluster) -> Result<()> {
     };
     write(&deny("mine", "mine")).await?;
     let policies = Api::<Policy>::namespaced(cluster.client.clone(), "team");
-    until("the policy to be live", PATIENCE, async || {
+    until("the policy to be live", WAIT_TIMEOUT, async || {
         let status = policies.get("mine").await?.status.context("no status")?;
         ensure!(status.live_generation == Some(1), "{status:?}");
         Ok(())
@@ -425,7 +425,7 @@ pub async fn a_namespaced_owner_can_debug(cluster: &TestCluster) -> Result<()> {
 
     let missing = json!({"wasm": {"module": format!("registry://{}/modules/none:1", cluster.node.registry_in_pods())}});
     write(&policy_spec("mine", &missing)).await?;
-    until("the owner to see the problem", PATIENCE, async || {
+    until("the owner to see the problem", WAIT_TIMEOUT, async || {
         let described = owner.run(&["-n", "team", "describe", "policies.proviso.dev", "mine"]).await?;
         let words = described.split_whitespace().collect::<Vec<_>>().join(" ");
         for wanted in [

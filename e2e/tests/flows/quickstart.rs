@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use proviso_e2e::{Registry, until};
 
-use crate::test_cluster::{NAMESPACE, PATIENCE, TestCluster};
+use crate::test_cluster::{NAMESPACE, TestCluster, WAIT_TIMEOUT};
 
 /// The modules of the manifests.
 const MODULES: [&str; 5] =
@@ -46,7 +46,7 @@ pub async fn every_policy_of_the_quickstart(cluster: &TestCluster) -> Result<()>
     ] {
         let manifest = apply(cluster, policy).await?;
         let arguments = [&arguments[..], &["--dry-run=server"]].concat();
-        until(&format!("{policy} to deny"), PATIENCE, async || {
+        until(&format!("{policy} to deny"), WAIT_TIMEOUT, async || {
             let refused = cluster.kubectl.run(&arguments).await.err().context("the request was allowed")?.to_string();
             ensure!(refused.contains("denied the request: ") && refused.contains(message), "{refused}");
             Ok(())
@@ -61,7 +61,7 @@ pub async fn every_policy_of_the_quickstart(cluster: &TestCluster) -> Result<()>
 
     let manifest = apply(cluster, "safe-defaults").await?;
     let defaults = "jsonpath={.spec.securityContext.runAsNonRoot}";
-    until("safe-defaults to change a pod", PATIENCE, async || {
+    until("safe-defaults to change a pod", WAIT_TIMEOUT, async || {
         let changed = cluster.kubectl.run(&["create", "-f", &pod, "--dry-run=server", "-o", defaults]).await?;
         ensure!(changed == "true", "{changed:?}");
         Ok(())
@@ -100,7 +100,7 @@ async fn preview_experiment(cluster: &TestCluster) -> Result<()> {
     let experiment = copy(cluster, "required-labels-cost-center").await?;
     cluster.kubectl.run(&["apply", "-f", &experiment]).await?;
     let condition = "jsonpath={.status.conditions[?(@.type=='Previewing')].status}";
-    until("the experiment to be previewed", PATIENCE, async || {
+    until("the experiment to be previewed", WAIT_TIMEOUT, async || {
         let status = cluster.kubectl.run(&["get", "-f", &experiment, "-o", condition]).await?;
         ensure!(status == "True", "{status:?}");
         Ok(())
@@ -113,7 +113,7 @@ async fn preview_experiment(cluster: &TestCluster) -> Result<()> {
 async fn apply(cluster: &TestCluster, policy: &str) -> Result<String> {
     let manifest = copy(cluster, policy).await?;
     cluster.kubectl.run(&["apply", "-f", &manifest]).await?;
-    until(&format!("{policy} to be live"), PATIENCE, async || {
+    until(&format!("{policy} to be live"), WAIT_TIMEOUT, async || {
         let status = cluster.kubectl.run(&["get", "-f", &manifest, "-o", "jsonpath={.status}"]).await?;
         let status: serde_json::Value = serde_json::from_str(&status)?;
         ensure!(status["liveGeneration"] == 1, "{status:#}");
@@ -127,7 +127,7 @@ async fn apply(cluster: &TestCluster, policy: &str) -> Result<String> {
 /// more, which may deny requests until then.
 async fn remove(cluster: &TestCluster, policy: &str, manifest: &str) -> Result<()> {
     cluster.kubectl.run(&["delete", "--wait=false", "-f", manifest]).await?;
-    until(&format!("the end of {policy}"), PATIENCE, async || {
+    until(&format!("the end of {policy}"), WAIT_TIMEOUT, async || {
         let webhooks = ["get", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "-o", "name"];
         let webhooks = cluster.kubectl.run(&webhooks).await?;
         ensure!(!webhooks.lines().any(|name| name.ends_with(&format!(".{policy}"))), "{webhooks}");

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::load::{Load, deny_with_long_timeout};
 use crate::restart::{OperatorEnd, with_operator_end};
-use crate::test_cluster::{PATIENCE, REPLICAS, TestCluster, deny};
+use crate::test_cluster::{REPLICAS, TestCluster, WAIT_TIMEOUT, deny};
 
 /// Creates a policy server with one replica, and waits until it is Ready.
 async fn create_server(cluster: &TestCluster, name: &str) -> Result<()> {
@@ -52,7 +52,7 @@ pub async fn policy_server_deleted_with_policies_on_it(cluster: &TestCluster) ->
     let generation = cluster.write("moves", &spec).await?;
     cluster.until_live("moves", generation).await?;
     cluster.servers().delete("second", &DeleteParams::default()).await?;
-    until("the status to name the remaining policy", PATIENCE, async || {
+    until("the status to name the remaining policy", WAIT_TIMEOUT, async || {
         let server = cluster.servers().get("second").await?;
         let conditions = serde_json::to_value(server.status)?["conditions"].to_string();
         ensure!(conditions.contains("moves"), "{conditions}");
@@ -61,7 +61,7 @@ pub async fn policy_server_deleted_with_policies_on_it(cluster: &TestCluster) ->
     .await?;
     cluster.until_denied("moves", "3").await?;
     cluster.delete("moves").await?;
-    until("the end of the server", PATIENCE, async || {
+    until("the end of the server", WAIT_TIMEOUT, async || {
         ensure!(cluster.servers().get_opt("second").await?.is_none());
         ensure!(cluster.replicas_of("second").await?.is_empty(), "pods are left over");
         Ok(())
@@ -73,7 +73,7 @@ pub async fn scale_up_and_down(cluster: &TestCluster) -> Result<()> {
     let first = cluster.write("scale", &deny_with_long_timeout("scale", "1")).await?;
     cluster.until_live("scale", first).await?;
     let summary = async |wanted: &str| {
-        until(&format!("the policy on {wanted} replicas"), PATIENCE, async || {
+        until(&format!("the policy on {wanted} replicas"), WAIT_TIMEOUT, async || {
             let replicas = cluster.policies().get("scale").await?.status.and_then(|status| status.replicas);
             let replicas = replicas.context("no replicas")?;
             ensure!(replicas.summary == wanted, "{}", replicas.summary);
@@ -113,7 +113,7 @@ pub async fn leader_killed_and_frozen(cluster: &TestCluster) -> Result<()> {
         let killed = Instant::now();
         message += 1;
         let generation = cluster.write("leader", &deny("leader", &message.to_string())).await?;
-        let prepared = until("another leader to prepare the generation", PATIENCE, async || {
+        let prepared = until("another leader to prepare the generation", WAIT_TIMEOUT, async || {
             let revision = cluster.revisions_of("leader").await?.pop().context("no revision")?;
             ensure!(revision.spec.policy_ref.generation == generation, "the revision of an older generation");
             let conditions = revision.status.context("no status")?.conditions;
@@ -183,7 +183,7 @@ pub async fn bootstrap_with_many_policies(cluster: &TestCluster) -> Result<()> {
         cluster.policies().delete(name, &DeleteParams::default()).await?;
     }
     for name in &names {
-        until("the deletion of the policy", PATIENCE, async || {
+        until("the deletion of the policy", WAIT_TIMEOUT, async || {
             ensure!(cluster.policies().get_opt(name).await?.is_none());
             Ok(())
         })
@@ -203,7 +203,7 @@ pub async fn server_version_upgrade_loses_no_request(cluster: &TestCluster) -> R
     let before = cluster.servers().get("default").await?.spec.image.unwrap_or_default();
     let tag = if before.ends_with(":next") { ":0.1.0" } else { ":next" };
     cluster.change("default", json!({"image": format!("docker.io/proviso/policy-server{tag}")})).await?;
-    until("every replica of the next version", PATIENCE, async || {
+    until("every replica of the next version", WAIT_TIMEOUT, async || {
         let pods = cluster.replicas_of("default").await?;
         for pod in &pods {
             let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.clone()).unwrap_or_default();
@@ -214,7 +214,7 @@ pub async fn server_version_upgrade_loses_no_request(cluster: &TestCluster) -> R
     .await?;
     cluster.until_served("default", REPLICAS).await?;
     load.finish(&[(first, begin)]).await?;
-    until("the status to count all replicas", PATIENCE, async || {
+    until("the status to count all replicas", WAIT_TIMEOUT, async || {
         let status = serde_json::to_value(cluster.servers().get("default").await?.status)?;
         ensure!(status["readyReplicas"] == REPLICAS, "{status:#}");
         Ok(())

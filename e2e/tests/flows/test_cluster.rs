@@ -17,7 +17,7 @@ use proviso_e2e::{Helm, Image, Kubectl, Node, program, until};
 use rustix::process::Pid;
 use serde_json::{Value, json};
 
-pub const PATIENCE: Duration = Duration::from_mins(2);
+pub const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 pub const NAMESPACE: &str = "proviso-system";
 pub const REPLICAS: usize = 3;
 /// The time for which a replaced generation still answers. The default of the operator is five minutes.
@@ -172,7 +172,7 @@ impl TestCluster {
         let is_transient = |message: &str| {
             message.contains("failed calling webhook") && (retries || message.contains("context deadline exceeded"))
         };
-        let patched = until("the operator's admission webhook", PATIENCE, async || {
+        let patched = until("the operator's admission webhook", WAIT_TIMEOUT, async || {
             match self.policies().patch(name, parameters, patch).await {
                 Err(kube::Error::Api(status)) if is_transient(&status.message) => Err(status.into()),
                 other => Ok(other),
@@ -184,7 +184,7 @@ impl TestCluster {
     /// Waits until this generation is live. Returns the time that this took.
     pub async fn until_live(&self, name: &str, generation: i64) -> Result<Duration> {
         let start = Instant::now();
-        until(&format!("{name} {generation} to be live"), PATIENCE, async || {
+        until(&format!("{name} {generation} to be live"), WAIT_TIMEOUT, async || {
             let policy = self.policies().get(name).await?;
             let status = policy.status.clone().unwrap_or_default();
             ensure!(status.live_generation == Some(generation), "{status:#?}");
@@ -196,7 +196,7 @@ impl TestCluster {
 
     /// Waits until a condition of a policy has this status and reason. Returns its message.
     pub async fn until_condition(&self, name: &str, kind: &str, status: &str, reason: &str) -> Result<String> {
-        until(&format!("{name}: {kind} {status} {reason}"), PATIENCE, async || {
+        until(&format!("{name}: {kind} {status} {reason}"), WAIT_TIMEOUT, async || {
             let policy = self.policies().get(name).await?;
             let conditions = policy.status.clone().unwrap_or_default().conditions;
             let found = conditions.iter().find(|it| it.type_ == kind).context("no such condition")?;
@@ -226,7 +226,7 @@ impl TestCluster {
 
     /// Waits until the policy denies with this message.
     pub async fn until_denied(&self, name: &str, message: &str) -> Result<()> {
-        until(&format!("{name} to deny with {message:?}"), PATIENCE, async || {
+        until(&format!("{name} to deny with {message:?}"), WAIT_TIMEOUT, async || {
             let answer = self.denial(name).await?;
             ensure!(answer.as_deref() == Some(message), "{answer:?}");
             Ok(())
@@ -236,7 +236,7 @@ impl TestCluster {
 
     /// Waits until a policy server has exactly this number of pods, and all are Ready.
     pub async fn until_served(&self, server: &str, replicas: usize) -> Result<()> {
-        until(&format!("{replicas} Ready replicas of {server}"), PATIENCE, async || {
+        until(&format!("{replicas} Ready replicas of {server}"), WAIT_TIMEOUT, async || {
             let pods = self.replicas_of(server).await?;
             let ready = pods.iter().filter(|pod| is_ready(pod)).count();
             ensure!(pods.len() == replicas && ready == replicas, "{ready} of {} pods are Ready", pods.len());
@@ -263,7 +263,7 @@ impl TestCluster {
     pub async fn until_operators_answer(&self) -> Result<()> {
         // 20 answers in a row are enough. They may take several attempts of `until`, because the machine may be busy.
         let mut answered = 0;
-        until("Ready operators", PATIENCE, async || {
+        until("Ready operators", WAIT_TIMEOUT, async || {
             let operators = self.pods().list(&ListParams::default().labels(OPERATORS)).await?;
             let ready = operators.iter().filter(|pod| is_ready(pod)).count();
             ensure!(ready == 2 && operators.items.len() == 2, "{ready} of {} are Ready", operators.items.len());
@@ -302,7 +302,7 @@ impl TestCluster {
     /// Returns the name of the pod that leads the policy server `default`.
     pub async fn leader(&self) -> Result<String> {
         let leases = Api::<Lease>::namespaced(self.client.clone(), NAMESPACE);
-        until("a leader", PATIENCE, async || {
+        until("a leader", WAIT_TIMEOUT, async || {
             let spec = leases.get("policy-server-default").await?.spec.context("no spec")?;
             let holder = spec.holder_identity.context("the Lease has no holder")?;
             Ok(holder.split_once('_').context("its identity")?.0.to_owned())
@@ -331,7 +331,7 @@ impl TestCluster {
     /// Deletes a cluster policy, and waits until the policy, its revisions and its webhook are deleted.
     pub async fn delete(&self, name: &str) -> Result<()> {
         self.policies().delete(name, &DeleteParams::default()).await?;
-        until(&format!("the end of {name}"), PATIENCE, async || {
+        until(&format!("the end of {name}"), WAIT_TIMEOUT, async || {
             ensure!(self.policies().get_opt(name).await?.is_none(), "the policy still exists");
             Ok(())
         })

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::is_skipped;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Creates a pod in the default namespace that runs `/pod` with these arguments.
 async fn create_pod(node: &Node, name: &str, arguments: &[&str]) -> Result<Api<Pod>> {
@@ -34,7 +34,7 @@ async fn create_pod_with(node: &Node, name: &str, container: Value) -> Result<Ap
 }
 
 async fn until_ready(pods: &Api<Pod>, name: &str) -> Result<()> {
-    until("a Ready pod", PATIENCE, async || {
+    until("a Ready pod", WAIT_TIMEOUT, async || {
         let status = pods.get(name).await?.status.context("no status")?;
         let ready = status.conditions.iter().flatten().any(|it| it.type_ == "Ready" && it.status == "True");
         ensure!(ready, "{status:?}");
@@ -62,7 +62,7 @@ async fn a_pod_becomes_ready() -> Result<()> {
 
 /// Waits until a pod has ended with success, and returns its log.
 async fn output(pods: &Api<Pod>, name: &str) -> Result<String> {
-    until("the end of a pod", PATIENCE, async || {
+    until("the end of a pod", WAIT_TIMEOUT, async || {
         let status = pods.get(name).await?.status.context("no status")?;
         ensure!(status.phase.as_deref() == Some("Succeeded"), "{status:?}");
         Ok(())
@@ -164,7 +164,7 @@ async fn kubelet_can_be_frozen_killed_and_started_again() -> Result<()> {
     node.kubelet().restart()?;
     create_pod(&node, "after", &[]).await?;
     until_ready(&pods, "after").await?;
-    node.kubelet().terminate(PATIENCE)?;
+    node.kubelet().terminate(WAIT_TIMEOUT)?;
     Ok(())
 }
 
@@ -266,5 +266,5 @@ async fn a_killed_program_leaves_no_processes_or_cgroups() -> Result<()> {
     let supervisor = Folder::user(name)?.context("no process keeps the cluster")?;
     let killed = Command::new("kill").args(["-KILL", &supervisor.to_string()]).status()?;
     ensure!(killed.success());
-    until("the end of all processes", PATIENCE, async || traces.ensure_gone()).await
+    until("the end of all processes", WAIT_TIMEOUT, async || traces.ensure_gone()).await
 }

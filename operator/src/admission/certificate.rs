@@ -13,8 +13,8 @@ use proviso_http::Certificate;
 
 use crate::ca::SECRET;
 use crate::ca::certificate::Pair;
-use crate::ca::leaf::Leaf;
 use crate::ca::secret::CaSecret;
+use crate::ca::serving::ServingCertificate;
 use crate::config::Config;
 use crate::objects::{RESYNC, RETRY, duration_until, watch_config};
 
@@ -66,12 +66,12 @@ impl CertificateRenewer {
             // The leader is about to create or repair the CA.
             return Ok(RETRY);
         };
-        let leaf = Leaf::current(current.take(), &ca_secret.signing, &self.names, self.lifetime, now)?;
-        if leaf.is_new {
-            self.serving.replace(leaf.pair.certificate.as_bytes(), leaf.pair.key.as_bytes())?;
+        let serving = ServingCertificate::current(current.take(), &ca_secret.signing, &self.names, self.lifetime, now)?;
+        if serving.is_new {
+            self.serving.replace(serving.pair.certificate.as_bytes(), serving.pair.key.as_bytes())?;
             tracing::info!("issued a serving certificate");
         }
-        *current = Some(leaf.pair);
-        Ok(duration_until(leaf.next_check, now).min(RESYNC))
+        *current = Some(serving.pair);
+        Ok(duration_until(serving.next_check, now).min(RESYNC))
     }
 }

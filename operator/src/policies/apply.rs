@@ -64,7 +64,7 @@ pub(super) async fn decision<K: PolicyObject>(
     // generation still has to answer.
     for revision in &found.revisions {
         write_revision_status(revision, observed, decision, &revisions, context).await?;
-        for replica in found.departed_replicas(revision, context) {
+        for replica in found.removed_replicas(revision, context) {
             remove_replica_status(revision, replica, &revisions, context).await?;
         }
     }

@@ -82,7 +82,7 @@ impl ObservedObjects {
 
     /// Returns the replicas in the status of a revision that will not come back: no pod has their name, and the
     /// policy server has too few replicas to create such a pod. A pod that is replaced writes its own item again.
-    pub fn departed_replicas<'a>(&self, revision: &'a Revision, context: &Context) -> Vec<&'a str> {
+    pub fn removed_replicas<'a>(&self, revision: &'a Revision, context: &Context) -> Vec<&'a str> {
         let server = context.caches.servers.reader().get(&revision.policy_server, None);
         let replicas = server.and_then(|server| Some(server.0.as_ref().ok()?.spec.replicas)).unwrap_or_default();
         let names = revision.status.replicas.iter().map(|replica| replica.name.as_str());

@@ -10,7 +10,7 @@ use super::build;
 use super::context::Context;
 use super::names;
 use super::signing::Keys;
-use crate::ca::leaf::Leaf;
+use crate::ca::serving::ServingCertificate;
 use crate::context::Error;
 use crate::objects::{self, RETRY};
 
@@ -41,19 +41,19 @@ pub(super) async fn renew(server: &PolicyServer, context: &Context) -> Result<Re
     let Some(ca) = context.ca.borrow().clone() else { return Ok(renewed) };
     let hosts = build::certificate_names(&own, &context.namespace);
     let found = find(&tls_name, context).await?;
-    let known = found.as_ref().map(Leaf::read);
-    let leaf = match Leaf::current(known, &ca.signing, &hosts, lifetimes.certificate, now) {
-        Ok(leaf) => leaf,
+    let known = found.as_ref().map(ServingCertificate::read);
+    let serving = match ServingCertificate::current(known, &ca.signing, &hosts, lifetimes.certificate, now) {
+        Ok(serving) => serving,
         Err(error) => {
             renewed.certificate = Err(error.to_string());
             return Ok(renewed);
         }
     };
     let mut tls = secret(server, &tls_name, "kubernetes.io/tls")?;
-    tls.data = Some(leaf.data(&ca.signing));
+    tls.data = Some(serving.data(&ca.signing));
     write(found, tls, context).await?;
-    let next_check = keys_due.min(leaf.next_check);
-    Ok(RenewedSecrets { certificate: Ok(leaf.expires_at), is_new: leaf.is_new, next_check })
+    let next_check = keys_due.min(serving.next_check);
+    Ok(RenewedSecrets { certificate: Ok(serving.expires_at), is_new: serving.is_new, next_check })
 }
 
 /// Returns the Secret of this name. The cache does not have a Secret whose label was removed, so the API server is

@@ -70,7 +70,7 @@ impl Object {
             scope: Scope::POLICY,
             place: None,
             modules: ModuleSource::Network(reported.modules.clone()),
-            is_known: reported.is_initialized(),
+            was_prepared: reported.is_initialized(),
         };
         match &self.observed.desired {
             Ok(revision) if !revision.is_enabled => None,
@@ -213,17 +213,17 @@ mod tests {
             json!({"conditions": [{"type": "Initialized", "status": status, "reason": "A", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
         };
-        let is_known = |object: &Object| object.desired().map(|desired| desired.unwrap().is_known);
+        let was_prepared = |object: &Object| object.desired().map(|desired| desired.unwrap().was_prepared);
         let mut object = Object::new(observed("1", true, &Value::Null));
-        assert_eq!(is_known(&object), Some(false));
-        assert!(!object.observe(observed("2", true, &initialized("False"))) && is_known(&object) == Some(false));
-        assert!(object.observe(observed("3", true, &initialized("True"))) && is_known(&object) == Some(true));
+        assert_eq!(was_prepared(&object), Some(false));
+        assert!(!object.observe(observed("2", true, &initialized("False"))) && was_prepared(&object) == Some(false));
+        assert!(object.observe(observed("3", true, &initialized("True"))) && was_prepared(&object) == Some(true));
 
         // The condition Initialized stays True when a replica, even the leader, cannot load the revision any more.
         let written = report(&mut object, Some(&failed())).unwrap();
         assert!(written["leader"].is_null() && written["replica"]["replicas"][0]["ready"] == "False", "{written}");
         object.observe(observed("4", false, &initialized("True")));
-        assert_eq!(is_known(&object), None, "it is disabled");
+        assert_eq!(was_prepared(&object), None, "it is disabled");
     }
 
     #[test]

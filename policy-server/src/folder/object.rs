@@ -196,7 +196,7 @@ impl Object {
             place: Some(version.place.clone()),
             modules: ModuleSource::Manifest { folder, digests },
             // The objects that a policy reads are in the same folder. If one is missing, the preparation need not fail.
-            is_known: true,
+            was_prepared: true,
         })
     }
 
@@ -216,7 +216,7 @@ impl Object {
             scope: Scope::of(&self.id),
             place: None,
             modules: ModuleSource::Pinned(record.modules.clone()),
-            is_known: true,
+            was_prepared: true,
         })
     }
 
@@ -331,7 +331,7 @@ impl Object {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifests::Place;
+    use crate::manifests::DocumentPosition;
 
     fn object() -> Object {
         Object::new(ObjectId::Policy("cluster.a".parse().unwrap()))
@@ -344,7 +344,7 @@ mod tests {
             spec: Arc::new(serde_json::from_value(spec).unwrap()),
             experiment: None,
             annotations: BTreeMap::new(),
-            place: Place { file: "a.yaml".into(), document: 1, line: 1 },
+            place: DocumentPosition { file: "a.yaml".into(), document: 1, line: 1 },
             fingerprint: Digest::of(version.as_bytes()),
             modules: BTreeMap::new(),
         }

@@ -16,7 +16,7 @@ use proviso_crds::PolicySpec;
 use serde_json::Value;
 
 use crate::lifecycle::prepare::module_references;
-use crate::manifests::{self, Annotations, Manifests, ObjectId, Place, Problem, Sourced};
+use crate::manifests::{self, Annotations, DocumentPosition, Manifests, ObjectId, Problem, Sourced};
 use crate::state::{DigestText, ExperimentRecord};
 
 /// The time after a change during which a file is read at every poll. A second change within one tick of the file system's clock
@@ -42,7 +42,7 @@ pub struct DesiredVersion {
     /// The fields that only experiments have; `None` for a policy.
     pub experiment: Option<ExperimentRecord>,
     pub annotations: Annotations,
-    pub place: Place,
+    pub place: DocumentPosition,
     /// The digest of the spec, of the fields of the experiment, and of the bytes of the modules.
     pub fingerprint: Digest,
     /// The digests of the modules in readable files, by their references.

@@ -8,7 +8,7 @@ use proviso_artifacts::Digest;
 use proviso_core::PolicyId;
 use proviso_crds::PolicySpec;
 
-use crate::manifests::{ExperimentId, ObjectId, Place};
+use crate::manifests::{DocumentPosition, ExperimentId, ObjectId};
 use crate::state::DigestText;
 
 /// A revision that a source desires.
@@ -26,10 +26,10 @@ pub struct Desired {
     /// The field of the object that holds the spec. Errors begin with it.
     pub scope: Scope,
     /// The document that holds the spec; `None` if it is not in a file. Errors end with it.
-    pub place: Option<Place>,
+    pub place: Option<DocumentPosition>,
     pub modules: ModuleSource,
     /// True if the revision has worked before, here or on another replica. Only the leader prepares a revision that has not.
-    pub is_known: bool,
+    pub was_prepared: bool,
 }
 
 impl Desired {

@@ -103,7 +103,7 @@ impl Preparer {
     /// # Errors
     /// Returns an error if one of the steps fails.
     pub async fn prepare(&self, desired: &Desired) -> Result<Prepared, PrepareError> {
-        let Desired { policy, spec, scope: Scope(at), modules, is_known, .. } = desired;
+        let Desired { policy, spec, scope: Scope(at), modules, was_prepared, .. } = desired;
         if self.host_context.is_folder() {
             check_conditions(at, spec.admission.as_ref())?;
         }
@@ -112,7 +112,7 @@ impl Preparer {
         let host = parts.host(&self.host_context, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
         let program = self.program(&field, &spec.program, &spec.settings, host, &mut parts).await?;
-        parts.wait_for_context(*is_known).await?;
+        parts.wait_for_context(*was_prepared).await?;
         program.validate_settings(Deadline::after(self.timeout(spec))).await?;
         Ok(Prepared { program, modules: parts.modules })
     }

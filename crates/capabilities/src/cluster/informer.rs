@@ -103,14 +103,14 @@ impl Informer {
     }
 
     fn resolved(&self, phase: Phase) -> Result<Arc<ResolvedKind>, HostCallError> {
-        let trouble = match phase {
+        let cause = match phase {
             Phase::Synced(resolved) => return Ok(resolved),
-            Phase::Failed(trouble) => trouble,
+            Phase::Failed(cause) => cause,
             Phase::Waiting(why) => {
                 KindUnavailable::NotReady(why.unwrap_or_else(|| "the API server is still listing them".to_owned()))
             }
         };
-        Err(HostCallError::KindUnavailable { kind: self.kind.clone(), trouble })
+        Err(HostCallError::KindUnavailable { kind: self.kind.clone(), cause })
     }
 
     /// Returns the store if it is in sync. The phase is checked under the lock of the store: `fail` clears the store, and a
@@ -157,16 +157,16 @@ impl WatchTask {
     async fn run(self) {
         let mut delays = DefaultBackoff::default();
         loop {
-            let trouble = match ResolvedKind::discover(&self.client, &self.kind).await {
+            let cause = match ResolvedKind::discover(&self.client, &self.kind).await {
                 Ok(resolved) => self.watch(Arc::new(resolved)).await,
-                Err(trouble) => trouble,
+                Err(cause) => cause,
             };
             tracing::warn!(
-                kind = %self.kind, namespace = self.namespace, reason = trouble.reason(), error = %trouble,
+                kind = %self.kind, namespace = self.namespace, reason = cause.reason(), error = %cause,
                 "the objects of a kind cannot be watched; trying again"
             );
-            let is_large = matches!(trouble, KindUnavailable::TooLarge { .. });
-            self.fail(trouble);
+            let is_large = matches!(cause, KindUnavailable::TooLarge { .. });
+            self.fail(cause);
             let delay =
                 if is_large { TOO_LARGE_RETRY_INTERVAL } else { delays.next().unwrap_or(TOO_LARGE_RETRY_INTERVAL) };
             tokio::time::sleep(delay).await;
@@ -175,13 +175,13 @@ impl WatchTask {
 
     /// Records a failure. Clears the store if the failure is permanent: otherwise evaluations would use objects that no longer
     /// change, or that the policy server is no longer allowed to read. [`KindUnavailable::NotReady`] keeps the store.
-    fn fail(&self, trouble: KindUnavailable) {
-        if let KindUnavailable::NotReady(why) = trouble {
+    fn fail(&self, cause: KindUnavailable) {
+        if let KindUnavailable::NotReady(why) = cause {
             self.record_waiting(why);
             return;
         }
         let mut store = self.shared.store();
-        self.shared.phase.send_replace(Phase::Failed(trouble));
+        self.shared.phase.send_replace(Phase::Failed(cause));
         store.clear();
     }
 
@@ -214,15 +214,15 @@ impl WatchTask {
                         watcher::Event::InitDone => list_permit = None,
                         _ => {}
                     }
-                    if let Err(trouble) = self.apply(&resolved, event) {
-                        return trouble;
+                    if let Err(cause) = self.apply(&resolved, event) {
+                        return cause;
                     }
                 }
                 Ok(None) => return KindUnavailable::NotReady("the watch ended".to_owned()),
                 Err(error) => {
                     drop(list_permit.take());
-                    if let Some(trouble) = status(&error).and_then(|status| resolved.trouble(status)) {
-                        return trouble;
+                    if let Some(cause) = status(&error).and_then(|status| resolved.cause(status)) {
+                        return cause;
                     }
                     if needs_new_list(&error) {
                         return KindUnavailable::NotReady(error.to_string());

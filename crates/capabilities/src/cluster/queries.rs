@@ -116,7 +116,7 @@ impl ApiServerQueries {
             for object in list.items {
                 let object = to_value(resolved, object);
                 let reserved = listed.reservation.grow(weight(&object));
-                reserved.map_err(|trouble| HostCallError::KindUnavailable { kind: resolved.kind.clone(), trouble })?;
+                reserved.map_err(|cause| HostCallError::KindUnavailable { kind: resolved.kind.clone(), cause })?;
                 listed.objects.push(Arc::new(object));
             }
             match list.metadata.continue_.filter(|rest| !rest.is_empty()) {
@@ -144,9 +144,9 @@ impl ApiServerQueries {
 
 fn to_error(resolved: &ResolvedKind, error: &kube::Error) -> HostCallError {
     if let kube::Error::Api(status) = error
-        && let Some(trouble) = resolved.trouble(status)
+        && let Some(cause) = resolved.cause(status)
     {
-        return HostCallError::KindUnavailable { kind: resolved.kind.clone(), trouble };
+        return HostCallError::KindUnavailable { kind: resolved.kind.clone(), cause };
     }
     HostCallError::ApiServer(message(error))
 }

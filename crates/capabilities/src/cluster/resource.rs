@@ -49,7 +49,7 @@ impl ResolvedKind {
     }
 
     /// Returns the meaning of an error response that a retry cannot repair; `None` for other responses.
-    pub(super) fn trouble(&self, status: &Status) -> Option<KindUnavailable> {
+    pub(super) fn cause(&self, status: &Status) -> Option<KindUnavailable> {
         if status.code == NOT_FOUND {
             return Some(KindUnavailable::NotServed);
         }

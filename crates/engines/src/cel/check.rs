@@ -32,7 +32,7 @@ pub(super) enum Purpose {
 
 /// The requirements of an expression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Needs {
+pub(super) struct Requirements {
     /// The depth of the syntax tree, including the variables that it reads.
     pub depth: usize,
     /// True if the expression reads `namespaceObject`.
@@ -40,10 +40,10 @@ pub(super) struct Needs {
 }
 
 /// The variables that are defined before an expression, with their requirements.
-pub(super) type KnownVariables = BTreeMap<String, Needs>;
+pub(super) type KnownVariables = BTreeMap<String, Requirements>;
 
 /// Checks an expression. Returns its requirements.
-pub(super) fn check(parsed: &Parsed, purpose: Purpose, known: &KnownVariables) -> Result<Needs, CompileError> {
+pub(super) fn check(parsed: &Parsed, purpose: Purpose, known: &KnownVariables) -> Result<Requirements, CompileError> {
     let root = &parsed.tree;
     let condition = match &root.expr {
         Expr::Literal(literal) => matches!(literal, LiteralValue::Boolean(_)),
@@ -54,7 +54,7 @@ pub(super) fn check(parsed: &Parsed, purpose: Purpose, known: &KnownVariables) -
     if purpose == Purpose::Condition && !condition {
         return Err(CompileError::Invalid(parsed.at(root, "its value is not a bool")));
     }
-    let mut check = Check { parsed, purpose, known, scope: Vec::new(), needs: Needs::default() };
+    let mut check = Check { parsed, purpose, known, scope: Vec::new(), needs: Requirements::default() };
     check.part(root, 0)?;
     Ok(check.needs)
 }
@@ -65,7 +65,7 @@ struct Check<'a> {
     known: &'a KnownVariables,
     /// The variables of the enclosing loops.
     scope: Vec<&'a str>,
-    needs: Needs,
+    needs: Requirements,
 }
 
 impl<'a> Check<'a> {

@@ -2,7 +2,7 @@
 
 use cel::IdedExpr;
 
-use super::check::{self, KnownVariables, Needs, Purpose};
+use super::check::{self, KnownVariables, Purpose, Requirements};
 use super::environment::ENVIRONMENT;
 use super::{bounds, rewrite, syntax};
 use crate::CompileError;
@@ -11,7 +11,7 @@ pub(super) struct Expression {
     /// The source on one line, for messages.
     pub text: String,
     pub tree: IdedExpr,
-    pub needs: Needs,
+    pub needs: Requirements,
 }
 
 impl Expression {
@@ -24,7 +24,7 @@ impl Expression {
     }
 }
 
-fn compile(source: &str, purpose: Purpose, known: &KnownVariables) -> Result<(IdedExpr, Needs), CompileError> {
+fn compile(source: &str, purpose: Purpose, known: &KnownVariables) -> Result<(IdedExpr, Requirements), CompileError> {
     bounds::check(source)?;
     let parsed = syntax::parse(&ENVIRONMENT, source)?;
     let needs = check::check(&parsed, purpose, known)?;

@@ -5,7 +5,7 @@ use proviso_core::verdict::Cause;
 use proviso_core::{Review, Verdict};
 use regorus::Value;
 
-use super::contract::{Entrypoint, Meaning};
+use super::evaluated_rules::{Entrypoint, ResultForm};
 use super::response;
 use crate::EvaluationError;
 
@@ -21,10 +21,10 @@ impl Entrypoint {
         if *value == Value::Undefined {
             return Err(invalid("is undefined".into()));
         }
-        match (self.meaning, value) {
-            (Meaning::Decision, Value::Object(_)) => *verdict = response::read(value, review).map_err(invalid)?,
-            (Meaning::Warnings, _) => verdict.warnings.extend(messages(value, true).map_err(invalid)?),
-            (meaning, _) => deny(verdict, messages(value, meaning != Meaning::Violations).map_err(invalid)?),
+        match (self.form, value) {
+            (ResultForm::Decision, Value::Object(_)) => *verdict = response::read(value, review).map_err(invalid)?,
+            (ResultForm::Warnings, _) => verdict.warnings.extend(messages(value, true).map_err(invalid)?),
+            (form, _) => deny(verdict, messages(value, form != ResultForm::Violations).map_err(invalid)?),
         }
         Ok(())
     }

@@ -51,10 +51,10 @@ pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<P
         let scope = Scope::of(module);
         for import in &module.imports {
             check_keywords(&import.span, &path(&import.refr))?;
-            if let Some(place) = path(&import.refr).strip_prefix(&["data"])
-                && !names.is_package_prefix(place)
+            if let Some(data_path) = path(&import.refr).strip_prefix(&["data"])
+                && !names.is_package_prefix(data_path)
             {
-                check_document(&names, documents, &import.span, place)?;
+                check_document(&names, documents, &import.span, data_path)?;
             }
         }
         for rule in &module.policy {
@@ -62,8 +62,8 @@ pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<P
             let weight = inspection.rule(rule)?;
             uses_inventory |= inspection.uses_inventory;
             let Some(name) = path(name_of(rule)).first().copied() else { continue };
-            let place: Vec<&str> = scope.package.iter().copied().chain([name]).collect();
-            if let Some(known) = names.rule(&place) {
+            let data_path: Vec<&str> = scope.package.iter().copied().chain([name]).collect();
+            if let Some(known) = names.rule(&data_path) {
                 places.entry(&known.name).or_insert(rule.span());
                 let node = nodes.entry(&known.name).or_default();
                 node.weight = node.weight.max(weight);
@@ -87,12 +87,17 @@ pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<P
 }
 
 /// Refuses a reference to data that does not exist.
-fn check_document(names: &Names<'_>, documents: Documents, span: &Span, place: &[&str]) -> Result<(), CompileError> {
-    let is_inventory = place.first() == Some(&INVENTORY);
+fn check_document(
+    names: &Names<'_>,
+    documents: Documents,
+    span: &Span,
+    data_path: &[&str],
+) -> Result<(), CompileError> {
+    let is_inventory = data_path.first() == Some(&INVENTORY);
     let is_there = match documents {
         Documents::Any => true,
         Documents::Inventory if is_inventory => true,
-        Documents::Inventory | Documents::None => names.is_known(place),
+        Documents::Inventory | Documents::None => names.is_known(data_path),
     };
     if is_there {
         return Ok(());
@@ -100,10 +105,10 @@ fn check_document(names: &Names<'_>, documents: Documents, span: &Span, place: &
     let message = if is_inventory {
         "data.inventory is not available: only policies of the dialect Gatekeeper have it".to_owned()
     } else {
-        let place: Vec<&str> = std::iter::once("data").chain(place.iter().copied()).collect();
+        let data_path: Vec<&str> = std::iter::once("data").chain(data_path.iter().copied()).collect();
         format!(
             "{} is not available: a policy sees no data but the rules of its modules, and data.inventory",
-            place.join(".")
+            data_path.join(".")
         )
     };
     Err(CompileError::Unsupported(at(span, &message)))
@@ -161,10 +166,10 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
     fn check_replacements(&self, statement: &LiteralStmt) -> Result<(), CompileError> {
         for modifier in &statement.with_mods {
             let target = path(&modifier.refr);
-            let place = self.scope.resolve(self.names, &target);
-            let is_function = match place.as_ref().and_then(|place| self.names.rule(place)) {
+            let data_path = self.scope.resolve(self.names, &target);
+            let is_function = match data_path.as_ref().and_then(|data_path| self.names.rule(data_path)) {
                 Some(known) => matches!(known.kind, RuleKind::Function(_)),
-                None => place.is_none() && target.first() != Some(&"input"),
+                None => data_path.is_none() && target.first() != Some(&"input"),
             };
             if is_function && !calls_function(statement, &target) {
                 let message = format!(
@@ -229,20 +234,20 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
         if reference.first().is_some_and(|first| self.arguments.contains(first)) {
             return Ok(());
         }
-        let Some(place) = self.scope.resolve(self.names, reference) else { return Ok(()) };
-        check_document(self.names, self.documents, span, &place)?;
-        self.uses_inventory |= place.first() == Some(&INVENTORY);
-        self.needs.extend(self.names.rules_of_value(&place).into_iter().map(|known| known.name.as_str()));
+        let Some(data_path) = self.scope.resolve(self.names, reference) else { return Ok(()) };
+        check_document(self.names, self.documents, span, &data_path)?;
+        self.uses_inventory |= data_path.first() == Some(&INVENTORY);
+        self.needs.extend(self.names.rules_of_value(&data_path).into_iter().map(|known| known.name.as_str()));
         Ok(())
     }
 
     fn call(&mut self, span: &Span, names: &[&'a str], given: usize) -> Result<(), CompileError> {
         let name = names.join(".");
-        let place = self.scope.resolve(self.names, names);
-        let known = place.as_ref().and_then(|place| self.names.rule(place));
+        let data_path = self.scope.resolve(self.names, names);
+        let known = data_path.as_ref().and_then(|data_path| self.names.rule(data_path));
         let wanted = match known.map(|known| (known.kind, &known.name)) {
-            Some((RuleKind::Function(arguments), place)) => {
-                self.needs.push(place);
+            Some((RuleKind::Function(arguments), data_path)) => {
+                self.needs.push(data_path);
                 arguments
             }
             Some((RuleKind::Value | RuleKind::Scalar, _)) => {

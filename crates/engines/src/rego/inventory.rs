@@ -8,7 +8,7 @@ use regorus::{Engine, Value};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::contract::Entrypoint;
+use super::evaluated_rules::Entrypoint;
 use super::inspect::INVENTORY;
 use super::value::Plain;
 use crate::EvaluationError;

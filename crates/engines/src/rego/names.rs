@@ -46,10 +46,10 @@ impl<'a> Names<'a> {
             for rule in &module.policy {
                 let Some(name) = path(name_of(rule)).first().copied() else { continue };
                 let kind = kind_of(rule);
-                let place: Vec<&str> = package.iter().copied().chain([name]).collect();
-                let joined = place.join(".");
+                let data_path: Vec<&str> = package.iter().copied().chain([name]).collect();
+                let joined = data_path.join(".");
                 // A scalar definition may be only the default of a rule that has other values.
-                let known = names.rules.entry(place).or_insert(RuleInfo { kind, name: joined });
+                let known = names.rules.entry(data_path).or_insert(RuleInfo { kind, name: joined });
                 known.kind = known.kind.joined(kind);
             }
             names.packages.push(package);
@@ -59,33 +59,33 @@ impl<'a> Names<'a> {
 
     /// Returns the rules of a package, by their short names.
     pub(super) fn of_package(&self, package: &[&str]) -> BTreeMap<&'a str, RuleKind> {
-        let inside = |place: &Vec<&'a str>| place.len() == package.len() + 1 && place.starts_with(package);
-        let rules = self.rules.iter().filter(|(place, _)| inside(place));
-        rules.filter_map(|(place, known)| Some((*place.last()?, known.kind))).collect()
+        let inside = |data_path: &Vec<&'a str>| data_path.len() == package.len() + 1 && data_path.starts_with(package);
+        let rules = self.rules.iter().filter(|(data_path, _)| inside(data_path));
+        rules.filter_map(|(data_path, known)| Some((*data_path.last()?, known.kind))).collect()
     }
 
-    pub(super) fn rule(&self, place: &[&'a str]) -> Option<&RuleInfo> {
-        self.rules.get(place)
+    pub(super) fn rule(&self, data_path: &[&'a str]) -> Option<&RuleInfo> {
+        self.rules.get(data_path)
     }
 
     /// Returns the rules that the value at a path consists of: the rule at the path or above it, otherwise all rules below it.
-    pub(super) fn rules_of_value<'n>(&'n self, place: &[&'a str]) -> Vec<&'n RuleInfo> {
-        let above = (1..=place.len()).find_map(|length| self.rules.get(&place[..length]));
+    pub(super) fn rules_of_value<'n>(&'n self, data_path: &[&'a str]) -> Vec<&'n RuleInfo> {
+        let above = (1..=data_path.len()).find_map(|length| self.rules.get(&data_path[..length]));
         if let Some(known) = above {
             return vec![known];
         }
-        let from = self.rules.range(place.to_vec()..);
-        from.take_while(|(rule, _)| rule.starts_with(place)).map(|(_, known)| known).collect()
+        let from = self.rules.range(data_path.to_vec()..);
+        from.take_while(|(rule, _)| rule.starts_with(data_path)).map(|(_, known)| known).collect()
     }
 
     /// Returns true if a path is a package, or inside of one.
-    pub(super) fn is_known(&self, place: &[&str]) -> bool {
-        self.packages.iter().any(|package| place.starts_with(package))
+    pub(super) fn is_known(&self, data_path: &[&str]) -> bool {
+        self.packages.iter().any(|package| data_path.starts_with(package))
     }
 
     /// Returns true if a package begins with this path.
-    pub(super) fn is_package_prefix(&self, place: &[&str]) -> bool {
-        !place.is_empty() && self.packages.iter().any(|package| package.starts_with(place))
+    pub(super) fn is_package_prefix(&self, data_path: &[&str]) -> bool {
+        !data_path.is_empty() && self.packages.iter().any(|package| package.starts_with(data_path))
     }
 }
 
@@ -93,9 +93,9 @@ impl<'a> Scope<'a> {
     pub(super) fn of(module: &'a Module) -> Self {
         let mut imports = BTreeMap::new();
         for import in &module.imports {
-            let place = path(&import.refr);
-            let alias = import.r#as.as_ref().map_or_else(|| place.last().copied(), |alias| Some(alias.text()));
-            imports.extend(alias.map(|alias| (alias, place)));
+            let data_path = path(&import.refr);
+            let alias = import.r#as.as_ref().map_or_else(|| data_path.last().copied(), |alias| Some(alias.text()));
+            imports.extend(alias.map(|alias| (alias, data_path)));
         }
         Self { package: path(&module.package.refr), imports }
     }
@@ -111,7 +111,7 @@ impl<'a> Scope<'a> {
             return Some(own.into_iter().chain(rest.iter().copied()).collect());
         }
         match self.imports.get(first)?.split_first()? {
-            (&"data", place) => Some(place.iter().chain(rest).copied().collect()),
+            (&"data", data_path) => Some(data_path.iter().chain(rest).copied().collect()),
             _ => None,
         }
     }

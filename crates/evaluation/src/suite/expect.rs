@@ -46,10 +46,10 @@ impl Expect {
     pub(super) fn differences(&self, suite: &Path, answer: &Answer, object: &Value) -> Result<Vec<String>, String> {
         let verdict = &answer.verdict;
         let mut found = Vec::new();
-        if let (Some(why), true) = (&answer.not_asked, self.asked) {
+        if let (Some(why), true) = (&answer.skip_reason, self.asked) {
             return Ok(vec![format!("the policy does not cover this request: {why}")]);
         }
-        if answer.not_asked.is_none() && !self.asked {
+        if answer.skip_reason.is_none() && !self.asked {
             found.push("asked: expected false, but the policy covers this request".to_owned());
         }
         if verdict.allowed != self.allowed {
@@ -143,7 +143,7 @@ mod tests {
 
     fn differences(expect: Value, verdict: Verdict) -> Vec<String> {
         let expect: Expect = serde_json::from_value(expect).unwrap();
-        let answer = Answer { verdict, not_asked: None, failure: None };
+        let answer = Answer { verdict, skip_reason: None, failure: None };
         expect.differences(Path::new(""), &answer, &json!({"a": {"b": 1}, "c": [1, {"d": 2}]})).unwrap()
     }
 

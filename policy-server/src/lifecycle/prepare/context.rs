@@ -38,21 +38,21 @@ impl<'a> Parts<'a> {
         resources: &[ContextAwareResource],
         program: &ProgramSpec,
     ) -> Arc<PolicyHost> {
-        let host = host_context.host(self.grants.rights(at, resources, program));
+        let host = host_context.host(self.grants.for_program(at, resources, program));
         self.hosts.push(Arc::clone(&host));
         host
     }
 
     /// Waits for the objects that the programs read. Objects that only arrive late do not fail the preparation. Objects that
     /// cannot arrive fail it, so that the status of the revision gives the reason and the policy does not go live and deny
-    /// everything. A revision that `is_known` to have worked is loaded in any case: otherwise the replica would not become ready,
+    /// everything. A revision that `was_prepared` to have worked is loaded in any case: otherwise the replica would not become ready,
     /// and could not serve the other policies either.
-    pub(super) async fn wait_for_context(&self, is_known: bool) -> Result<(), PrepareError> {
+    pub(super) async fn wait_for_context(&self, was_prepared: bool) -> Result<(), PrepareError> {
         let deadline = Deadline::after(CONTEXT_TIMEOUT);
         for host in &self.hosts {
             let Err((field, error)) = host.ready(deadline).await else { continue };
-            let is_late = matches!(error, HostCallError::KindUnavailable { trouble: KindUnavailable::NotReady(_), .. });
-            if !is_late && !is_known {
+            let is_late = matches!(error, HostCallError::KindUnavailable { cause: KindUnavailable::NotReady(_), .. });
+            if !is_late && !was_prepared {
                 return Err(PrepareError::Context { field, error: Box::new(error) });
             }
             tracing::warn!(field, %error, "the objects that a policy reads are missing; its evaluations wait for them");

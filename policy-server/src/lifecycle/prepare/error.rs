@@ -98,7 +98,7 @@ impl PrepareError {
 
 /// Returns true if the objects may be readable later: permissions and kinds can change without the policy.
 fn may_be_readable(error: &HostCallError) -> bool {
-    matches!(error, HostCallError::KindUnavailable { trouble, .. } if !matches!(trouble, KindUnavailable::ClusterScoped(_)))
+    matches!(error, HostCallError::KindUnavailable { cause, .. } if !matches!(cause, KindUnavailable::ClusterScoped(_)))
 }
 
 /// Adds the field to a compiler error.

@@ -13,7 +13,7 @@ use super::secret::text;
 use crate::objects::RESYNC;
 
 /// The serving certificate of a server after a check.
-pub(crate) struct Leaf {
+pub(crate) struct ServingCertificate {
     pub pair: Pair,
     pub expires_at: Timestamp,
     pub next_check: Timestamp,
@@ -21,7 +21,7 @@ pub(crate) struct Leaf {
     pub is_new: bool,
 }
 
-impl Leaf {
+impl ServingCertificate {
     /// Returns the certificate `found`, or a new one if that is missing, due or has a flaw.
     pub fn current(
         found: Option<Pair>,
@@ -84,7 +84,8 @@ mod tests {
         let first = CaSecret::generate(Vec::new(), at(0), 300 * HOUR).unwrap();
         let second = CaSecret::generate(Vec::new(), at(0), 300 * HOUR).unwrap();
         let current = |found: Option<&Secret>, ca: &CaSecret, names: &[String], hour: u32| {
-            Leaf::current(found.map(Leaf::read), &ca.signing, names, 30 * HOUR, at(hour)).unwrap()
+            ServingCertificate::current(found.map(ServingCertificate::read), &ca.signing, names, 30 * HOUR, at(hour))
+                .unwrap()
         };
         let made = current(None, &first, &names, 0);
         assert_eq!((made.is_new, made.expires_at, made.next_check), (true, at(30), at(20)));
@@ -116,6 +117,15 @@ mod tests {
         assert_eq!((last.expires_at, last.next_check), (at(300), at(290) + RESYNC));
         let found = secret(&last.pair.certificate, &last.pair.key);
         assert!(!current(Some(&found), &first, &names, 291).is_new);
-        assert!(Leaf::current(Some(Leaf::read(&found)), &first.signing, &names, 30 * HOUR, at(300)).is_err());
+        assert!(
+            ServingCertificate::current(
+                Some(ServingCertificate::read(&found)),
+                &first.signing,
+                &names,
+                30 * HOUR,
+                at(300)
+            )
+            .is_err()
+        );
     }
 }

@@ -10,14 +10,14 @@ use crate::process::Invocation;
 
 /// The place of a cluster's processes.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct ProcessHost {
     /// The network of a node; `None` for the network of this machine.
     network: Option<Network>,
     /// The address at which pods reach the API server.
     address: Ipv4Addr,
 }
 
-impl Place {
+impl ProcessHost {
     /// The range of the addresses of Services. The first address is that of the API server.
     pub const SERVICES: &str = "10.96.0.0/16";
     pub const API_SERVICE: &str = "10.96.0.1";
@@ -30,7 +30,7 @@ impl Place {
         Self { network: Some(network), address }
     }
 
-    /// Returns the invocation in this place.
+    /// Returns the invocation on this host.
     pub fn run(&self, invocation: Invocation) -> Invocation {
         match &self.network {
             Some(network) => invocation.through(network.wrapper()),

@@ -1,4 +1,4 @@
-//! The contract between a dialect and a policy: the rules that are evaluated, and the meaning of their values.
+//! The rules that Proviso evaluates for a dialect, and the meaning of their values.
 
 use super::inspect::Package;
 use super::names::RuleKind;
@@ -17,7 +17,7 @@ pub enum Dialect {
 
 /// The rules that decide, in the order in which they are evaluated.
 #[derive(Debug)]
-pub(super) struct Contract {
+pub(super) struct EvaluatedRules {
     dialect: Dialect,
     entrypoints: Vec<Entrypoint>,
 }
@@ -27,12 +27,12 @@ pub(super) struct Contract {
 pub(super) struct Entrypoint {
     /// The path of the rule, such as `data.package.rule`.
     rule: String,
-    pub(super) meaning: Meaning,
+    pub(super) form: ResultForm,
 }
 
 /// The meaning of a rule's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum ResultForm {
     /// A set of objects with a `msg`, one for each violation.
     Violations,
     /// A set of messages or of objects with a `msg`. Each element denies the request.
@@ -49,11 +49,10 @@ impl Entrypoint {
     }
 }
 
-impl Contract {
+impl EvaluatedRules {
     pub(super) fn new(dialect: Dialect, entrypoint: Option<&str>, package: &Package<'_>) -> Result<Self, CompileError> {
         let has = |rule: &str| matches!(package.rules.get(rule), Some(RuleKind::Value | RuleKind::Scalar));
-        let evaluated =
-            |rule: &str, meaning| Entrypoint { rule: format!("data.{}.{rule}", package.path.join(".")), meaning };
+        let evaluated = |rule: &str, form| Entrypoint { rule: format!("data.{}.{rule}", package.path.join(".")), form };
         let entrypoints = match (dialect, entrypoint) {
             (_, Some(entrypoint)) => {
                 let rule = rule_of(entrypoint, package).filter(|rule| has(rule)).ok_or_else(|| {
@@ -62,10 +61,10 @@ impl Contract {
                         package.path.join(".")
                     ))
                 })?;
-                let meaning = if dialect == Dialect::Gatekeeper { Meaning::Violations } else { Meaning::Decision };
-                vec![evaluated(rule, meaning)]
+                let form = if dialect == Dialect::Gatekeeper { ResultForm::Violations } else { ResultForm::Decision };
+                vec![evaluated(rule, form)]
             }
-            (Dialect::Gatekeeper, None) if has("violation") => vec![evaluated("violation", Meaning::Violations)],
+            (Dialect::Gatekeeper, None) if has("violation") => vec![evaluated("violation", ResultForm::Violations)],
             (Dialect::Gatekeeper, None) => {
                 return Err(CompileError::Invalid(format!(
                     "package {} has no rule violation: the policy could never deny",
@@ -74,7 +73,7 @@ impl Contract {
             }
             (Dialect::Admission, None) => {
                 let decision = ["main", "response"].into_iter().find(|rule| has(rule));
-                let lists = [("deny", Meaning::Denials), ("warn", Meaning::Warnings)];
+                let lists = [("deny", ResultForm::Denials), ("warn", ResultForm::Warnings)];
                 match decision {
                     Some(rule) if has("deny") => {
                         return Err(CompileError::Invalid(format!(
@@ -82,7 +81,7 @@ impl Contract {
                             package.path.join(".")
                         )));
                     }
-                    Some(rule) => vec![evaluated(rule, Meaning::Decision)],
+                    Some(rule) => vec![evaluated(rule, ResultForm::Decision)],
                     None => lists.iter().filter(|(rule, _)| has(rule)).map(|(rule, to)| evaluated(rule, *to)).collect(),
                 }
             }
@@ -95,7 +94,7 @@ impl Contract {
         }
         for entrypoint in &entrypoints {
             let name = entrypoint.rule.rsplit('.').next().unwrap_or_default();
-            if entrypoint.meaning != Meaning::Decision && package.rules.get(name) == Some(&RuleKind::Scalar) {
+            if entrypoint.form != ResultForm::Decision && package.rules.get(name) == Some(&RuleKind::Scalar) {
                 return Err(CompileError::Invalid(format!(
                     "rule {name} is one value, not a set of messages: write {name}[msg] {{ … }}, or {name} contains \
                      msg if {{ … }}"
