@@ -14,7 +14,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The policy server or experiment meets all its requirements.
+    /// The experiment may be previewed.
     ACCEPTED = "Accepted";
     /// All replicas of the policy server are Ready.
     ALL_REPLICAS_READY = "AllReplicasReady";

@@ -6,13 +6,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::process::Command;
 
-/// The time between two runs of a command whose output is not complete yet.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+use crate::until_with;
 
 /// A command of a page, and the lines that its output has.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,9 +47,12 @@ pub fn steps(page: &str) -> Vec<Step> {
 /// Returns the files of a page: their names and their contents.
 #[must_use]
 pub fn files(page: &str) -> Vec<(&str, &str)> {
-    let name = |block: &str| block.lines().next()?.strip_prefix("# ")?.strip_suffix(".yaml").map(str::len);
-    let named = blocks(page, "yaml").filter_map(|block| Some((&block[2..2 + name(block)? + ".yaml".len()], block)));
-    named.collect()
+    let named = |block| {
+        let (first_line, _) = str::split_once(block, '\n')?;
+        let name = first_line.strip_prefix("# ")?;
+        Path::new(name).extension().is_some_and(|extension| extension == "yaml").then_some((name, block))
+    };
+    blocks(page, "yaml").filter_map(named).collect()
 }
 
 /// Returns true if `found` has the parts of `expected` between its `…` in their order. All white space counts as one space.
@@ -140,16 +142,14 @@ impl Console {
             return Ok(());
         }
         let may_fail = step.output.iter().any(|line| line.contains("denied") || line.contains("Error"));
-        let deadline = Instant::now() + self.timeout;
-        loop {
+        until_with(&step.command, self.timeout, self.timeout, async || {
             let (is_success, output) = self.execute(&step.command).await?;
             let missing = step.output.iter().find(|line| !output.lines().any(|found| matches(found, line)));
-            if missing.is_none() && (is_success || may_fail) {
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "the output lacks {missing:?}:\n{output}");
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
+            ensure!(missing.is_none(), "the output lacks {missing:?}:\n{output}");
+            ensure!(is_success || may_fail, "the command failed:\n{output}");
+            Ok(())
+        })
+        .await
     }
 
     /// Runs a command in a shell, and returns its success and its output.

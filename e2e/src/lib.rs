@@ -40,7 +40,7 @@ pub use node::Node;
 pub use process::Process;
 pub use proxy::{Fault, Proxy};
 pub use registry::{Access, Registry};
-pub use until::until;
+pub use until::{until, until_with};
 pub use webhook::Webhook;
 
 /// Prints a message to standard error. The test runner does not capture it, so that the user sees it at once.

@@ -30,10 +30,25 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 ///
 /// The error of the last attempt, if no attempt succeeds within `bound`.
-pub async fn until<T>(what: &str, bound: Duration, mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+pub async fn until<T>(what: &str, bound: Duration, attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+    until_with(what, bound, ATTEMPT_TIMEOUT, attempt).await
+}
+
+/// Like [`until`], with another time limit for an attempt. For attempts that take more than 5 s on a busy machine, such as
+/// several commands.
+///
+/// # Errors
+///
+/// As for [`until`].
+pub async fn until_with<T>(
+    what: &str,
+    bound: Duration,
+    attempt_timeout: Duration,
+    mut attempt: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
     let deadline = Instant::now() + bound;
     loop {
-        let error = match tokio::time::timeout(ATTEMPT_TIMEOUT, attempt()).await.context("no answer").flatten() {
+        let error = match tokio::time::timeout(attempt_timeout, attempt()).await.context("no answer").flatten() {
             Ok(found) => return Ok(found),
             Err(error) => error,
         };

@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use proviso_core::Reason;
+use proviso_crds::reasons;
+
 use crate::kind::Kind;
 
 /// The error of a host call.
@@ -81,19 +84,19 @@ pub enum LimitScope {
 impl HostCallError {
     /// Returns the stable name of the error for logs and conditions.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Capability { .. } | Self::Resource { .. } => "NotAllowed",
-            Self::OtherNamespace { .. } | Self::ClusterWide { .. } | Self::Scope { .. } => "OutOfScope",
-            Self::Unknown(_) => "Unsupported",
-            Self::Request { .. } | Self::Selector { .. } => "InvalidRequest",
+            Self::Capability { .. } | Self::Resource { .. } => Reason::new("NotAllowed"),
+            Self::OtherNamespace { .. } | Self::ClusterWide { .. } | Self::Scope { .. } => Reason::new("OutOfScope"),
+            Self::Unknown(_) => Reason::UNSUPPORTED,
+            Self::Request { .. } | Self::Selector { .. } => Reason::new("InvalidRequest"),
             Self::KindUnavailable { cause, .. } => cause.reason(),
-            Self::NotFound { .. } => "NotFound",
-            Self::ApiServer(_) | Self::Stopped(_) | Self::Image { .. } | Self::Name { .. } => "Unanswered",
-            Self::NoCluster { .. } => "NoCluster",
-            Self::Untrusted { .. } => "Untrusted",
-            Self::Certificate(_) => "InvalidCertificate",
-            Self::Deadline { .. } => "DeadlineExceeded",
+            Self::NotFound { .. } => Reason::new("NotFound"),
+            Self::ApiServer(_) | Self::Stopped(_) | Self::Image { .. } | Self::Name { .. } => Reason::new("Unanswered"),
+            Self::NoCluster { .. } => Reason::new("NoCluster"),
+            Self::Untrusted { .. } => Reason::new("Untrusted"),
+            Self::Certificate(_) => Reason::new("InvalidCertificate"),
+            Self::Deadline { .. } => Reason::new("DeadlineExceeded"),
         }
     }
 }
@@ -101,14 +104,14 @@ impl HostCallError {
 impl KindUnavailable {
     /// Returns the stable name of the reason for logs and conditions.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Forbidden { .. } => "ContextForbidden",
-            Self::NotServed => "ContextNotServed",
-            Self::NotWatchable => "ContextNotWatched",
-            Self::ClusterScoped(_) => "ContextOutOfScope",
-            Self::TooLarge { .. } => "ContextTooLarge",
-            Self::NotReady(_) => "ContextNotReady",
+            Self::Forbidden { .. } => reasons::CONTEXT_FORBIDDEN,
+            Self::NotServed => reasons::CONTEXT_NOT_SERVED,
+            Self::NotWatchable => reasons::CONTEXT_NOT_WATCHED,
+            Self::ClusterScoped(_) => reasons::CONTEXT_OUT_OF_SCOPE,
+            Self::TooLarge { .. } => reasons::CONTEXT_TOO_LARGE,
+            Self::NotReady(_) => reasons::CONTEXT_NOT_READY,
         }
     }
 }

@@ -166,7 +166,7 @@ impl Host for PolicyHost {
             let answer = self.answer(call, deadline).await;
             answer.map_err(|error| {
                 let (namespace, operation) = (call.namespace, call.operation);
-                tracing::debug!(namespace, operation, reason = error.reason(), %error, "a host call failed");
+                tracing::debug!(namespace, operation, reason = %error.reason(), %error, "a host call failed");
                 error.to_string()
             })
         })

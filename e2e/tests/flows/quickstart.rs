@@ -17,6 +17,7 @@ pub async fn every_policy_of_the_quickstart(cluster: &TestCluster) -> Result<()>
         let wasm = std::fs::read(&path).with_context(|| path.display().to_string())?;
         cluster.node.push(&format!("examples/{module}"), "v1", Registry::MODULE, &wasm).await?;
     }
+    write_manifests(cluster).await?;
     let here = |file: &str| examples().join(file).display().to_string();
     cluster.kubectl.run(&["create", "-f", &here("quickstart/namespaces.yaml")]).await?;
     // The Deployment has no replicas, because its image does not exist.
@@ -97,7 +98,7 @@ pub async fn every_policy_of_the_quickstart(cluster: &TestCluster) -> Result<()>
 
 /// Applies the experiment of required-labels, waits until every replica previews it, and deletes it.
 async fn preview_experiment(cluster: &TestCluster) -> Result<()> {
-    let experiment = copy(cluster, "required-labels-cost-center").await?;
+    let experiment = manifest_of(cluster, "required-labels-cost-center")?;
     cluster.kubectl.run(&["apply", "-f", &experiment]).await?;
     let condition = "jsonpath={.status.conditions[?(@.type=='Previewing')].status}";
     until("the experiment to be previewed", WAIT_TIMEOUT, async || {
@@ -111,7 +112,7 @@ async fn preview_experiment(cluster: &TestCluster) -> Result<()> {
 
 /// Applies a manifest of the quickstart, and waits until the policy is live. Returns the path of the applied file.
 async fn apply(cluster: &TestCluster, policy: &str) -> Result<String> {
-    let manifest = copy(cluster, policy).await?;
+    let manifest = manifest_of(cluster, policy)?;
     cluster.kubectl.run(&["apply", "-f", &manifest]).await?;
     until(&format!("{policy} to be live"), WAIT_TIMEOUT, async || {
         let status = cluster.kubectl.run(&["get", "-f", &manifest, "-o", "jsonpath={.status}"]).await?;
@@ -136,20 +137,27 @@ async fn remove(cluster: &TestCluster, policy: &str, manifest: &str) -> Result<(
     .await
 }
 
-/// Writes the manifest of a policy as the kustomization of the quickstart has it, with the registry of the node. Returns its path.
-async fn copy(cluster: &TestCluster, policy: &str) -> Result<String> {
+/// Writes the manifests of the quickstart as its kustomization has them, with the registry of the node.
+async fn write_manifests(cluster: &TestCluster) -> Result<()> {
     let quickstart = examples().join("quickstart");
     let manifests = cluster.kubectl.run(&["kustomize", quickstart.to_str().context("its path")?]).await?;
     let registry = format!("{}/examples", cluster.node.registry_in_pods());
     for document in manifests.split("\n---\n") {
         let object: serde_yaml::Value = serde_yaml::from_str(document)?;
-        if object["metadata"]["name"] == policy {
-            let text = document.replace("registry.example.com/proviso-examples", &registry);
-            ensure!(!text.contains("file://"), "{policy}: the kustomization leaves a module in a file");
-            return write(cluster, &format!("{policy}.yaml"), &text);
+        let name = object["metadata"]["name"].as_str().context("no name")?;
+        let text = document.replace("registry.example.com/proviso-examples", &registry);
+        ensure!(!text.contains("file://"), "{name}: the kustomization leaves a module in a file");
+        if object["kind"] != "Namespace" {
+            write(cluster, &format!("{name}.yaml"), &text)?;
         }
     }
-    anyhow::bail!("the kustomization does not have {policy}")
+    Ok(())
+}
+
+/// Returns the path of a manifest that [`write_manifests`] has written.
+fn manifest_of(cluster: &TestCluster, name: &str) -> Result<String> {
+    let file = cluster.node.control_plane().folder().path().join(name).with_extension("yaml");
+    Ok(file.to_str().context("its path")?.to_owned())
 }
 
 fn write(cluster: &TestCluster, name: &str, text: &str) -> Result<String> {

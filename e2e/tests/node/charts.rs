@@ -9,13 +9,11 @@ use proviso_e2e::{Helm, Kubectl};
 use serde::Deserialize as _;
 use serde_yaml::{Mapping, Value};
 
+use crate::repository;
+
 const NAMESPACE: &str = "proviso-system";
 /// The label with the name of the program that manages an object.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// Returns the path of a kubeconfig that does not exist, for commands that need no cluster.
 fn no_kubeconfig() -> PathBuf {

@@ -12,7 +12,7 @@ use proviso_e2e::console::{Console, Step, steps};
 use proviso_e2e::{Folder, Helm, Image, Node, program, until};
 use tokio::process::{Child, Command};
 
-use crate::is_skipped;
+use crate::{is_skipped, repository};
 
 const TIMEOUT: Duration = Duration::from_mins(3);
 
@@ -49,12 +49,8 @@ const NOT_RUN: [(&str, &str); 12] = [
     ("kubectl get clusteradmissionpolicies", "needs Kubewarden's kinds: the tests of the crate import convert them"),
 ];
 
-fn repository() -> Result<PathBuf> {
-    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?)
-}
-
 fn read(page: &str) -> Result<String> {
-    std::fs::read_to_string(repository()?.join(page)).with_context(|| page.to_owned())
+    std::fs::read_to_string(repository().join(page)).with_context(|| page.to_owned())
 }
 
 fn is_run(command: &str) -> bool {
@@ -86,8 +82,7 @@ fn working_copy(folder: &Folder) -> Result<PathBuf> {
     std::fs::create_dir_all(&copy)?;
     // Only files of the repository: `examples` also has folders that compilers create.
     let script = "git ls-files -z charts config crds examples | xargs -0 cp --parents --target-directory \"$0\"";
-    let status =
-        std::process::Command::new("sh").args(["-c", script]).arg(&copy).current_dir(repository()?).status()?;
+    let status = std::process::Command::new("sh").args(["-c", script]).arg(&copy).current_dir(repository()).status()?;
     ensure!(status.success(), "the copy of the repository failed");
     // A page undoes its changes by git.
     for arguments in [&["init", "--quiet"][..], &["add", "examples"]] {
@@ -219,8 +214,8 @@ fn each_page_with_commands_is_run_by_a_test() -> Result<()> {
     let tested = CLUSTER.iter().chain(&FOLDER).chain(&COMMANDS).chain([&FLOWS]);
     let tested: Vec<_> = tested.copied().collect();
     let mut used = [false; NOT_RUN.len()];
-    for path in pages(&repository()?.join("docs"))?.into_iter().chain([repository()?.join("README.md")]) {
-        let page = path.strip_prefix(repository()?)?.display().to_string();
+    for path in pages(&repository().join("docs"))?.into_iter().chain([repository().join("README.md")]) {
+        let page = path.strip_prefix(repository())?.display().to_string();
         for step in steps(&read(&page)?) {
             for (used, (start, _)) in used.iter_mut().zip(NOT_RUN) {
                 *used |= step.command.starts_with(start);

@@ -5,9 +5,14 @@ mod docs;
 mod pods;
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use proviso_e2e::Node;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
 
 /// Returns true if the test cannot run here, and prints the reason past the capture of the test runner. In CI that is an error.
 fn is_skipped() -> Result<bool> {

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use proviso_crds::PolicyRevision;
-use proviso_e2e::{Kubectl, until};
+use proviso_e2e::{Kubectl, console, until, until_with};
 use serde_json::{Value, json};
 
 use crate::test_cluster::{TIMEOUT, TestCluster};
@@ -53,20 +52,18 @@ async fn apply(cluster: &TestCluster, name: &str) -> Result<()> {
     for flags in [&[][..], &["--server-side"]] {
         let apply = [&["apply", "--warnings-as-errors", "-k", &folder], flags].concat();
         cluster.kubectl.run(&apply).await.with_context(|| format!("{apply:?}"))?;
-        // Controllers also write to new objects, so another apply may still change an object. `until` would end an
-        // attempt after 5 s, but kubectl takes longer for all objects on a busy machine.
-        let deadline = Instant::now() + 4 * TIMEOUT;
-        loop {
+        // Controllers also write to new objects, so another apply may still change an object.
+        let timeout = 4 * TIMEOUT;
+        until_with(&format!("{apply:?} to change nothing"), timeout, timeout, async || {
             let before = versions(cluster, name).await?;
             cluster.kubectl.run(&apply).await?;
             let after = versions(cluster, name).await?;
             let changed = after.iter().filter(|(id, version)| before.get(*id) != Some(*version));
             let changed: Vec<_> = changed.map(|(id, _)| id).collect();
-            if changed.is_empty() {
-                break;
-            }
-            ensure!(Instant::now() < deadline, "{apply:?} still changes {changed:?}");
-        }
+            ensure!(changed.is_empty(), "{changed:?} changed");
+            Ok(())
+        })
+        .await?;
     }
     Ok(())
 }
@@ -146,8 +143,9 @@ async fn kustomizations_apply_and_a_second_apply_changes_nothing() -> Result<()>
 #[tokio::test]
 async fn the_kustomization_of_the_guide_replaces_both_images() -> Result<()> {
     let guide = std::fs::read_to_string(repository()?.join("docs/how-to/install.md"))?;
-    let (_, block) = guide.split_once("```yaml\n# deploy/kustomization.yaml\n").context("the guide has none")?;
-    let (kustomization, _) = block.split_once("```").context("its end")?;
+    let mut files = console::files(&guide).into_iter();
+    let (_, kustomization) =
+        files.find(|(name, _)| *name == "deploy/kustomization.yaml").context("the guide has none")?;
     let folder = tempfile::tempdir()?;
     let from = folder.path().canonicalize()?;
     // kustomize accepts only relative folders.

@@ -162,7 +162,7 @@ impl WatchTask {
                 Err(cause) => cause,
             };
             tracing::warn!(
-                kind = %self.kind, namespace = self.namespace, reason = cause.reason(), error = %cause,
+                kind = %self.kind, namespace = self.namespace, reason = %cause.reason(), error = %cause,
                 "the objects of a kind cannot be watched; trying again"
             );
             let is_large = matches!(cause, KindUnavailable::TooLarge { .. });

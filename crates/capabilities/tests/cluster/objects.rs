@@ -228,14 +228,14 @@ async fn a_forbidden_kind_names_the_command_that_allows_it() -> Result<()> {
     let (field, error) = host.ready(Deadline::after(TIMEOUT)).await.unwrap_err();
     let command = "kubectl create clusterrole proviso-reads-configmaps --verb=get,list,watch --resource=configmaps && \
                    kubectl label clusterrole proviso-reads-configmaps proviso.dev/aggregate-to-policy-server=true";
-    ensure!(field == "spec.contextAwareResources[0]" && error.reason() == "ContextForbidden", "{error}");
+    ensure!(field == "spec.contextAwareResources[0]" && error.reason().as_str() == "ContextForbidden", "{error}");
     ensure!(error.to_string().contains(command), "{error}");
     let forbidden =
         call_host(&host, CAN_I, json!({"subject_access_review": {"user": "u", "resource_attributes": {}}})).await;
     ensure!(forbidden.unwrap_err().contains("cannot create resource \"subjectaccessreviews\""));
     let missing = host_for(&host_context, &[things], None);
     let (_, error) = missing.ready(Deadline::after(TIMEOUT)).await.unwrap_err();
-    ensure!(error.reason() == "ContextNotServed", "{error}");
+    ensure!(error.reason().as_str() == "ContextNotServed", "{error}");
 
     // The commands in the message are sufficient; no restart is necessary.
     fixture.plane.ensure_controllers()?;
@@ -267,7 +267,7 @@ async fn a_forbidden_kind_names_the_command_that_allows_it() -> Result<()> {
     let small = cluster(fixture.plane.client().await?, Limits::of(120_000));
     let host = host_for(&small, &[CONFIG_MAP], None);
     let (_, error) = host.ready(Deadline::after(TIMEOUT)).await.unwrap_err();
-    ensure!(error.reason() == "ContextTooLarge", "{error}");
+    ensure!(error.reason().as_str() == "ContextTooLarge", "{error}");
     let error = call_host(&host, ALL, maps(&json!({}))).await.unwrap_err();
     ensure!(error.contains("take more than the limit of"), "{error}");
     Ok(())

@@ -121,7 +121,7 @@ async fn a_kind_without_watch_support_is_not_readable() -> Result<()> {
     let host = host_for(&cluster(client, Limits::of(MIB)), &[CONFIG_MAP], None);
     until("the refusal", TIMEOUT, async || {
         let error = ready(&host).await.err();
-        ensure!(error.as_ref().is_some_and(|error| error.reason() == "ContextNotWatched"), "{error:?}");
+        ensure!(error.as_ref().is_some_and(|error| error.reason().as_str() == "ContextNotWatched"), "{error:?}");
         Ok(())
     })
     .await?;
@@ -146,7 +146,7 @@ async fn an_endless_list_stops_at_the_memory_limit() -> Result<()> {
     let host_context = cluster(client, Limits::of(2 * MIB));
     let error = ready(&host_for(&host_context, &[CONFIG_MAP], None)).await.unwrap_err();
     ensure!(
-        error.reason() == "ContextTooLarge"
+        error.reason().as_str() == "ContextTooLarge"
             && error.to_string().contains("its objects take more than the limit of 1 MiB")
     );
     // 100 of these objects are about 1 MiB.
@@ -200,7 +200,7 @@ async fn policies_of_one_namespace_leave_memory_for_others() -> Result<()> {
     let greedy = host_for(&host_context, &[CONFIG_MAP, SECRET], Some("greedy"));
     let error = ready(&greedy).await.unwrap_err();
     let expected = "the objects that the policies of the namespace greedy read take more than the limit of 0 MiB";
-    ensure!(error.reason() == "ContextTooLarge" && error.to_string().contains(expected), "{error}");
+    ensure!(error.reason().as_str() == "ContextTooLarge" && error.to_string().contains(expected), "{error}");
     for namespace in [Some("modest"), Some("other"), None] {
         ready(&host_for(&host_context, &[CONFIG_MAP, SECRET], namespace)).await?;
     }

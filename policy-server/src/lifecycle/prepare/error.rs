@@ -59,7 +59,7 @@ impl PrepareError {
             Self::Compile { error, .. } => error.reason(),
             Self::Unsupported(_) => Reason::UNSUPPORTED,
             Self::Settings(error) => error.reason(),
-            Self::Context { error, .. } => error.reason().into(),
+            Self::Context { error, .. } => error.reason(),
             Self::Field(_)
             | Self::Match(_)
             | Self::Immutable { .. }
