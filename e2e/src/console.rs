@@ -44,6 +44,24 @@ pub fn steps(page: &str) -> Vec<Step> {
     steps
 }
 
+/// Returns the lines of a page that look like commands, and that [`steps`] ignores because they are not in a block `console`.
+#[must_use]
+pub fn ignored_commands(page: &str) -> Vec<&str> {
+    let mut ignored = Vec::new();
+    let mut fence = None;
+    for line in page.lines() {
+        let text = line.trim_start();
+        match (text.strip_prefix("```"), fence) {
+            (Some(language), None) => fence = Some(language),
+            (Some(_), Some(_)) => fence = None,
+            // An indented command is not a command of its block.
+            (None, _) if text.starts_with("$ ") && (fence != Some("console") || text != line) => ignored.push(line),
+            (None, _) => {}
+        }
+    }
+    ignored
+}
+
 /// Returns the files of a page: their names and their contents.
 #[must_use]
 pub fn files(page: &str) -> Vec<(&str, &str)> {
@@ -183,6 +201,13 @@ mod tests {
         };
         assert_eq!(steps(PAGE), [step("first \\\n    --long", &["… done …"]), step("NAME=value", &[])]);
         assert_eq!(files(PAGE), [("deploy/k.yaml", "# deploy/k.yaml\na: 1\n")]);
+    }
+
+    #[test]
+    fn a_command_outside_of_a_console_block_is_found() {
+        assert_eq!(ignored_commands(PAGE), ["$ no command"]);
+        let page = "$ without a block\n\n- item\n\n  ```console\n  $ indented\n  ```\n";
+        assert_eq!(ignored_commands(page), ["$ without a block", "  $ indented"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use proviso_e2e::console::{Console, Step, steps};
+use proviso_e2e::console::{Console, Step, ignored_commands, steps};
 use proviso_e2e::{Folder, Helm, Image, Node, program, until};
 use tokio::process::{Child, Command};
 
@@ -16,16 +16,20 @@ use crate::{is_skipped, repository};
 
 const TIMEOUT: Duration = Duration::from_mins(3);
 
-/// The pages of the walk through a cluster, in order.
-const CLUSTER: [&str; 5] = [
+/// The pages of the walk through a cluster, in order. The last page removes Proviso.
+const CLUSTER: [&str; 7] = [
     "docs/tutorials/cluster.md",
     "README.md",
     "docs/how-to/operate-policies.md",
+    "docs/troubleshooting.md",
+    "docs/reference/cli.md",
     "docs/reference/programs.md",
     "docs/how-to/install.md",
 ];
 /// The pages of walks over a folder of manifests. Each has a policy server of its own.
 const FOLDER: [&str; 3] = ["docs/tutorials/standalone.md", "docs/reference/rest-api.md", "docs/reference/cli.md"];
+/// The page of both walks, and the heading of its section for a folder. The rest of the page is for a cluster.
+const SHARED: (&str, &str) = ("docs/reference/cli.md", "\n### Without a cluster\n");
 /// The pages whose commands need no server.
 const COMMANDS: [&str; 1] = ["docs/how-to/test-policies.md"];
 /// The page after which Proviso is installed, and the first policy of the chart's notes can be applied.
@@ -34,7 +38,7 @@ const FIRST_POLICY_AFTER: &str = "README.md";
 const FLOWS: &str = "docs/how-to/preview-a-change.md";
 
 /// The beginnings of commands that these tests do not run, and the reasons.
-const NOT_RUN: [(&str, &str); 12] = [
+const NOT_RUN: [(&str, &str); 13] = [
     ("docker ", "the tests have no Docker: the node loads images with the same names"),
     ("kind ", "the tests have a node of their own"),
     ("make run", "the test starts the same program with the same options"),
@@ -47,6 +51,7 @@ const NOT_RUN: [(&str, &str); 12] = [
     ("curl --cacert", "needs the certificate of a server of the reader's"),
     ("openssl ", "creates the token for the command before"),
     ("kubectl get clusteradmissionpolicies", "needs Kubewarden's kinds: the tests of the crate import convert them"),
+    ("proviso verify ", "needs a signed module: cli/tests/cluster/signatures.rs has a registry with signed modules"),
 ];
 
 fn read(page: &str) -> Result<String> {
@@ -57,11 +62,22 @@ fn is_run(command: &str) -> bool {
     NOT_RUN.iter().all(|(start, _)| !command.starts_with(start))
 }
 
-/// Runs the commands of a page in order.
-async fn walk(console: &mut Console, page: &str) -> Result<()> {
+/// Returns the part of a page for the walk through a cluster, and the part for a walk over a folder.
+fn parts(page: &str) -> Result<(String, String)> {
     let text = read(page)?;
-    console.write_files(&text)?;
-    for step in steps(&text).iter().filter(|step| is_run(&step.command)) {
+    let (shared, heading) = SHARED;
+    if page != shared {
+        return Ok((text.clone(), text));
+    }
+    let (before, section) = text.split_once(heading).with_context(|| format!("{page} has no section {heading:?}"))?;
+    let (section, after) = section.split_at(section.find("\n## ").unwrap_or(section.len()));
+    Ok(([before, after].concat(), section.to_owned()))
+}
+
+/// Runs the commands of a page, or of a part of one, in order.
+async fn walk(console: &mut Console, page: &str, text: &str) -> Result<()> {
+    console.write_files(text)?;
+    for step in steps(text).iter().filter(|step| is_run(&step.command)) {
         console.run(step).await.with_context(|| format!("{page}: $ {}", step.command))?;
     }
     Ok(())
@@ -125,7 +141,7 @@ async fn the_commands_for_a_cluster_work_as_written() -> Result<()> {
         // The cache of Helm.
         .variable("HOME", folder.path().as_os_str());
     for page in CLUSTER {
-        walk(&mut console, page).await?;
+        walk(&mut console, page, &parts(page)?.0).await?;
         if page == FIRST_POLICY_AFTER {
             console.run(&first_policy()?).await?;
         }
@@ -180,7 +196,7 @@ async fn the_commands_for_a_folder_work_as_written() -> Result<()> {
         let (copy, installed) = (working_copy(&folder)?, installed(&folder, &[])?);
         let quickstart = Quickstart::start(&copy).await?;
         let mut console = Console::new(&copy, &[&installed], TIMEOUT).wrapper(quickstart.wrapper()?);
-        walk(&mut console, page).await?;
+        walk(&mut console, page, &parts(page)?.1).await?;
     }
     Ok(())
 }
@@ -190,7 +206,7 @@ async fn the_commands_without_a_server_work_as_written() -> Result<()> {
     for page in COMMANDS {
         let folder = Folder::new(&format!("docs-{}", page.replace(['/', '.'], "-")))?;
         let mut console = Console::new(&working_copy(&folder)?, &[&installed(&folder, &[])?], TIMEOUT);
-        walk(&mut console, page).await?;
+        walk(&mut console, page, &read(page)?).await?;
     }
     Ok(())
 }
@@ -216,7 +232,10 @@ fn each_page_with_commands_is_run_by_a_test() -> Result<()> {
     let mut used = [false; NOT_RUN.len()];
     for path in pages(&repository().join("docs"))?.into_iter().chain([repository().join("README.md")]) {
         let page = path.strip_prefix(repository())?.display().to_string();
-        for step in steps(&read(&page)?) {
+        let text = read(&page)?;
+        let ignored = ignored_commands(&text);
+        ensure!(ignored.is_empty(), "{page}: no test runs commands outside of `console` blocks: {ignored:?}");
+        for step in steps(&text) {
             for (used, (start, _)) in used.iter_mut().zip(NOT_RUN) {
                 *used |= step.command.starts_with(start);
             }
