@@ -13,8 +13,8 @@ GUESTS := --manifest-path examples/policies/Cargo.toml --locked
 COMPUTING := --lib --bins --test standalone
 WAITING := --test folder --test faults
 STANDALONE := $(COMPUTING) $(WAITING)
-# The tests that need a full node.
-NODE := --test node --test flows
+# The tests that need a full node, or minutes.
+NODE := --test node --test flows --test torture
 # Clippy as the compiler of the workspace: Clippy lints everything that Cargo compiles, and warnings are errors.
 CLIPPY := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings
 # CI lints in the same pass as it compiles: LINT='format language', and `build` instead of `check`. See .ci/steps.
@@ -26,7 +26,7 @@ DIST := $(TARGET)/dist
 export RUST_TEST_THREADS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo check computing waiting compile test e2e kubernetes cluster cluster-down format language lint without-wasm release deny record bench fuzz fuzz-api tools harness control-plane node-tools
+.PHONY: help run demo check computing waiting compile test e2e torture kubernetes cluster cluster-down format language lint without-wasm release deny record bench fuzz fuzz-api tools harness control-plane node-tools
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -68,6 +68,12 @@ test: tools $(LINT) control-plane ## Run every check and every test, except thos
 e2e: node-tools ## Run the tests that need a full node of Kubernetes (needs root)
 	cargo build --locked --workspace --bins $(NODE)
 	cargo test --locked --workspace $(NODE)
+
+# Three minutes of the seed 1 are a part of `make e2e`.
+torture: tools control-plane ## Run random edits and faults, and check all answers (MINUTES=10, SEED=1, STEPS=50, OTHER=path)
+	cargo build --locked --workspace --bins $(NODE)
+	cargo test --locked --workspace --test torture -- --minutes $(or $(MINUTES),10) --seed $(or $(SEED),$$RANDOM) \
+	  $(and $(STEPS),--steps $(STEPS)) $(and $(OTHER),--other-server $(OTHER))
 
 release: ## Build the programs for a release, with separate debug information; show the folder
 	cargo build --locked --release -p operator -p policy-server -p proviso-cli

@@ -2,6 +2,7 @@
 
 pub mod error;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use proviso_core::Failure;
 use proviso_crds::PolicyPhase;
 use serde_json::Value;
@@ -66,6 +67,8 @@ pub struct Request {
     pub origin: String,
     /// The requested spec; `None` if the user may not read it.
     pub desired_spec: Option<Value>,
+    /// The refusal of an earlier request; `None` if there was none.
+    pub known_refusal: Option<Condition>,
     /// The generation after the request; `None` until it is seen.
     pub new_generation: Option<i64>,
 }
@@ -111,6 +114,10 @@ impl Request {
         let Some(policy) = policy.filter(|policy| policy.uid == self.uid) else { return Step::Done(Outcome::Gone) };
         let generation = policy.generation;
         if generation == self.old_generation {
+            let refusal = policy.refused_rollback().filter(|refusal| self.known_refusal.as_ref() != Some(*refusal));
+            if let Some(refusal) = refusal {
+                return Step::Done(Outcome::Refused(refusal.message.clone()));
+            }
             if policy.rollback_to.is_some() {
                 return Step::Requested;
             }
@@ -186,7 +193,7 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::tests::{active, failed, live, policy, revision, spec};
+    use crate::objects::tests::{active, condition, failed, live, policy, revision, spec};
     use serde_json::json;
 
     fn kept() -> Vec<RevisionObject> {
@@ -231,6 +238,7 @@ mod tests {
             old_generation: 5,
             origin: "generation 4".to_owned(),
             desired_spec: Some(spec("owner")),
+            known_refusal: None,
             new_generation: None,
         }
     }
@@ -271,6 +279,28 @@ mod tests {
         let mut other = policy(6, &active(6));
         other.spec = spec("team");
         assert_eq!(request().step(Some(&other), &[]), Step::Done(Outcome::Superseded { generation: 6 }));
+    }
+
+    #[test]
+    fn a_new_refusal_in_the_status_ends_the_wait() {
+        let refused = |generation: i64, time: &str| {
+            let mut status = active(5);
+            let mut refusal = condition("RolledBack", "False", "RollbackRefused", "because", generation);
+            refusal["lastTransitionTime"] = json!(time);
+            status["conditions"].as_array_mut().unwrap().push(refusal);
+            policy(5, &status)
+        };
+        let (earlier, later) = (refused(5, "2026-11-21T09:20:00Z"), refused(5, "2026-11-21T09:20:01Z"));
+        let mut request = request();
+        request.known_refusal = earlier.refused_rollback().cloned();
+        assert_eq!(request.step(Some(&earlier), &[]), Step::Acknowledged, "the refusal of an earlier request");
+        let outcome = Step::Done(Outcome::Refused("because".to_owned()));
+        assert_eq!(request.step(Some(&later), &[]), outcome);
+        // The API server also refuses to remove the annotation.
+        let mut pending = later.clone();
+        pending.rollback_to = Some("4".to_owned());
+        assert_eq!(request.step(Some(&pending), &[]), outcome);
+        assert_eq!(request.step(Some(&refused(4, "2026-11-21T09:20:01Z")), &[]), Step::Acknowledged);
     }
 
     #[test]

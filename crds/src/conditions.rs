@@ -24,13 +24,18 @@ pub enum ConditionType {
     Initialized,
     /// A replica of the policy server is the leader. The operator sets this condition on policy servers.
     LeaderElected,
-    /// The policy or the revision decides requests. The operator sets this condition on policies and revisions.
+    /// The policy or the revision decides requests. The operator sets this condition on policies and revisions. On revisions, it
+    /// is the record of the live generation: `True` means live, `False` means replaced, and `Unknown` means that a webhook still
+    /// calls the revision although it is not live.
     Live,
     /// Every Ready replica previews the experiment. The operator sets this condition on experiments.
     Previewing,
     /// On a policy: every Ready replica serves the newest generation. On a revision: every Ready replica serves the
     /// revision. On a policy server: all replicas are Ready. The operator sets this condition.
     Ready,
+    /// The last rollback that the annotation `proviso.dev/rollback-to` requested was refused: `False`. Absent otherwise, and for
+    /// the next generation. The operator sets this condition on policies.
+    RolledBack,
     /// A revision of this generation of the policy exists. The operator sets this condition on policies.
     Scheduled,
     /// The policy server is being deleted, and the deletion waits for other objects. The operator sets this condition on policy
@@ -39,7 +44,7 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Accepted,
         Self::CertificateValid,
         Self::Initialized,
@@ -47,6 +52,7 @@ impl ConditionType {
         Self::Live,
         Self::Previewing,
         Self::Ready,
+        Self::RolledBack,
         Self::Scheduled,
         Self::Terminating,
     ];
@@ -68,6 +74,7 @@ impl ConditionType {
             Self::Live => "Live",
             Self::Previewing => "Previewing",
             Self::Ready => "Ready",
+            Self::RolledBack => "RolledBack",
             Self::Scheduled => "Scheduled",
             Self::Terminating => "Terminating",
         }

@@ -43,6 +43,8 @@ pub mod field_managers {
     pub const OPERATOR: &str = "proviso-operator";
     /// The operator, when it publishes the leader of a policy server.
     pub const OPERATOR_LEADER: &str = "proviso-operator-leader";
+    /// The operator, when it reports a refused rollback of a policy.
+    pub const OPERATOR_ROLLBACK: &str = "proviso-operator-rollback";
     /// The REST API.
     pub const API: &str = "proviso-api";
     /// The operator, when it checks by a dry run whether the API server accepts a webhook configuration.

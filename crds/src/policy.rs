@@ -99,11 +99,12 @@ pub struct PolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<PolicyPhase>,
     /// The generation that answers requests. Absent until a generation answers for the first time, and while the policy is
-    /// disabled.
+    /// disabled. During break-glass: the generation that the webhook configuration names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_generation: Option<i64>,
     /// The conditions of the newest generation. `Scheduled`: its revision exists. `Initialized`: its program was fetched and
-    /// compiled, and accepted its settings. `Ready`: every Ready replica serves it. `Live`: it answers requests.
+    /// compiled, and accepted its settings. `Ready`: every Ready replica serves it. `Live`: it answers requests. `RolledBack`: only
+    /// False, if the last rollback was refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -93,20 +93,27 @@ pub struct PolicyServerSpec {
     /// Limits on the previews of experiments.
     #[serde(default, skip_serializing_if = "is_default")]
     pub preview: Preview,
-    /// The scheduling constraints of the replicas, as in a pod.
+    /// The scheduling constraints of the replicas, as in a pod. With `podAffinity` or `podAntiAffinity`,
+    /// `topologySpreadConstraints` has no default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
-    /// The taints of nodes that the replicas tolerate, as in a pod.
+    /// The taints of nodes that the replicas tolerate, as in a pod. If no toleration matches the taint
+    /// `node.kubernetes.io/not-ready` or `node.kubernetes.io/unreachable`, replicas tolerate it for 30 seconds, so that
+    /// Kubernetes replaces the replicas of a lost node soon. Default: only these two tolerations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
     /// The spreading of replicas over nodes or zones, as in a pod. A constraint without a labelSelector selects the replicas of
-    /// this policy server.
+    /// this policy server. Default: the numbers of replicas on two nodes differ by at most 1 (`DoNotSchedule`), where nodes
+    /// that replicas cannot run on do not count, and the same for zones if possible (`ScheduleAnyway`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
-    /// The labels of the nodes that replicas may run on. Default: all nodes.
+    /// The labels of the nodes that replicas may run on. `kubernetes.io/os: linux` is added, unless the label is given.
+    /// Default: all Linux nodes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// The name of the PriorityClass of the replicas. Default: the default of the cluster.
+    /// The name of the PriorityClass of the replicas. With `system-cluster-critical`, other pods make room for a replica that
+    /// finds no node. Default: the default of the cluster. The chart sets `system-cluster-critical` for the policy server
+    /// `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
     /// The name of the ServiceAccount of the replicas, in the operator's namespace. The operator grants it the permissions
@@ -182,13 +189,11 @@ pub struct CacheClaim {
     /// The name of a StorageClass whose volumes many nodes can mount. Immutable. Default: the cluster's default StorageClass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
-    /// The size of the volume as a quantity, such as `10Gi`. The size can be increased if the StorageClass allows it, and never
-    /// reduced.
+    /// The size of the volume as a quantity, such as `10Gi`. The size can be increased if the StorageClass allows it. A volume
+    /// does not shrink. If Kubernetes refuses a change, the condition `Ready` has the cause, and the earlier size can be set
+    /// again.
+    // No rule compares the size with the earlier one: it would refuse to undo an increase that Kubernetes has refused.
     #[schemars(schema_with = "quantity")]
-    #[x_kube(
-        validation = Rule::new("type(self) != string || type(oldSelf) != string || quantity(self).compareTo(quantity(oldSelf)) >= 0")
-            .message("a volume does not shrink")
-    )]
     pub size: IntOrString,
 }
 
@@ -276,10 +281,10 @@ pub struct PolicyServerStatus {
     /// The name of the leader, the replica that prepares new revisions for all replicas. Absent while there is no leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// The conditions of the policy server. `Ready`: all replicas are Ready and run the current spec. `LeaderElected`: a
-    /// replica is the leader; without a leader, live generations go on answering and new revisions wait.
-    /// `CertificateValid`: API servers trust the certificate of the replicas. `Terminating`: the policy server is being
-    /// deleted; the message names the objects that the deletion waits for.
+    /// The conditions of the policy server. `Ready`: all replicas are Ready and run the current spec, and the API server has
+    /// accepted all objects of the policy server. `LeaderElected`: a replica is the leader; without a leader, live generations
+    /// go on answering and new revisions wait. `CertificateValid`: API servers trust the certificate of the replicas.
+    /// `Terminating`: the policy server is being deleted; the message names the objects that the deletion waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

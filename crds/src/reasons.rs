@@ -62,10 +62,14 @@ reasons! {
     LIVE = "Live";
     /// A replica serves the revision, or all replicas do.
     LOADED = "Loaded";
+    /// A replica serves the revision as it was loaded, but cannot read its current form.
+    LOADED_BEFORE = "LoadedBefore";
     /// A replica is loading the revision.
     LOADING = "Loading";
     /// Some replicas cannot load the revision.
     LOADING_FAILED = "LoadingFailed";
+    /// The operator has deleted the pod of a lost node by force.
+    LOST_POD_DELETED = "LostPodDeleted";
     /// The operator or a replica cannot read the object.
     MALFORMED = "Malformed";
     /// The experiment may not be previewed: the condition `Accepted` has the cause.
@@ -84,6 +88,8 @@ reasons! {
     NO_LEADER = "NoLeader";
     /// No replica of the policy server is Ready.
     NO_REPLICAS = "NoReplicas";
+    /// No leader of the policy server has reported about the generation in time.
+    NOT_PREPARED = "NotPrepared";
     /// The deleted policy server still has policies.
     POLICIES_REMAIN = "PoliciesRemain";
     /// The policy of an experiment does not exist.
@@ -100,16 +106,20 @@ reasons! {
     PREVIEW_SUSPENDED = "PreviewSuspended";
     /// Another generation answers requests, or none.
     REPLACED = "Replaced";
+    /// A Ready replica has reported nothing about the generation in time.
+    REPLICA_SILENT = "ReplicaSilent";
     /// Some replicas of the policy server are not Ready.
     REPLICAS_NOT_READY = "ReplicasNotReady";
     /// The operator has created the revision of the generation.
     REVISION_CREATED = "RevisionCreated";
-    /// The requested generation cannot be rolled back to.
+    /// The requested rollback was refused.
     ROLLBACK_REFUSED = "RollbackRefused";
     /// The policy has the spec of an earlier generation.
     ROLLED_BACK = "RolledBack";
     /// Some replicas of the policy server do not run the current spec yet.
     ROLLING_OUT = "RollingOut";
+    /// A webhook configuration calls a revision that is not live.
+    STILL_CALLED = "StillCalled";
     /// The experiment was stopped, or changed after its start.
     SUSPENDED = "Suspended";
     /// The policy has as many experiments as it may have.
@@ -221,6 +231,11 @@ pub static SECTIONS: [Section; 4] = [
                 "The program does not work, so that no replica can load it.",
                 "See the condition Initialized for the cause",
             ),
+            failure(
+                NOT_PREPARED,
+                "No leader of the policy server has reported for a minute that it has prepared the generation. The rollout waits.",
+                "See why: kubectl describe policyserver SERVER shows the condition LeaderElected. If there is a leader, see its log",
+            ),
             failure(NOT_ACCEPTED, "The experiment may not be previewed.", "See the condition Accepted for the cause"),
             failure(
                 POLICY_NOT_FOUND,
@@ -234,9 +249,15 @@ pub static SECTIONS: [Section; 4] = [
                  imagePullSecrets of the policy, and sources of the PolicyServer",
             ),
             failure(
+                REPLICA_SILENT,
+                "A replica is Ready, but has reported nothing about the generation for a minute: it cannot write the status of the \
+                 PolicyRevision, or it is still loading. The rollout waits for the report.",
+                "See the log of the pod that the message names. Check its permissions and its connection to the API server",
+            ),
+            failure(
                 ROLLBACK_REFUSED,
-                "The generation in the annotation `proviso.dev/rollback-to` is not kept.",
-                "Choose a generation of the list: kubectl proviso revisions list POLICY",
+                "The generation in the annotation `proviso.dev/rollback-to` is not kept, or the API server refuses its spec.",
+                "The message has the cause. Choose another generation: kubectl proviso revisions list POLICY",
             ),
             failure(
                 Reason::SETTINGS_INVALID,
@@ -264,6 +285,12 @@ pub static SECTIONS: [Section; 4] = [
             state(DISABLED, "`spec.enabled` is false: the policy decides no requests."),
             state(LIVE, "The generation answers requests."),
             state(LOADED, "The replica serves the revision, or every replica does."),
+            failure(
+                LOADED_BEFORE,
+                "The replica cannot read the revision any more, because another version of the CustomResourceDefinitions changed its form. \
+                 The loaded revision goes on answering, but a restart of the replica would not load it.",
+                "Upgrade the operator and the policy server to the version of the CustomResourceDefinitions",
+            ),
             state(LOADING, "Replicas are loading the revision."),
             state(NOT_STARTED, "The experiment was not started, and `spec.autoStart` is false."),
             state(PREPARED, "The program was fetched and compiled, and accepted its settings."),
@@ -271,6 +298,10 @@ pub static SECTIONS: [Section; 4] = [
             state(PREVIEWING, "Every Ready replica previews the experiment."),
             state(REPLACED, "Another generation answers requests, or none."),
             state(REVISION_CREATED, "The operator has created the revision of the generation."),
+            state(
+                STILL_CALLED,
+                "The generation is not live, but a webhook configuration still calls it: the replicas serve it.",
+            ),
             state(SUSPENDED, "The experiment was stopped, or changed after its start."),
         ],
     },
@@ -280,8 +311,8 @@ pub static SECTIONS: [Section; 4] = [
             state(ALL_REPLICAS_READY, "All replicas are Ready and run the current spec."),
             failure(
                 APPLY_FAILED,
-                "The API server refused an object of the PolicyServer.",
-                "Correct the PolicyServer, or the quota or admission webhook that the message names",
+                "The API server refused an object of the PolicyServer. The operator has applied the other objects, and tries again.",
+                "Undo the change of the PolicyServer, or correct the quota, StorageClass or webhook that the message names",
             ),
             state(CERTIFICATE_ISSUED, "The replicas have a new certificate."),
             state(ELECTED, "A replica leads."),
@@ -311,6 +342,10 @@ pub static SECTIONS: [Section; 4] = [
                 LEASE_EXPIRED,
                 "The leader no longer renews the Lease. Live generations answer, new generations wait.",
                 "Another replica takes over within 15 s. If none does, check the pods of the policy server and their logs",
+            ),
+            state(
+                LOST_POD_DELETED,
+                "The node of a replica is lost. The operator has deleted the pod by force, so that Kubernetes creates another one.",
             ),
             failure(
                 NO_AUTHORITY,

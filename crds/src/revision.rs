@@ -119,13 +119,13 @@ impl PolicyKind {
 pub struct PolicyRevisionStatus {
     /// The conditions of the revision. `Initialized`, set by the leader of the policy server: the program was fetched and
     /// compiled, and accepted its settings. `Ready`, set by the operator: every Ready replica serves the revision. `Live`,
-    /// set by the operator: the revision decides requests.
+    /// set by the operator: the revision decides requests. It is Unknown while a webhook calls a revision that is not live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// The WebAssembly modules that the leader fetched. Absent if the program has no modules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["module"]))]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["module"]))]
     pub modules: Vec<ModuleStatus>,
     /// The state of each replica of the policy server, as the replica reports it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -133,13 +133,19 @@ pub struct PolicyRevisionStatus {
     pub replicas: Vec<ReplicaStatus>,
 }
 
-/// A WebAssembly module that the leader fetched.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+/// A WebAssembly module that the leader fetched. The API server refuses to change the digest: all replicas, and all later leaders,
+/// use the module that the first leader fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("self.digest == oldSelf.digest")
+        .message("a pinned module is immutable: all replicas of a generation load the same module")
+)]
 pub struct ModuleStatus {
     /// The module reference in the spec.
     pub module: String,
     /// The digest of the module that the leader fetched. Every replica loads exactly this module, even if the tag has moved
     /// since.
+    #[schemars(length(max = 71))]
     pub digest: String,
 }
 

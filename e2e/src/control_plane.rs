@@ -31,6 +31,38 @@ pub struct Options {
     pub etcd_link: bool,
 }
 
+/// A network between one client and the first API server, in which a test injects faults.
+#[derive(Debug)]
+pub struct Link {
+    pub proxy: Proxy,
+    /// The kubeconfig of an administrator whose requests pass the proxy.
+    pub kubeconfig: PathBuf,
+}
+
+/// Creates the links of a control plane. It may be used while the processes of the control plane are restarted.
+#[derive(Debug, Clone)]
+pub struct Links {
+    /// The URL of the first API server.
+    server: String,
+    /// The kubeconfig of an administrator for that server.
+    kubeconfig: PathBuf,
+    folder: PathBuf,
+}
+
+impl Links {
+    /// Starts a proxy to the first API server for one client. The name of the client is a part of the name of its kubeconfig.
+    ///
+    /// # Errors
+    /// If no port is free, or a kubeconfig cannot be read or written.
+    pub async fn create(&self, client: &str) -> Result<Link> {
+        let proxy = Proxy::start(self.server.trim_start_matches("https://").parse()?).await?;
+        let direct = std::fs::read_to_string(&self.kubeconfig)?;
+        let kubeconfig = self.folder.join(format!("{client}.linked.kubeconfig"));
+        std::fs::write(&kubeconfig, direct.replace(&self.server, &format!("https://{}", proxy.address())))?;
+        Ok(Link { proxy, kubeconfig })
+    }
+}
+
 /// A control plane. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -139,6 +171,13 @@ impl ControlPlane {
     /// If the kubeconfig of this run cannot be read.
     pub async fn config(&self) -> Result<Config> {
         kubeconfig::config(self.kubeconfig()).await
+    }
+
+    /// Returns a value that creates links of clients to the first API server.
+    #[must_use]
+    pub fn links(&self) -> Links {
+        let folder = self.folder.path().to_owned();
+        Links { server: self.url(), kubeconfig: self.kubeconfig().to_owned(), folder }
     }
 
     /// Returns an API server. The number of the first is 0.

@@ -5,14 +5,19 @@
 //!   (needs root);
 //! - [`Registry`]: only an OCI registry, as a plain process on loopback.
 //!
+//! [`torture`] has the pure parts of the randomised run.
+//!
 //! The processes of a test end with the test, also if it panics or is killed. Logs are kept in `target/e2e/<test>/`.
 
 #![allow(clippy::missing_panics_doc, reason = "a test harness may panic on failures that a test cannot handle")]
 
 pub mod binaries;
+pub mod clock;
 mod cluster;
 pub mod console;
 mod control_plane;
+#[cfg(test)]
+mod faults_page;
 mod folder;
 mod helm;
 mod image;
@@ -27,17 +32,19 @@ pub mod program;
 mod proxy;
 mod registry;
 pub mod supervisor;
+pub mod torture;
 mod until;
 mod webhook;
 
 pub use cluster::{Cluster, Temporary};
-pub use control_plane::{ApiServer, ControlPlane, Options, address_for_endpoints};
+pub use control_plane::{ApiServer, ControlPlane, Link, Links, Options, address_for_endpoints};
 pub use folder::Folder;
 pub use helm::Helm;
 pub use image::Image;
 pub use kubectl::Kubectl;
 pub use node::Node;
-pub use process::Process;
+pub use port::Port;
+pub use process::{Invocation, Process};
 pub use proxy::{Fault, Proxy};
 pub use registry::{Access, Registry};
 pub use until::{until, until_with};

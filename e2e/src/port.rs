@@ -16,6 +16,9 @@ pub struct Port {
 impl Port {
     /// Reserves a port. The range is below the ephemeral ports of the kernel and the node ports of Services, and above the
     /// fixed ports of kubelet, kube-proxy and kube-scheduler.
+    ///
+    /// # Errors
+    /// If no port is free, or the file of a reservation cannot be created.
     pub fn reserve() -> Result<Self> {
         // Each user has a folder, because a user may not lock the files of another.
         let user = rustix::process::geteuid().as_raw();
@@ -32,6 +35,7 @@ impl Port {
         None.context("no port of loopback is free")
     }
 
+    #[must_use]
     pub fn number(&self) -> u16 {
         self.number
     }

@@ -13,7 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// A program with its arguments and environment variables.
 #[derive(Debug, Clone)]
-pub(crate) struct Invocation {
+#[must_use = "an invocation starts no process: see `Process::start`"]
+pub struct Invocation {
     program: PathBuf,
     arguments: Vec<OsString>,
     variables: Vec<(String, OsString)>,
@@ -49,13 +50,13 @@ impl Invocation {
     }
 
     /// Marks a program that runs another program in a child process and waits for it, as `nsenter` does to enter a PID namespace.
-    pub fn forking(mut self) -> Self {
+    pub(crate) fn forking(mut self) -> Self {
         self.forks = true;
         self
     }
 
     /// Returns an invocation of `wrapper`, which then runs this program, such as `nsenter`.
-    pub fn through(self, wrapper: Self) -> Self {
+    pub(crate) fn through(self, wrapper: Self) -> Self {
         let mut invocation = wrapper.argument(self.program).arguments(self.arguments);
         invocation.variables.extend(self.variables);
         invocation.forks |= self.forks;
@@ -73,7 +74,11 @@ pub struct Process {
 }
 
 impl Process {
-    pub(crate) fn start(name: &str, invocation: Invocation, log: PathBuf) -> Result<Self> {
+    /// Starts a process whose output is appended to a log file.
+    ///
+    /// # Errors
+    /// If the program cannot be started, or the log cannot be written.
+    pub fn start(name: &str, invocation: Invocation, log: PathBuf) -> Result<Self> {
         let child = spawn(&invocation, &log).with_context(|| format!("starting {name}"))?;
         Ok(Self { name: name.to_owned(), invocation, log, child })
     }
@@ -134,6 +139,22 @@ impl Process {
     /// Continues a wrapper such as nsenter, which stops itself when its child is stopped.
     fn thaw_wrapper(&self) -> Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::CONT).with_context(|| format!("SIGCONT to {}", self.name))
+    }
+
+    /// Sends SIGTERM, and does not wait: see [`Self::ended`].
+    ///
+    /// # Errors
+    /// If the process has ended.
+    pub fn request_end(&mut self) -> Result<()> {
+        self.signal(Signal::TERM)
+    }
+
+    /// Returns the status of the process if it has ended; `None` while it runs or is frozen.
+    ///
+    /// # Errors
+    /// If the status cannot be read.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
     }
 
     /// Sends SIGTERM, and waits until the process has ended.

@@ -5,6 +5,7 @@ pub(crate) mod certificate;
 mod check;
 mod experiment;
 mod registration;
+mod revision;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,8 +74,8 @@ async fn answer(
                 response
             }
             Some(denial) => {
-                let policy = format!("{}/{}", request.namespace.as_deref().unwrap_or_default(), request.name);
-                tracing::info!(policy, reason = denial, "policy refused");
+                let object = format!("{}/{}", request.namespace.as_deref().unwrap_or_default(), request.name);
+                tracing::info!(kind = request.kind.kind, object, reason = denial, "request refused");
                 AdmissionResponse::from(&request).deny(denial)
             }
         },
@@ -84,8 +85,11 @@ async fn answer(
 }
 
 impl Admission {
-    /// Returns the reason to deny an object; `None` if it is admitted.
+    /// Returns the reason to deny an object or its deletion; `None` if it is admitted.
     async fn refusal(&self, request: &AdmissionRequest<DynamicObject>) -> Option<String> {
+        if request.kind.kind == "PolicyRevision" {
+            return self.revision_refusal(request).await;
+        }
         let object = request.object.as_ref()?;
         let spec = &object.data["spec"];
         let old = request.old_object.as_ref().map(|old| &old.data["spec"]);

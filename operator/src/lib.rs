@@ -19,6 +19,7 @@ mod metrics;
 #[cfg(test)]
 mod mock_api;
 mod objects;
+mod orphans;
 mod policies;
 mod policy_servers;
 mod registration;
@@ -65,7 +66,7 @@ pub fn main() -> anyhow::Result<()> {
     let config = Config::parse();
     log(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(run(config))
+    runtime.block_on(proviso_tasks::exit_on_panic("operator", run(config)))
 }
 
 /// Runs until SIGTERM or Ctrl-C.
@@ -77,7 +78,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
         .context("no Kubernetes cluster: set KUBECONFIG, or run the operator in a pod")?;
     let certificate = Arc::new(Certificate::default());
     // A task of its own, so that this replica keeps answering while another replica takes over.
-    let mut serving = tokio::spawn(serve(&client, &config, &certificate, &metrics, phase.clone()).await?);
+    let serving = serve(&client, &config, &certificate, &metrics, phase.clone()).await?;
+    let mut serving = proviso_tasks::spawn("server", serving);
     let election = Election::join(&config.namespace, LEASE, MissingLease::Create, &config.identity).await?;
     tracing::info!(namespace = config.namespace, identity = config.identity, "operator started");
     let names = admission::server_names(&config);
@@ -204,6 +206,7 @@ impl Controllers {
             experiments::run::<ClusterPolicyExperiment>("clusterpolicyexperiments", Arc::clone(&context)),
             policy_servers::run(Arc::clone(&servers)),
             policy_servers::leader::run(servers),
+            orphans::run(Arc::clone(&context)),
             // Last, so that the controllers already listen when the first list arrives.
             context.caches.follow(&self.client, &self.namespace),
         );

@@ -34,6 +34,8 @@ struct Stored {
     objects: HashMap<String, Value>,
     /// The `resourceVersion` of the last write.
     version: u64,
+    /// The requests to refuse, by the method and the path from the resource on, each with the HTTP status.
+    refusals: Vec<(String, u16)>,
 }
 
 impl MockApi {
@@ -41,6 +43,11 @@ impl MockApi {
     /// with the field manager of a write, or the reason of an Event.
     pub fn calls(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.0).calls)
+    }
+
+    /// Refuses one such request with this HTTP status. `call` is the method and the path from the resource on.
+    pub fn refuse(&self, call: &str, code: u16) {
+        lock(&self.0).refusals.push((call.to_owned(), code));
     }
 
     pub fn client(&self) -> Client {
@@ -84,12 +91,21 @@ impl MockApi {
         let manager = manager.find_map(|part| part.strip_prefix("fieldManager="));
         let about = object["reason"].as_str().or(manager).map(|about| format!(" ({about})")).unwrap_or_default();
         let mut stored = lock(&self.0);
-        stored.calls.push(format!("{} {}{about}", parts.method, from_resource(path)));
+        let call = format!("{} {}", parts.method, from_resource(path));
+        stored.calls.push(format!("{call}{about}"));
+        if let Some(index) = stored.refusals.iter().position(|(refused, _)| *refused == call) {
+            let (_, code) = stored.refusals.remove(index);
+            let status = json!({"status": "Failure", "code": code, "reason": "Refused", "message": "by a test"});
+            return respond(StatusCode::from_u16(code).unwrap(), &status);
+        }
         let path = path.trim_end_matches("/status");
         match parts.method {
             Method::GET | Method::DELETE => stored.objects.get(path).map_or_else(
                 || {
-                    let status = json!({"status": "Failure", "code": 404, "reason": "NotFound", "message": "gone"});
+                    let details = json!({"name": path.rsplit('/').next()});
+                    let status = json!({
+                        "status": "Failure", "code": 404, "reason": "NotFound", "message": "gone", "details": details,
+                    });
                     respond(StatusCode::NOT_FOUND, &status)
                 },
                 |object| respond(StatusCode::OK, object),
@@ -119,13 +135,14 @@ impl Stored {
     }
 }
 
-/// Merges as server-side apply does: conditions of other types stay.
+/// Merges as server-side apply does: conditions of other types stay. Removes fields as a merge patch does: by null.
 fn merge(stored: &mut Value, written: &Value) {
     match (stored, written) {
         (Value::Object(stored), Value::Object(written)) => {
             for (key, value) in written {
                 merge(stored.entry(key).or_insert(Value::Null), value);
             }
+            stored.retain(|_, value| !value.is_null());
         }
         (Value::Array(stored), Value::Array(written)) if written.iter().any(|item| item["type"].is_string()) => {
             stored.retain(|item| written.iter().all(|written| written["type"] != item["type"]));

@@ -25,6 +25,7 @@ use crate::kinds::{self, ExperimentObject as _, Kind as _, PolicyObject};
 use crate::malformed::MaybeMalformed;
 use crate::objects::{self, RESYNC};
 use crate::revisions::Revision;
+use rollback::Refusals;
 
 /// Reconciles the policies of one kind until the future is dropped.
 pub(crate) async fn run<K: PolicyObject>(name: &'static str, context: Arc<Context>) {
@@ -39,7 +40,12 @@ pub(crate) async fn run<K: PolicyObject>(name: &'static str, context: Arc<Contex
         .trigger_on(&caches.mutating, of_label(policies));
     caches.listed().await;
     let ca_changes = ca::changes(context.ca.clone());
-    controller.run(context, ca_changes, reconcile::<K>).await;
+    let refusals = Refusals::default();
+    let reconcile = |policy: Arc<MaybeMalformed<K>>, context: Arc<Context>| {
+        let refusals = &refusals;
+        async move { reconcile(&policy, refusals, &context).await }
+    };
+    controller.run(context, ca_changes, reconcile).await;
 }
 
 /// Maps a revision to the policy with its name, also if the uid differs: the revision of a deleted policy may block the
@@ -79,8 +85,12 @@ fn of_label<K: PolicyObject, W: Resource>(
     move |object| object.labels().get(POLICY_LABEL).map(|uid| policies.references(uid)).unwrap_or_default()
 }
 
-async fn reconcile<K: PolicyObject>(policy: Arc<MaybeMalformed<K>>, context: Arc<Context>) -> Result<Action, Error> {
-    context.reports.report(&*policy).await;
+async fn reconcile<K: PolicyObject>(
+    policy: &MaybeMalformed<K>,
+    refusals: &Refusals,
+    context: &Context,
+) -> Result<Action, Error> {
+    context.reports.report(policy).await;
     if context.ca_bundle().is_none() {
         // The first CA triggers another reconcile.
         return Ok(Action::await_change());
@@ -89,29 +99,36 @@ async fn reconcile<K: PolicyObject>(policy: Arc<MaybeMalformed<K>>, context: Arc
     if is_deleted && !policy.finalizers().iter().any(|finalizer| finalizer == finalizers::REVISIONS) {
         return Ok(Action::await_change());
     }
-    let api = kinds::api::<K>(&context.client, &*policy);
+    let api = kinds::api::<K>(&context.client, policy);
+    let mut rollback = Ok(false);
     if let Ok(known) = &policy.0
         && !is_deleted
-        && (objects::add_finalizer(&api, &*policy, finalizers::REVISIONS).await?
-            || rollback::handle_request(known, &context).await?)
     {
-        // The change triggers another reconcile.
-        return Ok(Action::await_change());
+        if objects::add_finalizer(&api, policy, finalizers::REVISIONS).await? {
+            // The change triggers another reconcile.
+            return Ok(Action::await_change());
+        }
+        rollback = rollback::handle_request(known, refusals, context).await;
+        if matches!(rollback, Ok(true)) {
+            return Ok(Action::await_change());
+        }
     }
-    let found = observe::ObservedObjects::read(&*policy, &context).await?;
+    let found = observe::ObservedObjects::read(policy, context).await?;
+    let observed = found.observed(policy, jiff::Timestamp::now(), context.retire_after);
     if policy.0.is_err() && !is_deleted {
         // The spec cannot be read. Until it can, the live generation keeps answering.
-        apply::restore_webhook(&*policy, &found, &context).await?;
-        return Ok(Action::requeue(RESYNC));
+        let requeue_after = apply::restore_webhook(policy, &found, &observed, context).await?;
+        return Ok(Action::requeue(requeue_after.unwrap_or(RESYNC)));
     }
-    let observed = found.observed(&policy, jiff::Timestamp::now(), context.retire_after);
     let decision = rollout::decide(&observed);
-    apply::decision(&policy, &found, &observed, &decision, &context).await?;
+    apply::decision(policy, &found, &observed, &decision, context).await?;
     if let Ok(known) = &policy.0
         && !is_deleted
     {
-        status::write(known, &found, &observed, &decision, &context).await?;
+        status::write(known, &found, &observed, &decision, context).await?;
     }
+    // Last, so that a rollback that fails for now delays nothing else.
+    rollback?;
     Ok(Action::requeue(decision.requeue_after.unwrap_or(RESYNC)))
 }
 

@@ -1,10 +1,12 @@
 //! The controller of policy servers. A reconcile renews the Secrets (`secrets`), builds the desired objects
-//! (`build`), applies them (`apply`), and reports (`status`). Another controller reports the leader (`leader`).
+//! (`build`), applies them (`apply`), replaces the pods of lost nodes (`lost_pods`), and reports (`status`). Another
+//! controller reports the leader (`leader`).
 
 mod apply;
 mod build;
 mod context;
 pub(crate) mod leader;
+mod lost_pods;
 pub(crate) mod names;
 mod observe;
 mod secrets;
@@ -74,6 +76,8 @@ async fn reconcile(server: Arc<MaybeMalformed<PolicyServer>>, context: Arc<Conte
     if let Err(error) = &result
         && let Ok(server) = &server.0
         && !error.is_race()
+        // Each refused object has an Event of its own.
+        && !apply::is_refusal(error)
     {
         // The log has the error too.
         let _ = context.record(server, EventType::Warning, error.reason().as_str(), &error.to_string()).await;
@@ -102,10 +106,21 @@ async fn try_reconcile(object: &MaybeMalformed<PolicyServer>, context: &Context)
     let Ok(server) = &object.0 else { return Ok(Action::await_change()) };
     // While a policy needs it, a policy server that is being deleted is reconciled like any other.
     let renewed = secrets::renew(server, context).await?;
-    apply::objects(server, &build::objects(server, &context.settings.defaults), context).await?;
-    apply::delete_unused_claim(server, context).await?;
-    status::write(server, &renewed, &dependents, context).await?;
-    Ok(Action::requeue(objects::duration_until(renewed.next_check, Timestamp::now()).min(RESYNC)))
+    let refusals = apply::objects(server, &build::objects(server, &context.settings.defaults), context).await?;
+    apply::report(server, &refusals, context).await;
+    if refusals.is_empty() {
+        apply::delete_unused_claim(server, context).await?;
+    }
+    // An error here must not keep the status from being written.
+    let replaced = lost_pods::replace(server, context).await;
+    status::write(server, &renewed, &dependents, &refusals, context).await?;
+    let due = objects::duration_until(renewed.next_check, Timestamp::now()).min(RESYNC);
+    let due = replaced?.map_or(due, |next_check| next_check.min(due));
+    // The controller tries again later, as after any error. A race is tried again sooner.
+    match refusals.into_iter().map(|refusal| refusal.error).min_by_key(Error::is_race) {
+        Some(error) => Err(error),
+        None => Ok(Action::requeue(due)),
+    }
 }
 
 #[cfg(test)]

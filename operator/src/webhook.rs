@@ -29,6 +29,16 @@ pub(crate) fn preview_name(experiment: &PolicyId) -> String {
     format!("proviso-preview-{experiment}")
 }
 
+/// Returns the policy whose webhook configuration has this name; `None` if the name has another form.
+pub(crate) fn policy_of(name: &str) -> Option<PolicyId> {
+    name.strip_prefix("proviso-")?.parse().ok()
+}
+
+/// Returns the experiment whose webhook configuration has this name; `None` if the name has another form.
+pub(crate) fn experiment_of(name: &str) -> Option<PolicyId> {
+    name.strip_prefix("proviso-preview-")?.parse().ok()
+}
+
 /// Builds the webhook configuration that sends requests to a generation: the policy server that serves the
 /// generation, and the requests that `admission` selects.
 pub(crate) fn build(

@@ -3,11 +3,16 @@
 //! the API server and without a leader.
 
 mod collect;
+mod identity;
 mod object;
+mod openapi;
+mod pod;
 mod publish;
+mod readiness;
 mod report;
 mod reported;
 mod revision;
+mod schema;
 mod status;
 mod watch;
 
@@ -18,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config};
@@ -36,9 +41,11 @@ use crate::metrics::Metrics;
 use crate::preview;
 use crate::table::{Experiment, SharedTable};
 use object::Object;
-use report::Reporter;
-use reported::Reported;
+use openapi::{SchemaCache, SchemaError};
+use pod::ObservedPod;
+use report::{Reporter, Written};
 use revision::ObservedRevision;
+use schema::Schema;
 use watch::Change;
 
 /// The interval at which the leader removes unused files from the cache.
@@ -100,6 +107,10 @@ pub struct Follower {
     objects: BTreeMap<String, Object>,
     /// The labels of the namespaces; `None` before the first list.
     namespaces: Option<Arc<BTreeMap<String, Labels>>>,
+    /// The pods of the policy server, by name. Empty before the first list.
+    pods: BTreeMap<String, ObservedPod>,
+    /// The schema of the revisions, which has the defaults of fields that this version does not know.
+    schema: SchemaCache,
     has_listed: bool,
     /// True if the table must be published again.
     is_changed: bool,
@@ -112,7 +123,9 @@ pub struct Follower {
 enum Event {
     Revisions(Change<ObservedRevision>),
     Namespaces(Change<Labels>),
-    Reported { name: String, uid: String, result: Result<Reported, kube::Error> },
+    Pods(Change<ObservedPod>),
+    Schema(Result<Schema, SchemaError>),
+    Reported { name: String, uid: String, result: Result<Written, kube::Error> },
 }
 
 impl Follower {
@@ -135,6 +148,8 @@ impl Follower {
             leadership,
             objects: BTreeMap::new(),
             namespaces: None,
+            pods: BTreeMap::new(),
+            schema: SchemaCache::new(client.clone()),
             has_listed: false,
             // The first table has the origin `Cluster`, so requests without a generation are refused from the start.
             is_changed: true,
@@ -169,28 +184,29 @@ impl Follower {
                 _ = collect.tick() => self.collect(),
             }
             self.is_changed |= self.lifecycle.start(self.leadership.is_leader());
+            self.fetch_schema();
             self.publish();
             self.report();
         }
     }
 
-    /// Sends every change of revisions and namespaces as an event. Never ends.
+    /// Sends every change of revisions, namespaces and pods as an event. Never ends.
     fn watch(&self, client: Client) -> impl Future<Output = ()> + use<> {
         let kind = ApiResource::erase::<PolicyRevision>(&());
         let revisions = Api::namespaced_with(client.clone(), &self.replica.namespace, &kind);
-        let own_revisions =
-            watcher::Config::default().labels(&format!("{SERVER_LABEL}={}", self.replica.policy_server));
+        let own = watcher::Config::default().labels(&format!("{SERVER_LABEL}={}", self.replica.policy_server));
+        let pods = Api::<Pod>::namespaced(client.clone(), &self.replica.namespace);
         let namespaces = Api::<PartialObjectMeta<Namespace>>::all(client);
         let (replica, sender) = (self.replica.clone(), self.sender.clone());
         let send = move |event| {
             // The receiver is dropped only at shutdown.
             let _ = sender.send(event);
         };
-        let send_namespace = send.clone();
+        let (send_namespace, send_pod) = (send.clone(), send.clone());
         let revisions = watch::follow(
             "revisions",
             revisions,
-            own_revisions,
+            own.clone(),
             move |object: DynamicObject| ObservedRevision::read(&object, &replica),
             move |change| send(Event::Revisions(change)),
         );
@@ -201,8 +217,15 @@ impl Follower {
             |namespace| namespace.metadata.labels.unwrap_or_default(),
             move |change| send_namespace(Event::Namespaces(change)),
         );
+        let pods = watch::follow(
+            "pods",
+            pods,
+            own,
+            |pod| ObservedPod::read(&pod),
+            move |change| send_pod(Event::Pods(change)),
+        );
         async {
-            tokio::join!(revisions, namespaces);
+            tokio::join!(revisions, namespaces, pods);
         }
     }
 
@@ -213,12 +236,49 @@ impl Follower {
                 change.apply(Arc::make_mut(self.namespaces.get_or_insert_default()));
                 self.is_changed = true;
             }
+            Event::Pods(change) => {
+                let mut pods = self.pods.clone();
+                change.apply(&mut pods);
+                self.is_changed |= pods != self.pods;
+                self.pods = pods;
+            }
+            Event::Schema(result) => self.take_schema(result),
             Event::Reported { name, uid, result } => {
                 if let Some(object) = self.objects.get_mut(&name).filter(|object| object.observed.uid == uid) {
                     self.is_changed |= object.take_reported(&name, result, Instant::now());
                     self.desire(name);
                 }
             }
+        }
+    }
+
+    /// Fetches the schema while a revision has fields that this version does not know and that the schema does not explain.
+    fn fetch_schema(&mut self) {
+        if !self.objects.values().any(Object::has_unexplained_fields) {
+            self.schema.reset_delay();
+            return;
+        }
+        let sender = self.sender.clone();
+        self.schema.fetch(Instant::now(), move |result| {
+            // The receiver is dropped only at shutdown.
+            let _ = sender.send(Event::Schema(result));
+        });
+    }
+
+    /// Takes the fetched schema, and reads the revisions with unknown fields again.
+    fn take_schema(&mut self, result: Result<Schema, SchemaError>) {
+        self.schema.take(result, Instant::now());
+        // The readiness waits for the first fetch, even if it failed.
+        self.is_changed = true;
+        let mut read = Vec::new();
+        for (name, object) in &mut self.objects {
+            if object.observed.has_unknown_fields() {
+                object.interpret(name, self.schema.schema());
+                read.push(name.clone());
+            }
+        }
+        for name in read {
+            self.desire(name);
         }
     }
 
@@ -250,12 +310,16 @@ impl Follower {
     }
 
     fn observe(&mut self, name: String, observed: ObservedRevision) {
+        let schema = self.schema.schema();
         match self.objects.get_mut(&name) {
-            Some(object) if object.observed.uid == observed.uid => self.is_changed |= object.observe(observed),
+            Some(object) if object.observed.uid == observed.uid => {
+                self.is_changed |= object.observe(&name, observed, schema);
+            }
             _ => {
+                let object = Object::new(observed, schema);
                 // An object with the same name and another uid is another revision.
                 self.remove(&name);
-                self.objects.insert(name.clone(), Object::new(observed));
+                self.objects.insert(name.clone(), object);
             }
         }
         self.desire(name);
@@ -277,7 +341,7 @@ impl Follower {
         else {
             return;
         };
-        let experiment = object.observed.desired.as_ref().ok().and_then(|desired| desired.experiment.clone());
+        let experiment = object.revision().and_then(|revision| revision.experiment.clone());
         if let Some(id) = experiment {
             let (metrics, revision) = (self.metrics.experiment(&id), Arc::clone(&loaded.revision));
             let make = |counter| Experiment { id, revision, metrics, counter: Some(counter), failure: None };
@@ -289,6 +353,10 @@ impl Follower {
     fn report(&mut self) {
         let (now, time, is_leader) = (Instant::now(), Timestamp::now(), self.leadership.is_leader());
         for (name, object) in &mut self.objects {
+            if self.schema.is_fetching() && object.has_unexplained_fields() {
+                // The schema may explain the fields: do not report an error for a moment.
+                continue;
+            }
             let slot = self.lifecycle.get(name);
             let Some(update) = object.begin_report(slot, &self.replica, is_leader, now, time) else { continue };
             let (sender, name, uid) = (self.sender.clone(), name.clone(), object.observed.uid.clone());

@@ -8,6 +8,7 @@ mod process;
 use std::time::Duration;
 
 use proviso_engines::CompileError;
+use proviso_engines::wasm::SnapshotMode;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use memory::MemoryBudget;
@@ -54,11 +55,12 @@ impl Compilers {
     ///
     /// # Errors
     /// Returns an error if the module does not compile, or not within the time and memory limits.
-    pub async fn module(&self, wasm: &[u8]) -> Result<Vec<u8>, CompileFailure> {
+    pub async fn module(&self, wasm: &[u8], snapshot: SnapshotMode) -> Result<Vec<u8>, CompileFailure> {
         let memory = self.memory.acquire(wasm.len()).await;
         let memory = memory.map_err(|closed| CompileFailure::Stopped(closed.to_string()))?;
         let _permit = self.acquire_permit().await?;
-        let job = CompileJob { memory_limit: self.memory_limit, compile_memory: memory.mib, timeout: self.timeout };
+        let job =
+            CompileJob { memory_limit: self.memory_limit, compile_memory: memory.mib, timeout: self.timeout, snapshot };
         let timeout = Err(CompileFailure::Timeout(self.timeout));
         let result = tokio::time::timeout(self.timeout, job.start(wasm)).await.unwrap_or(timeout);
         result.map_err(|error| match error {

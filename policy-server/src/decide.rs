@@ -1,6 +1,5 @@
 //! The decision of one revision about one request: matching, evaluation within the time limit, enforcement, metrics and log.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -19,27 +18,49 @@ const NOT_ASKED: &str = "not-asked";
 #[derive(Clone, Copy, Debug)]
 pub struct Overloaded;
 
-/// Returns the reason why the program of a revision is not evaluated for a request; `None` if it must be evaluated.
+/// Returns the reason why the program of a revision is not evaluated for a request at its path; `None` if it must be evaluated.
 ///
 /// # Errors
 /// Returns an error if this server checks the `matchConditions` and their evaluation fails.
-pub async fn skip_reason(
+async fn skip_reason(
     revision: &Revision,
     review: &Review,
     namespaces: &BTreeMap<String, Labels>,
-) -> Result<Option<Cow<'static, str>>, EvaluationError> {
+) -> Result<Option<&'static str>, EvaluationError> {
+    if !revision.is_matched_by_api_server || !revision.enabled {
+        return exclusion(revision, review, namespaces).await;
+    }
+    // The API server has matched the request with current labels. The labels of namespaces that this replica knows may be older:
+    // a second match would allow requests that the policy covers. Only the limits of a namespaced policy are checked again,
+    // because its owner may not be allowed to see other requests.
+    match revision.matching.covers_by_confinement(review) {
+        Coverage::NotCovered { why } => Ok(Some(why)),
+        Coverage::Covered => Ok(None),
+    }
+}
+
+/// Returns the reason why the policy of a revision does not decide about a request, as far as this server knows; `None` if the
+/// policy decides. In a cluster, the API server evaluates the `matchConditions`.
+///
+/// # Errors
+/// Returns an error if this server checks the `matchConditions` and their evaluation fails.
+pub async fn exclusion(
+    revision: &Revision,
+    review: &Review,
+    namespaces: &BTreeMap<String, Labels>,
+) -> Result<Option<&'static str>, EvaluationError> {
     if !revision.enabled {
-        return Ok(Some("spec.enabled is false".into()));
+        return Ok(Some("spec.enabled is false"));
     }
     if let Coverage::NotCovered { why } = revision.matching.covers(review, |name| namespaces.get(name)) {
-        return Ok(Some(why.into()));
+        return Ok(Some(why));
     }
     // A raw request has no fields that a condition could read.
-    if revision.checks_match_conditions
+    if !revision.is_matched_by_api_server
         && review.head().is_some()
         && is_excluded_by_conditions(revision, review).await?
     {
-        return Ok(Some("spec.admission.matchConditions exclude the request".into()));
+        return Ok(Some("spec.admission.matchConditions exclude the request"));
     }
     Ok(None)
 }
@@ -68,11 +89,8 @@ pub async fn decide(
     let skip_reason = skip_reason(revision, review, namespaces).await;
     if let Ok(Some(why)) = skip_reason {
         revision.metrics.observe(Outcome::Skipped, None);
-        tracing::debug!(policy = %revision.policy, request_uid = review.uid(), reason = %why, "policy not asked");
-        return Ok(Verdict {
-            audit_annotations: [(NOT_ASKED.to_owned(), why.into_owned())].into(),
-            ..Verdict::allow()
-        });
+        tracing::debug!(policy = %revision.policy, request_uid = review.uid(), reason = why, "policy not asked");
+        return Ok(Verdict { audit_annotations: [(NOT_ASKED.to_owned(), why.to_owned())].into(), ..Verdict::allow() });
     }
     let result = match skip_reason {
         Ok(_) => evaluate(revision, review).await,

@@ -130,7 +130,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         admin = format!("http://{}", admin_listener.local_addr()?),
         "policy server started"
     );
-    let source_task = tokio::spawn(source_task);
+    let source_task = proviso_tasks::spawn("policies", source_task);
     // The admin port answers until the last request is answered: probes must see that the server shuts down.
     let admin = proviso_http::serve(
         admin_listener,
@@ -139,7 +139,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         pending(),
         Duration::ZERO,
     );
-    let admin = tokio::spawn(admin);
+    let admin = proviso_tasks::spawn("admin port", admin);
     serve_requests(listener, tls, server, api, phase).await;
     source_task.abort();
     #[cfg(feature = "cluster")]

@@ -69,13 +69,20 @@ impl Slot {
         Self { desired, preparing: None, outcome, delays: None }
     }
 
-    /// Takes what the source desires now. Returns true if the revision must be prepared again.
+    /// Takes the revision that the source desires now. Returns true if the revision must be prepared again. A loaded revision stays
+    /// loaded if its source cannot read it any more.
     fn update(&mut self, desired: Result<Desired, Failure>) -> bool {
+        if desired.is_err() && self.loaded().is_some() {
+            return false;
+        }
         let is_kept = match (&self.desired, &desired) {
-            (Ok(old), Ok(new)) if old.is_same_revision(new) => {
-                // A revision that failed may work with modules from another place.
-                old.modules == new.modules || !matches!(self.outcome, Some(Outcome::Failed { .. }))
-            }
+            (Ok(old), Ok(new)) if old.is_same_revision(new) => match &self.outcome {
+                Some(Outcome::Loaded(loaded)) => !new.modules.contradicts(&loaded.modules),
+                // A revision that failed may work with modules from another place, and a running preparation must not load
+                // other modules than the pinned ones.
+                Some(Outcome::Failed { .. }) => old.modules == new.modules,
+                None => self.preparing.is_none() || old.modules == new.modules,
+            },
             (Err(old), Err(new)) => old == new,
             _ => false,
         };
@@ -280,90 +287,4 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proviso_core::PolicyId;
-
-    use super::*;
-    use crate::manifests::ExperimentId;
-
-    fn desired(generation: u64, was_prepared: bool) -> Desired {
-        Desired {
-            policy: PolicyId::cluster("a").unwrap(),
-            experiment: None,
-            uid: "u".to_owned(),
-            generation,
-            spec: Arc::new(
-                serde_json::from_value(serde_json::json!({"program": {"cel": {"validations": []}}})).unwrap(),
-            ),
-            scope: Scope::POLICY,
-            place: None,
-            modules: ModuleSource::Network(BTreeMap::new()),
-            was_prepared,
-        }
-    }
-
-    fn fail(slot: &mut Slot, is_transient: bool, now: Instant) {
-        let error = if is_transient { PrepareError::Stopped(String::new()) } else { PrepareError::NoAdmission };
-        slot.preparing = None;
-        slot.settle(Err(error), now);
-    }
-
-    #[test]
-    fn a_revision_that_failed_for_good_is_not_prepared_again() {
-        let (mut slot, now) = (Slot::new(Ok(desired(1, true))), Instant::now());
-        assert!(slot.is_due(false, now));
-        fail(&mut slot, false, now);
-        assert!(!slot.is_due(true, now + Duration::from_hours(1)));
-        assert!(!slot.update(Ok(desired(1, true))), "the same revision");
-        assert!(slot.update(Ok(desired(2, true))) && slot.is_due(false, now), "the next generation");
-    }
-
-    #[test]
-    fn preparations_that_fail_for_a_transient_reason_back_off() {
-        let (mut slot, mut now) = (Slot::new(Ok(desired(1, true))), Instant::now());
-        let mut delays = Vec::new();
-        for _ in 0..8 {
-            fail(&mut slot, true, now);
-            let due = (0..700).find(|seconds| slot.is_due(false, now + Duration::from_secs(*seconds))).unwrap();
-            delays.push(due);
-            now += Duration::from_secs(due);
-        }
-        // The jitter adds up to the delay itself.
-        for (delay, least) in delays.iter().zip([5, 10, 20, 40, 80, 160, 300, 300]) {
-            assert!((least..=2 * least + 1).contains(delay), "{delays:?}");
-        }
-    }
-
-    #[test]
-    fn a_failed_revision_is_prepared_again_when_its_module_source_changes() {
-        let (mut slot, now) = (Slot::new(Ok(desired(1, true))), Instant::now());
-        fail(&mut slot, false, now);
-        let pinned = ModuleSource::Pinned(BTreeMap::new());
-        assert!(slot.update(Ok(Desired { modules: pinned, ..desired(1, true) })) && slot.is_due(false, now));
-    }
-
-    #[test]
-    fn only_the_leader_prepares_a_revision_that_is_new_to_all_replicas() {
-        let (mut slot, now) = (Slot::new(Ok(desired(1, false))), Instant::now());
-        assert!(!slot.is_due(false, now) && slot.is_due(true, now));
-        assert!(matches!(slot.state(), RolloutState::Waiting) && slot.is_tried(), "readiness does not wait for it");
-        assert!(!slot.update(Ok(desired(1, true))), "the leader has prepared it");
-        assert!(slot.is_due(false, now) && !slot.is_tried() && matches!(slot.state(), RolloutState::Loading));
-    }
-
-    #[test]
-    fn a_revision_that_cannot_be_read_fails_without_being_prepared() {
-        let failure = Failure::new("Invalid", "spec.x");
-        let mut slot = Slot::new(Err(failure.clone()));
-        assert!(!slot.is_due(true, Instant::now()) && slot.is_settled() && slot.is_tried());
-        assert_eq!(slot.failure(), Some(&failure));
-        assert!(!slot.update(Err(failure)) && slot.update(Ok(desired(1, true))));
-    }
-
-    #[test]
-    fn readiness_does_not_wait_for_a_candidate() {
-        let experiment = ExperimentId { namespace: None, name: "e".to_owned() };
-        let slot = Slot::new(Ok(Desired { experiment: Some(experiment), ..desired(1, true) }));
-        assert!(slot.is_tried() && !slot.is_settled());
-    }
-}
+pub(crate) mod tests;

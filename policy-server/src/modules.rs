@@ -1,22 +1,25 @@
-//! The loaded wasm modules. A module that several policies use is compiled and loaded once.
+//! The loaded wasm modules. A module that several policies use in the same way is compiled and loaded once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use proviso_artifacts::{Digest, Module, Volume};
 use proviso_engines::CompileError;
-use proviso_engines::wasm::{self, VerifiedCode};
+use proviso_engines::wasm::{self, Snapshot, SnapshotMode, VerifiedCode};
 use tokio::sync::OnceCell;
 
 use crate::compile::{CompileFailure, Compilers};
 
-/// The loaded modules, by the digest of their source.
+/// Modules that are loaded or being loaded.
+type LoadedModules = HashMap<(Digest, SnapshotMode), Arc<OnceCell<wasm::Module>>>;
+
+/// The loaded modules, by the digest of their source and the use of snapshots.
 #[derive(Debug)]
 pub struct Modules {
     engine: wasm::Engine,
     cache: Option<Volume>,
     compilers: Arc<Compilers>,
-    loaded: Mutex<HashMap<Digest, Arc<OnceCell<wasm::Module>>>>,
+    loaded: Mutex<LoadedModules>,
 }
 
 impl Modules {
@@ -26,9 +29,9 @@ impl Modules {
     }
 
     /// Returns the module with this digest, if it is loaded.
-    pub fn loaded(&self, digest: &Digest) -> Option<wasm::Module> {
+    pub fn loaded(&self, digest: Digest, snapshot: SnapshotMode) -> Option<wasm::Module> {
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        loaded.get(digest)?.get().cloned()
+        loaded.get(&(digest, snapshot))?.get().cloned()
     }
 
     /// Returns the loaded module: from memory, from the cache, or newly compiled. Concurrent calls for the same module wait for
@@ -36,36 +39,39 @@ impl Modules {
     ///
     /// # Errors
     /// Returns an error if the module does not compile, or not within the limits.
-    pub async fn get(&self, module: &Module) -> Result<wasm::Module, CompileFailure> {
+    pub async fn get(&self, module: &Module, snapshot: SnapshotMode) -> Result<wasm::Module, CompileFailure> {
         let cell = {
             let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(loaded.entry(module.digest).or_default())
+            Arc::clone(loaded.entry((module.digest, snapshot)).or_default())
         };
-        cell.get_or_try_init(|| self.load(module)).await.cloned()
+        cell.get_or_try_init(|| self.load(module, snapshot)).await.cloned()
     }
 
     /// Unloads the modules that are not in `used`.
     pub fn retain(&self, used: &HashSet<Digest>) {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         // A module that is being loaded now has a second owner besides this map.
-        loaded.retain(|digest, cell| used.contains(digest) || Arc::strong_count(cell) > 1);
+        loaded.retain(|(digest, _), cell| used.contains(digest) || Arc::strong_count(cell) > 1);
     }
 
-    async fn load(&self, module: &Module) -> Result<wasm::Module, CompileFailure> {
-        if let Some(loaded) = self.cached(module.digest).await {
+    async fn load(&self, module: &Module, snapshot: SnapshotMode) -> Result<wasm::Module, CompileFailure> {
+        let key = self.engine.cache_key(snapshot);
+        if let Some(loaded) = self.cached(module.digest, key.clone()).await {
             return Ok(loaded);
         }
-        let code = Arc::new(self.compilers.module(&module.bytes).await?);
+        let code = Arc::new(self.compilers.module(&module.bytes, snapshot).await?);
         // Code from the child process of this server needs no signature.
         let loaded = self.load_code(code.to_vec()).await?;
-        self.write_to_cache(module.clone(), code).await;
+        if let Snapshot::Refused(cause) = loaded.snapshot() {
+            tracing::info!(module = %module.digest, cause, "the module has no snapshot: each evaluation initialises it");
+        }
+        self.write_to_cache(module.clone(), key, code).await;
         Ok(loaded)
     }
 
     /// Loads the module from the cache. Returns `None` if that fails: then the module is compiled again.
-    async fn cached(&self, digest: Digest) -> Option<wasm::Module> {
-        let engine = self.engine.key().to_owned();
-        let read = self.cache.as_ref()?.run(move |cache| cache.compiled(&digest, &engine)).await;
+    async fn cached(&self, digest: Digest, key: String) -> Option<wasm::Module> {
+        let read = self.cache.as_ref()?.run(move |cache| cache.compiled(&digest, &key)).await;
         let code = read
             .inspect_err(
                 |error| tracing::warn!(module = %digest, reason = error.reason().as_str(), %error, "cached module refused"),
@@ -90,12 +96,12 @@ impl Modules {
     }
 
     /// Writes a module and its compiled code to the cache. If that fails, the module is served all the same.
-    async fn write_to_cache(&self, module: Module, code: Arc<Vec<u8>>) {
+    async fn write_to_cache(&self, module: Module, key: String, code: Arc<Vec<u8>>) {
         let Some(cache) = &self.cache else { return };
-        let (digest, engine) = (module.digest, self.engine.key().to_owned());
+        let digest = module.digest;
         let written = cache.run(move |cache| {
             cache.put_module(&module.digest, &module.bytes)?;
-            cache.put_compiled(&module.digest, &engine, &code)
+            cache.put_compiled(&module.digest, &key, &code)
         });
         if let Err(error) = written.await {
             tracing::warn!(module = %digest, reason = error.reason().as_str(), %error, "cannot cache the compiled module");

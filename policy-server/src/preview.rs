@@ -19,7 +19,7 @@ use proviso_engines::EvaluationError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::config::PreviewPriority;
-use crate::decide::{Overloaded, evaluate, is_excluded_by_conditions, skip_reason};
+use crate::decide::{Overloaded, evaluate, exclusion, is_excluded_by_conditions};
 use crate::table::{Experiment, Revision};
 use line::Line;
 
@@ -107,7 +107,7 @@ impl PreviewQueue {
             {
                 tracing::warn!(%error, "cannot lower the CPU priority: previews run at normal priority");
             }
-            runtime.block_on(run_worker(receiver, concurrency));
+            runtime.block_on(proviso_tasks::exit_on_panic("previews", run_worker(receiver, concurrency)));
             // The receiver is dropped if the server did not wait for the previews.
             let _ = ended.send(());
         })?;
@@ -197,13 +197,14 @@ fn message<'a>(
     }
 }
 
-/// Returns the verdict that the revision would answer if it were live.
+/// Returns the verdict that the revision would answer if it were live. No API server has matched the request with this revision, so
+/// this server does.
 async fn hypothetical_verdict(
     revision: &Revision,
     review: &Review,
     namespaces: &BTreeMap<String, Labels>,
 ) -> Result<Verdict, EvaluationError> {
-    if skip_reason(revision, review, namespaces).await?.is_some() {
+    if exclusion(revision, review, namespaces).await?.is_some() {
         return Ok(Verdict::allow());
     }
     Ok(evaluate(revision, review).await?.enforce(&revision.enforcement))

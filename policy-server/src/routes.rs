@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -16,6 +15,7 @@ use jiff::Timestamp;
 use proviso_core::review::ReviewError;
 use proviso_core::{Action, Endpoint, Review, Target, Verdict};
 use proviso_http::shutdown::Phase;
+use proviso_http::{BodyError, read_body};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::decide::{Overloaded, decide};
@@ -26,9 +26,6 @@ use crate::table::{Entry, Origin, SharedTable, Table};
 
 /// The maximum size of a body, in bytes. An UPDATE contains two objects, and an API server accepts objects of up to 3 MiB.
 pub const MAX_BODY: usize = 7 * 1024 * 1024;
-/// The maximum of the bytes that the server reads and discards of a body that is too large. If the server closed the connection
-/// while the client is still sending, the client would not read the answer.
-const MAX_DISCARDED: usize = 8 * MAX_BODY;
 /// The time that a request waits for a generation that is being prepared. API servers call a generation as soon as it is live.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time limit for receiving a body.
@@ -120,7 +117,7 @@ impl Server {
 
     async fn decide(&self, body: Incoming, endpoint: Endpoint) -> Result<Response<NotifyOnDropBody>, Refusal> {
         let _memory = self.reserve_memory(&body)?;
-        let body = read_body(body).await?;
+        let body = receive(body).await?;
         let review = match endpoint.action {
             Action::ValidateRaw => Review::raw(body),
             Action::Validate | Action::Audit => Review::admission(body),
@@ -238,45 +235,13 @@ fn without_revision(
     deny(format!("{} has no generation that works{why}", endpoint.policy))
 }
 
-async fn read_body(mut body: Incoming) -> Result<Bytes, Refusal> {
-    let too_large = || {
-        let message = format!("the body is larger than {MAX_BODY} bytes (7 MiB)");
-        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-    };
-    // If the length is known, refuse the body before any of it is kept in memory.
-    if body.size_hint().lower() > MAX_BODY as u64 {
-        discard(body).await;
-        return Err(too_large());
-    }
-    let reading = Limited::new(&mut body, MAX_BODY).collect();
-    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            discard(body).await;
-            Err(too_large())
-        }
-        Ok(Err(error)) => {
-            let message = format!("the body cannot be read: {error}");
-            Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed", message))
-        }
-        Err(_) => {
-            let message = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
-            Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
-        }
-    }
-}
-
-/// Reads and discards the rest of a body, within a limit of size and time.
-async fn discard(mut body: Incoming) {
-    let reading = async {
-        let mut discarded = 0;
-        while let Some(Ok(frame)) = body.frame().await {
-            discarded += frame.data_ref().map_or(0, Bytes::len);
-            if discarded > MAX_DISCARDED {
-                return;
-            }
-        }
-    };
-    // The answer is the same if the end of the body was not reached.
-    let _ = tokio::time::timeout(BODY_TIMEOUT, reading).await;
+async fn receive(body: Incoming) -> Result<Bytes, Refusal> {
+    read_body(body, MAX_BODY, BODY_TIMEOUT).await.map_err(|error| {
+        let (status, reason) = match error {
+            BodyError::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+            BodyError::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
+            BodyError::Unreadable(_) => (StatusCode::BAD_REQUEST, "malformed"),
+        };
+        Refusal::new(status, reason, error.to_string())
+    })
 }

@@ -49,7 +49,7 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     let config = Config::try_from(arguments)?;
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(crate::run(config));
+    let result = runtime.block_on(proviso_tasks::exit_on_panic("server", crate::run(config)));
     // Do not wait for an interpreter that is stuck in a policy: all requests are answered.
     runtime.shutdown_background();
     result

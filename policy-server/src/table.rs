@@ -149,8 +149,9 @@ pub struct Revision {
     pub coverage: AdmissionCoverage,
     /// The compiled `matchConditions`; `None` if the revision has none, or if only the API server can evaluate them.
     pub conditions: Option<Conditions>,
-    /// True if this server evaluates the `matchConditions`, because no API server does: over a folder.
-    pub checks_match_conditions: bool,
+    /// True if an API server decides which requests the policy covers, and sends only those: in a cluster. Over a folder, this
+    /// server decides.
+    pub is_matched_by_api_server: bool,
     pub enforcement: Enforcement,
     pub enabled: bool,
     /// The time limit of one evaluation.

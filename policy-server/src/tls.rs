@@ -36,7 +36,7 @@ pub fn acceptor(files: TlsFiles, metrics: Arc<Metrics>) -> Result<TlsAcceptor, T
     replace(&current, &files, &content)?;
     metrics.tls_pair_valid.set(1);
     let acceptor = Arc::clone(&current).acceptor()?;
-    tokio::spawn(follow(files, content, current, metrics));
+    proviso_tasks::spawn("certificate", follow(files, content, current, metrics));
     Ok(acceptor)
 }
 

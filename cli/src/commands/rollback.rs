@@ -49,6 +49,7 @@ pub async fn run(session: &Session, arguments: &Rollback) -> Result<ExitCode, Er
         old_generation: policy.generation,
         origin: origin(to),
         desired_spec,
+        known_refusal: policy.refused_rollback().cloned(),
         new_generation: None,
     };
     let known = cluster.events(&policy).await.ok().map(|events| EventReport::list(&events));

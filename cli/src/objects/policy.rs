@@ -1,12 +1,13 @@
 //! A policy.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use proviso_core::PolicyId;
 use proviso_core::experiment::etag;
 use proviso_crds::names::ROLLBACK_TO;
-use proviso_crds::{PolicyKind, PolicyStatus};
+use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, PolicyKind, PolicyStatus};
 use serde_json::Value;
 
 use super::error::ObjectError;
@@ -84,6 +85,19 @@ impl PolicyObject {
     /// Returns the generation that the status is about; `None` if the operator has written no status yet.
     #[must_use]
     pub fn observed_generation(&self) -> Option<i64> {
-        self.status.conditions.iter().filter_map(|condition| condition.observed_generation).max()
+        // The operator may refuse a rollback before it writes the other conditions of a generation.
+        let of_rollout =
+            |condition: &&Condition| ConditionType::parse(&condition.type_) != Some(ConditionType::RolledBack);
+        self.status.conditions.iter().filter(of_rollout).filter_map(|condition| condition.observed_generation).max()
+    }
+
+    /// Returns the condition that the last rollback of the newest generation was refused; `None` if it was not refused.
+    #[must_use]
+    pub fn refused_rollback(&self) -> Option<&Condition> {
+        let is_refusal = |condition: &&Condition| {
+            condition.status == ConditionStatus::False.as_str()
+                && condition.observed_generation == Some(self.generation)
+        };
+        self.status.conditions.condition(ConditionType::RolledBack).filter(is_refusal)
     }
 }

@@ -86,7 +86,7 @@ fn steps(page: &mut String, policy: &PolicyReport, view: &View) {
     let mut table = Table::new(&["STEP", if view.is_wide { "CONDITION" } else { "" }, "STATE", "FOR", "MESSAGE"]);
     for condition in &policy.conditions {
         let state = state(policy, condition);
-        // The top of the page has the message of a failure.
+        // The top of the page has the message of a failed rollout.
         let message = if state.0 == "failed" { &condition.reason } else { &condition.message };
         table.row(vec![
             step_name(&condition.type_).into(),
@@ -106,6 +106,7 @@ fn step_name(condition: &str) -> &str {
         Some(ConditionType::Initialized) => "Program prepared",
         Some(ConditionType::Ready) => "Loaded by every replica",
         Some(ConditionType::Live) => "Answering requests",
+        Some(ConditionType::RolledBack) => "Rolled back",
         _ => condition,
     }
 }
@@ -114,6 +115,7 @@ fn state(policy: &PolicyReport, condition: &Condition) -> (&'static str, anstyle
     let is_problem = policy.problem.as_ref().is_some_and(|problem| condition.reason == problem.reason);
     match condition.status.as_str() {
         "True" => ("done", GOOD),
+        _ if condition.type_ == ConditionType::RolledBack.as_str() => ("refused", BAD),
         _ if policy.phase == PolicyPhase::Disabled => ("off", DIM),
         "False" if is_problem && condition.type_ != ConditionType::Live.as_str() => ("failed", BAD),
         _ => ("waiting", WAITING),

@@ -100,7 +100,9 @@ fn problem(policy: &PolicyObject) -> Option<Failure> {
     let failed = conditions.find(|condition| {
         let is_false = condition.status == ConditionStatus::False.as_str();
         let is_transient = TRANSIENT_REASONS.iter().any(|reason| condition.reason == *reason);
-        is_false && condition.type_ != ConditionType::Live.as_str() && !is_transient
+        // `Live` repeats the cause of another condition, and a refused rollback changes nothing.
+        let is_effect = [ConditionType::Live, ConditionType::RolledBack].map(ConditionType::as_str);
+        is_false && !is_effect.contains(&condition.type_.as_str()) && !is_transient
     })?;
     Some(failure(failed))
 }
@@ -133,7 +135,7 @@ fn summary(policy: &PolicyObject, phase: PolicyPhase) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::tests::{active, failed, policy};
+    use crate::objects::tests::{active, condition, failed, policy};
     use serde_json::{Value, json};
 
     #[test]
@@ -171,11 +173,15 @@ mod tests {
 
     #[test]
     fn a_transient_condition_is_not_a_problem() {
+        let mut refused = active(2);
+        let refusal = condition("RolledBack", "False", "RollbackRefused", "", 2);
+        refused["conditions"].as_array_mut().unwrap().push(refusal);
         for (status, wanted) in [
             (active(2), None),
             (failed(2, 1, "SettingsInvalid", "no label"), Some("SettingsInvalid")),
             (failed(2, 1, "Preparing", ""), None),
             (failed(1, 1, "PullError", "of a generation that is not the newest"), None),
+            (refused, None),
         ] {
             let problem = PolicyReport::new(&policy(2, &status)).problem;
             assert_eq!(problem.as_ref().map(|problem| problem.reason.as_str()), wanted);

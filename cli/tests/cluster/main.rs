@@ -27,6 +27,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
 use kube::runtime::events::EventType;
 use kube::{Api, ResourceExt as _};
+use proviso_crds::fixtures::condition;
 use serde_json::{Value, json};
 use test_cluster::{MESSAGE, ROLLBACK_TO, TEAM, TestCluster, active, failed, run};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -298,6 +299,26 @@ async fn a_rollback_is_followed_to_its_outcome() -> Result<()> {
     let output = output?;
     ensure!(output.code == Some(1) && output.out.contains(&format!("CompileError: {MESSAGE}")), "{output:?}");
     ensure!(output.out.contains("generation 4 does not work; generation 3 goes on answering"), "{output:?}");
+
+    // The API server refuses the requested spec. The user sees the cause without an Event, and at once.
+    let cause = "the rollback to generation 1 is refused: no longer permitted";
+    let operator = async {
+        let mut refused = failed(4, 3);
+        let conditions = refused["conditions"].as_array_mut().context("conditions")?;
+        conditions.push(condition("RolledBack", "False", "RollbackRefused", cause, 4));
+        cluster.until_rollback_request("labels").await?;
+        cluster.status("labels", refused).await?;
+        ensure!(cluster.take_rollback_request("labels").await? == "1");
+        anyhow::Ok(())
+    };
+    let to = [rollback.as_slice(), &["--to", "1"]].concat();
+    let (output, operator) = tokio::join!(cluster.proviso(&to), operator);
+    operator?;
+    let output = output?;
+    ensure!(output.code == Some(1) && output.out.contains(&format!("the operator refused: {cause}")), "{output:?}");
+    let output = cluster.proviso(&["status", "ns.team.labels"]).await?;
+    ensure!(output.out.contains("Rolled back") && output.out.contains(cause), "{output:?}");
+    cluster.status("labels", failed(4, 3)).await?;
 
     // The operator does not process the request.
     let output = cluster.proviso(&["rollback", "ns.team.labels", "--to", "1", "--timeout", "0s"]).await?;

@@ -204,13 +204,18 @@ impl TestCluster {
         Ok(self.experiments().patch_status(name, &PatchParams::default(), &patch).await?)
     }
 
-    /// Waits for a rollback request, removes its annotation as the operator would, and returns the requested generation.
-    pub async fn take_rollback_request(&self, name: &str) -> Result<String> {
-        let request = until("a rollback request", WAIT_TIMEOUT, async || {
+    /// Waits for a rollback request, and returns the requested generation.
+    pub async fn until_rollback_request(&self, name: &str) -> Result<String> {
+        until("a rollback request", WAIT_TIMEOUT, async || {
             let policy = self.policies().get(name).await?;
             policy.annotations().get(ROLLBACK_TO).cloned().context("no annotation")
-        });
-        let generation = request.await?;
+        })
+        .await
+    }
+
+    /// Waits for a rollback request, removes its annotation as the operator would, and returns the requested generation.
+    pub async fn take_rollback_request(&self, name: &str) -> Result<String> {
+        let generation = self.until_rollback_request(name).await?;
         let patch = Patch::Merge(json!({"metadata": {"annotations": {ROLLBACK_TO: null}}}));
         self.policies().patch(name, &PatchParams::default(), &patch).await?;
         Ok(generation)

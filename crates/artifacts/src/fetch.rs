@@ -36,6 +36,7 @@ pub use sources::{Sources, SourcesError};
 use crate::digest::Digest;
 use crate::module::{MAX_MODULE, Module};
 use crate::reference::{Host, ModuleReference};
+use crate::verify::Checks;
 use crate::volume::Volume;
 use blocking::blocking;
 use client::Client;
@@ -105,21 +106,37 @@ impl Fetcher {
     /// Returns an error if no server or cache returns the module, the digest differs from `wanted`, or a required signature
     /// is missing.
     pub async fn fetch(&self, reference: &ModuleReference, wanted: FetchOptions<'_>) -> Result<Module, FetchError> {
-        if let (Some(pin), Some(digest)) = (wanted.pin, wanted.digest)
-            && pin != digest
-        {
-            return Err(FetchError::Digest { actual: pin, wanted: digest });
+        match self.fetch_cached(reference, wanted).await? {
+            Some(module) => Ok(module),
+            None => self.fetch_uncached(reference, wanted).await,
         }
-        let checks = self.checks().await?;
-        if checks.is_some() && !matches!(reference, ModuleReference::Registry(_)) {
-            return Err(FetchError::Unverifiable(reference.to_string()));
-        }
-        if let Some(pin) = wanted.pin
-            && self.is_verified(checks.as_ref(), pin).await
-            && let Some(module) = self.cached(pin).await
-        {
-            return Ok(module);
-        }
+    }
+
+    /// Returns the pinned module from the cache, as [`Self::fetch`] does; `None` if it is not pinned, not verified, or not in the
+    /// cache.
+    ///
+    /// # Errors
+    /// Returns an error if the pin differs from the digest of `wanted`, or the module needs signatures and cannot have them.
+    pub async fn fetch_cached(
+        &self,
+        reference: &ModuleReference,
+        wanted: FetchOptions<'_>,
+    ) -> Result<Option<Module>, FetchError> {
+        let checks = self.checks_of(reference, &wanted).await?;
+        let Some(pin) = wanted.pin else { return Ok(None) };
+        Ok(if self.is_verified(checks.as_ref(), pin).await { self.cached(pin).await } else { None })
+    }
+
+    /// Fetches a module from its server or file, as [`Self::fetch`] does after it has not found the module in the cache.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::fetch`].
+    pub async fn fetch_uncached(
+        &self,
+        reference: &ModuleReference,
+        wanted: FetchOptions<'_>,
+    ) -> Result<Module, FetchError> {
+        let checks = self.checks_of(reference, &wanted).await?;
         let fetching = Box::pin(async {
             match reference {
                 ModuleReference::File(path) => {
@@ -141,6 +158,24 @@ impl Fetcher {
             }
         });
         self.limit_time(&reference.to_string(), fetching).await
+    }
+
+    /// Returns the verification requirements of a module; `None` if it needs no signatures.
+    async fn checks_of(
+        &self,
+        reference: &ModuleReference,
+        wanted: &FetchOptions<'_>,
+    ) -> Result<Option<Arc<Checks>>, FetchError> {
+        if let (Some(pin), Some(digest)) = (wanted.pin, wanted.digest)
+            && pin != digest
+        {
+            return Err(FetchError::Digest { actual: pin, wanted: digest });
+        }
+        let checks = self.checks().await?;
+        if checks.is_some() && !matches!(reference, ModuleReference::Registry(_)) {
+            return Err(FetchError::Unverifiable(reference.to_string()));
+        }
+        Ok(checks)
     }
 
     /// Limits the time of a fetch. `what` names the fetched object in the error.

@@ -19,6 +19,8 @@ pub type Labels = BTreeMap<String, String>;
 const PROVISO_GROUP: &str = "proviso.dev";
 /// The label that the API server sets on each namespace.
 const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
+/// The reason for which a namespaced policy does not cover a request of another namespace, or for a confidential kind.
+const CONFINED: &str = "a namespaced policy covers only its own namespace, and neither Secrets nor policies";
 
 /// The requests that an `admission` section covers.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,10 +78,7 @@ impl Match {
             return Coverage::Covered;
         };
         let covered = [
-            (
-                "a namespaced policy covers only its own namespace, and neither Secrets nor policies",
-                self.namespace.as_ref().is_none_or(|namespace| is_within(namespace, head)),
-            ),
+            (CONFINED, self.is_within_confinement(head)),
             (
                 "spec.admission.rules does not cover the request",
                 self.rules.iter().any(|rule| rule_covers(rule, head, self.is_exact)),
@@ -94,6 +93,20 @@ impl Match {
             .into_iter()
             .find(|(_, covered)| !covered)
             .map_or(Coverage::Covered, |(why, _)| Coverage::NotCovered { why })
+    }
+
+    /// Matches a request by the confinement of a namespaced policy alone: its namespace, and the kinds that no namespaced policy
+    /// covers. For a request that an API server has matched with the rules and selectors already.
+    #[must_use]
+    pub fn covers_by_confinement(&self, review: &Review) -> Coverage {
+        match review.head() {
+            Some(head) if !self.is_within_confinement(head) => Coverage::NotCovered { why: CONFINED },
+            _ => Coverage::Covered,
+        }
+    }
+
+    fn is_within_confinement(&self, head: &Head) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| is_within(namespace, head))
     }
 
     fn namespace_is_selected<'a>(

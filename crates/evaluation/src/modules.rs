@@ -7,19 +7,20 @@ use std::sync::{Arc, OnceLock};
 
 use proviso_artifacts::{Digest, FetchError, FetchOptions, Fetcher, ModuleReference};
 use proviso_crds::Wasm;
-use proviso_engines::wasm::{Config, Engine, Module, VerifiedCode};
+use proviso_engines::wasm::{Config, Engine, Module, SnapshotMode, VerifiedCode};
+use proviso_programs::snapshot_mode;
 use tokio::sync::Mutex;
 
 use crate::blocking;
 use crate::error::PrepareError;
 
-/// Compiled modules by their digest, and the engine that runs them.
+/// Compiled modules by their digest and their use of snapshots, and the engine that runs them.
 #[derive(Debug)]
 pub(crate) struct Modules {
     fetcher: Arc<Fetcher>,
     /// The engine; `None` until the first module, because the engine reserves memory that Rego and CEL do not need.
     engine: OnceLock<Engine>,
-    loaded: Mutex<BTreeMap<Digest, Module>>,
+    loaded: Mutex<BTreeMap<(Digest, SnapshotMode), Module>>,
 }
 
 impl Modules {
@@ -49,18 +50,19 @@ impl Modules {
         let failed = move |error| PrepareError::Compile { field: at.clone(), error };
         // The lock is held during the compilation: two tests with the same module compile it once.
         let mut loaded = self.loaded.lock().await;
-        if let Some(loaded) = loaded.get(&module.digest) {
+        let (snapshot, bytes) = (snapshot_mode(spec), module.bytes);
+        let key = (module.digest, snapshot);
+        if let Some(loaded) = loaded.get(&key) {
             return Ok(loaded.clone());
         }
         let engine = self.engine()?.clone();
-        let (digest, bytes) = (module.digest, module.bytes);
         let compiled = blocking::run(move || {
-            let code = engine.precompile(&bytes).map_err(&failed)?;
+            let code = engine.precompile_with(&bytes, snapshot).map_err(&failed)?;
             // This process has just compiled the code.
             engine.load(&VerifiedCode::assume_verified(code)).map_err(&failed)
         })
         .await?;
-        loaded.insert(digest, compiled.clone());
+        loaded.insert(key, compiled.clone());
         Ok(compiled)
     }
 

@@ -1,12 +1,14 @@
 //! HTTP server plumbing: accepts connections, terminates TLS with a certificate that can be replaced, serves requests,
 //! and drains connections at shutdown. Also the text of `/metrics`. Routes and handlers are in the programs.
 
+mod body;
 mod certificate;
 mod client;
 pub mod metrics;
 mod serve;
 pub mod shutdown;
 
+pub use body::{BodyError, read_body};
 pub use certificate::{Certificate, CertificateError};
 pub use client::ClientCertificates;
 pub use serve::{HttpService, serve};

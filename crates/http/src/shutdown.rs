@@ -32,7 +32,7 @@ pub fn listen(delay: Duration) -> io::Result<watch::Receiver<Phase>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (sender, receiver) = watch::channel(Phase::Serving);
-    tokio::spawn(async move {
+    proviso_tasks::spawn("signals", async move {
         tokio::select! {
             _ = terminate.recv() => {
                 tracing::info!(delay_seconds = delay.as_secs_f64(), "SIGTERM: no longer ready, still answering requests");

@@ -77,6 +77,16 @@ pub fn execution_mode(spec: &Wasm) -> Option<wasm::ExecutionMode> {
     })
 }
 
+/// Returns the use of snapshots that the spec sets for its module.
+#[cfg(feature = "wasm")]
+#[must_use]
+pub fn snapshot_mode(spec: &Wasm) -> wasm::SnapshotMode {
+    match spec.snapshot {
+        None | Some(true) => wasm::SnapshotMode::Automatic,
+        Some(false) => wasm::SnapshotMode::Never,
+    }
+}
+
 /// Returns the compile errors of the programs in a spec, with their fields. Wasm modules are not checked. Compiling can take
 /// seconds. `at` is the path of the spec in its object, such as `spec`.
 #[must_use]

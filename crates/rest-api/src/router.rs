@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method as Http, Response, StatusCode, header};
 use axum::routing::any;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use proviso_http::{BodyError, read_body};
 use serde_json::{Map, Value};
 
 use crate::body::to_camel_case;
@@ -113,7 +113,7 @@ fn no_such_method(allowed: &[&'static Http], request: &Request) -> Response<Body
 async fn read(method: &'static Method, variables: Vec<String>, request: Request) -> Result<Call, Error> {
     let query = query(method, request.uri().query().unwrap_or_default())?;
     let caller = request.extensions().get::<Caller>().cloned();
-    let body = if method.request.is_some() { read_body(request).await? } else { Vec::new() };
+    let body = if method.request.is_some() { json_body(request).await? } else { Vec::new() };
     Ok(Call { method, variables, query, body, caller })
 }
 
@@ -133,7 +133,7 @@ fn query(method: &Method, query: &str) -> Result<Map<String, Value>, Error> {
     Ok(parameters)
 }
 
-async fn read_body(request: Request) -> Result<Vec<u8>, Error> {
+async fn json_body(request: Request) -> Result<Vec<u8>, Error> {
     let kind = request.headers().get(header::CONTENT_TYPE);
     let is_json = kind.is_none_or(|kind| {
         let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
@@ -143,17 +143,17 @@ async fn read_body(request: Request) -> Result<Vec<u8>, Error> {
         let message = "the body must be JSON: send Content-Type: application/json";
         return Err(Error::new(Code::InvalidArgument, "CONTENT_TYPE", message).with_status(415));
     }
-    let reading = Limited::new(request.into_body(), MAX_BODY).collect();
-    match tokio::time::timeout(BODY_DEADLINE, reading).await {
-        Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            let message = format!("the body is larger than {MAX_BODY} bytes (3 MiB)");
-            Err(Error::new(Code::InvalidArgument, "BODY_TOO_LARGE", message).with_status(413))
+    let body = read_body(request.into_body(), MAX_BODY, BODY_DEADLINE).await.map_err(|error| refused(&error))?;
+    Ok(body.to_vec())
+}
+
+/// Returns the error of a request whose body was not read.
+fn refused(error: &BodyError) -> Error {
+    match error {
+        BodyError::TooLarge(_) => {
+            Error::new(Code::InvalidArgument, "BODY_TOO_LARGE", error.to_string()).with_status(413)
         }
-        Ok(Err(error)) => Err(Error::invalid("body", format!("cannot be read: {error}"))),
-        Err(_) => {
-            let message = format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs());
-            Err(Error::new(Code::DeadlineExceeded, "BODY_TIMEOUT", message).with_status(408))
-        }
+        BodyError::Timeout(_) => Error::new(Code::DeadlineExceeded, "BODY_TIMEOUT", error.to_string()).with_status(408),
+        BodyError::Unreadable(error) => Error::invalid("body", format!("cannot be read: {error}")),
     }
 }

@@ -11,6 +11,7 @@ mod policies;
 mod quickstart;
 mod restart;
 mod servers;
+mod switches;
 mod test_cluster;
 
 use std::future::Future;
@@ -71,6 +72,8 @@ fn entries() -> Vec<Entry> {
             preview_of_a_new_policy,
             preview_of_an_update,
             preview_of_a_deletion;
+        switches:
+            the_previous_generation_answers_until_the_end_of_its_grace_period;
     };
     let exclusive = flows! {
         policies:

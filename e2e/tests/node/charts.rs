@@ -1,5 +1,5 @@
-//! Tests of `config/operator` and `config/policy-server`, which are the chart with its default values for `kubectl apply -k`.
-//! They need Helm, and neither a cluster nor root.
+//! Tests of the chart, and of `config/operator` and `config/policy-server`, which are the chart with its default values for
+//! `kubectl apply -k`. They need Helm, and neither a cluster nor root.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -121,5 +121,72 @@ async fn the_pull_secrets_are_those_of_the_operator_and_of_the_policy_server() -
     let templates = rendered(&["--set", "imagePullSecrets[0].name=registry", "--set", own]).await?;
     let expected: Value = serde_yaml::from_str("[{name: other}]")?;
     ensure!(templates["policyserver.yaml"][0]["spec"]["imagePullSecrets"] == expected, "the Secrets were replaced");
+    Ok(())
+}
+
+/// Returns the object of this kind in the template of the operator's Deployment.
+fn find<'a>(templates: &'a BTreeMap<String, Vec<Value>>, kind: &str) -> Option<&'a Value> {
+    templates["deployment.yaml"].iter().find(|object| object["kind"] == kind)
+}
+
+#[tokio::test]
+async fn the_default_installation_has_two_replicas_of_each_program_on_different_nodes() -> Result<()> {
+    let templates = rendered(&[]).await?;
+    let deployment = &find(&templates, "Deployment").context("no Deployment")?["spec"];
+    let (pod, server) = (&deployment["template"]["spec"], &templates["policyserver.yaml"][0]["spec"]);
+    ensure!(deployment["replicas"] == 2 && server["replicas"] == 2, "{deployment:#?} {server:#?}");
+    for spec in [pod, server] {
+        ensure!(spec["priorityClassName"] == "system-cluster-critical", "{spec:#?}");
+    }
+    // The operator spreads the replicas of a PolicyServer itself, if its spec does not.
+    ensure!(server["topologySpreadConstraints"].is_null() && server["affinity"].is_null(), "{server:#?}");
+    let spread = &pod["topologySpreadConstraints"][0];
+    for (field, expected) in [
+        ("topologyKey", "kubernetes.io/hostname"),
+        ("whenUnsatisfiable", "DoNotSchedule"),
+        ("nodeTaintsPolicy", "Honor"),
+    ] {
+        ensure!(spread[field] == expected, "{field}: {spread:#?}");
+    }
+    ensure!(spread["labelSelector"] == deployment["selector"], "{spread:#?}");
+    ensure!(find(&templates, "PodDisruptionBudget").is_some(), "no PodDisruptionBudget");
+
+    // A quota exists exactly if a priority class of Kubernetes is used.
+    let quota = find(&templates, "ResourceQuota").context("no ResourceQuota")?;
+    let scope = &quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"];
+    ensure!(*scope == serde_yaml::from_str::<Value>("[system-cluster-critical]")?, "{quota:#?}");
+    let [none, mine] = ["", "mine"].map(|class| format!("operator.priorityClassName={class}"));
+    let servers = ["--set", "defaultPolicyServer.spec.priorityClassName=mine"];
+    for own in [&none, &mine] {
+        let templates = rendered(&[&["--set", own.as_str()][..], &servers].concat()).await?;
+        ensure!(find(&templates, "ResourceQuota").is_none(), "{own}: an unneeded quota");
+    }
+    let templates = rendered(&["--set", "criticalPodsQuota.create=false"]).await?;
+    ensure!(find(&templates, "ResourceQuota").is_none(), "the quota is created");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_values_replace_the_default_placement_of_the_operator() -> Result<()> {
+    const TAINT: &str = "node.kubernetes.io/unreachable";
+    let long = format!(r#"tolerations=[{{"key":"{TAINT}","operator":"Exists","tolerationSeconds":600}}]"#);
+    let count = |value: &Value| value.as_sequence().map_or(0, Vec::len);
+    for (values, constraints, tolerations) in [
+        ("tolerations=[]", 2, 2),
+        (r#"tolerations=[{"key":"dedicated","operator":"Exists"}]"#, 2, 3),
+        (r#"tolerations=[{"operator":"Exists","effect":"NoSchedule"}]"#, 2, 3),
+        (r#"tolerations=[{"operator":"Exists"}]"#, 2, 1),
+        (long.as_str(), 2, 2),
+        (r#"affinity={"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}"#, 2, 2),
+        (r#"affinity={"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}"#, 0, 2),
+        (r#"topologySpreadConstraints=[{"topologyKey":"rack","labelSelector":{}}]"#, 1, 2),
+    ] {
+        let templates = rendered(&["--set-json", &format!("operator.{values}")]).await?;
+        let deployment = find(&templates, "Deployment").context("no Deployment")?;
+        let pod = &deployment["spec"]["template"]["spec"];
+        ensure!(count(&pod["topologySpreadConstraints"]) == constraints, "{values}: {pod:#?}");
+        ensure!(count(&pod["tolerations"]) == tolerations, "{values}: {pod:#?}");
+        ensure!(pod["affinity"].is_null() != values.starts_with("affinity"), "{values}: {pod:#?}");
+    }
     Ok(())
 }

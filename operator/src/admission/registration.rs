@@ -1,4 +1,4 @@
-//! The registration of the admission webhook with the API server.
+//! The registration of the admission webhooks with the API server.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -37,29 +37,66 @@ impl Registration {
 }
 
 fn configuration(namespace: &str, service: &str, bundle: &str) -> Value {
+    let client_config = json!({
+        "service": {"namespace": namespace, "name": service, "port": 443, "path": PATH},
+        "caBundle": STANDARD.encode(bundle),
+    });
+    let rules = |operations: &[&str], resources: &[&str]| {
+        json!([{
+            "operations": operations, "apiGroups": [GROUP], "apiVersions": [VERSION], "resources": resources, "scope": "*",
+        }])
+    };
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
         "metadata": {"name": NAME, "labels": labels("operator", NAME)},
-        "webhooks": [{
-            "name": "policies.proviso.dev",
-            "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
-            // Without an operator to check the policy, there is no operator to roll it out either.
-            "failurePolicy": "Fail",
-            "matchPolicy": "Equivalent",
-            "timeoutSeconds": 10,
-            "rules": [{
-                "operations": ["CREATE", "UPDATE"],
-                "apiGroups": [GROUP],
-                "apiVersions": [VERSION],
-                "resources": ["policies", "clusterpolicies", "policyexperiments", "clusterpolicyexperiments"],
-                "scope": "*",
-            }],
-            "clientConfig": {
-                "service": {"namespace": namespace, "name": service, "port": 443, "path": PATH},
-                "caBundle": STANDARD.encode(bundle),
+        "webhooks": [
+            {
+                "name": "policies.proviso.dev",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                // Without an operator to check the policy, there is no operator to roll it out either.
+                "failurePolicy": "Fail",
+                "matchPolicy": "Equivalent",
+                "timeoutSeconds": 10,
+                "rules": rules(
+                    &["CREATE", "UPDATE"],
+                    &["policies", "clusterpolicies", "policyexperiments", "clusterpolicyexperiments"],
+                ),
+                "clientConfig": client_config,
             },
-        }],
+            {
+                "name": "revisions.proviso.dev",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                // The webhook prevents mistakes. An operator that does not answer must not keep anything from being deleted.
+                "failurePolicy": "Ignore",
+                "matchPolicy": "Equivalent",
+                "timeoutSeconds": 5,
+                "rules": rules(&["DELETE"], &["policyrevisions"]),
+                "matchConditions": deletion_conditions(namespace),
+                "clientConfig": client_config,
+            },
+        ],
     })
+}
+
+/// Returns the conditions of a deletion that the operator checks: a client deletes a live revision that is neither part of
+/// Proviso nor a controller of Kubernetes, such as the one that deletes the objects of a deleted namespace.
+fn deletion_conditions(namespace: &str) -> Value {
+    let user = "request.userInfo.username";
+    json!([
+        {
+            "name": "is-live",
+            "expression": "has(oldObject.status) && has(oldObject.status.conditions) && \
+                           oldObject.status.conditions.exists(it, it.type == 'Live' && it.status == 'True')",
+        },
+        {"name": "is-not-proviso", "expression": format!("!{user}.startsWith('system:serviceaccount:{namespace}:')")},
+        {
+            "name": "is-not-kubernetes",
+            "expression": format!(
+                "!{user}.startsWith('system:serviceaccount:kube-system:') && {user} != 'system:kube-controller-manager'"
+            ),
+        },
+    ])
 }

@@ -10,6 +10,7 @@ use kube::{Resource as _, ResourceExt as _};
 use proviso_core::experiment::rollout::{
     COMMIT_INTENT_TIMEOUT, Candidate, CandidateSession, Observed, Policy, Session,
 };
+use proviso_core::rollout;
 use proviso_crds::conditions::outcome;
 use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT, PREVIEW_START};
 use proviso_crds::{Admission, ConditionType, Conditions as _, PreviewState, RevisedExperiment};
@@ -59,7 +60,9 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         self.policy = found.filter(|policy| policy.meta().deletion_timestamp.is_none());
         if let Some(uid) = self.policy.as_ref().and_then(|policy| policy.uid()) {
             let (revisions, _) = context.reports.partition(context.caches.revisions.reader().by_key(&uid)).await;
-            self.live = revisions.into_iter().find(Revision::is_marked_live);
+            // During a switch, two revisions may be marked live, and the newer one counts.
+            let live = revisions.into_iter().filter(Revision::is_marked_live);
+            self.live = live.max_by_key(|revision| revision.policy_ref.generation);
         }
         let own = (experiment.creation_timestamp(), experiment.uid());
         let siblings = cascade::cached::<K>(name, experiment.namespace().as_deref(), context);
@@ -95,8 +98,12 @@ impl<K: ExperimentObject> ObservedObjects<K> {
             shares_webhook: known.is_some_and(|known| self.shares_webhook(known)),
             candidates: self.candidates.iter().map(candidate).chain(malformed).collect(),
             has_webhook: self.webhook.is_some(),
-            pods: server.map(|server| ready_pods(&self.pods, &server)).unwrap_or_default(),
+            pods: server.map(|server| self.ready_pods(&server, now)).unwrap_or_default(),
         }
+    }
+
+    fn ready_pods(&self, server: &str, now: Timestamp) -> Vec<rollout::Pod> {
+        ready_pods(&self.pods, server, now).into_iter().map(|ready| ready.pod).collect()
     }
 
     /// Returns the policy with the policy server of its live revision or, if it has none, of its newest generation.

@@ -18,6 +18,7 @@ use super::observe::ObservedObjects;
 use crate::context::{Context, Error};
 use crate::kinds::{self, ExperimentObject};
 use crate::objects;
+use crate::replicas::causes;
 use crate::revisions::NOT_LOADED;
 
 /// The conditions of an experiment.
@@ -163,8 +164,7 @@ fn condition_states<K: ExperimentObject>(
         }
         Progress::Loading => (initialized(), State::no(reasons::LOADING, NOT_LOADED)),
         Progress::LoadingFailed(replicas) => {
-            let causes = replicas.iter().map(|(pod, failure)| format!("{pod}: {failure}"));
-            let message = format!("{NOT_LOADED}; {}", causes.collect::<Vec<_>>().join("; "));
+            let message = format!("{NOT_LOADED}; {}", causes(replicas));
             (initialized(), State::no(reasons::LOADING_FAILED, message))
         }
         Progress::Previewing => (initialized(), State::yes(reasons::PREVIEWING, previewing_message(decision, found))),

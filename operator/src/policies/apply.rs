@@ -1,10 +1,13 @@
 //! Applies a decision to the cluster. The order of the writes makes it safe to stop after any of them.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Resource, ResourceExt as _};
-use proviso_core::rollout::{Decision, Observed};
+use proviso_core::rollout::{self, Decision, Mark, Observed, WebhookKind};
 use proviso_crds::names::{POLICY_LABEL, field_managers, finalizers};
 use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyRevision};
 use proviso_crds::{conditions::status_patch, reasons};
@@ -21,15 +24,17 @@ use crate::revisions::{self, Revision};
 use crate::webhook;
 
 /// Restores the webhook of the live generation, except during break-glass. Does not need the spec of the policy.
+/// Returns the time until the next step; `None` if only events cause another step.
 pub(super) async fn restore_webhook<O: Resource>(
     policy: &O,
     found: &ObservedObjects,
+    observed: &Observed,
     context: &Context,
-) -> Result<(), Error> {
-    match found.live() {
-        Some(live) if found.break_glass().is_none() => switch_webhook(policy, found, Some(live), context).await,
-        _ => Ok(()),
-    }
+) -> Result<Option<Duration>, Error> {
+    let Some(live) = observed.live().filter(|_| !observed.is_break_glass) else { return Ok(None) };
+    let steps = rollout::webhook_steps(observed, Some(live));
+    switch_webhook(policy, found, Some(live), &steps.delete, context).await?;
+    Ok(steps.requeue_after)
 }
 
 pub(super) async fn decision<K: PolicyObject>(
@@ -60,16 +65,24 @@ pub(super) async fn decision<K: PolicyObject>(
                 .await?;
         }
     }
-    // Before the webhook moves: an operator that restarts in between learns from the status how long the old
-    // generation still has to answer.
+    // The new live generation is on record before the webhook moves to it, so that an operator that restarts in between
+    // continues the switch.
     for revision in &found.revisions {
-        write_revision_status(revision, observed, decision, &revisions, context).await?;
+        let generation = revision.policy_ref.generation;
+        let mark = decision.marks_before.iter().find(|(marked, _)| *marked == generation).map(|(_, mark)| *mark);
+        write_revision_status(revision, mark, observed, decision, &revisions, context).await?;
         for replica in found.removed_replicas(revision, context) {
             remove_replica_status(revision, replica, &revisions, context).await?;
         }
     }
     if !decision.is_break_glass {
-        switch_webhook(policy, found, decision.live, context).await?;
+        switch_webhook(policy, found, decision.live, &decision.delete_webhooks, context).await?;
+    }
+    // After the switch, however late it was: the time of this mark begins the grace period of the old generation.
+    for (generation, mark) in &decision.marks_after {
+        for revision in of_generations(found, &[*generation]) {
+            write_revision_status(revision, Some(*mark), observed, decision, &revisions, context).await?;
+        }
     }
     for name in revisions_to_delete(policy, found, decision) {
         ignore_not_found(revisions.delete(&name, &DeleteParams::default()).await)?;
@@ -112,38 +125,26 @@ fn revisions_to_delete<O: Resource>(policy: &O, found: &ObservedObjects, decisio
     known.chain(malformed.filter_map(|revision| revision.metadata.name.clone())).collect()
 }
 
-/// Writes the conditions `Live` and `Ready` of a revision.
+/// Writes the conditions `Live` and `Ready` of a revision if they change. `mark` is the new mark; `None` if it stays.
 async fn write_revision_status(
     revision: &Revision,
+    mark: Option<Mark>,
     observed: &Observed,
     decision: &Decision,
     revisions: &Api<PolicyRevision>,
     context: &Context,
 ) -> Result<(), Error> {
-    let generation = revision.policy_ref.generation;
+    let (generation, now) = (revision.policy_ref.generation, Timestamp::now());
     let known = revision.status.conditions.as_slice();
-    let was_live = known.condition(ConditionType::Live).is_some();
-    let mut states = Vec::new();
-    if decision.live == Some(generation) {
-        let state = ConditionState::yes(reasons::LIVE, "requests are answered by this revision");
-        states.push((ConditionType::Live, state));
-    } else if was_live || observed.live == Some(generation) {
-        let state = ConditionState::no(reasons::REPLACED, "requests are answered by another revision, or by none");
-        states.push((ConditionType::Live, state));
-    }
-    // Without a Ready replica, the condition stays as it is: the status of the policy reports the missing replicas.
-    if generation == observed.generation && (decision.total > 0 || known.condition(ConditionType::Ready).is_none()) {
-        let state = if decision.total > 0 && decision.ready == decision.total {
-            ConditionState::yes(reasons::LOADED, revisions::LOADED)
-        } else {
-            ConditionState::no(reasons::LOADING, revisions::NOT_LOADED)
-        };
-        states.push((ConditionType::Ready, state));
-    }
-    let now = Timestamp::now();
-    let conditions = states.into_iter().map(|(type_, state)| state.into_condition(type_, known, Some(generation), now));
-    let conditions: Vec<_> = conditions.collect();
-    if conditions.is_empty() || conditions.iter().all(|condition| known.contains(condition)) {
+    let live = match mark {
+        // Each new mark begins now. The known condition may be older than the mark that was written before the switch.
+        Some(mark) => Some(mark_state(mark).into_condition(ConditionType::Live, &[], Some(generation), now)),
+        None => known.condition(ConditionType::Live).cloned(),
+    };
+    // Only the newest generation has the condition `Ready`.
+    let ready = (generation == observed.generation).then(|| ready(known, generation, decision, now));
+    let conditions: Vec<_> = live.into_iter().chain(ready).collect();
+    if conditions.iter().all(|condition| known.contains(condition)) {
         return Ok(());
     }
     let patch = status_patch::<PolicyRevision>(&json!({"conditions": conditions}));
@@ -151,6 +152,34 @@ async fn write_revision_status(
         .caches
         .write_revision(revisions.patch_status(&revision.name_any(), &apply_params(), &Patch::Apply(patch)))
         .await?)
+}
+
+/// Returns the condition `Live` that stores a mark: see `mark` in `observe`.
+fn mark_state(mark: Mark) -> ConditionState {
+    match mark {
+        Mark::Live => ConditionState::yes(reasons::LIVE, "requests are answered by this revision"),
+        Mark::Called => ConditionState::unknown(
+            reasons::STILL_CALLED,
+            "a webhook configuration still calls this revision, but another one is live, or none",
+        ),
+        Mark::Retired => ConditionState::no(reasons::REPLACED, "requests are answered by another revision, or by none"),
+    }
+}
+
+/// Returns the condition `Ready` of the newest generation.
+fn ready(known: &[Condition], generation: i64, decision: &Decision, now: Timestamp) -> Condition {
+    // Without a Ready replica, the condition stays as it is: the status of the policy reports the missing replicas.
+    if decision.total == 0
+        && let Some(known) = known.condition(ConditionType::Ready)
+    {
+        return known.clone();
+    }
+    let state = if decision.total > 0 && decision.ready == decision.total {
+        ConditionState::yes(reasons::LOADED, revisions::LOADED)
+    } else {
+        ConditionState::no(reasons::LOADING, revisions::NOT_LOADED)
+    };
+    state.into_condition(ConditionType::Ready, known, Some(generation), now)
 }
 
 /// Removes the status of a replica that no longer exists: an empty apply with the field manager of the replica.
@@ -169,48 +198,41 @@ async fn remove_replica_status(
     Ok(ignore_not_found(removed)?)
 }
 
-/// Points the webhook at the live revision, or deletes it if no generation is live.
+/// Points the webhook at the live revision, and deletes the webhooks of these kinds. If the revision of the live
+/// generation is missing, the webhook stays as it is.
 async fn switch_webhook<O: Resource>(
     policy: &O,
     found: &ObservedObjects,
     live: Option<i64>,
+    delete: &[WebhookKind],
     context: &Context,
 ) -> Result<(), Error> {
-    let (id, uid) = (kinds::id(policy)?, policy.uid().ok_or(Error::Incomplete("uid"))?);
-    let Some(revision) = live.and_then(|live| of_generations(found, &[live]).next()) else {
-        // If the revision of the live generation is missing, the webhook stays, so that `failurePolicy` decides about
-        // requests until another generation is live. Without the webhook, all requests would pass.
-        return if live.is_none() { delete_webhooks(found, true, true, &id, context).await } else { Ok(()) };
-    };
-    // This is the section of the live revision. The section of the newest generation may differ.
-    let Some(admission) = &revision.admission else { return Err(Error::Incomplete("spec.admission")) };
-    let (generation, bundle) = (revision.policy_ref.generation, context.ca_bundle().ok_or(Error::NoCa)?);
-    let server = &revision.policy_server;
-    let desired = webhook::build(&id, &uid, generation, (server, admission), (&context.namespace, &bundle));
-    // The new webhook before the deletion of the old one: a request may be evaluated twice, but is never missed.
-    if admission.mutating {
-        webhook::apply(&desired, found.mutating.as_deref(), &context.caches.mutating, context).await?;
-    } else {
-        webhook::apply(&desired, found.validating.as_deref(), &context.caches.validating, context).await?;
+    if let Some(revision) = live.and_then(|live| of_generations(found, &[live]).next()) {
+        // This is the section of the live revision. The section of the newest generation may differ.
+        let Some(admission) = &revision.admission else { return Err(Error::Incomplete("spec.admission")) };
+        let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
+        let (generation, bundle) = (revision.policy_ref.generation, context.ca_bundle().ok_or(Error::NoCa)?);
+        let server = &revision.policy_server;
+        let desired = webhook::build(&found.id, &uid, generation, (server, admission), (&context.namespace, &bundle));
+        // The new webhook before the deletion of the old one: a request may be evaluated twice, but is never missed.
+        if admission.mutating {
+            webhook::apply(&desired, found.mutating.as_deref(), &context.caches.mutating, context).await?;
+        } else {
+            webhook::apply(&desired, found.validating.as_deref(), &context.caches.validating, context).await?;
+        }
     }
-    delete_webhooks(found, admission.mutating, !admission.mutating, &id, context).await
-}
-
-async fn delete_webhooks(
-    found: &ObservedObjects,
-    validating: bool,
-    mutating: bool,
-    id: &proviso_core::PolicyId,
-    context: &Context,
-) -> Result<(), Error> {
-    let (name, params) = (webhook::name(id), DeleteParams::default());
-    if validating && found.validating.is_some() {
-        let api = Api::<ValidatingWebhookConfiguration>::all(context.client.clone());
-        ignore_not_found(api.delete(&name, &params).await)?;
-    }
-    if mutating && found.mutating.is_some() {
-        let api = Api::<MutatingWebhookConfiguration>::all(context.client.clone());
-        ignore_not_found(api.delete(&name, &params).await)?;
+    for kind in delete {
+        match (kind, &found.validating, &found.mutating) {
+            (WebhookKind::Validating, Some(validating), _) => {
+                let api = Api::<ValidatingWebhookConfiguration>::all(context.client.clone());
+                objects::delete(&api, &**validating).await?;
+            }
+            (WebhookKind::Mutating, _, Some(mutating)) => {
+                let api = Api::<MutatingWebhookConfiguration>::all(context.client.clone());
+                objects::delete(&api, &**mutating).await?;
+            }
+            _ => {}
+        }
     }
     Ok(())
 }

@@ -8,20 +8,24 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::{Resource, ResourceExt as _};
-use proviso_core::rollout::{self, Observed};
-use proviso_core::{Endpoint, Failure};
+use proviso_core::rollout::{self, Mark, Observed, WebhookKind};
+use proviso_core::{Endpoint, Failure, PolicyId};
 use proviso_crds::conditions::outcome;
 use proviso_crds::names::BREAK_GLASS;
 use proviso_crds::reasons;
-use proviso_crds::{ConditionType, Conditions as _};
+use proviso_crds::{ConditionStatus, ConditionType, Conditions as _};
 
 use crate::context::{Context, Error};
 use crate::kinds::{self, PolicyObject};
 use crate::malformed::{Malformed, MaybeMalformed};
-use crate::replicas::{ready_pods, replica};
+use crate::replicas::{elapsed, ready_pods, replica};
 use crate::revisions::Revision;
 use crate::webhook;
+
+/// The precision of the times in conditions, which are rounded down.
+const PRECISION: Duration = Duration::from_secs(1);
 
 /// A webhook configuration with the break-glass annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +36,7 @@ pub(super) struct BreakGlass {
 }
 
 pub(super) struct ObservedObjects {
+    pub id: PolicyId,
     pub revisions: Vec<Revision>,
     /// Revisions that cannot be read.
     pub malformed: Vec<Malformed>,
@@ -43,10 +48,12 @@ pub(super) struct ObservedObjects {
 
 impl ObservedObjects {
     pub async fn read<O: Resource>(policy: &O, context: &Context) -> Result<Self, Error> {
-        let (caches, name) = (&context.caches, webhook::name(&kinds::id(policy)?));
+        let (caches, id) = (&context.caches, kinds::id(policy)?);
+        let name = webhook::name(&id);
         let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
         let (revisions, malformed) = context.reports.partition(caches.revisions.reader().by_key(&uid)).await;
         Ok(Self {
+            id,
             revisions,
             malformed,
             validating: caches.validating.reader().get(&name, None),
@@ -62,22 +69,49 @@ impl ObservedObjects {
         now: Timestamp,
         retire_after: Duration,
     ) -> Observed {
-        let live = self.live();
         let spec = policy.0.as_ref().ok().map(PolicyObject::spec);
         let server = spec.map(|spec| &spec.policy_server);
-        let known = self.revisions.iter().map(|it| observe_revision(it, live, now));
-        let unknown = self.malformed.iter().filter_map(|it| observe_malformed(policy, it));
+        let reported_live = policy.0.as_ref().ok().and_then(|policy| policy.status()?.live_generation);
+        let known = self.revisions.iter().map(|it| observe_revision(it, now));
+        // The status of a malformed revision is unknown, but the status of the policy reports the live generation.
+        let has_record = self.revisions.iter().any(Revision::is_marked_live);
+        let malformed_live = reported_live.filter(|_| !has_record);
+        let unknown = self.malformed.iter().filter_map(|it| observe_malformed(policy, it, malformed_live));
         Observed {
             generation: policy.meta().generation.unwrap_or_default(),
             is_enabled: spec.is_some_and(|spec| spec.enabled),
             is_deleted: policy.meta().deletion_timestamp.is_some(),
-            live,
+            reported_live,
+            webhooks: self.webhooks(now),
             is_break_glass: self.break_glass().is_some(),
             revisions: known.chain(unknown).collect(),
-            pods: server.map(|server| ready_pods(&self.pods, server)).unwrap_or_default(),
+            pods: server.map(|server| ready_pods(&self.pods, server, now)).unwrap_or_default(),
             history_limit: spec.map_or(usize::MAX, |spec| spec.revision_history_limit.try_into().unwrap_or(usize::MAX)),
             retire_after,
         }
+    }
+
+    fn webhooks(&self, now: Timestamp) -> Vec<rollout::Webhook> {
+        let validating = self.validating.iter().map(|it| {
+            let configs = it.webhooks.iter().flatten().map(|webhook| &webhook.client_config);
+            self.webhook(WebhookKind::Validating, it.meta(), configs, now)
+        });
+        let mutating = self.mutating.iter().map(|it| {
+            let configs = it.webhooks.iter().flatten().map(|webhook| &webhook.client_config);
+            self.webhook(WebhookKind::Mutating, it.meta(), configs, now)
+        });
+        validating.chain(mutating).collect()
+    }
+
+    fn webhook<'a>(
+        &self,
+        kind: WebhookKind,
+        metadata: &ObjectMeta,
+        configs: impl Iterator<Item = &'a WebhookClientConfig>,
+        now: Timestamp,
+    ) -> rollout::Webhook {
+        let calls = configs.filter_map(|config| generation(config, &self.id)).collect();
+        rollout::Webhook { kind, calls, age: elapsed(metadata.creation_timestamp.as_ref(), now) }
     }
 
     /// Returns the replicas in the status of a revision that will not come back: no pod has their name, and the
@@ -102,16 +136,6 @@ impl ObservedObjects {
             })
         })
     }
-
-    /// Returns the live generation: the one that the webhook calls or, if the webhook was deleted or changed by hand,
-    /// the one that is marked live. While a policy turns from validating to mutating, there are two webhooks, and the
-    /// newer generation counts.
-    pub fn live(&self) -> Option<i64> {
-        let validating = self.validating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
-        let mutating = self.mutating.iter().flat_map(|it| it.webhooks.iter().flatten()).map(|it| &it.client_config);
-        let in_webhook = validating.chain(mutating).filter_map(generation).max();
-        in_webhook.or_else(|| self.revisions.iter().find(|it| it.is_marked_live()).map(|it| it.policy_ref.generation))
-    }
 }
 
 /// Returns the ordinal of a pod of a `StatefulSet`, from its name.
@@ -119,27 +143,47 @@ fn ordinal(pod: &str) -> Option<i32> {
     pod.rsplit_once('-')?.1.parse().ok()
 }
 
-/// Returns the generation in the path of a webhook.
-fn generation(config: &WebhookClientConfig) -> Option<i64> {
+/// Returns the generation in the path of a webhook; `None` if the path is not of this policy.
+fn generation(config: &WebhookClientConfig, policy: &PolicyId) -> Option<i64> {
     let path = config.service.as_ref()?.path.as_deref()?;
-    Endpoint::parse(path).ok()?.generation?.try_into().ok()
+    let endpoint = Endpoint::parse(path).ok().filter(|endpoint| endpoint.policy == *policy)?;
+    endpoint.generation?.try_into().ok()
 }
 
-fn observe_revision(revision: &Revision, live: Option<i64>, now: Timestamp) -> rollout::Revision {
+fn observe_revision(revision: &Revision, now: Timestamp) -> rollout::Revision {
     let status = &revision.status;
-    let generation = revision.policy_ref.generation;
-    let was_live = status.conditions.condition(ConditionType::Live).filter(|_| live != Some(generation));
+    let initialized = status.conditions.condition(ConditionType::Initialized);
+    let (created, prepared) = (&revision.metadata.creation_timestamp, initialized.map(|it| &it.last_transition_time));
+    let live = status.conditions.condition(ConditionType::Live);
     rollout::Revision {
-        generation,
+        generation: revision.policy_ref.generation,
         is_enabled: revision.enabled,
-        initialized: status.conditions.condition(ConditionType::Initialized).and_then(outcome),
+        initialized: initialized.and_then(outcome),
+        waiting_for: elapsed(created.iter().chain(prepared).max_by_key(|time| time.0), now),
         replicas: status.replicas.iter().map(replica).collect(),
-        retired_for: was_live.map(|condition| match condition.status.as_str() {
-            // The webhook names another generation, and the condition is not updated yet.
-            "True" => Duration::ZERO,
-            _ => now.duration_since(condition.last_transition_time.0).try_into().unwrap_or_default(),
-        }),
+        mark: live.map(mark),
+        marked_for: live.map(|it| marked_for(it, now)).unwrap_or_default(),
+        webhook: revision
+            .admission
+            .as_ref()
+            .map(|admission| if admission.mutating { WebhookKind::Mutating } else { WebhookKind::Validating }),
     }
+}
+
+/// Returns the mark that the condition `Live` of a revision stores: see `mark_state` in `apply`.
+fn mark(live: &Condition) -> Mark {
+    if live.status == ConditionStatus::True.as_str() {
+        Mark::Live
+    } else if live.status == ConditionStatus::False.as_str() {
+        Mark::Retired
+    } else {
+        Mark::Called
+    }
+}
+
+/// Returns the time for which the condition certainly has its status.
+fn marked_for(live: &Condition, now: Timestamp) -> Duration {
+    elapsed(Some(&live.last_transition_time), now).saturating_sub(PRECISION)
 }
 
 /// Returns the generation in the name of a malformed revision.
@@ -149,18 +193,22 @@ pub(super) fn generation_in_name(policy: &impl Resource, revision: &Malformed) -
 }
 
 /// Converts a malformed revision, of which only the metadata is known, to a failed revision, so that it is deleted like any
-/// other revision.
-fn observe_malformed(policy: &impl Resource, revision: &Malformed) -> Option<rollout::Revision> {
+/// other revision. `live` is the live generation if no readable revision is live.
+fn observe_malformed(policy: &impl Resource, revision: &Malformed, live: Option<i64>) -> Option<rollout::Revision> {
+    let generation = generation_in_name(policy, revision)?;
     let name = revision.metadata.name.as_deref().unwrap_or_default();
     let message = format!(
         "its PolicyRevision is malformed: {}; delete {name}, and the operator creates it again",
         revision.error
     );
     Some(rollout::Revision {
-        generation: generation_in_name(policy, revision)?,
+        generation,
         is_enabled: true,
         initialized: Some(Err(Failure { reason: reasons::MALFORMED, message })),
+        waiting_for: Duration::ZERO,
         replicas: Vec::new(),
-        retired_for: None,
+        mark: (live == Some(generation)).then_some(Mark::Live),
+        marked_for: Duration::ZERO,
+        webhook: None,
     })
 }

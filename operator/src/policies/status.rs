@@ -6,19 +6,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::api::Patch;
 use kube::runtime::events::{Event, EventType};
-use proviso_core::Reason;
-use proviso_core::rollout::{Decision, Observed, Progress};
+use proviso_core::rollout::{Decision, Observed, Progress, REPORT_TIMEOUT};
+use proviso_core::{Failure, Reason};
 use proviso_crds::names::BREAK_GLASS;
-use proviso_crds::{ConditionState, ConditionType, PolicyPhase, PolicyStatus, ReplicaCount};
+use proviso_crds::{ConditionState, ConditionStatus, ConditionType, PolicyPhase, PolicyStatus, ReplicaCount};
 use proviso_crds::{conditions::status_patch, reasons};
 
 use super::observe::{BreakGlass, ObservedObjects};
 use crate::context::{Context, Error};
 use crate::kinds::{self, PolicyObject};
 use crate::objects;
+use crate::replicas::{causes, names};
 use crate::revisions::{LOADED, NOT_LOADED, Revision};
 
-/// The conditions of a policy.
+/// The conditions of a policy that this file writes. `rollback` writes the condition `RolledBack`.
 const TYPES: [ConditionType; 4] =
     [ConditionType::Scheduled, ConditionType::Initialized, ConditionType::Ready, ConditionType::Live];
 
@@ -30,9 +31,11 @@ pub(super) async fn write<K: PolicyObject>(
     decision: &Decision,
     context: &Context,
 ) -> Result<(), Error> {
-    let known = policy.status().cloned().unwrap_or_default();
+    let mut known = policy.status().cloned().unwrap_or_default();
+    known.conditions.retain(|condition| TYPES.iter().any(|type_| condition.type_ == type_.as_str()));
     let break_glass = found.break_glass().filter(|_| decision.is_break_glass);
-    let status = status(&known.conditions, observed, decision, break_glass.as_ref(), &found.revisions);
+    let server = &policy.spec().policy_server;
+    let status = status(&known.conditions, observed, decision, break_glass.as_ref(), &found.revisions, server);
     if status == known {
         return Ok(());
     }
@@ -52,15 +55,16 @@ fn status(
     decision: &Decision,
     break_glass: Option<&BreakGlass>,
     revisions: &[Revision],
+    server: &str,
 ) -> PolicyStatus {
-    let answering = match decision.live {
+    let answering = match decision.answering {
         Some(live) if live != observed.generation => format!("generation {live} goes on answering"),
         Some(_) => "requests are answered by it".to_owned(),
         None => "no generation answers requests".to_owned(),
     };
-    let mut states = condition_states(decision, &answering);
+    let mut states = condition_states(decision, &answering, server);
     if let Some(break_glass) = break_glass {
-        states[3] = ConditionState::unknown(reasons::BREAK_GLASS, break_glass_message(break_glass));
+        states[3] = ConditionState::unknown(reasons::BREAK_GLASS, break_glass_message(break_glass, decision));
     }
     let now = Timestamp::now();
     let conditions = TYPES
@@ -68,10 +72,10 @@ fn status(
         .zip(states)
         .map(|(type_, state)| state.into_condition(type_, known, Some(observed.generation), now));
     let (ready, total) = (decision.ready, decision.total);
-    let live = revisions.iter().find(|revision| Some(revision.policy_ref.generation) == decision.live);
+    let live = revisions.iter().find(|revision| Some(revision.policy_ref.generation) == decision.answering);
     PolicyStatus {
-        phase: Some(phase(decision, observed)),
-        live_generation: decision.live,
+        phase: Some(phase(decision)),
+        live_generation: decision.answering,
         conditions: conditions.collect(),
         replicas: Some(ReplicaCount {
             ready: ready.try_into().unwrap_or(u32::MAX),
@@ -82,27 +86,54 @@ fn status(
     }
 }
 
-fn phase(decision: &Decision, observed: &Observed) -> PolicyPhase {
+fn phase(decision: &Decision) -> PolicyPhase {
     match decision.progress {
         Progress::Disabled => PolicyPhase::Disabled,
         Progress::Live => PolicyPhase::Active,
         Progress::InitializationFailed(_) | Progress::LoadingFailed(_) => PolicyPhase::Failed,
-        _ if observed.live.is_some() => PolicyPhase::Updating,
+        _ if decision.answering.is_some() => PolicyPhase::Updating,
         _ => PolicyPhase::Pending,
     }
 }
 
-/// Returns the message for break-glass: the live generation is unknown, and a command ends break-glass.
-fn break_glass_message(break_glass: &BreakGlass) -> String {
+/// Returns the message for break-glass: the operator leaves the webhook unchanged, and a command ends break-glass.
+fn break_glass_message(break_glass: &BreakGlass, decision: &Decision) -> String {
     let BreakGlass { configuration, reason } = break_glass;
+    let generation = |it: Option<i64>| it.map_or_else(|| "none".to_owned(), |it| it.to_string());
+    let difference = if decision.answering == decision.live {
+        String::new()
+    } else {
+        let (called, live) = (generation(decision.answering), generation(decision.live));
+        format!(" (the generation that it calls: {called}; the live generation on record: {live})")
+    };
     format!(
-        "{configuration} has the break-glass annotation, with the reason {reason:?}: the operator neither restores nor moves it \
-         until an administrator of the cluster runs: kubectl annotate {configuration} {BREAK_GLASS}-"
+        "{configuration} has the break-glass annotation, with the reason {reason:?}{difference}: the operator neither restores \
+         nor moves it until an administrator of the cluster runs: kubectl annotate {configuration} {BREAK_GLASS}-"
     )
 }
 
-/// Returns the states of the conditions of [`TYPES`].
-fn condition_states(decision: &Decision, answering: &str) -> [ConditionState; 4] {
+/// Returns the message about replicas that report nothing.
+fn silence() -> String {
+    let seconds = REPORT_TIMEOUT.as_secs();
+    format!("Ready, but nothing reported about this generation for {seconds} s: the log of the pod has the cause")
+}
+
+/// Returns the state of the condition `Ready` if every Ready replica has loaded the generation, or if it is live: with
+/// the warnings about replicas, if there are any.
+fn loaded(decision: &Decision) -> ConditionState {
+    let silence = |pod: &String| (pod.clone(), Failure::new(reasons::REPLICA_SILENT, silence()));
+    let warnings: Vec<_> = decision.warnings.iter().cloned().chain(decision.silent.iter().map(silence)).collect();
+    match warnings.first() {
+        Some((_, first)) => {
+            let message = format!("it is loaded, with warnings about replicas; {}", causes(&warnings));
+            ConditionState::yes(first.reason.clone(), message)
+        }
+        None => ConditionState::yes(reasons::LOADED, LOADED),
+    }
+}
+
+/// Returns the states of the conditions of [`TYPES`]. `server` is the name of the policy server.
+fn condition_states(decision: &Decision, answering: &str, server: &str) -> [ConditionState; 4] {
     use ConditionState as State;
     let scheduled = || State::yes(reasons::REVISION_CREATED, "there is a revision of this generation");
     let initialized = || State::yes(reasons::PREPARED, "its program was compiled and accepted its settings");
@@ -120,6 +151,19 @@ fn condition_states(decision: &Decision, answering: &str) -> [ConditionState; 4]
             State::no(reasons::PREPARING, NOT_LOADED),
             not_yet(reasons::PREPARING),
         ],
+        Progress::NotPrepared => {
+            let message = format!(
+                "no leader of the PolicyServer {server} has reported for {} s that it has prepared it: the condition \
+                 LeaderElected of the PolicyServer, and the log of its leader, have the cause",
+                REPORT_TIMEOUT.as_secs()
+            );
+            [
+                scheduled(),
+                State::unknown(reasons::NOT_PREPARED, message.clone()),
+                State::no(reasons::NOT_PREPARED, message),
+                not_yet(reasons::NOT_PREPARED),
+            ]
+        }
         Progress::InitializationFailed(failure) => [
             scheduled(),
             failure.clone().into(),
@@ -135,18 +179,17 @@ fn condition_states(decision: &Decision, answering: &str) -> [ConditionState; 4]
         Progress::Loading => {
             [scheduled(), initialized(), State::no(reasons::LOADING, NOT_LOADED), not_yet(reasons::LOADING)]
         }
+        Progress::Silent => {
+            let message = format!("{NOT_LOADED}; {}: {}", names(&decision.silent), silence());
+            let silent = State::no(reasons::REPLICA_SILENT, message);
+            [scheduled(), initialized(), silent, not_yet(reasons::REPLICA_SILENT)]
+        }
         Progress::LoadingFailed(replicas) => {
-            let causes: Vec<_> = replicas.iter().map(|(pod, failure)| format!("{pod}: {failure}")).collect();
-            let message = format!("{NOT_LOADED}; {}", causes.join("; "));
-            let failed = State::no(reasons::LOADING_FAILED, message);
+            let failed = State::no(reasons::LOADING_FAILED, format!("{NOT_LOADED}; {}", causes(replicas)));
             [scheduled(), initialized(), failed, not_yet(reasons::LOADING_FAILED)]
         }
-        Progress::BreakGlass => {
-            [scheduled(), initialized(), State::yes(reasons::LOADED, LOADED), not_yet(reasons::BREAK_GLASS)]
-        }
-        Progress::Live => {
-            [scheduled(), initialized(), State::yes(reasons::LOADED, LOADED), State::yes(reasons::LIVE, answering)]
-        }
+        Progress::BreakGlass => [scheduled(), initialized(), loaded(decision), not_yet(reasons::BREAK_GLASS)],
+        Progress::Live => [scheduled(), initialized(), loaded(decision), State::yes(reasons::LIVE, answering)],
         Progress::Disabled => [
             scheduled(),
             State::unknown(reasons::DISABLED, "spec.enabled is false"),
@@ -181,20 +224,32 @@ fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
         }
         _ => {}
     }
-    for condition in new.conditions.iter().filter(|condition| condition.status == "False") {
+    for condition in new.conditions.iter().filter(|condition| is_problem(condition)) {
         let is_new = !old.conditions.iter().any(|it| {
             (&it.type_, &it.reason, &it.message, it.observed_generation)
                 == (&condition.type_, &condition.reason, &condition.message, condition.observed_generation)
         });
-        let is = |type_: ConditionType| condition.type_ == type_.as_str();
-        let is_failure = is(ConditionType::Initialized) || condition.reason == reasons::LOADING_FAILED;
-        if is_new && is_failure && !is(ConditionType::Live) {
+        if is_new {
             let generation = condition.observed_generation.unwrap_or_default();
             let note = format!("generation {generation}: {}", condition.message);
             add(EventType::Warning, &condition.reason, note);
         }
     }
     events
+}
+
+/// Returns true if the condition reports a problem of the leader or of a replica.
+fn is_problem(condition: &Condition) -> bool {
+    let is_false = condition.status == ConditionStatus::False.as_str();
+    match ConditionType::parse(&condition.type_) {
+        Some(ConditionType::Initialized) => is_false,
+        Some(ConditionType::Ready) if is_false => {
+            let problems = [reasons::LOADING_FAILED, reasons::NOT_PREPARED, reasons::REPLICA_SILENT];
+            problems.iter().any(|problem| condition.reason == *problem)
+        }
+        Some(ConditionType::Ready) => condition.reason != reasons::LOADED,
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
 //! The API calls of reconciles, with a mock API server.
 
-use proviso_crds::ClusterPolicy;
 use proviso_crds::fixtures::{condition, replica};
-use proviso_crds::names::field_managers;
+use proviso_crds::names::{ROLLBACK_TO, field_managers};
+use proviso_crds::{ClusterPolicy, ConditionType, Conditions as _};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::mock_api::MockApi;
 
 const REVISION: &str = "policyrevisions/cluster.a-1";
+const WEBHOOK: &str = "validatingwebhookconfigurations/proviso-cluster.a";
+const POLICY: &str = "clusterpolicies/a";
 
 fn policy(generation: i64) -> Value {
     json!({
@@ -40,10 +42,20 @@ fn loaded(replicas: &[usize]) -> Value {
     json!({"conditions": [condition("Initialized", "True", "Prepared", "", 1)], "replicas": replicas})
 }
 
+/// Returns the call that writes the status of an object as the operator.
+fn status_of(object: &str) -> String {
+    format!("PATCH {object}/status ({})", field_managers::OPERATOR)
+}
+
+fn apply_webhook() -> String {
+    format!("PATCH {WEBHOOK} ({})", field_managers::OPERATOR)
+}
+
 /// One policy and two Ready pods of its policy server.
 struct Cluster {
     api: MockApi,
     context: Arc<Context>,
+    refusals: Refusals,
 }
 
 impl Cluster {
@@ -54,31 +66,63 @@ impl Cluster {
             api.put(&context.caches.pods, pod(number));
         }
         api.put(&context.caches.cluster_policies, policy(1));
-        Self { api, context }
+        Self { api, context, refusals: Refusals::default() }
     }
 
     /// Reconciles the cached policy. Returns the API calls.
     async fn reconcile(&self) -> Vec<String> {
-        let policy = self.context.caches.cluster_policies.reader().get("a", None).unwrap();
-        reconcile::<ClusterPolicy>(policy, Arc::clone(&self.context)).await.unwrap();
+        self.try_reconcile().await.unwrap();
         self.api.calls()
     }
 
-    /// Writes the status of the first revision, as the policy server does.
-    fn write_revision_status(&self, status: &Value) {
-        let metadata = json!({"name": "cluster.a-1", "namespace": "proviso"});
+    async fn try_reconcile(&self) -> Result<Action, Error> {
+        let policy = self.context.caches.cluster_policies.reader().get("a", None).unwrap();
+        reconcile::<ClusterPolicy>(&policy, &self.refusals, &self.context).await
+    }
+
+    /// Writes the status of the revision of a generation, as the policy server does.
+    fn write_revision_status(&self, generation: i64, status: &Value) {
+        let metadata = json!({"name": format!("cluster.a-{generation}"), "namespace": "proviso"});
         self.api.put(&self.context.caches.revisions, json!({"metadata": metadata, "status": status}));
+    }
+
+    /// Returns the status of the condition `Live` of the revision of a generation; empty if it has none.
+    fn live_condition(&self, generation: i64) -> String {
+        let name = format!("cluster.a-{generation}");
+        let revision = self.context.caches.revisions.reader().get(&name, Some("proviso")).unwrap();
+        let conditions = &revision.0.as_ref().unwrap().status.conditions;
+        conditions.condition(ConditionType::Live).map(|live| live.status.clone()).unwrap_or_default()
+    }
+
+    /// Returns the cached webhook configuration.
+    fn webhook(&self) -> Value {
+        let webhook = self.context.caches.validating.reader().get("proviso-cluster.a", None).unwrap();
+        serde_json::to_value(&*webhook).unwrap()
     }
 
     /// Returns a cluster in which the first generation of the policy is live.
     async fn live() -> Self {
         let cluster = Self::new();
         cluster.reconcile().await;
-        cluster.write_revision_status(&loaded(&[0, 1]));
+        cluster.write_revision_status(1, &loaded(&[0, 1]));
         cluster.reconcile().await;
         cluster.reconcile().await;
         cluster.api.calls();
         cluster
+    }
+
+    /// Writes the second generation of the policy, and reconciles until its revision waits for the policy server.
+    async fn edit(&self) {
+        self.api.put(&self.context.caches.cluster_policies, policy(2));
+        assert_eq!(self.reconcile().await, ["POST policyrevisions".to_owned(), status_of(POLICY)]);
+        assert_eq!(self.reconcile().await, [status_of("policyrevisions/cluster.a-2"), status_of(POLICY)]);
+    }
+
+    /// Writes a request for a rollback, as a client does.
+    fn request_rollback(&self, generation: &str) {
+        let mut annotated = policy(1);
+        annotated["metadata"]["annotations"] = json!({ROLLBACK_TO: generation});
+        self.api.put(&self.context.caches.cluster_policies, annotated);
     }
 }
 
@@ -94,15 +138,14 @@ async fn a_new_policy_gets_its_finalizer_first() {
 #[tokio::test]
 async fn a_generation_gets_a_revision_and_then_the_webhook() {
     let cluster = Cluster::new();
-    let status = format!("PATCH clusterpolicies/a/status ({})", field_managers::OPERATOR);
-    let revision_status = format!("PATCH {REVISION}/status ({})", field_managers::OPERATOR);
+    let (status, revision_status) = (status_of(POLICY), status_of(REVISION));
     assert_eq!(cluster.reconcile().await, ["POST policyrevisions", &status]);
     assert_eq!(cluster.reconcile().await, [revision_status.as_str(), &status]);
     assert!(cluster.reconcile().await.is_empty(), "the policy server has not prepared it yet");
-    cluster.write_revision_status(&loaded(&[0]));
+    cluster.write_revision_status(1, &loaded(&[0]));
     assert_eq!(cluster.reconcile().await, [status.as_str()], "a replica is missing");
-    cluster.write_revision_status(&loaded(&[0, 1]));
-    let webhook = format!("PATCH validatingwebhookconfigurations/proviso-cluster.a ({})", field_managers::OPERATOR);
+    cluster.write_revision_status(1, &loaded(&[0, 1]));
+    let webhook = apply_webhook();
     assert_eq!(cluster.reconcile().await, [revision_status.as_str(), &webhook, "POST events (Live)", &status]);
     assert!(cluster.reconcile().await.is_empty());
 }
@@ -111,21 +154,96 @@ async fn a_generation_gets_a_revision_and_then_the_webhook() {
 async fn a_settled_policy_causes_no_api_call() {
     let cluster = Cluster::live().await;
     cluster.api.put(&cluster.context.caches.pods, pod(0));
-    cluster.write_revision_status(&loaded(&[0, 1]));
+    cluster.write_revision_status(1, &loaded(&[0, 1]));
     assert!(cluster.reconcile().await.is_empty());
 }
 
 #[tokio::test]
 async fn a_changed_webhook_is_applied_again() {
     let cluster = Cluster::live().await;
-    let name = "proviso-cluster.a";
-    let webhook = cluster.context.caches.validating.reader().get(name, None).unwrap();
-    let mut webhook = serde_json::to_value(&*webhook).unwrap();
+    let mut webhook = cluster.webhook();
     webhook["webhooks"][0]["failurePolicy"] = "Ignore".into();
     cluster.api.put(&cluster.context.caches.validating, webhook);
-    let apply = format!("PATCH validatingwebhookconfigurations/{name} ({})", field_managers::OPERATOR);
-    assert_eq!(cluster.reconcile().await, [apply.as_str()]);
+    assert_eq!(cluster.reconcile().await, [apply_webhook()]);
     assert!(cluster.reconcile().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_edit_is_on_record_before_the_switch_and_the_old_generation_is_replaced_after_it() {
+    let cluster = Cluster::live().await;
+    cluster.edit().await;
+    cluster.write_revision_status(2, &loaded(&[0, 1]));
+    let (record, replaced) = (status_of("policyrevisions/cluster.a-2"), status_of(REVISION));
+    // The switch fails at first: the old generation is not replaced yet.
+    cluster.api.refuse(&format!("PATCH {WEBHOOK}"), 500);
+    assert!(cluster.try_reconcile().await.is_err());
+    assert_eq!(cluster.api.calls(), [record, apply_webhook()]);
+    assert_eq!((cluster.live_condition(1), cluster.live_condition(2)), ("True".to_owned(), "True".to_owned()));
+    let event = "POST events (Live)".to_owned();
+    assert_eq!(cluster.reconcile().await, [apply_webhook(), replaced, event, status_of(POLICY)]);
+    assert_eq!((cluster.live_condition(1), cluster.live_condition(2)), ("False".to_owned(), "True".to_owned()));
+    assert!(cluster.reconcile().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_hand_edit_of_the_path_is_put_back_to_the_record() {
+    let cluster = Cluster::live().await;
+    cluster.edit().await;
+    let failed = condition("Initialized", "False", "CompileError", "no", 2);
+    cluster.write_revision_status(2, &json!({"conditions": [failed]}));
+    cluster.reconcile().await;
+    for path in ["/validate/cluster.a/2", "/validate/cluster.a/7", "/validate/cluster.b/1"] {
+        let mut webhook = cluster.webhook();
+        webhook["webhooks"][0]["clientConfig"]["service"]["path"] = path.into();
+        cluster.api.put(&cluster.context.caches.validating, webhook);
+        let calls = cluster.reconcile().await;
+        assert!(calls.contains(&apply_webhook()), "{path}: {calls:?}");
+        let restored = cluster.webhook();
+        assert_eq!(restored["webhooks"][0]["clientConfig"]["service"]["path"], "/validate/cluster.a/1", "{path}");
+        assert_eq!(cluster.live_condition(1), "True", "{path}");
+        assert!(cluster.reconcile().await.is_empty(), "{path}");
+    }
+    assert_eq!(cluster.live_condition(2), "False", "a webhook called generation 2, and no longer does");
+}
+
+#[tokio::test]
+async fn a_refused_rollback_is_a_condition_and_an_event() {
+    let cluster = Cluster::live().await;
+    cluster.request_rollback("1");
+    let rollback = format!("PATCH {POLICY}");
+    cluster.api.refuse(&rollback, 422);
+    let condition = format!("PATCH {POLICY}/status ({})", field_managers::OPERATOR_ROLLBACK);
+    let (revision, event) = (format!("GET {REVISION}"), "POST events (RollbackRefused)".to_owned());
+    let refusal = [revision, rollback.clone(), event, condition.clone(), rollback.clone()];
+    assert_eq!(cluster.reconcile().await, refusal);
+    // The annotation is removed, and the condition stays until the next generation.
+    cluster.api.put(&cluster.context.caches.cluster_policies, policy(1));
+    assert!(cluster.reconcile().await.is_empty());
+    cluster.api.put(&cluster.context.caches.cluster_policies, policy(2));
+    assert_eq!(cluster.reconcile().await, [condition, "POST policyrevisions".to_owned(), status_of(POLICY)]);
+}
+
+#[tokio::test]
+async fn a_refused_rollback_whose_annotation_stays_delays_nothing_else() {
+    let cluster = Cluster::live().await;
+    cluster.request_rollback("1");
+    for _ in 0..2 {
+        cluster.api.refuse(&format!("PATCH {POLICY}"), 403);
+    }
+    assert!(cluster.reconcile().await.contains(&"POST events (RollbackRefused)".to_owned()));
+    assert!(cluster.reconcile().await.is_empty(), "the request is repeated at once");
+    let mut webhook = cluster.webhook();
+    webhook["webhooks"][0]["failurePolicy"] = "Ignore".into();
+    cluster.api.put(&cluster.context.caches.validating, webhook);
+    assert_eq!(cluster.reconcile().await, [apply_webhook()]);
+    // A rollback that fails for another reason is tried again after the rest of the reconcile.
+    cluster.request_rollback("2");
+    cluster.api.refuse(&format!("PATCH {POLICY}/status"), 500);
+    let mut webhook = cluster.webhook();
+    webhook["webhooks"][0]["failurePolicy"] = "Ignore".into();
+    cluster.api.put(&cluster.context.caches.validating, webhook);
+    assert!(cluster.try_reconcile().await.is_err());
+    assert_eq!(cluster.api.calls().last(), Some(&apply_webhook()));
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! Applies the built objects to the cluster.
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use kube::api::{DeleteParams, DynamicObject, Patch};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::events::EventType;
 use kube::{Api, Resource as _, ResourceExt as _};
 use proviso_crds::PolicyServer;
 use proviso_crds::names::SERVER_LABEL;
@@ -17,18 +18,63 @@ use crate::cache::{Cache, Cached, lock};
 use crate::context::Error;
 use crate::objects::{self, ignore_not_found};
 
-/// Applies the objects in order. Skips the objects that have not changed since the last apply.
-pub(super) async fn objects(server: &PolicyServer, objects: &[Value], context: &Context) -> Result<(), Error> {
-    for object in objects {
-        apply_object(object, context).await?;
-    }
-    tracing::debug!(policy_server = server.name_any(), "applied");
-    Ok(())
+/// The kinds of objects without which a new pod does not become Ready.
+const NEEDED_BY_PODS: [&str; 6] =
+    ["ServiceAccount", "Role", "RoleBinding", "ClusterRoleBinding", "ConfigMap", "PersistentVolumeClaim"];
+
+/// An object that the API server has refused.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub object: ObjectReference,
+    pub error: Error,
+    /// True if the cluster has no object of this name either, so that it has no earlier version.
+    is_missing: bool,
 }
 
-async fn apply_object(object: &Value, context: &Context) -> Result<(), Error> {
+impl Refusal {
+    /// Returns the object and the message of the API server; `None` if another writer was faster, which is normal.
+    pub(super) fn message(&self) -> Option<String> {
+        (!self.error.is_race()).then(|| objects::event_note(&self.error.to_string()))
+    }
+}
+
+/// Applies the objects in order. Skips the objects that have not changed since the last apply. Returns the objects that
+/// the API server refuses. They do not stop the others: a claim that cannot be changed must not keep a Service, a
+/// budget or an image from being updated.
+pub(super) async fn objects(
+    server: &PolicyServer,
+    objects: &[Value],
+    context: &Context,
+) -> Result<Vec<Refusal>, Error> {
+    let mut refusals = Vec::new();
+    let mut can_start_pods = true;
+    for object in objects {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        // With a new template, Kubernetes would replace a Ready replica by a pod that cannot start.
+        if kind == "StatefulSet" && !can_start_pods {
+            continue;
+        }
+        let Some(refusal) = apply_object(kind, object, context).await? else { continue };
+        can_start_pods &= !(refusal.is_missing && NEEDED_BY_PODS.contains(&kind));
+        refusals.push(refusal);
+    }
+    tracing::debug!(policy_server = server.name_any(), refused = refusals.len(), "applied");
+    Ok(refusals)
+}
+
+/// Publishes an Event of the policy server for each refused object.
+pub(super) async fn report(server: &PolicyServer, refusals: &[Refusal], context: &Context) {
+    for refusal in refusals {
+        let Some(message) = refusal.message() else { continue };
+        let (reason, object) = (refusal.error.reason(), Some(refusal.object.clone()));
+        // The status has the message too.
+        let _ = context.record_related(server, EventType::Warning, reason.as_str(), &message, object).await;
+    }
+}
+
+async fn apply_object(kind: &str, object: &Value, context: &Context) -> Result<Option<Refusal>, Error> {
     let caches = &context.caches;
-    match object["kind"].as_str().unwrap_or_default() {
+    match kind {
         "StatefulSet" => apply(object, &caches.stateful_sets, &context.namespaced(), context).await,
         "Service" => apply(object, &caches.services, &context.namespaced(), context).await,
         "PodDisruptionBudget" => apply(object, &caches.disruption_budgets, &context.namespaced(), context).await,
@@ -44,17 +90,25 @@ async fn apply_object(object: &Value, context: &Context) -> Result<(), Error> {
     }
 }
 
-async fn apply<K>(object: &Value, cache: &Cache<K>, api: &Api<K>, context: &Context) -> Result<(), Error>
+/// Returns true if the API server has refused an object. Returns false if the API server does not answer or is
+/// overloaded: then the other objects would fail too.
+pub(super) fn is_refusal(error: &Error) -> bool {
+    let Error::Apply { error: kube::Error::Api(status), .. } = error else { return false };
+    ![429, 503, 504].contains(&status.code)
+}
+
+/// Applies an object. Returns the object if the API server refuses it.
+async fn apply<K>(object: &Value, cache: &Cache<K>, api: &Api<K>, context: &Context) -> Result<Option<Refusal>, Error>
 where
     K: Cached<Sent = K> + Serialize + DeserializeOwned,
 {
     let metadata = &object["metadata"];
-    let name = metadata["name"].as_str().unwrap_or_default();
+    let (name, namespace) = (metadata["name"].as_str().unwrap_or_default(), metadata["namespace"].as_str());
     let key = (K::kind(&()).into_owned(), name.to_owned());
-    if let Some(found) = cache.reader().get(name, metadata["namespace"].as_str()) {
+    if let Some(found) = cache.reader().get(name, namespace) {
         let current = Applied { desired: object.clone(), content: content(&*found)? };
         if lock(&context.applied).get(&key) == Some(&current) {
-            return Ok(());
+            return Ok(None);
         }
     }
     let patch = async {
@@ -64,7 +118,27 @@ where
         lock(&context.applied).insert(key, last);
         Ok(answer)
     };
-    cache.write(patch).await
+    let written: Result<(), Error> = cache.write(patch).await;
+    match written {
+        Ok(()) => Ok(None),
+        Err(error) if is_refusal(&error) => {
+            let is_missing = cache.reader().get(name, namespace).is_none();
+            Ok(Some(Refusal { object: reference(object), error, is_missing }))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn reference(object: &Value) -> ObjectReference {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let metadata = &object["metadata"];
+    ObjectReference {
+        api_version: text(&object["apiVersion"]),
+        kind: text(&object["kind"]),
+        name: text(&metadata["name"]),
+        namespace: text(&metadata["namespace"]),
+        ..ObjectReference::default()
+    }
 }
 
 async fn patch<K>(object: &Value, name: &str, api: &Api<K>) -> kube::Result<K>
@@ -132,4 +206,34 @@ pub(super) async fn delete_unused_claim(server: &PolicyServer, context: &Context
         return Ok(());
     }
     Ok(objects::delete(&context.namespaced::<PersistentVolumeClaim>(), &*claim).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn overload_is_no_refusal_and_a_race_is_not_reported() {
+        let reported = Some("Service a: no");
+        for (code, reason, expected, message) in [
+            (403, "Forbidden", true, reported),
+            (409, "Conflict", true, None),
+            (422, "Invalid", true, reported),
+            // An admission webhook does not answer.
+            (500, "InternalError", true, reported),
+            (429, "TooManyRequests", false, reported),
+            (503, "ServiceUnavailable", false, reported),
+            (504, "Timeout", false, reported),
+        ] {
+            let status = json!({"status": "Failure", "code": code, "reason": reason, "message": "no"});
+            let error = kube::Error::Api(serde_json::from_value(status).unwrap());
+            let error = Error::Apply { object: "Service a".to_owned(), error };
+            assert_eq!(is_refusal(&error), expected, "{reason}");
+            let refusal = Refusal { object: ObjectReference::default(), error, is_missing: false };
+            assert_eq!(refusal.message().as_deref(), message, "{reason}");
+        }
+        assert!(!is_refusal(&Error::NoCa));
+    }
 }

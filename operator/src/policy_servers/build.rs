@@ -1,5 +1,6 @@
 //! The desired objects of a policy server. Pure.
 
+mod placement;
 mod pod;
 mod quantity;
 
@@ -93,6 +94,8 @@ fn role(server: &PolicyServer) -> Value {
         "rules": [
             {"apiGroups": [GROUP], "resources": ["policyrevisions"], "verbs": ["get", "list", "watch"]},
             {"apiGroups": [GROUP], "resources": ["policyrevisions/status"], "verbs": ["patch"]},
+            // A replica that lacks a live revision is not Ready while another Ready pod serves the revision.
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
             {
                 "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [name],
                 "verbs": ["get", "patch"],

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt as _};
@@ -73,12 +74,25 @@ impl Context {
         reason: &str,
         note: &str,
     ) -> Result<(), kube::Error> {
+        self.record_related(server, type_, reason, note, None).await
+    }
+
+    /// Publishes an Event of a policy server that concerns another object too. Events of the same reason and the same
+    /// other object are merged into one.
+    pub(super) async fn record_related(
+        &self,
+        server: &PolicyServer,
+        type_: EventType,
+        reason: &str,
+        note: &str,
+        related: Option<ObjectReference>,
+    ) -> Result<(), kube::Error> {
         let event = Event {
             type_,
             reason: reason.to_owned(),
             note: Some(objects::event_note(note)),
             action: "Reconcile".to_owned(),
-            secondary: None,
+            secondary: related,
         };
         self.recorder.publish(&event, &server.object_ref(&())).await
     }

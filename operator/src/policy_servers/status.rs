@@ -11,6 +11,7 @@ use kube::runtime::events::EventType;
 use proviso_crds::conditions::status_patch;
 use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyServer, PolicyServerStatus, reasons};
 
+use super::apply::Refusal;
 use super::context::Context;
 use super::names;
 use super::secrets::RenewedSecrets;
@@ -30,6 +31,8 @@ struct Facts<'a> {
     renewed: &'a RenewedSecrets,
     /// The policies that the deletion waits for.
     dependents: &'a [String],
+    /// The objects that the API server refused, each with its message.
+    refused: &'a [String],
 }
 
 /// Writes the status if it has changed.
@@ -37,6 +40,7 @@ pub(super) async fn write(
     server: &PolicyServer,
     renewed: &RenewedSecrets,
     dependents: &[String],
+    refusals: &[Refusal],
     context: &Context,
 ) -> Result<(), Error> {
     let (caches, own) = (&context.caches, server.name_any());
@@ -46,6 +50,7 @@ pub(super) async fn write(
         pods: &caches.pods.reader().by_key(&own),
         renewed,
         dependents,
+        refused: &refusals.iter().filter_map(Refusal::message).collect::<Vec<_>>(),
     };
     let known = server.status.clone().unwrap_or_default();
     let status = status(server, &known, &facts);
@@ -79,7 +84,7 @@ fn status(server: &PolicyServer, known: &PolicyServerStatus, facts: &Facts<'_>) 
     let (generation, now) = (server.metadata.generation, Timestamp::now());
     let of = |type_, state: ConditionState| state.into_condition(type_, &known.conditions, generation, now);
     let mut conditions = vec![
-        of(ConditionType::Ready, ready(server.spec.replicas, facts.stateful_set, facts.pods)),
+        of(ConditionType::Ready, complete(facts.refused, ready(server.spec.replicas, facts.stateful_set, facts.pods))),
         of(ConditionType::CertificateValid, certificate(facts.renewed)),
     ];
     if !facts.dependents.is_empty() {
@@ -96,6 +101,15 @@ fn status(server: &PolicyServer, known: &PolicyServerStatus, facts: &Facts<'_>) 
     }
 }
 
+/// Returns the state of the policy server: the refused objects, or else the state of its replicas.
+fn complete(refused: &[String], replicas: ConditionState) -> ConditionState {
+    if refused.is_empty() {
+        return replicas;
+    }
+    let message = format!("{}; {}", join_limited(refused, "; "), replicas.message);
+    ConditionState::no(reasons::APPLY_FAILED, message)
+}
+
 fn ready(desired: i32, stateful_set: &StatefulSet, pods: &[Arc<Pod>]) -> ConditionState {
     let counted = stateful_set.status.clone().unwrap_or_default();
     let (ready, updated) = (counted.ready_replicas.unwrap_or_default(), counted.updated_replicas.unwrap_or_default());
@@ -105,7 +119,8 @@ fn ready(desired: i32, stateful_set: &StatefulSet, pods: &[Arc<Pod>]) -> Conditi
         return ConditionState::no(reasons::NO_REPLICAS, "spec.replicas is 0: no replica evaluates policies");
     }
     if is_current && ready == desired && counted.replicas == desired {
-        let message = format!("{ready} of {desired} replicas are Ready");
+        let node = only_node(pods).map(|node| format!(", all of them on node {node}")).unwrap_or_default();
+        let message = format!("{ready} of {desired} replicas are Ready{node}");
         return ConditionState::yes(reasons::ALL_REPLICAS_READY, message);
     }
     let mut message = format!("{ready} of {desired} replicas are Ready");
@@ -118,6 +133,14 @@ fn ready(desired: i32, stateful_set: &StatefulSet, pods: &[Arc<Pod>]) -> Conditi
         message = format!("{message}; {problems}");
     }
     ConditionState::no(if is_current { reasons::REPLICAS_NOT_READY } else { reasons::ROLLING_OUT }, message)
+}
+
+/// Returns the node that all replicas run on, so that its loss would end all of them; `None` if there are several
+/// nodes, or fewer than two replicas.
+fn only_node(pods: &[Arc<Pod>]) -> Option<&str> {
+    let mut nodes = pods.iter().map(|pod| pod.spec.as_ref()?.node_name.as_deref());
+    let first = nodes.next()??;
+    (pods.len() > 1 && nodes.all(|node| node == Some(first))).then_some(first)
 }
 
 /// Returns the reason why a pod is not Ready, with the last exit of its containers; `None` if the pod is healthy.
@@ -209,6 +232,35 @@ mod tests {
             let state = ready(desired, &stateful_set(&status), &[]);
             let state = (state.status.as_str(), state.reason.as_str(), state.message.as_str());
             assert_eq!(state, expected, "{desired}: {status}");
+        }
+    }
+
+    #[test]
+    fn refused_objects_come_before_the_state_of_the_replicas() {
+        let replicas = ConditionState::yes(reasons::ALL_REPLICAS_READY, "2 of 2 replicas are Ready");
+        assert_eq!(complete(&[], replicas.clone()), replicas);
+        let refused = ["Service a: forbidden".to_owned(), "ConfigMap b: too large".to_owned()];
+        let message = "Service a: forbidden; ConfigMap b: too large; 2 of 2 replicas are Ready";
+        assert_eq!(complete(&refused, replicas), ConditionState::no(reasons::APPLY_FAILED, message));
+    }
+
+    #[test]
+    fn only_node_returns_the_node_whose_loss_would_end_all_replicas() {
+        for (nodes, expected) in [
+            (json!([]), None),
+            (json!(["a"]), None),
+            (json!(["a", "a"]), Some("a")),
+            (json!(["a", "b"]), None),
+            (json!(["a", null]), None),
+            (json!([null, null]), None),
+            (json!(["a", "a", "b"]), None),
+        ] {
+            let pod = |node: &Value| {
+                let pod = json!({"spec": {"containers": [], "nodeName": node}});
+                Arc::new(serde_json::from_value::<Pod>(pod).unwrap())
+            };
+            let pods: Vec<_> = nodes.as_array().unwrap().iter().map(pod).collect();
+            assert_eq!(only_node(&pods), expected, "{nodes}");
         }
     }
 

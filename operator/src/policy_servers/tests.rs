@@ -100,6 +100,32 @@ async fn an_object_is_applied_again_if_the_object_or_the_spec_changed() {
 }
 
 #[tokio::test]
+async fn a_pod_of_a_lost_node_is_deleted_by_force() {
+    let cluster = Cluster::new(&json!({}));
+    cluster.reconcile().await;
+    let pod = |deleted: &str| {
+        json!({
+            "metadata": {
+                "name": "policy-server-default-0", "namespace": "proviso", "uid": "pod",
+                "labels": {SERVER_LABEL: "default"}, "deletionTimestamp": deleted,
+                "ownerReferences": [
+                    {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "policy-server-default", "uid": "1"},
+                ],
+            },
+            "spec": {"containers": [], "nodeName": "node-a"},
+        })
+    };
+    let pods = &cluster.context.caches.pods;
+    // The kubelet has years to confirm the end of the pod.
+    cluster.api.put(pods, pod("2999-01-01T00:00:00Z"));
+    assert!(cluster.reconcile().await.is_empty());
+    // The mock API server has no node of this name.
+    cluster.api.put(pods, pod("2026-01-01T00:00:00Z"));
+    let expected = ["GET nodes/node-a", "DELETE pods/policy-server-default-0", "POST events (LostPodDeleted)"];
+    assert_eq!(cluster.reconcile().await, expected);
+}
+
+#[tokio::test]
 async fn a_deleted_policy_server_waits_for_its_policies_without_a_list() {
     let cluster = Cluster::new(&json!({}));
     cluster.reconcile().await;

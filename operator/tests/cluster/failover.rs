@@ -1,13 +1,17 @@
 //! Several operators at once, with a real API server and the operator's binary: one leads, and another one takes over
 //! when it ends.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use kube::ResourceExt as _;
+use kube::api::DeleteParams;
 use proviso_crds::PolicyRevision;
 use proviso_e2e::until;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::test_cluster::{TIMEOUT, TestCluster};
 
@@ -51,9 +55,26 @@ impl TestCluster {
         .await
     }
 
+    /// Starts two operators. The first one leads.
+    async fn start_first_and_second(&mut self) -> Result<()> {
+        self.start_as("first")?;
+        self.until_leading("first").await?;
+        self.start_as("second")?;
+        until("the second operator", TIMEOUT, async || {
+            ensure!(self.log()?.contains(r#""identity":"second""#), "it has not started");
+            Ok(())
+        })
+        .await
+    }
+
     /// Returns how often an operator has become the leader.
     fn times_leadership_was_won(&self) -> Result<usize> {
         Ok(self.log()?.matches("leading: the controllers start").count())
+    }
+
+    /// Returns how often a leader has noticed that it does not lead any more.
+    fn times_leadership_was_lost(&self) -> Result<usize> {
+        Ok(self.log()?.matches("no longer leading").count())
     }
 
     /// Writes a policy, and waits until an operator has created its revision. Returns the leader.
@@ -68,14 +89,7 @@ impl TestCluster {
 #[tokio::test]
 async fn the_standby_operator_takes_over_after_a_kill_or_a_shutdown() -> Result<()> {
     let mut cluster = TestCluster::start("operator-failover").await?;
-    cluster.start_as("first")?;
-    cluster.until_leading("first").await?;
-    cluster.start_as("second")?;
-    until("the second operator", TIMEOUT, async || {
-        ensure!(cluster.log()?.contains(r#""identity":"second""#), "it has not started");
-        Ok(())
-    })
-    .await?;
+    cluster.start_first_and_second().await?;
     ensure!(cluster.until_revision_created("a").await?.as_deref() == Some("first"));
     ensure!(cluster.times_leadership_was_won()? == 1, "both operators lead");
 
@@ -109,5 +123,78 @@ async fn the_standby_operator_takes_over_after_a_kill_or_a_shutdown() -> Result<
     let gap_of_ended = gap(renewed, &cluster.lease().await?)?;
     ensure!(gap_of_ended < LEASE, "{gap_of_ended:?}");
     ensure!(cluster.times_leadership_was_won()? == 3);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_frozen_operator_changes_nothing_when_it_wakes_up_after_its_lease() -> Result<()> {
+    let mut cluster = TestCluster::start("operator-frozen").await?;
+    cluster.start_first_and_second().await?;
+    cluster.create_policy_server().await?;
+    cluster.make_live("a", "true").await?;
+    cluster.until_active("a", 1).await?;
+    let frozen = Pid::from_child(&cluster.operators[0].0);
+    kill_process(frozen, Signal::STOP)?;
+    // When the frozen operator wakes up, the events of this rollout wait in its connections.
+    let generation = cluster.apply_policy("a", "default", "2 > 1").await?;
+    cluster.until_leading("second").await?;
+    cluster.make_live("a", "2 > 1").await?;
+    cluster.until_active("a", generation).await?;
+    let revisions = cluster.api::<PolicyRevision>();
+    let check_marks = async || {
+        for (name, wanted) in [("cluster.a-1", "False"), ("cluster.a-2", "True")] {
+            let conditions = revisions.get(name).await?.status.context("no status")?.conditions;
+            let live = conditions.iter().find(|it| it.type_ == "Live").context("no condition Live")?;
+            ensure!(live.status == wanted, "{name}: {live:?}");
+        }
+        anyhow::Ok(())
+    };
+    until("the marks of both generations", TIMEOUT, async || check_marks().await).await?;
+    let webhook = "proviso-cluster.a";
+    let before = cluster.webhooks().get(webhook).await?;
+    ensure!(cluster.times_leadership_was_lost()? == 0, "the frozen operator runs");
+
+    kill_process(frozen, Signal::CONT)?;
+    let renewed = cluster.renewed().await?;
+    let mut paths = BTreeSet::new();
+    until("the end of the former leadership, and another renewal of the lease", TIMEOUT, async || {
+        paths.insert(cluster.path(webhook).await?);
+        ensure!(cluster.times_leadership_was_lost()? == 1, "the former leader has not noticed");
+        ensure!(cluster.renewed().await? != renewed, "the lease was not renewed");
+        Ok(())
+    })
+    .await?;
+    let live = Some(format!("/validate/cluster.a/{generation}"));
+    ensure!(paths.iter().all(|path| *path == live), "{paths:?}");
+    let after = cluster.webhooks().get(webhook).await?;
+    ensure!(after.resource_version() == before.resource_version(), "the webhook was written again: {after:#?}");
+    check_marks().await?;
+    ensure!(cluster.holder().await?.as_deref() == Some("second"));
+    ensure!(cluster.times_leadership_was_won()? == 2);
+    cluster.make_live("a", "3 > 2").await
+}
+
+#[tokio::test]
+async fn a_deleted_lease_is_created_again_and_one_operator_leads() -> Result<()> {
+    let mut cluster = TestCluster::start("operator-lease-deleted").await?;
+    cluster.start_first_and_second().await?;
+    ensure!(cluster.until_revision_created("a").await?.as_deref() == Some("first"));
+    let leases = cluster.api::<Lease>();
+    let deleted = leases.get("proviso-operator").await?.uid();
+    leases.delete("proviso-operator", &DeleteParams::default()).await?;
+    let holder = until("another Lease with a holder", TIMEOUT, async || {
+        let lease = leases.get("proviso-operator").await?;
+        ensure!(lease.uid() != deleted, "the old Lease");
+        lease.spec.and_then(|spec| spec.holder_identity).context("no operator holds the lease")
+    })
+    .await?;
+    until("one leader", TIMEOUT, async || {
+        let (won, lost) = (cluster.times_leadership_was_won()?, cluster.times_leadership_was_lost()?);
+        let wanted = if holder == "first" { (1, 0) } else { (2, 1) };
+        ensure!((won, lost) == wanted, "{holder}: won {won}, lost {lost}");
+        Ok(())
+    })
+    .await?;
+    ensure!(cluster.until_revision_created("b").await? == Some(holder));
     Ok(())
 }

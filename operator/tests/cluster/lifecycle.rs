@@ -1,14 +1,18 @@
 //! The lifecycle of a policy. The tests play the policy server: they write the status that the leader and the
 //! replicas would write.
 
+mod losses;
+mod record;
 mod rollouts;
 mod webhooks;
 
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use proviso_crds::fixtures::{condition, replica};
@@ -20,6 +24,8 @@ use crate::test_cluster::{self, TIMEOUT};
 
 /// The namespace of the policy.
 const TEAM: &str = "team";
+/// The name of the webhook configuration of the policy.
+const WEBHOOK: &str = "proviso-ns.team.labels";
 
 /// A cluster with an operator, two pods of a policy server that no kubelet runs, and one policy, `labels`.
 struct PolicyCluster(test_cluster::TestCluster);
@@ -40,12 +46,17 @@ impl DerefMut for PolicyCluster {
 
 impl PolicyCluster {
     async fn start(name: &str) -> Result<Self> {
+        Self::start_with(name, &[]).await
+    }
+
+    /// Starts the cluster with these arguments of the operator.
+    async fn start_with(name: &str, arguments: &[&str]) -> Result<Self> {
         let mut cluster = Self(test_cluster::TestCluster::start(name).await?);
         cluster.kubectl.run(&["create", "namespace", TEAM]).await?;
         for name in ["server-0", "server-1"] {
             cluster.create_ready_pod(name).await?;
         }
-        cluster.start_operator(&[])?;
+        cluster.start_operator(arguments)?;
         Ok(cluster)
     }
 
@@ -119,10 +130,9 @@ impl PolicyCluster {
 
     /// Returns the paths that the validating and the mutating webhook call.
     async fn paths(&self) -> Result<(Option<String>, Option<String>)> {
-        let name = format!("proviso-ns.{TEAM}.labels");
-        let mutating = Api::<MutatingWebhookConfiguration>::all(self.client.clone()).get_opt(&name).await?;
+        let mutating = Api::<MutatingWebhookConfiguration>::all(self.client.clone()).get_opt(WEBHOOK).await?;
         let path = mutating.and_then(|it| it.webhooks?.pop()?.client_config.service?.path);
-        Ok((self.path(&name).await?, path))
+        Ok((self.path(WEBHOOK).await?, path))
     }
 
     /// Waits until the validating webhook calls this generation, and there is no mutating webhook.
@@ -133,6 +143,41 @@ impl PolicyCluster {
             ensure!(paths == (path.clone(), None), "{paths:?}");
             let status = self.status().await?;
             ensure!(status.live_generation == Some(generation), "{status:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Changes the path of the validating webhook by hand.
+    async fn set_path(&self, path: &str) -> Result<()> {
+        let change = json!([{"op": "replace", "path": "/webhooks/0/clientConfig/service/path", "value": path}]);
+        let change: Patch<()> = Patch::Json(serde_json::from_value(change)?);
+        self.webhooks().patch(WEBHOOK, &PatchParams::default(), &change).await?;
+        Ok(())
+    }
+
+    /// Returns the condition `Live` of the revision of a generation.
+    async fn live_condition(&self, generation: i64) -> Result<Condition> {
+        let conditions = self.revision(generation).await?.status.unwrap_or_default().conditions;
+        conditions.into_iter().find(|it| it.type_ == "Live").context("no condition Live")
+    }
+
+    /// Waits until a condition of the policy has this status and reason. Returns its message.
+    async fn until_policy_condition(&self, type_: &str, status: &str, reason: &str, bound: Duration) -> Result<String> {
+        until(&format!("{type_} {status}, {reason}"), bound, async || {
+            let conditions = self.status().await?.conditions;
+            let found = conditions.iter().find(|it| it.type_ == type_).with_context(|| format!("{conditions:?}"))?;
+            ensure!(found.status == status && found.reason == reason, "{found:?}");
+            Ok(found.message.clone())
+        })
+        .await
+    }
+
+    /// Waits until `kubectl describe` of the policy contains these words, for example in an Event.
+    async fn until_described(&self, words: &str) -> Result<()> {
+        until(words, TIMEOUT, async || {
+            let described = self.kubectl.run(&["describe", "policy", "labels", "--namespace", TEAM]).await?;
+            ensure!(described.contains(words), "{described}");
             Ok(())
         })
         .await

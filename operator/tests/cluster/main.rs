@@ -16,6 +16,7 @@ mod failover;
 mod kustomize;
 mod lifecycle;
 mod malformed_objects;
+mod outages;
 mod policy_servers;
 mod rotation;
 mod test_cluster;

@@ -1,6 +1,8 @@
 //! The objects of a `PolicyServer`, with a real API server and the operator's binary. The controllers of Kubernetes
 //! create pods, which no kubelet runs, so the tests write the status of the pods.
 
+mod failures;
+
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -139,7 +141,9 @@ async fn a_policy_server_gets_all_its_objects_and_a_status() -> Result<()> {
         ("patch", "policyrevisions.proviso.dev", false),
         ("delete", "policyrevisions.proviso.dev", false),
         ("get", "secrets", false),
-        ("list", "pods", false),
+        ("list", "pods", true),
+        ("watch", "pods", true),
+        ("delete", "pods", false),
     ] {
         ensure!(can_i(verb, target).await == expected, "{verb} {target}");
     }

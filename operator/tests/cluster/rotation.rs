@@ -12,7 +12,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::json;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use crate::test_cluster::{NAMESPACE, TIMEOUT, TestCluster};
+use crate::test_cluster::{NAMESPACE, POD, TIMEOUT, TestCluster};
 
 /// The delay after which a replica has loaded a new certificate, and an API server a new bundle. Less than a third of
 /// the announcement time: on a busy machine the operator publishes a bundle some time after it has announced a CA.
@@ -76,10 +76,9 @@ async fn rotation_never_breaks_trust_in_a_replica() -> Result<()> {
         ])?;
     }
     cluster.apply_server("default", json!({})).await?;
-    let pod = "policy-server-default-0";
-    until(pod, TIMEOUT, async || cluster.make_ready(pod).await).await?;
+    until(POD, TIMEOUT, async || cluster.make_ready(POD).await).await?;
     cluster.apply_policy("a", "default", "true").await?;
-    cluster.serve("cluster.a-1", pod).await?;
+    cluster.serve("cluster.a-1", POD).await?;
     until("a live policy", TIMEOUT, async || cluster.published_bundle("a").await).await?;
 
     let (mut certificates, mut bundles, mut keys) = (History::default(), History::default(), History::default());
@@ -120,4 +119,36 @@ async fn rotation_never_breaks_trust_in_a_replica() -> Result<()> {
     let most = 3 + start.elapsed().as_secs() / 4;
     ensure!(certificates.0.len() as u64 <= most, "{} certificates, not {most}", certificates.0.len());
     Ok(())
+}
+
+#[tokio::test]
+async fn a_certificate_that_expired_without_an_operator_is_replaced() -> Result<()> {
+    const SECRET: &str = "policy-server-default-tls";
+    let mut cluster = TestCluster::start("servers-expired-certificate").await?;
+    let short = "--certificate-lifetime=6s";
+    cluster.start_operator(&[short])?;
+    cluster.create_policy_server().await?;
+    cluster.make_live("a", "true").await?;
+    cluster.operators.clear();
+    let (expired, bundle) = (cluster.secret(SECRET, "tls.crt").await?, cluster.published_bundle("a").await?);
+    until("the end of the certificate", TIMEOUT, async || {
+        let error = verify(&expired, &bundle).err().context("it is valid")?;
+        ensure!(format!("{error:?}").contains("CertExpired"), "{error:?}");
+        Ok(())
+    })
+    .await?;
+
+    cluster.start_operator(&[short])?;
+    until("a valid certificate", TIMEOUT, async || {
+        let (certificate, bundle) = (cluster.secret(SECRET, "tls.crt").await?, cluster.published_bundle("a").await?);
+        ensure!(certificate != expired, "the expired certificate");
+        verify(&certificate, &bundle)?;
+        // The key belongs to the certificate.
+        let key = rcgen::KeyPair::from_pem(&cluster.secret(SECRET, "tls.key").await?)?;
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes())?;
+        let (_, parsed) = x509_parser::parse_x509_certificate(&der)?;
+        ensure!(parsed.public_key().raw == key.subject_public_key_info(), "the key is of another certificate");
+        Ok(())
+    })
+    .await
 }

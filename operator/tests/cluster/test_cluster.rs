@@ -114,19 +114,26 @@ impl TestCluster {
     /// Starts an operator, and creates a policy server with one Ready replica.
     pub async fn start_with_policy_server(&mut self) -> Result<()> {
         self.start_operator(&[])?;
+        self.create_policy_server().await
+    }
+
+    /// Creates a policy server with one Ready replica. An operator must run.
+    pub async fn create_policy_server(&self) -> Result<()> {
         self.apply_server("default", json!({"replicas": 1})).await?;
         until("the replica", TIMEOUT, async || Ok(self.api::<Pod>().get(POD).await?)).await?;
         self.make_ready(POD).await
     }
 
     pub fn start_operator(&mut self, arguments: &[&str]) -> Result<()> {
-        self.start_operator_at("127.0.0.1".parse()?, arguments)
+        let kubeconfig = self.plane.kubeconfig().to_owned();
+        self.start_operator_at("127.0.0.1".parse()?, &kubeconfig, arguments)
     }
 
     /// Starts an operator that API servers reach by a Service.
     pub async fn start_reachable_operator(&mut self, arguments: &[&str]) -> Result<()> {
         let host = address_for_endpoints()?;
-        self.start_operator_at(host, &[&["--service", SERVICE], arguments].concat())?;
+        let kubeconfig = self.plane.kubeconfig().to_owned();
+        self.start_operator_at(host, &kubeconfig, &[&["--service", SERVICE], arguments].concat())?;
         let port = until("the address of the operator", TIMEOUT, async || {
             let log = self.log()?;
             let line = log.lines().rev().find(|line| line.contains("\"listening\"")).context("not yet")?;
@@ -153,13 +160,14 @@ impl TestCluster {
         Ok(())
     }
 
-    fn start_operator_at(&mut self, host: IpAddr, arguments: &[&str]) -> Result<()> {
+    /// Starts an operator that listens on this address, and reaches the API server by this kubeconfig.
+    pub fn start_operator_at(&mut self, host: IpAddr, kubeconfig: &Path, arguments: &[&str]) -> Result<()> {
         let log = std::fs::File::options().create(true).append(true).open(self.plane.folder().log("operator"))?;
         let operator = Command::new(env!("CARGO_BIN_EXE_operator"))
             .args(["--namespace", NAMESPACE, "--log-format", "json", "--policy-server-image", IMAGE])
             .args(["--listen", &format!("{host}:0"), "--admin-listen", "127.0.0.1:0", "--shutdown-delay", "0s"])
             .args(arguments)
-            .env("KUBECONFIG", self.plane.kubeconfig())
+            .env("KUBECONFIG", kubeconfig)
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()?;

@@ -42,7 +42,7 @@ impl Token {
     pub fn follow(path: PathBuf) -> Result<Arc<Self>, TokenError> {
         let token = Arc::new(Self(ArcSwap::from_pointee(read(&path)?)));
         let weak = Arc::downgrade(&token);
-        tokio::spawn(async move {
+        proviso_tasks::spawn("API token", async move {
             let mut poll = tokio::time::interval(POLL_INTERVAL);
             poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             let mut is_refused = false;

@@ -1,5 +1,5 @@
-//! The state that this replica keeps for each `PolicyRevision`: the last observed object, the preview of a candidate, and the
-//! state of the status updates.
+//! The state that this replica keeps for each `PolicyRevision`: the last observed object, the last revision that could be read, the
+//! preview of a candidate, and the state of the status updates.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,11 +11,12 @@ use proviso_artifacts::Digest;
 use proviso_core::Failure;
 use proviso_crds::PreviewReport;
 
-use super::reported::Reported;
+use super::report::Written;
 use super::revision::{DesiredRevision, ObservedRevision};
+use super::schema::Schema;
 use super::status::Update;
 use crate::config::Replica;
-use crate::lifecycle::{Desired, ModuleSource, Role, Scope, Slot};
+use crate::lifecycle::{Desired, ModuleSource, Role, Scope, Slot, View};
 use crate::preview::DivergenceCounter;
 use crate::table::Experiment;
 
@@ -31,6 +32,12 @@ const REPORT_BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
 #[derive(Debug)]
 pub(super) struct Object {
     pub observed: ObservedRevision,
+    /// The first revision that could be read in the object, or the reason why none could. A spec is immutable: if the API server
+    /// returns it in another form, the installed schema has changed, and the loaded revision still holds.
+    revision: Result<DesiredRevision, Failure>,
+    /// The reason why the current form of the spec cannot be read although an earlier form could.
+    unreadable: Option<Failure>,
+    is_enabled: bool,
     /// The preview of a candidate while the candidate is loaded.
     experiment: Option<Arc<Experiment>>,
     /// The counts of a candidate since it was created. They are kept when the candidate is loaded again.
@@ -40,22 +47,75 @@ pub(super) struct Object {
     is_reporting: bool,
     /// If the last status update failed: the next delays, its error, and the earliest time of the next update.
     failed_report: Option<(ExponentialBackoff, String, Instant)>,
+    /// The `metadata.resourceVersion` of the state for which the API server refused the leader's part, because it has a newer state.
+    outdated: Option<String>,
 }
 
 impl Object {
-    pub(super) fn new(observed: ObservedRevision) -> Self {
-        Self { observed, experiment: None, counter: None, preview_due: None, is_reporting: false, failed_report: None }
+    /// Starts with the first observed state of an object. `schema` is the installed schema of the spec, if it is known.
+    pub(super) fn new(observed: ObservedRevision, schema: Option<&Schema>) -> Self {
+        Self {
+            revision: observed.revision(schema),
+            unreadable: None,
+            is_enabled: observed.is_enabled.unwrap_or(true),
+            observed,
+            experiment: None,
+            counter: None,
+            preview_due: None,
+            is_reporting: false,
+            failed_report: None,
+            outdated: None,
+        }
     }
 
-    /// Takes a newer state of the same object. Returns true if [`Reported::serving_facts`] changed.
-    pub(super) fn observe(&mut self, observed: ObservedRevision) -> bool {
-        let old = std::mem::replace(&mut self.observed, observed);
-        let facts = old.reported.serving_facts();
-        if old.reported.version > self.observed.reported.version {
+    /// Takes a newer state of the same object. Returns true if the table must be published again.
+    pub(super) fn observe(&mut self, name: &str, observed: ObservedRevision, schema: Option<&Schema>) -> bool {
+        let old = std::mem::replace(&mut self.observed, observed).reported;
+        let is_changed = if old.version > self.observed.reported.version {
             // The response to a status update is newer than the watch.
-            self.observed.reported = old.reported;
+            self.observed.reported = old;
+            false
+        } else {
+            old.serving_facts() != self.observed.reported.serving_facts()
+        };
+        self.is_enabled = self.observed.is_enabled.unwrap_or(self.is_enabled);
+        self.interpret(name, schema) || is_changed
+    }
+
+    /// Reads the current form of the spec with this schema. Returns true if the table must be published again.
+    pub(super) fn interpret(&mut self, name: &str, schema: Option<&Schema>) -> bool {
+        let read = self.observed.revision(schema);
+        if self.revision.is_err() {
+            let is_changed = self.revision != read;
+            self.revision = read;
+            return is_changed;
         }
-        facts != self.observed.reported.serving_facts()
+        let unreadable = read.err();
+        if unreadable == self.unreadable {
+            return false;
+        }
+        // Without the schema, unknown fields may still turn out to have their defaults.
+        let is_final = schema.is_some() || !self.observed.has_unknown_fields();
+        if let Some(Failure { reason, message }) = unreadable.as_ref().filter(|_| is_final) {
+            tracing::warn!(revision = name, %reason, error = message, "revision unreadable; its earlier form is kept");
+        }
+        self.unreadable = unreadable;
+        true
+    }
+
+    /// Returns the revision; `None` if the spec could never be read.
+    pub(super) fn revision(&self) -> Option<&DesiredRevision> {
+        self.revision.as_ref().ok()
+    }
+
+    /// Returns the reason why the current form of the spec cannot be read; `None` if it can be read, or if no earlier form could.
+    pub(super) fn unreadable(&self) -> Option<&Failure> {
+        self.unreadable.as_ref()
+    }
+
+    /// Returns true if the spec has a field that this version does not know and that the schema did not explain.
+    pub(super) fn has_unexplained_fields(&self) -> bool {
+        self.observed.has_unknown_fields() && (self.revision.is_err() || self.unreadable.is_some())
     }
 
     /// Returns the desired revision, or the reason why it cannot be read; `None` if it is disabled.
@@ -72,10 +132,7 @@ impl Object {
             modules: ModuleSource::Network(reported.modules.clone()),
             was_prepared: reported.is_initialized(),
         };
-        match &self.observed.desired {
-            Ok(revision) if !revision.is_enabled => None,
-            revision => Some(revision.as_ref().map(to_desired).map_err(Clone::clone)),
-        }
+        self.is_enabled.then(|| self.revision.as_ref().map(to_desired).map_err(Clone::clone))
     }
 
     /// Starts the preview of the loaded candidate, which `make` makes. The counts continue those in the status, from an earlier
@@ -87,15 +144,21 @@ impl Object {
         self.experiment = Some(Arc::new(make(Arc::clone(counter))));
     }
 
-    /// Returns the role of the revision in its policy; `None` if the revision cannot be read.
-    pub(super) fn role(&self, slot: Option<&Slot>) -> Option<Role> {
-        let revision = self.observed.desired.as_ref().ok()?;
-        let is_loaded = slot.is_some_and(|slot| slot.loaded().is_some());
-        Some(match &revision.experiment {
-            Some(_) => Role::Candidate(self.experiment.clone().filter(|_| is_loaded)),
-            None if self.observed.reported.is_live => Role::Live,
-            None => Role::Other,
-        })
+    /// Returns the revision as a part of its policy. A revision that cannot be read has the policy and the generation of its name,
+    /// so that its requests are denied. Returns `None` for a candidate that cannot be read.
+    pub(super) fn view<'a>(&'a self, slot: Option<&'a Slot>) -> Option<View<'a>> {
+        let answering = if self.observed.reported.is_live { Role::Live } else { Role::Other };
+        let (policy, generation, role) = match (&self.revision, &self.observed.identity) {
+            (Ok(revision), _) => {
+                let is_loaded = slot.is_some_and(|slot| slot.loaded().is_some());
+                let preview = || Role::Candidate(self.experiment.clone().filter(|_| is_loaded));
+                let role = if revision.experiment.is_some() { preview() } else { answering };
+                (&revision.policy, revision.generation, role)
+            }
+            (Err(_), Some(identity)) => (&identity.policy, identity.generation, answering),
+            (Err(_), None) => return None,
+        };
+        Some(View { policy, generation, role, slot })
     }
 
     /// Returns the digests that the leader has pinned.
@@ -103,9 +166,9 @@ impl Object {
         self.observed.reported.modules.values().copied()
     }
 
-    /// Returns true if this revision is live and another replica serves it.
-    pub(super) fn is_live_elsewhere(&self) -> bool {
-        self.observed.reported.is_live && self.observed.reported.is_served_by_others
+    /// Returns true if the revision decides requests. A disabled revision is not served by any replica.
+    pub(super) fn is_live(&self) -> bool {
+        self.is_enabled && self.observed.reported.is_live
     }
 
     /// Returns the preview report for the next status update: the current counts, or the last reported counts if the current ones
@@ -122,7 +185,8 @@ impl Object {
         self.failed_report.as_ref().map(|(_, error, _)| error.as_str())
     }
 
-    /// Returns the status to write now; `None` if the API server has it already, or if an update is running.
+    /// Returns the status to write now; `None` if the API server has it already, or if an update is running. After the API server
+    /// refused the leader's part, the part waits for a newer state of the object, from which it is computed again.
     pub(super) fn begin_report(
         &mut self,
         slot: Option<&Slot>,
@@ -139,7 +203,8 @@ impl Object {
         // A report without counts does not delay the next report.
         let has_new_counts = preview.as_ref().is_some_and(|it| !it.counts.is_empty())
             && preview != self.observed.reported.replica.as_ref().and_then(|it| it.preview.clone());
-        let update = Update::of(&self.observed, slot, replica, is_leader, preview, time)?;
+        let is_outdated = self.outdated.is_some() && self.outdated == self.observed.reported.resource_version;
+        let update = Update::of(self, slot, replica, is_leader && !is_outdated, preview, time)?;
         if has_new_counts {
             self.preview_due = Some(now + PREVIEW_REPORT_INTERVAL);
         }
@@ -148,12 +213,15 @@ impl Object {
     }
 
     /// Takes the result of a status update. Returns true if the table must be published again.
-    pub(super) fn take_reported(&mut self, name: &str, result: Result<Reported, kube::Error>, now: Instant) -> bool {
+    pub(super) fn take_reported(&mut self, name: &str, result: Result<Written, kube::Error>, now: Instant) -> bool {
         self.is_reporting = false;
-        let before = (self.failed_report.is_some(), self.observed.reported.serving_facts());
+        let had_failed = self.failed_report.is_some();
+        let mut is_changed = false;
         self.failed_report = match result {
-            Ok(reported) => {
-                if reported.version >= self.observed.reported.version {
+            Ok(Written { reported, outdated }) => {
+                self.outdated = outdated;
+                if let Some(reported) = reported.filter(|new| new.version >= self.observed.reported.version) {
+                    is_changed = reported.serving_facts() != self.observed.reported.serving_facts();
                     self.observed.reported = reported;
                 }
                 None
@@ -167,178 +235,9 @@ impl Object {
                 Some((delays, error.to_string(), now + delay))
             }
         };
-        before != (self.failed_report.is_some(), self.observed.reported.serving_facts())
+        is_changed || had_failed != self.failed_report.is_some()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::revision::tests::object;
-    use super::*;
-    use serde_json::{Value, json};
-
-    fn replica() -> Replica {
-        Replica {
-            policy_server: "default".to_owned(),
-            namespace: "proviso".to_owned(),
-            pod_name: "default-0".to_owned(),
-            pod_uid: "pod".to_owned(),
-        }
-    }
-
-    /// Returns the observed revision with this `resourceVersion` and status.
-    fn observed(version: &str, enabled: bool, status: &Value) -> ObservedRevision {
-        let mut object = object(enabled);
-        object.metadata.resource_version = Some(version.to_owned());
-        object.data["status"] = status.clone();
-        ObservedRevision::read(&object, &replica())
-    }
-
-    fn failed() -> Slot {
-        Slot::new(Err(Failure::new("Unsupported", "spec.a")))
-    }
-
-    fn slot(object: &Object) -> Option<Slot> {
-        object.desired().map(Slot::new)
-    }
-
-    fn report(object: &mut Object, slot: Option<&Slot>) -> Option<Value> {
-        let update = object.begin_report(slot, &replica(), true, Instant::now(), Timestamp::UNIX_EPOCH)?;
-        Some(json!({"replica": update.replica, "leader": update.leader}))
-    }
-
-    #[test]
-    fn an_enabled_revision_is_desired_and_known_when_the_leader_prepared_it() {
-        let initialized = |status: &str| {
-            json!({"conditions": [{"type": "Initialized", "status": status, "reason": "A", "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
-        };
-        let was_prepared = |object: &Object| object.desired().map(|desired| desired.unwrap().was_prepared);
-        let mut object = Object::new(observed("1", true, &Value::Null));
-        assert_eq!(was_prepared(&object), Some(false));
-        assert!(!object.observe(observed("2", true, &initialized("False"))) && was_prepared(&object) == Some(false));
-        assert!(object.observe(observed("3", true, &initialized("True"))) && was_prepared(&object) == Some(true));
-
-        // The condition Initialized stays True when a replica, even the leader, cannot load the revision any more.
-        let written = report(&mut object, Some(&failed())).unwrap();
-        assert!(written["leader"].is_null() && written["replica"]["replicas"][0]["ready"] == "False", "{written}");
-        object.observe(observed("4", false, &initialized("True")));
-        assert_eq!(was_prepared(&object), None, "it is disabled");
-    }
-
-    #[test]
-    fn a_live_revision_that_another_replica_serves_is_live_elsewhere() {
-        let status = |live: &str, pod: &str, ready: &str| {
-            json!({
-                "conditions": [{"type": "Live", "status": live, "reason": "A", "message": "",
-                    "lastTransitionTime": "2026-01-01T00:00:00Z"}],
-                "replicas": [{"name": pod, "podUID": "u", "serverVersion": "0", "ready": ready, "reason": "A",
-                    "lastTransitionTime": "2026-01-01T00:00:00Z"}],
-            })
-        };
-        for (live, pod, ready, is_live_elsewhere) in [
-            ("True", "default-1", "True", true),
-            ("False", "default-1", "True", false),
-            ("True", "default-1", "False", false),
-            ("True", "default-0", "True", false),
-        ] {
-            let object = Object::new(observed("1", true, &status(live, pod, ready)));
-            assert_eq!(object.is_live_elsewhere(), is_live_elsewhere, "{live} {pod} {ready}");
-        }
-    }
-
-    #[test]
-    fn a_status_that_the_api_server_has_is_not_written_again() {
-        let mut object = Object::new(observed("1", true, &Value::Null));
-        let loading = slot(&object);
-        assert!(report(&mut object, loading.as_ref()).is_none(), "nothing is known yet");
-        let failed = failed();
-        let written = report(&mut object, Some(&failed)).unwrap();
-        let item = &written["replica"]["replicas"][0];
-        assert_eq!(
-            (&item["ready"], &item["reason"], &item["podUID"]),
-            (&json!("False"), &json!("Unsupported"), &json!("pod"))
-        );
-        let condition = &written["leader"]["conditions"][0];
-        assert_eq!((&condition["status"], &condition["observedGeneration"]), (&json!("False"), &json!(7)));
-        assert!(report(&mut object, Some(&failed)).is_none(), "a status update is running");
-
-        let status = json!({"replicas": [item], "conditions": [condition]});
-        let response = observed("3", true, &status).reported;
-        object.take_reported("a", Ok(response), Instant::now());
-        object.observe(observed("2", true, &Value::Null));
-        assert!(report(&mut object, Some(&failed)).is_none(), "the watch is older than the response");
-        object.observe(observed("4", true, &json!({"replicas": [item]})));
-        let written = report(&mut object, Some(&failed)).unwrap();
-        assert!(written["replica"].is_null() && !written["leader"].is_null(), "another client removed the condition");
-    }
-
-    #[test]
-    fn a_restarted_pod_does_not_report_an_unloaded_revision_as_ready() {
-        let item = |uid: &str| {
-            json!({"replicas": [{"name": "default-0", "podUID": uid, "serverVersion": "0", "ready": "True",
-            "reason": "Loaded", "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
-        };
-        let report = |object: &mut Object| {
-            let slot = slot(object);
-            report(object, slot.as_ref())
-        };
-        let mut object = Object::new(observed("1", true, &item("old")));
-        assert!(report(&mut object).is_none(), "the item has the uid of an earlier pod");
-        let mut object = Object::new(observed("1", true, &item("pod")));
-        assert_eq!(
-            report(&mut object).unwrap()["replica"]["replicas"][0]["reason"],
-            "Loading",
-            "this pod was restarted"
-        );
-        let mut object = Object::new(observed("1", false, &item("old")));
-        assert_eq!(report(&mut object).unwrap()["replica"], json!({}), "disabled");
-    }
-
-    #[test]
-    fn changed_preview_counts_are_reported_at_most_every_ten_seconds() {
-        let (mut object, now, failed) = (Object::new(observed("1", true, &Value::Null)), Instant::now(), failed());
-        let counter = Arc::new(DivergenceCounter::new(PreviewReport::new(Time(Timestamp::UNIX_EPOCH))));
-        object.counter = Some(Arc::clone(&counter));
-        let mut version = 1;
-        let mut reported = |object: &mut Object, seconds: u64| {
-            let now = now + Duration::from_secs(seconds);
-            let update = object.begin_report(Some(&failed), &replica(), false, now, Timestamp::UNIX_EPOCH)?;
-            let status = update.replica.unwrap();
-            version += 1;
-            let response = observed(&version.to_string(), true, &status).reported;
-            object.take_reported("a", Ok(response), now);
-            status["replicas"][0]["preview"]["counts"]["dropped"].as_u64()
-        };
-        assert_eq!(reported(&mut object, 0), Some(0));
-        assert_eq!(reported(&mut object, 1), None, "nothing has changed");
-        counter.count_dropped();
-        assert_eq!(reported(&mut object, 2), Some(1));
-        counter.count_dropped();
-        assert_eq!((reported(&mut object, 3), reported(&mut object, 11)), (None, None));
-        assert_eq!((reported(&mut object, 12), reported(&mut object, 60)), (Some(2), None));
-        // A restarted server of the same pod keeps the counts before it has loaded the candidate.
-        let mut successor = Object::new(observed(
-            "9",
-            true,
-            &json!({"replicas": [{
-                "name": "default-0", "podUID": "pod", "serverVersion": "0", "ready": "True", "reason": "Loaded",
-                "lastTransitionTime": "2026-01-01T00:00:00Z", "preview": object.preview_report(now),
-            }]}),
-        ));
-        let loading = slot(&successor);
-        let item = report(&mut successor, loading.as_ref()).unwrap()["replica"]["replicas"][0].take();
-        assert_eq!((&item["reason"], &item["preview"]["counts"]["dropped"]), (&json!("Loading"), &json!(2)));
-    }
-
-    #[test]
-    fn a_failed_status_update_is_tried_again_later() {
-        let (mut object, now, failed) = (Object::new(observed("1", true, &Value::Null)), Instant::now(), failed());
-        report(&mut object, Some(&failed)).unwrap();
-        let error = || Err(kube::Error::LinesCodecMaxLineLengthExceeded);
-        assert!(object.take_reported("a", error(), now) && object.report_error().is_some());
-        assert!(object.begin_report(Some(&failed), &replica(), true, now, Timestamp::UNIX_EPOCH).is_none());
-        let later = now + Duration::from_secs(2);
-        assert!(object.begin_report(Some(&failed), &replica(), true, later, Timestamp::UNIX_EPOCH).is_some());
-    }
-}
+mod tests;

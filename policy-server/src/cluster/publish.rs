@@ -2,7 +2,10 @@
 
 use super::Follower;
 use super::object::Object;
-use crate::lifecycle::{Publication, Slot, View};
+use super::pod::PodId;
+use super::readiness::{LiveRevision, unserved};
+use super::status::loaded_before;
+use crate::lifecycle::{Publication, Slot};
 use crate::table::{ListedRevision, Origin, RolloutState};
 
 impl Follower {
@@ -20,17 +23,14 @@ impl Follower {
     fn publication(&self) -> Publication<'_> {
         let mut publication = Publication {
             namespaces: self.namespaces.clone().unwrap_or_default(),
-            has_listed: self.has_listed && self.namespaces.is_some(),
+            has_listed: self.has_listed && self.namespaces.is_some() && !self.awaits_schema(),
             unready_reason: self.unready_reason(),
             ..Publication::default()
         };
         let mut listed = Vec::with_capacity(self.objects.len());
         for (name, object) in &self.objects {
             let slot = self.lifecycle.get(name);
-            if let (Ok(revision), Some(role)) = (&object.observed.desired, object.role(slot)) {
-                let (policy, generation) = (&revision.policy, revision.generation);
-                publication.revisions.push(View { policy, generation, role, slot });
-            }
+            publication.revisions.extend(object.view(slot));
             if let Some(slot) = slot {
                 publication.modules.extend(object.modules().chain(slot.modules()));
             }
@@ -38,20 +38,41 @@ impl Follower {
                 publication.problems.push(format!("{name}: its status cannot be written: {error}"));
             }
             let state = slot.map_or(RolloutState::Disabled, Slot::state);
-            publication.failing += usize::from(matches!(state, RolloutState::Failed(_)));
+            let unreadable = object.unreadable().filter(|_| matches!(state, RolloutState::Loaded));
+            if let Some(failure) = unreadable {
+                publication.problems.push(format!("{name}: {}", loaded_before(failure)));
+            }
+            publication.failing += usize::from(unreadable.is_some() || matches!(state, RolloutState::Failed(_)));
             listed.push(ListedRevision { name: name.clone(), state });
         }
         publication.origin = Origin::Cluster(listed);
         publication
     }
 
-    /// Returns the reason why this replica is not ready: it cannot load a live revision that another replica serves. A live
-    /// revision that no replica serves does not make the replica unready: then the replica denies the requests of that revision,
-    /// and keeps serving the others.
+    /// Returns true if revisions may become readable by the first fetch of the schema. A starting replica becomes Ready only after
+    /// that, because until then it would deny the requests of these revisions.
+    fn awaits_schema(&self) -> bool {
+        !self.schema.was_tried() && self.objects.values().any(Object::has_unexplained_fields)
+    }
+
+    /// Returns the reason why this replica is not ready: it lacks a live revision that another Ready pod serves. If no other pod
+    /// serves the revision, this replica stays ready: then it denies the requests of that revision, and serves the others.
     fn unready_reason(&self) -> Option<String> {
-        self.objects.iter().filter(|(_, object)| object.is_live_elsewhere()).find_map(|(name, _): (_, &Object)| {
-            let failure = self.lifecycle.get(name).and_then(Slot::failure)?;
-            Some(format!("{name} is live, and not served here: {failure}"))
-        })
+        let this = PodId { name: self.replica.pod_name.clone(), uid: self.replica.pod_uid.clone() };
+        let ready = self.pods.iter().filter(|(_, pod)| pod.is_ready);
+        let ready: Vec<_> = ready.map(|(name, pod)| PodId { name: name.clone(), uid: pod.uid.clone() }).collect();
+        let live = self.objects.iter().filter(|(_, object)| object.is_live());
+        let live: Vec<_> = live
+            .map(|(name, object)| LiveRevision {
+                name,
+                served_by: &object.observed.reported.served_by,
+                is_loaded: self.lifecycle.is_loaded(name),
+            })
+            .collect();
+        let unserved = unserved(&this, &ready, &live)?;
+        let (revision, pod) = (unserved.revision, &unserved.pod.name);
+        let failure = self.lifecycle.get(&revision.to_owned()).and_then(Slot::failure);
+        let why = failure.map_or_else(|| "it is still being loaded".to_owned(), ToString::to_string);
+        Some(format!("{revision} is live, and not served here: {why}; the pod {pod} serves it"))
     }
 }

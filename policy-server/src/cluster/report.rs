@@ -1,5 +1,6 @@
 //! Writes the status of revisions. The leader and each replica write separate parts, by server-side apply with separate field
-//! managers.
+//! managers. The API server accepts the leader's part only for the state from which it was computed, so that a late write of a former
+//! leader changes nothing.
 
 use std::sync::Arc;
 
@@ -19,6 +20,15 @@ use crate::config::Replica;
 /// The maximum number of concurrent status updates. A starting replica may have hundreds.
 const CONCURRENCY: usize = 8;
 
+/// The result of a status update.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// The status in the last response of the API server; `None` if nothing was written.
+    pub reported: Option<Reported>,
+    /// The `metadata.resourceVersion` of the leader's part, if the API server refused the part because it has a newer state.
+    pub outdated: Option<String>,
+}
+
 /// The writer of status updates.
 #[derive(Clone, Debug)]
 pub(super) struct Reporter {
@@ -37,38 +47,56 @@ impl Reporter {
         }
     }
 
-    /// Writes a status update of the revision with this name and uid in the background. Calls `done` with the status in the
-    /// response of the API server.
+    /// Writes a status update of the revision with this name and uid in the background. Calls `done` with the result.
     pub(super) fn start(
         &self,
         name: String,
         uid: String,
         update: Update,
-        done: impl FnOnce(Result<Reported, kube::Error>) + Send + 'static,
+        done: impl FnOnce(Result<Written, kube::Error>) + Send + 'static,
     ) {
         let reporter = self.clone();
-        tokio::spawn(async move {
+        // The follower waits for the result.
+        proviso_tasks::spawn("status update", async move {
             let Ok(_permit) = reporter.permits.acquire().await else { return };
             done(reporter.write(&name, &uid, update).await);
         });
     }
 
-    async fn write(&self, name: &str, uid: &str, update: Update) -> Result<Reported, kube::Error> {
-        let as_replica = field_managers::replica(&self.pod_name);
-        let mut reported = Reported::default();
-        for (manager, part) in [(field_managers::LEADER, update.leader), (as_replica.as_str(), update.replica)] {
-            if let Some(part) = part {
-                let object = self.apply(name, uid, manager, &part).await?;
-                reported = Reported::read(&object, &self.pod_name);
+    async fn write(&self, name: &str, uid: &str, update: Update) -> Result<Written, kube::Error> {
+        let mut written = Written { reported: None, outdated: None };
+        if let Some(part) = update.leader {
+            let version = update.resource_version;
+            match self.apply(name, uid, version.as_deref(), field_managers::LEADER, &part).await {
+                Ok(object) => written.reported = Some(Reported::read(&object, &self.pod_name)),
+                // Another client was faster. This is no error: the watch delivers the newer state.
+                Err(kube::Error::Api(status)) if status.is_conflict() => written.outdated = version,
+                Err(error) => return Err(error),
             }
         }
-        Ok(reported)
+        if let Some(part) = update.replica {
+            let manager = field_managers::replica(&self.pod_name);
+            let object = self.apply(name, uid, None, &manager, &part).await?;
+            written.reported = Some(Reported::read(&object, &self.pod_name));
+        }
+        Ok(written)
     }
 
-    async fn apply(&self, name: &str, uid: &str, manager: &str, status: &Value) -> Result<DynamicObject, kube::Error> {
+    async fn apply(
+        &self,
+        name: &str,
+        uid: &str,
+        resource_version: Option<&str>,
+        manager: &str,
+        status: &Value,
+    ) -> Result<DynamicObject, kube::Error> {
         let mut object = status_patch::<PolicyRevision>(status);
-        // With the uid, the API server refuses to change another object of the same name.
-        object["metadata"] = json!({"name": name, "uid": uid});
+        // With the uid, the API server refuses to change another object of the same name. With the version, it refuses to change
+        // another state of the object.
+        object["metadata"] = match resource_version {
+            Some(version) => json!({"name": name, "uid": uid, "resourceVersion": version}),
+            None => json!({"name": name, "uid": uid}),
+        };
         let parameters = PatchParams::apply(manager).force();
         self.revisions.patch_status(name, &parameters, &Patch::Apply(&object)).await
     }

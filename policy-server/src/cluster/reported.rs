@@ -1,6 +1,6 @@
 //! The status of a revision: the parts of this replica, of the leader and of the operator.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::core::DynamicObject;
@@ -9,10 +9,14 @@ use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, ModuleStatus
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::pod::PodId;
+
 /// The reported status of a revision.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
-    /// `metadata.resourceVersion`, which grows with each change of the object. 0 if it is not a number.
+    /// `metadata.resourceVersion`, which changes with each change of the object.
+    pub resource_version: Option<String>,
+    /// `metadata.resourceVersion` as a number, which grows with each change of the object. 0 if it is not a number.
     pub version: u64,
     pub replica: Option<ReplicaStatus>,
     pub initialized: Option<Condition>,
@@ -20,35 +24,44 @@ pub(super) struct Reported {
     pub modules: BTreeMap<String, Digest>,
     /// True if the operator has marked this revision as live.
     pub is_live: bool,
-    /// True if a replica other than this one reports the revision as ready.
-    pub is_served_by_others: bool,
+    /// The pods whose replicas report the revision as ready. A pod may have been replaced or lost since.
+    pub served_by: BTreeSet<PodId>,
 }
 
 impl Reported {
     pub(super) fn read(object: &DynamicObject, pod_name: &str) -> Self {
         let status = &object.data["status"];
+        let resource_version = object.metadata.resource_version.clone();
         Self {
-            version: object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0),
+            version: resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0),
+            resource_version,
             replica: item(&status["replicas"], "name", pod_name),
             initialized: item(&status["conditions"], "type", ConditionType::Initialized.as_str()),
             modules: status["modules"].as_array().into_iter().flatten().filter_map(module).collect(),
             is_live: item::<Condition>(&status["conditions"], "type", ConditionType::Live.as_str())
                 .is_some_and(|live| live.status == ConditionStatus::True.as_str()),
-            is_served_by_others: status["replicas"]
-                .as_array()
-                .is_some_and(|replicas| replicas.iter().any(|it| it["name"] != pod_name && it["ready"] == "True")),
+            served_by: status["replicas"].as_array().into_iter().flatten().filter_map(serving_pod).collect(),
         }
     }
 
     /// Returns the facts that the table and the readiness of this replica depend on.
-    pub(super) fn serving_facts(&self) -> (bool, bool, bool) {
-        (self.is_initialized(), self.is_live, self.is_served_by_others)
+    pub(super) fn serving_facts(&self) -> (bool, bool, &BTreeSet<PodId>) {
+        (self.is_initialized(), self.is_live, &self.served_by)
     }
 
     /// Returns true if a leader has prepared the revision for all replicas.
     pub(super) fn is_initialized(&self) -> bool {
         self.initialized.as_slice().is_true(ConditionType::Initialized)
     }
+}
+
+/// Returns the pod of a replica that reports the revision as ready; `None` for another item.
+fn serving_pod(item: &Value) -> Option<PodId> {
+    let text = |field: &str| item[field].as_str().map(ToOwned::to_owned);
+    if item["ready"] != ConditionStatus::True.as_str() {
+        return None;
+    }
+    Some(PodId { name: text("name")?, uid: text("podUID")? })
 }
 
 fn module(item: &Value) -> Option<(String, Digest)> {

@@ -9,7 +9,10 @@ use proviso_core::{Failure, PolicyId, Reason};
 use proviso_crds::{PolicyKind, PolicyRevisionSpec, PolicySpec, RevisedPolicy, RevisionRole, validation};
 use serde_json::Value;
 
+use super::identity::Identity;
 use super::reported::Reported;
+use super::schema::{FieldPath, Schema};
+use super::status::SERVER_VERSION;
 use crate::config::Replica;
 use crate::manifests::ExperimentId;
 
@@ -19,12 +22,16 @@ pub(super) struct ObservedRevision {
     pub uid: String,
     /// `metadata.generation` of the `PolicyRevision` itself.
     pub object_generation: Option<i64>,
-    /// The revision in the spec, or the reason why the spec is invalid.
-    pub desired: Result<DesiredRevision, Failure>,
+    /// The identity in the name; `None` for a candidate.
+    pub identity: Option<Identity>,
+    /// `spec.enabled`, also if the other fields cannot be read; `None` if it is no boolean.
+    pub is_enabled: Option<bool>,
+    /// The content of the spec, or the reason why the spec is invalid.
+    spec: Result<ReadSpec, Failure>,
     pub reported: Reported,
 }
 
-/// The revision in the spec of a `PolicyRevision`.
+/// The revision in the spec of a `PolicyRevision`. A spec is immutable, except for `enabled`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DesiredRevision {
     pub policy: PolicyId,
@@ -34,25 +41,73 @@ pub(super) struct DesiredRevision {
     pub generation: u64,
     /// The experiment of a candidate; `None` for a revision that answers requests.
     pub experiment: Option<ExperimentId>,
-    pub is_enabled: bool,
     pub spec: Arc<PolicySpec>,
+}
+
+/// The content of a spec.
+#[derive(Debug)]
+struct ReadSpec {
+    revision: DesiredRevision,
+    unknown: Option<UnknownFields>,
+}
+
+/// The fields of a spec that this version does not know.
+#[derive(Debug)]
+struct UnknownFields {
+    fields: Vec<FieldPath>,
+    /// The whole spec.
+    spec: Value,
 }
 
 impl ObservedRevision {
     pub(super) fn read(object: &DynamicObject, replica: &Replica) -> Self {
         let name = object.metadata.name.as_deref().unwrap_or_default();
+        let spec = &object.data["spec"];
         Self {
             uid: object.metadata.uid.clone().unwrap_or_default(),
             object_generation: object.metadata.generation,
-            desired: read(name, &object.data["spec"], &replica.policy_server)
+            identity: Identity::from_name(name),
+            is_enabled: spec["enabled"].as_bool(),
+            spec: read(name, spec, &replica.policy_server)
                 .map_err(|message| Failure { reason: Reason::INVALID, message }),
             reported: Reported::read(object, &replica.pod_name),
         }
     }
+
+    /// Returns the revision in the spec. `schema` is the installed schema of the spec; `None` if it is not known.
+    ///
+    /// # Errors
+    /// Returns a failure if the spec is invalid, or if it has a field that this version does not know and that does not have its
+    /// default. A server that ignores such a field could decide differently than the author of the policy wants.
+    pub(super) fn revision(&self, schema: Option<&Schema>) -> Result<DesiredRevision, Failure> {
+        let read = self.spec.as_ref().map_err(Clone::clone)?;
+        match read.unknown.as_ref().and_then(|unknown| unknown.refused(schema)) {
+            None => Ok(read.revision.clone()),
+            Some(message) => Err(Failure { reason: Reason::INVALID, message }),
+        }
+    }
+
+    /// Returns true if the spec has fields that this version does not know, so that [`Self::revision`] depends on the schema.
+    pub(super) fn has_unknown_fields(&self) -> bool {
+        self.spec.as_ref().is_ok_and(|read| read.unknown.is_some())
+    }
 }
 
-fn read(name: &str, spec: &Value, policy_server: &str) -> Result<DesiredRevision, String> {
-    let revision = read_spec(spec)?;
+impl UnknownFields {
+    /// Returns the message about the first field that does not have its default; `None` if each field has its default.
+    fn refused(&self, schema: Option<&Schema>) -> Option<String> {
+        let is_accepted = |field: &&FieldPath| schema.is_some_and(|schema| schema.is_default(&self.spec, field));
+        let field = self.fields.iter().find(|field| !is_accepted(field))?;
+        let why = match schema {
+            Some(_) => "and does not have its default: upgrade the policy server",
+            None => "and the API server has not returned the schema with its default yet",
+        };
+        Some(format!("spec.{field}: is not known to this version of the policy server ({SERVER_VERSION}), {why}"))
+    }
+}
+
+fn read(name: &str, spec: &Value, policy_server: &str) -> Result<ReadSpec, String> {
+    let (revision, unknown) = read_spec(spec)?;
     if revision.policy_server != policy_server {
         return Err(format!("spec.policyServer: is {:?}, but the label is {policy_server:?}", revision.policy_server));
     }
@@ -76,28 +131,19 @@ fn read(name: &str, spec: &Value, policy_server: &str) -> Result<DesiredRevision
     if let Some(error) = validation::policy(&revision.data).first() {
         return Err(error.to_string());
     }
-    Ok(DesiredRevision {
-        policy,
-        origin_uid,
-        generation,
-        experiment,
-        is_enabled: revision.enabled,
-        spec: Arc::new(revision.data),
-    })
+    let revision = DesiredRevision { policy, origin_uid, generation, experiment, spec: Arc::new(revision.data) };
+    Ok(ReadSpec { revision, unknown })
 }
 
-/// Parses the spec. An unknown field is an error, because a server that ignores a field could decide differently than the author
-/// of the policy wants.
-fn read_spec(spec: &Value) -> Result<PolicyRevisionSpec, String> {
-    let mut unknown = Vec::new();
+/// Parses the spec, and collects the fields that this version does not know.
+fn read_spec(spec: &Value) -> Result<(PolicyRevisionSpec, Option<UnknownFields>), String> {
+    let mut fields = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(spec, &mut track);
-    let read = serde_ignored::deserialize(tracked, |path| unknown.push(path.to_string()));
+    let read = serde_ignored::deserialize(tracked, |path| fields.push(FieldPath::from(&path)));
     let read = read.map_err(|error: serde_json::Error| format!("spec.{}: {error}", track.path()))?;
-    match unknown.first() {
-        None => Ok(read),
-        Some(field) => Err(format!("spec.{field}: is not known to this version of the policy server")),
-    }
+    let unknown = (!fields.is_empty()).then(|| UnknownFields { fields, spec: spec.clone() });
+    Ok((read, unknown))
 }
 
 fn read_policy(policy: &RevisedPolicy) -> Result<(PolicyId, u64), String> {
@@ -123,6 +169,25 @@ pub(super) mod tests {
     use super::*;
     use serde_json::json;
 
+    pub(in crate::cluster) fn replica() -> Replica {
+        Replica {
+            policy_server: "default".to_owned(),
+            namespace: "proviso".to_owned(),
+            pod_name: "default-0".to_owned(),
+            pod_uid: "pod".to_owned(),
+        }
+    }
+
+    fn observe(name: &str, spec: &Value) -> ObservedRevision {
+        let object = json!({"metadata": {"name": name, "uid": "o"}, "spec": spec});
+        ObservedRevision::read(&serde_json::from_value(object).unwrap(), &replica())
+    }
+
+    /// Reads a spec without a schema.
+    fn read_revision(name: &str, spec: &Value) -> Result<DesiredRevision, String> {
+        observe(name, spec).revision(None).map_err(|failure| failure.message)
+    }
+
     /// Returns the spec of the revision `cluster.a-1` of the policy server `default`.
     fn spec() -> Value {
         json!({
@@ -145,8 +210,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_revision_is_read() {
-        let revision = read("cluster.a-1", &spec(), "default").unwrap();
-        assert_eq!((revision.policy.as_str(), revision.generation, revision.is_enabled), ("cluster.a", 1, true));
+        let revision = read_revision("cluster.a-1", &spec()).unwrap();
+        assert_eq!((revision.policy.as_str(), revision.generation), ("cluster.a", 1));
     }
 
     /// Returns the spec of the candidate of generation 3 of the experiment `b`.
@@ -159,14 +224,14 @@ pub(super) mod tests {
 
     #[test]
     fn a_candidate_has_the_uid_and_generation_of_its_experiment() {
-        let revision = read("experiment.cluster.b-3", &candidate(), "default").unwrap();
+        let revision = read_revision("experiment.cluster.b-3", &candidate()).unwrap();
         let origin = (revision.policy.as_str(), revision.origin_uid.as_str(), revision.generation);
         assert_eq!(origin, ("cluster.a", "e", 3));
         assert_eq!(revision.experiment.map(|id| id.to_string()).as_deref(), Some("cluster.b"));
         // A committed experiment leaves its reference in the live revision.
         let mut committed = candidate();
         committed["role"] = json!("Live");
-        let revision = read("cluster.a-1", &committed, "default").unwrap();
+        let revision = read_revision("cluster.a-1", &committed).unwrap();
         assert_eq!((revision.origin_uid.as_str(), revision.experiment), ("u", None));
         for (pointer, value, field) in [
             ("/experimentRef", Value::Null, "spec.experimentRef: is missing"),
@@ -177,7 +242,7 @@ pub(super) mod tests {
             let mut spec = candidate();
             let (parent, key) = pointer.rsplit_once('/').unwrap();
             spec.pointer_mut(parent).unwrap()[key] = value;
-            let error = read("experiment.cluster.b-3", &spec, "default").unwrap_err();
+            let error = read_revision("experiment.cluster.b-3", &spec).unwrap_err();
             assert!(error.starts_with(field), "{pointer}: {error}");
         }
     }
@@ -200,9 +265,48 @@ pub(super) mod tests {
             let mut spec = spec();
             let (parent, key) = pointer.rsplit_once('/').unwrap();
             spec.pointer_mut(parent).unwrap()[key] = value;
-            let error = read("cluster.a-1", &spec, "default").unwrap_err();
+            let error = read_revision("cluster.a-1", &spec).unwrap_err();
             assert!(error.starts_with(field), "{pointer}: {error}");
         }
-        assert!(read("cluster.a-1", &Value::Null, "default").is_err());
+        assert!(read_revision("cluster.a-1", &Value::Null).is_err());
+    }
+
+    #[test]
+    fn a_field_that_is_not_known_needs_its_default() {
+        let schema = json!({"properties": {"data": {"properties": {
+            "newer": {"default": "as before"},
+            "admission": {"properties": {"rules": {"items": {"properties": {"newer": {"default": 1}}}}}},
+        }}}});
+        let schema: Schema = serde_json::from_value(schema).unwrap();
+        for (pointer, value, wanted) in [
+            ("/data/newer", json!("as before"), None),
+            ("/data/newer", json!("other"), Some("spec.data.newer: is not known")),
+            ("/data/admission/rules/0/newer", json!(1), None),
+            ("/data/admission/rules/0/newer", json!(2), Some("spec.data.admission.rules[0].newer: is not known")),
+            ("/data/other", json!("as before"), Some("spec.data.other: is not known")),
+        ] {
+            let mut spec = spec();
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            spec.pointer_mut(parent).unwrap()[key] = value;
+            let observed = observe("cluster.a-1", &spec);
+            assert!(observed.has_unknown_fields() && observed.revision(None).is_err(), "{pointer} without a schema");
+            let refused = observed.revision(Some(&schema)).err();
+            let is_right = match (&refused, wanted) {
+                (None, None) => true,
+                (Some(failure), Some(wanted)) => failure.message.starts_with(wanted),
+                _ => false,
+            };
+            assert!(is_right, "{pointer}: {refused:?}");
+        }
+        assert!(!observe("cluster.a-1", &spec()).has_unknown_fields());
+    }
+
+    #[test]
+    fn a_spec_that_cannot_be_read_has_its_name_and_its_enabled() {
+        let observed = observe("cluster.a-1", &json!({"enabled": false, "data": 1}));
+        assert!(observed.revision(None).is_err() && observed.is_enabled == Some(false));
+        assert_eq!(observed.identity, Identity::from_name("cluster.a-1"));
+        let observed = observe("experiment.cluster.a-1", &json!({"enabled": "no"}));
+        assert_eq!((observed.is_enabled, observed.identity), (None, None));
     }
 }

@@ -7,7 +7,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, Output, Stdio};
 use std::time::Duration;
 
-use proviso_engines::{CompileError, wasm};
+use proviso_engines::CompileError;
+use proviso_engines::wasm::{self, SnapshotMode};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
@@ -21,10 +22,10 @@ const COMMAND: &str = "compile-module";
 const INVALID: u8 = 10;
 /// The exit code for [`CompileError::Unsupported`].
 const UNSUPPORTED: u8 = 11;
-/// The maximum number of concurrent instances. The compiler runs a module to take its snapshot, and once more to compare.
+/// The maximum number of concurrent instances. The compiler runs a module to record its snapshot, and then to compare answers.
 const CONCURRENCY: u32 = 4;
 
-/// The limits of one compilation.
+/// The limits and the options of one compilation.
 #[derive(Clone, Copy, Debug)]
 pub struct CompileJob {
     /// The memory limit of one wasm instance, in bytes. The compiled code depends on it.
@@ -33,6 +34,8 @@ pub struct CompileJob {
     pub compile_memory: u32,
     /// The time limit of the compiler.
     pub timeout: Duration,
+    /// The use of a snapshot of the initialised module.
+    pub snapshot: SnapshotMode,
 }
 
 impl CompileJob {
@@ -41,11 +44,13 @@ impl CompileJob {
     pub fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut arguments = arguments.into_iter().skip(1);
         arguments.next().filter(|name| name == COMMAND)?;
+        let snapshot = SnapshotMode::from_name(arguments.next()?.to_str()?)?;
         let mut number = || arguments.next()?.to_str()?.parse().ok();
         Some(Self {
             memory_limit: usize::try_from(number()?).ok()?,
             compile_memory: u32::try_from(number()?).ok()?,
             timeout: Duration::from_millis(number()?),
+            snapshot,
         })
     }
 
@@ -54,7 +59,7 @@ impl CompileJob {
         let stopped = |error: io::Error| CompileFailure::Stopped(error.to_string());
         // `/proc/self/exe` is this program even if its file was replaced by another version.
         let mut compiler = Command::new("/proc/self/exe")
-            .arg(COMMAND)
+            .args([COMMAND, self.snapshot.as_str()])
             .args([
                 self.memory_limit.to_string(),
                 self.compile_memory.to_string(),
@@ -147,6 +152,6 @@ fn compile(job: CompileJob) -> Result<(), CompileFailure> {
     io::stdin().lock().read_to_end(&mut module).map_err(stopped)?;
     let config = wasm::Config { memory_limit: job.memory_limit, concurrency: CONCURRENCY };
     let engine = wasm::Engine::new(config).map_err(|error| CompileFailure::Stopped(error.to_string()))?;
-    let code = engine.precompile(&module)?;
+    let code = engine.precompile_with(&module, job.snapshot)?;
     io::stdout().lock().write_all(&code).map_err(stopped)
 }

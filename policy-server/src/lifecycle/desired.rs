@@ -75,6 +75,13 @@ impl ModuleSource {
         }
     }
 
+    /// Returns true if the leader has pinned a reference to another module than the loaded one: a tag moved between the preparations
+    /// of two leaders. Over a folder, each version has its own digests, so a loaded version has the right modules.
+    pub(super) fn contradicts(&self, loaded: &BTreeMap<String, Digest>) -> bool {
+        let Self::Network(pins) = self else { return false };
+        loaded.iter().any(|(reference, digest)| pins.get(reference).is_some_and(|pin| pin != digest))
+    }
+
     /// Returns the folder of relative paths; an empty path if relative paths are not possible.
     pub(super) fn folder(&self) -> &Path {
         if let Self::Manifest { folder, .. } = self { folder } else { Path::new("") }

@@ -23,6 +23,7 @@ use crate::modules::Modules;
 use crate::table::Revision;
 
 use super::desired::{Desired, Scope};
+use super::preparations::Permit;
 use context::Parts;
 use error::in_field;
 
@@ -88,7 +89,7 @@ impl Preparer {
             // An error here is no failure. In a cluster, the API server has accepted the conditions, and some conditions compile
             // only there. Over a folder, `prepare` has checked them.
             conditions: Conditions::compile(&admission.match_conditions).ok().flatten(),
-            checks_match_conditions: self.host_context.is_folder(),
+            is_matched_by_api_server: !self.host_context.is_folder(),
             enforcement: admission.to_enforcement(),
             enabled: spec.enabled,
             timeout: self.timeout(spec),
@@ -102,13 +103,13 @@ impl Preparer {
     ///
     /// # Errors
     /// Returns an error if one of the steps fails.
-    pub async fn prepare(&self, desired: &Desired) -> Result<Prepared, PrepareError> {
+    pub async fn prepare(&self, desired: &Desired, permit: Permit) -> Result<Prepared, PrepareError> {
         let Desired { policy, spec, scope: Scope(at), modules, was_prepared, .. } = desired;
         if self.host_context.is_folder() {
             check_conditions(at, spec.admission.as_ref())?;
         }
         let grants = Grants::read(at, policy.namespace(), spec).map_err(PrepareError::Field)?;
-        let mut parts = Parts::new(grants, modules);
+        let mut parts = Parts::new(grants, modules, permit);
         let host = parts.host(&self.host_context, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
         let program = self.program(&field, &spec.program, &spec.settings, host, &mut parts).await?;
@@ -151,7 +152,7 @@ impl Preparer {
         settings: &Map<String, Value>,
         parts: &mut Parts<'_>,
     ) -> Result<wasm::Program, PrepareError> {
-        let (digest, module) = self.module(field, spec, parts.source).await?;
+        let (digest, module) = self.module(field, spec, parts).await?;
         parts.modules.insert(spec.module.clone(), digest);
         let mode = Self::mode(field, spec, &module)?;
         let settings = serde_json::to_vec(settings).unwrap_or_default();

@@ -8,7 +8,7 @@ use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use proviso_core::{PreviewEndpoint, Review, Verdict};
 
-use super::{Refusal, Server, json, read_body};
+use super::{Refusal, Server, json, receive};
 use crate::notify_on_drop::NotifyOnDropBody;
 use crate::preview::{Job, Live};
 use crate::table::{Experiment, Origin};
@@ -35,7 +35,7 @@ impl Server {
         });
         let read = async {
             let _memory = self.reserve_memory(&body)?;
-            read_body(body).await
+            receive(body).await
         };
         let body = match read.await {
             Ok(body) => body,

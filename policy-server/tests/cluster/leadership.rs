@@ -1,12 +1,16 @@
-//! Tests of the leader of the replicas: it is killed, stopped or frozen, or its Lease is deleted. The replicas keep serving
-//! without a leader.
+//! Tests of the leader of the replicas: it is killed, stopped or frozen, its Lease is deleted, or the permissions for the
+//! Lease are revoked. The replicas keep serving without a leader.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use hyper::StatusCode;
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use kube::Api;
 use kube::api::DeleteParams;
-use proviso_e2e::until;
+use kube::config::Kubeconfig;
+use proviso_e2e::{manifests, until};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -14,6 +18,9 @@ use crate::support::cluster::{LEASE, TestEnv, ask, revision, until_answered};
 use crate::support::{Server, WAIT_TIMEOUT, forbid};
 
 const PODS: [(&str, &str); 2] = [("policy-server-default-0", "uid-0"), ("policy-server-default-1", "uid-1")];
+
+/// A user of the API server.
+const USER: &str = "restricted-replica";
 
 /// Starts two replicas that serve `cluster.a-1`. Returns the leader first.
 async fn start_two(env: &TestEnv) -> Result<[(&'static str, Server); 2]> {
@@ -39,6 +46,35 @@ async fn until_led_by_another(env: &TestEnv, uid: &str) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Waits until no replica leads, and checks that new revisions wait, and that `cluster.a-1` is served.
+async fn until_no_leader(env: &TestEnv, servers: &[&Server]) -> Result<()> {
+    for server in servers {
+        server
+            .until("the Lease in the log", async || {
+                server.event("the lease cannot be read or written; trying again").is_some()
+            })
+            .await;
+    }
+    // The last claim of the Lease is valid until it expires. Then no replica leads.
+    let tries = AtomicU32::new(0);
+    until("the end of the leadership", WAIT_TIMEOUT, async || {
+        let name = format!("b{}", tries.fetch_add(1, Ordering::Relaxed));
+        env.create(&revision(&name, 1, &forbid("true", "new"))).await?;
+        let waits = format!("[ ] cluster.{name}-1 waits for the leader to prepare it");
+        for server in servers {
+            let details = server.details().await;
+            ensure!(details.contains(&waits), "{details}");
+        }
+        Ok(())
+    })
+    .await?;
+    for server in servers {
+        ensure!(ask(server, "/validate/cluster.a/1").await.message() == "one");
+        ensure!(server.get("/readyz").await.status == StatusCode::OK);
+    }
+    Ok(())
 }
 
 #[tokio::test]
@@ -99,30 +135,7 @@ async fn loaded_revisions_serve_and_new_ones_wait_without_a_lease() -> Result<()
     let env = TestEnv::start("no-lease").await?;
     let [(_, leader), (_, other)] = start_two(&env).await?;
     env.leases.delete(LEASE, &DeleteParams::default()).await?;
-    for server in [&leader, &other] {
-        server
-            .until("the missing Lease in the log", async || {
-                server.event("the lease cannot be read or written; trying again").is_some()
-            })
-            .await;
-    }
-    // The last claim of the Lease is valid until it expires. Then no replica leads.
-    let tries = AtomicU32::new(0);
-    until("the end of the leadership", WAIT_TIMEOUT, async || {
-        let name = format!("b{}", tries.fetch_add(1, Ordering::Relaxed));
-        env.create(&revision(&name, 1, &forbid("true", "new"))).await?;
-        let waits = format!("[ ] cluster.{name}-1 waits for the leader to prepare it");
-        for server in [&leader, &other] {
-            let details = server.details().await;
-            ensure!(details.contains(&waits), "{details}");
-        }
-        Ok(())
-    })
-    .await?;
-    for server in [&leader, &other] {
-        ensure!(ask(server, "/validate/cluster.a/1").await.message() == "one");
-        ensure!(server.get("/readyz").await.status == StatusCode::OK);
-    }
+    until_no_leader(&env, &[&leader, &other]).await?;
     env.create_lease().await?;
     env.create(&revision("a", 2, &forbid("true", "two"))).await?;
     for server in [&leader, &other] {
@@ -131,43 +144,76 @@ async fn loaded_revisions_serve_and_new_ones_wait_without_a_lease() -> Result<()
     Ok(())
 }
 
+/// Gives the user of the replicas the permissions for their Lease.
+async fn permit_lease(env: &TestEnv) -> Result<()> {
+    let namespace = &env.namespace;
+    let metadata = json!({"name": LEASE, "namespace": namespace});
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata,
+        "rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "patch"]}],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": metadata,
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": LEASE},
+    });
+    let client = env.plane.client().await?;
+    for object in [role, binding] {
+        manifests::apply(&client, &object.to_string()).await?;
+    }
+    Ok(())
+}
+
+/// Returns the kubeconfig of a user who has every permission but those for Leases.
+async fn restricted_user(env: &TestEnv) -> Result<PathBuf> {
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": USER},
+        "rules": [{
+            "apiGroups": ["", "proviso.dev", "apiextensions.k8s.io", "admissionregistration.k8s.io", "events.k8s.io"],
+            "resources": ["*"], "verbs": ["*"],
+        }],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": USER},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": USER},
+    });
+    let client = env.plane.client().await?;
+    for object in [role, binding] {
+        manifests::apply(&client, &object.to_string()).await?;
+    }
+    // The administrator impersonates the user.
+    let mut kubeconfig = serde_json::to_value(Kubeconfig::read_from(env.plane.kubeconfig())?)?;
+    kubeconfig["users"][0]["user"]["as"] = USER.into();
+    let file = env.plane.folder().path().join(format!("{}-{USER}.kubeconfig", env.namespace));
+    std::fs::write(&file, kubeconfig.to_string())?;
+    Ok(file)
+}
+
 #[tokio::test]
-async fn a_replica_without_a_live_generation_of_others_is_not_ready() -> Result<()> {
-    let env = TestEnv::start("lacks-a-live-generation").await?;
-    let server = env.replica("uid-0").await?;
-    // The status reports that a leader has prepared the revision and that another replica serves it. This replica cannot fetch
-    // the module.
-    let module = json!({"program": {"wasm": {"module": "https://127.0.0.1:1/gone.wasm"}}});
-    env.create(&revision("gone", 1, &module)).await?;
-    let time = "2026-11-21T12:00:00Z";
-    let condition =
-        |kind: &str| json!({"type": kind, "status": "True", "reason": "A", "message": "", "lastTransitionTime": time});
-    let status = |ready: &str| {
-        json!({"status": {
-            "conditions": [condition("Initialized"), condition("Live")],
-            "replicas": [{"name": "other", "podUID": "uid-1", "serverVersion": "0", "ready": ready, "reason": "Loaded", "lastTransitionTime": time}],
-        }})
-    };
-    let set_status = async |status: serde_json::Value| {
-        let patch = kube::api::Patch::Merge(status);
-        env.revisions.patch_status("cluster.gone-1", &kube::api::PatchParams::default(), &patch).await
-    };
-    set_status(status("True")).await?;
-    until("not ready", WAIT_TIMEOUT, async || {
-        let answer = server.get("/readyz").await;
-        ensure!(answer.status == StatusCode::SERVICE_UNAVAILABLE, "{}", answer.text);
-        ensure!(answer.text.contains("cluster.gone-1 is live, and not served here: PullError"), "{}", answer.text);
-        Ok(())
-    })
-    .await?;
-    // If no replica serves the revision, the replica is ready: it serves the other policies, and denies the requests of this one.
-    set_status(status("False")).await?;
-    until("ready", WAIT_TIMEOUT, async || {
-        ensure!(server.get("/readyz").await.status == StatusCode::OK);
-        Ok(())
-    })
-    .await?;
-    let answer = ask(&server, "/validate/cluster.gone/1").await;
-    ensure!(!answer.is_allowed() && answer.message().contains("generation 1 of cluster.gone does not work here"));
+async fn replicas_continue_when_revoked_permissions_for_the_lease_are_restored() -> Result<()> {
+    let env = TestEnv::start("lease-permissions-revoked").await?;
+    let kubeconfig = restricted_user(&env).await?;
+    permit_lease(&env).await?;
+    env.create(&revision("a", 1, &forbid("true", "one"))).await?;
+    let mut replicas = Vec::new();
+    for (pod, uid) in PODS {
+        let mut command = env.command(pod, uid);
+        command.env("KUBECONFIG", &kubeconfig);
+        let server = TestEnv::run(command).await?;
+        until_answered(&server, "/validate/cluster.a/1", "one").await?;
+        replicas.push(server);
+    }
+    let bindings = Api::<RoleBinding>::namespaced(env.plane.client().await?, &env.namespace);
+    bindings.delete(LEASE, &DeleteParams::default()).await?;
+    until_no_leader(&env, &replicas.iter().collect::<Vec<_>>()).await?;
+    let refused = replicas[0].event("the lease cannot be read or written; trying again").context("no warning")?;
+    ensure!(refused["error"].as_str().is_some_and(|error| error.contains("forbidden")), "{refused}");
+
+    permit_lease(&env).await?;
+    env.create(&revision("a", 2, &forbid("true", "two"))).await?;
+    for server in &replicas {
+        until_answered(server, "/validate/cluster.a/2", "two").await?;
+    }
     Ok(())
 }

@@ -11,12 +11,16 @@ mod context;
 mod faults;
 mod leader_killed;
 mod leadership;
+mod matching;
 mod modules;
+mod pins;
 mod previews;
 mod quickstart;
+mod readiness;
 mod registry;
 mod restarts;
 mod revisions;
+mod skew;
 #[path = "../support/mod.rs"]
 mod support;
 mod webhooks;

@@ -8,28 +8,19 @@ use proviso_crds::{DivergenceCounts, PreviewReport};
 use proviso_e2e::{Registry, until};
 use serde_json::{Value, json};
 
-use crate::support::cluster::{POD, TestEnv, ask, revision, until_answered};
+use crate::support::cluster::{POD, TestEnv, ask, namespaced, revision, until_answered};
 use crate::support::{self, Server, WAIT_TIMEOUT, forbid, modules, pod, rego, wapc, with};
 
 const NEVER: &str = "false";
 
 /// Returns the candidate revision of generation 1 of an experiment of this policy.
-fn candidate(policy: &str, experiment: &str, spec: &Value) -> Value {
+pub fn candidate(policy: &str, experiment: &str, spec: &Value) -> Value {
     let mut candidate = revision(policy, 1, spec);
     candidate["metadata"]["name"] = format!("experiment.cluster.{experiment}-1").into();
     candidate["spec"]["role"] = "Candidate".into();
     candidate["spec"]["experimentRef"] =
         json!({"name": experiment, "uid": format!("uid-{experiment}"), "generation": 1});
     candidate
-}
-
-/// Returns the same revision for a Policy in the namespace `default`.
-fn namespaced(mut revision: Value) -> Value {
-    let name = revision["metadata"]["name"].as_str().unwrap().replace("cluster.", "ns.default.");
-    revision["metadata"]["name"] = name.into();
-    revision["spec"]["policyRef"]["kind"] = "Policy".into();
-    revision["spec"]["policyRef"]["namespace"] = "default".into();
-    revision
 }
 
 /// Returns the spec with rules that cover only the creation of this resource.
@@ -62,11 +53,12 @@ impl Previews for TestEnv {
 }
 
 /// Waits until the replica has loaded this revision.
-async fn until_loaded(server: &Server, name: &str) {
+pub async fn until_loaded(server: &Server, name: &str) {
     server.until_details(&format!("[+] {name} loaded")).await;
 }
 
-async fn preview(server: &Server, experiment: &str, review: &Value) -> Result<()> {
+/// Sends a review to the webhook of an experiment of the policy `a`.
+pub async fn preview(server: &Server, experiment: &str, review: &Value) -> Result<()> {
     let answer = server.post(&format!("/preview/cluster.a/{experiment}/1"), review.to_string()).await;
     ensure!(answer.status == StatusCode::OK && answer.is_allowed(), "{}", answer.text);
     ensure!(answer.response()["uid"] == review["request"]["uid"], "{}", answer.text);

@@ -1,11 +1,13 @@
 //! Replicas are restarted or killed under load, as in a rolling restart or after the loss of a node.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Method, Request, StatusCode};
@@ -177,26 +179,48 @@ async fn replica(env: &TestEnv, pod: &str, number: u32) -> Result<Server> {
     Ok(server)
 }
 
+/// Starts one replica for each number, all at the same time.
+async fn group(env: &TestEnv, numbers: Range<u32>) -> Result<Vec<Server>> {
+    try_join_all(numbers.map(|number| async move { replica(env, &format!("pod-{}", number % 10), number).await })).await
+}
+
+fn all<'a>(first: &'a [Server], second: &'a [Server]) -> Vec<&'a Server> {
+    first.iter().chain(second).collect()
+}
+
+/// A restart takes longer than [`SHUTDOWN_DELAY`], so five replicas are restarted at the same time while five others serve.
 #[tokio::test(flavor = "multi_thread")]
-async fn restarts_under_load_lose_no_request() -> Result<()> {
+async fn twenty_restarts_under_load_lose_no_request() -> Result<()> {
     let env = TestEnv::start("restarts-under-load").await?;
     env.create(&revision("a", 1, &forbid("true", "one"))).await?;
-    let stays = replica(&env, "pod-0", 0).await?;
-    let mut restarted = replica(&env, "pod-1", 1).await?;
-    let (balancer, tasks) = Balancer::start(&[&stays, &restarted]);
-    for number in 2..7 {
-        balancer.until_ready(&[&stays, &restarted]).await?;
+    let (mut ending, mut serving) = tokio::try_join!(group(&env, 0..5), group(&env, 5..10))?;
+    let (balancer, tasks) = Balancer::start(&all(&ending, &serving));
+    for numbers in [10..15, 15..20, 20..25, 25..30] {
+        balancer.until_ready(&all(&ending, &serving)).await?;
         balancer.until_answers(200).await?;
-        restarted.signal(Signal::TERM);
-        ensure!(restarted.exit_code().await == Some(0), "{:#?}", restarted.stderr.all());
-        balancer.remove(&restarted.listen);
-        restarted = replica(&env, "pod-1", number).await?;
-        balancer.add(&restarted);
+        for server in &ending {
+            server.signal(Signal::TERM);
+        }
+        for server in &mut ending {
+            ensure!(server.exit_code().await == Some(0), "{:#?}", server.stderr.all());
+            balancer.remove(&server.listen);
+        }
+        let started = group(&env, numbers).await?;
+        for server in &started {
+            balancer.add(server);
+        }
+        // The replicas that served during this round are restarted in the next one.
+        ending = std::mem::replace(&mut serving, started);
     }
-    balancer.until_ready(&[&stays, &restarted]).await?;
-    balancer.until_answers(200).await?;
-    let evaluated = restarted.count("proviso_evaluations_total", &["cluster.a"]).await;
-    ensure!(evaluated > 10, "only {evaluated} requests came to the last new replica");
+    balancer.until_ready(&all(&ending, &serving)).await?;
+    for server in &serving {
+        until("requests at each new replica", WAIT_TIMEOUT, async || {
+            let evaluated = server.count("proviso_evaluations_total", &["cluster.a"]).await;
+            ensure!(evaluated > 10, "only {evaluated} requests came to {}", server.listen);
+            Ok(())
+        })
+        .await?;
+    }
     let failed = balancer.end(tasks).await;
     ensure!(failed.is_empty(), "{} failed: {failed:#?}", failed.len());
     Ok(())

@@ -4,28 +4,13 @@ use serde_json::json;
 
 use crate::support::{Folder, Server, forbid, pod, policy, wapc, wasm};
 
-/// Returns a module of 40 KB for which the compiler needs gigabytes, because each of many nested loops assigns every local.
-fn bomb() -> Vec<u8> {
-    let (locals, loops) = (2000, 1000);
-    let declared = "i32 ".repeat(locals);
-    let uses = (0..locals).map(|local| format!("(local.set {local} (i32.add (local.get {local}) (i32.const 1)))"));
-    let uses = uses.collect::<Vec<_>>().concat();
-    let nested = format!("{}{uses}{}", "(loop ".repeat(loops), "(br_if 0 (local.get 0)))".repeat(loops));
-    wat::parse_str(format!(
-        r#"(module (memory (export "memory") 1)
-            (func (export "__guest_call") (param i32 i32) (result i32) (i32.const 0))
-            (func (local {declared}) {nested}))"#
-    ))
-    .unwrap()
-}
-
 #[tokio::test]
 async fn a_module_that_exhausts_its_compiler_ends_only_its_compiler() {
     let folder = Folder::new();
     folder.write("good.json", policy("good", &forbid("true", "good")));
     let server = Server::start(folder, &[]).await;
     let before = server.resident();
-    server.folder.write("bomb.wasm", bomb());
+    server.folder.write("bomb.wasm", wapc::bomb());
     server.folder.write("bomb.json", policy("bomb", &wasm("bomb.wasm")));
     server.until_details("compiling it takes more than 256 MiB of memory, far more than its size explains").await;
     let details = server.details().await;
@@ -45,7 +30,7 @@ async fn a_module_that_exhausts_its_compiler_ends_only_its_compiler() {
 #[tokio::test]
 async fn the_flag_limits_the_memory_of_a_compiler() {
     let folder = Folder::new();
-    folder.write("a.wasm", bomb());
+    folder.write("a.wasm", wapc::bomb());
     folder.write("a.json", policy("a", &wasm("a.wasm")));
     let server = Server::start(folder, &["--compile-memory", "100"]).await;
     server.until_details("compiling it takes more than 100 MiB of memory: make it smaller, or raise").await;

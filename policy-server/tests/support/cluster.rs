@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use hyper::StatusCode;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
@@ -30,6 +31,7 @@ pub struct TestEnv {
     pub kubectl: Kubectl,
     pub revisions: Api<DynamicObject>,
     pub leases: Api<Lease>,
+    pub pods: Api<Pod>,
 }
 
 /// A control plane of one test, or of all tests of this program.
@@ -95,8 +97,9 @@ impl TestEnv {
         let kubectl = Kubectl::new(plane.kubeconfig())?;
         let resource = ApiResource::erase::<PolicyRevision>(&());
         let revisions = Api::namespaced_with(client.clone(), namespace, &resource);
-        let leases = Api::namespaced(client, namespace);
-        let env = Self { plane, namespace: namespace.to_owned(), kubectl, revisions, leases };
+        let leases = Api::namespaced(client.clone(), namespace);
+        let pods = Api::namespaced(client, namespace);
+        let env = Self { plane, namespace: namespace.to_owned(), kubectl, revisions, leases, pods };
         env.create_lease().await?;
         Ok(env)
     }
@@ -105,6 +108,41 @@ impl TestEnv {
     pub async fn create_lease(&self) -> Result<()> {
         let lease = json!({"metadata": {"name": LEASE}, "spec": {}});
         self.leases.create(&PostParams::default(), &serde_json::from_value(lease)?).await?;
+        Ok(())
+    }
+
+    /// Creates a Ready pod of the policy server, and returns its uid. No kubelet runs the pod: the test starts its replica, and sets
+    /// its readiness.
+    pub async fn ready_pod(&self, name: &str) -> Result<String> {
+        self.plane.ensure_controllers()?;
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": {"proviso.dev/policy-server": "default"}},
+            "spec": {
+                "automountServiceAccountToken": false,
+                "containers": [{"name": "policy-server", "image": "policy-server"}],
+            },
+        }))?;
+        // The controller manager creates the service account of a new namespace. Without it, the API server refuses pods.
+        let created = until(&format!("the pod {name}"), WAIT_TIMEOUT, async || {
+            self.pods.create(&PostParams::default(), &pod).await.context("creating the pod")
+        })
+        .await?;
+        self.set_pod_ready(name, true).await?;
+        created.metadata.uid.context("its uid")
+    }
+
+    /// Sets the condition Ready of a pod, as a kubelet does.
+    pub async fn set_pod_ready(&self, name: &str, is_ready: bool) -> Result<()> {
+        let condition = json!({"type": "Ready", "status": if is_ready { "True" } else { "False" }});
+        let patch = Patch::Merge(json!({"status": {"conditions": [condition]}}));
+        self.pods.patch_status(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Replaces fields of the status of a revision by a merge patch.
+    pub async fn patch_status(&self, name: &str, status: &Value) -> Result<()> {
+        let patch = Patch::Merge(json!({"status": status}));
+        self.revisions.patch_status(name, &PatchParams::default(), &patch).await?;
         Ok(())
     }
 
@@ -155,10 +193,11 @@ impl TestEnv {
         Ok(Link { proxy, kubeconfig })
     }
 
-    /// Expires the Lease of its holder.
+    /// Removes the holder of the Lease, so that another replica leads at once. The renewal time has no effect: replicas measure the
+    /// time since they observed it.
     pub async fn expire_lease(&self) -> Result<()> {
-        let past = json!({"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}});
-        self.leases.patch(LEASE, &PatchParams::default(), &Patch::Merge(&past)).await?;
+        let released = json!({"spec": {"holderIdentity": null, "renewTime": null}});
+        self.leases.patch(LEASE, &PatchParams::default(), &Patch::Merge(&released)).await?;
         Ok(())
     }
 
@@ -176,11 +215,9 @@ impl TestEnv {
 
     /// Sets a condition of a revision, as the operator and the leader do.
     pub async fn set_condition(&self, name: &str, type_: &str, status: &str) -> Result<()> {
-        let condition = json!({
-            "type": type_, "status": status, "reason": "Test", "message": "", "lastTransitionTime": "2026-11-20T09:14:07Z",
-        });
         let patch = json!({
-            "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": {"conditions": [condition]},
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision",
+            "status": {"conditions": [condition_of(type_, status)]},
         });
         self.revisions.patch_status(name, &PatchParams::apply("test").force(), &Patch::Apply(patch)).await?;
         Ok(())
@@ -238,6 +275,15 @@ pub fn revision(name: &str, generation: u32, spec: &Value) -> Value {
     })
 }
 
+/// Returns the same revision for a Policy in the namespace `default`.
+pub fn namespaced(mut revision: Value) -> Value {
+    let name = revision["metadata"]["name"].as_str().unwrap().replace("cluster.", "ns.default.");
+    revision["metadata"]["name"] = name.into();
+    revision["spec"]["policyRef"]["kind"] = "Policy".into();
+    revision["spec"]["policyRef"]["namespace"] = "default".into();
+    revision
+}
+
 pub async fn ask(server: &Server, path: &str) -> Answer {
     server.post(path, pod("u", "x").to_string()).await
 }
@@ -252,6 +298,17 @@ pub async fn until_answered(server: &Server, path: &str, message: &str) -> Resul
     .await
 }
 
+/// Waits until the replica is not ready for a reason with this text.
+pub async fn until_not_ready(server: &Server, text: &str) -> Result<()> {
+    until(&format!("not ready: {text}"), WAIT_TIMEOUT, async || {
+        let answer = server.get("/readyz").await;
+        ensure!(answer.status == StatusCode::SERVICE_UNAVAILABLE, "{}: {}", answer.status, answer.text);
+        ensure!(answer.text.contains(text), "{}", answer.text);
+        Ok(())
+    })
+    .await
+}
+
 /// Waits until this path answers 503 with `Retry-After: 1`.
 pub async fn until_unloaded(server: &Server, path: &str) -> Result<()> {
     until(&format!("{path} to be unloaded"), WAIT_TIMEOUT, async || {
@@ -261,6 +318,21 @@ pub async fn until_unloaded(server: &Server, path: &str) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Returns a condition with this status, as the operator and the leader write it.
+pub fn condition_of(type_: &str, status: &str) -> Value {
+    json!({
+        "type": type_, "status": status, "reason": "Test", "message": "", "lastTransitionTime": "2026-11-20T09:14:07Z",
+    })
+}
+
+/// Returns the item of a replica in the status of a revision.
+pub fn item(pod: &str, uid: &str, ready: &str) -> Value {
+    json!({
+        "name": pod, "podUID": uid, "serverVersion": "0", "ready": ready, "reason": "Test",
+        "lastTransitionTime": "2026-11-20T09:14:07Z",
+    })
 }
 
 pub fn condition<'a>(status: &'a Value, kind: &str) -> Result<&'a Value> {

@@ -54,7 +54,12 @@ impl RegistryEnv {
 
     /// Returns the command of a replica. The name of its pod is also the uid of the pod.
     pub fn command(&self, name: &str, cache: &Path) -> Command {
-        let mut command = self.cluster.command(name, name);
+        self.command_of(name, name, cache)
+    }
+
+    /// Returns the command of the replica of a pod.
+    pub fn command_of(&self, pod: &str, pod_uid: &str, cache: &Path) -> Command {
+        let mut command = self.cluster.command(pod, pod_uid);
         let mounted = [
             ("--cache-dir", cache.to_owned()),
             ("--signing-key", self.path("signing.key")),

@@ -189,3 +189,18 @@ fn module(verdict: &str, settings: &str, body: &str) -> Vec<u8> {
     ))
     .unwrap()
 }
+
+/// Returns a module of 40 KB for which the compiler needs gigabytes, because each of many nested loops assigns every local.
+pub fn bomb() -> Vec<u8> {
+    let (locals, loops) = (2000, 1000);
+    let declared = "i32 ".repeat(locals);
+    let uses = (0..locals).map(|local| format!("(local.set {local} (i32.add (local.get {local}) (i32.const 1)))"));
+    let uses = uses.collect::<Vec<_>>().concat();
+    let nested = format!("{}{uses}{}", "(loop ".repeat(loops), "(br_if 0 (local.get 0)))".repeat(loops));
+    wat::parse_str(format!(
+        r#"(module (memory (export "memory") 1)
+            (func (export "__guest_call") (param i32 i32) (result i32) (i32.const 0))
+            (func (local {declared}) {nested}))"#
+    ))
+    .unwrap()
+}

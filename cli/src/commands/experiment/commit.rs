@@ -95,6 +95,7 @@ fn request(experiment: &ExperimentObject, policy: &PolicyObject) -> Request {
         old_generation: policy.generation,
         origin: format!("the experiment {}", experiment.id),
         desired_spec: Some(experiment.spec.clone()),
+        known_refusal: policy.refused_rollback().cloned(),
         new_generation: None,
     }
 }

@@ -79,7 +79,7 @@ impl Informer {
             budget: budget.clone(),
             shared: Arc::clone(&shared),
         };
-        let task = tokio::spawn(task.run()).abort_handle();
+        let task = proviso_tasks::spawn("informer", task.run()).abort_handle();
         Self { kind, namespace, shared, task }
     }
 

@@ -87,7 +87,26 @@ fn a_namespaced_policy_is_confined_to_its_namespace() {
     ] {
         let review = request(resource, "CREATE", namespace, &Value::Null, &Value::Null);
         assert_eq!(covers(&matching, &review, &BTreeMap::new()), wanted, "{resource} {namespace:?}");
+        assert_eq!(matching.covers_by_confinement(&review) == Coverage::Covered, wanted, "{resource} {namespace:?}");
     }
+}
+
+#[test]
+fn the_confinement_does_not_depend_on_rules_and_selectors() {
+    let nothing = a_match(&json!({
+        "rules": [rule("DELETE", "other.example", "none")],
+        "namespaceSelector": {"matchLabels": {"team": "other"}},
+        "objectSelector": {"matchLabels": {"app": "other"}},
+    }));
+    let namespaces = BTreeMap::from([("a".to_owned(), Labels::new())]);
+    let review = |namespace: &str| request("pods", "CREATE", namespace, &labelled(&json!({})), &Value::Null);
+    assert!(!covers(&nothing, &review("a"), &namespaces));
+    assert_eq!(nothing.covers_by_confinement(&review("a")), Coverage::Covered, "a ClusterPolicy has no confinement");
+    let confined = nothing.confined_to(Some("a"));
+    assert_eq!(confined.covers_by_confinement(&review("a")), Coverage::Covered);
+    assert!(matches!(confined.covers_by_confinement(&review("b")), Coverage::NotCovered { .. }));
+    let raw = Review::raw(r#"{"request": {"uid": "u"}}"#.into()).unwrap();
+    assert_eq!(confined.covers_by_confinement(&raw), Coverage::Covered, "a raw request has no namespace");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wasmtime::{Store, Trap, UpdateDeadline, WasmBacktrace};
 
 use super::module::Module;
-use super::outcome::DeadlinePassed;
+use super::outcome::{DeadlinePassed, Outcome};
 use super::payload::Payload;
 use super::state::State;
 use crate::{Deadline, EvaluationError, Host};
@@ -31,10 +31,16 @@ pub(super) async fn call(
         return Err(EvaluationError::Overloaded);
     }
     let mut store = new_store(module, payload, host, deadline);
-    match loaded.exports.call(&mut store, &loaded.instance).await {
+    let outcome = loaded.exports.call(&mut store, &loaded.instance).await;
+    answer(outcome, store.data())
+}
+
+/// Converts the outcome of a call into the guest's answer or the error of the evaluation.
+pub(super) fn answer(outcome: Outcome, state: &State) -> Result<Vec<u8>, EvaluationError> {
+    match outcome {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(reason)) => Err(EvaluationError::Failed(truncated(reason))),
-        Err(error) => Err(failure(&error, store.data())),
+        Err(error) => Err(failure(&error, state)),
     }
 }
 
@@ -85,7 +91,7 @@ fn trap_message(trap: Trap, backtrace: Option<&WasmBacktrace>) -> String {
 }
 
 /// Truncates a text to [`REASON_LIMIT`], because a guest can produce a text of any length.
-fn truncated(mut text: String) -> String {
+pub(super) fn truncated(mut text: String) -> String {
     if text.len() > REASON_LIMIT {
         text.truncate(text.floor_char_boundary(REASON_LIMIT));
         text.push('…');

@@ -7,7 +7,8 @@ use super::engine::Engine;
 use super::metadata::Metadata;
 use super::module::Module;
 use super::module_info::ModuleInfo;
-use super::{opa, snapshot};
+use super::snapshot_mode::{Snapshot, SnapshotMode};
+use super::{call, opa, snapshot};
 use crate::CompileError;
 
 /// The maximum size of a module, in bytes. Go policies have 3 to 20 MiB.
@@ -29,17 +30,29 @@ impl VerifiedCode {
 }
 
 impl Engine {
-    /// Compiles a module, with a snapshot of its initialised state if the state can be recorded. For a large module this
-    /// occupies all CPUs for seconds, and it runs the module's initialisation: call it where blocking is allowed.
+    /// Compiles a module in [`SnapshotMode::Automatic`].
+    ///
+    /// # Errors
+    /// The errors of [`Self::precompile_with`].
+    pub fn precompile(&self, wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
+        self.precompile_with(wasm, SnapshotMode::Automatic)
+    }
+
+    /// Compiles a module. For a large module this occupies all CPUs for seconds. An attempt to record a snapshot runs the
+    /// module's initialisation and calls the module. Call this function where blocking is allowed.
     ///
     /// # Errors
     /// Returns [`CompileError::Invalid`] if the bytes are not a valid policy module, and [`CompileError::Unsupported`] if this
     /// engine does not run modules of this kind.
-    pub fn precompile(&self, wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
+    pub fn precompile_with(&self, wasm: &[u8], snapshot: SnapshotMode) -> Result<Vec<u8>, CompileError> {
         check_preamble(wasm)?;
         let mut info = ModuleInfo::new(Abi::detect(wasm));
         let module = match info.abi {
-            Abi::Wapc => snapshot::take(self, wasm).map_or_else(|| self.compile(wasm), Ok)?,
+            Abi::Wapc => {
+                let (module, snapshot) = self.compile_wapc(wasm, snapshot)?;
+                info.snapshot = snapshot;
+                module
+            }
             Abi::Opa => {
                 let module = self.compile(&opa::with_own_memory(wasm)?)?;
                 info.builtins = opa::list_builtins(self, &module)?;
@@ -54,6 +67,20 @@ impl Engine {
             .map_err(|error| CompileError::Invalid(format!("the compiled module cannot be serialized: {error:#}")))?;
         info.append(&mut code)?;
         Ok(code)
+    }
+
+    /// Compiles a waPC module, with its initialised state if `mode` and the module permit it.
+    fn compile_wapc(&self, wasm: &[u8], mode: SnapshotMode) -> Result<(wasmtime::Module, Snapshot), CompileError> {
+        let recorded = match mode {
+            SnapshotMode::Automatic => snapshot::take(self, wasm),
+            SnapshotMode::Never => Ok(None),
+        };
+        let snapshot = match recorded {
+            Ok(Some(module)) => return Ok((module, Snapshot::Recorded)),
+            Ok(None) => Snapshot::NotTried,
+            Err(error) => Snapshot::Refused(call::truncated(format!("{error:#}"))),
+        };
+        Ok((self.compile(wasm)?, snapshot))
     }
 
     fn compile(&self, wasm: &[u8]) -> Result<wasmtime::Module, CompileError> {

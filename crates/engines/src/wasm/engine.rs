@@ -10,12 +10,13 @@ use wasmtime::Linker;
 
 use super::abi::Abi;
 use super::config::{Config, EngineError};
+use super::snapshot_mode::SnapshotMode;
 use super::state::State;
 use super::ticker::Ticker;
 use crate::{Deadline, EvaluationError};
 
 /// A part of [`Engine::key`]. Raise the number when [`Engine::precompile`] changes its output for the same module.
-const CODE_FORMAT: &str = "proviso-wasm-2";
+const CODE_FORMAT: &str = "proviso-wasm-3";
 
 /// Compiles and runs modules under common limits. Clones share all state.
 #[derive(Clone)]
@@ -58,6 +59,16 @@ impl Engine {
     #[must_use]
     pub fn key(&self) -> &str {
         &self.shared.key
+    }
+
+    /// Returns the key of the output of [`Self::precompile_with`] in a cache: [`Self::key`], and a suffix for code that never has
+    /// a snapshot. The key has letters, digits and `-` only.
+    #[must_use]
+    pub fn cache_key(&self, snapshot: SnapshotMode) -> String {
+        match snapshot {
+            SnapshotMode::Automatic => self.key().to_owned(),
+            SnapshotMode::Never => format!("{}-without-snapshot", self.key()),
+        }
     }
 
     pub(super) fn wasmtime(&self) -> &wasmtime::Engine {

@@ -10,6 +10,7 @@ use super::engine::Engine;
 use super::export::export;
 use super::metadata::ExecutionMode;
 use super::module_info::ModuleInfo;
+use super::snapshot_mode::Snapshot;
 use super::state::State;
 use super::{opa, wapc, wasi};
 use crate::CompileError;
@@ -77,6 +78,12 @@ impl Module {
         let source = if annotated.is_some() { "the module's metadata says" } else { "`mode` says" };
         let (expected, actual) = (expected.noun(), abi.noun());
         Err(CompileError::Invalid(format!("{source} {mode}, which is for {expected}, but the module is {actual}")))
+    }
+
+    /// Returns the result of the attempt to record the initialised state of the module.
+    #[must_use]
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.loaded.info.snapshot
     }
 
     /// Returns the only execution mode of the module's calling convention; `None` if the convention has several modes.

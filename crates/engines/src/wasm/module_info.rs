@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::abi::Abi;
 use super::metadata::ExecutionMode;
+use super::snapshot_mode::Snapshot;
 use crate::CompileError;
 
 /// The last bytes of the code, after the JSON of the [`ModuleInfo`] and its length.
-const END: [u8; 8] = *b"proviso\x02";
+const END: [u8; 8] = *b"proviso\x03";
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct ModuleInfo {
@@ -19,11 +20,12 @@ pub(super) struct ModuleInfo {
     pub(super) mode: Option<ExecutionMode>,
     /// The builtins that compiled Rego calls in its host, by the numbers that the module uses for them.
     pub(super) builtins: BTreeMap<i32, String>,
+    pub(super) snapshot: Snapshot,
 }
 
 impl ModuleInfo {
     pub(super) fn new(abi: Abi) -> Self {
-        Self { abi, mode: None, builtins: BTreeMap::new() }
+        Self { abi, mode: None, builtins: BTreeMap::new(), snapshot: Snapshot::NotTried }
     }
 
     /// Appends the information to the code of its module.
@@ -54,7 +56,8 @@ mod tests {
     #[test]
     fn module_info_is_read_back_from_complete_code_only() {
         let builtins = [(0, "sprintf".to_owned())].into();
-        let info = ModuleInfo { mode: Some(ExecutionMode::Opa), builtins, ..ModuleInfo::new(Abi::Opa) };
+        let snapshot = Snapshot::Refused("it reads the clock".to_owned());
+        let info = ModuleInfo { mode: Some(ExecutionMode::Opa), builtins, snapshot, ..ModuleInfo::new(Abi::Opa) };
         let mut code = b"native".to_vec();
         info.append(&mut code).unwrap();
         assert_eq!(ModuleInfo::split(&code), Some((&b"native"[..], info)));

@@ -2,40 +2,52 @@
 //! module. Each instance of the new module is fresh, but already initialised. Without a snapshot, initialisation takes most of
 //! the time of an evaluation of a Go policy.
 //!
-//! All instances share the times and random numbers that the guest read during its initialisation. The behaviour towards the
-//! host must stay the same, so two kinds of modules get no snapshot: a module that calls its host during initialisation, and a
-//! module that answers the trial calls differently with a snapshot.
+//! All instances share the recorded state, for as long as the compiled module is cached. A snapshot must not change an answer
+//! (docs/adr/0017-snapshots-do-not-change-answers.md), so a module gets no snapshot if its initialisation
+//! - reads the wall clock,
+//! - reads random numbers, unless only Go's runtime does so, for its hash tables (`go.rs`),
+//! - exchanges data with the host, or asks for more memory than the limit.
+//!
+//! A module also gets no snapshot if it answers the trial calls differently with it (`trial.rs`).
 
 mod data;
+mod go;
+mod initialise;
+mod trial;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use wasmparser::{Parser, Payload as Section};
-use wasmtime::{Extern, Instance, Store, Val};
-use wasmtime_wizer::{InstanceState, SnapshotVal, ValType, Wizer};
+use wasmtime::{Extern, Instance, Store, Val, ensure};
+use wasmtime_wizer::{InstanceState, ModuleContext, SnapshotVal, ValType, Wizer};
 
-use super::abi::{Abi, Exports};
-use super::call;
+use super::abi::Abi;
 use super::engine::Engine;
 use super::module::Module;
 use super::module_info::ModuleInfo;
 use super::payload::Payload;
 use super::state::State;
-use super::wapc::{self, INITIALISERS};
-use crate::{Deadline, EvaluationError, NoHost};
+use super::wapc::INITIALISERS;
+use crate::Deadline;
 
-/// The maximum time for the initialisation, and for each trial call.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// The maximum time for the initialisation.
+const INITIALISATION_TIMEOUT: Duration = Duration::from_secs(2);
+/// The maximum time for all trial calls.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(3);
 /// The maximum number of bytes that a snapshot may add to its module.
 const GROWTH_LIMIT: usize = 32 << 20;
+/// The seeds that the trial calls of a Go module have in addition to the seed of the snapshot.
+const OTHER_SEEDS: [u64; 3] = [1, 2, 3];
 
-/// Returns the compiled module with its initialised state. Returns `None` if the module has no initialisers, or if its state
-/// cannot be recorded. A missing snapshot is not an error: the module works without a snapshot, but slower.
-pub(super) fn take(engine: &Engine, wasm: &[u8]) -> Option<wasmtime::Module> {
+/// Returns the compiled module with its initialised state; `None` if the module has no initialisers.
+///
+/// # Errors
+/// Returns an error if the state cannot be recorded, or if it could change an answer. The module works without a snapshot, but
+/// slower.
+pub(super) fn take(engine: &Engine, wasm: &[u8]) -> wasmtime::Result<Option<wasmtime::Module>> {
     let initialisers = initialisers(wasm);
     if initialisers.is_empty() {
-        return None;
+        return Ok(None);
     }
     // Recording needs its own thread: the caller may be inside an async runtime, and wizer panics on some valid modules.
     let outcome = std::thread::scope(|scope| {
@@ -47,7 +59,7 @@ pub(super) fn take(engine: &Engine, wasm: &[u8]) -> Option<wasmtime::Module> {
             Err(error) => Err(error.into()),
         }
     });
-    outcome.inspect_err(|error| tracing::debug!(%error, "the module is used without a snapshot")).ok()
+    outcome.map(Some)
 }
 
 /// Returns the names of the initialisers that a module exports.
@@ -70,34 +82,20 @@ fn record(engine: &Engine, wasm: &[u8], initialisers: &[&str]) -> wasmtime::Resu
     }
     let (context, instrumented) = wizer.instrument(wasm)?;
     let original = link(engine, &wasmtime::Module::from_binary(engine.wasmtime(), &instrumented)?)?;
-    let snapshot = runtime.block_on(async {
-        let deadline = Deadline::after(TIMEOUT);
-        let _slot = engine.acquire_slot(deadline).await?;
-        let mut store = call::new_store(&original, Payload::protocol_version(), Arc::new(NoHost), deadline);
-        let Exports::Wapc(exports) = &original.loaded().exports else {
-            return Err(wasmtime::Error::msg("the module is not a waPC module"));
-        };
-        let instance = wapc::instantiate(&mut store, &original.loaded().instance, exports).await?;
-        if store.data().has_called_host {
-            return Err(wasmtime::Error::msg("the module called its host during initialisation"));
-        }
-        let mut recorder = Recorder { store, instance, has_failed: false };
-        let snapshot = wizer.snapshot(&context, &mut recorder).await?;
-        if recorder.has_failed {
-            Err(wasmtime::Error::msg("a part of the module's state cannot be read"))
-        } else {
-            Ok(snapshot)
-        }
-    })?;
-    let snapshot = data::join_segments(&snapshot)?.unwrap_or(snapshot);
-    if snapshot.len() > wasm.len() + GROWTH_LIMIT {
-        return Err(wasmtime::Error::msg(format!("the snapshot is too large: {} bytes", snapshot.len())));
+    // A fixed seed would let everyone predict the hash values of Go guests, and so slow down their hash tables.
+    let seed = getrandom::u64();
+    let seed = seed.map_err(|error| wasmtime::Error::msg(format!("cannot get random numbers: {error}")))?;
+    let (snapshot, reads) = runtime.block_on(record_state(&wizer, &context, &original, seed))?;
+    if reads > 0 {
+        go::check(wasm, reads)?;
     }
+    let snapshot = data::join_segments(&snapshot)?.unwrap_or(snapshot);
+    ensure!(snapshot.len() <= wasm.len() + GROWTH_LIMIT, "the snapshot is too large: {} bytes", snapshot.len());
     let compiled = wasmtime::Module::from_binary(engine.wasmtime(), &snapshot)?;
     let recorded = link(engine, &compiled)?;
-    if !runtime.block_on(have_same_answers(&original, &recorded)) {
-        return Err(wasmtime::Error::msg("the module answers differently with a snapshot"));
-    }
+    let other_seeds = if reads > 0 { &OTHER_SEEDS[..] } else { &[] };
+    let deadline = Deadline::after(TRIAL_TIMEOUT);
+    runtime.block_on(trial::compare_answers(&original, &recorded, seed, other_seeds, deadline))?;
     Ok(compiled)
 }
 
@@ -105,18 +103,27 @@ fn link(engine: &Engine, module: &wasmtime::Module) -> wasmtime::Result<Module> 
     Ok(Module::link(engine, module, ModuleInfo::new(Abi::Wapc))?)
 }
 
-/// Makes trial calls of the operations that every policy supports. Returns true if both modules answer them in the same way.
-async fn have_same_answers(original: &Module, recorded: &Module) -> bool {
-    for payload in [Payload::protocol_version, || Payload::validate_settings(b"{}".as_slice().into())] {
-        let answer = call::call(original, payload(), Arc::new(NoHost), Deadline::after(TIMEOUT)).await;
-        if matches!(answer, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)) {
-            return false;
-        }
-        if answer != call::call(recorded, payload(), Arc::new(NoHost), Deadline::after(TIMEOUT)).await {
-            return false;
-        }
-    }
-    true
+/// Initialises an instance of the instrumented module, and returns the module with its state. Also returns the number of times
+/// that the instance has read random numbers.
+async fn record_state(
+    wizer: &Wizer,
+    context: &ModuleContext<'_>,
+    original: &Module,
+    seed: u64,
+) -> wasmtime::Result<(Vec<u8>, u32)> {
+    let deadline = Deadline::after(INITIALISATION_TIMEOUT);
+    let _slot = original.loaded().engine.acquire_slot(deadline).await?;
+    let mut store = initialise::new_store(original, Payload::protocol_version(), seed, deadline);
+    let instance = initialise::instantiate(&mut store, original).await?;
+    let state = store.data();
+    ensure!(!state.has_called_host, "the module calls its host during its initialisation");
+    ensure!(!state.clocks.has_read_wall(), "the module reads the clock during its initialisation");
+    ensure!(!state.limits.has_refused_memory, "the initialisation of the module asks for more memory than the limit");
+    let reads = state.random.reads();
+    let mut recorder = Recorder { store, instance, has_failed: false };
+    let snapshot = wizer.snapshot(context, &mut recorder).await?;
+    ensure!(!recorder.has_failed, "a part of the module's state cannot be read");
+    Ok((snapshot, reads))
 }
 
 /// Reads the globals and the memory of an instance for wizer, by the names that wizer gave to the exports.

@@ -7,7 +7,7 @@ use wasmtime::{ModuleExport, ResourceLimiter};
 use super::config::TABLE_ELEMENTS;
 use super::opa::Evaluation;
 use super::payload::Payload;
-use super::wasi::Process;
+use super::wasi::{Clocks, Process, Random};
 use crate::{Deadline, Host};
 
 /// The maximum number of lines that an evaluation may log. Further lines are dropped.
@@ -27,10 +27,12 @@ pub(super) struct State {
     pub(super) host_response: Vec<u8>,
     /// The error message of the last `__host_call`; empty after an answer.
     pub(super) host_error: String,
-    /// True if the guest has called the host.
+    /// True if the guest has called the host, or has exchanged data with it by the functions of waPC.
     pub(super) has_called_host: bool,
     /// The arguments, input and output of the guest in WASI.
     pub(super) process: Process,
+    pub(super) clocks: Clocks,
+    pub(super) random: Random,
     /// The state of the builtins of compiled Rego.
     pub(super) evaluation: Evaluation,
     /// The number of lines that the guest may still log.
@@ -59,6 +61,8 @@ impl State {
             host_error: String::new(),
             has_called_host: false,
             process: Process::default(),
+            clocks: Clocks::running(),
+            random: Random::system(),
             evaluation: Evaluation::default(),
             log_lines_left: LOG_LINES,
             limits,

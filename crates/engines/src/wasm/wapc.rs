@@ -51,6 +51,11 @@ pub(super) async fn instantiate(
 
 pub(super) async fn call(store: &mut Store<State>, module: &InstancePre<State>, exports: &Exports) -> Outcome {
     let instance = instantiate(store, module, exports).await?;
+    call_instance(store, instance, exports).await
+}
+
+/// Returns the answer of an initialised instance to the payload of the store.
+pub(super) async fn call_instance(store: &mut Store<State>, instance: Instance, exports: &Exports) -> Outcome {
     let payload = &store.data().payload;
     let lengths = (i32::try_from(payload.operation().len())?, i32::try_from(payload.message_len())?);
     let guest_call = function::<(i32, i32), i32>(&mut *store, instance, exports.guest_call)?;
@@ -84,18 +89,21 @@ pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
 
 fn guest_request(mut caller: Caller<'_, State>, operation: u32, message: u32) -> wasmtime::Result<()> {
     let (mut memory, state) = guest_memory::of(&mut caller, "__guest_request")?;
+    state.has_called_host = true;
     memory.write(operation, state.payload.operation())?;
     memory.write_pieces(message, &state.payload.pieces())
 }
 
 fn guest_response(mut caller: Caller<'_, State>, address: u32, length: u32) -> wasmtime::Result<()> {
     let (memory, state) = guest_memory::of(&mut caller, "__guest_response")?;
+    state.has_called_host = true;
     state.response = Some(memory.read(address, length, RESPONSE_LIMIT)?.to_vec());
     Ok(())
 }
 
 fn guest_error(mut caller: Caller<'_, State>, address: u32, length: u32) -> wasmtime::Result<()> {
     let (memory, state) = guest_memory::of(&mut caller, "__guest_error")?;
+    state.has_called_host = true;
     state.error = Some(memory.text(address, length, ERROR_LIMIT)?);
     Ok(())
 }

@@ -7,6 +7,7 @@ mod denied;
 mod poll;
 mod preview1;
 mod process;
+mod random;
 mod stdio;
 
 use wasmtime::{Caller, Linker};
@@ -14,11 +15,13 @@ use wasmtime::{Caller, Linker};
 use super::guest_memory;
 use super::outcome::Exit;
 use super::state::State;
-use clock::clock_nanoseconds;
+use clock::is_readable_clock;
 use preview1::{Errno, WASI, errno};
 
+pub(super) use clock::Clocks;
 pub(super) use command::{Exports, START, call, define_host};
 pub(super) use process::Process;
+pub(super) use random::Random;
 
 /// The maximum number of random bytes of a call. Filling the whole memory of a guest would block the thread.
 const RANDOM_LIMIT: u32 = 64 << 10;
@@ -77,7 +80,7 @@ fn environ_sizes_get(mut caller: Caller<'_, State>, count: u32, size: u32) -> wa
 }
 
 fn clock_res_get(mut caller: Caller<'_, State>, clock: u32, result: u32) -> wasmtime::Result<Errno> {
-    if clock_nanoseconds(clock).is_none() {
+    if !is_readable_clock(clock) {
         return Ok(errno::INVAL);
     }
     let (mut memory, _) = guest_memory::of(&mut caller, "clock_res_get")?;
@@ -86,18 +89,19 @@ fn clock_res_get(mut caller: Caller<'_, State>, clock: u32, result: u32) -> wasm
 }
 
 fn clock_time_get(mut caller: Caller<'_, State>, clock: u32, _precision: u64, result: u32) -> wasmtime::Result<Errno> {
-    let Some(now) = clock_nanoseconds(clock) else { return Ok(errno::INVAL) };
-    let (mut memory, _) = guest_memory::of(&mut caller, "clock_time_get")?;
+    let (mut memory, state) = guest_memory::of(&mut caller, "clock_time_get")?;
+    let Some(now) = state.clocks.read(clock) else { return Ok(errno::INVAL) };
     memory.write(result, &now.to_le_bytes())?;
     Ok(errno::SUCCESS)
 }
 
 fn random_get(mut caller: Caller<'_, State>, address: u32, length: u32) -> wasmtime::Result<Errno> {
-    let (mut memory, _) = guest_memory::of(&mut caller, "random_get")?;
+    let (mut memory, state) = guest_memory::of(&mut caller, "random_get")?;
     let bytes = memory.slice_mut(address, length as usize)?;
     if length > RANDOM_LIMIT {
         return Ok(errno::INVAL);
     }
-    getrandom::fill(bytes).map_err(|error| wasmtime::Error::msg(format!("cannot get random numbers: {error}")))?;
+    let filled = state.random.fill(bytes);
+    filled.map_err(|error| wasmtime::Error::msg(format!("cannot get random numbers: {error}")))?;
     Ok(errno::SUCCESS)
 }

@@ -5,6 +5,7 @@ mod commands;
 mod compiled_rego;
 mod examples;
 mod faults;
+mod go_guests;
 mod guest;
 mod host_calls;
 mod hostile_guests;

@@ -1,7 +1,5 @@
 use std::time::Duration;
 
-use proviso_core::Failure;
-
 use proviso_crds::{Mode, PolicyRevision};
 use serde_json::{Value, json};
 
@@ -15,21 +13,28 @@ fn decision(progress: Progress, live: Option<i64>) -> Decision {
         disable: Vec::new(),
         delete: Vec::new(),
         live,
+        marks_before: Vec::new(),
+        marks_after: Vec::new(),
+        delete_webhooks: Vec::new(),
         is_break_glass: false,
+        answering: live,
         progress,
         ready: 1,
         total: 2,
+        silent: Vec::new(),
+        warnings: Vec::new(),
         is_cleaned_up: false,
         requeue_after: None,
     }
 }
 
-fn observed(live: Option<i64>) -> Observed {
+fn observed() -> Observed {
     Observed {
         generation: 2,
         is_enabled: true,
         is_deleted: false,
-        live,
+        reported_live: None,
+        webhooks: Vec::new(),
         is_break_glass: false,
         revisions: Vec::new(),
         pods: Vec::new(),
@@ -53,8 +58,12 @@ fn revision(generation: i64, mode: &str) -> Revision {
 }
 
 fn status_of(progress: Progress, live: Option<i64>, break_glass: Option<&BreakGlass>) -> PolicyStatus {
+    status_after(&decision(progress, live), break_glass)
+}
+
+fn status_after(decision: &Decision, break_glass: Option<&BreakGlass>) -> PolicyStatus {
     let revisions = [revision(1, "Monitor"), revision(2, "Protect")];
-    status(&[], &observed(live), &decision(progress, live), break_glass, &revisions)
+    status(&[], &observed(), decision, break_glass, &revisions, "default")
 }
 
 #[test]
@@ -83,9 +92,11 @@ fn each_condition_reports_its_status_and_reason() {
     for (progress, initialized, ready, live) in [
         (Progress::Unscheduled, "Unknown Preparing", "False Preparing", "False Preparing"),
         (Progress::Initializing, "Unknown Preparing", "False Preparing", "False Preparing"),
+        (Progress::NotPrepared, "Unknown NotPrepared", "False NotPrepared", "False NotPrepared"),
         (Progress::InitializationFailed(failure()), "False PullError", "False NotInitialized", "False NotInitialized"),
         (Progress::NoReplicas, "True Prepared", "False NoReplicas", "False NoReplicas"),
         (Progress::Loading, "True Prepared", "False Loading", "False Loading"),
+        (Progress::Silent, "True Prepared", "False ReplicaSilent", "False ReplicaSilent"),
         (Progress::LoadingFailed(not_loaded()), "True Prepared", "False LoadingFailed", "False LoadingFailed"),
         (Progress::BreakGlass, "True Prepared", "True Loaded", "False BreakGlass"),
         (Progress::Live, "True Prepared", "True Loaded", "True Live"),
@@ -113,7 +124,7 @@ fn messages_name_the_cause_and_the_generation_that_answers() {
             Progress::LoadingFailed(two),
             Some(1),
             2,
-            "not every Ready replica has loaded it; server-0: PullError: no such host; server-1: PullError: no such host",
+            "not every Ready replica has loaded it; server-0, server-1: PullError: no such host",
         ),
         (Progress::NoReplicas, None, 2, "no replica of the policy server is Ready"),
         (Progress::Live, Some(2), 3, "requests are answered by it"),
@@ -131,6 +142,9 @@ fn the_phase_follows_the_progress_of_the_rollout() {
         (Progress::Initializing, Some(1), PolicyPhase::Updating),
         (Progress::InitializationFailed(failure()), Some(1), PolicyPhase::Failed),
         (Progress::NoReplicas, None, PolicyPhase::Pending),
+        (Progress::NotPrepared, None, PolicyPhase::Pending),
+        (Progress::NotPrepared, Some(1), PolicyPhase::Updating),
+        (Progress::Silent, Some(1), PolicyPhase::Updating),
         (Progress::Loading, Some(1), PolicyPhase::Updating),
         (Progress::LoadingFailed(Vec::new()), None, PolicyPhase::Failed),
         (Progress::BreakGlass, Some(1), PolicyPhase::Updating),
@@ -154,6 +168,54 @@ fn break_glass_is_reported_with_its_reason_and_the_command_to_end_it() {
 }
 
 #[test]
+fn break_glass_reports_the_generation_that_the_webhook_calls() {
+    let mut decision = decision(Progress::BreakGlass, Some(2));
+    decision.answering = Some(1);
+    let status = status_after(&decision, Some(&break_glass()));
+    assert_eq!((status.live_generation, status.mode), (Some(1), Some(Mode::Monitor)));
+    let message = &status.conditions[3].message;
+    assert!(message.contains("(the generation that it calls: 1; the live generation on record: 2)"), "{message}");
+    decision.answering = None;
+    let status = status_after(&decision, Some(&break_glass()));
+    assert_eq!((status.live_generation, status.phase), (None, Some(PolicyPhase::Pending)));
+    assert!(status.conditions[3].message.contains("that it calls: none;"), "{status:?}");
+}
+
+#[test]
+fn missing_reports_name_the_replicas_or_the_policy_server() {
+    let mut decision = decision(Progress::Silent, Some(1));
+    decision.silent = (0..7).map(|number| format!("server-{number}")).collect();
+    let status = status_after(&decision, None);
+    let message = &status.conditions[2].message;
+    assert!(message.contains("; server-0, server-1, server-2, server-3, server-4 and 2 more: Ready, but"), "{message}");
+    decision.progress = Progress::NotPrepared;
+    let status = status_after(&decision, None);
+    for condition in &status.conditions[1..3] {
+        let wanted = "no leader of the PolicyServer default has reported for 60 s";
+        assert!(condition.message.starts_with(wanted) && condition.message.contains("LeaderElected"), "{condition:?}");
+    }
+}
+
+#[test]
+fn warnings_about_replicas_leave_the_generation_ready() {
+    let mut decision = decision(Progress::Live, Some(2));
+    let warning = Failure::new("LoadedBefore", "an unknown field");
+    decision.warnings = vec![("server-0".to_owned(), warning.clone()), ("server-2".to_owned(), warning)];
+    decision.silent = vec!["server-1".to_owned()];
+    let status = status_after(&decision, None);
+    let ready = &status.conditions[2];
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "LoadedBefore"));
+    let wanted = "it is loaded, with warnings about replicas; server-0, server-2: LoadedBefore: an unknown field; \
+                  server-1: ReplicaSilent: ";
+    assert!(ready.message.starts_with(wanted), "{}", ready.message);
+    assert_eq!(status.phase, Some(PolicyPhase::Active));
+    let healthy = status_of(Progress::Live, Some(2), None);
+    let actual: Vec<_> = events(&healthy, &status).iter().map(line).collect();
+    assert!(actual.len() == 1 && actual[0].starts_with("Warning LoadedBefore: generation 2: it is"), "{actual:?}");
+    assert!(events(&status, &status).is_empty() && events(&status, &healthy).is_empty());
+}
+
+#[test]
 fn events_report_changes_and_not_states() {
     let of = |progress, live| status_of(progress, live, None);
     let broken = |live| status_of(Progress::BreakGlass, Some(live), Some(&break_glass()));
@@ -167,7 +229,16 @@ fn events_report_changes_and_not_states() {
         "Normal Live: generation 1 answers requests",
     );
     let failed = "Warning PullError: generation 2: no such host";
-    let cases: [(PolicyStatus, PolicyStatus, &[&str]); 13] = [
+    let silent = || {
+        let mut decision = decision(Progress::Silent, Some(1));
+        decision.silent = vec!["server-1".to_owned()];
+        status_after(&decision, None)
+    };
+    let silence = "Warning ReplicaSilent: generation 2: not every Ready replica has loaded it; server-1: Ready, but nothing \
+                   reported about this generation for 60 s: the log of the pod has the cause";
+    let unprepared = "Warning NotPrepared: generation 2: no leader of the PolicyServer default has reported for 60 s that it has \
+                      prepared it: the condition LeaderElected of the PolicyServer, and the log of its leader, have the cause";
+    let cases: [(PolicyStatus, PolicyStatus, &[&str]); 17] = [
         (PolicyStatus::default(), of(Progress::Initializing, None), &[]),
         (PolicyStatus::default(), of(pull(), None), &[failed]),
         (PolicyStatus::default(), of(Progress::Loading, Some(1)), &[live_1]),
@@ -182,6 +253,10 @@ fn events_report_changes_and_not_states() {
             of(Progress::Disabled, None),
             &["Normal NotLive: requests are no longer decided by this policy"],
         ),
+        (of(Progress::Loading, Some(1)), silent(), &[silence]),
+        (silent(), silent(), &[]),
+        (silent(), of(Progress::Live, Some(2)), &["Normal Live: generation 2 answers requests"]),
+        (of(Progress::Initializing, Some(1)), of(Progress::NotPrepared, Some(1)), &[unprepared]),
         (broken(1), broken(1), &[]),
         (broken(1), of(Progress::Live, Some(2)), &["Normal Live: generation 2 answers requests", ended]),
         (broken(1), of(pull(), Some(1)), &[ended, failed]),

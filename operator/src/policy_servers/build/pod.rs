@@ -1,13 +1,12 @@
 //! The pods of a policy server.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt as _;
 use proviso_crds::{Cache, ConfigMapKeyRef, EmptyDir, PolicyServer, PolicyServerSpec};
 use serde_json::{Value, json};
 
 use super::super::names::{ServerDefaults, cache_name, name, signing_name, sources_name, tls_name};
+use super::placement;
 use super::quantity::text;
-use proviso_crds::names::SERVER_LABEL;
 
 /// The user `nonroot` of distroless images.
 const USER: u32 = 65_532;
@@ -37,9 +36,9 @@ pub(super) fn spec(server: &PolicyServer, defaults: &ServerDefaults) -> Value {
     for (field, value) in [
         ("imagePullSecrets", json!(spec.image_pull_secrets)),
         ("affinity", json!(spec.affinity)),
-        ("tolerations", json!(spec.tolerations)),
-        ("topologySpreadConstraints", topology_spread_constraints(server)),
-        ("nodeSelector", json!(spec.node_selector)),
+        ("tolerations", json!(placement::tolerations(server))),
+        ("topologySpreadConstraints", json!(placement::topology_spread_constraints(server))),
+        ("nodeSelector", json!(placement::node_selector(server))),
         ("priorityClassName", json!(spec.priority_class_name)),
     ] {
         set_unless_empty(&mut pod, field, value);
@@ -183,16 +182,4 @@ fn volumes(server: &PolicyServer) -> Value {
         volumes.push(json!({"name": "trusted-root", "configMap": {"name": name, "items": items, "optional": true}}));
     }
     volumes
-}
-
-fn topology_spread_constraints(server: &PolicyServer) -> Value {
-    let own = LabelSelector {
-        match_labels: Some([(SERVER_LABEL.to_owned(), server.name_any())].into()),
-        ..LabelSelector::default()
-    };
-    let mut constraints = server.spec.topology_spread_constraints.clone();
-    for constraint in &mut constraints {
-        constraint.label_selector.get_or_insert_with(|| own.clone());
-    }
-    json!(constraints)
 }

@@ -112,6 +112,72 @@ fn the_pod_template_changes_only_with_startup_settings() {
 }
 
 #[test]
+fn replicas_are_spread_unless_the_spec_has_rules_about_other_pods() {
+    let constraints = |spec: Value| template(spec)["spec"]["topologySpreadConstraints"].take();
+    let selector = json!({"matchLabels": {SERVER_LABEL: "a"}});
+    let default = |topology_key: &str, when_unsatisfiable: &str| {
+        json!({
+            "maxSkew": 1, "topologyKey": topology_key, "whenUnsatisfiable": when_unsatisfiable,
+            "nodeTaintsPolicy": "Honor", "labelSelector": selector,
+        })
+    };
+    let defaults = json!([
+        default("kubernetes.io/hostname", "DoNotSchedule"),
+        default("topology.kubernetes.io/zone", "ScheduleAnyway"),
+    ]);
+    let mut own = json!({"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"});
+    let spec_with_own = json!({"topologySpreadConstraints": [own]});
+    own["labelSelector"] = selector;
+    let arm64 = json!({"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]});
+    for (spec, expected) in [
+        (json!({}), defaults.clone()),
+        (
+            json!({"affinity": {"nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [arm64]},
+            }}}),
+            defaults,
+        ),
+        (json!({"affinity": {"podAntiAffinity": {}}}), Value::Null),
+        (json!({"affinity": {"podAffinity": {}}}), Value::Null),
+        (spec_with_own, json!([own])),
+    ] {
+        assert_eq!(constraints(spec.clone()), expected, "{spec}");
+    }
+}
+
+#[test]
+fn replicas_leave_a_lost_node_after_30_seconds_unless_the_spec_tolerates_its_taints() {
+    let short =
+        |taint: &str| json!({"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30});
+    let (not_ready, unreachable) = (short("node.kubernetes.io/not-ready"), short("node.kubernetes.io/unreachable"));
+    let mut long = unreachable.clone();
+    long["tolerationSeconds"] = json!(600);
+    let dedicated = json!({"key": "dedicated", "operator": "Exists"});
+    let everything = json!({"operator": "Exists"});
+    let scheduling = json!({"operator": "Exists", "effect": "NoSchedule"});
+    for (own, expected) in [
+        (json!([]), json!([not_ready, unreachable])),
+        (json!([dedicated]), json!([dedicated, not_ready, unreachable])),
+        (json!([scheduling]), json!([scheduling, not_ready, unreachable])),
+        (json!([long]), json!([long, not_ready])),
+        (json!([everything]), json!([everything])),
+    ] {
+        assert_eq!(template(json!({"tolerations": own}))["spec"]["tolerations"], expected, "{own}");
+    }
+}
+
+#[test]
+fn replicas_run_on_linux_nodes_unless_the_spec_selects_another_system() {
+    for (own, expected) in [
+        (json!({}), json!({"kubernetes.io/os": "linux"})),
+        (json!({"disk": "ssd"}), json!({"kubernetes.io/os": "linux", "disk": "ssd"})),
+        (json!({"kubernetes.io/os": "windows"}), json!({"kubernetes.io/os": "windows"})),
+    ] {
+        assert_eq!(template(json!({"nodeSelector": own}))["spec"]["nodeSelector"], expected, "{own}");
+    }
+}
+
+#[test]
 fn a_disruption_budget_has_exactly_one_limit() {
     for (spec, expected) in [
         (json!({}), json!({"maxUnavailable": 1})),

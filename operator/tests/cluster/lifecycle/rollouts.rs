@@ -117,6 +117,8 @@ async fn a_rollback_is_a_new_generation_of_the_old_spec() -> Result<()> {
         Ok(())
     })
     .await?;
+    let message = cluster.until_policy_condition("RolledBack", "False", "RollbackRefused", TIMEOUT).await?;
+    ensure!(message.contains("generation 17"), "{message}");
     cluster.until_live(3).await
 }
 

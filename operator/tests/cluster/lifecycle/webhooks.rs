@@ -185,8 +185,17 @@ async fn a_cluster_without_policy_servers_can_still_start() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_policy_turns_mutating_and_back_without_an_orphan_webhook() -> Result<()> {
-    let cluster = PolicyCluster::start("operator-mutating").await?;
+async fn a_policy_turns_mutating_and_back_with_both_webhooks_for_a_while() -> Result<()> {
+    let cluster = PolicyCluster::start_with("operator-mutating", &["--retire-after=10s"]).await?;
+    let path = |generation: i64| Some(format!("/validate/ns.{TEAM}.labels/{generation}"));
+    let until_paths = async |expected: (Option<String>, Option<String>)| {
+        until(&format!("the webhooks at {expected:?}"), TIMEOUT, async || {
+            let paths = cluster.paths().await?;
+            ensure!(paths == expected, "{paths:?}");
+            Ok(())
+        })
+        .await
+    };
     cluster.write(&spec("true")).await?;
     cluster.serve(1).await?;
     cluster.until_live(1).await?;
@@ -194,14 +203,19 @@ async fn a_policy_turns_mutating_and_back_without_an_orphan_webhook() -> Result<
     mutating["admission"]["mutating"] = json!(true);
     cluster.write(&mutating).await?;
     cluster.serve(2).await?;
-    until("the mutating webhook alone", TIMEOUT, async || {
-        let paths = cluster.paths().await?;
-        ensure!(paths == (None, Some("/validate/ns.team.labels/2".to_owned())), "{paths:?}");
+    until_paths((path(1), path(2))).await?;
+    until_paths((None, path(2))).await?;
+    // The grace period of the old generation begins with the end of its webhook.
+    until("the mark of generation 1", TIMEOUT, async || {
+        let live = cluster.live_condition(1).await?;
+        ensure!(live.status == "False", "{live:?}");
         Ok(())
     })
     .await?;
+    ensure!(cluster.revision(1).await?.spec.enabled, "generation 1 was unloaded with its webhook");
     cluster.write(&spec("2 > 1")).await?;
     cluster.serve(3).await?;
+    until_paths((path(3), path(2))).await?;
     cluster.until_live(3).await
 }
 

@@ -11,22 +11,24 @@ use proviso_engines::Deadline;
 
 use super::error::PrepareError;
 use crate::lifecycle::desired::ModuleSource;
+use crate::lifecycle::preparations::Permit;
 
 /// The time that a preparation waits for the objects that the policy reads. After it, the policy goes live without them, and its
 /// evaluations wait for the objects.
 const CONTEXT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The permissions, modules and hosts of one preparation.
+/// The permissions, modules, hosts and the permit of one preparation.
 pub(super) struct Parts<'a> {
     grants: Grants,
     pub source: &'a ModuleSource,
     pub modules: BTreeMap<String, Digest>,
     hosts: Vec<Arc<PolicyHost>>,
+    pub permit: Permit,
 }
 
 impl<'a> Parts<'a> {
-    pub(super) fn new(grants: Grants, source: &'a ModuleSource) -> Self {
-        Self { grants, source, modules: BTreeMap::new(), hosts: Vec::new() }
+    pub(super) fn new(grants: Grants, source: &'a ModuleSource, permit: Permit) -> Self {
+        Self { grants, source, modules: BTreeMap::new(), hosts: Vec::new(), permit }
     }
 
     /// Makes the host of the program of a policy, or of a member of a group. `at` is the field that holds the

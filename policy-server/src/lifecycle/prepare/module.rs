@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use proviso_artifacts::{Digest, FetchError, FetchOptions, Module, ModuleReference};
 use proviso_crds::{Program as ProgramSpec, Wasm};
 use proviso_engines::wasm;
-use proviso_programs::execution_mode;
+use proviso_programs::{execution_mode, snapshot_mode};
 
 use super::Preparer;
+use super::context::Parts;
 use super::error::{PrepareError, in_field};
 use crate::lifecycle::desired::ModuleSource;
 
@@ -28,13 +29,14 @@ impl Preparer {
         &self,
         field: &str,
         spec: &Wasm,
-        source: &ModuleSource,
+        parts: &mut Parts<'_>,
     ) -> Result<(Digest, wasm::Module), PrepareError> {
+        let source = parts.source;
         let reference = ModuleReference::parse(&spec.module, source.folder())
             .map_err(|error| PrepareError::Reference { field: format!("{field}.module"), error })?;
         let digest = spec.digest.as_deref().map(str::parse).transpose();
         let digest = digest.map_err(|error| PrepareError::Digest { field: format!("{field}.digest"), error })?;
-        let pin = source.pin(&spec.module);
+        let (pin, snapshot) = (source.pin(&spec.module), snapshot_mode(spec));
         let module = if let ModuleReference::File(path) = &reference {
             self.file(field, spec, path, source)
                 .await?
@@ -43,7 +45,7 @@ impl Preparer {
         } else {
             // A loaded module was compared with its digest when it was loaded. Only its signatures are checked again.
             let wanted = pin.filter(|pin| digest.is_none_or(|digest| digest == *pin));
-            let loaded = wanted.and_then(|pin| Some((pin, self.modules.loaded(&pin)?)));
+            let loaded = wanted.and_then(|pin| Some((pin, self.modules.loaded(pin, snapshot)?)));
             if let Some((pin, loaded)) = loaded
                 && self.fetcher.is_trusted(pin).await.map_err(|error| fetch_error(field, error))?
             {
@@ -51,9 +53,16 @@ impl Preparer {
             }
             let names: Vec<String> = spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect();
             let wanted = FetchOptions { digest, pin, pull_secrets: &names };
-            self.fetcher.fetch(&reference, wanted).await.map_err(|error| fetch_error(field, error))?
+            let cached = self.fetcher.fetch_cached(&reference, wanted).await;
+            if let Some(module) = cached.map_err(|error| fetch_error(field, error))? {
+                module
+            } else {
+                let fetched = parts.permit.fetch(self.fetcher.fetch_uncached(&reference, wanted)).await;
+                let fetched = fetched.map_err(|closed| PrepareError::Stopped(closed.to_string()))?;
+                fetched.map_err(|error| fetch_error(field, error))?
+            }
         };
-        let loaded = self.modules.get(&module).await;
+        let loaded = self.modules.get(&module, snapshot).await;
         Ok((module.digest, loaded.map_err(|error| PrepareError::Compile { field: field.to_owned(), error })?))
     }
 

@@ -19,7 +19,7 @@ fn policy() -> Policy {
 }
 
 fn candidate(name: &str, session: CandidateSession, loaded_by: &[&str]) -> Candidate {
-    let replicas = loaded_by.iter().map(|name| Replica { pod: pod(name), result: Some(Ok(())) });
+    let replicas = loaded_by.iter().map(|name| Replica { pod: pod(name), result: Some(Ok(())), warning: None });
     Candidate { name: name.to_owned(), session: Some(session), initialized: Some(Ok(())), replicas: replicas.collect() }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wasmtime::{Caller, Linker};
 
-use super::clock::clock_nanoseconds;
+use super::clock::Clocks;
 use super::preview1::{Errno, WASI, errno};
 use crate::wasm::guest_memory;
 use crate::wasm::outcome::DeadlinePassed;
@@ -49,8 +49,8 @@ async fn poll_oneoff(
     let (memory, state) = guest_memory::of(&mut caller, "poll_oneoff")?;
     let deadline = state.deadline;
     let raw = memory.read(subscriptions, count * SUBSCRIPTION_SIZE, usize::MAX)?;
-    let subscriptions: Vec<_> =
-        raw.as_chunks::<{ SUBSCRIPTION_SIZE as usize }>().0.iter().map(parse_subscription).collect();
+    let raw = raw.as_chunks::<{ SUBSCRIPTION_SIZE as usize }>().0;
+    let subscriptions: Vec<_> = raw.iter().map(|raw| parse_subscription(raw, &mut state.clocks)).collect();
     // A subscription to a file descriptor has its event at once, so the call returns without the events of clocks. A guest
     // that polls again gets them later.
     let shortest = if subscriptions.iter().any(|subscription| subscription.sleep.is_none()) {
@@ -75,13 +75,13 @@ async fn poll_oneoff(
     Ok(errno::SUCCESS)
 }
 
-fn parse_subscription(raw: &[u8; SUBSCRIPTION_SIZE as usize]) -> Subscription {
+fn parse_subscription(raw: &[u8; SUBSCRIPTION_SIZE as usize], clocks: &mut Clocks) -> Subscription {
     // A subscription has six words of 8 bytes: user data, tag, clock, timeout, precision, flags. Smaller values are padded.
     let word = |index: usize| raw.as_chunks::<8>().0.get(index).copied().unwrap_or_default();
     let number = |index| u64::from_le_bytes(word(index));
     let tag = word(1)[0];
     let [clock, timeout, flags] = [number(2) & u64::from(u32::MAX), number(3), number(5)];
-    let now = u32::try_from(clock).ok().filter(|_| tag == CLOCK_TAG).and_then(clock_nanoseconds);
+    let now = u32::try_from(clock).ok().filter(|_| tag == CLOCK_TAG).and_then(|clock| clocks.read(clock));
     let sleep = now.map(|now| if flags & ABSOLUTE_TIME != 0 { timeout.saturating_sub(now) } else { timeout });
     Subscription { user_data: word(0), tag, sleep: sleep.map(Duration::from_nanos) }
 }

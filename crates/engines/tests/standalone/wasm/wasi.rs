@@ -69,10 +69,18 @@ async fn clocks_and_random_numbers_work() {
     let clock = expecting(
         "clock_time_get (param i32 i64 i32) (result i32)",
         "(i32.and
-            (i32.eqz (call $clock_time_get (i32.const 1) (i64.const 0) (i32.const 8)))
+            (i32.eqz (call $clock_time_get (i32.const 0) (i64.const 0) (i32.const 8)))
             (i64.gt_u (i64.load (i32.const 8)) (i64.const 1700000000000000000)))",
     );
     assert_eq!(clock.evaluate().await, Ok(Verdict::allow()));
+    // The monotonic clock starts with the instance, at 1 s. The evaluation takes less than a minute.
+    let monotonic = expecting(
+        "clock_time_get (param i32 i64 i32) (result i32)",
+        "(i32.and
+            (i32.eqz (call $clock_time_get (i32.const 1) (i64.const 0) (i32.const 8)))
+            (i64.lt_u (i64.sub (i64.load (i32.const 8)) (i64.const 1000000000)) (i64.const 60000000000)))",
+    );
+    assert_eq!(monotonic.evaluate().await, Ok(Verdict::allow()));
     let random = expecting(
         &format!("random_get {I32_2}"),
         "(i32.and
