@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource as _, ResourceExt as _};
 use proviso_core::Failure;
@@ -44,10 +44,15 @@ pub(crate) fn ready_pods(pods: &[Arc<Pod>], server: &str, now: Timestamp) -> Vec
 
 /// Returns the time since the pod became Ready; `None` if the pod is not Ready, or is being deleted.
 fn ready_for(pod: &Pod, now: Timestamp) -> Option<Duration> {
-    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.find(|it| it.type_ == "Ready" && it.status == "True")?;
+    let ready = ready_condition(pod)?;
     let since = ready.last_transition_time.as_ref().or(pod.metadata.creation_timestamp.as_ref());
     pod.meta().deletion_timestamp.is_none().then(|| elapsed(since, now))
+}
+
+/// Returns the condition of a pod that is Ready; `None` if it is not Ready.
+pub(crate) fn ready_condition(pod: &Pod) -> Option<&PodCondition> {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.find(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Returns the time from `since` to `now`; zero if `since` is unknown or later.

@@ -15,6 +15,7 @@ use super::context::Context;
 use super::names;
 use crate::context::Error;
 use crate::objects::duration_until;
+use crate::replicas::ready_condition;
 
 /// The time after the grace period of a pod in which its kubelet may still confirm the end of the pod. Also the
 /// tolerated difference between the clocks of the operator and the API server.
@@ -65,17 +66,12 @@ fn deletion<'a>(pod: &'a Pod, stateful_set: &str, now: Timestamp) -> Deletion<'a
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     match (&pod.metadata.deletion_timestamp, node) {
         // The timestamp is the end of the grace period.
-        (Some(end), Some(node)) if is_owned && !is_ready(pod) => {
+        (Some(end), Some(node)) if is_owned && ready_condition(pod).is_none() => {
             let until = end.0 + CONFIRMATION_TIME;
             if now < until { Deletion::Confirmable(until) } else { Deletion::Overdue(node) }
         }
         _ => Deletion::Unneeded,
     }
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Returns why the kubelet of a node confirms nothing; `None` if the node is Ready. `node` is `None` if the node does

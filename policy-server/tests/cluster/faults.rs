@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use hyper::StatusCode;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
-use proviso_e2e::{Fault, Registry, until};
+use proviso_e2e::{Fault, Registry, clock, until};
 use serde_json::{Value, json};
 
 use crate::support::cluster::{LEASE, TestEnv, ask, revision, until_not_ready};
@@ -334,14 +334,6 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|entry| if entry.path().is_dir() { walk(&entry.path()) } else { vec![entry.path()] }).collect()
 }
 
-/// Returns the environment variables that change the clock of a program; `None` if `faketime` is not installed.
-fn clock(offset: &str) -> Option<[(&'static str, String); 3]> {
-    let output = Command::new("faketime").args(["-f", offset, "printenv", "LD_PRELOAD"]).output().ok()?;
-    let library = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-    // The monotonic clock, which measures deadlines, is not changed.
-    Some([("LD_PRELOAD", library), ("FAKETIME", offset.to_owned()), ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned())])
-}
-
 /// Waits until this pod leads.
 async fn until_led_by(env: &TestEnv, pod: &str) -> Result<()> {
     until("another leader", WAIT_TIMEOUT, async || {
@@ -355,7 +347,7 @@ async fn until_led_by(env: &TestEnv, pod: &str) -> Result<()> {
 #[tokio::test]
 async fn replicas_with_clocks_five_minutes_apart_agree_on_a_leader() -> Result<()> {
     for (test, offset) in [("a-clock-that-is-slow", "-300s"), ("a-clock-that-is-fast", "+300s")] {
-        let Some(clock) = clock(offset) else {
+        let Some(clock) = clock::shifted(offset) else {
             ensure!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "faketime is not installed: make tools");
             eprintln!("skipped, because faketime is not installed: make tools");
             return Ok(());

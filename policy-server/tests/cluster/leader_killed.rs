@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use proviso_artifacts::{Cache, Digest, SigningKeys};
-use proviso_e2e::{Fault, Registry, until};
+use proviso_e2e::{Fault, Link, Registry, until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::json;
 
-use crate::support::cluster::{Link, TestEnv, condition};
+use crate::support::cluster::{TestEnv, condition};
 use crate::support::modules::{RegistryEnv, denying, until_answered};
 use crate::support::{Server, WAIT_TIMEOUT};
 

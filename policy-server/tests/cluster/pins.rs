@@ -3,10 +3,10 @@
 
 use anyhow::{Result, ensure};
 use proviso_artifacts::Digest;
-use proviso_e2e::{Fault, Registry};
+use proviso_e2e::{Fault, Link, Registry};
 use serde_json::{Value, json};
 
-use crate::support::cluster::{Link, TestEnv, condition, revision};
+use crate::support::cluster::{TestEnv, condition, revision};
 use crate::support::modules::{RegistryEnv, denying, until_answered};
 use crate::support::{Server, forbid};
 

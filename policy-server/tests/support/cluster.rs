@@ -1,7 +1,7 @@
 //! A test environment of a real control plane with the CRDs, and replicas of the policy server `default` in it.
 
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,7 +12,7 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use proviso_crds::PolicyRevision;
-use proviso_e2e::{ControlPlane, Kubectl, Proxy, manifests, until};
+use proviso_e2e::{ControlPlane, Kubectl, Link, manifests, until};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -64,12 +64,6 @@ impl Deref for Plane {
             Self::Shared(plane) => plane,
         }
     }
-}
-
-/// A network proxy that can inject faults, and the kubeconfig of its user.
-pub struct Link {
-    pub proxy: Proxy,
-    pub kubeconfig: PathBuf,
 }
 
 impl TestEnv {
@@ -184,13 +178,7 @@ impl TestEnv {
 
     /// Starts a network proxy between a replica and the API server.
     pub async fn link(&self, replica: &str) -> Result<Link> {
-        let server = self.plane.url();
-        let proxy = Proxy::start(server.trim_start_matches("https://").parse()?).await?;
-        let direct = std::fs::read_to_string(self.plane.kubeconfig())?;
-        let file = format!("{}-{replica}.kubeconfig", self.namespace);
-        let kubeconfig = self.plane.folder().path().join(file);
-        std::fs::write(&kubeconfig, direct.replace(&server, &format!("https://{}", proxy.address())))?;
-        Ok(Link { proxy, kubeconfig })
+        self.plane.links().create(&format!("{}-{replica}", self.namespace)).await
     }
 
     /// Removes the holder of the Lease, so that another replica leads at once. The renewal time has no effect: replicas measure the
