@@ -26,7 +26,7 @@ DIST := $(TARGET)/dist
 export RUST_TEST_THREADS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo check computing waiting compile test e2e torture kubernetes cluster cluster-down format language lint without-wasm release deny record bench fuzz fuzz-api tools harness control-plane node-tools
+.PHONY: help run demo check computing waiting compile test e2e torture previous kubernetes cluster cluster-down format language lint without-wasm release deny record bench fuzz fuzz-api tools harness control-plane node-tools
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -65,15 +65,16 @@ test: tools $(LINT) control-plane ## Run every check and every test, except thos
 	cargo test --locked --workspace
 	cargo test $(GUESTS)
 
-e2e: node-tools ## Run the tests that need a full node of Kubernetes (needs root)
+e2e: node-tools previous ## Run the tests that need a full node of Kubernetes (needs root)
 	cargo build --locked --workspace --bins $(NODE)
 	cargo test --locked --workspace $(NODE)
 
 # Three minutes of the seed 1 are a part of `make e2e`.
-torture: tools control-plane ## Run random edits and faults, and check all answers (MINUTES=10, SEED=1, STEPS=50, OTHER=path)
+torture: tools control-plane previous ## Run random edits and faults, and check all answers (MINUTES=10, SEED=1, STEPS=50, OTHER=path, OTHER_OPERATOR=path)
 	cargo build --locked --workspace --bins $(NODE)
 	cargo test --locked --workspace --test torture -- --minutes $(or $(MINUTES),10) --seed $(or $(SEED),$$RANDOM) \
-	  $(and $(STEPS),--steps $(STEPS)) $(and $(OTHER),--other-server $(OTHER))
+	  $(and $(STEPS),--steps $(STEPS)) $(and $(OTHER),--other-server $(abspath $(OTHER))) \
+	  $(and $(OTHER_OPERATOR),--other-operator $(abspath $(OTHER_OPERATOR)))
 
 release: ## Build the programs for a release, with separate debug information; show the folder
 	cargo build --locked --release -p operator -p policy-server -p proviso-cli
@@ -90,6 +91,10 @@ compile:
 	cargo test --locked --workspace --all-targets --no-run
 	cargo test --locked --workspace $(NODE) --no-run
 	cargo test $(GUESTS) --no-run
+
+# The previous version of Proviso, for tests of updates. Built after the tests, which share its dependencies.
+previous:
+	@e2e/previous.sh >/dev/null
 
 kubernetes: harness ## Build the missing programs of Kubernetes from source; show versions and folders
 	@$(E2E) kubernetes

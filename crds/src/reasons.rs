@@ -90,6 +90,8 @@ reasons! {
     NO_REPLICAS = "NoReplicas";
     /// No leader of the policy server has reported about the generation in time.
     NOT_PREPARED = "NotPrepared";
+    /// The memory of a replica of the policy server was exhausted.
+    OUT_OF_MEMORY = "OutOfMemory";
     /// The deleted policy server still has policies.
     POLICIES_REMAIN = "PoliciesRemain";
     /// The policy of an experiment does not exist.
@@ -361,6 +363,13 @@ pub static SECTIONS: [Section; 4] = [
                 NOT_ISSUED,
                 "The operator cannot issue a certificate.",
                 "Check the Secret proviso-ca and the operator's log",
+            ),
+            failure(
+                OUT_OF_MEMORY,
+                "The kernel has ended a replica, because its memory limit or the memory of its node was exhausted. Kubernetes starts \
+                 the replica again. The other replicas answer in the meantime.",
+                "Raise resources.limits.memory of the PolicyServer, or lower its evaluation.memoryLimitMiB or \
+                 evaluation.concurrency. The message names the replica and its limit",
             ),
             state(POLICIES_REMAIN, "The PolicyServer is deleted, and waits for the policies that the message names."),
             failure(

@@ -107,6 +107,13 @@ impl Error {
         }
     }
 
+    /// Returns whether the API server has refused a write for a reason that only a person can remove, such as a missing
+    /// permission. A race, an overload and an object that is gone end without a person.
+    pub fn needs_person(&self) -> bool {
+        let (Self::Kubernetes(error) | Self::Apply { error, .. }) = self else { return false };
+        matches!(error, kube::Error::Api(status) if ![404, 409, 429, 503, 504].contains(&status.code))
+    }
+
     /// Returns whether another writer was faster, which is normal.
     pub fn is_race(&self) -> bool {
         let (Self::Kubernetes(error) | Self::Apply { error, .. }) = self else { return false };

@@ -121,7 +121,16 @@ async fn reconcile<K: PolicyObject>(
         return Ok(Action::requeue(requeue_after.unwrap_or(RESYNC)));
     }
     let decision = rollout::decide(&observed);
-    apply::decision(policy, &found, &observed, &decision, context).await?;
+    let applied = apply::decision(policy, &found, &observed, &decision, context).await;
+    if let Err(error) = &applied
+        && error.needs_person()
+        && let Ok(known) = &policy.0
+        && !is_deleted
+    {
+        // The first error is the cause, and the log has it.
+        let _ = status::write_refusal(known, error, context).await;
+    }
+    applied?;
     if let Ok(known) = &policy.0
         && !is_deleted
     {

@@ -9,6 +9,7 @@ pub(crate) mod leader;
 mod lost_pods;
 pub(crate) mod names;
 mod observe;
+mod out_of_memory;
 mod secrets;
 mod signing;
 mod status;

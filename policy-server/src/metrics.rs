@@ -28,7 +28,7 @@ pub struct Metrics {
     pub manifest_problems: Gauge,
     /// The number of policies and experiments whose newest version does not work.
     pub failing: Gauge,
-    /// 1 if the files of the certificate and the key contain a working pair, otherwise 0.
+    /// 1 if the files of the certificate and the key contain a working pair that is valid now, otherwise 0.
     pub tls_pair_valid: Gauge,
     denials: DenialLog,
 }
@@ -172,7 +172,7 @@ impl Metrics {
         registry.register("manifest_problems", "Problems in the folder's documents", self.manifest_problems.clone());
         let failing = "Policies and experiments whose newest version does not work";
         registry.register("failing", failing, self.failing.clone());
-        let valid = "1 if the files of the certificate and the key contain a working pair, otherwise 0";
+        let valid = "1 if the files of the certificate and the key contain a pair that is valid now, otherwise 0";
         registry.register("tls_pair_valid", valid, self.tls_pair_valid.clone());
     }
 

@@ -1,12 +1,12 @@
 //! TLS for `--listen`. The certificate and the key are read from files, and read again when the files change. If a new pair does
-//! not work, the server keeps the old pair.
+//! not work, or is not valid now, the server keeps the old pair.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proviso_http::{Certificate, CertificateError};
+use proviso_http::{Certificate, CertificateError, ValidityError};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::TlsFiles;
@@ -34,33 +34,66 @@ pub fn acceptor(files: TlsFiles, metrics: Arc<Metrics>) -> Result<TlsAcceptor, T
     let content = read_content(&files);
     let current = Arc::new(Certificate::default());
     replace(&current, &files, &content)?;
-    metrics.tls_pair_valid.set(1);
     let acceptor = Arc::clone(&current).acceptor()?;
-    proviso_tasks::spawn("certificate", follow(files, content, current, metrics));
+    let mut follower = Follower { files, content, current, metrics, refused: None, invalid: None };
+    follower.report();
+    proviso_tasks::spawn("certificate", follower.run());
     Ok(acceptor)
 }
 
 /// Replaces the certificate and the key when the files change. Established connections keep their certificate.
-async fn follow(files: TlsFiles, mut last: Content, current: Arc<Certificate>, metrics: Arc<Metrics>) {
-    let mut poll = tokio::time::interval(POLL_INTERVAL);
-    poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        poll.tick().await;
-        let now = read_content(&files);
-        if now == last {
-            continue;
-        }
-        last = now;
-        match replace(&current, &files, &last) {
-            Ok(()) => {
-                metrics.tls_pair_valid.set(1);
-                tracing::info!(cert = %files.cert.display(), "certificate replaced");
+struct Follower {
+    files: TlsFiles,
+    content: Content,
+    current: Arc<Certificate>,
+    metrics: Arc<Metrics>,
+    /// The error of the pair in the files; `None` if the server uses this pair.
+    refused: Option<TlsError>,
+    /// The reason why the pair in use is not valid now, as reported last.
+    invalid: Option<ValidityError>,
+}
+
+impl Follower {
+    async fn run(mut self) {
+        let mut poll = tokio::time::interval(POLL_INTERVAL);
+        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            poll.tick().await;
+            let content = read_content(&self.files);
+            let is_changed = content != self.content;
+            self.content = content;
+            if is_changed || self.is_refused_for_now() {
+                self.replace(is_changed);
             }
-            Err(error) => {
-                metrics.tls_pair_valid.set(0);
-                tracing::warn!(%error, "new certificate refused, the old one stays");
-            }
+            self.report();
         }
+    }
+
+    /// Returns true if the pair in the files may work later: it becomes valid, or the pair in use expires.
+    fn is_refused_for_now(&self) -> bool {
+        matches!(self.refused, Some(TlsError::Pair { error: CertificateError::Validity(_), .. }))
+    }
+
+    fn replace(&mut self, is_changed: bool) {
+        self.refused = replace(&self.current, &self.files, &self.content).err();
+        match &self.refused {
+            None => tracing::info!(cert = %self.files.cert.display(), "certificate replaced"),
+            Some(error) if is_changed => tracing::warn!(%error, "new certificate refused, the old one stays"),
+            // The log has this error since the files changed.
+            Some(_) => {}
+        }
+    }
+
+    /// Sets the metric, and logs why clients refuse the pair in use.
+    fn report(&mut self) {
+        let invalid = self.current.validity_error();
+        if let Some(error) = &invalid
+            && self.invalid != invalid
+        {
+            tracing::error!(%error, cert = %self.files.cert.display(), "clients refuse the certificate in use");
+        }
+        self.invalid = invalid;
+        self.metrics.tls_pair_valid.set(i64::from(self.refused.is_none() && self.invalid.is_none()));
     }
 }
 

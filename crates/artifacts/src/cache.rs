@@ -152,6 +152,19 @@ fn statement(code: &[u8], source: &Digest, engine_key: &str) -> Vec<u8> {
 }
 
 fn read(path: &Path) -> Result<Option<Bytes>, CacheError> {
+    again_if_stale(|| read_once(path))
+}
+
+/// Repeats an access once if a file or folder is stale (ESTALE): another replica has replaced it on a network volume since this
+/// replica opened it. Another attempt opens the new one.
+fn again_if_stale<T>(access: impl Fn() -> Result<T, CacheError>) -> Result<T, CacheError> {
+    match access() {
+        Err(CacheError::Io { error, .. }) if error.kind() == io::ErrorKind::StaleNetworkFileHandle => access(),
+        result => result,
+    }
+}
+
+fn read_once(path: &Path) -> Result<Option<Bytes>, CacheError> {
     let io = |error| CacheError::Io { path: path.to_owned(), error };
     match std::fs::symlink_metadata(path) {
         // The cache writes regular files only: another program created anything else.
@@ -163,6 +176,10 @@ fn read(path: &Path) -> Result<Option<Bytes>, CacheError> {
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<(), CacheError> {
+    again_if_stale(|| write_once(path, content))
+}
+
+fn write_once(path: &Path, content: &[u8]) -> Result<(), CacheError> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|error| CacheError::Io { path: folder.to_owned(), error })?;
     }
@@ -193,6 +210,27 @@ mod tests {
         assert_eq!(cache.compiled(&source, ENGINE).unwrap().unwrap(), "native code");
         assert_eq!(cache.compiled(&source, "another-engine").unwrap(), None);
         assert_eq!(cache.module(&Digest::of(b"other")).unwrap(), None);
+    }
+
+    #[test]
+    fn a_stale_file_is_accessed_once_more() {
+        use io::ErrorKind::{PermissionDenied, StaleNetworkFileHandle};
+        for (errors, expected) in [
+            (vec![], (1, true)),
+            (vec![StaleNetworkFileHandle], (2, true)),
+            (vec![StaleNetworkFileHandle; 2], (2, false)),
+            (vec![PermissionDenied], (1, false)),
+        ] {
+            let accesses = std::cell::Cell::new(0);
+            let result = again_if_stale(|| {
+                let error = errors.get(accesses.replace(accesses.get() + 1));
+                error.map_or(Ok(()), |error| Err(CacheError::Io { path: "a".into(), error: (*error).into() }))
+            });
+            assert_eq!((accesses.get(), result.is_ok()), expected, "{errors:?}");
+            assert!(result.err().is_none_or(|error| error.reason() == Reason::CACHE_ERROR), "{errors:?}");
+        }
+        // The number is that of Linux.
+        assert_eq!(io::Error::from_raw_os_error(116).kind(), StaleNetworkFileHandle);
     }
 
     #[test]

@@ -16,7 +16,9 @@ pub use fetch::{
     ConnectError, FetchError, FetchOptions, Fetcher, Manifest, Proxies, ProxyError, PullSecretError, PushError,
     SourcesError,
 };
-pub use file::{create_atomically, remove_durably, rewrite_atomically, write_atomically};
+pub use file::{
+    create_atomically, remove_durably, remove_if_unchanged, rewrite_atomically, rewrite_if_unchanged, write_atomically,
+};
 pub use module::{MAX_MODULE, Module};
 pub use reference::{Artifact, ArtifactError, Host, HostError, Mirror, ModuleReference, ReferenceError, Version};
 pub use signing::{SigningError, SigningKeys};

@@ -9,6 +9,6 @@ mod serve;
 pub mod shutdown;
 
 pub use body::{BodyError, read_body};
-pub use certificate::{Certificate, CertificateError};
+pub use certificate::{Certificate, CertificateError, ValidityError};
 pub use client::ClientCertificates;
 pub use serve::{HttpService, serve};

@@ -9,10 +9,41 @@ use crate::Fault;
 
 /// The number of policies of a run.
 pub const POLICIES: u64 = 3;
-/// The number of operators of a run.
-pub const OPERATORS: u64 = 2;
+/// The versions of the operators at the start of a run: a run begins in the middle of an upgrade, after that of the kinds.
+pub const OPERATOR_VERSIONS: [Version; 2] = [Version::This, Version::Other];
 /// The number of replicas at the start of a run.
 pub const REPLICAS: u64 = 3;
+/// The version of the replicas at the start of a run.
+pub const REPLICA_VERSION: Version = Version::Other;
+
+/// The version of a program of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// The version of this repository.
+    This,
+    /// The version with which it is mixed: the previous one, unless the run has other programs.
+    Other,
+}
+
+impl Version {
+    /// Returns the version that replaces this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        match self {
+            Self::This => Self::Other,
+            Self::Other => Self::This,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::This => "this version",
+            Self::Other => "the other version",
+        })
+    }
+}
 
 /// The program of a spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,8 +154,13 @@ pub enum Step {
     Scale {
         replicas: u64,
     },
-    /// Changes the version of the policy server to the other one, by a rolling update.
-    ChangeVersion,
+    /// Changes the version of the policy server to the next one, by a rolling update.
+    ChangeServerVersion,
+    /// Terminates an operator (SIGTERM), and starts it again in its next version.
+    ChangeOperatorVersion {
+        /// The number of the operator, as in [`Target`].
+        operator: u64,
+    },
     /// Kills a process (SIGKILL), which is then started again.
     Kill {
         target: Target,
@@ -174,7 +210,8 @@ impl fmt::Display for Step {
             Self::CommitExperiment { policy } => write!(f, "commit the experiment of policy {policy}"),
             Self::DeleteExperiment { policy } => write!(f, "delete the experiment of policy {policy}"),
             Self::Scale { replicas } => write!(f, "scale to {replicas} replicas"),
-            Self::ChangeVersion => f.write_str("update the replicas to the other version"),
+            Self::ChangeServerVersion => f.write_str("change the version of the replicas"),
+            Self::ChangeOperatorVersion { operator } => write!(f, "change the version of operator {operator}"),
             Self::Kill { target } => write!(f, "kill {target}"),
             Self::End { target } => write!(f, "end {target}"),
             Self::Freeze { target, time } => write!(f, "freeze {target} for {time:?}"),
@@ -213,7 +250,8 @@ enum Kind {
     CommitExperiment,
     DeleteExperiment,
     Scale,
-    ChangeVersion,
+    ChangeServerVersion,
+    ChangeOperatorVersion,
     Kill,
     End,
     Freeze,
@@ -228,14 +266,15 @@ enum Kind {
 
 /// The kinds of steps with their weights. Failures without a decision are judged only outside of outages, so the faults that
 /// cause outages are rare.
-const KINDS: [(u64, Kind); 17] = [
+const KINDS: [(u64, Kind); 18] = [
     (38, Kind::Edit),
     (8, Kind::RollBack),
     (6, Kind::StartExperiment),
     (4, Kind::CommitExperiment),
     (3, Kind::DeleteExperiment),
     (4, Kind::Scale),
-    (1, Kind::ChangeVersion),
+    (2, Kind::ChangeServerVersion),
+    (2, Kind::ChangeOperatorVersion),
     (7, Kind::Kill),
     (5, Kind::End),
     (5, Kind::Freeze),
@@ -290,8 +329,13 @@ impl Plan {
         self.random.within(0..=POLICIES - 1)
     }
 
+    /// Returns the number of a program, which is reduced to the number of running programs.
+    fn number(&mut self) -> u64 {
+        self.random.within(0..=99)
+    }
+
     fn target(&mut self) -> Target {
-        let number = self.random.within(0..=99);
+        let number = self.number();
         self.random.choose(&[(1, Target::Operator(number)), (1, Target::Replica(number))])
     }
 
@@ -309,7 +353,8 @@ impl Plan {
             Kind::CommitExperiment => Step::CommitExperiment { policy: self.policy() },
             Kind::DeleteExperiment => Step::DeleteExperiment { policy: self.policy() },
             Kind::Scale => Step::Scale { replicas: self.random.within(2..=REPLICAS + 1) },
-            Kind::ChangeVersion => Step::ChangeVersion,
+            Kind::ChangeServerVersion => Step::ChangeServerVersion,
+            Kind::ChangeOperatorVersion => Step::ChangeOperatorVersion { operator: self.number() },
             Kind::Kill => Step::Kill { target: self.target() },
             Kind::End => Step::End { target: self.target() },
             Kind::Freeze => Step::Freeze { target: self.target(), time: self.time() },
@@ -340,36 +385,4 @@ impl Iterator for Plan {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn a_seed_determines_the_steps() {
-        let steps = |seed: u64, count: usize| Plan::new(seed).take(count).collect::<Vec<_>>();
-        assert_eq!(steps(7, 300), steps(7, 300));
-        assert_eq!(steps(7, 300)[..100], steps(7, 100)[..], "a shorter run has the first steps of a longer one");
-        assert_ne!(steps(7, 100), steps(8, 100));
-    }
-
-    #[test]
-    fn a_plan_has_every_kind_of_step_and_unique_specs() {
-        let steps: Vec<_> = Plan::new(1).take(2000).map(|planned| planned.step).collect();
-        let kinds: BTreeSet<_> = steps.iter().map(std::mem::discriminant).map(|kind| format!("{kind:?}")).collect();
-        assert_eq!(kinds.len(), KINDS.len());
-        let specs = steps.iter().filter_map(|step| match step {
-            Step::Edit { spec, .. } | Step::StartExperiment { spec, .. } => Some(spec.number),
-            _ => None,
-        });
-        let specs: Vec<_> = specs.collect();
-        assert!(specs.is_sorted_by(|a, b| a < b) && specs[0] == POLICIES, "{specs:?}");
-        for step in steps {
-            match step {
-                Step::Edit { policy, .. } | Step::RollBack { policy, .. } => assert!(policy < POLICIES),
-                Step::Scale { replicas } => assert!((2..=REPLICAS + 1).contains(&replicas)),
-                _ => {}
-            }
-        }
-    }
-}
+mod tests;

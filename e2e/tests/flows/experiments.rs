@@ -74,7 +74,7 @@ fn no_op(name: &str) -> Value {
     policy_spec(name, &json!({"cel": {"validations": []}}))
 }
 
-fn experiments(cluster: &TestCluster) -> Api<ClusterPolicyExperiment> {
+pub fn experiments(cluster: &TestCluster) -> Api<ClusterPolicyExperiment> {
     Api::all(cluster.client.clone())
 }
 

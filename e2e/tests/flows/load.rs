@@ -1,4 +1,4 @@
-//! Sends requests at a steady rate. Each request must get a verdict, from a generation that was live during the request.
+//! Sends requests at a steady rate. Each request must get the right verdict, from a generation that was live during the request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::test_cluster::{Requester, TestCluster, deny};
 
-/// The number of requests per second.
+/// The number of requests per second, unless a flow sets another one.
 const RATE: u32 = 150;
 /// The longest time after which an API server uses a changed webhook. It learns of the change by a watch, so this is generous.
 const PROPAGATION_TIME: Duration = Duration::from_secs(5);
@@ -31,6 +31,14 @@ pub struct Load {
     task: JoinHandle<Vec<Answer>>,
 }
 
+/// The right answer to each request of a load.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// A live generation denies the request, with its generation as the message.
+    Denied,
+    Allowed,
+}
+
 struct Stop(Arc<AtomicBool>);
 
 impl Drop for Stop {
@@ -43,17 +51,22 @@ impl Drop for Stop {
 struct Answer {
     begin: Instant,
     end: Instant,
-    /// The generation that denied the request, or a message about another answer.
-    generation: Result<i64, String>,
+    /// The generation that denied the request, `None` if the request was allowed as expected, or a message about a wrong answer.
+    generation: Result<Option<i64>, String>,
 }
 
 impl Load {
     /// Starts requests for a policy that denies with its generation as the message.
     pub fn start(requester: Requester) -> Self {
+        Self::start_with(requester, Expected::Denied, RATE)
+    }
+
+    /// Starts this number of requests per second.
+    pub fn start_with(requester: Requester, expected: Expected, rate: u32) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&stop);
         let task = tokio::spawn(async move {
-            let mut tick = tokio::time::interval(Duration::from_secs(1) / RATE);
+            let mut tick = tokio::time::interval(Duration::from_secs(1) / rate);
             tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             let (mut requests, mut answers) = (JoinSet::new(), Vec::new());
             // The test may end soon, so the load continues until it has enough answers.
@@ -62,10 +75,14 @@ impl Load {
                 let requester = requester.clone();
                 requests.spawn(async move {
                     let begin = Instant::now();
-                    let generation = match requester.dry_run().await {
-                        Ok(Some(message)) => message.parse().map_err(|_| format!("denied: {message}")),
-                        Ok(None) => Err("allowed".to_owned()),
-                        Err(error) => Err(format!("{error:#}")),
+                    let generation = match (requester.dry_run().await, expected) {
+                        (Ok(Some(message)), Expected::Denied) => {
+                            message.parse().map(Some).map_err(|_| format!("denied: {message}"))
+                        }
+                        (Ok(Some(message)), Expected::Allowed) => Err(format!("denied: {message}")),
+                        (Ok(None), Expected::Allowed) => Ok(None),
+                        (Ok(None), Expected::Denied) => Err("allowed".to_owned()),
+                        (Err(error), _) => Err(format!("{error:#}")),
                     };
                     Answer { begin, end: Instant::now(), generation }
                 });
@@ -93,7 +110,7 @@ impl Load {
         for answer in &answers {
             match &answer.generation {
                 Err(message) => failed.push(message),
-                Ok(generation) if !was_live(*generation, answer, live_times) => wrong.push(*generation),
+                Ok(Some(generation)) if !was_live(*generation, answer, live_times) => wrong.push(*generation),
                 Ok(_) => {}
             }
         }
@@ -122,9 +139,13 @@ fn was_live(generation: i64, answer: &Answer, live_times: &[(i64, Instant)]) -> 
     since.is_none_or(|since| answer.end >= since) && until.is_none_or(|until| answer.begin <= until)
 }
 
-/// Returns the spec of [`deny`] with time limits of 30 s, so that no request fails on a busy machine.
+/// Returns the spec of [`deny`] with the time limits of [`with_long_timeout`].
 pub fn deny_with_long_timeout(name: &str, message: &str) -> Value {
-    let mut spec = deny(name, message);
+    with_long_timeout(deny(name, message))
+}
+
+/// Returns the spec with time limits of 30 s, so that no request fails on a busy machine.
+pub fn with_long_timeout(mut spec: Value) -> Value {
     spec["timeoutEvalSeconds"] = 30.into();
     spec["admission"]["timeoutSeconds"] = 30.into();
     spec

@@ -1,18 +1,21 @@
 //! Tests of the lifecycle of policies. The charts install Proviso on a full node, with a policy server of three replicas that
-//! share a volume. Each flow of the RFC (Kubewarden's policy lifecycle) has a test; all tests use one cluster. Flows that change
-//! only their own policies run concurrently, the others one after the other. Needs root: `make e2e`.
+//! share a volume. Each flow of the RFC (Kubewarden's policy lifecycle) has a test; all tests but that of an upgrade use one
+//! cluster. Flows that change only their own policies run concurrently, the others one after the other. Needs root: `make e2e`.
 
 #![allow(clippy::print_stderr, reason = "prints measured times for the user")]
 
 mod experiments;
 mod guide;
+mod installation;
 mod load;
+mod out_of_memory;
 mod policies;
 mod quickstart;
 mod restart;
 mod servers;
 mod switches;
 mod test_cluster;
+mod upgrade;
 
 use std::future::Future;
 use std::io::Write as _;
@@ -74,6 +77,8 @@ fn entries() -> Vec<Entry> {
             preview_of_a_deletion;
         switches:
             the_previous_generation_answers_until_the_end_of_its_grace_period;
+        out_of_memory:
+            a_replica_out_of_memory_is_reported_while_another_one_answers;
     };
     let exclusive = flows! {
         policies:
@@ -122,8 +127,11 @@ fn entries() -> Vec<Entry> {
         });
         (name, run)
     });
+    // This flow has a cluster of its own, which takes the time of the processors.
+    let upgrade: Run = Box::new(|_| Box::pin(upgrade::upgrade_and_downgrade_lose_no_request()));
+    let upgrade = ("upgrade_and_downgrade_lose_no_request".to_owned(), upgrade);
     let named = |(name, flow): (&str, Flow)| (name.to_owned(), Box::new(flow) as Run);
-    let exclusive = exclusive.into_iter().map(named).chain(restarted);
+    let exclusive = exclusive.into_iter().map(named).chain([upgrade]).chain(restarted);
     let exclusive = exclusive.map(|(name, run)| Entry { name, run, is_exclusive: true });
     let concurrent = concurrent.into_iter().map(named).map(|(name, run)| Entry { name, run, is_exclusive: false });
     concurrent.chain(exclusive).collect()

@@ -1,7 +1,6 @@
-//! A cluster with Proviso, and the functions that the flows use.
+//! A cluster with Proviso, and the functions that the flows use. `installation.rs` starts it.
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use kube::discovery::{Scope, pinned_kind};
 use kube::{Client, ResourceExt as _};
 use proviso_crds::{ClusterPolicy, PolicyRevision, PolicyServer};
-use proviso_e2e::{Helm, Image, Kubectl, Node, program, until};
+use proviso_e2e::{Kubectl, Node, program, until};
 use rustix::process::Pid;
 use serde_json::{Value, json};
 
@@ -42,80 +41,6 @@ pub struct TestCluster {
 }
 
 impl TestCluster {
-    /// Starts a node, and installs Proviso with its charts.
-    pub async fn start() -> Result<Self> {
-        let node = Node::start("flows").await?;
-        let folder = node.control_plane().folder().path().to_owned();
-        for name in ["operator", "policy-server"] {
-            let stripped = folder.join(name);
-            program::strip(&program::program(name)?, &stripped)?;
-            // The second tag has the same program, for the test of an upgrade.
-            for tag in ["0.1.0", "next"] {
-                let image = Image::new(format!("docker.io/proviso/{name}:{tag}"));
-                let image = image.file(&stripped, format!("/{name}")).entrypoint([format!("/{name}")]);
-                node.load(&image).await?;
-            }
-        }
-        let cache = folder.join("cache");
-        std::fs::create_dir_all(&cache)?;
-        // Kubernetes does not change the owner of a `hostPath` volume for a pod, so any user may write.
-        std::fs::set_permissions(&cache, std::fs::Permissions::from_mode(0o777))?;
-        let plugins = folder.join("plugins");
-        std::fs::create_dir_all(&plugins)?;
-        std::os::unix::fs::symlink(program::program("proviso")?, plugins.join("kubectl-proviso"))?;
-        let (client, kubectl) = (node.client().await?, node.kubectl()?);
-        let cluster = Self { node, client, kubectl, cache, plugins, retries_webhook_failures: AtomicBool::new(false) };
-        cluster.install(&folder).await?;
-        Ok(cluster)
-    }
-
-    async fn install(&self, folder: &Path) -> Result<()> {
-        let volume = json!({
-            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "cache"},
-            "spec": {
-                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": "shared",
-                "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": self.cache},
-            },
-        });
-        self.apply(&volume).await?;
-        let values = json!({
-            "image": {"pullPolicy": "Never"},
-            "operator": {"retireAfter": format!("{}s", RETIRE_AFTER.as_secs())},
-            "defaultPolicyServer": {"spec": {
-                "replicas": REPLICAS,
-                "minAvailable": 1,
-                "cache": {"persistentVolumeClaim": {"storageClassName": "shared", "size": "1Gi"}},
-                "sources": {"insecure": [self.node.registry_in_pods()]},
-                // The replicas share two CPUs with all other processes.
-                "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
-            }},
-        });
-        let file = folder.join("values.json");
-        std::fs::write(&file, serde_json::to_vec(&values)?)?;
-        let helm = Helm::new(self.node.kubeconfig())?;
-        let charts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts");
-        for (release, arguments) in
-            [("proviso-crds", vec![]), ("proviso", vec!["-f", file.to_str().context("its path")?])]
-        {
-            let chart = charts.join(release);
-            let chart = chart.to_str().context("its path")?;
-            let mut all = vec![
-                "upgrade",
-                "--install",
-                release,
-                chart,
-                "-n",
-                NAMESPACE,
-                "--create-namespace",
-                "--wait=legacy",
-                "--timeout=3m",
-            ];
-            all.extend(arguments);
-            helm.run(&all).await?;
-        }
-        self.until_served("default", REPLICAS).await
-    }
-
     /// Prints the folder with the logs of the cluster.
     pub fn print_log_folder(&self) {
         eprintln!("logs: {}", self.node.control_plane().folder().path().display());

@@ -5,10 +5,11 @@
 
 mod instance;
 mod pods;
+mod start;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,14 +22,15 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use proviso_crds::names::SERVER_LABEL;
 use proviso_e2e::torture::history::OutageKind;
-use proviso_e2e::{Fault, Invocation, Links, Port};
+use proviso_e2e::torture::plan::Version;
+use proviso_e2e::{Fault, Links};
 use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::objects::{NAMESPACE, Objects};
 use crate::recorder::{Recorder, lock};
-use instance::{Instance, Role, Setup, probe_client};
-use pods::{Identity, Mount};
+use instance::{Instance, Role};
+use pods::Mount;
 
 /// The interval of all work.
 const TICK: Duration = Duration::from_millis(250);
@@ -48,13 +50,17 @@ pub const OPERATOR_SERVICE: &str = "proviso-operator";
 /// The Service in front of the replicas.
 const REPLICA_SERVICE: &str = "policy-server-default";
 
+/// A program in both versions.
+pub struct Programs {
+    pub this: PathBuf,
+    pub other: PathBuf,
+}
+
 /// The programs and paths that the kubelet uses.
 pub struct Settings {
-    /// The programs of the operator, of the policy server, and of the policy server in its other version.
-    pub operator: PathBuf,
-    pub server: PathBuf,
-    pub other_server: PathBuf,
-    /// The image of the other version.
+    pub operator: Programs,
+    pub server: Programs,
+    /// The image of the policy server in its other version.
     pub other_image: String,
     /// The address of this machine for API servers.
     pub host: IpAddr,
@@ -94,9 +100,9 @@ impl Kubelet {
         Self { state, task }
     }
 
-    /// Starts an operator. It is started again when it ends.
-    pub async fn start_operator(&self, number: u64) -> Result<()> {
-        self.state.start_operator(number).await
+    /// Starts an operator in this version. It is started again when it ends.
+    pub async fn start_operator(&self, number: u64, version: Version) -> Result<()> {
+        self.state.start_operator(number, version).await
     }
 
     /// Returns the names of the operators, or of the replicas whose pods are not deleted, in order.
@@ -130,6 +136,10 @@ impl Kubelet {
     pub fn terminate(&self, name: &str) {
         // If the process has just ended, there is nothing to do.
         self.with(name, |instance, _| drop(instance.terminate()));
+    }
+
+    pub fn change_version(&self, name: &str) {
+        self.with(name, Instance::change_version);
     }
 
     pub fn freeze(&self, name: &str) {
@@ -230,80 +240,6 @@ impl State {
         // If the API server does not answer, the next tick tries again.
         let _ =
             tokio::time::timeout(REQUEST_TIMEOUT, self.objects.pods.patch(name, &PatchParams::default(), &patch)).await;
-    }
-
-    async fn start_replica(&self, pod: &Pod, name: &str, uid: &str) -> Result<()> {
-        let finalizers = Patch::Merge(json!({"metadata": {"uid": uid, "finalizers": [FINALIZER]}}));
-        self.objects.pods.patch(name, &PatchParams::default(), &finalizers).await?;
-        let own = self.settings.volumes.join(uid);
-        let mounts = pods::mounts(pod, &own, &self.settings.cache)?;
-        for mount in &mounts {
-            mount.write(&self.client).await?;
-        }
-        let container = pod.spec.as_ref().and_then(|spec| spec.containers.first()).context("no container")?;
-        let is_other = container.image.as_ref() == Some(&self.settings.other_image);
-        let program = if is_other { &self.settings.other_server } else { &self.settings.server };
-        let setup = self.setup(name, Role::Replica { uid: uid.to_owned() }, program, mounts).await?;
-        let (listen, admin) = self.addresses(&setup);
-        let identity = Identity { pod: name, uid, listen: &listen, admin: &admin };
-        let mut invocation = setup.invocation.clone().arguments(pods::arguments(container, &identity, &setup.mounts));
-        for variable in container.env.iter().flatten() {
-            if let Some(value) = &variable.value {
-                invocation = invocation.variable(&variable.name, value);
-            }
-        }
-        // At the idle priority, previews would not run on a busy machine.
-        let invocation = invocation.variable("PROVISO_PREVIEW_PRIORITY", "normal");
-        self.add(name, Setup { invocation, ..setup })
-    }
-
-    async fn start_operator(&self, number: u64) -> Result<()> {
-        let name = format!("operator-{number}");
-        let setup = self.setup(&name, Role::Operator, &self.settings.operator, Vec::new()).await?;
-        let (listen, admin) = self.addresses(&setup);
-        let retire_after = format!("{}s", self.settings.retire_after.as_secs());
-        let arguments = [
-            ("--namespace", NAMESPACE),
-            ("--identity", &name),
-            ("--log-format", "json"),
-            ("--policy-server-image", "registry.example.com/policy-server:1"),
-            ("--service", OPERATOR_SERVICE),
-            ("--listen", &listen),
-            ("--admin-listen", &admin),
-            ("--retire-after", &retire_after),
-            ("--shutdown-delay", "1s"),
-        ];
-        let arguments = arguments.into_iter().flat_map(|(name, value)| [name, value]);
-        let invocation = setup.invocation.clone().arguments(arguments);
-        self.add(&name, Setup { invocation, ..setup })
-    }
-
-    /// Prepares the network, the ports and the log of a process. The invocation has no arguments yet.
-    async fn setup(&self, name: &str, role: Role, program: &Path, mounts: Vec<Mount>) -> Result<Setup> {
-        let link = self.links.create(name).await?;
-        let ports = [Port::reserve()?, Port::reserve()?];
-        Ok(Setup {
-            name: name.to_owned(),
-            role,
-            invocation: Invocation::new(program).variable("KUBECONFIG", &link.kubeconfig),
-            log: self.settings.logs.join(format!("{name}.log")),
-            link,
-            probe: probe_client(&ports[1])?,
-            ports,
-            mounts,
-        })
-    }
-
-    /// Returns the addresses of a process for reviews and for probes.
-    fn addresses(&self, setup: &Setup) -> (String, String) {
-        let [listen, admin] = &setup.ports;
-        (format!("{}:{}", self.settings.host, listen.number()), format!("127.0.0.1:{}", admin.number()))
-    }
-
-    fn add(&self, name: &str, setup: Setup) -> Result<()> {
-        let instance = Instance::start(setup)?;
-        lock(&self.instances).insert(name.to_owned(), instance);
-        Ok(())
     }
 
     /// Starts the processes again that have ended, except those of deleted pods.

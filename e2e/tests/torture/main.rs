@@ -5,7 +5,6 @@
 
 mod clients;
 mod kubelet;
-mod module;
 mod objects;
 mod observer;
 mod recorder;
@@ -19,14 +18,14 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use proviso_e2e::clock;
 use proviso_e2e::torture::checker::{Limits, Violation, check};
 use proviso_e2e::torture::plan::Plan;
 use proviso_e2e::torture::report::{excerpt, summary};
+use proviso_e2e::{Previous, clock};
 use tokio::runtime::Runtime;
 
 use recorder::Recorder;
-use world::{RETIRE_AFTER, World};
+use world::{OtherPrograms, RETIRE_AFTER, World};
 
 /// The times that the checks allow for. The propagation is generous, because API servers learn of a change by a watch.
 const LIMITS: Limits =
@@ -49,13 +48,31 @@ struct Arguments {
     #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
     steps: usize,
 
-    /// A policy server of another version, for updates between versions. Default: the same program
+    /// A policy server of another version, with which this version is mixed. Default: that of the previous version
     #[arg(long)]
     other_server: Option<PathBuf>,
+
+    /// An operator of another version, with which this version is mixed. Default: that of the previous version
+    #[arg(long)]
+    other_operator: Option<PathBuf>,
 
     /// Prints the first 100 steps, or those of --steps, and ends
     #[arg(long)]
     plan: bool,
+}
+
+impl Arguments {
+    /// Returns the programs of the other version.
+    fn other_programs(&self) -> Result<OtherPrograms> {
+        if let (Some(operator), Some(server)) = (&self.other_operator, &self.other_server) {
+            return Ok(OtherPrograms { operator: operator.clone(), server: server.clone() });
+        }
+        let previous = Previous::find()?;
+        Ok(OtherPrograms {
+            operator: self.other_operator.clone().unwrap_or(previous.operator),
+            server: self.other_server.clone().unwrap_or(previous.policy_server),
+        })
+    }
 }
 
 fn main() -> ExitCode {
@@ -76,7 +93,7 @@ async fn run(arguments: &Arguments, recorder: &Arc<Recorder>) -> Result<Vec<Viol
     let must_shift_clocks = std::env::var("CI").is_ok_and(|value| value == "true");
     ensure!(!must_shift_clocks || clock::shifted("+0s").is_some(), "faketime is not installed: make tools");
     recorder.note(format!("seed {}, {} minutes", arguments.seed, arguments.minutes));
-    let mut world = Box::pin(World::start(Arc::clone(recorder), arguments.other_server.clone())).await?;
+    let mut world = Box::pin(World::start(Arc::clone(recorder), arguments.other_programs()?)).await?;
     let time = Duration::from_secs(60 * arguments.minutes);
     Box::pin(world.run(Plan::new(arguments.seed), arguments.steps, time)).await?;
     Box::pin(world.quiet()).await?;

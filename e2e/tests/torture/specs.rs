@@ -2,10 +2,9 @@
 //! the cluster, and answers with its marker.
 
 use proviso_e2e::torture::history::Verdict;
+use proviso_e2e::torture::module;
 use proviso_e2e::torture::plan::{Program, Spec};
 use serde_json::{Value, json};
-
-use crate::module;
 
 /// The label of the `ConfigMap`s that a policy matches. Its value is the name of the policy.
 pub const LABEL: &str = "torture";

@@ -14,7 +14,7 @@ use kube::Client;
 use kube::api::{Patch, PatchParams, PostParams};
 use proviso_e2e::torture::checker::Violation;
 use proviso_e2e::torture::history::{Outcome, Time};
-use proviso_e2e::torture::plan::{OPERATORS, POLICIES, Plan, REPLICAS, Spec, Step};
+use proviso_e2e::torture::plan::{OPERATOR_VERSIONS, POLICIES, Plan, REPLICA_VERSION, REPLICAS, Spec, Step, Version};
 use proviso_e2e::{
     Access, ControlPlane, Fault, Proxy, Registry, address_for_endpoints, manifests, program, until, until_with,
 };
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::clients::{Clients, create};
-use crate::kubelet::{Kubelet, OPERATOR_SERVICE, Settings};
+use crate::kubelet::{Kubelet, OPERATOR_SERVICE, Programs, Settings};
 use crate::objects::{NAMESPACE, Objects, REQUESTS, object};
 use crate::observer::observe;
 use crate::recorder::{Counts, Recorder};
@@ -41,6 +41,12 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(12);
 const SERVER: &str = "default";
 /// The image of the other version of the policy server.
 const OTHER_IMAGE: &str = "registry.example.com/policy-server:other";
+
+/// The programs of the version with which this version is mixed.
+pub struct OtherPrograms {
+    pub operator: PathBuf,
+    pub server: PathBuf,
+}
 
 pub struct World {
     // Fields are dropped in this order: clients before their servers, so that no client logs errors.
@@ -70,7 +76,7 @@ impl Drop for World {
 
 impl World {
     /// Starts a control plane, a registry, operators, replicas and policies, and waits until the policies answer.
-    pub async fn start(recorder: Arc<Recorder>, other_server: Option<PathBuf>) -> Result<Self> {
+    pub async fn start(recorder: Arc<Recorder>, other: OtherPrograms) -> Result<Self> {
         let plane = ControlPlane::start("torture").await?;
         plane.ensure_controllers()?;
         let registry = Registry::start("torture-registry", Access::default()).await?;
@@ -82,11 +88,10 @@ impl World {
             manifests::apply(&client, &namespace.to_string()).await?;
         }
         let folder = plane.folder().path();
-        let (server, cache) = (program::program("policy-server")?, folder.join("cache"));
+        let cache = folder.join("cache");
         let settings = Settings {
-            operator: program::program("operator")?,
-            other_server: other_server.unwrap_or_else(|| server.clone()),
-            server,
+            operator: Programs { this: program::program("operator")?, other: other.operator },
+            server: Programs { this: program::program("policy-server")?, other: other.server },
             other_image: OTHER_IMAGE.to_owned(),
             host: address_for_endpoints()?,
             cache: cache.clone(),
@@ -124,13 +129,14 @@ impl World {
             "spec": {"ports": [{"name": "https", "port": 443, "targetPort": 8443}]},
         });
         manifests::apply(&self.client, &service.to_string()).await?;
-        for number in 0..OPERATORS {
-            self.kubelet.start_operator(number).await?;
+        for (number, version) in (0..).zip(OPERATOR_VERSIONS) {
+            self.kubelet.start_operator(number, version).await?;
         }
         let server = json!({
             "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyServer", "metadata": {"name": SERVER},
             "spec": {
                 "replicas": REPLICAS,
+                "image": image_of(REPLICA_VERSION),
                 "cache": {"existingClaim": "cache"},
                 "sources": {"insecure": [self.registry_link.address().to_string()]},
                 // API servers learn within a second that a replica ends: see the interval of the kubelet.
@@ -219,10 +225,13 @@ impl World {
                 executed.await.context("the API server does not answer in time").flatten()
             }
             Step::Scale { replicas } => self.change_server(json!({"replicas": replicas})).await,
-            Step::ChangeVersion => {
+            Step::ChangeServerVersion => {
                 let server = self.objects.servers.get(SERVER).await?;
                 let is_other = server.data["spec"]["image"] == OTHER_IMAGE;
-                self.change_server(json!({"image": if is_other { None } else { Some(OTHER_IMAGE) }})).await
+                let version = if is_other { Version::Other } else { Version::This };
+                let next = version.next();
+                self.recorder.note(format!("the replicas change to {next}"));
+                self.change_server(json!({"image": image_of(next)})).await
             }
             _ => self.inject(step).await,
         }
@@ -239,5 +248,13 @@ impl World {
     /// Sets the fault of the network between the replicas and the registry.
     fn set_registry_fault(&self, fault: Fault) {
         self.registry_link.set(fault);
+    }
+}
+
+/// Returns the image of the replicas in a version; `None` for the image that the operator sets.
+const fn image_of(version: Version) -> Option<&'static str> {
+    match version {
+        Version::This => None,
+        Version::Other => Some(OTHER_IMAGE),
     }
 }

@@ -31,8 +31,7 @@ pub(super) async fn write<K: PolicyObject>(
     decision: &Decision,
     context: &Context,
 ) -> Result<(), Error> {
-    let mut known = policy.status().cloned().unwrap_or_default();
-    known.conditions.retain(|condition| TYPES.iter().any(|type_| condition.type_ == type_.as_str()));
+    let known = known_status(policy);
     let break_glass = found.break_glass().filter(|_| decision.is_break_glass);
     let server = &policy.spec().policy_server;
     let status = status(&known.conditions, observed, decision, break_glass.as_ref(), &found.revisions, server);
@@ -43,8 +42,47 @@ pub(super) async fn write<K: PolicyObject>(
     for event in events(&known, &status) {
         context.publish_or_log(policy, event).await;
     }
+    apply(policy, &status, context).await
+}
+
+/// Reports that the API server has refused a write of the operator. Everything but the condition `Live` stays as it is.
+pub(super) async fn write_refusal<K: PolicyObject>(policy: &K, error: &Error, context: &Context) -> Result<(), Error> {
+    let (known, generation) = (known_status(policy), policy.meta().generation.unwrap_or_default());
+    let mut status = known.clone();
+    let live = refused(error, &known, generation);
+    let note = format!("generation {generation}: {}", live.message);
+    let live = live.into_condition(ConditionType::Live, &known.conditions, Some(generation), Timestamp::now());
+    if known.conditions.contains(&live) {
+        return Ok(());
+    }
+    let (type_, action) = (EventType::Warning, "Rollout".to_owned());
+    let event = Event { type_, reason: live.reason.clone(), note: Some(note), action, secondary: None };
+    context.publish_or_log(policy, event).await;
+    status.conditions.retain(|condition| condition.type_ != live.type_);
+    status.conditions.push(live);
+    apply(policy, &status, context).await
+}
+
+/// Returns the state of the condition `Live` after a refusal.
+fn refused(error: &Error, known: &PolicyStatus, generation: i64) -> ConditionState {
+    let message = |answering: &str| format!("the operator cannot apply this generation: {error}; {answering}");
+    match known.live_generation {
+        Some(live) if live == generation => ConditionState::unknown(error.reason(), message("it was live before")),
+        Some(live) => ConditionState::no(error.reason(), message(&format!("generation {live} goes on answering"))),
+        None => ConditionState::no(error.reason(), message("no generation answers requests")),
+    }
+}
+
+/// Returns the part of the status that this file writes.
+fn known_status<K: PolicyObject>(policy: &K) -> PolicyStatus {
+    let mut known = policy.status().cloned().unwrap_or_default();
+    known.conditions.retain(|condition| TYPES.iter().any(|type_| condition.type_ == type_.as_str()));
+    known
+}
+
+async fn apply<K: PolicyObject>(policy: &K, status: &PolicyStatus, context: &Context) -> Result<(), Error> {
     let policies = kinds::api::<K>(&context.client, policy);
-    let patch = Patch::Apply(status_patch::<K>(&status));
+    let patch = Patch::Apply(status_patch::<K>(status));
     let (name, params) = (policy.name_any(), objects::apply_params());
     Ok(K::cache(&context.caches).write(policies.patch_status(&name, &params, &patch)).await?)
 }

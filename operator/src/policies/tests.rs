@@ -175,7 +175,7 @@ async fn an_edit_is_on_record_before_the_switch_and_the_old_generation_is_replac
     cluster.write_revision_status(2, &loaded(&[0, 1]));
     let (record, replaced) = (status_of("policyrevisions/cluster.a-2"), status_of(REVISION));
     // The switch fails at first: the old generation is not replaced yet.
-    cluster.api.refuse(&format!("PATCH {WEBHOOK}"), 500);
+    cluster.api.refuse(&format!("PATCH {WEBHOOK}"), 503);
     assert!(cluster.try_reconcile().await.is_err());
     assert_eq!(cluster.api.calls(), [record, apply_webhook()]);
     assert_eq!((cluster.live_condition(1), cluster.live_condition(2)), ("True".to_owned(), "True".to_owned()));
@@ -183,6 +183,41 @@ async fn an_edit_is_on_record_before_the_switch_and_the_old_generation_is_replac
     assert_eq!(cluster.reconcile().await, [apply_webhook(), replaced, event, status_of(POLICY)]);
     assert_eq!((cluster.live_condition(1), cluster.live_condition(2)), ("False".to_owned(), "True".to_owned()));
     assert!(cluster.reconcile().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_refused_switch_is_a_condition_and_an_event_until_it_succeeds() {
+    let cluster = Cluster::live().await;
+    let live = || {
+        let policy = cluster.context.caches.cluster_policies.reader().get("a", None).unwrap();
+        let status = policy.0.as_ref().unwrap().status.clone().unwrap();
+        let live = status.conditions.condition(ConditionType::Live).unwrap().clone();
+        (live.status, live.reason, live.message, status.live_generation)
+    };
+    cluster.edit().await;
+    cluster.write_revision_status(2, &loaded(&[0, 1]));
+    let (record, replaced) = (status_of("policyrevisions/cluster.a-2"), status_of(REVISION));
+    let switch = format!("PATCH {WEBHOOK}");
+    let event = "POST events (KubernetesError)".to_owned();
+    for calls in [vec![record, apply_webhook(), event, status_of(POLICY)], vec![apply_webhook()]] {
+        cluster.api.refuse(&switch, 403);
+        assert!(cluster.try_reconcile().await.is_err());
+        assert_eq!(cluster.api.calls(), calls);
+        let message = "the operator cannot apply this generation: by a test; generation 1 goes on answering";
+        assert_eq!(live(), ("False".to_owned(), "KubernetesError".to_owned(), message.to_owned(), Some(1)));
+    }
+    let event = "POST events (Live)".to_owned();
+    assert_eq!(cluster.reconcile().await, [apply_webhook(), replaced, event, status_of(POLICY)]);
+    assert_eq!((live().0, live().3), ("True".to_owned(), Some(2)));
+
+    // The live generation stays live if its webhook cannot be restored.
+    let mut webhook = cluster.webhook();
+    webhook["webhooks"][0]["failurePolicy"] = "Ignore".into();
+    cluster.api.put(&cluster.context.caches.validating, webhook);
+    cluster.api.refuse(&switch, 403);
+    assert!(cluster.try_reconcile().await.is_err());
+    let message = "the operator cannot apply this generation: by a test; it was live before";
+    assert_eq!(live(), ("Unknown".to_owned(), "KubernetesError".to_owned(), message.to_owned(), Some(2)));
 }
 
 #[tokio::test]

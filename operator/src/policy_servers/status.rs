@@ -14,6 +14,7 @@ use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyServer,
 use super::apply::Refusal;
 use super::context::Context;
 use super::names;
+use super::out_of_memory::{self, Exhausted};
 use super::secrets::RenewedSecrets;
 use crate::context::Error;
 use crate::objects;
@@ -33,6 +34,8 @@ struct Facts<'a> {
     dependents: &'a [String],
     /// The objects that the API server refused, each with its message.
     refused: &'a [String],
+    /// The replicas whose memory was exhausted.
+    exhausted: &'a [Exhausted],
 }
 
 /// Writes the status if it has changed.
@@ -45,14 +48,20 @@ pub(super) async fn write(
 ) -> Result<(), Error> {
     let (caches, own) = (&context.caches, server.name_any());
     let stateful_set = caches.stateful_sets.reader().get(&names::name(&own), Some(&context.namespace));
+    let pods = caches.pods.reader().by_key(&own);
+    let mut exhausted = out_of_memory::exhausted(&pods, Timestamp::now());
+    // The message names only these replicas, and only a replica that it names has an Event already.
+    exhausted.truncate(MAX_LISTED);
     let facts = Facts {
         stateful_set: &stateful_set.map(|it| StatefulSet::clone(&it)).unwrap_or_default(),
-        pods: &caches.pods.reader().by_key(&own),
+        pods: &pods,
         renewed,
         dependents,
         refused: &refusals.iter().filter_map(Refusal::message).collect::<Vec<_>>(),
+        exhausted: &exhausted,
     };
     let known = server.status.clone().unwrap_or_default();
+    out_of_memory::publish_new(server, &known, &exhausted, context).await;
     let status = status(server, &known, &facts);
     if !is_unchanged(&known, &status) {
         let patch = status_patch::<PolicyServer>(&status);
@@ -83,8 +92,9 @@ fn is_unchanged(known: &PolicyServerStatus, status: &PolicyServerStatus) -> bool
 fn status(server: &PolicyServer, known: &PolicyServerStatus, facts: &Facts<'_>) -> PolicyServerStatus {
     let (generation, now) = (server.metadata.generation, Timestamp::now());
     let of = |type_, state: ConditionState| state.into_condition(type_, &known.conditions, generation, now);
+    let replicas = complete(facts.refused, ready(server.spec.replicas, facts.stateful_set, facts.pods));
     let mut conditions = vec![
-        of(ConditionType::Ready, complete(facts.refused, ready(server.spec.replicas, facts.stateful_set, facts.pods))),
+        of(ConditionType::Ready, with_exhausted(replicas, facts.exhausted)),
         of(ConditionType::CertificateValid, certificate(facts.renewed)),
     ];
     if !facts.dependents.is_empty() {
@@ -108,6 +118,13 @@ fn complete(refused: &[String], replicas: ConditionState) -> ConditionState {
     }
     let message = format!("{}; {}", join_limited(refused, "; "), replicas.message);
     ConditionState::no(reasons::APPLY_FAILED, message)
+}
+
+/// Adds the replicas whose memory was exhausted to the message. They may be Ready again.
+fn with_exhausted(state: ConditionState, exhausted: &[Exhausted]) -> ConditionState {
+    let messages = exhausted.iter().map(|exhausted| exhausted.message.as_str());
+    let message = std::iter::once(state.message.as_str()).chain(messages).collect::<Vec<_>>().join("; ");
+    ConditionState { message, ..state }
 }
 
 fn ready(desired: i32, stateful_set: &StatefulSet, pods: &[Arc<Pod>]) -> ConditionState {
@@ -242,6 +259,16 @@ mod tests {
         let refused = ["Service a: forbidden".to_owned(), "ConfigMap b: too large".to_owned()];
         let message = "Service a: forbidden; ConfigMap b: too large; 2 of 2 replicas are Ready";
         assert_eq!(complete(&refused, replicas), ConditionState::no(reasons::APPLY_FAILED, message));
+    }
+
+    #[test]
+    fn replicas_whose_memory_was_exhausted_are_named_even_if_they_are_ready_again() {
+        let ready = ConditionState::yes(reasons::ALL_REPLICAS_READY, "2 of 2 replicas are Ready");
+        assert_eq!(with_exhausted(ready.clone(), &[]), ready);
+        let exhausted = |message: &str| Exhausted { pod: Arc::default(), message: message.to_owned() };
+        let state = with_exhausted(ready, &[exhausted("a-0: no memory"), exhausted("a-1: no memory")]);
+        let message = "2 of 2 replicas are Ready; a-0: no memory; a-1: no memory";
+        assert_eq!(state, ConditionState::yes(reasons::ALL_REPLICAS_READY, message));
     }
 
     #[test]

@@ -126,6 +126,33 @@ async fn a_pod_of_a_lost_node_is_deleted_by_force() {
 }
 
 #[tokio::test]
+async fn a_replica_whose_memory_was_exhausted_is_reported_once() {
+    let cluster = Cluster::new(&json!({}));
+    cluster.reconcile().await;
+    let now = Timestamp::now().to_string();
+    let ended = |restarts: u32| {
+        json!({
+            "metadata": {
+                "name": "policy-server-default-0", "namespace": "proviso", "uid": "pod",
+                "labels": {SERVER_LABEL: "default"},
+            },
+            "spec": {"containers": [{"name": "policy-server", "resources": {"limits": {"memory": "256Mi"}}}]},
+            "status": {"containerStatuses": [{
+                "name": "policy-server", "image": "a", "imageID": "", "ready": true, "restartCount": restarts,
+                "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": now}},
+            }]},
+        })
+    };
+    let pods = &cluster.context.caches.pods;
+    let expected = ["POST events (OutOfMemory)".to_owned(), apply("policyservers/default/status")];
+    for restarts in 1..3 {
+        cluster.api.put(pods, ended(restarts));
+        assert_eq!(cluster.reconcile().await, expected);
+        assert!(cluster.reconcile().await.is_empty());
+    }
+}
+
+#[tokio::test]
 async fn a_deleted_policy_server_waits_for_its_policies_without_a_list() {
     let cluster = Cluster::new(&json!({}));
     cluster.reconcile().await;

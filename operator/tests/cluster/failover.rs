@@ -1,6 +1,10 @@
 //! Several operators at once, with a real API server and the operator's binary: one leads, and another one takes over
 //! when it ends.
 
+mod clocks;
+mod permissions;
+mod two_leaders;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -60,8 +64,13 @@ impl TestCluster {
         self.start_as("first")?;
         self.until_leading("first").await?;
         self.start_as("second")?;
-        until("the second operator", TIMEOUT, async || {
-            ensure!(self.log()?.contains(r#""identity":"second""#), "it has not started");
+        self.until_started("second").await
+    }
+
+    /// Waits until an operator has joined the election.
+    async fn until_started(&self, identity: &str) -> Result<()> {
+        until(&format!("the start of {identity}"), TIMEOUT, async || {
+            ensure!(self.log()?.contains(&format!(r#""identity":"{identity}""#)), "it has not started");
             Ok(())
         })
         .await
@@ -103,11 +112,7 @@ async fn the_standby_operator_takes_over_after_a_kill_or_a_shutdown() -> Result<
 
     // A terminated operator releases its lease, so the next one does not wait for the expiry.
     cluster.start_as("third")?;
-    until("the third operator", TIMEOUT, async || {
-        ensure!(cluster.log()?.contains(r#""identity":"third""#), "it has not started");
-        Ok(())
-    })
-    .await?;
+    cluster.until_started("third").await?;
     let before = cluster.renewed().await?;
     let renewed = until("another renewal of the lease", TIMEOUT, async || {
         let renewed = cluster.renewed().await?;

@@ -13,6 +13,8 @@ mod admission;
 mod calls;
 mod experiments;
 mod failover;
+mod http_proxy;
+mod killed;
 mod kustomize;
 mod lifecycle;
 mod malformed_objects;

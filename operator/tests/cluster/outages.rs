@@ -1,5 +1,5 @@
-//! An operator whose API server is away, slow or half-open. The operator goes on when the fault ends, and rolls out
-//! the edits that were made meanwhile.
+//! An operator whose API server is away, slow or half-open, or whose etcd is frozen. The operator goes on when the
+//! fault ends, and rolls out the edits that were made meanwhile.
 
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use crate::test_cluster::{POD, TIMEOUT, TestCluster};
 
 /// The time limit for the end of a leadership, and for a connection that the operator detects as broken.
 const FAULT_TIMEOUT: Duration = Duration::from_mins(2);
+/// The duration of a long outage: longer than a lease, and than several of the longest delays between two attempts.
+const LONG_OUTAGE: Duration = Duration::from_mins(2);
 const WON: &str = "leading: the controllers start";
 const LOST: &str = "no longer leading: the controllers stop";
 
@@ -129,4 +131,52 @@ async fn an_operator_works_with_a_slow_api_server_and_detects_half_open_connecti
     let connections = linked.link.proxy.connections() - connections;
     ensure!(connections <= 200, "{connections} connections");
     Ok(())
+}
+
+#[tokio::test]
+async fn an_operator_whose_etcd_is_frozen_stops_leading_and_continues_when_it_is_thawed() -> Result<()> {
+    let mut linked = LinkedCluster::start("operator-etcd-frozen").await?;
+    linked.cluster.calls_when_idle().await?;
+    let (connections, requests) = (linked.link.proxy.connections(), linked.requests().await?);
+    linked.cluster.plane.etcd().freeze()?;
+    until("the end of the leadership", FAULT_TIMEOUT, async || {
+        ensure!(linked.logged(LOST)? == 1, "the operator still leads");
+        Ok(())
+    })
+    .await?;
+    let (connections, requests) = (linked.link.proxy.connections() - connections, linked.requests().await? - requests);
+    ensure!(connections <= 100 && requests <= 200, "{connections} connections, {requests} requests");
+
+    linked.cluster.plane.etcd().thaw()?;
+    let generation = until("a store that accepts writes", FAULT_TIMEOUT, async || {
+        linked.cluster.apply_policy("a", "default", "2 > 1").await
+    })
+    .await?;
+    linked.until_rolled_out(generation).await?;
+    ensure!(linked.logged(WON)? == 2, "the operator leads, and has not won an election");
+    linked.cluster.until_active("a", generation).await
+}
+
+#[tokio::test]
+async fn an_operator_continues_after_an_api_server_was_away_for_two_minutes() -> Result<()> {
+    let mut linked = LinkedCluster::start("operator-long-outage").await?;
+    linked.cluster.calls_when_idle().await?;
+    let connections = linked.link.proxy.connections();
+    linked.cluster.plane.api_server(0).process().kill();
+    // The fault is the time that passes.
+    tokio::time::sleep(LONG_OUTAGE).await;
+    ensure!(linked.logged(LOST)? == 1, "the operator still leads");
+    // The operator reads its Lease every two seconds. A hot loop would be more than ten thousand connections.
+    let connections = linked.link.proxy.connections() - connections;
+    ensure!(connections <= 1500, "{connections} connections");
+
+    let server = linked.cluster.plane.api_server(0);
+    server.process().restart()?;
+    server.until_ready().await?;
+    let path = linked.cluster.path("proviso-cluster.a").await?;
+    ensure!(path.as_deref() == Some("/validate/cluster.a/1"), "{path:?}");
+    let generation = linked.cluster.apply_policy("a", "default", "2 > 1").await?;
+    linked.until_rolled_out(generation).await?;
+    ensure!(linked.logged(WON)? == 2, "the operator leads, and has not won an election");
+    linked.cluster.until_active("a", generation).await
 }

@@ -1,6 +1,9 @@
 //! The rotation of the CA, certificates and keys every few seconds, with two operators. At every moment the API
 //! server trusts the certificate of a replica, even if the replica reloads its files a moment later.
 
+mod replica;
+
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,15 +16,19 @@ use serde_json::json;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use crate::test_cluster::{NAMESPACE, POD, TIMEOUT, TestCluster};
+use replica::CalledReplica;
 
 /// The delay after which a replica has loaded a new certificate, and an API server a new bundle. Less than a third of
 /// the announcement time: on a busy machine the operator publishes a bundle some time after it has announced a CA.
 const DELAY: Duration = Duration::from_millis(1500);
 /// The time limit of the test: more than two lifetimes of a CA.
 const ROTATION_TIMEOUT: Duration = Duration::from_mins(2);
+/// The smallest number of requests of the API server to the replica, and of their connections, during the rotation.
+const MIN_REQUESTS: u32 = 200;
+const MIN_CONNECTIONS: usize = 20;
 
 /// Checks that an API server with this bundle trusts a replica with this certificate, as the TLS of Kubernetes does.
-fn verify(certificate: &str, bundle: &str) -> Result<()> {
+pub fn verify(certificate: &str, bundle: &str) -> Result<()> {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes())?;
     let authorities = CertificateDer::pem_slice_iter(bundle.as_bytes()).collect::<Result<Vec<_>, _>>()?;
     let anchors = authorities.iter().map(anchor_from_trusted_cert).collect::<Result<Vec<_>, _>>()?;
@@ -62,27 +69,10 @@ fn blocks(text: &str) -> Vec<&str> {
     ends.map(|end| &text[std::mem::replace(&mut start, end)..end]).collect()
 }
 
-#[tokio::test]
-async fn rotation_never_breaks_trust_in_a_replica() -> Result<()> {
-    let mut cluster = TestCluster::start("servers-rotation").await?;
-    for _ in 0..2 {
-        cluster.start_operator(&[
-            "--authority-lifetime=24s",
-            "--certificate-lifetime=9s",
-            "--signing-key-lifetime=18s",
-            "--announcement=5s",
-            "--authority-retirement=5s",
-            "--signing-key-retirement=5s",
-        ])?;
-    }
-    cluster.apply_server("default", json!({})).await?;
-    until(POD, TIMEOUT, async || cluster.make_ready(POD).await).await?;
-    cluster.apply_policy("a", "default", "true").await?;
-    cluster.serve("cluster.a-1", POD).await?;
-    until("a live policy", TIMEOUT, async || cluster.published_bundle("a").await).await?;
-
+/// Returns the certificates of the replica, the published bundles and the signing keys of a rotation of all of them.
+/// Checks that at each moment an API server trusts the replica.
+async fn observe(cluster: &TestCluster, start: Instant) -> Result<(History, History, History)> {
     let (mut certificates, mut bundles, mut keys) = (History::default(), History::default(), History::default());
-    let start = Instant::now();
     while bundles.0.len() < 3 || certificates.0.len() < 4 || keys.0.len() < 4 {
         ensure!(start.elapsed() < ROTATION_TIMEOUT, "after {:?} not everything was replaced", start.elapsed());
         bundles.record(&cluster.published_bundle("a").await?);
@@ -102,6 +92,39 @@ async fn rotation_never_breaks_trust_in_a_replica() -> Result<()> {
         keys.record(&cluster.secret("policy-server-default-signing", "signing.key").await?);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    Ok((certificates, bundles, keys))
+}
+
+#[tokio::test]
+async fn rotation_never_breaks_trust_in_a_replica() -> Result<()> {
+    let mut cluster = TestCluster::start("servers-rotation").await?;
+    for _ in 0..2 {
+        cluster.start_operator(&[
+            "--authority-lifetime=24s",
+            "--certificate-lifetime=9s",
+            "--signing-key-lifetime=18s",
+            "--announcement=5s",
+            "--authority-retirement=5s",
+            "--signing-key-retirement=5s",
+        ])?;
+    }
+    cluster.apply_server("default", json!({})).await?;
+    until(POD, TIMEOUT, async || cluster.make_ready(POD).await).await?;
+    cluster.apply_policy("a", "default", "true").await?;
+    cluster.serve("cluster.a-1", POD).await?;
+    until("a live policy", TIMEOUT, async || cluster.published_bundle("a").await).await?;
+
+    let start = Instant::now();
+    let replica = CalledReplica::start(&cluster).await?;
+    let answered = Cell::new(0);
+    let (certificates, bundles, keys) = tokio::select! {
+        observed = observe(&cluster, start) => observed?,
+        // The API server verifies the certificate of the replica at each new connection.
+        failed = replica.ask(&cluster, &answered) => return failed,
+    };
+    let (requests, connections) = (answered.get(), replica.connections());
+    let is_enough = requests >= MIN_REQUESTS && connections >= MIN_CONNECTIONS;
+    ensure!(is_enough, "{requests} requests on {connections} connections");
 
     // The bundle has one CA, then both, and then the other one.
     let authorities: Vec<_> = bundles.0.iter().map(|(_, bundle)| blocks(bundle)).collect();

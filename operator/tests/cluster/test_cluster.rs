@@ -162,12 +162,24 @@ impl TestCluster {
 
     /// Starts an operator that listens on this address, and reaches the API server by this kubeconfig.
     pub fn start_operator_at(&mut self, host: IpAddr, kubeconfig: &Path, arguments: &[&str]) -> Result<()> {
+        self.start_operator_with(host, kubeconfig, arguments, &[])
+    }
+
+    /// Starts an operator as [`Self::start_operator_at`] does, with these environment variables.
+    pub fn start_operator_with(
+        &mut self,
+        host: IpAddr,
+        kubeconfig: &Path,
+        arguments: &[&str],
+        variables: &[(&str, String)],
+    ) -> Result<()> {
         let log = std::fs::File::options().create(true).append(true).open(self.plane.folder().log("operator"))?;
         let operator = Command::new(env!("CARGO_BIN_EXE_operator"))
             .args(["--namespace", NAMESPACE, "--log-format", "json", "--policy-server-image", IMAGE])
             .args(["--listen", &format!("{host}:0"), "--admin-listen", "127.0.0.1:0", "--shutdown-delay", "0s"])
             .args(arguments)
             .env("KUBECONFIG", kubeconfig)
+            .envs(variables.iter().cloned())
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()?;

@@ -20,7 +20,7 @@ use crate::support::{self, Folder, Server, WAIT_TIMEOUT, forbid};
 const FAULT_DURATION: Duration = Duration::from_secs(20);
 
 /// Returns the warnings and errors that a replica has logged so far.
-fn warnings(server: &Server) -> Vec<Value> {
+pub fn warnings(server: &Server) -> Vec<Value> {
     let lines = server.stderr.all().into_iter().filter_map(|line| line.parse::<Value>().ok());
     lines.filter(|line| line["level"] != "INFO").collect()
 }
@@ -246,7 +246,7 @@ fn within_a_limit(command: &Command, blocks: u32) -> Command {
 }
 
 /// Returns the command wrapped in another command that executes its arguments.
-fn wrap(mut wrapper: Command, command: &Command) -> Command {
+pub fn wrap(mut wrapper: Command, command: &Command) -> Command {
     wrapper.arg(command.get_program()).args(command.get_args());
     wrapper.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     wrapper
@@ -329,7 +329,7 @@ fn set_mode(path: &Path, mode: u32) -> Result<()> {
 }
 
 /// Returns the files below a folder.
-fn walk(folder: &Path) -> Vec<PathBuf> {
+pub fn walk(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.flat_map(|entry| if entry.path().is_dir() { walk(&entry.path()) } else { vec![entry.path()] }).collect()
 }

@@ -21,6 +21,7 @@ mod registry;
 mod restarts;
 mod revisions;
 mod skew;
+mod stalled_disk;
 #[path = "../support/mod.rs"]
 mod support;
 mod webhooks;

@@ -1,7 +1,7 @@
 //! Tests of answers and connections: modes, mutation, raw requests, keep-alive, shutdown and TLS.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use hyper::StatusCode;
@@ -399,6 +399,75 @@ async fn a_new_certificate_is_used_and_an_invalid_pair_is_refused() {
     third.write(&tls);
     server.until("the third certificate", async || shows(&third).await).await;
     assert_eq!(valid().await, 1);
+}
+
+/// Returns the time since the Unix epoch.
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
+
+fn ago(time: Duration) -> Duration {
+    now().saturating_sub(time)
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_valid_now_does_not_replace_a_valid_one() {
+    let hour = Duration::from_hours(1);
+    let first = Pair::new();
+    let server = server_with(&first).await;
+    let tls = server.folder.root().join("tls");
+    let shows =
+        async |pair: &Pair| pair.post(&server.listen, "h2", "/validate/cluster.fine", create("x")).await.is_ok();
+    let valid = async || server.count("proviso_tls_pair_valid", &[]).await;
+    let refusals = || server.events("new certificate refused, the old one stays");
+
+    let expired = Pair::valid_between(ago(2 * hour), ago(hour));
+    expired.write(&tls);
+    server.until("the refusal", async || refusals().iter().any(|it| it["error"].to_string().contains("expired"))).await;
+    server.until("the metric", async || valid().await == 0).await;
+    assert!(shows(&first).await);
+
+    // A certificate that is not valid yet is used when its time has come, although the files do not change again.
+    let next = Pair::valid_between(now() + Duration::from_secs(6), now() + hour);
+    next.write(&tls);
+    let is_early = |it: &Value| it["error"].to_string().contains("its notBefore is");
+    server.until("the refusal", async || refusals().iter().any(is_early)).await;
+    assert!(shows(&first).await);
+    server.until("the next certificate", async || shows(&next).await).await;
+    server.until("the metric", async || valid().await == 1).await;
+    // The log has each refusal once, and not at every poll: of both pairs, and perhaps of half of each.
+    assert!(refusals().len() <= 4, "{:#?}", refusals());
+}
+
+#[tokio::test]
+async fn a_server_whose_certificate_is_not_valid_starts_and_reports_it() {
+    let hour = Duration::from_hours(1);
+    for (pair, cause) in [
+        (Pair::valid_between(ago(2 * hour), ago(hour)), "its notAfter is"),
+        (Pair::valid_between(now() + hour, now() + 2 * hour), "its notBefore is"),
+    ] {
+        let server = server_with(&pair).await;
+        assert_eq!(server.count("proviso_tls_pair_valid", &[]).await, 0, "{cause}");
+        let logged = server.event("clients refuse the certificate in use").unwrap();
+        assert!(logged["error"].to_string().contains(cause), "{logged}");
+        // Another pair is used at once.
+        let renewed = Pair::new();
+        renewed.write(&server.folder.root().join("tls"));
+        let answers = async || renewed.post(&server.listen, "h2", "/validate/cluster.fine", create("x")).await.is_ok();
+        server.until("the renewed certificate", answers).await;
+        server.until("the metric", async || server.count("proviso_tls_pair_valid", &[]).await == 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_expires_in_use_is_reported() {
+    let pair = Pair::valid_between(ago(Duration::from_hours(1)), now() + Duration::from_secs(4));
+    let server = server_with(&pair).await;
+    server.until("the metric", async || server.count("proviso_tls_pair_valid", &[]).await == 0).await;
+    let logged = || server.event("clients refuse the certificate in use");
+    server.until("the log line", async || logged().is_some()).await;
+    let logged = logged().unwrap();
+    assert!(logged["error"].to_string().contains("its notAfter is"), "{logged}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -24,6 +25,16 @@ impl Pair {
     pub fn new() -> Self {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         Self { cert: made.cert.pem(), key: made.signing_key.serialize_pem(), der: made.cert.der().clone() }
+    }
+
+    /// Returns a pair whose certificate is valid between these times since the Unix epoch.
+    pub fn valid_between(from: Duration, to: Duration) -> Self {
+        let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+        let epoch = rcgen::date_time_ymd(1970, 1, 1);
+        (params.not_before, params.not_after) = (epoch + from, epoch + to);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let cert = params.self_signed(&key).unwrap();
+        Self { cert: cert.pem(), key: key.serialize_pem(), der: cert.der().clone() }
     }
 
     /// Writes `tls.crt` and `tls.key`, each atomically.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use kube::{Client, Config};
 use proviso_e2e::torture::history::OutageKind;
+use proviso_e2e::torture::plan::Version;
 use proviso_e2e::{Fault, Invocation, Link, Port, Process, clock};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -33,11 +34,31 @@ pub enum Role {
     },
 }
 
+/// The invocations of a process in both versions.
+pub struct Invocations {
+    pub this: Invocation,
+    pub other: Invocation,
+}
+
+impl Invocations {
+    /// Applies the same change to both invocations.
+    pub fn map(self, change: impl Fn(Invocation) -> Invocation) -> Self {
+        Self { this: change(self.this), other: change(self.other) }
+    }
+
+    fn of(&self, version: Version) -> &Invocation {
+        match version {
+            Version::This => &self.this,
+            Version::Other => &self.other,
+        }
+    }
+}
+
 /// The files, the network and the ports of a process.
 pub struct Setup {
     pub name: String,
     pub role: Role,
-    pub invocation: Invocation,
+    pub invocations: Invocations,
     pub log: PathBuf,
     pub link: Link,
     /// The ports for reviews and for probes.
@@ -67,6 +88,8 @@ pub struct Instance {
 /// The last start of a process, and the next one.
 struct Start {
     at: Instant,
+    /// The version of the next start.
+    version: Version,
     /// The shift of the clock of the next start, in seconds.
     clock: i32,
     /// True if the run has ended the process, or its end is noted already.
@@ -89,12 +112,12 @@ pub fn probe_client(port: &Port) -> Result<Client> {
 }
 
 impl Instance {
-    pub fn start(setup: Setup) -> Result<Self> {
-        let process = Process::start(&setup.name, setup.invocation.clone(), setup.log.clone())?;
+    pub fn start(setup: Setup, version: Version) -> Result<Self> {
+        let process = Process::start(&setup.name, setup.invocations.of(version).clone(), setup.log.clone())?;
         Ok(Self {
             setup,
             process,
-            start: Start { at: Instant::now(), clock: 0, is_end_expected: false },
+            start: Start { at: Instant::now(), version, clock: 0, is_end_expected: false },
             health: Health::default(),
             is_frozen: false,
             is_ending: false,
@@ -164,6 +187,14 @@ impl Instance {
         self.process.request_end()
     }
 
+    /// Sends SIGTERM. The next start has the next version.
+    pub fn change_version(&mut self, recorder: &Recorder) {
+        self.start.version = self.start.version.next();
+        recorder.note(format!("{} changes to {}", self.setup.name, self.start.version));
+        // If the process has just ended, its next start has the version too.
+        let _ = self.terminate();
+    }
+
     /// Ends the process, because its pod is deleted.
     pub fn end(&mut self) {
         if !self.is_ending {
@@ -220,13 +251,13 @@ impl Instance {
             return Ok(!self.is_published);
         }
         if self.start.at.elapsed() >= RESTART_INTERVAL {
-            let Start { clock, .. } = self.start;
+            let Start { version, clock, .. } = self.start;
             let shifted = if clock == 0 { None } else { clock::shifted(&format!("{clock:+}s")) };
             let variables = shifted.into_iter().flatten();
-            let invocation =
-                variables.fold(self.setup.invocation.clone(), |all, (name, value)| all.variable(name, value));
+            let invocation = self.setup.invocations.of(version).clone();
+            let invocation = variables.fold(invocation, |all, (name, value)| all.variable(name, value));
             self.process = Process::start(&self.setup.name, invocation, self.setup.log.clone())?;
-            self.start = Start { at: Instant::now(), clock, is_end_expected: false };
+            self.start = Start { at: Instant::now(), version, clock, is_end_expected: false };
         }
         Ok(false)
     }

@@ -31,11 +31,14 @@ enum FaultKind {
 }
 
 impl World {
-    /// Injects a fault.
+    /// Injects a fault, or changes the version of an operator.
     pub(super) async fn inject(&mut self, step: Step) -> Result<()> {
         match step {
             Step::Kill { target } => self.kubelet.kill(&self.name_of(target)?),
             Step::End { target } => self.end(target).await?,
+            Step::ChangeOperatorVersion { operator } => {
+                self.kubelet.change_version(&self.name_of(Target::Operator(operator))?);
+            }
             Step::Freeze { target, time } => {
                 let name = self.name_of(target)?;
                 self.kubelet.freeze(&name);

@@ -6,11 +6,13 @@ const SETTINGS: usize = 0;
 const VERDICT: usize = 1024;
 
 /// Returns a module that accepts its settings, and denies each request with this message.
+#[must_use]
 pub fn denying(message: &str) -> Vec<u8> {
     module(r#"{"valid":true}"#, &format!(r#"{{"accepted":false,"message":"{message}"}}"#))
 }
 
 /// Returns a module that refuses its settings with this message.
+#[must_use]
 pub fn refusing_settings(message: &str) -> Vec<u8> {
     module(&format!(r#"{{"valid":false,"message":"{message}"}}"#), r#"{"accepted":false}"#)
 }
