@@ -19,10 +19,10 @@ use clap::{ArgMatches, Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use connection::Connection;
-pub use experiment::{Commit, Create, Experiment, Experiments, Start, Status as ExperimentStatus};
+pub use experiment::{Commit, Create, Experiment, Experiments, Start, Status as ExperimentStatus, Stop};
 pub use modules::{Annotate, DigestOf, Inspect, Pull, Push, Verify};
 pub use new::{Language, New};
-pub use output::{Form, Output};
+pub use output::{ExportForm, Form, Output};
 pub use policies::{Import, Registries, Run, Test, TestForm};
 pub use server::Server;
 pub use signatures::Signatures;
@@ -257,6 +257,14 @@ mod tests {
             (vec!["exp", "create", "a", "--from", "pvx/b"], "policy/NAME"),
             (vec!["exp", "create", "a", "--from", "b", "-f", "c", "--no-op"], "cannot be used with"),
             (vec!["exp", "create", "a", "--from", "b", "--start", "--dry-run"], "cannot be used with"),
+            (vec!["exp", "create", "a", "--from", "b", "--sample-rate", "0"], "above 0 and up to 1"),
+            (vec!["exp", "create", "a", "--from", "b", "--sample-rate", "1.5"], "a tenth of the requests"),
+            (vec!["exp", "create", "a", "--from", "b", "--logging", "none"], "[possible values: all, divergences]"),
+            (vec!["exp", "create", "a", "--from", "b", "--ttl", "30s"], "from 1m to 8760h"),
+            (vec!["exp", "create", "a", "--from", "b", "--ttl", "soon"], "90m or 48h"),
+            (vec!["exp", "create", "a", "--from", "b", "-o", "csv"], "[possible values: table, wide, json, yaml]"),
+            (vec!["exp", "commit", "a", "--to-file", "b", "--yes"], "cannot be used with"),
+            (vec!["exp", "commit", "a", "--to-file", "b", "--wait"], "cannot be used with"),
             (vec!["exp", "start", "policy/a"], "policyexperiment/NAME"),
             (vec!["exp", "start", "a", "--timeout", "1m"], "--wait"),
             (vec!["exp", "status", "a", "-A"], "cannot be used with"),
@@ -274,5 +282,14 @@ mod tests {
             let Command::Rollback(rollback) = parsed.command else { panic!("another command") };
             assert_eq!(rollback.wait, wanted, "{arguments:?}");
         }
+    }
+
+    #[test]
+    fn the_default_wait_of_a_commit_does_not_exclude_a_file() {
+        let parsed = parse(&["exp", "commit", "a", "--to-file", "-"]).unwrap();
+        let Command::Experiment(Experiments { command: Experiment::Commit(commit), .. }) = parsed.command else {
+            panic!("another command")
+        };
+        assert_eq!(commit.to_file.as_deref(), Some(std::path::Path::new("-")));
     }
 }

@@ -83,6 +83,8 @@ pub enum Error {
     Json(#[from] serde_json::Error),
     #[error("the output cannot be serialized: {0}")]
     Yaml(#[from] serde_yaml::Error),
+    #[error("the output cannot be serialized: {0}")]
+    Csv(#[from] csv::Error),
 }
 
 /// A policy or an experiment that was not found.
@@ -150,10 +152,14 @@ impl Error {
         Self::File { file: file.to_owned(), error }
     }
 
-    /// Returns true if the server did not answer, so that the request may have succeeded.
+    /// Returns true if the server did not answer, or failed, so that the request may have succeeded.
     #[must_use]
     pub fn is_unanswered(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Server(ServerError::Unreachable { .. }))
+        match self {
+            Self::Unreachable { .. } | Self::Server(ServerError::Unreachable { .. }) => true,
+            Self::Experiment(error) => error.is_unanswered(),
+            _ => false,
+        }
     }
 
     /// Returns the exit code of the program.

@@ -1,13 +1,10 @@
-//! Checks the commit of an experiment, and computes the progress of its preview. Pure.
+//! Checks the commit of an experiment. Pure.
 
 pub mod error;
-
-use proviso_core::Failure;
-use proviso_crds::{ConditionType, PreviewState};
+pub mod progress;
 
 use self::error::ExperimentError;
 use crate::objects::{ExperimentObject, PolicyObject};
-use crate::report::ExperimentReport;
 
 /// The versions of the experiment and the policy that a commit names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,63 +46,11 @@ fn is_same_etag(is: &str, wanted: &str) -> bool {
     is == wanted || is.trim_matches('"') == wanted
 }
 
-/// The progress of a preview.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// The preview has not started on every replica; with the reason.
-    Waiting(String),
-    /// The preview has a problem that a user must solve.
-    Stuck(Failure),
-    /// Every replica previews the experiment.
-    Previewing,
-    /// A user stopped or changed the experiment.
-    Stopped,
-    /// The experiment no longer exists.
-    Gone,
-}
-
-/// Returns the progress of the preview of the experiment with this uid. `generation` is the version that was started.
-#[must_use]
-pub fn progress(uid: &str, generation: i64, now: Option<&ExperimentObject>) -> Progress {
-    let Some(experiment) = now.filter(|experiment| experiment.uid == uid) else { return Progress::Gone };
-    if experiment.generation != generation || experiment.state() != Some(PreviewState::Active) {
-        return Progress::Stopped;
-    }
-    if !experiment.is_observed() {
-        return Progress::Waiting("the operator has not processed it yet".to_owned());
-    }
-    let report = ExperimentReport::new(experiment);
-    match (report.problem, experiment.condition(ConditionType::Previewing)) {
-        (Some(problem), _) => Progress::Stuck(problem),
-        (None, Some(previewing)) if previewing.status == "True" => Progress::Previewing,
-        (None, previewing) => {
-            let message = previewing.map_or("the operator is processing it", |condition| condition.message.as_str());
-            let replicas = experiment.status.replicas.as_ref();
-            let replicas = replicas.map_or_else(String::new, |it| format!(" ({} replicas)", it.summary));
-            Progress::Waiting(format!("{message}{replicas}"))
-        }
-    }
-}
-
-impl Progress {
-    /// Returns the message for the user.
-    #[must_use]
-    pub fn message(&self) -> String {
-        match self {
-            Self::Waiting(message) => message.clone(),
-            Self::Stuck(failure) => failure.to_string(),
-            Self::Previewing => "every replica previews it".to_owned(),
-            Self::Stopped => "it was changed or stopped by another user".to_owned(),
-            Self::Gone => "it was deleted or committed".to_owned(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::tests::{active, condition, experiment, policy, previewing};
-    use serde_json::{Value, json};
+    use crate::objects::tests::{active, experiment, policy};
+    use serde_json::Value;
 
     #[test]
     fn a_commit_names_the_versions_that_were_read() {
@@ -115,10 +60,14 @@ mod tests {
         let bare = plan.etag.trim_matches('"');
         assert_eq!(plan_commit(&experiment, &policy, Some(bare), Some(&plan.parent_etag)), Ok(plan.clone()));
         let error = plan_commit(&experiment, &policy, Some("\"old\""), None).unwrap_err();
-        let wanted = format!("ns.team.stricter has changed: its etag is {}, not \"old\"", plan.etag);
+        let wanted = format!(
+            "ns.team.stricter was not committed, and nothing was changed: ns.team.stricter has another version: its etag is \
+             {}, not \"old\"",
+            plan.etag
+        );
         assert_eq!(error.to_string(), wanted);
         let error = plan_commit(&experiment, &policy, None, Some("old")).unwrap_err();
-        assert!(error.to_string().starts_with("ns.team.labels has changed"), "{error}");
+        assert!(error.to_string().contains(": ns.team.labels has another version"), "{error}");
         assert_eq!(
             error.remedy("proviso").unwrap(),
             "See the current differences: proviso experiment diff ns.team.stricter."
@@ -131,33 +80,5 @@ mod tests {
         policy.is_being_deleted = true;
         let error = plan_commit(&experiment, &policy, None, None).unwrap_err();
         assert_eq!(error.to_string(), "ns.team.labels is being deleted");
-    }
-
-    /// Returns the progress of generation 1 with this status.
-    fn at(status: &Value) -> Progress {
-        progress("x", 1, Some(&experiment(1, status)))
-    }
-
-    #[test]
-    fn a_start_is_followed_until_every_replica_previews() {
-        assert_eq!(at(&previewing(1)), Progress::Previewing);
-        let mut before = previewing(1);
-        before["previewMetadata"]["startTime"] = json!("2026-11-21T09:59:00Z");
-        assert_eq!(at(&before), Progress::Waiting("the operator has not processed it yet".to_owned()));
-        let mut loading = previewing(1);
-        loading["conditions"][2] =
-            condition("Previewing", "False", "Loading", "not every Ready replica has loaded it", 1);
-        loading["replicas"] = json!({"ready": 1, "total": 2, "summary": "1/2"});
-        assert_eq!(at(&loading).message(), "not every Ready replica has loaded it (1/2 replicas)");
-        let mut failed = previewing(1);
-        failed["conditions"][1] = condition("Initialized", "False", "CompileError", "no", 1);
-        assert_eq!(at(&failed).message(), "CompileError: no");
-    }
-
-    #[test]
-    fn a_change_by_another_user_ends_the_wait() {
-        assert_eq!(progress("x", 1, Some(&experiment(2, &previewing(1)))), Progress::Stopped);
-        assert_eq!(progress("another", 1, Some(&experiment(1, &previewing(1)))), Progress::Gone);
-        assert_eq!(progress("x", 1, None), Progress::Gone);
     }
 }

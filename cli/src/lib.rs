@@ -14,6 +14,7 @@ mod commands;
 mod error;
 mod experiment;
 mod found;
+mod gitops;
 mod kinds;
 mod manifest;
 mod module;

@@ -5,6 +5,7 @@ mod advice;
 mod detail;
 mod divergence;
 mod event;
+mod evidence;
 mod experiment;
 pub mod module;
 mod next_step;
@@ -14,7 +15,7 @@ mod revision;
 pub mod verdict;
 
 pub use detail::Detail;
-pub use divergence::{VerdictCount, coverage, percent, verdict_counts};
+pub use divergence::{VerdictCount, coverage, percent, share, summary as counts_summary, verdict_counts};
 pub use event::EventReport;
 pub use experiment::{ExperimentDetail, ExperimentOverview, ExperimentReport};
 pub use next_step::{CommandContext, NextStep};

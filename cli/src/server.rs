@@ -10,21 +10,24 @@ use std::time::Duration;
 
 use futures_util::stream;
 use http::Method;
+use jiff::SignedDuration;
 use proviso_core::PolicyId;
 use serde_json::{Value, json};
 
-use self::client::{Client, encoded, is_not_found};
+use self::client::{Client, encoded, is_forbidden, is_not_found};
 use self::error::ServerError;
 use crate::cluster::{Action, Scope, candidates, similar_ids};
 use crate::error::{Error, Missing};
 use crate::experiment::error::ExperimentError;
-use crate::found::{Found, Omitted, Updates};
+use crate::found::{CLUSTER_EXPERIMENTS, Found, Omitted, Updates};
 use crate::kinds::Pair as _;
 use crate::objects::{ExperimentObject, ObjectError, PolicyObject};
 use crate::policy_ref::PolicyRef;
 
 pub use operation::{Operation, OperationState};
 
+/// The collection of the experiments of all policies.
+const ALL_EXPERIMENTS: &str = "policies/-/experiments";
 /// The interval between two requests of a watch, and the longest interval after errors.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(30);
@@ -51,9 +54,14 @@ impl Server {
 
     pub async fn find_policy(&self, reference: &PolicyRef) -> Result<PolicyObject> {
         let candidates = self.candidates(reference)?;
-        let mut found = Vec::new();
+        let (mut found, mut refused) = (Vec::new(), Vec::new());
         for id in &candidates {
-            found.extend(self.policy(id).await?);
+            match self.policy(id).await {
+                Ok(policy) => found.extend(policy),
+                // An operator lets the user read only some of the candidates.
+                Err(error) if is_forbidden(&error) => refused.push(error),
+                Err(error) => return Err(error),
+            }
         }
         if found.len() > 1 {
             return Err(Error::Ambiguous {
@@ -62,10 +70,12 @@ impl Server {
                 ids: candidates,
             });
         }
-        if let Some(policy) = found.pop() {
-            return Ok(policy);
+        match found.pop() {
+            Some(policy) => return Ok(policy),
+            None if refused.len() == candidates.len() => return Err(refused.swap_remove(0)),
+            None => {}
         }
-        let all = self.client.list("policies").await?;
+        let (all, _) = self.visible("policies", candidates.iter().find_map(PolicyId::namespace)).await?;
         let ids: Vec<_> = all.iter().filter_map(|it| PolicyObject::read_resource(it).ok()).map(|it| it.id).collect();
         let similar = similar_ids(reference.name(), &ids);
         let kinds = PolicyObject::KINDS;
@@ -75,7 +85,8 @@ impl Server {
     /// Finds an experiment among all experiments, because its name does not contain its policy.
     pub async fn find_experiment(&self, reference: &PolicyRef) -> Result<ExperimentObject> {
         let candidates = self.candidates(reference)?;
-        let all = self.read(self.client.list("policies/-/experiments").await?);
+        let (all, _) = self.visible(ALL_EXPERIMENTS, candidates.iter().find_map(PolicyId::namespace)).await?;
+        let all = self.read(all);
         let ids: Vec<_> = all.items.iter().map(|experiment| experiment.id.clone()).collect();
         let mut found: Vec<_> = all.items.into_iter().filter(|it| candidates.contains(&it.id)).collect();
         if found.len() > 1 {
@@ -90,6 +101,15 @@ impl Server {
             let similar = similar_ids(reference.name(), &ids);
             Error::Missing(Missing { kinds, show, candidates, similar, forbidden: Vec::new() })
         })
+    }
+
+    /// Returns the items of a collection. If the user may not list all of them, returns those of the namespace, and true.
+    async fn visible(&self, path: &str, namespace: Option<&str>) -> Result<(Vec<Value>, bool)> {
+        match self.client.list(path, None).await {
+            Err(error) if namespace.is_some() && is_forbidden(&error) => {}
+            listed => return Ok((listed?, false)),
+        }
+        Ok((self.client.list(path, namespace).await?, true))
     }
 
     fn candidates(&self, reference: &PolicyRef) -> Result<Vec<PolicyId>> {
@@ -108,9 +128,17 @@ impl Server {
 
     /// Returns the experiments of a scope. `policy` limits them to the experiments of one policy.
     pub async fn list_experiments(&self, scope: &Scope, policy: Option<&PolicyId>) -> Result<Found<ExperimentObject>> {
-        let parent = policy.map_or("-", PolicyId::as_str);
-        let mut found = match self.client.list(&format!("policies/{parent}/experiments")).await {
-            Ok(items) => self.read(items),
+        let namespace = matches!(scope, Scope::All { of_all_namespaces: false }).then_some(self.namespace.as_str());
+        let path = policy.map(|policy| format!("policies/{policy}/experiments"));
+        let mut found = match self.visible(path.as_deref().unwrap_or(ALL_EXPERIMENTS), namespace).await {
+            Ok((items, is_partial)) => {
+                let mut found = self.read(items);
+                if is_partial {
+                    let cause = "you may not list the experiments of all namespaces";
+                    found.unseen.push(Omitted::forbidden(CLUSTER_EXPERIMENTS, &cause));
+                }
+                found
+            }
             // A deleted policy has no experiments.
             Err(error) if policy.is_some() && is_not_found(&error) => self.read(Vec::new()),
             Err(error) => return Err(error),
@@ -142,8 +170,17 @@ impl Server {
         let spec = &manifest["spec"];
         let name = spec["policyRef"]["name"].as_str().unwrap_or_default();
         let policy = PolicyId::new(id.namespace(), name).map_err(|error| Error::Usage(error.to_string()))?;
-        let body = json!({"policy": {"spec": spec["policy"]}, "autoStart": spec["autoStart"]});
-        let path = format!("policies/{policy}/experiments?experimentId={}", id.name());
+        let mut body = json!({"policy": {"spec": spec["policy"]}, "autoStart": spec["autoStart"]});
+        // A server of an older version does not know these fields.
+        for field in ["sampleRate", "logging"] {
+            if let Some(value) = spec.get(field) {
+                body[field] = value.clone();
+            }
+        }
+        if let Some(ttl) = spec["ttl"].as_str() {
+            body["ttl"] = json!(in_seconds(ttl)?);
+        }
+        let path = format!("policies/{policy}/experiments?policyExperimentId={}", id.name());
         self.operation(Method::POST, &path, Some(&body)).await?.wait(OPERATION_TIMEOUT).await?;
         let created = self.experiment(&policy, id.name()).await?;
         created.ok_or_else(|| Error::Usage(format!("{id} was created, and deleted meanwhile")))
@@ -186,6 +223,12 @@ impl Server {
     }
 }
 
+/// Returns a duration such as `1h30m` in the form of the REST API (proto-JSON), such as `5400s`.
+fn in_seconds(duration: &str) -> Result<String> {
+    let parsed = duration.parse::<SignedDuration>().map_err(|error| Error::Usage(format!("{duration}: {error}")))?;
+    Ok(format!("{}s", parsed.as_secs_f64()))
+}
+
 fn path(experiment: &ExperimentObject) -> String {
     format!("policies/{}/experiments/{}", experiment.policy, experiment.id.name())
 }
@@ -197,12 +240,8 @@ fn malformed(what: &impl ToString, error: ObjectError) -> Error {
 /// Converts the refusal of an action to an error about the experiment.
 fn refused(error: Error, experiment: &ExperimentObject, action: &'static str) -> Error {
     let Error::Server(ServerError::Refused(refusal)) = error else { return error };
-    let (experiment, cause) = (experiment.id.clone(), refusal.to_string());
-    Error::Experiment(if refusal.status == 409 {
-        ExperimentError::Changed { experiment, action, cause }
-    } else {
-        ExperimentError::Refused { experiment, action, cause }
-    })
+    let (cause, reason) = (refusal.to_string(), refusal.reason.as_deref());
+    ExperimentError::answered(experiment.id.clone(), action, refusal.status, reason, cause).into()
 }
 
 /// Returns the time before the next request of a watch. The time doubles after each error.
@@ -213,6 +252,13 @@ fn next_pause(pause: Duration, is_answered: bool) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_duration_has_the_form_of_the_rest_api() {
+        for (duration, wanted) in [("336h", "1209600s"), ("1h30m", "5400s"), ("60.5s", "60.5s")] {
+            assert_eq!(in_seconds(duration).unwrap(), wanted);
+        }
+    }
 
     #[test]
     fn a_watch_backs_off_while_the_server_does_not_answer() {

@@ -1,4 +1,4 @@
-//! Prints errors and warnings to standard error.
+//! Prints errors, warnings and messages to standard error.
 
 use std::io::Write as _;
 
@@ -12,6 +12,12 @@ pub fn print_warning(text: &str) {
     let columns = terminal_size_of(std::io::stderr()).map(|(Width(width), _)| width.into());
     // A failure to write to standard error cannot be reported.
     let _ = anstream::stderr().write_all(render::warning(text, columns).as_bytes());
+}
+
+/// Prints a text to standard error, with colours if it is a terminal that supports them.
+pub fn print_message(text: &str) {
+    // A failure to write to standard error cannot be reported.
+    let _ = anstream::stderr().write_all(text.as_bytes());
 }
 
 /// Prints an error and its remedy. Prints nothing if the reader has closed the output.

@@ -106,7 +106,15 @@ impl Admission {
             objects: requirements(self.object_selector.as_ref()),
             conditions: self.match_conditions.iter().map(|condition| condition.expression.clone()).collect(),
             exact: self.match_policy == MatchPolicy::Exact,
+            fails_closed: self.fails_closed() && !self.match_conditions.is_empty(),
         }
+    }
+
+    /// Returns true if the API server denies a request when the evaluation of the `matchConditions` fails. Otherwise, it does not ask
+    /// the policy then.
+    #[must_use]
+    pub fn fails_closed(&self) -> bool {
+        self.failure_policy == FailurePolicy::Fail
     }
 
     /// Returns the changes that this section makes to verdicts.
@@ -132,6 +140,8 @@ pub struct AdmissionCoverage {
     objects: BTreeSet<Requirement>,
     conditions: BTreeSet<String>,
     exact: bool,
+    /// True if the policy denies the requests on which a condition fails. False if there are no conditions.
+    fails_closed: bool,
 }
 
 /// Operations, groups, versions, resources, scope.
@@ -192,12 +202,16 @@ mod tests {
         other["matchConditions"] = json!([{"name": "x", "expression": "1 < 2"}, {"name": "y", "expression": "true"}]);
         other["matchPolicy"] = json!("Equivalent");
         // Enforcement is not a part of the coverage.
-        for (field, value) in
-            [("mode", json!("Monitor")), ("mutating", json!(true)), ("failurePolicy", json!("Ignore"))]
-        {
+        for (field, value) in [("mode", json!("Monitor")), ("mutating", json!(true))] {
             other[field] = value;
         }
         assert_eq!(coverage(&section()), coverage(&other));
+        // Without conditions, none can fail.
+        let mut without = section();
+        without["matchConditions"] = json!([]);
+        other["matchConditions"] = json!([]);
+        other["failurePolicy"] = json!("Ignore");
+        assert_eq!(coverage(&without), coverage(&other));
     }
 
     #[test]
@@ -213,6 +227,7 @@ mod tests {
             ("/namespaceSelector", json!({"matchLabels": {"a": "b"}})),
             ("/matchConditions", json!([])),
             ("/matchPolicy", json!("Exact")),
+            ("/failurePolicy", json!("Ignore")),
         ] {
             let mut other = section();
             let (parent, key) = pointer.rsplit_once('/').unwrap();

@@ -1,12 +1,17 @@
 //! `PolicyExperiment` and `ClusterPolicyExperiment` (AIP-236): an alternative spec of a policy, previewed on live requests. A
 //! preview denies and changes no request.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::{CustomResource, KubeSchema};
 use proviso_core::Divergence;
 use proviso_core::experiment::LOG_PREFIX;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::policy::{PolicySpec, ReplicaCount};
 
@@ -45,6 +50,88 @@ pub struct ExperimentSpec {
     /// Default: false.
     #[serde(default)]
     pub auto_start: bool,
+    /// The share of the requests that are previewed: more than 0, and at most 1. The uid of a request decides, so that all replicas
+    /// choose the same requests. Default: 1.
+    #[serde(default = "every_request")]
+    #[schemars(range(max = 1), extend("minimum" = 0, "exclusiveMinimum" = true))]
+    pub sample_rate: f64,
+    /// The previewed requests that are logged. Every previewed request is counted. Default: All.
+    #[serde(default)]
+    pub logging: PreviewLogging,
+    /// The time from a start of the preview until it stops by itself: a duration such as `90m` or `48h`, from one minute to a year.
+    /// Default: 336h, two weeks.
+    #[serde(default = "two_weeks")]
+    #[schemars(length(max = 32))]
+    pub ttl: String,
+}
+
+fn every_request() -> f64 {
+    1.0
+}
+
+fn two_weeks() -> String {
+    DEFAULT_TTL.to_owned()
+}
+
+/// The default of `spec.ttl`: two weeks.
+pub const DEFAULT_TTL: &str = "336h";
+/// The shortest and the longest time to live of a preview.
+pub const TTL: RangeInclusive<Duration> = Duration::from_mins(1)..=Duration::from_hours(365 * 24);
+
+/// Parses the value of `spec.ttl`: the time from a start of the preview until it stops by itself.
+///
+/// # Errors
+/// Returns the error as text if `ttl` is not a duration, or is out of range.
+pub fn time_to_live(ttl: &str) -> Result<Duration, String> {
+    let example = "must be a duration such as 90m or 48h, from 1m to 8760h";
+    let parsed: Result<SignedDuration, _> = ttl.parse();
+    let duration = parsed.ok().and_then(|duration| Duration::try_from(duration).ok());
+    duration.filter(|it| TTL.contains(it)).ok_or_else(|| format!("is {ttl:?}: {example}"))
+}
+
+impl ExperimentSpec {
+    /// Returns the time from a start of the preview until it stops by itself.
+    ///
+    /// # Errors
+    /// Returns the error as text if `ttl` is not a duration, or is out of range.
+    pub fn time_to_live(&self) -> Result<Duration, String> {
+        time_to_live(&self.ttl)
+    }
+
+    /// Returns how the requests of the experiment are previewed.
+    #[must_use]
+    pub fn preview_settings(&self) -> PreviewSettings {
+        PreviewSettings { sample_rate: self.sample_rate, logging: self.logging }
+    }
+}
+
+/// The settings of the preview of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PreviewSettings {
+    /// The share of the requests that are previewed: more than 0, and at most 1. Default: 1.
+    #[serde(default = "every_request")]
+    #[schemars(range(max = 1), extend("minimum" = 0, "exclusiveMinimum" = true))]
+    pub sample_rate: f64,
+    /// The previewed requests that are logged. Default: All.
+    #[serde(default)]
+    pub logging: PreviewLogging,
+}
+
+impl Default for PreviewSettings {
+    fn default() -> Self {
+        Self { sample_rate: every_request(), logging: PreviewLogging::default() }
+    }
+}
+
+/// The previewed requests that are logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+pub enum PreviewLogging {
+    /// Every previewed request.
+    #[default]
+    All,
+    /// Only requests on which the verdicts differ.
+    Divergences,
 }
 
 /// The spec of a ClusterPolicyExperiment. Its fields are those of a PolicyExperiment, and its policy is a ClusterPolicy.
@@ -89,8 +176,14 @@ pub struct ExperimentStatus {
     /// The state of the preview. Absent before the first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview_metadata: Option<PreviewMetadata>,
+    /// The start time of the last preview that every replica has loaded. Absent if no replica set ever loaded one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previewed_start_time: Option<Time>,
+    /// The commit of this experiment that is in progress. Absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<CommitIntent>,
     /// The numbers of requests by the difference between the live verdict and the experiment's, over all replicas, since
-    /// the last start of the preview.
+    /// the last start of the preview, or since the last change of the live version if that is later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub divergence: Option<DivergenceCounts>,
     /// Samples of the requests on which the verdicts differ: at most 20 groups.
@@ -107,6 +200,23 @@ pub struct ExperimentStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// A commit of an experiment that is in progress. Only the API of Proviso and the operator write it, so it proves that the caller was
+/// permitted to commit the experiment.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CommitIntent {
+    /// A random identifier of the commit. The policy's annotation `proviso.dev/committed-experiment` repeats it.
+    #[schemars(length(max = 64))]
+    pub id: String,
+    /// The `metadata.generation` of the experiment that is committed.
+    pub generation: i64,
+    /// The `metadata.generation` of the policy that the commit replaces. A newer generation is not replaced.
+    pub policy_generation: i64,
+    /// The time at which the commit began, by the clock of the API server's client. Only for people: a commit ends by the time that
+    /// the operator has observed it, not by this time.
+    pub since: Time,
+}
+
 /// The state of a preview, with the times of its last start and stop (AIP-236, `PolicyPreviewMetadata`).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -120,8 +230,26 @@ pub struct PreviewMetadata {
     /// The time of the last stop. Absent before the first stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_time: Option<Time>,
+    /// The time at which the preview stops by itself. Absent in metadata of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expire_time: Option<Time>,
+    /// The cause of the stop, if no caller stopped it. Absent after a stop by a caller, and after a start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_cause: Option<StopCause>,
     /// The `metadata.generation` of the experiment at the last start. Other generations are not previewed.
     pub generation: i64,
+}
+
+/// The cause of a stop that no caller requested.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct StopCause {
+    /// The reason: one word in CamelCase, for programs. `Updated`: the experiment was changed. `Expired`: its `ttl` has passed. Else
+    /// the reason why the start failed.
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// The details, for people.
+    #[schemars(length(max = 1024))]
+    pub message: String,
 }
 
 /// The state of a preview.
@@ -133,18 +261,45 @@ pub enum PreviewState {
 }
 
 impl PreviewMetadata {
-    /// Returns the metadata of a preview of `generation` that starts now. `before` is the metadata of the last preview;
-    /// `None` before the first start.
+    /// Returns the metadata of a preview of `generation` that starts now and stops after `ttl`. `before` is the metadata of the last
+    /// preview; `None` before the first start.
     #[must_use]
-    pub fn start(before: Option<&Self>, generation: i64, now: Time) -> Self {
-        let stop_time = before.and_then(|before| before.stop_time.clone());
-        Self { state: PreviewState::Active, log_prefix: LOG_PREFIX.to_owned(), start_time: now, stop_time, generation }
+    pub fn start(before: Option<&Self>, generation: i64, now: Time, ttl: Duration) -> Self {
+        Self {
+            state: PreviewState::Active,
+            log_prefix: LOG_PREFIX.to_owned(),
+            stop_time: before.and_then(|before| before.stop_time.clone()),
+            expire_time: now.0.checked_add(ttl).ok().map(Time),
+            stop_cause: None,
+            start_time: now,
+            generation,
+        }
     }
 
-    /// Returns the metadata with the preview stopped now.
+    /// Returns the metadata with the preview stopped now. `cause` is `None` if a caller stopped it.
     #[must_use]
-    pub fn stop(self, now: Time) -> Self {
-        Self { state: PreviewState::Suspended, stop_time: Some(now), ..self }
+    pub fn stop(self, now: Time, cause: Option<StopCause>) -> Self {
+        Self { state: PreviewState::Suspended, stop_time: Some(now), stop_cause: cause, ..self }
+    }
+
+    /// Returns `now` in whole seconds, as the API server stores times; or if the last start or stop was not before that time, the second
+    /// after it. So the time of each start and stop identifies it, also if the clock of another writer is ahead.
+    #[must_use]
+    pub fn time_after(before: Option<&Self>, now: Timestamp) -> Time {
+        let second = |time: Timestamp| Timestamp::from_second(time.as_second()).unwrap_or(time);
+        let last = |it: &Self| it.stop_time.as_ref().map_or(it.start_time.0, |stop| stop.0.max(it.start_time.0));
+        let next = before.and_then(|it| second(last(it)).checked_add(SignedDuration::from_secs(1)).ok());
+        Time(next.map_or(second(now), |next| next.max(second(now))))
+    }
+
+    /// Returns the metadata for a JSON merge patch, which also removes the fields that are absent.
+    #[must_use]
+    pub fn to_merge_patch(&self) -> Value {
+        let mut patch = json!({"stopTime": null, "expireTime": null, "stopCause": null});
+        if let (Some(patch), Value::Object(fields)) = (patch.as_object_mut(), json!(self)) {
+            patch.extend(fields);
+        }
+        patch
     }
 
     /// Returns the state of the preview for `generation`, the current generation of the experiment. An update of the experiment
@@ -159,11 +314,11 @@ impl PreviewMetadata {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DivergenceCounts {
-    /// The requests that the experiment evaluated: the sum of the other counts except `dropped`.
+    /// The requests that the experiment evaluated.
     pub evaluated: u64,
     /// Requests with equal verdicts.
     pub same: u64,
-    /// Requests that the live policy allows and the experiment denies.
+    /// Requests that the live policy allows and the experiment denies, also because its evaluation fails.
     pub newly_denied: u64,
     /// Requests that the live policy denies and the experiment allows.
     pub newly_allowed: u64,
@@ -171,12 +326,22 @@ pub struct DivergenceCounts {
     pub mutation_differs: u64,
     /// Requests that both deny, but with different messages.
     pub message_differs: u64,
-    /// Requests on which the evaluation of the experiment failed.
+    /// Requests with the same decision, message and object, but with another code, reason, cause, warning or audit annotation.
+    #[serde(default)]
+    pub details_differ: u64,
+    /// Requests on which the evaluation of the experiment failed. Those that it would deny for that, and the live policy allows, are
+    /// in `newlyDenied` too.
     pub errors: u64,
-    /// Requests that were not evaluated, because the preview queue was full.
+    /// Requests that were not evaluated, because too many were waiting.
     pub dropped: u64,
     /// The time since which requests are counted.
     pub since: Time,
+    /// The etag of the version of the experiment that was evaluated. Absent in counts of an older version of the policy server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etag: Option<String>,
+    /// The etag of the live version with which the experiment was compared. Absent if no version was live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_etag: Option<String>,
 }
 
 /// A group of requests whose verdicts differ in the same way, of one kind, namespace and user. It never includes the content of
@@ -200,7 +365,7 @@ pub struct DivergenceSample {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The denial message for the last request: the message of the live policy if only the live policy denies, else the
-    /// message of the experiment. At most 256 characters.
+    /// message of the experiment. If only details of the verdicts differ, their names. At most 256 characters.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The time of the first request.
@@ -223,21 +388,64 @@ mod tests {
     }
 
     #[test]
+    fn a_ttl_is_a_duration_from_a_minute_to_a_year() {
+        for (ttl, wanted) in [
+            ("90m", Some(5_400)),
+            ("336h", Some(1_209_600)),
+            ("1h30m", Some(5_400)),
+            ("59s", None),
+            ("8761h", None),
+            ("-5m", None),
+            ("", None),
+            ("soon", None),
+        ] {
+            let spec =
+                json!({"policyRef": {"name": "p"}, "policy": {"program": {"cel": {"validations": []}}}, "ttl": ttl});
+            let spec: ExperimentSpec = serde_json::from_value(spec).unwrap();
+            assert_eq!(spec.time_to_live().ok().map(|ttl| ttl.as_secs()), wanted, "{ttl:?}");
+        }
+    }
+
+    #[test]
     fn starting_and_stopping_a_preview_follows_aip_236() {
-        let started = PreviewMetadata::start(None, 1, at(10));
+        let ttl = Duration::from_mins(1);
+        let started = PreviewMetadata::start(None, 1, at(10), ttl);
         assert_eq!((started.state, started.log_prefix.as_str()), (PreviewState::Active, "PolicyPreviewLog"));
         assert_eq!((&started.start_time, &started.stop_time), (&at(10), &None));
+        assert_eq!(started.expire_time, Some(at(70)));
         // An update of the experiment suspends the preview.
         assert_eq!((started.state(1), started.state(2)), (PreviewState::Active, PreviewState::Suspended));
-        let stopped = started.stop(at(20));
+        let stopped = started.stop(at(20), None);
         assert_eq!(
             (stopped.state, &stopped.start_time, &stopped.stop_time),
             (PreviewState::Suspended, &at(10), &Some(at(20)))
         );
-        let again = PreviewMetadata::start(Some(&stopped), 2, at(30));
+        let again = PreviewMetadata::start(Some(&stopped), 2, at(30), ttl);
         assert_eq!(
             (again.state(2), &again.start_time, &again.stop_time),
             (PreviewState::Active, &at(30), &Some(at(20)))
         );
+    }
+
+    #[test]
+    fn a_merge_patch_of_a_start_removes_the_cause_of_the_last_stop() {
+        let cause = StopCause { reason: "Expired".to_owned(), message: String::new() };
+        let minute = Duration::from_mins(1);
+        let stopped = PreviewMetadata::start(None, 1, at(10), minute).stop(at(70), Some(cause));
+        assert_eq!(stopped.to_merge_patch()["stopCause"]["reason"], "Expired");
+        let patch = PreviewMetadata::start(Some(&stopped), 1, at(80), minute).to_merge_patch();
+        assert_eq!(patch.get("stopCause"), Some(&Value::Null));
+        assert_eq!((&patch["state"], &patch["stopTime"]), (&json!("ACTIVE"), &json!("1970-01-01T00:01:10Z")));
+    }
+
+    #[test]
+    fn each_start_and_stop_has_another_time() {
+        let now = |milliseconds| Timestamp::from_millisecond(milliseconds).unwrap();
+        assert_eq!(PreviewMetadata::time_after(None, now(7_900)), at(7));
+        let mut last = PreviewMetadata::start(None, 1, at(7), Duration::from_mins(1));
+        assert_eq!(PreviewMetadata::time_after(Some(&last), now(7_900)), at(8));
+        last = last.stop(at(300), None);
+        assert_eq!(PreviewMetadata::time_after(Some(&last), now(7_900)), at(301), "another clock is ahead");
+        assert_eq!(PreviewMetadata::time_after(Some(&last), now(400_000)), at(400));
     }
 }

@@ -28,8 +28,9 @@ pub use admission::{Admission, AdmissionCoverage, FailurePolicy, MatchPolicy, Mo
 pub use conditions::{ConditionState, ConditionType, Conditions};
 pub use definitions::{chart, definitions, kustomization};
 pub use experiment::{
-    ClusterPolicyExperiment, ClusterPolicyExperimentSpec, DivergenceCounts, DivergenceSample, ExperimentSpec,
-    ExperimentStatus, PolicyExperiment, PolicyRef, PreviewMetadata, PreviewState,
+    ClusterPolicyExperiment, ClusterPolicyExperimentSpec, CommitIntent, DEFAULT_TTL, DivergenceCounts,
+    DivergenceSample, ExperimentSpec, ExperimentStatus, PolicyExperiment, PolicyRef, PreviewLogging, PreviewMetadata,
+    PreviewSettings, PreviewState, StopCause, TTL, time_to_live,
 };
 pub use policy::{ClusterPolicy, ClusterPolicySpec, Policy, PolicyPhase, PolicySpec, PolicyStatus, ReplicaCount};
 pub use policy_server::{

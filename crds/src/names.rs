@@ -9,10 +9,12 @@ pub const EXPERIMENT_LABEL: &str = "proviso.dev/experiment-uid";
 /// Annotation of a policy: the generation to roll back to. The operator removes the annotation after the rollback, or if the
 /// rollback is impossible.
 pub const ROLLBACK_TO: &str = "proviso.dev/rollback-to";
-/// Annotation of a policy: the experiment that was last committed to it, as JSON with `name`, `uid`, `generation` and `etag`.
+/// Annotation of a policy: the experiment that was last committed to it, as JSON with `name`, `uid`, `generation`, `etag` and
+/// `commit`: the `id` in the experiment's `status.commit`. Alone, the annotation has no effect.
 pub const COMMITTED_EXPERIMENT: &str = "proviso.dev/committed-experiment";
-/// Annotation of an experiment: the time at which a commit of the experiment started (RFC 3339).
-pub const COMMIT_INTENT: &str = "proviso.dev/commit-intent";
+/// Annotation of an object that the REST API has written: the user who called it. The audit log of the API server names the operator
+/// as the user, unless the operator may impersonate callers.
+pub const CHANGED_BY: &str = "proviso.dev/changed-by";
 /// Label of a `ClusterRole`: all policy servers get the permissions of the role.
 pub const AGGREGATE_LABEL: &str = "proviso.dev/aggregate-to-policy-server";
 /// Annotation of a webhook configuration: the reason for which an administrator changes it by hand in an emergency. While the
@@ -26,6 +28,15 @@ pub const PREVIEW_START: &str = "proviso.dev/preview-start";
 pub const ROTATION: &str = "proviso.dev/rotation";
 /// Annotation of a Secret: the time at which the current phase of its key rotation started (RFC 3339).
 pub const ROTATION_SINCE: &str = "proviso.dev/rotation-since";
+
+/// The prefixes of the annotations that only Proviso and kubectl write.
+const RESERVED: [&str; 2] = ["proviso.dev/", "kubectl.kubernetes.io/"];
+
+/// Returns true for a key of an annotation that only Proviso or kubectl writes.
+#[must_use]
+pub fn is_reserved(key: &str) -> bool {
+    RESERVED.iter().any(|prefix| key.starts_with(prefix))
+}
 
 /// The finalizers of the operator. Each one delays the deletion of an object until the operator has cleaned up.
 pub mod finalizers {

@@ -114,6 +114,11 @@ pub struct PolicyStatus {
     /// The enforcement mode of the live generation: `Protect` or `Monitor`. Absent while no generation is live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
+    /// The `id` of the last commit of an experiment that the operator has aborted. The write changes the version of the policy, so a
+    /// late write of that commit fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub aborted_commit: Option<String>,
 }
 
 /// The state of a policy in one word.

@@ -28,6 +28,8 @@ reasons! {
     CERTIFICATE_ISSUED = "CertificateIssued";
     /// The experiment is now the policy.
     COMMITTED = "Committed";
+    /// The operator has ended a commit of the experiment that its caller did not complete.
+    COMMIT_ABORTED = "CommitAborted";
     /// The policy server may not read a kind that the policy reads.
     CONTEXT_FORBIDDEN = "ContextForbidden";
     /// The objects that the policy reads are not listed yet.
@@ -44,6 +46,10 @@ reasons! {
     DISABLED = "Disabled";
     /// A replica of the policy server leads.
     ELECTED = "Elected";
+    /// The time to live of the preview has passed.
+    EXPIRED = "Expired";
+    /// The experiment and the live policy have decided differently for the first time.
+    FIRST_DIVERGENCE = "FirstDivergence";
     /// An object of the API server lacks a field that every object has.
     INCOMPLETE_OBJECT = "IncompleteObject";
     /// A name cannot be used in the name of another object.
@@ -102,6 +108,8 @@ reasons! {
     PREPARING = "Preparing";
     /// Every replica previews the experiment.
     PREVIEWING = "Previewing";
+    /// The preview of the experiment stops by itself soon.
+    PREVIEW_EXPIRES = "PreviewExpires";
     /// The preview of the experiment was started.
     PREVIEW_STARTED = "PreviewStarted";
     /// The preview of the experiment was suspended.
@@ -122,10 +130,14 @@ reasons! {
     ROLLING_OUT = "RollingOut";
     /// A webhook configuration calls a revision that is not live.
     STILL_CALLED = "StillCalled";
-    /// The experiment was stopped, or changed after its start.
+    /// The preview is suspended, and replicas write their final counts.
+    STOPPING = "Stopping";
+    /// The preview of the experiment is suspended, or a replica has stopped it.
     SUSPENDED = "Suspended";
     /// The policy has as many experiments as it may have.
     TOO_MANY = "TooMany";
+    /// The experiment was changed while it was previewed.
+    UPDATED = "Updated";
 }
 
 /// A reason with its cause and its remedy.
@@ -285,6 +297,11 @@ pub static SECTIONS: [Section; 4] = [
         explanations: &[
             state(ACCEPTED, "The policy of the experiment exists and has no more than ten experiments."),
             state(DISABLED, "`spec.enabled` is false: the policy decides no requests."),
+            failure(
+                EXPIRED,
+                "The preview stopped, because the time in `spec.ttl` has passed since its start.",
+                "Commit or delete the experiment, or start its preview again",
+            ),
             state(LIVE, "The generation answers requests."),
             state(LOADED, "The replica serves the revision, or every replica does."),
             failure(
@@ -304,7 +321,20 @@ pub static SECTIONS: [Section; 4] = [
                 STILL_CALLED,
                 "The generation is not live, but a webhook configuration still calls it: the replicas serve it.",
             ),
-            state(SUSPENDED, "The experiment was stopped, or changed after its start."),
+            state(
+                STOPPING,
+                "The preview is suspended. The replicas finish the evaluations that have begun, and report their final counts.",
+            ),
+            state(
+                SUSPENDED,
+                "The preview was stopped by a caller, by a change of the experiment, at the end of its `spec.ttl`, or because its start \
+                 failed. Unless a caller stopped it, `status.previewMetadata.stopCause` has the cause.",
+            ),
+            failure(
+                UPDATED,
+                "The preview stopped, because the experiment was changed.",
+                "Start the preview of the new version: kubectl proviso experiment start EXPERIMENT",
+            ),
         ],
     },
     Section {
@@ -385,7 +415,23 @@ pub static SECTIONS: [Section; 4] = [
         explanations: &[
             state(BREAK_GLASS_ENDED, "The operator reconciles the webhook configuration again."),
             state(COMMITTED, "The experiment is now the policy, and is deleted."),
+            failure(
+                COMMIT_ABORTED,
+                "A commit of the experiment has not ended within a minute, because its caller stopped. The operator has ended it: late \
+                 writes of the caller fail.",
+                "Compare the policy with the experiment, and commit the experiment again",
+            ),
+            state(
+                FIRST_DIVERGENCE,
+                "The experiment and the live policy have decided differently about a request, for the first time since the preview or \
+                 the live version started.",
+            ),
             state(NOT_LIVE, "No generation of the policy decides requests any more."),
+            failure(
+                PREVIEW_EXPIRES,
+                "The preview of the experiment stops by itself soon: the message has the time.",
+                "Commit the experiment, or start its preview again to continue it",
+            ),
             state(PREVIEW_STARTED, "The preview of the experiment has started."),
             state(PREVIEW_SUSPENDED, "The preview of the experiment was suspended."),
             state(ROLLED_BACK, "The policy has the spec of an earlier generation, as a new generation."),

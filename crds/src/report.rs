@@ -23,10 +23,25 @@ impl DivergenceCounts {
             newly_allowed: 0,
             mutation_differs: 0,
             message_differs: 0,
+            details_differ: 0,
             errors: 0,
             dropped: 0,
             since,
+            etag: None,
+            live_etag: None,
         }
+    }
+
+    /// Returns counts of zero that start at `since`, for a version of an experiment in comparison with a live version.
+    #[must_use]
+    pub fn of_versions(etag: &str, live_etag: Option<&str>, since: Time) -> Self {
+        Self { etag: Some(etag.to_owned()), live_etag: live_etag.map(ToOwned::to_owned), ..Self::new(since) }
+    }
+
+    /// Returns true if the counts belong to these versions. Counts of different versions must not be mixed.
+    #[must_use]
+    pub fn is_of_versions(&self, etag: &str, live_etag: Option<&str>) -> bool {
+        self.etag.as_deref() == Some(etag) && self.live_etag.as_deref() == live_etag
     }
 
     /// Returns true if no request was counted yet.
@@ -35,7 +50,8 @@ impl DivergenceCounts {
         self.evaluated == 0 && self.dropped == 0
     }
 
-    /// Returns the number of requests with this divergence.
+    /// Returns the number of requests with this divergence. The number of `ExperimentError` includes the failed evaluations that
+    /// count as `NewlyDenied`.
     #[must_use]
     pub fn of(&self, divergence: Divergence) -> u64 {
         match divergence {
@@ -44,26 +60,41 @@ impl DivergenceCounts {
             Divergence::NewlyAllowed => self.newly_allowed,
             Divergence::MutationDiffers => self.mutation_differs,
             Divergence::MessageDiffers => self.message_differs,
+            Divergence::DetailsDiffer => self.details_differ,
             Divergence::ExperimentError => self.errors,
         }
     }
 
-    /// Counts one evaluation.
-    pub fn count(&mut self, divergence: Divergence) {
-        self.add(divergence, 1);
+    /// Counts one evaluation. If the evaluation failed, it counts as an error too.
+    pub fn count(&mut self, divergence: Divergence, has_failed: bool) {
+        if has_failed && divergence != Divergence::ExperimentError {
+            self.errors = self.errors.saturating_add(1);
+        }
+        let count = self.of_mut(divergence);
+        *count = count.saturating_add(1);
+        self.evaluated = self.evaluated.saturating_add(1);
     }
 
-    fn add(&mut self, divergence: Divergence, more: u64) {
-        let count = match divergence {
+    fn of_mut(&mut self, divergence: Divergence) -> &mut u64 {
+        match divergence {
             Divergence::Same => &mut self.same,
             Divergence::NewlyDenied => &mut self.newly_denied,
             Divergence::NewlyAllowed => &mut self.newly_allowed,
             Divergence::MutationDiffers => &mut self.mutation_differs,
             Divergence::MessageDiffers => &mut self.message_differs,
+            Divergence::DetailsDiffer => &mut self.details_differ,
             Divergence::ExperimentError => &mut self.errors,
-        };
-        *count = count.saturating_add(more);
-        self.evaluated = self.evaluated.saturating_add(more);
+        }
+    }
+
+    /// Adds the numbers of other counts.
+    fn add(&mut self, other: &Self) {
+        for divergence in Divergence::ALL {
+            let count = self.of_mut(divergence);
+            *count = count.saturating_add(other.of(divergence));
+        }
+        self.evaluated = self.evaluated.saturating_add(other.evaluated);
+        self.dropped = self.dropped.saturating_add(other.dropped);
     }
 }
 
@@ -105,23 +136,33 @@ impl PreviewReport {
         self.samples.push(sample);
     }
 
-    /// Returns the sum of reports that started at `since`. The groups with the most requests come first, and at most
-    /// [`MAX_SAMPLES`] groups are kept.
+    /// Returns the sum of the reports about a version of an experiment, in comparison with a live version. Reports about other
+    /// versions are left out. The sum counts since the earliest of the reports, or since `start` if there is none. The groups with
+    /// the most requests come first, and at most [`MAX_SAMPLES`] groups are kept.
     #[must_use]
-    pub fn sum<'a>(reports: impl IntoIterator<Item = &'a Self>, since: &Time) -> Self {
-        let mut sum = DivergenceCounts::new(since.clone());
+    pub fn sum<'a>(
+        reports: impl IntoIterator<Item = &'a Self>,
+        start: &Time,
+        etag: &str,
+        live_etag: Option<&str>,
+    ) -> Self {
+        let reports = reports.into_iter().filter(|report| report.counts.is_of_versions(etag, live_etag));
+        let mut sum = DivergenceCounts::of_versions(etag, live_etag, start.clone());
+        let mut since: Option<&Time> = None;
         let mut groups: BTreeMap<_, DivergenceSample> = BTreeMap::new();
         for report in reports {
-            for divergence in Divergence::ALL {
-                sum.add(divergence, report.counts.of(divergence));
-            }
-            sum.dropped = sum.dropped.saturating_add(report.counts.dropped);
+            let begin = &report.counts.since;
+            since = Some(since.map_or(begin, |since| since.min(begin)));
+            sum.add(&report.counts);
             for sample in &report.samples {
                 match groups.get_mut(&sample.group_key()) {
                     Some(found) => found.merge(sample.clone()),
                     None => drop(groups.insert(sample.group_key(), sample.clone())),
                 }
             }
+        }
+        if let Some(since) = since {
+            sum.since = since.clone();
         }
         let mut samples: Vec<_> = groups.into_values().collect();
         // The sort is stable, so groups of the same size stay ordered by their keys.
@@ -187,14 +228,29 @@ mod tests {
         assert!(users.contains(&"often") && users.contains(&"99") && !users.contains(&"50"), "{users:?}");
     }
 
+    fn report(etag: &str, live_etag: Option<&str>, since: i64) -> PreviewReport {
+        let counts = DivergenceCounts::of_versions(etag, live_etag, at(since));
+        PreviewReport { counts, samples: Vec::new() }
+    }
+
+    #[test]
+    fn a_failed_evaluation_is_an_error_whatever_it_counts_as() {
+        let mut counts = DivergenceCounts::new(at(0));
+        counts.count(Divergence::NewlyDenied, true);
+        counts.count(Divergence::NewlyDenied, false);
+        counts.count(Divergence::ExperimentError, true);
+        assert_eq!((counts.evaluated, counts.newly_denied, counts.errors), (3, 2, 2));
+    }
+
     #[test]
     fn the_sum_of_reports_merges_groups_and_adds_counts() {
-        let (mut first, mut second) = (PreviewReport::new(at(3)), PreviewReport::new(at(2)));
+        let (mut first, mut second) = (report("e", Some("live"), 3), report("e", Some("live"), 2));
         for divergence in Divergence::ALL {
-            first.counts.count(divergence);
-            second.counts.count(divergence);
+            first.counts.count(divergence, divergence == Divergence::ExperimentError);
+            second.counts.count(divergence, divergence == Divergence::ExperimentError);
         }
-        first.counts.count(Divergence::Same);
+        first.counts.count(Divergence::Same, false);
+        first.counts.count(Divergence::NewlyDenied, true);
         first.counts.dropped = 2;
         second.counts.dropped = 3;
         first.sample(sample("ann", 5));
@@ -202,11 +258,37 @@ mod tests {
         for _ in 0..3 {
             second.sample(sample("bob", 6));
         }
-        let sum = PreviewReport::sum([&first, &second], &at(1));
-        assert_eq!((sum.counts.evaluated, sum.counts.same, sum.counts.errors, sum.counts.dropped), (13, 3, 2, 5));
-        assert_eq!(sum.counts.since, at(1));
+        let sum = PreviewReport::sum([&first, &second], &at(1), "e", Some("live"));
+        let counts = &sum.counts;
+        assert_eq!((counts.evaluated, counts.same, counts.errors, counts.dropped), (16, 3, 3, 5));
+        assert_eq!((counts.newly_denied, counts.details_differ), (3, 2));
+        assert_eq!(
+            (&counts.since, counts.etag.as_deref(), counts.live_etag.as_deref()),
+            (&at(2), Some("e"), Some("live"))
+        );
         let samples: Vec<_> = sum.samples.iter().map(|it| (it.user.as_str(), it.count, it.name.as_str())).collect();
         assert_eq!(samples, [("bob", 3, "at-6"), ("ann", 2, "at-5")]);
-        assert_eq!(PreviewReport::sum([], &at(1)), PreviewReport::new(at(1)));
+    }
+
+    #[test]
+    fn the_sum_leaves_out_reports_about_other_versions() {
+        let mut reports = [
+            report("e", Some("live"), 5),
+            report("e", Some("older"), 2),
+            report("e", None, 2),
+            report("other", Some("live"), 2),
+            // The report of an older policy server has no etags.
+            PreviewReport::new(at(2)),
+        ];
+        for report in &mut reports {
+            report.counts.count(Divergence::Same, false);
+            report.sample(sample("ann", 5));
+        }
+        let of = |live_etag: Option<&str>| PreviewReport::sum(&reports, &at(9), "e", live_etag);
+        let counted = |sum: PreviewReport| (sum.counts.evaluated, sum.samples.len(), sum.counts.since);
+        assert_eq!(counted(of(Some("live"))), (1, 1, at(5)));
+        assert_eq!(counted(of(None)), (1, 1, at(2)));
+        assert_eq!(counted(of(Some("newer"))), (0, 0, at(9)));
+        assert_eq!(of(Some("newer")).counts, DivergenceCounts::of_versions("e", Some("newer"), at(9)));
     }
 }

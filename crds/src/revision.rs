@@ -7,7 +7,7 @@ use proviso_core::Failure;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{DivergenceCounts, DivergenceSample};
+use crate::experiment::{DivergenceCounts, DivergenceSample, PreviewSettings};
 use crate::policy::PolicySpec;
 
 /// The spec of a PolicyRevision: one generation of a policy. Only `enabled` can be changed.
@@ -35,7 +35,7 @@ use crate::policy::PolicySpec;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(
-    validation = Rule::new("self.policyRef == oldSelf.policyRef && self.role == oldSelf.role && has(self.experimentRef) == has(oldSelf.experimentRef) && (!has(self.experimentRef) || self.experimentRef == oldSelf.experimentRef) && self.policyServer == oldSelf.policyServer && self.data == oldSelf.data")
+    validation = Rule::new("self.policyRef == oldSelf.policyRef && self.role == oldSelf.role && has(self.experimentRef) == has(oldSelf.experimentRef) && (!has(self.experimentRef) || self.experimentRef == oldSelf.experimentRef) && has(self.preview) == has(oldSelf.preview) && (!has(self.preview) || self.preview == oldSelf.preview) && self.policyServer == oldSelf.policyServer && self.data == oldSelf.data")
         .message("a revision is immutable: only `enabled` can be changed")
 )]
 #[serde(rename_all = "camelCase")]
@@ -52,8 +52,12 @@ pub struct PolicyRevisionSpec {
     /// generation; absent if no commit did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experiment_ref: Option<RevisedExperiment>,
-    /// True if the policy server loads the revision.
+    /// True if the policy server loads the revision, and previews it if it is a Candidate. A Candidate that is not enabled stays
+    /// prepared and loaded, but is not evaluated.
     pub enabled: bool,
+    /// For a Candidate, how its requests are previewed. Absent if every request is previewed and logged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<PreviewSettings>,
     /// The spec of the policy in this generation; for a Candidate, the alternative spec of the experiment.
     pub data: PolicySpec,
 }
@@ -188,7 +192,8 @@ impl ReplicaStatus {
     }
 }
 
-/// The differences between the verdicts of a Candidate and the live verdicts, since the candidate was created.
+/// The differences between the verdicts of a Candidate and the live verdicts, since the candidate was created or, if that is later, since
+/// the live version changed.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct PreviewReport {
     /// The numbers of requests by the difference between the verdicts.

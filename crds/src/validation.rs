@@ -53,6 +53,16 @@ pub fn experiment(spec: &ExperimentSpec) -> Vec<FieldError> {
     if let Err(error) = proviso_core::policy_id::check_name(&spec.policy_ref.name) {
         errors.add("spec.policyRef.name", error.to_string());
     }
+    if !(spec.sample_rate > 0.0 && spec.sample_rate <= 1.0) {
+        let message = format!(
+            "is {}: must be more than 0, and at most 1: 0.1 previews a tenth of the requests",
+            spec.sample_rate
+        );
+        errors.add("spec.sampleRate", message);
+    }
+    if let Err(message) = spec.time_to_live() {
+        errors.add("spec.ttl", message);
+    }
     errors.policy("spec.policy", &spec.policy);
     errors.0
 }

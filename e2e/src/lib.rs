@@ -11,6 +11,8 @@
 
 #![allow(clippy::missing_panics_doc, reason = "a test harness may panic on failures that a test cannot handle")]
 
+#[cfg(test)]
+mod aip_page;
 pub mod binaries;
 pub mod clock;
 mod cluster;

@@ -15,23 +15,28 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use kube::Client;
-use proviso_rest_api::kubernetes::Kubernetes;
+use proviso_rest_api::kubernetes::{Kubernetes, Settings};
 use proviso_rest_api::{Code, Error};
 
 use access::Reviews;
 use actions::Actions;
 use authenticator::{AuthenticationError, Authenticator};
+
+use crate::config::Config;
+
 pub(crate) use front_proxy::FrontProxies;
 
 /// Returns the routes of both APIs, which need an authenticated caller.
-pub(crate) fn router(client: Client, namespace: &str, proxies: Arc<FrontProxies>) -> Router {
+pub(crate) fn router(client: Client, config: &Config, proxies: Arc<FrontProxies>) -> Router {
+    let (namespace, impersonates_callers) = (config.namespace.clone(), config.impersonate_callers);
     let reviews = Reviews::new(client.clone());
-    let store = Arc::new(Kubernetes::new(client.clone(), reviews.clone()));
+    let settings = Settings { namespace: namespace.clone(), impersonates_callers };
+    let store = Arc::new(Kubernetes::new(client.clone(), reviews.clone(), settings));
     let authenticator = Authenticator::new(client.clone(), proxies);
-    let actions = Actions { client, namespace: namespace.to_owned(), reviews, store: Arc::clone(&store) };
+    let actions = Actions { client, namespace, reviews, store: Arc::clone(&store) };
     let in_kubernetes = Authentication {
         authenticator: authenticator.clone(),
-        refuse: |error| actions::respond(error.http(), error.to_string()),
+        refuse: |error| actions::respond(error.http(), error.to_string(), Some(error.reason())),
     };
     let as_aip = Authentication { authenticator, refuse: proviso_rest_api::refuse };
     Router::new()

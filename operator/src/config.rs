@@ -43,6 +43,11 @@ pub struct Config {
     #[arg(long, env = "PROVISO_AGGREGATED_API", default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
     pub aggregated_api: bool,
 
+    /// Write policies and experiments for the callers of the REST API and of actions.proviso.dev as these callers. The audit
+    /// log of the API server then names them. The operator needs the permission to impersonate every user
+    #[arg(long, env = "PROVISO_IMPERSONATE_CALLERS", default_value_t = false, action = ArgAction::Set, value_name = "BOOL")]
+    pub impersonate_callers: bool,
+
     #[command(flatten)]
     pub lifetimes: Lifetimes,
 

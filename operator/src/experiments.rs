@@ -1,14 +1,21 @@
 //! The controller of experiments (AIP-236), for both kinds. A reconcile reads the caches (`observe`), decides
 //! (`proviso_core::experiment::rollout`), builds the desired objects (`build`), applies them (`apply`), and reports
-//! (`status`). Users and the API start and stop previews. The controller only starts an experiment with `autoStart`,
-//! and suspends a preview after an update.
+//! (`status`). Users and the API start and stop previews. The controller starts an experiment with `autoStart`, and
+//! suspends a preview that has ended, has failed to start, or was updated (`session`).
 
 mod apply;
 mod build;
+mod commit;
+mod conditions;
+mod events;
 mod observe;
+mod session;
 mod status;
+mod timers;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::Action;
@@ -25,6 +32,7 @@ use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject as _, experim
 use crate::malformed::MaybeMalformed;
 use crate::objects::{self, RESYNC, RETRY};
 use crate::revisions::Revision;
+use timers::Timers;
 
 /// Reconciles the experiments of one kind until the future is dropped.
 pub(crate) async fn run<K: ExperimentObject>(name: &'static str, context: Arc<Context>) {
@@ -39,7 +47,12 @@ pub(crate) async fn run<K: ExperimentObject>(name: &'static str, context: Arc<Co
         .trigger_on(&caches.validating, of_label(experiments));
     caches.listed().await;
     let ca_changes = ca::changes(context.ca.clone());
-    controller.run(context, ca_changes, reconcile::<K>).await;
+    let timers = Timers::default();
+    let reconcile = |experiment: Arc<MaybeMalformed<K>>, context: Arc<Context>| {
+        let timers = &timers;
+        async move { reconcile(&experiment, timers, &context).await }
+    };
+    controller.run(context, ca_changes, reconcile).await;
 }
 
 /// Maps a candidate to its experiment, and a live revision to all experiments of its policy, which are compared with
@@ -101,10 +114,11 @@ fn of_label<K: ExperimentObject, O: Resource>(
 }
 
 async fn reconcile<K: ExperimentObject>(
-    experiment: Arc<MaybeMalformed<K>>,
-    context: Arc<Context>,
+    experiment: &MaybeMalformed<K>,
+    timers: &Timers,
+    context: &Context,
 ) -> Result<Action, Error> {
-    context.reports.report(&*experiment).await;
+    context.reports.report(experiment).await;
     if context.ca_bundle().is_none() {
         // The first CA triggers another reconcile.
         return Ok(Action::await_change());
@@ -117,29 +131,35 @@ async fn reconcile<K: ExperimentObject>(
         // The spec cannot be read. Until it can, the current preview continues.
         return Ok(Action::requeue(RESYNC));
     }
-    let api = kinds::api::<K>(&context.client, &*experiment);
-    if !is_deleted && objects::add_finalizer(&api, &*experiment, finalizers::PREVIEW).await? {
+    let api = kinds::api::<K>(&context.client, experiment);
+    if !is_deleted && objects::add_finalizer(&api, experiment, finalizers::PREVIEW).await? {
         // The change triggers another reconcile.
         return Ok(Action::await_change());
     }
-    let found = observe::ObservedObjects::read(&*experiment, &context).await?;
-    let observed = found.observed(&experiment, jiff::Timestamp::now());
+    let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
+    let found = observe::ObservedObjects::read(experiment, context).await?;
+    let now = Instant::now();
+    let observed = found.observed(experiment, jiff::Timestamp::now(), timers.elapsed(&uid, now));
     let decision = rollout::decide(&observed);
-    if apply::decision(&*experiment, &found, &observed, &decision, &context).await?.is_break() {
-        // The change triggers another reconcile.
-        return Ok(Action::await_change());
+    timers.keep(&uid, &decision.timers, now);
+    if let ControlFlow::Break(action) = apply::decision(experiment, &found, &observed, &decision, context).await? {
+        return Ok(action);
     }
     if decision.is_cleaned_up {
-        context.with_counts_written(|counts| counts.remove(&experiment.uid().unwrap_or_default()));
+        context.with_counts_written(|counts| counts.remove(&uid));
         return Ok(Action::await_change());
     }
     let mut requeue_after = decision.requeue_after;
     if let Ok(known) = &experiment.0
         && !is_deleted
     {
-        let later = status::write(known, &found, &decision, &context).await?;
+        let later = status::write(known, &found, &decision, context).await?;
         requeue_after = requeue_after.into_iter().chain(later).min();
+        apply::delete_stopped(&decision, context).await?;
     }
     let default_delay = if is_deleted { RETRY } else { RESYNC };
-    Ok(Action::requeue(requeue_after.unwrap_or(default_delay)))
+    Ok(Action::requeue(requeue_after.map_or(default_delay, |after| after.min(default_delay))))
 }
+
+#[cfg(test)]
+mod tests;

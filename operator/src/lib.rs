@@ -135,7 +135,7 @@ async fn serve(
     );
     let tls = Arc::clone(certificate).acceptor_with_client_certificates()?;
     let proxies = Arc::new(FrontProxies::default());
-    let api = api::router(client.clone(), &config.namespace, Arc::clone(&proxies));
+    let api = api::router(client.clone(), config, Arc::clone(&proxies));
     let answers = TowerToHyperService::new(Admission::new(client.clone(), config).router().merge(api));
     let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), Arc::clone(metrics), phase.clone()));
     let client = client.clone();

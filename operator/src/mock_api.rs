@@ -1,7 +1,7 @@
 //! A mock API server for unit tests. It stores written objects as far as the reconciles need them, and records the
 //! calls.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,6 +32,8 @@ struct Stored {
     calls: Vec<String>,
     /// The objects by their paths.
     objects: HashMap<String, Value>,
+    /// The fields of each status that each field manager has applied last, by path and manager.
+    applied: HashMap<(String, String), BTreeSet<String>>,
     /// The `resourceVersion` of the last write.
     version: u64,
     /// The requests to refuse, by the method and the path from the resource on, each with the HTTP status.
@@ -116,6 +118,9 @@ impl MockApi {
                 respond(StatusCode::CREATED, &object)
             }
             _ => {
+                if let Some(manager) = manager.filter(|_| parts.uri.path().ends_with("/status")) {
+                    stored.prune(path, manager, &object);
+                }
                 stored.write(path, &mut object);
                 respond(StatusCode::OK, &object)
             }
@@ -124,6 +129,18 @@ impl MockApi {
 }
 
 impl Stored {
+    /// Removes the fields of the status that this manager has applied before and applies no more, as server-side apply
+    /// does. Conditions have several managers, and are merged by type.
+    fn prune(&mut self, path: &str, manager: &str, object: &Value) {
+        let fields = object["status"].as_object().into_iter().flatten().map(|(field, _)| field);
+        let fields: BTreeSet<_> = fields.filter(|field| *field != "conditions").cloned().collect();
+        let before = self.applied.insert((path.to_owned(), manager.to_owned()), fields.clone()).unwrap_or_default();
+        let status = self.objects.get_mut(path).and_then(|stored| stored.get_mut("status")?.as_object_mut());
+        if let Some(status) = status {
+            status.retain(|field, _| fields.contains(field) || !before.contains(field));
+        }
+    }
+
     /// Merges the object into the stored one.
     fn write(&mut self, path: &str, object: &mut Value) {
         self.version += 1;

@@ -1,5 +1,8 @@
 //! Deletes webhook configurations and revisions whose policy or experiment does not exist any more: somebody removed
-//! its finalizer, or an operator that had lost its leadership wrote them late. No operator would reconcile them.
+//! its finalizer, or an operator that had lost its leadership wrote them late. No operator would reconcile them. Also deletes
+//! old operations of the REST API.
+
+mod operations;
 
 use std::sync::Arc;
 
@@ -102,9 +105,14 @@ where
     }
 }
 
-/// Deletes orphans at the start, when an owner disappears, when a new orphan appears, and with each resync. Runs until
-/// the future is dropped.
+/// Deletes orphans and old operations. Runs until the future is dropped.
 pub(crate) async fn run(context: Arc<Context>) {
+    tokio::join!(delete_orphans(&context), operations::delete_old(&context));
+}
+
+/// Deletes orphans at the start, when an owner disappears, when a new orphan appears, and with each resync. Never
+/// returns.
+async fn delete_orphans(context: &Context) {
     let caches = &context.caches;
     let (owners, changed) = (Owners::new(caches), Arc::new(Notify::new()));
     notify_of_removals(&caches.policies, &changed);
@@ -116,7 +124,7 @@ pub(crate) async fn run(context: Arc<Context>) {
     notify_of_orphans(&caches.mutating, &owners, &changed);
     caches.listed().await;
     loop {
-        let pause = if sweep(&owners, &context).await { RESYNC } else { RETRY };
+        let pause = if sweep(&owners, context).await { RESYNC } else { RETRY };
         tokio::select! {
             // The revisions of a deleted webhook still answer for a while.
             () = changed.notified() => tokio::time::sleep(DELETION_GRACE_PERIOD).await,

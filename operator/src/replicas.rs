@@ -19,9 +19,10 @@ const MAX_NAMED: usize = 5;
 const MAX_FAILURE: usize = 1024;
 
 /// Converts the status of a replica to its report about a revision. A replica that serves the revision for another reason
-/// than [`reasons::LOADED`] reports a restriction.
+/// than [`reasons::LOADED`] reports a restriction; [`reasons::SUSPENDED`] is none, because the candidate was disabled.
 pub(crate) fn replica(status: &ReplicaStatus) -> Replica {
-    let is_restricted = status.ready == ConditionStatus::True && status.reason != reasons::LOADED;
+    let expected = [reasons::LOADED, reasons::SUSPENDED];
+    let is_restricted = status.ready == ConditionStatus::True && expected.iter().all(|it| status.reason != *it);
     Replica {
         pod: rollout::Pod { name: status.name.clone(), uid: status.pod_uid.clone() },
         result: status.outcome(),

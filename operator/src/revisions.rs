@@ -34,7 +34,7 @@ pub(crate) struct Revision {
 
 impl From<PolicyRevision> for Revision {
     fn from(PolicyRevision { metadata, spec, status }: PolicyRevision) -> Self {
-        let PolicyRevisionSpec { policy_server, policy_ref, role, experiment_ref, enabled, data } = spec;
+        let PolicyRevisionSpec { policy_server, policy_ref, role, experiment_ref, enabled, preview: _, data } = spec;
         let (admission, status) = (data.admission, status.unwrap_or_default());
         Self { metadata, policy_server, policy_ref, role, experiment_ref, enabled, admission, status }
     }

@@ -10,6 +10,7 @@ use kube::{Api, Client};
 use proviso_core::{Action, Endpoint, PolicyId, PreviewEndpoint};
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL, field_managers};
 use proviso_crds::{Admission, FailurePolicy, MatchPolicy};
+use proviso_programs::Conditions;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -137,6 +138,10 @@ pub(crate) struct PreviewTarget<'a> {
 
 /// Builds the webhook configuration of an experiment. The webhook covers the requests that a policy with this
 /// `admission` would cover, but it never blocks a request: it fails open, with a timeout of 1 s.
+///
+/// The policy server evaluates the `matchConditions`: a condition that fails in the API server would skip this webhook
+/// without a trace, although it would deny the request once the experiment is live. The webhook has only the conditions
+/// that a policy server cannot evaluate.
 pub(crate) fn build_preview(
     target: &PreviewTarget<'_>,
     admission: &Admission,
@@ -147,7 +152,9 @@ pub(crate) fn build_preview(
         experiment: target.experiment.name().to_owned(),
         generation: target.generation.try_into().unwrap_or_default(),
     };
-    let mut desired = build(target.policy, "", target.generation, (target.server, admission), (namespace, bundle));
+    let conditions = admission.match_conditions.iter().filter(|condition| !Conditions::can_evaluate(condition));
+    let admission = Admission { match_conditions: conditions.cloned().collect(), ..admission.clone() };
+    let mut desired = build(target.policy, "", target.generation, (target.server, &admission), (namespace, bundle));
     desired["kind"] = "ValidatingWebhookConfiguration".into();
     desired["metadata"] = json!({"name": preview_name(target.experiment), "labels": {EXPERIMENT_LABEL: target.uid}});
     let only = &mut desired["webhooks"][0];
@@ -189,4 +196,38 @@ pub(crate) async fn dry_run(desired: &Value, client: &Client) -> kube::Result<()
     let name = desired["metadata"]["name"].as_str().unwrap_or_default();
     let params = PatchParams::apply(field_managers::ADMISSION).force().dry_run();
     Api::<DynamicObject>::all_with(client.clone(), &kind).patch(name, &params, &Patch::Apply(desired)).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preview_webhook_has_only_the_conditions_that_a_policy_server_cannot_evaluate() {
+        let admission = serde_json::from_value(json!({
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+            "mutating": true,
+            "matchConditions": [
+                {"name": "simple", "expression": "object.spec.nodeName == 'a'"},
+                {"name": "permission", "expression": "authorizer.group('').resource('pods').check('delete').allowed()"},
+                {"name": "unknown", "expression": "noSuchFunction(object)"},
+            ],
+        }))
+        .unwrap();
+        let (policy, experiment) = ("cluster.a".parse().unwrap(), "cluster.e".parse().unwrap());
+        let target =
+            PreviewTarget { policy: &policy, experiment: &experiment, uid: "u", generation: 2, server: "default" };
+        let names = |webhook: &Value| {
+            let conditions = webhook["webhooks"][0]["matchConditions"].as_array().unwrap();
+            conditions.iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let preview = build_preview(&target, &admission, ("proviso", "bundle"));
+        assert_eq!(names(&preview), ["proviso-exempt", "permission", "unknown"]);
+        let only = &preview["webhooks"][0];
+        assert_eq!(preview["kind"], "ValidatingWebhookConfiguration");
+        assert_eq!(only["failurePolicy"], "Ignore");
+        assert_eq!(only["clientConfig"]["service"]["path"], "/preview/cluster.a/e/2");
+        let live = build(&policy, "u", 2, ("default", &admission), ("proviso", "bundle"));
+        assert_eq!(names(&live), ["proviso-exempt", "simple", "permission", "unknown"]);
+    }
 }

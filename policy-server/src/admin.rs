@@ -53,6 +53,7 @@ fn details(table: &Table) -> String {
         for ListedRevision { name, state } in revisions {
             match state {
                 RolloutState::Loaded => write('+', format_args!("{name} loaded")),
+                RolloutState::Suspended => write(' ', format_args!("{name} loaded, and not previewed: it is disabled")),
                 RolloutState::Loading => write(' ', format_args!("{name} is being loaded")),
                 RolloutState::Waiting => write(' ', format_args!("{name} waits for the leader to prepare it")),
                 RolloutState::Disabled => write(' ', format_args!("{name} disabled")),
@@ -80,12 +81,14 @@ fn details(table: &Table) -> String {
         }
         for experiment in entry.experiments.iter() {
             let (name, generation) = (&experiment.id, experiment.revision.generation);
+            let end = table.ending_experiments.get(name);
+            let end = end.map(|end| format!(", and stops by itself at {end:.0}")).unwrap_or_default();
             match &experiment.failure {
-                None => write('+', format_args!("experiment {name} generation {generation} previews {id}")),
+                None => write('+', format_args!("experiment {name} generation {generation} previews {id}{end}")),
                 Some(failure) => write(
                     '-',
                     format_args!(
-                        "experiment {name} generation {generation} previews {id}; the newest version does not work: {failure}"
+                        "experiment {name} generation {generation} previews {id}{end}; the newest version does not work: {failure}"
                     ),
                 ),
             }

@@ -39,7 +39,7 @@ use crate::lifecycle::prepare::Preparer;
 use crate::lifecycle::{Lifecycle, Publisher, Slot};
 use crate::metrics::Metrics;
 use crate::preview;
-use crate::table::{Experiment, SharedTable};
+use crate::table::SharedTable;
 use object::Object;
 use openapi::{SchemaCache, SchemaError};
 use pod::ObservedPod;
@@ -246,7 +246,7 @@ impl Follower {
             Event::Reported { name, uid, result } => {
                 if let Some(object) = self.objects.get_mut(&name).filter(|object| object.observed.uid == uid) {
                     self.is_changed |= object.take_reported(&name, result, Instant::now());
-                    self.desire(name);
+                    self.desire(&name);
                 }
             }
         }
@@ -278,7 +278,7 @@ impl Follower {
             }
         }
         for name in read {
-            self.desire(name);
+            self.desire(&name);
         }
     }
 
@@ -292,10 +292,10 @@ impl Follower {
                     self.remove(&name);
                 }
                 for (name, observed) in all {
-                    self.observe(name, observed);
+                    self.observe(&name, observed);
                 }
             }
-            Change::Applied(name, observed) => self.observe(name, observed),
+            Change::Applied(name, observed) => self.observe(&name, observed),
             Change::Deleted(name) => {
                 tracing::info!(revision = name, "removed");
                 self.remove(&name);
@@ -309,44 +309,42 @@ impl Follower {
         self.is_changed = true;
     }
 
-    fn observe(&mut self, name: String, observed: ObservedRevision) {
+    fn observe(&mut self, name: &String, observed: ObservedRevision) {
         let schema = self.schema.schema();
-        match self.objects.get_mut(&name) {
+        match self.objects.get_mut(name) {
             Some(object) if object.observed.uid == observed.uid => {
-                self.is_changed |= object.observe(&name, observed, schema);
+                self.is_changed |= object.observe(name, observed, schema);
             }
             _ => {
                 let object = Object::new(observed, schema);
                 // An object with the same name and another uid is another revision.
-                self.remove(&name);
+                self.remove(name);
                 self.objects.insert(name.clone(), object);
             }
         }
         self.desire(name);
+        self.follow_preview(name);
     }
 
-    /// Desires the revision of an object, or releases the revision if it is disabled.
-    fn desire(&mut self, name: String) {
-        self.is_changed |= match self.objects.get(&name).and_then(Object::desired) {
-            Some(desired) => self.lifecycle.desire(name, desired),
-            None => self.lifecycle.release(&name),
+    /// Desires the revision of an object, or releases the revision if it is disabled. A disabled candidate stays desired.
+    fn desire(&mut self, name: &String) {
+        self.is_changed |= match self.objects.get(name).and_then(Object::desired) {
+            Some(desired) => self.lifecycle.desire(name.clone(), desired),
+            None => self.lifecycle.release(name),
         };
     }
 
-    /// Handles a revision that was loaded or has failed. A loaded candidate starts its preview.
+    /// Handles a revision that was loaded or has failed.
     fn take_settled(&mut self, name: &String) {
         self.is_changed = true;
-        let (Some(object), Some(loaded)) =
-            (self.objects.get_mut(name), self.lifecycle.get(name).and_then(Slot::loaded))
-        else {
-            return;
-        };
-        let experiment = object.revision().and_then(|revision| revision.experiment.clone());
-        if let Some(id) = experiment {
-            let (metrics, revision) = (self.metrics.experiment(&id), Arc::clone(&loaded.revision));
-            let make = |counter| Experiment { id, revision, metrics, counter: Some(counter), failure: None };
-            object.preview(preview::now(), make);
-        }
+        self.follow_preview(name);
+    }
+
+    /// Starts the preview of a loaded candidate, or stops that of a disabled one.
+    fn follow_preview(&mut self, name: &String) {
+        let Some(object) = self.objects.get_mut(name) else { return };
+        let loaded = self.lifecycle.get(name).and_then(Slot::loaded).map(|loaded| &loaded.revision);
+        self.is_changed |= object.follow_preview(loaded, &self.metrics, preview::now());
     }
 
     /// Starts the status updates that the API server does not have yet.

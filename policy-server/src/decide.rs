@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use proviso_core::matching::{Coverage, Labels};
 use proviso_core::review::Operation;
-use proviso_core::{Action, Failure, Review, Verdict};
+use proviso_core::{Action, Failure, Mode, Review, Verdict};
 use proviso_engines::{Deadline, EvaluationError};
 
 use crate::metrics::Outcome;
@@ -17,6 +17,18 @@ const NOT_ASKED: &str = "not-asked";
 /// The error of an evaluation that found no free permit in time. The caller may try again.
 #[derive(Clone, Copy, Debug)]
 pub struct Overloaded;
+
+/// A decision of a revision about a request.
+#[derive(Debug)]
+pub struct Decision {
+    /// The verdict that answers the request.
+    pub verdict: Verdict,
+    /// The verdict of the program before the mode, `mutating` and the message of the policy apply. Only in the mode Monitor: `None`
+    /// in the mode Protect, or if the program was not asked.
+    pub unenforced: Option<Box<Verdict>>,
+    /// True if the program was asked. False if the policy is disabled or does not cover the request.
+    pub was_asked: bool,
+}
 
 /// Returns the reason why the program of a revision is not evaluated for a request at its path; `None` if it must be evaluated.
 ///
@@ -75,7 +87,7 @@ pub async fn is_excluded_by_conditions(revision: &Revision, review: &Review) -> 
     Ok(by.is_some())
 }
 
-/// Returns the verdict that answers the request.
+/// Decides about a request at the path of the revision.
 ///
 /// # Errors
 /// Returns [`Overloaded`] if no evaluation permit became free in time.
@@ -84,13 +96,15 @@ pub async fn decide(
     review: &Review,
     action: Action,
     namespaces: &BTreeMap<String, Labels>,
-) -> Result<Verdict, Overloaded> {
+) -> Result<Decision, Overloaded> {
     let start = Instant::now();
     let skip_reason = skip_reason(revision, review, namespaces).await;
     if let Ok(Some(why)) = skip_reason {
         revision.metrics.observe(Outcome::Skipped, None);
         tracing::debug!(policy = %revision.policy, request_uid = review.uid(), reason = why, "policy not asked");
-        return Ok(Verdict { audit_annotations: [(NOT_ASKED.to_owned(), why.to_owned())].into(), ..Verdict::allow() });
+        let verdict =
+            Verdict { audit_annotations: [(NOT_ASKED.to_owned(), why.to_owned())].into(), ..Verdict::allow() };
+        return Ok(Decision { verdict, unenforced: None, was_asked: false });
     }
     let result = match skip_reason {
         Ok(_) => evaluate(revision, review).await,
@@ -105,6 +119,9 @@ pub async fn decide(
     let decided = result.unwrap_or_else(|error| Failure::from(&error).verdict());
     let denied = !decided.allowed;
     let denial = decided.message.clone();
+    // The preview of an experiment in the mode Monitor compares this verdict.
+    let is_monitored = action == Action::Validate && revision.enforcement.mode == Mode::Monitor;
+    let unenforced = is_monitored.then(|| Box::new(decided.clone()));
     let verdict = if action == Action::Audit { decided } else { decided.enforce(&revision.enforcement) };
     let outcome = match (&failed, denied, &verdict) {
         (Some(_), ..) => Outcome::Failed,
@@ -116,7 +133,7 @@ pub async fn decide(
     revision.metrics.observe(outcome, Some(duration));
     let denial = denial.or_else(|| verdict.message.clone()).unwrap_or_default();
     log(revision, review, outcome, (verdict.allowed, &denial), failed.as_ref(), duration.as_micros());
-    Ok(verdict)
+    Ok(Decision { verdict, unenforced, was_asked: true })
 }
 
 /// Returns the verdict of the program, before the mode, `mutating` and the message of the policy apply.

@@ -3,6 +3,9 @@
 
 mod commit;
 mod object;
+mod operations;
+mod preview;
+mod progress;
 mod publish;
 mod scan;
 mod store;
@@ -12,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use proviso_capabilities::FolderObjects;
 use proviso_core::matching::Labels;
 use proviso_core::{Failure, PolicyId};
@@ -21,9 +26,10 @@ use crate::lifecycle::prepare::Preparer;
 use crate::lifecycle::{Lifecycle, Publisher, Slot};
 use crate::manifests::{ExperimentId, ObjectId, Problem, Sourced};
 use crate::metrics::Metrics;
-use crate::state::{Record, StateError, StateFile};
+use crate::state::{State, StateError, StateFile};
 use crate::table::{Revision, SharedTable};
 use object::{Object, RevisionKey};
+use operations::Operations;
 use scan::Scan;
 
 pub use task::FolderStoreHandle;
@@ -40,6 +46,7 @@ pub struct FolderSource {
     publisher: Publisher,
     state: Option<StateFile>,
     objects: BTreeMap<ObjectId, Object>,
+    operations: Operations,
     namespaces: BTreeMap<String, Sourced<Labels>>,
     /// The objects that programs may read if their permissions allow it, with their files.
     context: Vec<Sourced<Value>>,
@@ -69,13 +76,19 @@ impl FolderSource {
         state: Option<StateFile>,
         context_store: Arc<FolderObjects>,
     ) -> Result<Self, StateError> {
-        let records = state.as_ref().map(StateFile::read).transpose()?.unwrap_or_default();
-        let restore = |(key, record): (String, Record)| {
-            let id = object_id(&key, &record)?;
+        let state_read = state.as_ref().map(StateFile::read).transpose()?;
+        let State { records, new_objects, operations } = state_read.unwrap_or_default();
+        let accepted = records.into_iter().filter_map(|(key, record)| {
+            let id = object_id(&key)?;
             Some((id.clone(), Object::restore(id, record)))
-        };
+        });
+        let new = new_objects.into_iter().filter_map(|(key, new)| {
+            let id = object_id(&key)?;
+            Some((id.clone(), Object::restore_new(id, new)))
+        });
         Ok(Self {
-            objects: records.into_iter().filter_map(restore).collect(),
+            objects: accepted.chain(new).collect(),
+            operations: Operations::restore(operations),
             lifecycle: Lifecycle::new(preparer, Arc::clone(&metrics)),
             publisher: Publisher::new(table, Arc::clone(&metrics)),
             state,
@@ -104,8 +117,9 @@ impl FolderSource {
             self.remove_object(&id);
         }
         for (id, version) in std::mem::take(&mut scan.desired) {
+            let is_new = !self.objects.contains_key(&id);
             let object = self.objects.entry(id.clone()).or_insert_with(|| Object::new(id));
-            if object.take(version) {
+            if object.take(version) || is_new {
                 self.save_due.get_or_insert_with(Instant::now);
             }
         }
@@ -144,6 +158,7 @@ impl FolderSource {
 
     fn remove_object(&mut self, id: &ObjectId) {
         if let Some(mut object) = self.objects.remove(id) {
+            object.preview.end(&Time(Timestamp::now()));
             for key in object.replace_desired(Vec::new()) {
                 self.lifecycle.release(&key);
             }
@@ -220,6 +235,11 @@ impl FolderSource {
         })
     }
 
+    /// Returns the same reason, but only when no version of the object is being prepared.
+    fn settled_failure(&self, object: &Object) -> Option<Failure> {
+        self.failure(object).filter(|_| self.is_settled(object))
+    }
+
     /// Returns true if every version of the object was tried once.
     fn is_tried(&self, object: &Object) -> bool {
         let mut keys = [object.newest(), object.accepted()].into_iter().flatten();
@@ -233,14 +253,13 @@ impl FolderSource {
     }
 }
 
-/// Returns the id of the object of a record; `None` if the key of the record is damaged.
-fn object_id(key: &str, record: &Record) -> Option<ObjectId> {
-    match &record.experiment {
-        None => key.parse().ok().map(ObjectId::Policy),
-        Some(experiment) => {
-            let namespace = experiment.policy.namespace().map(ToOwned::to_owned);
-            let id: PolicyId = key.strip_prefix("experiment ")?.parse().ok()?;
-            Some(ObjectId::Experiment(ExperimentId { namespace, name: id.name().to_owned() }))
-        }
-    }
+/// Returns the id of the object with this key in the state file; `None` if the key is damaged.
+fn object_id(key: &str) -> Option<ObjectId> {
+    let Some(experiment) = key.strip_prefix("experiment ") else {
+        return key.parse().ok().map(ObjectId::Policy);
+    };
+    // The ids of experiments have the form of the ids of policies.
+    let id: PolicyId = experiment.parse().ok()?;
+    let namespace = id.namespace().map(ToOwned::to_owned);
+    Some(ObjectId::Experiment(ExperimentId { namespace, name: id.name().to_owned() }))
 }

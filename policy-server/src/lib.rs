@@ -149,7 +149,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     admin.abort();
     // The admin routes hold the last sender of the preview queue. Without a sender, the worker ends when the queue is empty.
     let _ = admin.await;
-    if tokio::time::timeout(DRAIN_TIMEOUT, preview_worker).await.is_err() {
+    if !preview_worker.end(DRAIN_TIMEOUT).await {
         tracing::warn!("aborted the previews that did not end in time");
     }
     tracing::info!("stopped");

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use proviso_artifacts::Digest;
-use proviso_core::Failure;
+use proviso_core::{Failure, experiment};
 use tokio::sync::mpsc;
 
 use crate::metrics::Metrics;
@@ -132,6 +132,13 @@ impl Slot {
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         if let Some(Outcome::Failed { failure, .. }) = &self.outcome { Some(failure) } else { None }
+    }
+
+    /// Returns the etag that the revision has when it is loaded; `None` if it cannot be read.
+    #[must_use]
+    pub fn etag(&self) -> Option<String> {
+        let desired = self.desired.as_ref().ok()?;
+        Some(experiment::etag(&desired.uid, desired.generation))
     }
 
     /// Returns true if the last preparation has ended and no new one is running.

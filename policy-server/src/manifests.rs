@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use proviso_artifacts::Digest;
 use proviso_core::matching::Labels;
 use proviso_core::{Failure, PolicyId, Reason};
 use proviso_crds::{ExperimentSpec, PolicySpec};
@@ -42,6 +43,8 @@ pub struct Sourced<T> {
     pub spec: T,
     pub annotations: Annotations,
     pub place: DocumentPosition,
+    /// The digest of the text of the document.
+    pub digest: Digest,
 }
 
 /// The location of a document in a file.
@@ -131,7 +134,7 @@ impl Manifests {
         for (index, (line, text)) in document::split(text).into_iter().enumerate() {
             let place = DocumentPosition { file: path.to_owned(), document: index + 1, line };
             match document::read(text) {
-                Ok(Some(object)) => self.add(place, object),
+                Ok(Some(object)) => self.add(place, Digest::of(text.as_bytes()), object),
                 Ok(None) => {}
                 Err(faults) => self.problems.extend(faults.into_iter().map(|fault| Problem {
                     place: DocumentPosition { line: line + fault.line - 1, ..place.clone() },
@@ -143,11 +146,11 @@ impl Manifests {
         }
     }
 
-    fn add(&mut self, place: DocumentPosition, object: document::Object) {
+    fn add(&mut self, place: DocumentPosition, digest: Digest, object: document::Object) {
         use document::Object;
         let Some(id) = object.id() else {
             if let Object::Other(object) = object {
-                self.objects.push(Sourced { spec: *object, annotations: Annotations::new(), place });
+                self.objects.push(Sourced { spec: *object, annotations: Annotations::new(), place, digest });
             }
             return;
         };
@@ -163,15 +166,15 @@ impl Manifests {
         }
         match object {
             Object::Policy(id, spec, annotations) => {
-                self.policies.insert(id, Sourced { spec: *spec, annotations, place });
+                self.policies.insert(id, Sourced { spec: *spec, annotations, place, digest });
             }
             Object::Experiment(id, spec, annotations) => {
-                self.experiments.insert(id, Sourced { spec: *spec, annotations, place });
+                self.experiments.insert(id, Sourced { spec: *spec, annotations, place, digest });
             }
             Object::Namespace(name, labels, object) => {
-                let whole = Sourced { spec: *object, annotations: Annotations::new(), place: place.clone() };
+                let whole = Sourced { spec: *object, annotations: Annotations::new(), place: place.clone(), digest };
                 self.objects.push(whole);
-                self.namespaces.insert(name, Sourced { spec: labels, annotations: Annotations::new(), place });
+                self.namespaces.insert(name, Sourced { spec: labels, annotations: Annotations::new(), place, digest });
             }
             Object::Other(_) => {}
         }

@@ -20,6 +20,7 @@ pub struct Metrics {
     evaluations: Family<EvaluationLabels, Counter>,
     duration: Family<PolicyLabels, Histogram, fn() -> Histogram>,
     previews: Family<PreviewLabels, Counter>,
+    previews_failed: Family<ExperimentLabels, Counter>,
     previews_dropped: Family<ExperimentLabels, Counter>,
     live_generation: Family<PolicyLabels, Gauge>,
     rollouts: Family<RolloutLabels, Counter>,
@@ -107,6 +108,7 @@ pub struct PolicyMetrics {
 #[derive(Clone, Debug)]
 pub struct ExperimentMetrics {
     divergences: [Counter; Divergence::ALL.len()],
+    failed: Counter,
     pub dropped: Counter,
 }
 
@@ -121,8 +123,12 @@ impl PolicyMetrics {
 }
 
 impl ExperimentMetrics {
-    pub fn observe(&self, divergence: Divergence) {
+    /// Counts an evaluation. `has_failed` is true if the evaluation failed, whatever the divergence is.
+    pub fn observe(&self, divergence: Divergence, has_failed: bool) {
         self.divergences[divergence as usize].inc();
+        if has_failed {
+            self.failed.inc();
+        }
     }
 }
 
@@ -145,6 +151,7 @@ impl Metrics {
                 ])
             }),
             previews: Family::default(),
+            previews_failed: Family::default(),
             previews_dropped: Family::default(),
             live_generation: Family::default(),
             rollouts: Family::default(),
@@ -164,6 +171,7 @@ impl Metrics {
         registry.register("evaluations", "Requests by policy and outcome", self.evaluations.clone());
         registry.register("evaluation_duration_seconds", "Duration of evaluations", self.duration.clone());
         registry.register("preview_evaluations", "Previews by divergence", self.previews.clone());
+        registry.register("preview_errors", "Previews whose evaluation failed", self.previews_failed.clone());
         let dropped = "Requests that were not previewed, for example because the queue was full";
         registry.register("preview_dropped", dropped, self.previews_dropped.clone());
         registry.register("policy_live_generation", "Live generation of a policy", self.live_generation.clone());
@@ -198,6 +206,7 @@ impl Metrics {
                 let labels = PreviewLabels { experiment: experiment.clone(), divergence: divergence.as_str() };
                 self.previews.get_or_create_owned(&labels)
             }),
+            failed: self.previews_failed.get_or_create_owned(&ExperimentLabels { experiment: experiment.clone() }),
             dropped: self.previews_dropped.get_or_create_owned(&ExperimentLabels { experiment }),
         }
     }

@@ -2,42 +2,53 @@
 //! length, and a full queue drops requests instead of delaying them. By default, the worker runs at the lowest CPU priority, so
 //! that previews do not slow down live requests.
 
+mod comparison;
 mod counter;
+mod drops;
+mod evaluation;
+mod hypothetical;
 mod line;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::future::ready;
 use std::io::{self, Write as _};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use proviso_core::matching::Labels;
-use proviso_core::{Divergence, Failure, Review, Verdict};
-use proviso_engines::EvaluationError;
+use proviso_core::sampling::is_sampled;
+use proviso_core::{Divergence, Mode, Review, Verdict};
+use proviso_crds::PreviewLogging;
+use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::MissedTickBehavior;
 
 use crate::config::PreviewPriority;
-use crate::decide::{Overloaded, evaluate, exclusion, is_excluded_by_conditions};
+use crate::decide::{Decision, Overloaded};
 use crate::table::{Experiment, Revision};
-use line::Line;
+use comparison::Comparison;
+use drops::DropLog;
+use evaluation::Evaluation;
+use line::{Line, to_text};
 
-pub use counter::{DivergenceCounter, now};
+pub use counter::{DivergenceCounter, Observation, Versions, now};
+pub use evaluation::Concern;
 
 /// The maximum number of concurrent evaluations of experiments.
 const CONCURRENCY: u32 = 4;
 /// The maximum memory of queued reviews, in KiB: 64 MiB.
 const QUEUE_KIB: usize = 64 * 1024;
+/// The minimum time between two log lines about dropped requests of an experiment.
+const DROP_LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// The time that the worker has to drop its evaluations when it is aborted. An evaluation yields every 10 ms.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request, and the experiments to evaluate for it.
 #[derive(Debug)]
 pub struct Job {
     pub live: Live,
-    pub experiments: Arc<[Arc<Experiment>]>,
-    /// The experiments that are previewed only if their `matchConditions` exclude the request. If the conditions do not exclude
-    /// it, the API server calls the webhooks of these experiments.
-    pub undetermined: Vec<Arc<Experiment>>,
+    pub experiments: Vec<(Arc<Experiment>, Concern)>,
     pub namespaces: Arc<BTreeMap<String, Labels>>,
     pub review: Review,
     /// The arrival time of the request. Previews do not end in the order of their requests.
@@ -47,8 +58,8 @@ pub struct Job {
 /// The live verdict, with which an experiment is compared.
 #[derive(Debug)]
 pub enum Live {
-    /// The verdict that answered the request.
-    Answered { revision: Arc<Revision>, verdict: Verdict },
+    /// The decision that answered the request.
+    Answered { revision: Arc<Revision>, decision: Decision },
     /// The live revision, which was not asked about the request; `None` if no revision is live.
     NotAsked(Option<Arc<Revision>>),
 }
@@ -61,21 +72,24 @@ impl Live {
         }
     }
 
-    /// Returns the verdict that answered the request, or that would have answered it. The latter is neither counted nor logged as
-    /// a decision.
-    async fn verdict(&self, job: &Job) -> Result<Cow<'_, Verdict>, Overloaded> {
-        let revision = match self {
-            Self::Answered { verdict, .. } => return Ok(Cow::Borrowed(verdict)),
-            Self::NotAsked(None) => return Ok(Cow::Owned(Verdict::allow())),
-            Self::NotAsked(Some(revision)) if is_excluded(revision, &job.review).await => {
-                return Ok(Cow::Owned(Verdict::allow()));
-            }
-            Self::NotAsked(Some(revision)) => revision,
-        };
-        match hypothetical_verdict(revision, &job.review, &job.namespaces).await {
-            Ok(verdict) => Ok(Cow::Owned(verdict)),
-            Err(EvaluationError::Overloaded) => Err(Overloaded),
-            Err(error) => Ok(Cow::Owned(Failure::from(&error).verdict().enforce(&revision.enforcement))),
+    fn is_monitoring(&self) -> bool {
+        self.revision().is_some_and(|revision| revision.enforcement.mode == Mode::Monitor)
+    }
+
+    /// Returns the verdict that answered the request, or that would have answered it. With `is_protecting`, the mode Protect applies
+    /// instead of that of the live revision.
+    async fn verdict(&self, job: &Job, is_protecting: bool) -> Result<Cow<'_, Verdict>, Overloaded> {
+        match self {
+            // The annotation that the policy was not asked is no part of its verdict.
+            Self::Answered { decision, .. } if !decision.was_asked => Ok(Cow::Owned(Verdict::allow())),
+            Self::Answered { revision, decision } => Ok(match &decision.unenforced {
+                Some(verdict) if is_protecting => {
+                    Cow::Owned(Verdict::clone(verdict).enforce(&revision.enforcement.protecting()))
+                }
+                _ => Cow::Borrowed(&decision.verdict),
+            }),
+            Self::NotAsked(None) => Ok(Cow::Owned(Verdict::allow())),
+            Self::NotAsked(Some(revision)) => hypothetical::of_live(revision, job, is_protecting).await.map(Cow::Owned),
         }
     }
 }
@@ -83,12 +97,43 @@ impl Live {
 /// The sender of the preview queue.
 #[derive(Clone, Debug)]
 pub struct PreviewQueue {
-    jobs: mpsc::Sender<(Job, OwnedSemaphorePermit)>,
+    jobs: mpsc::Sender<Queued>,
     memory: Arc<Semaphore>,
+    drops: Arc<DropLog>,
 }
 
-/// A future that resolves when the worker ends: when all [`PreviewQueue`]s are dropped and the queue is empty.
-pub type Worker = oneshot::Receiver<()>;
+/// A job in the queue.
+#[derive(Debug)]
+struct Queued {
+    job: Job,
+    evaluations: Vec<Evaluation>,
+    /// The memory of the review.
+    memory: OwnedSemaphorePermit,
+}
+
+/// The thread that evaluates experiments.
+#[derive(Debug)]
+pub struct Worker {
+    /// Resolves when the thread ends: when all [`PreviewQueue`]s are dropped and the queue is empty.
+    ended: oneshot::Receiver<()>,
+    abort: oneshot::Sender<()>,
+}
+
+impl Worker {
+    /// Waits until the worker has evaluated the queue, after all [`PreviewQueue`]s are dropped. Returns false if it has not after
+    /// `timeout`: then the rest is dropped, and counted as dropped.
+    pub async fn end(mut self, timeout: Duration) -> bool {
+        if tokio::time::timeout(timeout, &mut self.ended).await.is_ok() {
+            return true;
+        }
+        // An error means that the worker has just ended.
+        let _ = self.abort.send(());
+        if tokio::time::timeout(ABORT_TIMEOUT, self.ended).await.is_err() {
+            tracing::warn!("the previews did not end: some dropped requests are not counted");
+        }
+        false
+    }
+}
 
 impl PreviewQueue {
     /// Starts the worker with a queue of this capacity. The worker uses at most a quarter of the `engine_permits` for concurrent
@@ -99,7 +144,9 @@ impl PreviewQueue {
     pub fn start(capacity: usize, engine_permits: u32, priority: PreviewPriority) -> io::Result<(Self, Worker)> {
         let (jobs, receiver) = mpsc::channel(capacity);
         let concurrency = (engine_permits / 4).clamp(1, CONCURRENCY);
-        let (ended, worker) = oneshot::channel();
+        let ((ending, ended), (abort, aborted)) = (oneshot::channel(), oneshot::channel());
+        let drops = Arc::<DropLog>::default();
+        let queue = Self { jobs, memory: Arc::new(Semaphore::new(QUEUE_KIB)), drops: Arc::clone(&drops) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         std::thread::Builder::new().name("preview".to_owned()).spawn(move || {
             if priority == PreviewPriority::Idle
@@ -107,23 +154,42 @@ impl PreviewQueue {
             {
                 tracing::warn!(%error, "cannot lower the CPU priority: previews run at normal priority");
             }
-            runtime.block_on(proviso_tasks::exit_on_panic("previews", run_worker(receiver, concurrency)));
+            let work = run_until_aborted(receiver, concurrency, aborted, Arc::clone(&drops));
+            runtime.block_on(proviso_tasks::exit_on_panic("previews", work));
+            // The running evaluations are dropped with the runtime, and count as dropped. Blocking threads end with the process.
+            runtime.shutdown_background();
+            write_drops(&drops);
             // The receiver is dropped if the server did not wait for the previews.
-            let _ = ended.send(());
+            let _ = ending.send(());
         })?;
-        Ok((Self { jobs, memory: Arc::new(Semaphore::new(QUEUE_KIB)) }, worker))
+        Ok((queue, Worker { ended, abort }))
     }
 
-    /// Queues a job. If the queue is full, counts the request as dropped. Never waits.
-    pub fn offer(&self, job: Job) {
-        let experiments = Arc::clone(&job.experiments);
-        let kib = u32::try_from(job.review.size() / 1024 + 1).unwrap_or(u32::MAX);
-        let memory = Arc::clone(&self.memory).try_acquire_many_owned(kib);
-        if !memory.is_ok_and(|memory| self.jobs.try_send((job, memory)).is_ok()) {
-            for experiment in experiments.iter() {
-                experiment.count_dropped();
+    /// Queues a job, for the experiments whose sample has the request. If the queue is full, the request counts as dropped. Never
+    /// waits.
+    pub fn offer(&self, mut job: Job) {
+        let live_etag = job.live.revision().map(|live| live.etag.as_str());
+        let mut evaluations = Vec::new();
+        for (experiment, concern) in std::mem::take(&mut job.experiments) {
+            if is_sampled(job.review.uid(), experiment.settings.sample_rate) {
+                evaluations.extend(Evaluation::begin(experiment, concern, live_etag, &self.drops));
             }
         }
+        if evaluations.is_empty() {
+            return;
+        }
+        let kib = u32::try_from(job.review.size() / 1024 + 1).unwrap_or(u32::MAX);
+        // If there is no memory or no place in the queue, the evaluations are dropped here, and count as dropped.
+        if let Ok(memory) = Arc::clone(&self.memory).try_acquire_many_owned(kib) {
+            let _ = self.jobs.try_send(Queued { job, evaluations, memory });
+        }
+    }
+
+    /// Counts a request that concerns the experiment and is not previewed. `live_etag` is the etag of the live generation; `None` if
+    /// no generation is live.
+    pub fn count_dropped(&self, experiment: &Arc<Experiment>, live_etag: Option<&str>) {
+        // An evaluation that is dropped without a result counts as dropped.
+        drop(Evaluation::begin(Arc::clone(experiment), Concern::Always, live_etag, &self.drops));
     }
 }
 
@@ -143,89 +209,89 @@ fn set_idle_priority() -> Result<(), std::convert::Infallible> {
     Ok(())
 }
 
-async fn run_worker(mut receiver: mpsc::Receiver<(Job, OwnedSemaphorePermit)>, concurrency: u32) {
+/// Evaluates the queue until it is closed and empty, or until the worker is aborted. Meanwhile, logs how many requests are dropped.
+async fn run_until_aborted(
+    receiver: mpsc::Receiver<Queued>,
+    concurrency: u32,
+    aborted: oneshot::Receiver<()>,
+    drops: Arc<DropLog>,
+) {
+    tokio::spawn(async move {
+        let mut interval = tokio::time::interval(DROP_LOG_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            interval.tick().await;
+            drops.take().iter().for_each(write);
+        }
+    });
+    tokio::select! {
+        () = run_worker(receiver, concurrency) => {}
+        // The sender is dropped if the server did not wait for the previews. This does not abort them.
+        Ok(()) = aborted => {}
+    }
+}
+
+async fn run_worker(mut receiver: mpsc::Receiver<Queued>, concurrency: u32) {
     let permits = Arc::new(Semaphore::new(concurrency as usize));
-    while let Some((job, _memory)) = receiver.recv().await {
+    while let Some(Queued { job, evaluations, memory }) = receiver.recv().await {
         let job = Arc::new(job);
-        let determined = job.experiments.iter().map(|experiment| (experiment, true));
-        let undetermined = job.undetermined.iter().map(|experiment| (experiment, false));
-        for (experiment, is_determined) in determined.chain(undetermined) {
+        for evaluation in evaluations {
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-            let (job, experiment) = (Arc::clone(&job), Arc::clone(experiment));
+            let job = Arc::clone(&job);
             tokio::spawn(async move {
-                if is_determined {
-                    let verdict = hypothetical_verdict(&experiment.revision, &job.review, &job.namespaces);
-                    preview(&job, &experiment, verdict).await;
-                } else if is_excluded(&experiment.revision, &job.review).await {
-                    preview(&job, &experiment, ready(Ok(Verdict::allow()))).await;
-                }
+                preview(&job, evaluation).await;
                 drop(permit);
             });
         }
+        drop(memory);
     }
     // Wait for the running jobs before the runtime ends.
     let _ = permits.acquire_many(concurrency).await;
 }
 
-/// Compares the verdict of an experiment with the live verdict. Writes one preview line and counts one divergence.
-async fn preview(job: &Job, experiment: &Experiment, verdict: impl Future<Output = Result<Verdict, EvaluationError>>) {
-    let Ok(live) = job.live.verdict(job).await else { return experiment.count_dropped() };
+/// Compares the verdict of an experiment with the live verdict. Counts one divergence and writes one preview line.
+async fn preview(job: &Job, mut evaluation: Evaluation) {
+    let experiment = Arc::clone(&evaluation.experiment);
+    // Two versions that enforce nothing are compared by the verdicts that they would enforce.
+    let is_monitored = job.live.is_monitoring() && experiment.revision.enforcement.mode == Mode::Monitor;
     let start = Instant::now();
-    let verdict = match verdict.await {
-        // Live requests hold all evaluation permits. This is no failure of the experiment.
-        Err(EvaluationError::Overloaded) => return experiment.count_dropped(),
-        verdict => verdict.map_err(|error| Failure::from(&error)),
-    };
+    let answer = hypothetical::of_experiment(&experiment.revision, evaluation.concern, job, is_monitored).await;
     let duration = start.elapsed();
-    let verdict = verdict.as_ref();
-    let divergence = compare(&live, verdict, &job.review);
-    experiment.observe(divergence, &job.review, job.arrived_at, message(divergence, &live, verdict));
-    let answered_by = job.live.revision().map(Arc::as_ref);
-    write(&Line::new(&job.review, answered_by, &live, experiment, verdict, divergence, duration));
-}
-
-/// Returns the message of the denial: that of the live policy if only the live policy denies, otherwise that of the experiment.
-fn message<'a>(
-    divergence: Divergence,
-    live: &'a Verdict,
-    experiment: Result<&'a Verdict, &'a Failure>,
-) -> Option<&'a str> {
-    match (divergence, experiment) {
-        (Divergence::NewlyAllowed, _) => live.message.as_deref(),
-        (_, Ok(verdict)) => verdict.message.as_deref(),
-        (_, Err(failure)) => Some(&failure.message),
+    // Live requests hold all evaluation permits. This is no failure of the experiment: the evaluation counts as dropped.
+    let Ok(answer) = answer else { return };
+    let Some(answer) = answer else { return evaluation.cancel() };
+    let Ok(live) = job.live.verdict(job, is_monitored).await else { return };
+    let comparison = Comparison::new(live, answer, &job.review);
+    evaluation.finish(&Observation {
+        divergence: comparison.divergence,
+        has_failed: comparison.failure.is_some(),
+        review: &job.review,
+        arrived_at: job.arrived_at,
+        message: comparison.message().as_deref(),
+    });
+    if comparison.divergence != Divergence::Same || experiment.settings.logging == PreviewLogging::All {
+        let answered_by = job.live.revision().map(Arc::as_ref);
+        write(&Line::new(&job.review, answered_by, &experiment, &comparison, is_monitored, duration));
     }
 }
 
-/// Returns the verdict that the revision would answer if it were live. No API server has matched the request with this revision, so
-/// this server does.
-async fn hypothetical_verdict(
-    revision: &Revision,
-    review: &Review,
-    namespaces: &BTreeMap<String, Labels>,
-) -> Result<Verdict, EvaluationError> {
-    if exclusion(revision, review, namespaces).await?.is_some() {
-        return Ok(Verdict::allow());
+/// Writes the lines about all dropped requests that have none yet.
+fn write_drops(drops: &DropLog) {
+    loop {
+        let lines = drops.take();
+        if lines.is_empty() {
+            return;
+        }
+        lines.iter().for_each(write);
     }
-    Ok(evaluate(revision, review).await?.enforce(&revision.enforcement))
 }
 
-/// Returns true if the `matchConditions` of the revision exclude the request. If the evaluation of the conditions fails, the
-/// request counts as not excluded.
-async fn is_excluded(revision: &Revision, review: &Review) -> bool {
-    is_excluded_by_conditions(revision, review).await.unwrap_or(false)
-}
-
-fn compare(live: &Verdict, experiment: Result<&Verdict, &Failure>, review: &Review) -> Divergence {
-    let patches = live.patch.is_some() || experiment.is_ok_and(|verdict| verdict.patch.is_some());
-    let object = patches.then(|| review.object_json()).flatten();
-    let object = object.and_then(|json| proviso_core::review::parse(json).ok());
-    Divergence::between(live, experiment, object.as_ref())
-}
-
-fn write(line: &Line<'_>) {
+fn write(line: &impl Serialize) {
     // Each line is one write, so that the lines of several threads do not mix. A closed stdout must not end the server.
-    if let Err(error) = io::stdout().lock().write_all(line.to_text().as_bytes()) {
+    if let Err(error) = io::stdout().lock().write_all(to_text(line).as_bytes()) {
         tracing::debug!(%error, "cannot write a preview line");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -143,11 +143,11 @@ impl Server {
         let Some(revision) = entry.revision(endpoint.generation) else {
             return without_revision(&endpoint, entry, &review);
         };
-        let verdict = decide(revision, &review, endpoint.action, &table.namespaces).await.map_err(|Overloaded| {
+        let decision = decide(revision, &review, endpoint.action, &table.namespaces).await.map_err(|Overloaded| {
             let message = "overloaded: too many evaluations at the same time";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
         })?;
-        let body = to_review(endpoint.action, &verdict, review.uid());
+        let body = to_review(endpoint.action, &decision.verdict, review.uid());
         // In a cluster, every generation that an API server calls counts as live: API servers learn of a new generation at
         // different times.
         let is_live = matches!(table.origin, Origin::Cluster(_))
@@ -160,11 +160,9 @@ impl Server {
         let (previews, arrived_at) = (self.previews.clone(), Timestamp::now());
         let preview = move || {
             let Some(entry) = table.policies.get(&policy) else { return };
-            let (experiments, undetermined) = experiments::piggybacked(&table, entry, &revision, &review);
-            if !experiments.is_empty() || !undetermined.is_empty() {
-                let (live, namespaces) = (Live::Answered { revision, verdict }, Arc::clone(&table.namespaces));
-                previews.offer(Job { live, experiments, undetermined, namespaces, review, arrived_at });
-            }
+            let experiments = experiments::piggybacked(&table, entry, &revision, &review);
+            let (live, namespaces) = (Live::Answered { revision, decision }, Arc::clone(&table.namespaces));
+            previews.offer(Job { live, experiments, namespaces, review, arrived_at });
         };
         Ok(json(StatusCode::OK, NotifyOnDropBody::new(body, preview)))
     }

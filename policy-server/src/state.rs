@@ -1,13 +1,17 @@
-//! The state file: the last accepted generation of each policy and experiment, and its spec. A restarted server reads them.
+//! The state file: the last accepted generation of each policy and experiment with its spec, and the operations of the REST API. A
+//! restarted server reads them.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_artifacts::{Digest, write_atomically};
 use proviso_core::PolicyId;
-use proviso_crds::{PolicySpec, PreviewMetadata};
+use proviso_crds::{DEFAULT_TTL, PolicySpec, PreviewMetadata, PreviewSettings};
+use proviso_rest_api::StoredOperation;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The last accepted generation of a policy or an experiment.
@@ -37,15 +41,45 @@ pub struct Record {
     /// The last start and stop of the preview; `None` for a policy.
     #[serde(default)]
     pub preview: Option<PreviewMetadata>,
+    /// The start time of the last preview that was loaded; `None` for a policy, and if no preview was ever loaded.
+    #[serde(default)]
+    pub previewed_start_time: Option<Time>,
 }
 
-/// The fields that an experiment has in addition to a spec.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+/// The fields that an experiment has in addition to a spec. A part of the fingerprint of a version: a default is not serialized, so
+/// that a version keeps its fingerprint when the server is updated.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExperimentRecord {
     #[serde(serialize_with = "to_text", deserialize_with = "from_text")]
     pub policy: PolicyId,
     pub auto_start: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub preview: PreviewSettings,
+    /// The value of `spec.ttl`.
+    #[serde(default = "default_ttl", skip_serializing_if = "is_default_ttl")]
+    pub ttl: String,
+}
+
+impl ExperimentRecord {
+    /// Returns the time from a start of the preview until it stops by itself.
+    #[must_use]
+    pub fn time_to_live(&self) -> Duration {
+        // The manifest was validated. Only another version of Proviso could have written another text.
+        proviso_crds::time_to_live(&self.ttl).unwrap_or(*proviso_crds::TTL.end())
+    }
+}
+
+fn is_default(settings: &PreviewSettings) -> bool {
+    *settings == PreviewSettings::default()
+}
+
+fn default_ttl() -> String {
+    DEFAULT_TTL.to_owned()
+}
+
+fn is_default_ttl(ttl: &str) -> bool {
+    ttl == DEFAULT_TTL
 }
 
 /// A digest that is serialized as text.
@@ -56,16 +90,42 @@ pub struct DigestText(#[serde(serialize_with = "to_text", deserialize_with = "fr
 /// All records, by key: `<id>` for a policy, `experiment <id>` for an experiment.
 pub type Records = BTreeMap<String, Record>;
 
-#[derive(Serialize)]
-struct ContentOut {
-    version: u32,
-    records: Records,
+/// An object of which no version was accepted yet. Operations wait for the object with this uid.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct NewObject {
+    pub uid: String,
+    /// The time when the object was first seen.
+    pub created: Time,
 }
 
+/// The content of the state file.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct State {
+    pub records: Records,
+    /// The objects without a record, by the same keys.
+    pub new_objects: BTreeMap<String, NewObject>,
+    /// The operations of the REST API, in the order of their creation.
+    pub operations: Vec<Arc<StoredOperation>>,
+}
+
+#[derive(Serialize)]
+struct ContentOut<'a> {
+    version: u32,
+    #[serde(flatten)]
+    state: &'a State,
+}
+
+/// The file of an older server has only the first two fields.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct ContentIn {
     version: u32,
     records: BTreeMap<String, serde_json::Value>,
+    #[serde(default)]
+    new_objects: BTreeMap<String, serde_json::Value>,
+    #[serde(default)]
+    operations: Vec<serde_json::Value>,
 }
 
 const VERSION: u32 = 1;
@@ -101,7 +161,7 @@ pub fn lock(folder: &Path) -> Result<std::fs::File, StateError> {
     }
 }
 
-/// The file of the records.
+/// The file of the state.
 #[derive(Clone, Debug)]
 pub struct StateFile(PathBuf);
 
@@ -112,15 +172,15 @@ impl StateFile {
         Self(folder.join("state.json"))
     }
 
-    /// Reads the records. Returns no records if the file does not exist.
+    /// Reads the state. Returns an empty state if the file does not exist.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, is damaged, or has another version.
-    pub fn read(&self) -> Result<Records, StateError> {
+    pub fn read(&self) -> Result<State, StateError> {
         let path = || self.0.clone();
         let json = match std::fs::read(&self.0) {
             Ok(json) => json,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Records::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
             Err(error) => return Err(StateError::Io { path: path(), error }),
         };
         let content: ContentIn =
@@ -140,17 +200,23 @@ impl StateFile {
                 }
             }
         }
-        Ok(records)
+        let new_objects = content.new_objects.into_iter();
+        let new_objects = new_objects.filter_map(|(key, new)| Some((key, serde_json::from_value(new).ok()?))).collect();
+        let parse = |operation| {
+            let parsed = serde_json::from_value(operation);
+            parsed.inspect_err(|error| tracing::warn!(%error, "cannot parse an operation: it is forgotten")).ok()
+        };
+        let operations = content.operations.into_iter().filter_map(parse).collect();
+        Ok(State { records, new_objects, operations })
     }
 
-    /// Writes the records atomically: after a crash, the file has either the old records or the new ones.
+    /// Writes the state atomically: after a crash, the file has either the old state or the new one.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn write(&self, records: Records) -> Result<(), StateError> {
+    pub fn write(&self, state: &State) -> Result<(), StateError> {
         let failed = |error| StateError::Io { path: self.0.clone(), error };
-        let json =
-            serde_json::to_vec(&ContentOut { version: VERSION, records }).map_err(|error| failed(error.into()))?;
+        let json = serde_json::to_vec(&ContentOut { version: VERSION, state }).map_err(|error| failed(error.into()))?;
         write_atomically(&self.0, &json).map_err(failed)
     }
 }
@@ -165,4 +231,39 @@ where
     D: Deserializer<'de>,
 {
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_with_their_defaults_do_not_change_the_fingerprint_of_an_older_version() {
+        let older = json!({"policy": "cluster.p", "autoStart": true});
+        let record: ExperimentRecord = serde_json::from_value(older.clone()).unwrap();
+        assert_eq!((record.preview, record.ttl.as_str()), (PreviewSettings::default(), DEFAULT_TTL));
+        assert_eq!(record.time_to_live(), Duration::from_hours(14 * 24));
+        assert_eq!(serde_json::to_value(&record).unwrap(), older);
+        let newer = ExperimentRecord { ttl: "90m".to_owned(), ..record };
+        assert_eq!(serde_json::to_value(&newer).unwrap()["ttl"], "90m");
+    }
+
+    #[test]
+    fn a_state_file_of_an_older_server_and_one_with_unreadable_operations_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::in_folder(folder.path());
+        let awaited = json!({"effect": "Update", "policy": "cluster.p", "uid": "u", "version": "1-x"});
+        let operation = json!({"id": "one", "awaited": awaited, "createTime": "2026-11-20T09:14:07Z"});
+        for (content, ids) in [
+            (json!({"version": VERSION, "records": {}}), vec![]),
+            (json!({"version": VERSION, "records": {}, "operations": [{"id": 1}, operation]}), vec!["one"]),
+        ] {
+            std::fs::write(folder.path().join("state.json"), content.to_string()).unwrap();
+            let state = file.read().unwrap();
+            assert_eq!(state.operations.iter().map(|it| it.id.as_str()).collect::<Vec<_>>(), ids);
+            file.write(&state).unwrap();
+            assert_eq!(file.read().unwrap().operations, state.operations);
+        }
+    }
 }

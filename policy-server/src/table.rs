@@ -8,15 +8,15 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_core::matching::Labels;
-use proviso_core::{Divergence, Enforcement, Failure, Match, PolicyId, Review};
-use proviso_crds::AdmissionCoverage;
+use proviso_core::{Enforcement, Failure, Match, PolicyId};
+use proviso_crds::{AdmissionCoverage, PreviewSettings};
 use proviso_engines::Program;
 use proviso_programs::Conditions;
 use tokio::sync::watch;
 
 use crate::manifests::ExperimentId;
 use crate::metrics::{ExperimentMetrics, PolicyMetrics};
-use crate::preview::DivergenceCounter;
+use crate::preview::{DivergenceCounter, Observation, Versions};
 
 /// The current table, which requests read.
 #[derive(Debug, Default)]
@@ -63,6 +63,8 @@ pub struct Table {
     pub problems: Vec<String>,
     /// The experiments that preview nothing, with the reason.
     pub idle_experiments: Vec<(ExperimentId, IdleReason)>,
+    /// The experiments whose previews stop by themselves soon, with the times.
+    pub ending_experiments: BTreeMap<ExperimentId, Timestamp>,
     /// True if the server has tried to load every desired revision at least once.
     pub is_complete: bool,
     /// The reason why this replica is not ready although the table is complete; `None` if it is ready.
@@ -91,6 +93,8 @@ pub struct ListedRevision {
 #[derive(Debug)]
 pub enum RolloutState {
     Loaded,
+    /// The candidate is loaded, and is not previewed, because it is disabled.
+    Suspended,
     Loading,
     /// The leader has not prepared the revision yet.
     Waiting,
@@ -111,7 +115,7 @@ pub enum IdleReason {
     Preparing,
     #[error(transparent)]
     Failed(#[from] Failure),
-    #[error("{0} has {MAX_EXPERIMENTS} active experiments already: remove one")]
+    #[error("{0} has {MAX_EXPERIMENTS} older experiments already: delete one")]
     TooMany(PolicyId),
     #[error("spec.policyRef.name: there is no policy {0}")]
     PolicyNotFound(PolicyId),
@@ -124,6 +128,8 @@ pub struct Entry {
     pub live: Option<Arc<Revision>>,
     /// True if a live generation is not loaded on this replica. In a cluster, another replica may serve it.
     pub has_unloaded_live: bool,
+    /// The etag of the live generation that is not loaded on this replica; `None` if there is none, or if it cannot be read.
+    pub unloaded_live_etag: Option<String>,
     /// The other generations that answer: older ones and, in a cluster, newer ones.
     pub others: Vec<Arc<Revision>>,
     pub experiments: Arc<[Arc<Experiment>]>,
@@ -147,8 +153,11 @@ pub struct Revision {
     pub matching: Match,
     /// The rules and selectors as text, to compare them with those of another revision.
     pub coverage: AdmissionCoverage,
-    /// The compiled `matchConditions`; `None` if the revision has none, or if only the API server can evaluate them.
+    /// The compiled `matchConditions` that this server can evaluate; `None` if there are none.
     pub conditions: Option<Conditions>,
+    /// True if the API server denies a request when the evaluation of the `matchConditions` fails (`failurePolicy: Fail`). False if
+    /// it skips the policy then. Without effect over a folder.
+    pub fails_closed: bool,
     /// True if an API server decides which requests the policy covers, and sends only those: in a cluster. Over a folder, this
     /// server decides.
     pub is_matched_by_api_server: bool,
@@ -160,13 +169,17 @@ pub struct Revision {
     pub metrics: PolicyMetrics,
 }
 
-/// An experiment with an active preview.
+/// An experiment with an active preview. A stopped experiment is not in the table. To stop a preview, call
+/// [`DivergenceCounter::stop`] on its counter: the evaluations that have begun end, and no other one begins, also for requests that
+/// have an older table. The counts are final when [`DivergenceCounter::is_drained`] is true.
 #[derive(Debug)]
 pub struct Experiment {
     pub id: ExperimentId,
     pub revision: Arc<Revision>,
     pub metrics: ExperimentMetrics,
-    /// The counts and samples for the status of the experiment; `None` if no status reports them.
+    pub settings: PreviewSettings,
+    /// The counts and samples for the status of the experiment; `None` if no status reports them. The publisher starts new counts
+    /// when the live generation changes.
     pub counter: Option<Arc<DivergenceCounter>>,
     /// The reason why an older version than that of the manifest is previewed; `None` if the newest version is.
     pub failure: Option<Failure>,
@@ -180,25 +193,50 @@ impl Experiment {
         !self.revision.enabled || self.revision.coverage == live.coverage
     }
 
-    /// Counts an evaluation of a request that arrived at `arrived_at`. `message` is the message of the denial, if one side
-    /// denies.
-    pub fn observe(&self, divergence: Divergence, review: &Review, arrived_at: Timestamp, message: Option<&str>) {
-        self.metrics.observe(divergence);
+    /// Returns the versions of an evaluation of this experiment in comparison with this live generation.
+    #[must_use]
+    pub fn versions<'a>(&'a self, live_etag: Option<&'a str>) -> Versions<'a> {
+        Versions { experiment: &self.revision.etag, live: live_etag }
+    }
+
+    /// Begins an evaluation. Returns false if the preview was stopped. Otherwise, [`Self::end`] must follow.
+    #[must_use]
+    pub fn begin(&self) -> bool {
+        self.counter.as_ref().is_none_or(|counter| counter.begin())
+    }
+
+    /// Ends an evaluation.
+    pub fn end(&self) {
         if let Some(counter) = &self.counter {
-            counter.observe(divergence, review, arrived_at, message);
+            counter.end();
+        }
+    }
+
+    /// Counts the result of an evaluation.
+    pub fn observe(&self, live_etag: Option<&str>, observation: &Observation<'_>) {
+        self.metrics.observe(observation.divergence, observation.has_failed);
+        if let Some(counter) = &self.counter {
+            counter.observe(self.versions(live_etag), observation);
         }
     }
 
     /// Counts a request that was not previewed.
-    pub fn count_dropped(&self) {
+    pub fn count_dropped(&self, live_etag: Option<&str>) {
         self.metrics.dropped.inc();
         if let Some(counter) = &self.counter {
-            counter.count_dropped();
+            counter.count_dropped(self.versions(live_etag));
         }
     }
 }
 
 impl Entry {
+    /// Returns the etag of the live generation, loaded here or not; `None` if no generation is live, or if the live one is neither
+    /// loaded nor readable.
+    #[must_use]
+    pub fn live_etag(&self) -> Option<&str> {
+        self.live.as_ref().map(|live| live.etag.as_str()).or(self.unloaded_live_etag.as_deref())
+    }
+
     /// Returns the loaded revision of this generation, or the live revision if `generation` is `None`.
     #[must_use]
     pub fn revision(&self, generation: Option<u64>) -> Option<&Arc<Revision>> {

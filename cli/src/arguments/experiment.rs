@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use proviso_crds::{PreviewLogging, time_to_live};
 
 use super::duration::duration;
-use super::output::Output;
+use super::output::{ExportOutput, Output};
 use super::server::Server;
 use crate::policy_ref::{ExperimentRef, ExperimentsRef, PolicyRef};
 
@@ -25,11 +26,7 @@ pub struct Experiments {
 pub enum Experiment {
     Create(Create),
     Start(Start),
-    /// Stop previewing; the counts are kept
-    Stop {
-        /// The experiment, by any of its names
-        experiment: ExperimentRef,
-    },
+    Stop(Stop),
     Status(Status),
     /// Show what a commit would change in the policy
     Diff {
@@ -80,12 +77,42 @@ pub struct Create {
     #[arg(long)]
     pub auto_start: bool,
 
+    /// Share of the requests that are previewed, from above 0 to 1; default: 1
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub sample_rate: Option<f64>,
+
+    /// Previewed requests that are logged; default: all
+    #[arg(long, value_name = "REQUESTS")]
+    pub logging: Option<Logging>,
+
+    /// Time until the preview stops by itself, such as 90m or 48h, from 1m to 8760h; default: 336h
+    #[arg(long, value_name = "DURATION", value_parser = ttl)]
+    pub ttl: Option<String>,
+
     /// Check that the API server of the cluster would accept the experiment, and show the changes; create nothing
     #[arg(long)]
     pub dry_run: bool,
 
     #[command(flatten)]
     pub output: Output,
+}
+
+/// The previewed requests that are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Logging {
+    /// Every previewed request
+    All,
+    /// Only requests on which the verdicts differ
+    Divergences,
+}
+
+impl From<Logging> for PreviewLogging {
+    fn from(logging: Logging) -> Self {
+        match logging {
+            Logging::All => Self::All,
+            Logging::Divergences => Self::Divergences,
+        }
+    }
 }
 
 /// Start previewing, with counts from 0
@@ -102,6 +129,32 @@ pub struct Start {
 
     /// Longest time to wait, such as 90s or 5m
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration, requires = "wait")]
+    pub timeout: Duration,
+}
+
+/// Stop previewing; the counts are kept
+///
+/// Exit code: 0 if the preview was stopped, and unless --wait=false if no replica evaluates the experiment any more;
+/// otherwise 1.
+#[derive(Args, Debug)]
+pub struct Stop {
+    /// The experiment, by any of its names
+    pub experiment: ExperimentRef,
+
+    /// Wait until no replica evaluates the experiment any more, and the counts are final
+    #[arg(
+        long,
+        value_name = "BOOL",
+        default_value_t = true,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        action = clap::ArgAction::Set
+    )]
+    pub wait: bool,
+
+    /// Longest time to wait, such as 90s or 5m
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     pub timeout: Duration,
 }
 
@@ -123,15 +176,16 @@ pub struct Status {
     pub watch: bool,
 
     #[command(flatten)]
-    pub output: Output,
+    pub output: ExportOutput,
 }
 
 /// Commit an experiment: give its spec to the policy, and delete the experiment
 ///
 /// Shows the changes, and asks for confirmation. The versions that were shown are committed: if the experiment or the
-/// policy has changed since, nothing is committed.
+/// policy has changed since, nothing is committed. With --to-file the policy is written to a file instead, for a
+/// repository whose policies Argo CD, Flux or a pipeline applies.
 ///
-/// Exit code: 0 if the policy's new generation is live, otherwise 1.
+/// Exit code: 0 if the policy's new generation is live, or the file was written; otherwise 1.
 #[derive(Args, Debug)]
 pub struct Commit {
     /// The experiment, by any of its names
@@ -144,6 +198,10 @@ pub struct Commit {
     /// Commit only if the policy has this etag
     #[arg(long, value_name = "ETAG")]
     pub parent_etag: Option<String>,
+
+    /// Write the policy with the spec of the experiment to this new file, and change nothing else; `-` is standard output
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["yes", "wait", "timeout"])]
+    pub to_file: Option<PathBuf>,
 
     /// Do not ask for confirmation
     #[arg(long, short)]
@@ -168,4 +226,15 @@ pub struct Commit {
 
 fn name(text: &str) -> Result<String, String> {
     proviso_core::policy_id::check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Parses the share of the requests that are previewed.
+fn share(text: &str) -> Result<f64, String> {
+    let share: Option<f64> = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| "is not a share above 0 and up to 1: 0.1 previews a tenth of the requests".to_owned())
+}
+
+/// Checks the time to live of a preview. The spec of an experiment has it as text.
+fn ttl(text: &str) -> Result<String, String> {
+    time_to_live(text).map(|_| text.to_owned())
 }

@@ -14,6 +14,9 @@ use crate::error::{Error, root_cause};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit between two reads of a response.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time limit of an action. The API server ends a request after one minute, and a commit waits for the preparation of the
+/// experiment.
+const ACTION_TIMEOUT: Duration = Duration::from_secs(75);
 
 impl Cluster {
     /// Returns a client of the cluster that the arguments and the kubeconfig name. Sends no request.
@@ -29,6 +32,7 @@ impl Cluster {
         let namespace = connection.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let mut without_retries = config.clone();
         without_retries.default_retry = false;
+        without_retries.read_timeout = Some(ACTION_TIMEOUT);
         let client = |config| {
             Client::try_from(config)
                 .map_err(|error| Error::Client { server: server.clone(), cause: root_cause(&error) })

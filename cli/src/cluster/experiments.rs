@@ -54,15 +54,20 @@ impl Cluster {
             Err(error) => return Err(self.error(error, action.access(id))),
         };
         let (experiment, cause) = (id.clone(), error.message.clone());
+        let details = error.details.iter().flat_map(|details| &details.causes);
+        // The API has the reason of its error as a cause.
+        let reason = details.map(|cause| cause.reason.as_str()).find(|reason| !reason.is_empty());
         match error.code {
             401 | 403 => Err(self.error(kube::Error::Api(error), action.access(id))),
             // The 404 of a missing experiment has a reason; the 404 of an API that is not served has none.
             404 if !error.is_not_found() => {
                 Err(ExperimentError::NoActions { experiment, action: action.name(), cause: None }.into())
             }
-            503 => Err(ExperimentError::NoActions { experiment, action: action.name(), cause: Some(cause) }.into()),
-            409 | 412 => Err(ExperimentError::Changed { experiment, action: action.name(), cause }.into()),
-            _ => Err(ExperimentError::Refused { experiment, action: action.name(), cause }.into()),
+            // The API server answers so while the operator does not. An error of the operator itself has a reason.
+            503 if reason.is_none() => {
+                Err(ExperimentError::NoActions { experiment, action: action.name(), cause: Some(cause) }.into())
+            }
+            code => Err(ExperimentError::answered(experiment, action.name(), code, reason, cause).into()),
         }
     }
 }

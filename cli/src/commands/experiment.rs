@@ -8,6 +8,7 @@ mod preview;
 mod session;
 mod status;
 mod subject;
+mod to_file;
 mod watch;
 
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ pub async fn run(session: &Session, command: &Experiment) -> Result<ExitCode, Er
     match command {
         Experiment::Create(arguments) => create::run(session, arguments).await,
         Experiment::Start(arguments) => preview::start(session, arguments).await,
-        Experiment::Stop { experiment } => preview::stop(session, experiment).await,
+        Experiment::Stop(arguments) => preview::stop(session, arguments).await,
         Experiment::Status(arguments) => status::run(session, arguments).await,
         Experiment::Diff { experiment } => {
             let (experiment, policy) = with_policy(session, experiment).await?;

@@ -6,7 +6,9 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use proviso_core::experiment::etag;
 use proviso_core::{Failure, PolicyId};
-use proviso_crds::{ConditionType, Conditions as _, ExperimentStatus, PolicyRef, PreviewState};
+use proviso_crds::conditions::outcome;
+use proviso_crds::reasons;
+use proviso_crds::{ConditionType, Conditions as _, ExperimentStatus, PolicyRef, PreviewLogging, PreviewState};
 use serde_json::Value;
 
 use super::error::ObjectError;
@@ -29,6 +31,12 @@ pub struct ExperimentObject {
     /// The spec that the policy would get.
     pub spec: Value,
     pub auto_start: bool,
+    /// The share of the requests that are previewed; `None` if the server does not know this field.
+    pub sample_rate: Option<f64>,
+    /// The previewed requests that are logged; `None` if the server does not know this field.
+    pub logging: Option<PreviewLogging>,
+    /// The time from a start until the preview stops by itself; `None` if the server does not know this field.
+    pub ttl: Option<String>,
     pub status: ExperimentStatus,
     /// True if the experiment is from a cluster, false if it is from the REST API, which has no conditions.
     pub is_in_cluster: bool,
@@ -56,6 +64,9 @@ impl ExperimentObject {
             policy: PolicyId::new(namespace.as_deref(), &policy.name)?,
             spec: spec["policy"].clone(),
             auto_start: spec["autoStart"].as_bool().unwrap_or_default(),
+            sample_rate: field(&spec["sampleRate"], "spec.sampleRate")?,
+            logging: field(&spec["logging"], "spec.logging")?,
+            ttl: field(&spec["ttl"], "spec.ttl")?,
             status: field(&object.data["status"], "status")?,
             is_in_cluster: true,
             failure: None,
@@ -75,11 +86,27 @@ impl ExperimentObject {
         self.status.conditions.condition(type_).filter(|it| it.observed_generation == Some(self.generation))
     }
 
-    /// Returns true if the counts in the status are those of the last preview, and not of an earlier preview.
+    /// Returns true if the operator has processed the last start, so that the counts in the status are those of the last preview.
     #[must_use]
     pub fn is_observed(&self) -> bool {
-        let counted_since = self.status.divergence.as_ref().map(|counts| &counts.since);
-        self.status.preview_metadata.as_ref().map(|preview| &preview.start_time) == counted_since
+        let Some(preview) = &self.status.preview_metadata else { return true };
+        let loaded = self.status.previewed_start_time.as_ref();
+        let counted = self.status.divergence.as_ref().map(|counts| &counts.since);
+        // Counts restart when the live version changes, so they may be younger than the preview.
+        [loaded, counted].into_iter().flatten().any(|since| *since >= preview.start_time)
+    }
+
+    /// Returns true if the preview was stopped, and replicas may still evaluate the experiment.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.condition(ConditionType::Previewing).is_some_and(|condition| condition.reason == reasons::STOPPING)
+    }
+
+    /// Returns the reason why this version cannot be prepared; `None` if it was prepared, or this is not known yet.
+    #[must_use]
+    pub fn preparation_failure(&self) -> Option<Failure> {
+        let prepared = self.condition(ConditionType::Initialized).and_then(outcome);
+        self.failure.clone().or_else(|| prepared.and_then(Result::err))
     }
 }
 
@@ -100,7 +127,9 @@ pub mod tests {
                 "name": "stricter", "namespace": "team", "uid": "x", "generation": generation,
                 "creationTimestamp": "2026-11-21T07:00:00Z",
             },
-            "spec": {"policyRef": {"name": "labels"}, "policy": spec("team")},
+            "spec": {
+                "policyRef": {"name": "labels"}, "policy": spec("team"), "sampleRate": 1, "logging": "All", "ttl": "336h",
+            },
             "status": status,
         });
         ExperimentObject::read(&serde_json::from_value(object).unwrap()).unwrap()
@@ -112,10 +141,13 @@ pub mod tests {
             "etag": etag("x", generation), "liveEtag": etag("u", 2),
             "previewMetadata": {
                 "state": "ACTIVE", "logPrefix": "PolicyPreviewLog", "startTime": START, "generation": generation,
+                "expireTime": "2026-12-05T09:48:00Z",
             },
+            "previewedStartTime": START,
             "divergence": {
                 "evaluated": 1200, "same": 1187, "newlyDenied": 10, "newlyAllowed": 0, "mutationDiffers": 0,
                 "messageDiffers": 2, "errors": 1, "dropped": 6, "since": START,
+                "etag": etag("x", generation), "liveEtag": etag("u", 2),
             },
             "samples": [
                 sample("NewlyDenied", 10, "Pod", "lacks the label team, which every Pod of a team must have"),
@@ -160,8 +192,20 @@ pub mod tests {
     fn counts_of_an_earlier_preview_are_not_observed() {
         let mut status = previewing(1);
         assert!(experiment(1, &status).is_observed());
-        status["previewMetadata"]["startTime"] = json!("2026-11-21T09:59:00Z");
+        status["previewMetadata"]["startTime"] = json!("2026-11-21T09:55:00Z");
         assert!(!experiment(1, &status).is_observed());
+        status["divergence"]["since"] = json!("2026-11-21T09:59:00Z");
+        assert!(experiment(1, &status).is_observed(), "the counts restarted when the live version changed");
         assert!(experiment(1, &Value::Null).is_observed(), "no preview was started, and no counts exist");
+    }
+
+    #[test]
+    fn only_the_preparation_of_this_version_fails_it() {
+        let mut status = previewing(1);
+        assert_eq!(experiment(1, &status).preparation_failure(), None);
+        status["conditions"][1] = condition("Initialized", "False", "CompileError", "no", 1);
+        let failure = experiment(1, &status).preparation_failure().unwrap();
+        assert_eq!(failure.to_string(), "CompileError: no");
+        assert_eq!(experiment(2, &status).preparation_failure(), None, "the condition is about an earlier version");
     }
 }

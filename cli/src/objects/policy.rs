@@ -1,5 +1,7 @@
 //! A policy.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
@@ -26,6 +28,12 @@ pub struct PolicyObject {
     pub is_being_deleted: bool,
     /// The annotation that requests a rollback; `None` if no request is pending.
     pub rollback_to: Option<String>,
+    /// The labels; empty for a policy of the REST API, which does not show them.
+    pub labels: BTreeMap<String, String>,
+    /// The annotations; without those of Proviso and kubectl for a policy of the REST API.
+    pub annotations: BTreeMap<String, String>,
+    /// The field managers of the policy, without those of its status; empty for a policy of the REST API.
+    pub managers: Vec<String>,
     pub spec: Value,
     pub status: PolicyStatus,
 }
@@ -37,6 +45,7 @@ impl PolicyObject {
     /// When its name or its status is invalid.
     pub fn read(object: &DynamicObject) -> Result<Self, ObjectError> {
         let (uid, generation) = (object.uid().unwrap_or_default(), object.metadata.generation.unwrap_or_default());
+        let managers = object.managed_fields().iter().filter(|entry| entry.subresource.is_none());
         Ok(Self {
             id: PolicyId::new(object.namespace().as_deref(), &object.name_any())?,
             etag: etag(&uid, generation),
@@ -45,6 +54,9 @@ impl PolicyObject {
             created: created(object),
             is_being_deleted: object.metadata.deletion_timestamp.is_some(),
             rollback_to: object.annotations().get(ROLLBACK_TO).cloned(),
+            labels: object.labels().clone(),
+            annotations: object.annotations().clone(),
+            managers: managers.filter_map(|entry| entry.manager.clone()).collect(),
             spec: object.data["spec"].clone(),
             status: field(&object.data["status"], "status")?,
         })

@@ -1,8 +1,13 @@
 //! Reads policies and experiments of the REST API, which has no generations and no conditions.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_core::{Failure, PolicyId};
-use proviso_crds::{DivergenceCounts, DivergenceSample, ExperimentStatus, PolicyStatus, PreviewMetadata, PreviewState};
+use proviso_crds::{
+    DivergenceCounts, DivergenceSample, ExperimentStatus, PolicyStatus, PreviewLogging, PreviewMetadata, PreviewState,
+    StopCause,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -17,6 +22,8 @@ struct PolicyResource {
     uid: String,
     etag: String,
     spec: Value,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
     create_time: Option<Time>,
 }
 
@@ -30,6 +37,10 @@ struct ExperimentResource {
     preview_metadata: Option<Preview>,
     #[serde(default)]
     auto_start: bool,
+    sample_rate: Option<f64>,
+    logging: Option<PreviewLogging>,
+    ttl: Option<String>,
+    live_etag: Option<String>,
     divergence: Option<DivergenceCounts>,
     #[serde(default)]
     samples: Vec<DivergenceSample>,
@@ -51,6 +62,8 @@ struct Preview {
     log_prefix: String,
     start_time: Time,
     stop_time: Option<Time>,
+    expire_time: Option<Time>,
+    stop_cause: Option<StopCause>,
 }
 
 fn read<T: for<'de> Deserialize<'de>>(value: &Value, field: &'static str) -> Result<T, ObjectError> {
@@ -78,6 +91,9 @@ impl PolicyObject {
             created: policy.create_time.map(|time| time.0),
             is_being_deleted: false,
             rollback_to: None,
+            labels: BTreeMap::new(),
+            annotations: policy.annotations,
+            managers: Vec::new(),
             spec: policy.spec,
             status: PolicyStatus::default(),
         })
@@ -99,6 +115,8 @@ impl ExperimentObject {
             log_prefix: preview.log_prefix,
             start_time: preview.start_time,
             stop_time: preview.stop_time,
+            expire_time: preview.expire_time,
+            stop_cause: preview.stop_cause,
             // 0 is the generation of the object, so the state is that of this version.
             generation: 0,
         });
@@ -112,7 +130,11 @@ impl ExperimentObject {
             policy,
             spec: experiment.policy.spec,
             auto_start: experiment.auto_start,
+            sample_rate: experiment.sample_rate,
+            logging: experiment.logging,
+            ttl: experiment.ttl,
             status: ExperimentStatus {
+                live_etag: experiment.live_etag,
                 preview_metadata: preview,
                 divergence: experiment.divergence,
                 samples: experiment.samples,
@@ -148,7 +170,7 @@ mod tests {
         assert_eq!((object.id.as_str(), object.policy.as_str()), ("ns.team.stricter", "ns.team.labels"));
         let report = serde_json::to_value(ExperimentReport::new(&object)).unwrap();
         assert_eq!((&report["state"], &report["etag"]), (&json!("ACTIVE"), &json!("\"1\"")));
-        for absent in ["generation", "liveEtag", "replicas", "divergence", "problem", "created"] {
+        for absent in ["generation", "liveEtag", "replicas", "divergence", "problem", "created", "sampleRate", "ttl"] {
             assert_eq!(report.get(absent), None, "{absent}");
         }
         assert!(report["previewMetadata"].get("generation").is_none(), "{report}");
@@ -156,6 +178,25 @@ mod tests {
         let policy = PolicyObject::read_resource(&policy).unwrap();
         assert_eq!((policy.id.as_str(), policy.etag.as_str()), ("cluster.a", "\"2\""));
         assert_eq!(policy.name_of(policy.generation), "cluster.a");
+    }
+
+    #[test]
+    fn the_settings_and_the_end_of_a_preview_are_read() {
+        let mut resource = experiment();
+        let preview = json!({
+            "state": "SUSPENDED", "logPrefix": "PolicyPreviewLog", "startTime": "2026-11-21T09:48:00Z",
+            "stopTime": "2026-11-21T09:49:00Z", "expireTime": "2026-11-21T09:49:00Z",
+            "stopCause": {"reason": "Expired", "message": "its ttl has passed"},
+        });
+        let fields = [("previewMetadata", preview), ("sampleRate", json!(0.5)), ("logging", json!("Divergences"))];
+        for (field, value) in fields.into_iter().chain([("ttl", json!("1m")), ("liveEtag", json!("\"2\""))]) {
+            resource[field] = value;
+        }
+        let object = ExperimentObject::read_resource(&resource).unwrap();
+        assert_eq!((object.sample_rate, object.logging), (Some(0.5), Some(PreviewLogging::Divergences)));
+        assert_eq!((object.ttl.as_deref(), object.status.live_etag.as_deref()), (Some("1m"), Some("\"2\"")));
+        let preview = object.status.preview_metadata.unwrap();
+        assert_eq!((preview.expire_time, preview.stop_cause.unwrap().reason.as_str()), (preview.stop_time, "Expired"));
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The page about one experiment.
 
 use anstyle::Style;
-use proviso_crds::{DivergenceCounts, DivergenceSample, PreviewState};
+use proviso_crds::{DivergenceCounts, DivergenceSample, PreviewLogging, PreviewState};
 
 use super::page::{facts, heading, next_step, paragraph};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
 use super::table::{Cell, Table};
 use super::view::View;
-use crate::report::{ExperimentDetail, ExperimentReport, coverage, percent, verdict_counts};
+use crate::report::{ExperimentDetail, ExperimentReport, coverage, percent, share, verdict_counts};
 
 pub(super) fn verdict_style(name: &str, count: u64) -> Style {
     match name {
@@ -92,20 +92,40 @@ fn head(experiment: &ExperimentReport, view: &View) -> String {
         ("Policy", format!("{}{live}", experiment.policy)),
         ("Etag", experiment.etag.clone()),
     ];
-    if let Some(preview) = &experiment.preview_metadata {
-        let time = |time: jiff::Timestamp| format!("{time} ({} ago)", view.age(Some(time)));
-        rows.push(("Started", time(preview.start_time.0)));
-        let is_active = experiment.state == Some(PreviewState::Active);
-        rows.extend(preview.stop_time.as_ref().filter(|_| !is_active).map(|it| ("Stopped", time(it.0))));
-        if view.is_wide {
-            rows.push(("Log prefix", preview.log_prefix.clone()));
-        }
-    }
+    rows.extend(preview_rows(experiment, view));
     if let Some(replicas) = &experiment.replicas {
         rows.push(("Replicas", format!("{} of {} have loaded it", replicas.ready, replicas.total)));
     }
     facts(&mut page, view, &rows);
     page
+}
+
+/// Returns the facts about the last preview: its times, the cause of its end, and its settings.
+fn preview_rows(experiment: &ExperimentReport, view: &View) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    if let Some(preview) = &experiment.preview_metadata {
+        let time = |time: jiff::Timestamp| format!("{time} ({} ago)", view.age(Some(time)));
+        let is_active = experiment.state == Some(PreviewState::Active);
+        rows.push(("Started", time(preview.start_time.0)));
+        rows.extend(preview.stop_time.as_ref().filter(|_| !is_active).map(|it| ("Stopped", time(it.0))));
+        let expiry = |it: jiff::Timestamp| ("Expires", format!("{it} (in {})", view.left(it)));
+        rows.extend(preview.expire_time.as_ref().filter(|_| is_active).map(|it| expiry(it.0)));
+        rows.extend(experiment.stop_cause().map(|cause| ("Cause", format!("{}: {}", cause.reason, cause.message))));
+        if view.is_wide {
+            rows.push(("Log prefix", preview.log_prefix.clone()));
+        }
+    }
+    let sampled = experiment.sample_rate.filter(|rate| view.is_wide || *rate < 1.0);
+    rows.extend(sampled.map(|rate| ("Sampling", format!("{} of the requests", share(rate)))));
+    let logged = experiment.logging.filter(|it| view.is_wide || *it != PreviewLogging::All).map(|it| match it {
+        PreviewLogging::All => "every previewed request",
+        PreviewLogging::Divergences => "only requests on which the verdicts differ",
+    });
+    rows.extend(logged.map(|logged| ("Logging", logged.to_owned())));
+    rows.extend(experiment.ttl.clone().filter(|_| view.is_wide).map(|ttl| ("Time to live", ttl)));
+    let commit = experiment.committing_since.as_ref();
+    rows.extend(commit.map(|since| ("Commit", format!("in progress for {}", view.age(Some(since.0))))));
+    rows
 }
 
 /// Renders the counts, each with its share of the evaluated requests.
@@ -126,13 +146,19 @@ fn divergence(experiment: &ExperimentReport, counts: &DivergenceCounts, view: &V
     }
     page.push_str(&table.render(view.width));
     let (evaluated, all) = (counts.evaluated, counts.evaluated.saturating_add(counts.dropped));
-    let dropped = if counts.dropped == 0 { "" } else { "; too many came at once to evaluate the others" };
     let line = match coverage(counts) {
         None => "No request was evaluated yet.".to_owned(),
-        Some(coverage) => format!("Evaluated: {evaluated} of {all} requests (coverage {coverage}){dropped}."),
+        Some(coverage) => format!("Evaluated: {evaluated} of {all} requests (coverage {coverage})."),
     };
-    let style = if counts.dropped == 0 { PLAIN } else { WAITING };
-    page.push_str(&paragraph(&line, view.width, 0, "", style));
+    page.push_str(&paragraph(&line, view.width, 0, "", PLAIN));
+    if let Some(etag) = &counts.etag {
+        let live_etag = counts.live_etag.as_deref().unwrap_or("no live version");
+        let line = format!("Compared: {etag} of the experiment with {live_etag} of {}.", experiment.policy);
+        page.push_str(&paragraph(&line, view.width, 0, "", PLAIN));
+    }
+    for warning in &experiment.warnings {
+        page.push_str(&paragraph(&format!("Warning: {}.", warning.message), view.width, 0, "  ", WAITING));
+    }
     page
 }
 
@@ -219,6 +245,7 @@ Experiment  policyexperiment/stricter in the namespace team, 3h old
 Policy      ns.team.labels, etag of the live version: \"bfcf0795c990c98d\"
 Etag        \"6e342990302ac2ec\"
 Started     2026-11-21T09:48:00Z (12m ago)
+Expires     2026-12-05T09:48:00Z (in 13d)
 Replicas    2 of 2 have loaded it
 
 Verdicts compared with ns.team.labels, since 12m ago
@@ -228,9 +255,12 @@ NewlyDenied      10        0.8%   allowed now, would be denied
 NewlyAllowed     0         0.0%   denied now, would be allowed
 MutationDiffers  0         0.0%   both allow; the objects differ
 MessageDiffers   2         0.1%   both deny; the messages differ
+DetailsDiffer    0         0.0%   same decision; the details differ
 ExperimentError  1         <0.1%  the experiment failed to decide
-Evaluated: 1200 of 1206 requests (coverage 99.5%); too many came at once to
-evaluate the others.
+Evaluated: 1200 of 1206 requests (coverage 99.5%).
+Compared: \"6e342990302ac2ec\" of the experiment with \"bfcf0795c990c98d\" of
+ns.team.labels.
+Warning: 6 requests were not evaluated, because too many were waiting.
 
 Samples of differences
 DIVERGENCE       KIND       NAMESPACE  USER   COUNT  SEEN
@@ -264,6 +294,33 @@ Next steps
         };
         assert!(page(&Value::Null).contains("Its differences are unknown"));
         assert!(page(&previewing(1)).contains("\nNewlyDenied      10        0.8% "), "{}", page(&previewing(1)));
+    }
+
+    #[test]
+    fn the_page_has_the_end_of_a_preview_and_its_settings() {
+        let mut status = previewing(1);
+        status["previewMetadata"]["state"] = json!("SUSPENDED");
+        status["previewMetadata"]["stopTime"] = json!("2026-11-21T09:58:00Z");
+        status["previewMetadata"]["stopCause"] = json!({"reason": "Expired", "message": "its ttl of 10m has passed"});
+        status["liveEtag"] = json!("\"0000000000000000\"");
+        let mut sampled = object(1, &status);
+        (sampled.sample_rate, sampled.logging) = (Some(0.1), Some(PreviewLogging::Divergences));
+        sampled.status.commit = serde_json::from_value(json!({
+            "id": "c", "generation": 1, "policyGeneration": 2, "since": "2026-11-21T09:59:50Z",
+        }))
+        .unwrap();
+        let page = page(&sampled, 200);
+        for wanted in [
+            "ns.team.stricter  SUSPENDED\nit is not previewed any more: its ttl of 10m has passed\n",
+            "\nStopped     2026-11-21T09:58:00Z (2m ago)\nCause       Expired: its ttl of 10m has passed\n",
+            "\nSampling    10% of the requests\nLogging     only requests on which the verdicts differ\n",
+            "\nCommit      in progress for 10s\n",
+            "\nWarning: the counts are not about the version \"0000000000000000\" of ns.team.labels: they compare with ",
+            "\nWarning: the experiment previews 10% of the requests: spec.sampleRate.\n",
+        ] {
+            assert!(page.contains(wanted), "{wanted}: {page}");
+        }
+        assert!(!page.contains("Expires"), "{page}");
     }
 
     #[test]

@@ -1,13 +1,18 @@
 //! The table of all experiments, with their problems below it.
 
+use proviso_core::Divergence;
+
 use super::experiment::{state_style, verdict_style};
 use super::page::{omissions, paragraph};
-use super::style::{BAD, DIM, PLAIN, paint};
+use super::style::{BAD, DIM, PLAIN, WAITING, paint};
 use super::table::{Cell, Table};
 use super::text::width;
 use super::view::View;
 use crate::found::{CLUSTER_EXPERIMENTS, EXPERIMENTS};
 use crate::report::{ExperimentOverview, ExperimentReport, VerdictCount, coverage, verdict_counts};
+
+/// The number of columns with counts.
+const VERDICTS: usize = Divergence::ALL.len();
 
 /// Renders the table of the experiments. `place` is the place that was searched, such as `the namespace team`; `None` for all
 /// namespaces.
@@ -27,6 +32,13 @@ pub fn experiments(overview: &ExperimentOverview, place: Option<&str>, view: &Vi
         page.push_str(&paragraph(&line, view.width, 0, "  ", BAD));
         let more = format!("  More: {} experiment status {}\n", view.program, experiment.experiment);
         page.push_str(&paint(DIM, &more));
+    }
+    for experiment in &overview.experiments {
+        for warning in experiment.warnings.iter().filter(|warning| warning.is_outdated()) {
+            let line = format!("{}: {}", experiment.experiment, warning.message);
+            page.push('\n');
+            page.push_str(&paragraph(&line, view.width, 0, "  ", WAITING));
+        }
     }
     if !overview.unseen.is_empty() {
         page.push('\n');
@@ -67,7 +79,7 @@ fn table(experiments: &[ExperimentReport], view: &View) -> String {
 fn columns(experiments: &[ExperimentReport], view: &View, has_all_columns: bool) -> String {
     let mut header = vec!["EXPERIMENT", "POLICY", "STATE", "FOR", "EVALUATED"];
     // The counts are in the order of `verdict_counts`. A count that is 0 for all experiments has no column.
-    header.extend(["SAME", "DENIED", "ALLOWED", "MUTATED", "MESSAGE", "ERRORS", "COVERAGE", "READY"]);
+    header.extend(["SAME", "DENIED", "ALLOWED", "MUTATED", "MESSAGE", "DETAILS", "ERRORS", "COVERAGE", "READY"]);
     if view.is_wide {
         header.extend(["ETAG", "AGE", "SUMMARY"]);
     }
@@ -83,7 +95,7 @@ fn columns(experiments: &[ExperimentReport], view: &View, has_all_columns: bool)
     let dropped = |it: &ExperimentReport| it.divergence.as_ref().is_some_and(|counts| counts.dropped > 0);
     let has_dropped = view.is_wide || experiments.iter().any(dropped);
     let has_replicas = view.is_wide || experiments.iter().any(|experiment| experiment.replicas.is_some());
-    let shown: Vec<_> = (0..6).map(is_shown).collect();
+    let shown: Vec<_> = (0..VERDICTS).map(is_shown).collect();
     let mut table = Table::new(&header);
     for experiment in experiments {
         let mut row = vec![
@@ -93,7 +105,7 @@ fn columns(experiments: &[ExperimentReport], view: &View, has_all_columns: bool)
             view.age(experiment.since.as_ref().map(|time| time.0)).into(),
             experiment.divergence.as_ref().map_or_else(|| "-".to_owned(), |it| it.evaluated.to_string()).into(),
         ];
-        row.extend((0..6).map(|column| match &experiment.divergence {
+        row.extend((0..VERDICTS).map(|column| match &experiment.divergence {
             _ if !shown[column] => "".into(),
             None => "-".into(),
             Some(counts) => count(verdict_counts(counts)[column]),
@@ -159,6 +171,17 @@ ns.team.stricter  ACTIVE       12m  1200       10      0        2        1      
         let page = plain(&experiments(&ExperimentOverview::new(&found, None), None, &view(140)));
         let wanted = "\nns.team.stricter: CompileError: undeclared reference\n  \
                       More: proviso experiment status ns.team.stricter\n";
+        assert!(page.ends_with(wanted), "{page}");
+    }
+
+    #[test]
+    fn outdated_counts_are_named_below_the_table() {
+        let mut outdated = previewing(1);
+        outdated["liveEtag"] = "\"0000000000000000\"".into();
+        let found = Found { items: vec![object(1, &outdated)], unseen: Vec::new() };
+        let page = plain(&experiments(&ExperimentOverview::new(&found, None), None, &view(200)));
+        let wanted = "\nns.team.stricter: the counts are not about the version \"0000000000000000\" of ns.team.labels: \
+                      they compare with \"bfcf0795c990c98d\"\n";
         assert!(page.ends_with(wanted), "{page}");
     }
 

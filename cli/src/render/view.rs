@@ -21,4 +21,9 @@ impl View {
     pub(super) fn age(&self, since: Option<Timestamp>) -> String {
         since.map_or_else(|| "-".to_owned(), |since| age(self.now.duration_since(since)))
     }
+
+    /// Returns the time that is left until a time, in the format of ages.
+    pub(super) fn left(&self, until: Timestamp) -> String {
+        age(until.duration_since(self.now))
+    }
 }

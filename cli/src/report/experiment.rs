@@ -1,24 +1,23 @@
 //! Reports about experiments.
 
+mod state;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use proviso_core::{Failure, PolicyId, Reason};
-use proviso_crds::conditions::failure;
+use proviso_core::{Failure, PolicyId};
 use proviso_crds::reasons;
 use proviso_crds::{
-    ConditionStatus, ConditionType, DivergenceCounts, DivergenceSample, PreviewMetadata, PreviewState, ReplicaCount,
+    DivergenceCounts, DivergenceSample, PreviewLogging, PreviewMetadata, PreviewState, ReplicaCount, StopCause,
 };
 use serde::Serialize;
 
 use super::advice;
-use super::divergence::{self, coverage, ratio};
+use super::divergence::{coverage, ratio};
+use super::evidence::{self, EvidenceWarning, Expected};
 use super::next_step::NextStep;
 use crate::found::{Found, Omitted};
 use crate::kinds::Pair;
 use crate::objects::ExperimentObject;
-
-/// The reasons of `Previewing=False` that a user must solve. The other reasons are steps of the start.
-const BLOCKING_REASONS: [Reason; 2] = [reasons::NO_REPLICAS, reasons::LOADING_FAILED];
 
 /// The state of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,6 +46,15 @@ pub struct ExperimentReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_etag: Option<String>,
     pub auto_start: bool,
+    /// The share of the requests that are previewed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_rate: Option<f64>,
+    /// The previewed requests that are logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logging: Option<PreviewLogging>,
+    /// The time from a start until the preview stops by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preview_metadata: Option<PreviewReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,6 +65,11 @@ pub struct ExperimentReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coverage: Option<f64>,
     pub samples: Vec<DivergenceSample>,
+    /// The reasons why the counts and samples say less than they seem to.
+    pub warnings: Vec<EvidenceWarning>,
+    /// The time at which a commit began that is in progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub committing_since: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,14 +86,21 @@ pub struct PreviewReport {
     pub start_time: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_time: Option<Time>,
+    /// The time at which the preview stops by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expire_time: Option<Time>,
+    /// The cause of the stop; `None` if a caller stopped the preview.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_cause: Option<StopCause>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
 }
 
 impl PreviewReport {
     fn new(preview: PreviewMetadata) -> Self {
-        let PreviewMetadata { state, log_prefix, start_time, stop_time, generation } = preview;
-        Self { state, log_prefix, start_time, stop_time, generation: known(generation) }
+        let PreviewMetadata { state, log_prefix, start_time, stop_time, expire_time, stop_cause, generation } = preview;
+        let generation = known(generation);
+        Self { state, log_prefix, start_time, stop_time, expire_time, stop_cause, generation }
     }
 }
 
@@ -109,36 +129,59 @@ impl ExperimentReport {
     #[must_use]
     pub fn new(experiment: &ExperimentObject) -> Self {
         let status = &experiment.status;
-        let (state, problem) = (experiment.state(), problem(experiment));
+        let (state, problem) = (experiment.state(), state::problem(experiment));
         let [namespaced, cluster] = <ExperimentObject as Pair>::KINDS;
-        Self {
+        let sample_rate = experiment.sample_rate;
+        let report = Self {
             experiment: experiment.id.clone(),
             kind: if experiment.id.namespace().is_some() { namespaced } else { cluster },
             namespace: experiment.id.namespace().map(str::to_owned),
             name: experiment.id.name().to_owned(),
             policy: experiment.policy.clone(),
             state,
-            since: since(experiment),
-            summary: summary(experiment, problem.as_ref()),
+            since: state::since(experiment),
+            summary: state::summary(experiment, problem.as_ref()),
             generation: known(experiment.generation),
             etag: experiment.etag.clone(),
             live_etag: status.live_etag.clone(),
             auto_start: experiment.auto_start,
+            sample_rate,
+            logging: experiment.logging,
+            ttl: experiment.ttl.clone(),
             preview_metadata: status.preview_metadata.clone().map(PreviewReport::new),
             replicas: status.replicas.clone().filter(|_| state == Some(PreviewState::Active)),
             divergence: status.divergence.clone(),
-            coverage: status.divergence.as_ref().and_then(ratio),
+            coverage: status.divergence.as_ref().and_then(|counts| ratio(counts, sample_rate.unwrap_or(1.0))),
             samples: status.samples.clone(),
+            warnings: Vec::new(),
+            committing_since: status.commit.as_ref().map(|commit| commit.since.clone()),
             created: experiment.created.map(Time),
             problem,
             conditions: status.conditions.clone(),
-        }
+        };
+        report.compared_with(status.live_etag.as_deref())
+    }
+
+    /// Returns the report with the warnings for a policy with this etag; `None` if it is unknown, or no version is live.
+    #[must_use]
+    pub fn compared_with(self, live_etag: Option<&str>) -> Self {
+        let (etag, policy) = (self.etag.as_str(), self.policy.as_str());
+        let expected = Expected { etag, policy, live_etag, sample_rate: self.sample_rate };
+        let warnings = self.divergence.as_ref().map(|counts| evidence::warnings(counts, expected));
+        Self { warnings: warnings.unwrap_or_default(), ..self }
     }
 
     /// Returns `policyexperiment/NAME` or `clusterpolicyexperiment/NAME`.
     #[must_use]
     pub fn reference(&self) -> String {
         format!("{}/{}", self.kind.to_ascii_lowercase(), self.name)
+    }
+
+    /// Returns the cause for which the preview is stopped; `None` if it is not stopped, or a caller stopped it.
+    #[must_use]
+    pub fn stop_cause(&self) -> Option<&StopCause> {
+        let preview = self.preview_metadata.as_ref().filter(|_| self.state == Some(PreviewState::Suspended));
+        preview.and_then(|preview| preview.stop_cause.as_ref())
     }
 
     /// Returns the state as AIP-236 writes it.
@@ -148,68 +191,6 @@ impl ExperimentReport {
             None => "not started",
             Some(PreviewState::Active) => "ACTIVE",
             Some(PreviewState::Suspended) => "SUSPENDED",
-        }
-    }
-}
-
-/// Returns the time since when the experiment is in its state. The time of a suspension by an update is unknown until the
-/// operator has written it.
-fn since(experiment: &ExperimentObject) -> Option<Time> {
-    let preview = experiment.status.preview_metadata.as_ref()?;
-    match (experiment.state()?, preview.state) {
-        (PreviewState::Active, _) => Some(preview.start_time.clone()),
-        (PreviewState::Suspended, PreviewState::Suspended) => preview.stop_time.clone(),
-        (PreviewState::Suspended, PreviewState::Active) => None,
-    }
-}
-
-fn problem(experiment: &ExperimentObject) -> Option<Failure> {
-    if let Some(failure) = &experiment.failure {
-        return Some(failure.clone());
-    }
-    let refused = experiment.condition(ConditionType::Accepted);
-    let broken =
-        experiment.condition(ConditionType::Initialized).filter(|_| experiment.state() == Some(PreviewState::Active));
-    let stuck = experiment
-        .condition(ConditionType::Previewing)
-        .filter(|it| BLOCKING_REASONS.iter().any(|reason| it.reason == *reason));
-    let failed = [refused, broken, stuck]
-        .into_iter()
-        .flatten()
-        .find(|condition| condition.status == ConditionStatus::False.as_str())?;
-    Some(failure(failed))
-}
-
-fn summary(experiment: &ExperimentObject, problem: Option<&Failure>) -> String {
-    if experiment.is_being_deleted {
-        return "it is being deleted".to_owned();
-    }
-    let (generation, is_in_cluster) = (experiment.generation, experiment.is_in_cluster);
-    let started = experiment.status.preview_metadata.as_ref().map(|preview| preview.generation);
-    match (experiment.state(), started) {
-        (None | Some(PreviewState::Suspended), _) if experiment.auto_start && problem.is_none() && is_in_cluster => {
-            "the operator has not started it yet".to_owned()
-        }
-        (None, _) => "it was not started, and is not previewed".to_owned(),
-        (Some(PreviewState::Suspended), Some(started)) if started != generation => {
-            format!("it was changed after its start: generation {generation} is not previewed")
-        }
-        (Some(PreviewState::Suspended), _) if !is_in_cluster => "it is not previewed".to_owned(),
-        (Some(PreviewState::Suspended), _) => "it was stopped, and is not previewed".to_owned(),
-        (Some(PreviewState::Active), _) if problem.is_some() => {
-            "it was started, but its preview has a problem".to_owned()
-        }
-        (Some(PreviewState::Active), _) if !is_in_cluster => match &experiment.status.divergence {
-            None => "it is previewed; this server has no counts, but its log has a line for each verdict".to_owned(),
-            counts => divergence::summary(counts.as_ref()),
-        },
-        (Some(PreviewState::Active), _) if !experiment.is_observed() => {
-            "it was started; the operator has not processed it yet".to_owned()
-        }
-        (Some(PreviewState::Active), _) => {
-            let is_everywhere = experiment.condition(ConditionType::Previewing).is_some_and(|it| it.status == "True");
-            let loading = if is_everywhere { "" } else { "not every replica previews it yet; " };
-            format!("{loading}{}", divergence::summary(experiment.status.divergence.as_ref()))
         }
     }
 }
@@ -268,7 +249,10 @@ fn next_steps(report: &ExperimentReport, program: &str) -> Vec<NextStep> {
             steps.push(command("See what it would change", format!("{program} experiment diff {id}")));
             steps.push(command("Preview it", format!("{program} experiment start {id} --wait")));
         }
-        _ => {}
+        Some(PreviewState::Suspended) => {
+            steps.push(command("Then start it again", format!("{program} experiment start {id} --wait")));
+        }
+        None => {}
     }
     steps
 }
@@ -287,6 +271,7 @@ impl ExperimentReport {
                 ("newlyAllowed", counts.newly_allowed),
                 ("mutationDiffers", counts.mutation_differs),
                 ("messageDiffers", counts.message_differs),
+                ("detailsDiffer", counts.details_differ),
                 ("errors", counts.errors),
                 ("dropped", counts.dropped),
             ];
@@ -294,7 +279,12 @@ impl ExperimentReport {
             words.push(format!("coverage={}", coverage(counts).as_deref().unwrap_or("-")));
         }
         words.extend(self.replicas.as_ref().map(|replicas| format!("replicas={}", replicas.summary)));
+        words.extend(self.stop_cause().map(|cause| format!("stopCause={}", cause.reason)));
         words.extend(self.problem.as_ref().map(|problem| format!("problem={}", problem.reason)));
+        if !self.warnings.is_empty() {
+            let reasons: Vec<_> = self.warnings.iter().map(|warning| warning.reason).collect();
+            words.push(format!("warnings={}", reasons.join(",")));
+        }
         words.join(" ")
     }
 }
@@ -305,59 +295,6 @@ mod tests {
     use crate::objects::tests::{NOW, condition, experiment, previewing};
     use serde_json::{Value, json};
 
-    fn summary_of(generation: i64, status: &Value) -> String {
-        ExperimentReport::new(&experiment(generation, status)).summary
-    }
-
-    #[test]
-    fn each_state_has_a_summary() {
-        let mut stopped = previewing(1);
-        stopped["previewMetadata"]["state"] = json!("SUSPENDED");
-        let mut unobserved = previewing(1);
-        unobserved["previewMetadata"]["startTime"] = json!("2026-11-21T09:59:00Z");
-        let mut loading = previewing(1);
-        loading["conditions"][2] = condition("Previewing", "False", "Loading", "", 1);
-        loading["divergence"]["evaluated"] = json!(0);
-        let mut same = previewing(1);
-        for count in ["newlyDenied", "messageDiffers", "errors"] {
-            same["divergence"][count] = json!(0);
-        }
-        let mut failed = previewing(1);
-        failed["conditions"][1] = condition("Initialized", "False", "CompileError", "no", 1);
-        for (generation, status, wanted) in [
-            (1, Value::Null, "it was not started, and is not previewed"),
-            (1, previewing(1), "its verdict differs for 13 of 1200 requests"),
-            (1, same, "its verdict is the same for all 1200 requests"),
-            (1, loading, "not every replica previews it yet; no request was evaluated yet"),
-            (1, unobserved, "it was started; the operator has not processed it yet"),
-            (1, failed, "it was started, but its preview has a problem"),
-            (1, stopped, "it was stopped, and is not previewed"),
-            (2, previewing(1), "it was changed after its start: generation 2 is not previewed"),
-        ] {
-            assert_eq!(summary_of(generation, &status), wanted);
-        }
-    }
-
-    #[test]
-    fn a_step_of_the_start_is_not_a_problem() {
-        let with = |index: usize, condition: Value| {
-            let mut status = previewing(1);
-            status["conditions"][index] = condition;
-            ExperimentReport::new(&experiment(1, &status)).problem.map(|problem| problem.reason)
-        };
-        for (index, name, status, reason, is_problem) in [
-            (0, "Accepted", "False", "TooMany", true),
-            (1, "Initialized", "False", "CompileError", true),
-            (1, "Initialized", "Unknown", "Preparing", false),
-            (2, "Previewing", "False", "Loading", false),
-            (2, "Previewing", "False", "NoReplicas", true),
-        ] {
-            let wanted = is_problem.then(|| Reason::new(reason));
-            assert_eq!(with(index, condition(name, status, reason, "", 1)), wanted, "{name} {reason}");
-            assert_eq!(with(index, condition(name, status, reason, "", 0)), None, "it is about an earlier version");
-        }
-    }
-
     #[test]
     fn a_line_has_state_counts_and_replicas() {
         let now = NOW.parse().unwrap();
@@ -365,10 +302,30 @@ mod tests {
         assert_eq!(
             line,
             "2026-11-21T10:00:00Z ns.team.stricter ACTIVE evaluated=1200 same=1187 newlyDenied=10 newlyAllowed=0 \
-             mutationDiffers=0 messageDiffers=2 errors=1 dropped=6 coverage=99.5% replicas=2/2"
+             mutationDiffers=0 messageDiffers=2 detailsDiffer=0 errors=1 dropped=6 coverage=99.5% replicas=2/2 \
+             warnings=Dropped"
         );
         let line = ExperimentReport::new(&experiment(1, &Value::Null)).line(now);
         assert_eq!(line, "2026-11-21T10:00:00Z ns.team.stricter NOT_STARTED");
+        let mut failed = previewing(1);
+        failed["previewMetadata"]["state"] = json!("SUSPENDED");
+        failed["previewMetadata"]["stopCause"] = json!({"reason": "NoReplicas", "message": "no"});
+        failed["divergence"] = Value::Null;
+        let line = ExperimentReport::new(&experiment(1, &failed)).line(now);
+        assert!(line.ends_with(" SUSPENDED stopCause=NoReplicas problem=NoReplicas"), "{line}");
+    }
+
+    #[test]
+    fn the_coverage_is_a_share_of_all_requests() {
+        let mut sampled = experiment(1, &previewing(1));
+        assert_eq!(ExperimentReport::new(&sampled).coverage, Some(1200.0 / 1206.0));
+        sampled.sample_rate = Some(0.5);
+        let report = ExperimentReport::new(&sampled);
+        assert_eq!(report.coverage, Some(600.0 / 1206.0));
+        assert_eq!(report.warnings.iter().map(|it| it.reason).collect::<Vec<_>>(), ["Sampled", "Dropped"]);
+        // A commit replaces the version of the policy that was read.
+        let report = report.compared_with(Some("\"another\""));
+        assert_eq!(report.warnings[0].reason, "OtherLiveVersion");
     }
 
     #[test]
@@ -382,5 +339,9 @@ mod tests {
         let mut many = previewing(1);
         many["conditions"][0] = condition("Accepted", "False", "TooMany", "", 1);
         assert!(steps(&many).contains("proviso experiment status policy/labels -n team"));
+        let mut failed = previewing(1);
+        failed["previewMetadata"]["state"] = json!("SUSPENDED");
+        failed["previewMetadata"]["stopCause"] = json!({"reason": "CompileError", "message": "no"});
+        assert_eq!(steps(&failed), "proviso experiment start ns.team.stricter --wait");
     }
 }

@@ -6,6 +6,9 @@ use serde_json::Value;
 
 use super::error::{Refusal, ServerError};
 
+/// The field of a page with experiments.
+const EXPERIMENTS: &str = "policyExperiments";
+
 #[derive(Deserialize)]
 struct Failure {
     error: Status,
@@ -33,17 +36,46 @@ pub(super) fn read(server: &str, status: StatusCode, body: &[u8]) -> Result<Valu
     }
     let violations = error.details.iter().filter_map(|detail| detail["fieldViolations"].as_array()).flatten();
     let violation = |it: &Value| Some((it["field"].as_str()?.to_owned(), it["description"].as_str()?.to_owned()));
+    // AIP-193: the detail of the type ErrorInfo has the reason.
+    let reason = error.details.iter().find_map(|detail| detail["reason"].as_str());
     Err(ServerError::Refused(Box::new(Refusal {
         status: status.as_u16(),
+        reason: reason.map(str::to_owned),
         violations: violations.filter_map(violation).collect(),
         message: error.message,
     })))
+}
+
+/// Takes the items out of a page of a collection. The field has the name of the kind (AIP-132); a server of an older version has the
+/// experiments in `experiments`, the end of the path.
+pub(super) fn items(page: &mut Value, path: &str) -> Vec<Value> {
+    let collection = path.rsplit('/').next().unwrap_or(path);
+    let field = if page.get(EXPERIMENTS).is_some() { EXPERIMENTS } else { collection };
+    match page.get_mut(field).map(Value::take) {
+        Some(Value::Array(items)) => items,
+        _ => Vec::new(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn the_items_of_a_page_are_in_the_field_of_their_kind() {
+        let experiments = "policies/-/experiments";
+        for (path, page, wanted) in [
+            ("policies", json!({"policies": [1, 2], "nextPageToken": ""}), vec![json!(1), json!(2)]),
+            (experiments, json!({"policyExperiments": [1]}), vec![json!(1)]),
+            (experiments, json!({"policyExperiments": [1], "experiments": [1]}), vec![json!(1)]),
+            // A server of an older version.
+            (experiments, json!({"experiments": [1]}), vec![json!(1)]),
+            (experiments, json!({}), vec![]),
+        ] {
+            assert_eq!(items(&mut page.clone(), path), wanted, "{page}");
+        }
+    }
 
     fn message(status: u16, body: &Value) -> String {
         let status = StatusCode::from_u16(status).unwrap();
@@ -64,6 +96,8 @@ mod tests {
         };
         assert_eq!(message(400, &error("no")), "no; policy.spec: is too large; etag: is missing");
         assert_eq!(message(400, &error("policy.spec: is too large")), "policy.spec: is too large; etag: is missing");
+        let refused = read("s", StatusCode::BAD_REQUEST, error("no").to_string().as_bytes()).unwrap_err();
+        assert!(matches!(refused, ServerError::Refused(it) if it.reason.as_deref() == Some("INVALID_FIELD")));
     }
 
     #[test]

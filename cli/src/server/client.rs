@@ -41,19 +41,17 @@ impl Client {
         }
     }
 
-    /// Returns the items of all pages of a collection.
+    /// Returns the items of all pages of a collection, those of one namespace if there is one.
     ///
     /// # Errors
     /// When the server does not answer, or refuses the request.
-    pub(super) async fn list(&self, path: &str) -> Result<Vec<Value>, Error> {
-        let collection = path.rsplit('/').next().unwrap_or(path);
+    pub(super) async fn list(&self, path: &str, namespace: Option<&str>) -> Result<Vec<Value>, Error> {
+        let namespace = namespace.map_or_else(String::new, |it| format!("&namespace={}", encoded(it)));
         let (mut items, mut token) = (Vec::new(), String::new());
         loop {
-            let page = format!("{path}?pageSize={PAGE_SIZE}&pageToken={}", encoded(&token));
+            let page = format!("{path}?pageSize={PAGE_SIZE}&pageToken={}{namespace}", encoded(&token));
             let mut answer = self.call(Method::GET, &page, None).await?;
-            if let Value::Array(found) = answer[collection].take() {
-                items.extend(found);
-            }
+            items.extend(answer::items(&mut answer, path));
             match answer["nextPageToken"].as_str() {
                 Some(next) if !next.is_empty() => next.clone_into(&mut token),
                 _ => return Ok(items),
@@ -92,5 +90,14 @@ pub(super) fn encoded(value: &str) -> String {
 
 /// Returns true if the server answered 404.
 pub(super) fn is_not_found(error: &Error) -> bool {
-    matches!(error, Error::Server(ServerError::Refused(refusal)) if refusal.status == 404)
+    is_refused(error, 404)
+}
+
+/// Returns true if the server answered 403.
+pub(super) fn is_forbidden(error: &Error) -> bool {
+    is_refused(error, 403)
+}
+
+fn is_refused(error: &Error, status: u16) -> bool {
+    matches!(error, Error::Server(ServerError::Refused(refusal)) if refusal.status == status)
 }

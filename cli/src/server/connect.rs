@@ -14,8 +14,8 @@ use crate::error::{Error, root_cause};
 
 /// The time limit of a connection. Short, because a user waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit between two reads of a response.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time limit between two reads of a response. A commit waits for the preparation of the experiment, at most 30 s.
+const READ_TIMEOUT: Duration = Duration::from_mins(1);
 /// The default namespace, as for kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
 

@@ -27,6 +27,8 @@ pub enum ServerError {
 pub struct Refusal {
     /// The HTTP status.
     pub status: u16,
+    /// The reason of the error (`ErrorInfo.reason`), such as `ETAG_MISMATCH`; `None` if the server gives none.
+    pub reason: Option<String>,
     pub message: String,
     /// The invalid fields, each with a message.
     pub violations: Vec<(String, String)>,

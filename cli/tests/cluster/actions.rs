@@ -63,6 +63,13 @@ impl Actions {
         *self.answer.lock().expect("the lock is not poisoned") = (code, status);
     }
 
+    /// Sets the answer to the next calls: an error of the API with this reason.
+    pub fn refuse(&self, code: u16, reason: &str, message: &str) {
+        self.answer(code, "BadRequest", message);
+        let (_, status) = &mut *self.answer.lock().expect("the lock is not poisoned");
+        status["details"] = json!({"causes": [{"reason": reason, "message": message}]});
+    }
+
     /// Sets the answer to the next calls: success.
     pub fn succeed(&self) {
         *self.answer.lock().expect("the lock is not poisoned") = success();

@@ -121,7 +121,9 @@ async fn status_shows_how_verdicts_differ() -> Result<()> {
         "ns.team.stricter  ACTIVE\nits verdict differs for 10 of 120 requests\n",
         &format!("Etag        {}\n", etag(&made.uid().unwrap_or_default(), 1)),
         "NewlyDenied      10        8.3%   allowed now, would be denied\n",
-        "Evaluated: 120 of 121 requests (coverage 99.1%); too many came at once to evaluate the others.\n",
+        "DetailsDiffer    0         0.0%   same decision; the details differ\n",
+        "Evaluated: 120 of 121 requests (coverage 99.1%).\n",
+        "Warning: 1 request was not evaluated, because too many were waiting.\n",
         "NewlyDenied  Pod   team       alice  10 ",
         "Previewing   True ",
         "Commit it: proviso experiment commit ns.team.stricter\n",
@@ -134,10 +136,27 @@ async fn status_shows_how_verdicts_differ() -> Result<()> {
     ensure!(report["state"] == "ACTIVE" && report["policy"] == "ns.team.labels", "{report:#}");
     ensure!(report["divergence"]["newlyDenied"] == 10 && report["samples"][0]["user"] == "alice", "{report:#}");
     ensure!(report["coverage"].as_f64().is_some_and(|it| (0.991..0.992).contains(&it)), "{report:#}");
+    ensure!(report["warnings"][0]["reason"] == "Dropped" && report["sampleRate"] == 1.0, "{report:#}");
+    ensure!(report["divergence"]["etag"] == report["etag"] && report["ttl"] == "336h", "{report:#}");
+    let output = cluster.proviso(&exp(&["status", "ns.team.stricter", "-o", "csv"])).await?;
+    let lines: Vec<_> = output.out.lines().collect();
+    ensure!(output.code == Some(0) && lines.len() == 1 + 9 + 1, "{output:?}");
+    ensure!(
+        lines[0].starts_with("time,experiment,policy,etag,liveEtag,") && lines[1].contains(",count,Evaluated,120,")
+    );
+    ensure!(lines[10].contains(",sample,NewlyDenied,10,Pod,team,alice,web,the label team is missing,"), "{output:?}");
     let all = cluster.proviso(&exp(&["status", "-A", "-o", "yaml"])).await?;
     let all: Value = serde_yaml::from_str(&all.out)?;
     ensure!(all["experiments"][0]["experiment"] == "cluster.stricter", "{all:#}");
     ensure!(all["experiments"][0].get("state").is_none() && all["unseen"] == json!([]), "{all:#}");
+
+    // The counts are of another version of the policy than the live one.
+    cluster.live_etag("stricter", "\"another\"").await?;
+    let output = cluster.proviso(&exp(&["status", "ns.team.stricter"])).await?;
+    ensure!(
+        output.out.contains("Warning: the counts are not about the version \"another\" of ns.team.labels"),
+        "{output:?}"
+    );
 
     // An update suspends the preview, even before the operator has reconciled it.
     cluster.change_experiment("stricter", "name").await?;
@@ -176,6 +195,8 @@ async fn a_watch_writes_a_line_for_each_change() -> Result<()> {
     cluster.proviso(&exp(&["create", "stricter", "--from", "ns.team.labels", "--no-op"])).await?;
     let (mut one, mut lines) = watch(&cluster, &["ns.team.stricter"])?;
     let (_all, mut documents) = watch(&cluster, &["-A", "-o", "json"])?;
+    let (_table, mut rows) = watch(&cluster, &["-A", "-o", "csv"])?;
+    ensure!(next(&mut rows).await?.starts_with("time,experiment,policy,"));
     let mut errors = BufReader::new(one.stderr.take().context("stderr")?).lines();
     ensure!(next(&mut lines).await?.ends_with(" ns.team.stricter NOT_STARTED"));
     let document: Value = serde_json::from_str(&next(&mut documents).await?)?;
@@ -184,9 +205,11 @@ async fn a_watch_writes_a_line_for_each_change() -> Result<()> {
     cluster.preview("stricter", 120).await?;
     let line = next(&mut lines).await?;
     ensure!(line.contains(" ns.team.stricter ACTIVE evaluated=120 same=110 newlyDenied=10 "), "{line}");
-    ensure!(line.ends_with(" dropped=1 coverage=99.1% replicas=2/2"), "{line}");
+    ensure!(line.ends_with(" dropped=1 coverage=99.1% replicas=2/2 warnings=Dropped"), "{line}");
     let document: Value = serde_json::from_str(&next(&mut documents).await?)?;
     ensure!(document["experiments"][0]["divergence"]["evaluated"] == 120, "{document:#}");
+    let row = next(&mut rows).await?;
+    ensure!(row.contains(",ns.team.stricter,ns.team.labels,") && row.contains(",count,Evaluated,120,"), "{row}");
 
     // The watch continues while the API server does not answer.
     cluster.plane.api_server(0).process().kill();
@@ -265,22 +288,32 @@ async fn errors_about_experiments_have_a_remedy() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn previews_are_started_stopped_and_committed_by_the_aggregated_api() -> Result<()> {
-    let cluster = TestCluster::with_kinds("cli-experiment-actions").await?;
+/// The path of the experiment in the aggregated API.
+const STRICTER: &str = "namespaces/team/policyexperiments/stricter";
+
+/// Returns the call of the aggregated API that starts or stops the preview.
+fn call(action: &str, kind: &str) -> Call {
+    let body = json!({"apiVersion": "actions.proviso.dev/v1alpha1", "kind": kind});
+    Call { path: format!("{STRICTER}/{action}"), body }
+}
+
+/// Starts a cluster with an aggregated API, and creates and starts an experiment.
+async fn started(name: &str) -> Result<(TestCluster, Actions)> {
+    let cluster = TestCluster::with_kinds(name).await?;
     live(&cluster).await?;
     let file = cluster.file("changed.json", &spec("team"))?;
     let mut actions = Actions::serve(&cluster).await?;
-    let object = "namespaces/team/policyexperiments/stricter";
-    let start = Call {
-        path: format!("{object}/start"),
-        body: json!({"apiVersion": "actions.proviso.dev/v1alpha1", "kind": "PreviewStart"}),
-    };
-
     let create = exp(&["create", "stricter", "--from", "ns.team.labels", "-f", &file, "--start"]);
     let output = cluster.proviso(&create).await?;
     ensure!(output.code == Some(0) && output.out.contains("ns.team.stricter: started: "), "{output:?}");
-    ensure!(actions.next().await? == start);
+    ensure!(actions.next().await? == call("start", "PreviewStart"));
+    Ok((cluster, actions))
+}
+
+#[tokio::test]
+async fn previews_are_started_and_stopped_by_the_aggregated_api() -> Result<()> {
+    let (cluster, mut actions) = started("cli-experiment-actions").await?;
+    let (start, stop) = (call("start", "PreviewStart"), call("stop", "PreviewStop"));
 
     // `--wait` follows the preview until every replica previews the experiment. The real API answers when the status is ACTIVE.
     cluster.loading("stricter").await?;
@@ -301,21 +334,66 @@ async fn previews_are_started_stopped_and_committed_by_the_aggregated_api() -> R
     );
     ensure!(actions.next().await? == start);
 
-    let output = cluster.proviso(&exp(&["stop", "ns.team.stricter"])).await?;
-    ensure!(output.code == Some(0) && output.out.contains("stopped: "), "{output:?}");
-    let stop = json!({"apiVersion": "actions.proviso.dev/v1alpha1", "kind": "PreviewStop"});
-    ensure!(actions.next().await? == Call { path: format!("{object}/stop"), body: stop });
+    // The operator undoes a start that fails.
+    let operator = async {
+        ensure!(actions.next().await? == start);
+        cluster.failed_start("stricter", "LoadingFailed", "server-0: CacheError").await
+    };
+    let (output, operator) = tokio::join!(cluster.proviso(&wait), operator);
+    operator?;
+    let output = output?;
+    let wanted = "ns.team.stricter: its preview was stopped: LoadingFailed: server-0: CacheError\n";
+    ensure!(output.code == Some(1) && output.out.ends_with(wanted), "{output:?}");
 
-    // The message of a refusal is shown.
-    actions.answer(409, "Conflict", "the experiment has another etag");
+    // `stop` waits until no replica evaluates the experiment any more, and prints the final counts.
+    cluster.stopped("stricter", "Stopping").await?;
+    let operator = async {
+        ensure!(actions.next().await? == stop);
+        cluster.stopped("stricter", "Suspended").await
+    };
+    let stopping = exp(&["stop", "ns.team.stricter"]);
+    let (output, operator) = tokio::join!(cluster.proviso(&stopping), operator);
+    operator?;
+    let output = output?;
+    ensure!(output.code == Some(0) && output.out.contains("ns.team.stricter: stopped: SUSPENDED; "), "{output:?}");
+    let wanted = "no replica evaluates it any more; its verdict differs for 10 of 120 requests\n";
+    ensure!(output.out.ends_with(wanted), "{output:?}");
+    cluster.stopped("stricter", "Stopping").await?;
+    let output = cluster.proviso(&[stopping.as_slice(), &["--timeout", "0s"]].concat()).await?;
+    ensure!(output.code == Some(1) && output.out.contains("not stopped on every replica yet; more: "), "{output:?}");
+    ensure!(actions.next().await? == stop);
+    let output = cluster.proviso(&[stopping.as_slice(), &["--wait=false"]].concat()).await?;
+    ensure!(output.code == Some(0) && output.out.lines().count() == 1, "{output:?}");
+    ensure!(actions.next().await? == stop);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_commit_by_the_aggregated_api_reports_refusals_and_follows_the_policy() -> Result<()> {
+    let (cluster, mut actions) = started("cli-experiment-commits").await?;
+    // The message and the remedy of a refusal are shown, and that nothing was changed.
     cluster.preview("stricter", 120).await?;
     let commit = exp(&["commit", "ns.team.stricter", "--yes"]);
+    for (code, reason, message, remedy) in [
+        (409, "ETAG_MISMATCH", "the experiment has another etag", "proviso experiment diff ns.team.stricter"),
+        (400, "NOT_PREPARED", "it is still being prepared", "proviso experiment start ns.team.stricter --wait"),
+        (400, "DOES_NOT_WORK", "CompileError: no", "Correct the experiment's spec.policy"),
+        (409, "COMMIT_UNDER_WAY", "it is being committed", "Wait until the other commit has ended"),
+    ] {
+        actions.refuse(code, reason, message);
+        let output = cluster.proviso(&commit).await?;
+        let refusal = format!("ns.team.stricter was not committed, and nothing was changed: {message}");
+        let err = output.err.split_whitespace().collect::<Vec<_>>().join(" ");
+        ensure!(output.code == Some(1) && err.contains(&refusal) && err.contains(remedy), "{output:?}");
+        actions.next().await?;
+    }
+    actions.answer(504, "Timeout", "the operator is slow");
     let output = cluster.proviso(&commit).await?;
-    ensure!(
-        output.code == Some(1) && output.err.contains("was not committed: the experiment has another etag"),
-        "{output:?}"
-    );
-    ensure!(output.err.contains("proviso experiment diff ns.team.stricter"), "{output:?}");
+    ensure!(output.code == Some(1) && output.out.contains("it is unknown if the commit succeeded"), "{output:?}");
+    actions.next().await?;
+    actions.refuse(503, "UNKNOWN_OUTCOME", "the API server does not answer");
+    let output = cluster.proviso(&commit).await?;
+    ensure!(output.code == Some(1) && output.out.contains("it is unknown if the commit succeeded"), "{output:?}");
     actions.next().await?;
     actions.answer(503, "ServiceUnavailable", "the operator is starting");
     let output = cluster.proviso(&commit).await?;
@@ -334,7 +412,7 @@ async fn previews_are_started_stopped_and_committed_by_the_aggregated_api() -> R
     });
     let operator = async {
         let call = actions.next().await?;
-        ensure!(call == Call { path: format!("{object}/commit"), body: wanted }, "{call:?}");
+        ensure!(call == Call { path: format!("{STRICTER}/commit"), body: wanted }, "{call:?}");
         cluster.policy("labels", "team").await?;
         cluster.experiments().delete("stricter", &DeleteParams::default()).await?;
         cluster.status("labels", active(2)).await
@@ -350,5 +428,74 @@ async fn previews_are_started_stopped_and_committed_by_the_aggregated_api() -> R
     let live = "ns.team.labels: generation 2 answers requests, with the spec of the experiment ns.team.stricter\n";
     let undo = "ns.team.labels: to undo the commit: proviso rollback ns.team.labels --to 1\n";
     ensure!(output.out.ends_with(&format!("{live}{undo}")), "{output:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_commit_to_a_file_writes_the_policy_for_a_repository_and_changes_nothing_else() -> Result<()> {
+    let cluster = TestCluster::with_kinds("cli-experiment-to-file").await?;
+    live(&cluster).await?;
+    let file = cluster.file("changed.json", &spec("team"))?;
+    let output = cluster.proviso(&exp(&["create", "stricter", "--from", "ns.team.labels", "-f", &file])).await?;
+    ensure!(output.code == Some(0), "{output:?}");
+    let metadata = json!({
+        "labels": {"kustomize.toolkit.fluxcd.io/name": "policies", "app.kubernetes.io/part-of": "team"},
+        "annotations": {"proviso.dev/changed-by": "alice", "team.example.com/contact": "bob"},
+    });
+    cluster.policy_metadata("labels", &metadata).await?;
+    let policy = cluster.policies().get("labels").await?;
+    let experiment = cluster.experiments().get("stricter").await?;
+
+    // Standard output has only the manifest.
+    let to_file = exp(&["commit", "ns.team.stricter", "--to-file"]);
+    let to_stdout = [to_file.as_slice(), &["-"]].concat();
+    let output = cluster.proviso(&to_stdout).await?;
+    let manifest: Value = serde_yaml::from_str(&output.out)?;
+    ensure!(output.code == Some(0) && manifest["kind"] == "Policy" && manifest.get("status").is_none(), "{output:?}");
+    ensure!(manifest["spec"]["settings"]["label"] == "team", "{manifest:#}");
+    let wanted = json!({
+        "name": "labels", "namespace": TEAM, "labels": {"app.kubernetes.io/part-of": "team"},
+        "annotations": {"team.example.com/contact": "bob"},
+    });
+    ensure!(manifest["metadata"] == wanted, "{manifest:#}");
+    ensure!(output.err.contains("Its differences are unknown") && output.err.contains("+  label: team"), "{output:?}");
+    ensure!(
+        output.err.contains("Then delete the experiment: proviso experiment delete ns.team.stricter\n"),
+        "{output:?}"
+    );
+    let first = output.out.lines().next().context("a comment")?;
+    for (object, uid) in [("ns.team.stricter", experiment.uid()), ("ns.team.labels", policy.uid())] {
+        let etag = etag(&uid.unwrap_or_default(), 1);
+        ensure!(first.starts_with("# ") && first.contains(&format!("{object} ({etag})")), "{first}");
+    }
+
+    // A file is never overwritten. The new file can be applied.
+    let path = cluster.plane.folder().path().join("labels.yaml");
+    let path = path.to_str().context("UTF-8")?;
+    let write = [to_file.as_slice(), &[path]].concat();
+    let output = cluster.proviso(&write).await?;
+    ensure!(output.code == Some(0) && output.out.contains("nothing else was changed\n"), "{output:?}");
+    ensure!(output.out.contains("proviso status ns.team.labels\n"), "{output:?}");
+    let output = cluster.proviso(&write).await?;
+    ensure!(output.code == Some(1) && output.err.contains("exists already"), "{output:?}");
+    let output =
+        cluster.proviso(&exp(&["create", "again", "--from", "ns.team.labels", "-f", path, "--dry-run"])).await?;
+    ensure!(output.code == Some(0) && output.out.contains("-  label: owner\n+  label: team\n"), "{output:?}");
+
+    // Another version than the required one is not written.
+    let output = cluster.proviso(&[to_stdout.as_slice(), &["--parent-etag", "old"]].concat()).await?;
+    ensure!(output.code == Some(1) && output.out.is_empty() && output.err.contains("its etag is"), "{output:?}");
+    // An experiment that does not work is not written.
+    cluster.broken("stricter", "no").await?;
+    let output = cluster.proviso(&to_stdout).await?;
+    ensure!(output.code == Some(1) && output.out.is_empty() && output.err.contains("CompileError: no"), "{output:?}");
+
+    // Nothing was changed, and a commit warns that Flux may undo it.
+    ensure!(cluster.policies().get("labels").await?.metadata.resource_version == policy.metadata.resource_version);
+    ensure!(cluster.experiments().get("stricter").await?.metadata.generation == Some(1));
+    let output = cluster.proviso(&exp(&["commit", "ns.team.stricter", "--yes"])).await?;
+    let err = output.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    let warning = "warning: Flux applies ns.team.labels from a repository (label kustomize.toolkit.fluxcd.io/name)";
+    ensure!(err.contains(warning) && err.contains("--to-file FILE"), "{output:?}");
     Ok(())
 }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
+use proviso_core::experiment::etag;
 use proviso_crds::fixtures::{condition, replica};
 use proviso_crds::{Policy, PolicyExperiment, PolicyRevision};
 use proviso_e2e::{ControlPlane, Kubectl, manifests, until};
@@ -190,16 +191,64 @@ impl TestCluster {
         self.experiment_status(name, previewing(evaluated)).await
     }
 
+    /// Changes the etag of the live version in the status of an experiment, as if the policy had changed.
+    pub async fn live_etag(&self, name: &str, etag: &str) -> Result<()> {
+        let patch = Patch::Merge(json!({"status": {"liveEtag": etag}}));
+        self.experiments().patch_status(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Writes the status of an experiment whose program does not compile.
+    pub async fn broken(&self, name: &str, message: &str) -> Result<()> {
+        let conditions = [condition("Initialized", "False", "CompileError", message, 1)];
+        let patch = Patch::Merge(json!({"status": {"conditions": conditions}}));
+        self.experiments().patch_status(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Changes the labels and annotations of a policy.
+    pub async fn policy_metadata(&self, name: &str, metadata: &Value) -> Result<()> {
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        self.policies().patch(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Writes the status of a stopped experiment. `reason` is that of the condition `Previewing`: `Stopping` or `Suspended`.
+    pub async fn stopped(&self, name: &str, reason: &str) -> Result<()> {
+        let mut status = previewing(120);
+        status["previewMetadata"]["state"] = json!("SUSPENDED");
+        status["previewMetadata"]["stopTime"] = json!("2026-11-20T09:24:07Z");
+        status["conditions"][2] = condition("Previewing", "False", reason, "", 1);
+        self.experiment_status(name, status).await.map(drop)
+    }
+
+    /// Writes the status of an experiment whose start the operator has undone.
+    pub async fn failed_start(&self, name: &str, reason: &str, message: &str) -> Result<()> {
+        let mut status = previewing(0);
+        status["previewedStartTime"] = Value::Null;
+        status["previewMetadata"]["state"] = json!("SUSPENDED");
+        status["previewMetadata"]["stopCause"] = json!({"reason": reason, "message": message});
+        status["conditions"][2] = condition("Previewing", "False", "Suspended", "", 1);
+        self.experiment_status(name, status).await.map(drop)
+    }
+
     /// Writes the status of an experiment that one replica has not loaded yet.
     pub async fn loading(&self, name: &str) -> Result<()> {
         let mut status = previewing(0);
+        status["previewedStartTime"] = Value::Null;
         status["replicas"] = json!({"ready": 1, "total": 2, "summary": "1/2"});
         let message = "not every Ready replica has loaded it";
         status["conditions"][2] = condition("Previewing", "False", "Loading", message, 1);
         self.experiment_status(name, status).await.map(drop)
     }
 
-    async fn experiment_status(&self, name: &str, status: Value) -> Result<PolicyExperiment> {
+    async fn experiment_status(&self, name: &str, mut status: Value) -> Result<PolicyExperiment> {
+        let experiment = self.experiments().get(name).await?;
+        let policy = self.policies().get(&experiment.spec.policy_ref.name).await?;
+        let live = etag(&policy.uid().unwrap_or_default(), 1);
+        status["liveEtag"] = json!(live);
+        status["divergence"]["liveEtag"] = json!(live);
+        status["divergence"]["etag"] = json!(etag(&experiment.uid().unwrap_or_default(), 1));
         let patch = Patch::Merge(json!({"status": status}));
         Ok(self.experiments().patch_status(name, &PatchParams::default(), &patch).await?)
     }
@@ -277,10 +326,13 @@ pub fn previewing(evaluated: u64) -> Value {
     let start = "2026-11-20T09:14:07Z";
     let denied = if evaluated < 10 { 0 } else { 10 };
     json!({
-        "previewMetadata": {"state": "ACTIVE", "logPrefix": "PolicyPreviewLog", "startTime": start, "generation": 1},
+        "previewMetadata": {
+            "state": "ACTIVE", "logPrefix": "PolicyPreviewLog", "startTime": start, "generation": 1, "stopCause": null,
+        },
+        "previewedStartTime": start,
         "divergence": {
             "evaluated": evaluated, "same": evaluated - denied, "newlyDenied": denied, "newlyAllowed": 0,
-            "mutationDiffers": 0, "messageDiffers": 0, "errors": 0, "dropped": 1, "since": start,
+            "mutationDiffers": 0, "messageDiffers": 0, "detailsDiffer": 0, "errors": 0, "dropped": 1, "since": start,
         },
         "samples": [{
             "divergence": "NewlyDenied", "kind": "Pod", "namespace": "team", "user": "alice", "count": 10, "name": "web",

@@ -236,7 +236,9 @@ async fn a_namespaced_policy_has_experiments() -> Result<()> {
     ensure!(output.out.contains("ns.team.gone") && !output.out.contains("cluster.copy"), "{output:?}");
 
     let output = server.experiment(&["stop", "ns.team.gone"]).await?;
-    ensure!(output.out == "ns.team.gone: stopped: SUSPENDED; it is not previewed\n", "{output:?}");
+    ensure!(output.out.starts_with("ns.team.gone: stopped: SUSPENDED; it is not previewed\n"), "{output:?}");
+    let wanted = "ns.team.gone: no replica evaluates it any more; no request was evaluated yet\n";
+    ensure!(output.code == Some(0) && output.out.ends_with(wanted), "{output:?}");
     let output = server.experiment(&["delete", "ns.team.gone", "--yes"]).await?;
     ensure!(output.code == Some(0) && output.out == "ns.team.gone: deleted; ns.team.live is unchanged\n", "{output:?}");
     let output = server.experiment(&["status", "ns.team.gone"]).await?;
@@ -247,8 +249,47 @@ async fn a_namespaced_policy_has_experiments() -> Result<()> {
     let output = server.experiment(&["create", "broken", "--from", "cluster.live", "-f", &broken]).await?;
     ensure!(output.code == Some(1) && output.out.contains("created, but it does not work: "), "{output:?}");
     let output = server.experiment(&["commit", "broken", "--yes"]).await?;
-    ensure!(output.code == Some(1) && output.err.contains("cluster.broken was not committed: "), "{output:?}");
+    let refusal = "cluster.broken was not committed, and nothing was changed: ";
+    ensure!(output.code == Some(1) && output.err.contains(refusal), "{output:?}");
+    ensure!(output.err.contains("Correct the experiment's spec.policy"), "{output:?}");
     ensure!(server.is_allowed().await?);
+    let output = server.experiment(&["commit", "broken", "--to-file", "-"]).await?;
+    ensure!(output.code == Some(1) && output.out.is_empty() && output.err.contains(refusal), "{output:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_preview_has_settings_and_evidence_that_can_be_exported() -> Result<()> {
+    let server = Server::start("cli-server-evidence").await?;
+    let create = ["create", "gone", "--from", "cluster.live", "--no-op"];
+    let settings = ["--sample-rate", "0.5", "--logging", "divergences", "--ttl", "1h"];
+    let output = server.experiment(&[create.as_slice(), &settings].concat()).await?;
+    ensure!(output.code == Some(0), "{output:?}");
+    let output = server.experiment(&["start", "cluster.gone", "--wait"]).await?;
+    ensure!(output.code == Some(0), "{output:?}");
+    let output = server.experiment(&["status", "cluster.gone"]).await?;
+    for wanted in ["Expires     ", "Sampling    50% of the requests\n", "Logging     only requests on which"] {
+        ensure!(output.out.contains(wanted), "{wanted}: {output:?}");
+    }
+    let output = server.experiment(&["status", "cluster.gone", "-o", "json"]).await?;
+    let report: Value = serde_json::from_str(&output.out)?;
+    ensure!(report["sampleRate"] == 0.5 && report["logging"] == "Divergences", "{report:#}");
+    ensure!(report["ttl"] == "3600s", "{report:#}");
+    ensure!(report["warnings"][0]["reason"] == "Sampled", "{report:#}");
+    ensure!(report["divergence"]["etag"] == report["etag"], "{report:#}");
+    let output = server.experiment(&["status", "-o", "csv"]).await?;
+    let row = output.out.lines().nth(1).context("a row")?;
+    ensure!(row.contains(",cluster.gone,cluster.live,") && row.contains(",0.5,"), "{output:?}");
+
+    // The policy for a repository.
+    let output = server.experiment(&["commit", "cluster.gone", "--to-file", "-"]).await?;
+    let manifest: Value = serde_yaml::from_str(&output.out)?;
+    ensure!(output.code == Some(0) && manifest["kind"] == "ClusterPolicy", "{output:?}");
+    ensure!(manifest["metadata"] == json!({"name": "live"}), "{manifest:#}");
+    ensure!(manifest["spec"]["program"] == json!({"cel": {"validations": []}}), "{manifest:#}");
+    ensure!(output.err.contains("The REST API shows no labels"), "{output:?}");
+    let output = server.experiment(&["status", "cluster.gone"]).await?;
+    ensure!(output.code == Some(0), "the experiment was not committed: {output:?}");
     Ok(())
 }
 

@@ -11,6 +11,7 @@ pub mod names;
 pub mod policy_id;
 pub mod review;
 pub mod rollout;
+pub mod sampling;
 pub mod verdict;
 
 pub use capabilities::Capabilities;

@@ -73,6 +73,14 @@ pub struct Enforcement {
     pub message: Option<String>,
 }
 
+impl Enforcement {
+    /// Returns the same settings in the mode [`Mode::Protect`].
+    #[must_use]
+    pub fn protecting(&self) -> Self {
+        Self { mode: Mode::Protect, ..self.clone() }
+    }
+}
+
 impl Verdict {
     #[must_use]
     pub fn allow() -> Self {
@@ -220,6 +228,8 @@ mod tests {
         for verdict in [Verdict::deny("no"), Verdict { patch: patch(), ..Verdict::allow() }] {
             assert_eq!(noisy(verdict).enforce(&monitor), noisy(Verdict::allow()));
         }
+        let protected = Verdict::deny("no").enforce(&monitor.protecting());
+        assert_eq!((protected.allowed, protected.message.as_deref()), (false, Some("custom")));
     }
 
     #[test]

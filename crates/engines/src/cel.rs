@@ -72,6 +72,12 @@ impl Program {
         self
     }
 
+    /// Returns true if the program reads `authorizer`, which needs a host that checks permissions.
+    #[must_use]
+    pub fn reads_authorizer(&self) -> bool {
+        self.prepared.needs_authorizer
+    }
+
     /// Evaluates the program for a review. The verdict is a denial if a validation fails. Its message, reason and code are those
     /// of the first validation that fails. If several validations fail, each is a cause.
     ///

@@ -1,5 +1,5 @@
 //! `matchConditions`: CEL conditions that exclude requests. The API server evaluates those of the webhook of a live policy. The
-//! policy server evaluates those of experiments, and those of policies from a folder, which have no webhook.
+//! policy server evaluates those of experiments, as far as it can, and those of policies from a folder, which have no webhook.
 
 use k8s_openapi::api::admissionregistration::v1::MatchCondition;
 use proviso_core::Review;
@@ -29,6 +29,20 @@ impl Conditions {
         Ok(Some(Self { programs: programs.collect::<Result<_, _>>()? }))
     }
 
+    /// Compiles the conditions that a policy server can evaluate: see [`Self::can_evaluate`]. Returns `None` if there are none.
+    #[must_use]
+    pub fn evaluable(conditions: &[MatchCondition]) -> Option<Self> {
+        let programs: Vec<_> = conditions.iter().filter_map(|it| Some((it.name.clone(), evaluable(it)?))).collect();
+        (!programs.is_empty()).then_some(Self { programs })
+    }
+
+    /// Returns true if a policy server can evaluate the condition. Only the API server can evaluate a condition that reads
+    /// `authorizer`, or a condition that does not compile here.
+    #[must_use]
+    pub fn can_evaluate(condition: &MatchCondition) -> bool {
+        evaluable(condition).is_some()
+    }
+
     /// Returns the name of a condition that is false; `None` if all are true. As in Kubernetes, a condition that is false
     /// excludes the request even if others fail.
     ///
@@ -50,6 +64,11 @@ impl Conditions {
 fn compile(expression: &str) -> Result<cel::Program, CompileError> {
     let validation = cel::Validation { expression: expression.to_owned(), ..cel::Validation::default() };
     cel::Program::compile(vec![validation], &Value::Object(Map::new()))
+}
+
+/// Returns the program of a condition that a policy server can evaluate.
+fn evaluable(condition: &MatchCondition) -> Option<cel::Program> {
+    compile(&condition.expression).ok().filter(|program| !program.reads_authorizer())
 }
 
 #[cfg(test)]
@@ -78,5 +97,22 @@ mod tests {
         assert!(Conditions::compile(&[]).unwrap().is_none());
         let wrong = MatchCondition { name: "a".into(), expression: "object.".into() };
         assert_eq!(Conditions::compile(&[wrong]).unwrap_err().0, 0);
+    }
+
+    #[test]
+    fn a_condition_that_only_the_api_server_can_evaluate_is_left_to_it() {
+        let condition = |expression: &str| MatchCondition { name: expression.into(), expression: expression.into() };
+        let conditions: Vec<_> = [
+            "request.name == 'web'",
+            "authorizer.group('').resource('pods').check('create').allowed()",
+            "request.name == 'authorizer'",
+            "object.nothing(",
+        ]
+        .map(condition)
+        .into();
+        let can_evaluate: Vec<_> = conditions.iter().map(Conditions::can_evaluate).collect();
+        assert_eq!(can_evaluate, [true, false, true, false]);
+        assert_eq!(Conditions::evaluable(&conditions).unwrap().programs.len(), 2);
+        assert!(Conditions::evaluable(&conditions[1..2]).is_none());
     }
 }

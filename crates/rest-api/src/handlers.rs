@@ -1,30 +1,26 @@
 //! The implementations of the methods. Each reads the request, calls the store, and returns the response.
 
 mod effects;
+mod operations;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use proviso_core::PolicyId;
+use proviso_core::{PolicyId, names};
 use serde_json::{Map, Value};
-use tokio::time::Instant;
 
 use crate::body;
-use crate::error::{Code, Error};
+use crate::error::Error;
 use crate::filter::{Field, Filter};
 use crate::methods::{Method, Rpc};
 use crate::names::ExperimentName;
-use crate::operation::{AwaitedEffect, Effect, Progress};
 use crate::page::Page;
-use crate::resources::{EXPERIMENT_FILTERS, OPERATION_FILTERS, POLICY_FILTERS};
-use crate::store::{Caller, PolicyStore, State, StoredPolicy};
+use crate::resources::fields::{EXPERIMENT_FILTERS, POLICY_FILTERS};
+use crate::store::{Caller, PolicyStore, StoredExperiment, StoredPolicy};
 
-/// The time that `:wait` waits for an operation if the request sets no timeout.
-const DEFAULT_WAIT: Duration = Duration::from_secs(30);
-/// The maximum time that `:wait` waits for an operation.
-const MAX_WAIT: Duration = Duration::from_mins(1);
-/// The interval at which `:wait` polls the operation.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The maximum length of the name of a resource in the log, in characters. A caller can send a longer name.
+const MAX_LOGGED_NAME: usize = 400;
+/// The maximum length of the name of a namespace (RFC 1123 label).
+const MAX_NAMESPACE: usize = 63;
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -62,6 +58,17 @@ impl Call {
         self.parameter(name).ok_or_else(|| Error::invalid(name, "is missing from the query"))
     }
 
+    /// Returns the namespace that a list is limited to. `None` means all namespaces and the cluster scope.
+    fn namespace(&self) -> Result<Option<&str>> {
+        let namespace = self.query.get("namespace").and_then(Value::as_str);
+        match namespace {
+            Some(namespace) if namespace.len() > MAX_NAMESPACE || !names::is_dns_label(namespace) => {
+                Err(Error::invalid("namespace", "is not the name of a namespace"))
+            }
+            namespace => Ok(namespace),
+        }
+    }
+
     fn policy(&self) -> Result<PolicyId> {
         let id = self.variables.first().map(String::as_str).unwrap_or_default();
         id.parse().map_err(|error: proviso_core::policy_id::PolicyIdError| Error::invalid("name", error.to_string()))
@@ -80,16 +87,21 @@ impl Call {
     fn caller(&self) -> Option<&Caller> {
         self.caller.as_ref()
     }
+
+    /// Returns the name of the resource in the call, for the log: the path with its variables, and the id of a new resource.
+    pub(crate) fn resource(&self) -> String {
+        let path = self.method.path.trim_start_matches("/v1/").split(':').next().unwrap_or_default();
+        let mut variables = self.variables.iter().map(String::as_str);
+        let parts =
+            path.split('/').map(|part| if part.starts_with('{') { variables.next().unwrap_or(part) } else { part });
+        let id = ["policyId", "policyExperimentId", "experimentId"].into_iter().find_map(|name| self.parameter(name));
+        let name = parts.chain(id).collect::<Vec<_>>().join("/");
+        name.chars().take(MAX_LOGGED_NAME).collect()
+    }
 }
 
 fn experiment_id(field: &str, name: &str) -> Result<()> {
     proviso_core::policy_id::check_name(name).map_err(|error| Error::invalid(field, error.to_string()))
-}
-
-/// Parses a duration of proto-JSON, such as `3.5s`. `None` means that the text is not a duration.
-fn duration(text: &str) -> Option<Duration> {
-    let seconds: f64 = text.strip_suffix('s')?.parse().ok()?;
-    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// Returns the requested page of the resources that match the filter. `collection` is the field of the response with the
@@ -100,7 +112,8 @@ fn list(call: &Call, collection: &str, parent: &str, fields: &[Field], resources
     }
     let text = call.parameter("filter").unwrap_or_default();
     let filter = Filter::parse(text, fields)?;
-    let page = Page::new(call.parameter("pageSize"), call.parameter("pageToken"), &[collection, parent, text])?;
+    let arguments = [collection, parent, call.namespace()?.unwrap_or_default(), text];
+    let page = Page::new(call.parameter("pageSize"), call.parameter("pageToken"), &arguments)?;
     let resources =
         resources.into_iter().filter(|resource| filter.as_ref().is_none_or(|filter| filter.matches(resource)));
     Ok(page.paginate(collection, resources.collect()))
@@ -122,101 +135,38 @@ impl<S: PolicyStore> Api<S> {
             Rpc::StartPreview | Rpc::StopPreview => self.preview(call).await,
             Rpc::Commit => self.commit(call).await,
             Rpc::ListOperations => self.list_operations(call).await,
-            Rpc::GetOperation => self.operation(call, &call.operation()?).await.map(|(operation, _)| operation),
-            Rpc::WaitOperation => self.wait(call).await,
+            Rpc::GetOperation => self.get_operation(call).await,
+            Rpc::WaitOperation => self.wait_operation(call).await,
             Rpc::Document => Ok(crate::openapi::document()),
         }
     }
 
     async fn list_policies(&self, call: &Call) -> Result<Value> {
-        let policies = self.store.policies(call.caller()).await?;
+        let policies = self.store.policies(call.caller(), call.namespace()?).await?;
         list(call, "policies", "", POLICY_FILTERS, policies.iter().map(StoredPolicy::to_json).collect())
     }
 
-    /// Lists the experiments of one policy. The policy `-` means all policies (AIP-159).
+    /// Lists the experiments of one policy. The policy `-` means all policies (AIP-159), or all policies of a namespace.
     async fn list_experiments(&self, call: &Call) -> Result<Value> {
         let parent = call.variables.first().map(String::as_str).unwrap_or_default();
-        let policy = if parent == "-" { None } else { Some(call.policy()?) };
-        if let Some(policy) = &policy {
-            self.store.policy(call.caller(), policy).await?;
-        }
-        let experiments = self.store.experiments(call.caller(), policy.as_ref()).await?;
-        let experiments = experiments.iter().map(crate::store::StoredExperiment::to_json).collect();
-        list(call, "experiments", parent, EXPERIMENT_FILTERS, experiments)
-    }
-
-    /// Lists one operation for each policy: the rollout of its newest version. Operations are not stored, so the list
-    /// cannot include older ones.
-    async fn list_operations(&self, call: &Call) -> Result<Value> {
-        let operation = |policy: &StoredPolicy| {
-            let progress = match policy.state {
-                State::Pending | State::Updating => Progress::Running(
-                    policy.problem.as_ref().map(|problem| problem.message.clone()).unwrap_or_default(),
-                ),
-                State::Active | State::Disabled => Progress::Done,
-                State::Failed => Progress::Failed(policy.to_error()),
-            };
-            awaited_policy(Effect::Update, policy).operation(&progress, Some(policy.to_json()))
-        };
-        let policies = self.store.policies(call.caller()).await?;
-        list(call, "operations", "", OPERATION_FILTERS, policies.iter().map(operation).collect())
-    }
-
-    /// Returns the current state of the operation, and true if the operation has ended.
-    async fn operation(&self, call: &Call, awaited: &AwaitedEffect) -> Result<(Value, bool)> {
-        let mut progress = self.store.progress(call.caller(), awaited).await?;
-        let has_resource = !matches!(awaited.effect, Effect::Delete | Effect::Commit);
-        let resource = if progress == Progress::Done && has_resource {
-            let resource = match awaited.experiment() {
-                None => self.store.policy(call.caller(), &awaited.policy).await.map(|policy| policy.to_json()),
-                Some(name) => self.store.experiment(call.caller(), &name).await.map(|experiment| experiment.to_json()),
-            };
-            match resource {
-                Ok(resource) => Some(resource),
-                // The resource was deleted after the operation ended.
-                Err(error) if error.code == Code::NotFound => {
-                    progress = Progress::Failed(error);
-                    None
-                }
-                Err(error) => return Err(error),
+        let experiments = match (parent, call.namespace()?) {
+            ("-", None) => self.store.experiments(call.caller(), None).await?,
+            ("-", Some(namespace)) => self.store.experiments_in(call.caller(), namespace).await?,
+            (_, Some(_)) => {
+                return Err(Error::invalid(
+                    "namespace",
+                    "can only be set for the policy `-`: a policy has one namespace",
+                ));
             }
-        } else {
-            None
-        };
-        let is_done = !matches!(progress, Progress::Running(_));
-        Ok((awaited.operation(&progress, resource), is_done))
-    }
-
-    async fn wait(&self, call: &Call) -> Result<Value> {
-        let message = body::message("", call.object()?, &["name", "timeout"])?;
-        let wait_time = match message.get("timeout") {
-            None | Some(Value::Null) => DEFAULT_WAIT,
-            Some(timeout) => timeout
-                .as_str()
-                .and_then(duration)
-                .ok_or_else(|| Error::invalid("timeout", "is not a duration such as \"10s\""))?,
-        };
-        let until = Instant::now() + wait_time.min(MAX_WAIT);
-        let awaited = call.operation()?;
-        loop {
-            let (operation, is_done) = self.operation(call, &awaited).await?;
-            if is_done || Instant::now() >= until {
-                return Ok(operation);
+            (_, None) => {
+                let policy = call.policy()?;
+                self.store.policy(call.caller(), &policy).await?;
+                self.store.experiments(call.caller(), Some(&policy)).await?
             }
-            tokio::time::sleep_until(until.min(Instant::now() + POLL_INTERVAL)).await;
-        }
+        };
+        let experiments = experiments.iter().map(StoredExperiment::to_json).collect();
+        list(call, "policyExperiments", parent, EXPERIMENT_FILTERS, experiments)
     }
-}
-
-impl Call {
-    fn operation(&self) -> Result<AwaitedEffect> {
-        self.variables.first().map(String::as_str).unwrap_or_default().parse()
-    }
-}
-
-fn awaited_policy(effect: Effect, policy: &StoredPolicy) -> AwaitedEffect {
-    let (uid, version) = (policy.meta.uid.clone(), policy.meta.version.clone());
-    AwaitedEffect { effect, policy: policy.id.clone(), experiment: None, uid, version }
 }
 
 /// Checks that the name in a body, if the body has one, is the name in the path.
@@ -240,4 +190,30 @@ fn custom_method_body(call: &Call, name: &str, fields: &[&str]) -> Result<Map<St
     }
     check_name_matches(message.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()), name)?;
     Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Method as Http;
+
+    use super::*;
+    use crate::methods;
+
+    #[test]
+    fn the_log_names_the_resource_of_a_call() {
+        let long = "x".repeat(1000);
+        for (http, path, query, wanted) in [
+            (Http::POST, "/v1/policies", ("policyId", "cluster.a"), "policies/cluster.a"),
+            (Http::PATCH, "/v1/policies/ns.a.b", ("updateMask", "*"), "policies/ns.a.b"),
+            (Http::POST, "/v1/policies/p/experiments", ("experimentId", "e"), "policies/p/experiments/e"),
+            (Http::POST, "/v1/policies/p/experiments", ("policyExperimentId", "e"), "policies/p/experiments/e"),
+            (Http::POST, "/v1/policies/p/experiments/e:commit", ("", ""), "policies/p/experiments/e"),
+            (Http::POST, "/v1/policies", ("policyId", long.as_str()), &format!("policies/{long}")[..MAX_LOGGED_NAME]),
+        ] {
+            let (method, variables) = methods::find(&http, path).unwrap();
+            let query = Map::from_iter([(query.0.to_owned(), query.1.into())]);
+            let call = Call { method, variables, query, body: Vec::new(), caller: None };
+            assert_eq!(call.resource(), wanted, "{path}");
+        }
+    }
 }

@@ -1,31 +1,49 @@
-//! The store over a Kubernetes cluster: policies and experiments are objects of the API server. The store caches nothing.
+//! The store over a Kubernetes cluster: policies and experiments are objects of the API server, and operations are ConfigMaps. The
+//! store caches nothing.
 
 mod access;
 pub mod commit;
 mod failure;
+mod impersonation;
 mod object;
+pub mod operations;
 mod progress;
 mod store;
+mod write;
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
-use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams, Preconditions};
-use kube::{Api, Client, ResourceExt as _};
+use kube::api::{DynamicObject, ListParams};
+use kube::{Api, Client};
 use proviso_core::PolicyId;
-use proviso_crds::names::field_managers;
 
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
+use crate::operation::{AwaitedEffect, Effect};
 use crate::store::{Caller, StoredExperiment};
 use failure::from_kube;
 use object::Kind;
 
 pub use access::{Access, AllowAll, Authorizer};
+pub use progress::suspended_by;
 
 /// The number of attempts of a change that conflicts with the changes of other clients.
 const ATTEMPTS: usize = 5;
 
 type Result<T> = std::result::Result<T, Error>;
+
+/// The settings of the store.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The namespace with the ConfigMaps of the operations: that of the operator.
+    pub namespace: String,
+    /// True if the store writes policies and experiments as the caller, so that the audit log of the API server names the caller.
+    /// The client then needs the permission to impersonate every user. False if the store writes as itself, and records the caller
+    /// in the annotation [`CHANGED_BY`](proviso_crds::names::CHANGED_BY).
+    pub impersonates_callers: bool,
+}
 
 /// The store of a cluster. The client needs permissions for all policies and experiments. The authorizer decides about the
 /// permissions of each caller.
@@ -33,18 +51,37 @@ type Result<T> = std::result::Result<T, Error>;
 pub struct Kubernetes<A> {
     client: Client,
     authorizer: A,
+    settings: Settings,
+    /// The number of operations that this store has created.
+    created: Arc<AtomicUsize>,
 }
 
 impl<A> fmt::Debug for Kubernetes<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kubernetes").finish_non_exhaustive()
+        f.debug_struct("Kubernetes").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// The objects of a list.
+#[derive(Clone, Copy)]
+enum Scope<'a> {
+    /// The cluster-scoped objects, and those of all namespaces.
+    Everything,
+    Cluster,
+    Namespace(&'a str),
+}
+
+impl<'a> Scope<'a> {
+    /// Returns the scope of a policy and of its experiments.
+    fn of(policy: &'a PolicyId) -> Self {
+        policy.namespace().map_or(Self::Cluster, Self::Namespace)
     }
 }
 
 impl<A: Authorizer> Kubernetes<A> {
     #[must_use]
-    pub fn new(client: Client, authorizer: A) -> Self {
-        Self { client, authorizer }
+    pub fn new(client: Client, authorizer: A, settings: Settings) -> Self {
+        Self { client, authorizer, settings, created: Arc::default() }
     }
 
     /// Returns the API for the namespaced kind in `namespace`, or for the cluster-scoped kind if `namespace` is `None`.
@@ -64,9 +101,7 @@ impl<A: Authorizer> Kubernetes<A> {
         policy: &PolicyId,
         name: &str,
     ) -> Result<()> {
-        let namespace = policy.namespace().map(ToOwned::to_owned);
-        let resource = kind.plural(namespace.is_some());
-        let access = Access { verb, resource, subresource, namespace, name: Some(name.to_owned()) };
+        let access = Access { subresource, ..access(verb, kind, policy, name) };
         self.authorizer.authorize(caller, &access).await
     }
 
@@ -100,26 +135,15 @@ impl<A: Authorizer> Kubernetes<A> {
         }
     }
 
-    async fn replace(
-        &self,
-        kind: Kind,
-        namespace: Option<&str>,
-        object: &DynamicObject,
-        name: &str,
-    ) -> Result<DynamicObject> {
-        let parameters = PostParams { field_manager: Some(field_managers::API.to_owned()), ..PostParams::default() };
-        let replaced = self.api(kind, namespace).replace(&object.name_any(), &parameters, object).await;
-        replaced.map_err(|error| from_kube(&error, name))
-    }
-
-    /// Lists the objects of a kind: in the scope of `policy`, or in the cluster and all namespaces if `policy` is `None`.
-    async fn list(&self, caller: Option<&Caller>, kind: Kind, policy: Option<&PolicyId>) -> Result<Vec<DynamicObject>> {
-        let scopes = match policy {
-            Some(policy) => vec![(policy.namespace().is_some(), policy.namespace())],
-            None => vec![(false, None), (true, None)],
+    /// Lists the objects of a kind. A caller who may only list the objects of one namespace can list only these.
+    async fn list(&self, caller: Option<&Caller>, kind: Kind, scope: Scope<'_>) -> Result<Vec<DynamicObject>> {
+        let parts = match scope {
+            Scope::Everything => vec![(false, None), (true, None)],
+            Scope::Cluster => vec![(false, None)],
+            Scope::Namespace(namespace) => vec![(true, Some(namespace))],
         };
         let mut objects = Vec::new();
-        for (is_namespaced, namespace) in scopes {
+        for (is_namespaced, namespace) in parts {
             let (resource, scope) = (kind.plural(is_namespaced), namespace.map(ToOwned::to_owned));
             let access = Access { verb: "list", resource, subresource: None, namespace: scope, name: None };
             self.authorizer.authorize(caller, &access).await?;
@@ -133,54 +157,38 @@ impl<A: Authorizer> Kubernetes<A> {
         Ok(objects)
     }
 
-    async fn list_experiments(
-        &self,
-        caller: Option<&Caller>,
-        policy: Option<&PolicyId>,
-    ) -> Result<Vec<StoredExperiment>> {
-        let objects = self.list(caller, Kind::Experiment, policy).await?;
+    async fn list_experiments(&self, caller: Option<&Caller>, scope: Scope<'_>) -> Result<Vec<StoredExperiment>> {
+        let objects = self.list(caller, Kind::Experiment, scope).await?;
         // A malformed experiment must not hide the others. The operator reports it in its status.
-        let experiments = objects.iter().filter_map(|object| object::experiment(object).ok());
-        Ok(experiments.filter(|experiment| policy.is_none_or(|policy| experiment.name.policy == *policy)).collect())
+        Ok(objects.iter().filter_map(|object| object::experiment(object).ok()).collect())
     }
 
-    async fn create(
-        &self,
-        kind: Kind,
-        namespace: Option<&str>,
-        object: &DynamicObject,
-        name: &str,
-    ) -> Result<DynamicObject> {
-        let parameters = PostParams { field_manager: Some(field_managers::API.to_owned()), ..PostParams::default() };
-        let created = self.api(kind, namespace).create(&parameters, object).await;
-        created.map_err(|error| from_kube(&error, name))
-    }
-
-    /// Deletes this object, but not another one of the same name. If `is_exact`, deletes it only in this version.
-    async fn delete(&self, kind: Kind, object: &DynamicObject, name: &str, is_exact: bool) -> Result<()> {
-        let resource_version = object.resource_version().filter(|_| is_exact);
-        let preconditions = Some(Preconditions { uid: object.uid(), resource_version });
-        let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
-        let namespace = object.namespace();
-        let deleted = self.api(kind, namespace.as_deref()).delete(&object.name_any(), &parameters).await;
-        deleted.map(|_| ()).map_err(|error| from_kube(&error, name))
+    async fn list_experiments_of(&self, caller: Option<&Caller>, policy: &PolicyId) -> Result<Vec<StoredExperiment>> {
+        let mut experiments = self.list_experiments(caller, Scope::of(policy)).await?;
+        experiments.retain(|experiment| experiment.name.policy == *policy);
+        Ok(experiments)
     }
 
     /// Deletes the target, and returns the deleted object. If `etag` is given, deletes only the version with this etag.
-    async fn delete_version(&self, of: Target<'_>, etag: Option<&str>) -> Result<DynamicObject> {
-        let (kind, name) = match of {
+    async fn delete_version(
+        &self,
+        caller: Option<&Caller>,
+        target: Target<'_>,
+        etag: Option<&str>,
+    ) -> Result<DynamicObject> {
+        let (kind, name) = match target {
             Target::Policy(id) => (Kind::Policy, format!("policies/{id}")),
             Target::Experiment(name) => (Kind::Experiment, name.to_string()),
         };
         for _ in 0..ATTEMPTS {
-            let object = match of {
+            let object = match target {
                 Target::Policy(id) => self.get_policy(id).await?,
                 Target::Experiment(name) => self.get_experiment(name).await?,
             };
             if let Some(etag) = etag.filter(|etag| **etag != object::etag_of(&object)) {
                 return Err(Error::etag_mismatch(&name, etag));
             }
-            match self.delete(kind, &object, &name, etag.is_some()).await {
+            match self.delete(caller, kind, &object, &name, etag.is_some()).await {
                 Ok(()) => return Ok(object),
                 Err(error) if error.code == Code::Aborted => {}
                 Err(error) => return Err(error),
@@ -195,4 +203,19 @@ impl<A: Authorizer> Kubernetes<A> {
 enum Target<'a> {
     Policy(&'a PolicyId),
     Experiment(&'a ExperimentName),
+}
+
+/// Returns the access to a policy, or to an experiment of the policy.
+fn access(verb: &'static str, kind: Kind, policy: &PolicyId, name: &str) -> Access {
+    let namespace = policy.namespace().map(ToOwned::to_owned);
+    let resource = kind.plural(namespace.is_some());
+    Access { verb, resource, subresource: None, namespace, name: Some(name.to_owned()) }
+}
+
+/// Returns the access that a caller needs to read an operation: the permission to read the object that the operation waits for.
+fn access_to_read(awaited: &AwaitedEffect) -> Access {
+    match (awaited.effect, &awaited.experiment) {
+        (Effect::Commit, _) | (_, None) => access("get", Kind::Policy, &awaited.policy, awaited.policy.name()),
+        (_, Some(experiment)) => access("get", Kind::Experiment, &awaited.policy, experiment),
+    }
 }

@@ -3,6 +3,7 @@
 //! authenticates callers.
 
 mod body;
+mod duration;
 mod error;
 mod filter;
 mod handlers;
@@ -20,8 +21,10 @@ mod store;
 pub use error::{Code, Error, FieldViolation};
 pub use names::ExperimentName;
 pub use openapi::document;
-pub use operation::{AwaitedEffect, Effect, Progress};
-pub use resources::is_reserved;
+pub use operation::{
+    AwaitedEffect, Effect, MAX_OPERATIONS, OPERATION_LIFETIME, OperationResult, Progress, StoredOperation,
+};
+pub use proviso_crds::names::is_reserved;
 pub use router::{MAX_BODY, refuse, router};
 pub use store::{
     Caller, Change, CommitPreconditions, Meta, PolicyStore, Preview, State, StoredExperiment, StoredPolicy,

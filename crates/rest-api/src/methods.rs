@@ -44,6 +44,9 @@ pub(crate) struct Method {
 }
 
 const LIST: &[&str] = &["pageSize", "pageToken", "filter", "orderBy"];
+const LIST_IN_NAMESPACE: &[&str] = &["pageSize", "pageToken", "filter", "orderBy", "namespace"];
+/// AIP-133 derives the first name from the type of the resource. The second is its short form.
+const EXPERIMENT_ID: &[&str] = &["policyExperimentId", "experimentId"];
 
 macro_rules! method {
     ($http:ident $path:literal, $rpc:ident, $id:literal, $query:expr, $request:expr, $response:literal, $summary:literal) => {
@@ -60,22 +63,29 @@ macro_rules! method {
     };
 }
 
+impl Method {
+    /// Returns true if the method changes policies or experiments. It returns an operation.
+    pub(crate) fn is_change(&self) -> bool {
+        self.response == "Operation" && !matches!(self.rpc, Rpc::GetOperation | Rpc::WaitOperation)
+    }
+}
+
 /// All methods of the API.
 pub(crate) static METHODS: &[Method] = &[
-    method!(GET "/v1/policies", ListPolicies, "ListPolicies", LIST, None, "ListPoliciesResponse", "Lists the policies, ordered by name"),
+    method!(GET "/v1/policies", ListPolicies, "ListPolicies", LIST_IN_NAMESPACE, None, "ListPoliciesResponse", "Lists the policies, ordered by name"),
     method!(POST "/v1/policies", CreatePolicy, "CreatePolicy", &["policyId"], Some("Policy"), "Operation", "Creates a policy"),
     method!(GET "/v1/policies/{policy}", GetPolicy, "GetPolicy", &[], None, "Policy", "Gets a policy"),
     method!(PATCH "/v1/policies/{policy}", UpdatePolicy, "UpdatePolicy", &["updateMask"], Some("Policy"), "Operation", "Updates a policy"),
     method!(DELETE "/v1/policies/{policy}", DeletePolicy, "DeletePolicy", &["etag"], None, "Operation", "Deletes a policy and its experiments"),
-    method!(GET "/v1/policies/{policy}/experiments", ListExperiments, "ListPolicyExperiments", LIST, None, "ListPolicyExperimentsResponse", "Lists the experiments of a policy, or of all policies if the policy is `-`, ordered by name"),
-    method!(POST "/v1/policies/{policy}/experiments", CreateExperiment, "CreatePolicyExperiment", &["experimentId"], Some("PolicyExperiment"), "Operation", "Creates an experiment of a policy, which can have at most 10"),
+    method!(GET "/v1/policies/{policy}/experiments", ListExperiments, "ListPolicyExperiments", LIST_IN_NAMESPACE, None, "ListPolicyExperimentsResponse", "Lists the experiments of a policy, or of all policies if the policy is `-`, ordered by name"),
+    method!(POST "/v1/policies/{policy}/experiments", CreateExperiment, "CreatePolicyExperiment", EXPERIMENT_ID, Some("PolicyExperiment"), "Operation", "Creates an experiment of a policy, which can have at most 10"),
     method!(GET "/v1/policies/{policy}/experiments/{experiment}", GetExperiment, "GetPolicyExperiment", &[], None, "PolicyExperiment", "Gets an experiment"),
     method!(PATCH "/v1/policies/{policy}/experiments/{experiment}", UpdateExperiment, "UpdatePolicyExperiment", &["updateMask"], Some("PolicyExperiment"), "Operation", "Updates an experiment, which suspends its preview"),
     method!(DELETE "/v1/policies/{policy}/experiments/{experiment}", DeleteExperiment, "DeletePolicyExperiment", &["etag"], None, "Operation", "Deletes an experiment"),
     method!(POST "/v1/policies/{policy}/experiments/{experiment}:startPreview", StartPreview, "StartPreviewPolicyExperiment", &[], Some("PreviewRequest"), "Operation", "Starts the preview of an experiment"),
     method!(POST "/v1/policies/{policy}/experiments/{experiment}:stopPreview", StopPreview, "StopPreviewPolicyExperiment", &[], Some("PreviewRequest"), "Operation", "Stops the preview of an experiment"),
     method!(POST "/v1/policies/{policy}/experiments/{experiment}:commit", Commit, "CommitPolicyExperiment", &[], Some("CommitRequest"), "Operation", "Replaces the spec of the policy by the spec of the experiment, and deletes the experiment"),
-    method!(GET "/v1/operations", ListOperations, "ListOperations", LIST, None, "ListOperationsResponse", "Lists one operation for each policy: the rollout of its newest version"),
+    method!(GET "/v1/operations", ListOperations, "ListOperations", LIST, None, "ListOperationsResponse", "Lists the operations of the last 24 hours, ordered by name"),
     method!(GET "/v1/operations/{operation}", GetOperation, "GetOperation", &[], None, "Operation", "Gets the current state of an operation"),
     method!(POST "/v1/operations/{operation}:wait", WaitOperation, "WaitOperation", &[], Some("WaitRequest"), "Operation", "Waits until an operation is done, or until the timeout of the request, and returns its state"),
     method!(GET "/v1/openapi.json", Document, "GetOpenApi", &[], None, "OpenApi", "Gets this document"),

@@ -1,5 +1,7 @@
 //! The OpenAPI document, generated from the table of methods and from the types of the messages.
 
+mod operations;
+
 use proviso_core::policy_id::MAX_NAME;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -50,9 +52,8 @@ fn operation(method: &Method) -> Value {
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": parameter_schema(name)}))
         .collect();
     parameters.extend(method.query.iter().map(|name| {
-        let is_required = name.ends_with("Id");
         json!({
-            "name": name, "in": "query", "required": is_required, "description": parameter_description(name),
+            "name": name, "in": "query", "required": *name == "policyId", "description": parameter_description(name),
             "schema": parameter_schema(name.trim_end_matches("Id")),
         })
     }));
@@ -69,6 +70,9 @@ fn operation(method: &Method) -> Value {
         let is_required = ["Policy", "PolicyExperiment", "CommitRequest"].contains(&request);
         operation["requestBody"] = json!({"required": is_required, "content": json_content(request)});
     }
+    if method.is_change() {
+        operation["x-operation-info"] = operations::info(method);
+    }
     operation
 }
 
@@ -76,7 +80,10 @@ fn operation(method: &Method) -> Value {
 fn parameter_schema(name: &str) -> Value {
     match name {
         "policy" => json!({"type": "string", "pattern": format!("^(-|cluster\\.{NAME}|ns\\.{LABEL}\\.{NAME})$")}),
-        "experiment" => json!({"type": "string", "pattern": format!("^{NAME}$"), "maxLength": MAX_NAME}),
+        "experiment" | "policyExperiment" => {
+            json!({"type": "string", "pattern": format!("^{NAME}$"), "maxLength": MAX_NAME})
+        }
+        "namespace" => json!({"type": "string", "pattern": format!("^{LABEL}$"), "maxLength": 63}),
         "pageSize" => json!({"type": "integer", "minimum": 0, "maximum": i32::MAX}),
         _ => json!({"type": "string"}),
     }
@@ -85,7 +92,14 @@ fn parameter_schema(name: &str) -> Value {
 fn parameter_description(name: &str) -> &'static str {
     match name {
         "policyId" => "The id of the new policy: `cluster.NAME` or `ns.NAMESPACE.NAME`",
-        "experimentId" => "The name of the new experiment: at most 150 characters",
+        "policyExperimentId" => {
+            "The name of the new experiment: at most 150 characters (AIP-133). Required, if `experimentId` is absent"
+        }
+        "experimentId" => "A short form of `policyExperimentId`",
+        "namespace" => {
+            "The namespace of the policies: the caller only needs permissions in this namespace. Lists of experiments accept it if \
+             the policy is `-`. Default: all namespaces and the cluster scope"
+        }
         "updateMask" => {
             "The fields to replace, separated by commas (AIP-134); `*` for all. Default: the fields in the body"
         }
@@ -96,7 +110,10 @@ fn parameter_description(name: &str) -> &'static str {
             "The maximum number of resources in the response: 1 to 1000; larger values count as 1000. Default: 50"
         }
         "pageToken" => "The `nextPageToken` of the previous page. Default: the first page",
-        "filter" => "A filter such as `preview_metadata.state = ACTIVE` (AIP-160). Default: all resources",
+        "filter" => {
+            "A filter such as `preview_metadata.state = ACTIVE`, or `preview_metadata.start_time >= \"2026-11-20T09:14:07Z\"` \
+             (AIP-160). Default: all resources"
+        }
         _ => "Not supported: lists are always ordered by name",
     }
 }
@@ -141,7 +158,7 @@ fn schemas() -> Value {
     }
     for (name, schema) in [
         ("ListPoliciesResponse", list_schema("policies", "Policy")),
-        ("ListPolicyExperimentsResponse", list_schema("experiments", "PolicyExperiment")),
+        ("ListPolicyExperimentsResponse", list_schema("policyExperiments", "PolicyExperiment")),
         ("ListOperationsResponse", list_schema("operations", "Operation")),
         ("PreviewRequest", request_schema(&json!({"name": {"type": "string"}}), &[])),
         (
@@ -185,8 +202,8 @@ fn schemas() -> Value {
                 "type": "object", "required": ["name", "done", "metadata"],
                 "properties": {
                     "name": {"type": "string"}, "done": {"type": "boolean"},
-                    "metadata": {"$ref": "#/components/schemas/Any"},
-                    "response": {"$ref": "#/components/schemas/Any"},
+                    "metadata": {"$ref": "#/components/schemas/OperationMetadata"},
+                    "response": {"$ref": "#/components/schemas/OperationResponse"},
                     "error": {
                         "type": "object", "description": "google.rpc.Status", "required": ["code", "message", "details"],
                         "properties": {"code": {"type": "integer"}, "message": {"type": "string"}, "details": details()},
@@ -211,6 +228,7 @@ fn schemas() -> Value {
     ] {
         schemas.insert(name.to_owned(), schema);
     }
+    schemas.extend(operations::schemas());
     schemas.into()
 }
 

@@ -1,36 +1,38 @@
-//! Long-running operations (AIP-151). The id of an operation encodes its target, so that its state can be computed from the
-//! store. Operations are not stored, and so survive a restart.
+//! Long-running operations (AIP-151). An operation waits for an effect on a policy or an experiment. Stores keep operations, and
+//! the result that was computed first stays the result.
 
-use std::str::FromStr;
+use std::time::Duration;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_core::PolicyId;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::Error;
 use crate::names::ExperimentName;
 
+/// The time for which a store keeps an operation.
+pub const OPERATION_LIFETIME: Duration = Duration::from_hours(24);
+/// The maximum number of operations that a store keeps.
+pub const MAX_OPERATIONS: usize = 1000;
+/// The prefix of the types of this API in a `google.protobuf.Any`.
+pub(crate) const TYPE: &str = "type.googleapis.com/proviso.v1.";
+/// The type of an empty response in a `google.protobuf.Any`.
+pub(crate) const EMPTY: &str = "type.googleapis.com/google.protobuf.Empty";
+
 /// The effect of a method that returns an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Effect {
-    #[serde(rename = "c")]
     Create,
-    #[serde(rename = "u")]
     Update,
-    #[serde(rename = "d")]
     Delete,
-    #[serde(rename = "s")]
     StartPreview,
-    #[serde(rename = "p")]
     StopPreview,
-    #[serde(rename = "m")]
     Commit,
 }
 
 impl Effect {
-    fn as_str(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Create => "Create",
             Self::Update => "Update",
@@ -52,22 +54,27 @@ pub enum Progress {
 }
 
 /// The effect that an operation waits for, and its target.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AwaitedEffect {
     pub effect: Effect,
+    #[serde(deserialize_with = "policy_id")]
     pub policy: PolicyId,
     /// The name of the experiment. `None` means that the operation is about the policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experiment: Option<String>,
-    /// The uid of the awaited object: the policy for an operation about the policy and for [`Effect::Commit`], else the
-    /// experiment.
+    /// The uid of the awaited object: the policy for a commit, else the target. Another object of the same name does not count.
     pub uid: String,
     /// The version of the awaited object after the effect ([`Meta::version`](crate::Meta::version)).
     pub version: String,
+    /// The `start_time` of a start of a preview, or the `stop_time` of a stop. `None` for other effects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Time>,
 }
 
-/// The wire format of an operation id.
-#[derive(Deserialize, Serialize)]
-struct Encoded(Effect, String, Option<String>, String, String);
+fn policy_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicyId, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
 
 impl AwaitedEffect {
     /// Returns the name of the experiment that the operation is about. `None` means that it is about the policy.
@@ -83,96 +90,139 @@ impl AwaitedEffect {
         self.experiment().map_or_else(|| format!("policies/{}", self.policy), |experiment| experiment.to_string())
     }
 
-    /// Returns the id of the operation.
-    #[must_use]
-    pub fn id(&self) -> String {
-        let encoded = Encoded(
-            self.effect,
-            self.policy.to_string(),
-            self.experiment.clone(),
-            self.uid.clone(),
-            self.version.clone(),
-        );
-        // Serializing does not fail: the tuple has only strings.
-        BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(&encoded).unwrap_or_default())
+    const fn kind(&self) -> &'static str {
+        if self.experiment.is_some() { "PolicyExperiment" } else { "Policy" }
     }
 
-    /// Returns the operation with this progress. `response` is the resource of a successful operation; `None` means that
-    /// the method returns no resource, or that the resource no longer exists.
-    #[must_use]
-    pub(crate) fn operation(&self, progress: &Progress, response: Option<Value>) -> Value {
-        let kind = if self.experiment.is_some() { "PolicyExperiment" } else { "Policy" };
-        let metadata = format!("type.googleapis.com/proviso.v1.{}{kind}Metadata", self.effect.as_str());
-        let mut operation = json!({
-            "name": format!("operations/{}", self.id()),
-            "metadata": {"@type": metadata, "target": self.target()},
-            "done": !matches!(progress, Progress::Running(_)),
-        });
-        match progress {
-            Progress::Running(message) => operation["metadata"]["waitsFor"] = json!(message),
-            Progress::Done => operation["response"] = self.response(kind, response),
-            Progress::Failed(error) => operation["error"] = error.to_status(),
-        }
-        operation
-    }
-
-    fn response(&self, kind: &str, resource: Option<Value>) -> Value {
-        let deletes_policy = self.effect == Effect::Delete && self.experiment.is_none();
-        if self.effect == Effect::Commit || deletes_policy {
-            return json!({"@type": "type.googleapis.com/google.protobuf.Empty", "value": {}});
-        }
-        // A deleted experiment is no longer stored, so only its names and its uid are known.
-        let deleted =
-            || json!({"name": self.target(), "uid": self.uid, "policy": {"name": format!("policies/{}", self.policy)}});
-        let mut response = resource.unwrap_or_else(deleted);
-        response["@type"] = json!(format!("type.googleapis.com/proviso.v1.{kind}"));
-        response
+    /// Returns the type of the operation's metadata: the name of the method, and `Metadata`.
+    fn metadata_type(&self) -> String {
+        format!("{TYPE}{}{}Metadata", self.effect.as_str(), self.kind())
     }
 }
 
-impl FromStr for AwaitedEffect {
-    type Err = Error;
+/// An operation in a store.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredOperation {
+    /// The id: random, so that nobody can guess the ids of others.
+    pub id: String,
+    pub awaited: AwaitedEffect,
+    pub create_time: Time,
+    /// The result. `None` means that it has not been computed yet, or that the operation has not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<OperationResult>,
+    /// For a deletion of an experiment, the deleted resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted: Option<Value>,
+}
 
-    fn from_str(id: &str) -> Result<Self, Self::Err> {
-        let decoded = BASE64_URL_SAFE_NO_PAD.decode(id).ok();
-        let encoded = decoded.and_then(|json| serde_json::from_slice(&json).ok());
-        let unknown = || Error::not_found(&format!("operations/{}", id.chars().take(100).collect::<String>()));
-        let Encoded(effect, policy, experiment, uid, version) = encoded.ok_or_else(unknown)?;
-        let experiment_is_named = match effect {
-            Effect::StartPreview | Effect::StopPreview | Effect::Commit => experiment.is_some(),
-            Effect::Create | Effect::Update | Effect::Delete => true,
-        };
-        let is_name = |name: &String| proviso_core::policy_id::check_name(name).is_ok();
-        if !experiment_is_named || !experiment.as_ref().is_none_or(is_name) {
-            return Err(unknown());
+/// The result of an operation.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OperationResult {
+    /// The resource, or an empty message, as a `google.protobuf.Any`.
+    Response(Value),
+    /// The error, as a `google.rpc.Status`.
+    Error(Value),
+}
+
+impl StoredOperation {
+    /// Returns a new operation with a random id and without a result.
+    #[must_use]
+    pub fn new(awaited: AwaitedEffect, create_time: Time, deleted: Option<Value>) -> Self {
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        Self { id, awaited, create_time, result: None, deleted }
+    }
+
+    /// Returns the result of the operation with this progress; `None` while it runs. `resource` is the JSON form of the policy
+    /// or the experiment ([`StoredExperiment::to_json`](crate::StoredExperiment::to_json)) after the effect.
+    #[must_use]
+    pub fn result_of(&self, progress: &Progress, resource: Option<Value>) -> Option<OperationResult> {
+        match progress {
+            Progress::Running(_) => None,
+            Progress::Done => Some(OperationResult::Response(self.response(resource))),
+            Progress::Failed(error) => Some(OperationResult::Error(error.to_status())),
         }
-        Ok(Self { effect, policy: policy.parse().map_err(|_| unknown())?, experiment, uid, version })
+    }
+
+    /// Records the result, unless the operation has one already.
+    pub fn finish(&mut self, result: OperationResult) {
+        if self.result.is_none() {
+            self.result = Some(result);
+            // The response contains it.
+            self.deleted = None;
+        }
+    }
+
+    fn response(&self, resource: Option<Value>) -> Value {
+        match self.deleted.clone().or(resource) {
+            Some(mut resource) => {
+                resource["@type"] = json!(format!("{TYPE}{}", self.awaited.kind()));
+                resource
+            }
+            None => json!({"@type": EMPTY, "value": {}}),
+        }
+    }
+
+    /// Returns the operation as a `google.longrunning.Operation`. `waits_for` names the awaited event.
+    #[must_use]
+    pub(crate) fn to_json(&self, waits_for: Option<&str>) -> Value {
+        let mut operation = json!({
+            "name": format!("operations/{}", self.id),
+            "metadata": {
+                "@type": self.awaited.metadata_type(), "target": self.awaited.target(), "createTime": self.create_time,
+            },
+            "done": self.result.is_some(),
+        });
+        match &self.result {
+            None => operation["metadata"]["waitsFor"] = json!(waits_for.unwrap_or_default()),
+            Some(OperationResult::Response(response)) => operation["response"] = response.clone(),
+            Some(OperationResult::Error(error)) => operation["error"] = error.clone(),
+        }
+        operation
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::error::Code;
-    use proptest::prelude::*;
 
-    fn awaited(effect: Effect, experiment: Option<&str>) -> AwaitedEffect {
-        AwaitedEffect {
+    fn operation(effect: Effect, experiment: Option<&str>) -> StoredOperation {
+        let time: Time = serde_json::from_value(json!("2026-11-20T09:14:07Z")).unwrap();
+        let awaited = AwaitedEffect {
             effect,
             policy: "cluster.a".parse().unwrap(),
             experiment: experiment.map(ToOwned::to_owned),
             uid: "u".into(),
             version: "3".into(),
-        }
+            start: (effect == Effect::StartPreview).then(|| time.clone()),
+        };
+        StoredOperation::new(awaited, time, None)
     }
 
     #[test]
-    fn an_operation_id_decodes_to_the_same_operation() {
-        for awaited in [awaited(Effect::Create, None), awaited(Effect::Commit, Some("e"))] {
-            assert_eq!(awaited.id().parse(), Ok(awaited));
+    fn a_stored_operation_is_read_as_it_was_written() {
+        let mut operation = operation(Effect::StartPreview, Some("e"));
+        for result in [None, Some(OperationResult::Response(json!({"a": 1}))), Some(OperationResult::Error(json!({})))]
+        {
+            operation.result = result;
+            let json = json!(operation);
+            assert_eq!(serde_json::from_value::<StoredOperation>(json.clone()).unwrap(), operation, "{json}");
         }
-        // A commit without an experiment is not valid.
-        assert_eq!(awaited(Effect::Commit, None).id().parse::<AwaitedEffect>().unwrap_err().code, Code::NotFound);
+        assert_eq!(json!(operation)["awaited"]["effect"], "StartPreview");
+        let mut malformed = json!(operation);
+        malformed["awaited"]["policy"] = json!("nowhere");
+        assert!(serde_json::from_value::<StoredOperation>(malformed).is_err());
+    }
+
+    #[test]
+    fn ids_are_random() {
+        let ids: BTreeSet<_> = (0..100).map(|_| operation(Effect::Create, None).id).collect();
+        assert_eq!(ids.len(), 100);
+        assert!(ids.iter().all(|id| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())), "{ids:?}");
     }
 
     #[test]
@@ -185,22 +235,31 @@ mod tests {
             (Effect::StopPreview, "proviso.v1.PolicyExperiment"),
             (Effect::Commit, "google.protobuf.Empty"),
         ] {
-            let operation = awaited(effect, Some("e")).operation(&Progress::Done, None);
-            assert_eq!(operation["response"]["@type"], format!("type.googleapis.com/{response}"));
+            let mut stored = operation(effect, Some("e"));
+            let resource = (effect != Effect::Commit).then(|| json!({"name": "policies/cluster.a/experiments/e"}));
+            if effect == Effect::Delete {
+                stored.deleted.clone_from(&resource);
+            }
+            let running = stored.to_json(Some("the replicas"));
+            assert_eq!((&running["done"], &running["metadata"]["waitsFor"]), (&json!(false), &json!("the replicas")));
+            let read = resource.filter(|_| effect != Effect::Delete);
+            stored.finish(stored.result_of(&Progress::Done, read).unwrap());
+            let done = stored.to_json(None);
+            assert_eq!(done["response"]["@type"], format!("type.googleapis.com/{response}"));
             let metadata = format!("type.googleapis.com/proviso.v1.{}PolicyExperimentMetadata", effect.as_str());
-            assert_eq!(operation["metadata"]["@type"], metadata);
-            assert_eq!(operation["done"], true);
+            assert_eq!((&done["metadata"]["@type"], &done["done"]), (&json!(metadata), &json!(true)));
+            assert_eq!(done["name"], format!("operations/{}", stored.id));
         }
-        let failed = Progress::Failed(Error::not_found("x"));
-        let operation = awaited(Effect::Create, None).operation(&failed, None);
-        assert_eq!((&operation["error"]["code"], operation.get("response")), (&json!(5), None));
     }
 
-    proptest! {
-        #[test]
-        fn decoding_an_operation_id_never_panics(id in ".{0,80}", json in ".{0,80}") {
-            let _ = id.parse::<AwaitedEffect>();
-            let _ = BASE64_URL_SAFE_NO_PAD.encode(json).parse::<AwaitedEffect>();
-        }
+    #[test]
+    fn the_first_result_stays() {
+        let mut stored = operation(Effect::StartPreview, Some("e"));
+        assert_eq!(stored.result_of(&Progress::Running("x".to_owned()), None), None);
+        let failed = Progress::Failed(Error::new(Code::Aborted, "SUSPENDED", "stopped"));
+        stored.finish(stored.result_of(&failed, None).unwrap());
+        stored.finish(stored.result_of(&Progress::Done, Some(json!({}))).unwrap());
+        let json = stored.to_json(None);
+        assert_eq!((&json["error"]["code"], json.get("response")), (&json!(10), None), "{json}");
     }
 }

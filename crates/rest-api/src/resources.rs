@@ -1,24 +1,19 @@
-//! The messages of the API, and the validation of the fields that a client may write.
+//! The messages of the API.
+
+pub(crate) mod fields;
+pub(crate) mod input;
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use proviso_core::names;
-use proviso_crds::{DivergenceCounts, DivergenceSample, PolicySpec, PreviewState, validation};
+use proviso_crds::names::is_reserved;
+use proviso_crds::{DivergenceCounts, DivergenceSample, PolicySpec, PreviewLogging, PreviewState, StopCause};
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::body;
-use crate::error::{Error, FieldViolation};
-use crate::filter::{Field, Kind};
-use crate::mask::Fields;
-use crate::store::{Change, State, StoredExperiment, StoredPolicy};
-
-/// The maximum total size of the annotations of one resource, in bytes. Kubernetes has the same limit.
-const MAX_ANNOTATIONS: usize = 256 * 1024;
-/// The prefixes of the annotations of Proviso and of kubectl. The API neither shows them nor lets clients write them.
-const RESERVED: [&str; 2] = ["proviso.dev/", "kubectl.kubernetes.io/"];
+use crate::duration;
+use crate::store::{State, StoredExperiment, StoredPolicy};
 
 /// A policy, which admits or denies requests. Its spec is the spec of the kinds `Policy` and `ClusterPolicy`.
 #[derive(Debug, Default, Serialize, JsonSchema)]
@@ -85,8 +80,18 @@ pub(crate) struct PolicyExperiment {
     annotations: BTreeMap<String, String>,
     /// True if the preview starts on creation and after each change of the experiment. Default: false.
     auto_start: bool,
+    /// The share of the requests that are previewed: more than 0, and at most 1. Default: 1.
+    #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1))]
+    sample_rate: f64,
+    /// The previewed requests that are logged. Every previewed request is counted. Default: All.
+    logging: PreviewLogging,
+    /// The time from a start of the preview until it stops by itself, in seconds such as `1209600s`: from one minute to a year.
+    /// Default: two weeks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = duration::PATTERN))]
+    ttl: Option<String>,
     /// The numbers of requests by the difference between the live verdict and the experiment's, since the last start of the
-    /// preview.
+    /// preview or the last change of the live policy, whichever was later. Both etags are those of the compared versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("readOnly" = true))]
     divergence: Option<DivergenceCounts>,
@@ -125,17 +130,19 @@ pub(crate) struct PolicyPreviewMetadata {
     /// The time of the last stop. Absent before the first stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_time: Option<Time>,
+    /// The time at which the preview stops by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expire_time: Option<Time>,
+    /// The cause of the stop, if no caller stopped it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_cause: Option<StopCause>,
+    /// The generation of the experiment that was started: it increases with each update of the experiment.
+    generation: i64,
 }
 
 /// Returns the annotations that the API shows to clients.
 fn visible_annotations(annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
     annotations.into_iter().filter(|(key, _)| !is_reserved(key)).collect()
-}
-
-/// Returns true if clients of the API may not write this annotation. Stores keep such annotations unchanged.
-#[must_use]
-pub fn is_reserved(key: &str) -> bool {
-    RESERVED.iter().any(|prefix| key.starts_with(prefix))
 }
 
 /// Converts a message to JSON.
@@ -145,7 +152,9 @@ fn to_value(message: impl Serialize) -> Value {
 }
 
 impl StoredPolicy {
-    pub(crate) fn to_json(&self) -> Value {
+    /// Returns the policy as a resource of the API.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
         let meta = self.meta.clone();
         to_value(Policy {
             name: Some(format!("policies/{}", self.id)),
@@ -168,7 +177,9 @@ impl StoredPolicy {
 }
 
 impl StoredExperiment {
-    pub(crate) fn to_json(&self) -> Value {
+    /// Returns the experiment as a resource of the API.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
         let meta = self.meta.clone();
         let policy = Some(format!("policies/{}", self.name.policy));
         to_value(PolicyExperiment {
@@ -181,9 +192,15 @@ impl StoredExperiment {
                 log_prefix: preview.log_prefix,
                 start_time: preview.start_time,
                 stop_time: preview.stop_time,
+                expire_time: preview.expire_time,
+                stop_cause: preview.stop_cause,
+                generation: preview.generation,
             }),
             annotations: visible_annotations(meta.annotations),
             auto_start: self.auto_start,
+            sample_rate: self.preview_settings.sample_rate,
+            logging: self.preview_settings.logging,
+            ttl: self.time_to_live().map(duration::format),
             divergence: self.divergence.clone(),
             samples: self.samples.clone(),
             create_time: meta.create_time,
@@ -195,183 +212,13 @@ impl StoredExperiment {
 
     /// Returns the fields of the experiment that a client can change.
     pub(crate) fn mutable(&self) -> Value {
-        let annotations = visible_annotations(self.meta.annotations.clone());
-        json!({"policy": {"spec": self.spec}, "annotations": annotations, "autoStart": self.auto_start})
+        json!({
+            "policy": {"spec": self.spec},
+            "annotations": visible_annotations(self.meta.annotations.clone()),
+            "autoStart": self.auto_start,
+            "sampleRate": self.preview_settings.sample_rate,
+            "logging": self.preview_settings.logging,
+            "ttl": self.time_to_live().map(duration::format),
+        })
     }
-}
-
-const POLICY_FIELD_NAMES: &[&str] =
-    &["name", "uid", "etag", "spec", "annotations", "createTime", "updateTime", "state", "stateReason", "stateMessage"];
-const EXPERIMENT_FIELD_NAMES: &[&str] = &[
-    "name",
-    "uid",
-    "etag",
-    "policy",
-    "previewMetadata",
-    "annotations",
-    "autoStart",
-    "divergence",
-    "samples",
-    "createTime",
-    "updateTime",
-    "stateReason",
-    "stateMessage",
-];
-
-pub(crate) const POLICY_FIELDS: Fields = Fields {
-    spec: "spec",
-    mutable: &["annotations"],
-    output: &["name", "uid", "etag", "createTime", "updateTime", "state", "stateReason", "stateMessage"],
-};
-pub(crate) const EXPERIMENT_FIELDS: Fields = Fields {
-    spec: "policy.spec",
-    mutable: &["annotations", "autoStart"],
-    output: &[
-        "name",
-        "uid",
-        "etag",
-        "previewMetadata",
-        "divergence",
-        "samples",
-        "createTime",
-        "updateTime",
-        "stateReason",
-        "stateMessage",
-        "policy.name",
-        "policy.uid",
-        "policy.etag",
-        "policy.annotations",
-        "policy.createTime",
-        "policy.updateTime",
-        "policy.state",
-        "policy.stateReason",
-        "policy.stateMessage",
-    ],
-};
-
-pub(crate) const POLICY_FILTERS: &[Field] = &[
-    Field { path: "name", kind: Kind::Text },
-    Field { path: "uid", kind: Kind::Text },
-    Field { path: "etag", kind: Kind::Text },
-    Field { path: "annotations", kind: Kind::Map },
-    Field { path: "state", kind: Kind::Enum(&["PENDING", "UPDATING", "ACTIVE", "FAILED", "DISABLED"]) },
-];
-pub(crate) const EXPERIMENT_FILTERS: &[Field] = &[
-    Field { path: "name", kind: Kind::Text },
-    Field { path: "uid", kind: Kind::Text },
-    Field { path: "etag", kind: Kind::Text },
-    Field { path: "policy.name", kind: Kind::Text },
-    Field { path: "annotations", kind: Kind::Map },
-    Field { path: "autoStart", kind: Kind::Flag },
-    Field { path: "previewMetadata.state", kind: Kind::Enum(&["ACTIVE", "SUSPENDED"]) },
-];
-pub(crate) const OPERATION_FILTERS: &[Field] = &[
-    Field { path: "name", kind: Kind::Text },
-    Field { path: "done", kind: Kind::Flag },
-    Field { path: "metadata.target", kind: Kind::Text },
-];
-
-/// The resource in the body of a request.
-#[derive(Debug)]
-pub(crate) struct Input {
-    pub name: Option<String>,
-    pub etag: Option<String>,
-    /// The fields that a client can change, in the form of [`StoredPolicy::mutable`]. Their values are not validated yet.
-    pub mutable: Value,
-}
-
-/// Returns the value of a string field. `None` means that the field is absent, null or empty.
-fn string_field(field: &str, message: &Map<String, Value>) -> Result<Option<String>, Error> {
-    match message.get(field) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone()).filter(|text| !text.is_empty())),
-        Some(_) => Err(Error::invalid(field, "is not a string")),
-    }
-}
-
-impl Input {
-    /// Parses a policy. Output-only fields are ignored (AIP-203).
-    pub(crate) fn policy(object: Map<String, Value>) -> Result<Self, Error> {
-        let mut message = body::message("", object, POLICY_FIELD_NAMES)?;
-        let (name, etag) = (string_field("name", &message)?, string_field("etag", &message)?);
-        let mut mutable = Map::new();
-        for field in ["spec", "annotations"] {
-            mutable.extend(message.remove(field).map(|value| (field.to_owned(), value)));
-        }
-        Ok(Self { name, etag, mutable: mutable.into() })
-    }
-
-    /// Parses an experiment of the policy with the resource name `policy`. The embedded policy may have no other name
-    /// (AIP-236).
-    pub(crate) fn experiment(object: Map<String, Value>, policy: &str) -> Result<Self, Error> {
-        let mut message = body::message("", object, EXPERIMENT_FIELD_NAMES)?;
-        let (name, etag) = (string_field("name", &message)?, string_field("etag", &message)?);
-        let mut mutable = Map::new();
-        match message.remove("policy") {
-            None | Some(Value::Null) => {}
-            Some(Value::Object(inner)) => {
-                let mut inner = body::message("policy", inner, POLICY_FIELD_NAMES)?;
-                if let Some(named) =
-                    inner.get("name").filter(|named| !named.is_null() && *named != "" && *named != policy)
-                {
-                    let description = format!("is {named}, but the live policy is {policy}");
-                    return Err(Error::invalid("policy.name", description));
-                }
-                if let Some(spec) = inner.remove("spec") {
-                    mutable.insert("policy".to_owned(), json!({"spec": spec}));
-                }
-            }
-            Some(_) => return Err(Error::invalid("policy", "is not a JSON object")),
-        }
-        for field in ["annotations", "autoStart"] {
-            mutable.extend(message.remove(field).map(|value| (field.to_owned(), value)));
-        }
-        Ok(Self { name, etag, mutable: mutable.into() })
-    }
-}
-
-/// Validates the new content of a resource, as far as the validation needs no cluster and no compiler.
-pub(crate) fn validated_change(mut mutable: Value, fields: Fields) -> Result<Change, Error> {
-    let path: Vec<String> = fields.spec.split('.').map(ToOwned::to_owned).collect();
-    let spec = crate::mask::get(&mutable, &path).cloned();
-    let spec = spec.ok_or_else(|| {
-        Error::invalid(fields.spec, "is missing: set the program and the requests that it decides about")
-    })?;
-    let spec: PolicySpec = body::typed(fields.spec, spec)?;
-    let mut take = |field: &str| mutable.as_object_mut().and_then(|mutable| mutable.remove(field));
-    let annotations = take("annotations").filter(|value| !value.is_null());
-    let annotations: BTreeMap<String, String> =
-        annotations.map(|value| body::typed("annotations", value)).transpose()?.unwrap_or_default();
-    let auto_start = take("autoStart").filter(|value| !value.is_null());
-    let auto_start = auto_start.map(|value| body::typed("autoStart", value)).transpose()?.unwrap_or_default();
-    let mut violations: Vec<FieldViolation> = validation::policy(&spec)
-        .into_iter()
-        .map(|error| FieldViolation { field: error.field.replacen("spec", fields.spec, 1), description: error.message })
-        .collect();
-    violations.extend(annotation_violations(&annotations));
-    if violations.is_empty() {
-        Ok(Change { spec, annotations, auto_start })
-    } else {
-        Err(Error::violations(violations))
-    }
-}
-
-fn annotation_violations(annotations: &BTreeMap<String, String>) -> Vec<FieldViolation> {
-    let violation = |field: String, description: &str| FieldViolation { field, description: description.to_owned() };
-    let mut violations = Vec::new();
-    for key in annotations.keys() {
-        let field = || format!("annotations.`{}`", key.chars().take(100).collect::<String>());
-        if is_reserved(key) {
-            violations.push(violation(field(), "is reserved for Proviso or kubectl: it cannot be set here"));
-        } else if !names::is_key(key) {
-            let message =
-                "is not a valid key: at most 63 of a-z, A-Z, 0-9, '-', '_' and '.', after an optional domain and '/'";
-            violations.push(violation(field(), message));
-        }
-    }
-    let size: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if size > MAX_ANNOTATIONS {
-        violations.push(violation("annotations".to_owned(), "are larger than 256 KiB in total"));
-    }
-    violations
 }

@@ -11,6 +11,7 @@ use axum::http::{HeaderValue, Method as Http, Response, StatusCode, header};
 use axum::routing::any;
 use proviso_http::{BodyError, read_body};
 use serde_json::{Map, Value};
+use tokio::task::AbortHandle;
 
 use crate::body::to_camel_case;
 use crate::error::{Code, Error};
@@ -22,8 +23,11 @@ use crate::store::{Caller, PolicyStore};
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
 /// The time within which a client must send the body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
-/// The time after which a call is answered with an error. The call itself continues, so that no change is left half done.
+/// The time after which a call is answered with an error. A change continues, so that it is not left half done.
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
+/// The time after which a commit is answered with an error. It is longer than the time for which a commit waits for the preparation
+/// of the experiment.
+const COMMIT_DEADLINE: Duration = Duration::from_secs(55);
 /// The time after which a call of `:wait` is answered with an error. It is longer than the maximum wait.
 const WAIT_DEADLINE: Duration = Duration::from_secs(90);
 
@@ -69,9 +73,20 @@ async fn answer<S: PolicyStore>(api: Api<S>, request: Request) -> Response<Body>
         Ok(call) => call,
         Err(error) => return refuse(&error),
     };
-    let deadline = if method.rpc == Rpc::WaitOperation { WAIT_DEADLINE } else { CALL_DEADLINE };
+    let deadline = match method.rpc {
+        Rpc::WaitOperation => WAIT_DEADLINE,
+        Rpc::Commit => COMMIT_DEADLINE,
+        _ => CALL_DEADLINE,
+    };
     // The call runs in its own task, so that a client that disconnects does not leave a change half done.
-    let calling = tokio::spawn(async move { api.call(&call).await });
+    let calling = tokio::spawn(async move {
+        let result = api.call(&call).await;
+        if method.is_change() {
+            audit(&call, &result);
+        }
+        result
+    });
+    let _end_with_connection = (!method.is_change()).then(|| AbortOnDrop(calling.abort_handle()));
     let result = match tokio::time::timeout(deadline, calling).await {
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => {
@@ -80,7 +95,7 @@ async fn answer<S: PolicyStore>(api: Api<S>, request: Request) -> Response<Body>
         }
         Err(_) => {
             let message =
-                format!("the call takes longer than {} s, and continues in the background", deadline.as_secs());
+                format!("the call takes longer than {} s: a change continues in the background", deadline.as_secs());
             Err(Error::new(Code::DeadlineExceeded, "DEADLINE", message))
         }
     };
@@ -93,6 +108,25 @@ async fn answer<S: PolicyStore>(api: Api<S>, request: Request) -> Response<Body>
             refuse(&error)
         }
     }
+}
+
+/// Ends a task when it is dropped. A server drops the future of a request when the connection of the client ends.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Logs a call of a method that changes something.
+fn audit(call: &Call, result: &Result<Value, Error>) {
+    let (status, reason) = match result {
+        Ok(_) => (200, ""),
+        Err(error) => (error.http(), error.reason()),
+    };
+    let user = call.caller.as_ref().map(|caller| caller.user.as_str()).unwrap_or_default();
+    tracing::info!(user, method = call.method.id, resource = call.resource(), status, reason, "change requested");
 }
 
 fn no_such_method(allowed: &[&'static Http], request: &Request) -> Response<Body> {

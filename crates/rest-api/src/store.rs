@@ -2,17 +2,18 @@
 //! masks and pages.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_core::{Failure, PolicyId};
-use proviso_crds::{DivergenceCounts, DivergenceSample, PolicySpec, PreviewMetadata};
+use proviso_crds::{DivergenceCounts, DivergenceSample, PolicySpec, PreviewMetadata, PreviewSettings};
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
-use crate::operation::{AwaitedEffect, Progress};
+use crate::operation::{AwaitedEffect, OperationResult, Progress, StoredOperation};
 
 /// The authenticated caller of a request. The server around the router puts it into the extensions of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,6 +85,9 @@ pub struct StoredExperiment {
     pub meta: Meta,
     pub spec: PolicySpec,
     pub auto_start: bool,
+    pub preview_settings: PreviewSettings,
+    /// The time from a start of the preview until it stops by itself, as in the field `spec.ttl` of the CRD, such as `336h`.
+    pub ttl: String,
     /// The preview of this version. `None` before the first start (AIP-236).
     pub preview: Option<PreviewMetadata>,
     pub divergence: Option<DivergenceCounts>,
@@ -94,12 +98,28 @@ pub struct StoredExperiment {
 
 impl StoredExperiment {
     /// Returns the value of the annotation [`COMMITTED_EXPERIMENT`](proviso_crds::names::COMMITTED_EXPERIMENT) for this
-    /// experiment.
+    /// experiment, in a store whose commits have no id.
     #[must_use]
     pub fn committed(&self) -> String {
+        self.committed_fields().to_string()
+    }
+
+    /// Returns the value of the same annotation for the commit with this id.
+    pub(crate) fn committed_by(&self, commit: &str) -> String {
+        let mut fields = self.committed_fields();
+        fields["commit"] = json!(commit);
+        fields.to_string()
+    }
+
+    /// Returns the time from a start of the preview until it stops by itself. `None` means that the stored text is invalid.
+    pub(crate) fn time_to_live(&self) -> Option<Duration> {
+        proviso_crds::time_to_live(&self.ttl).ok()
+    }
+
+    fn committed_fields(&self) -> Value {
         let generation = self.meta.version.split('-').next().and_then(|number| number.parse::<i64>().ok());
         let (name, Meta { uid, etag, .. }) = (&self.name.name, &self.meta);
-        json!({"name": name, "uid": uid, "generation": generation, "etag": etag}).to_string()
+        json!({"name": name, "uid": uid, "generation": generation, "etag": etag})
     }
 }
 
@@ -111,6 +131,20 @@ pub struct Change {
     pub annotations: BTreeMap<String, String>,
     /// True if previews start without a call of `:startPreview`. Only for experiments.
     pub auto_start: bool,
+    /// The settings of the preview. Only for experiments.
+    pub preview_settings: PreviewSettings,
+    /// The time from a start of the preview until it stops by itself, as in the field `spec.ttl` of the CRD, such as `336h`. An
+    /// update that does not change the time has the stored text. Only for experiments.
+    pub ttl: String,
+}
+
+impl Change {
+    /// Returns the change with the stored text of `ttl` if both texts mean the same time: another text would be another version
+    /// of the experiment.
+    pub(crate) fn keep_ttl(self, stored: &str) -> Self {
+        let time = |ttl: &str| proviso_crds::time_to_live(ttl).ok();
+        if time(&self.ttl) == time(stored) { Self { ttl: stored.to_owned(), ..self } } else { self }
+    }
 }
 
 /// A change of the state of a preview.
@@ -140,8 +174,12 @@ type Result<T> = std::result::Result<T, Error>;
 /// - An update fails with [`Error::concurrent_change`] if `revision` is not the stored revision. The caller can read it again and retry.
 /// - A method that takes an etag fails with [`Error::etag_mismatch`] if the etag is not the stored one.
 pub trait PolicyStore: Send + Sync + 'static {
-    /// Returns all policies.
-    fn policies(&self, caller: Option<&Caller>) -> impl Future<Output = Result<Vec<StoredPolicy>>> + Send;
+    /// Returns the policies of `namespace`; `None` means of all namespaces and of the cluster scope.
+    fn policies(
+        &self,
+        caller: Option<&Caller>,
+        namespace: Option<&str>,
+    ) -> impl Future<Output = Result<Vec<StoredPolicy>>> + Send;
 
     /// Returns the policy `id`.
     fn policy(&self, caller: Option<&Caller>, id: &PolicyId) -> impl Future<Output = Result<StoredPolicy>> + Send;
@@ -178,6 +216,19 @@ pub trait PolicyStore: Send + Sync + 'static {
         policy: Option<&PolicyId>,
     ) -> impl Future<Output = Result<Vec<StoredExperiment>>> + Send;
 
+    /// Returns the experiments of all policies in `namespace`.
+    fn experiments_in(
+        &self,
+        caller: Option<&Caller>,
+        namespace: &str,
+    ) -> impl Future<Output = Result<Vec<StoredExperiment>>> + Send {
+        async move {
+            let mut experiments = self.experiments(caller, None).await?;
+            experiments.retain(|experiment| experiment.name.policy.namespace() == Some(namespace));
+            Ok(experiments)
+        }
+    }
+
     /// Returns the experiment `name`.
     fn experiment(
         &self,
@@ -210,7 +261,9 @@ pub trait PolicyStore: Send + Sync + 'static {
         etag: Option<&str>,
     ) -> impl Future<Output = Result<StoredExperiment>> + Send;
 
-    /// Starts or stops the preview of the experiment, and returns the experiment.
+    /// Starts or stops the preview of the experiment, and returns the experiment. Before the change, the store records the
+    /// results of the experiment's pending operations that are decided already: afterwards, the state does not show them any
+    /// more.
     fn preview(
         &self,
         caller: Option<&Caller>,
@@ -219,7 +272,7 @@ pub trait PolicyStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<StoredExperiment>> + Send;
 
     /// Copies the spec of the experiment to its policy and deletes the experiment, and returns the policy. A commit that
-    /// fails changes nothing.
+    /// fails changes nothing: an experiment that is not prepared, or does not work, is refused.
     fn commit(
         &self,
         caller: Option<&Caller>,
@@ -233,4 +286,23 @@ pub trait PolicyStore: Send + Sync + 'static {
         caller: Option<&Caller>,
         awaited: &AwaitedEffect,
     ) -> impl Future<Output = Result<Progress>> + Send;
+
+    /// Stores a new operation. Operations are kept for [`OPERATION_LIFETIME`](crate::OPERATION_LIFETIME), at most
+    /// [`MAX_OPERATIONS`](crate::MAX_OPERATIONS): the oldest finished ones go first.
+    fn create_operation(&self, operation: StoredOperation) -> impl Future<Output = Result<()>> + Send;
+
+    /// Returns the operation. An id that was never issued, or whose operation is not kept any more, fails with
+    /// [`Error::not_found`]. The caller needs the permission to read the target.
+    fn operation(&self, caller: Option<&Caller>, id: &str) -> impl Future<Output = Result<StoredOperation>> + Send;
+
+    /// Returns the operations whose targets the caller may read.
+    fn operations(&self, caller: Option<&Caller>) -> impl Future<Output = Result<Vec<StoredOperation>>> + Send;
+
+    /// Records the result of the operation, and returns the operation. If the operation has a result already, that result
+    /// stays.
+    fn finish_operation(
+        &self,
+        id: &str,
+        result: OperationResult,
+    ) -> impl Future<Output = Result<StoredOperation>> + Send;
 }

@@ -121,6 +121,7 @@ fn can_select(namespace: &str, selector: &LabelSelector) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proviso_crds::PreviewLogging;
     use serde_json::{Value, json};
 
     fn spec() -> Value {
@@ -137,7 +138,14 @@ mod tests {
         let found: Vec<_> = policy(namespace, name, &spec).into_iter().map(|error| error.field).collect();
         // An experiment has the same errors, one level deeper.
         let reference = proviso_crds::PolicyRef { name: "a".to_owned() };
-        let other = ExperimentSpec { policy_ref: reference, policy: spec, auto_start: false };
+        let other = ExperimentSpec {
+            policy_ref: reference,
+            policy: spec,
+            auto_start: false,
+            sample_rate: 1.0,
+            logging: PreviewLogging::All,
+            ttl: "336h".to_owned(),
+        };
         let deeper = experiment(namespace, name, &other).into_iter().map(|error| error.field);
         assert_eq!(deeper.map(|it| it.replace("spec.policy.", "spec.")).collect::<Vec<_>>(), found);
         found

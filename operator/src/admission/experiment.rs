@@ -5,13 +5,12 @@ use kube::core::admission::{AdmissionRequest, Operation};
 use kube::{Client, ResourceExt};
 use proviso_core::PolicyId;
 use proviso_core::experiment::MAX_EXPERIMENTS;
-use proviso_crds::names::COMMIT_INTENT;
 use proviso_crds::{ClusterPolicyExperiment, ExperimentSpec, PolicyExperiment};
 
 use super::{API_SERVER_TIMEOUT, Admission, check, read, run_check};
 use crate::cascade;
 use crate::kinds::{ExperimentObject, Kind as _};
-use crate::webhook::{self, PreviewTarget};
+use crate::webhook;
 
 impl Admission {
     /// Returns the reason to deny an experiment; `None` if it is admitted. `namespace` is that of a
@@ -22,8 +21,8 @@ impl Admission {
         namespace: Option<String>,
     ) -> Option<String> {
         let object = request.object.as_ref()?;
-        let old = request.old_object.as_ref();
-        if old.is_some_and(|old| old.annotations().contains_key(COMMIT_INTENT)) {
+        // Only the API of Proviso writes the status, so this refusal cannot be caused by an annotation.
+        if request.old_object.as_ref().is_some_and(|old| !old.data["status"]["commit"].is_null()) {
             return Some(
                 "the experiment is being committed and cannot be changed now: try again in a moment".to_owned(),
             );
@@ -46,7 +45,7 @@ impl Admission {
         }
         let scope = namespace.as_deref();
         let ids = (PolicyId::new(scope, &spec.policy_ref.name).ok()?, PolicyId::new(scope, &name).ok()?);
-        self.preview_refusal(&ids, &spec).await
+        self.commit_refusal(&ids, &spec).await
     }
 
     /// Returns the reason why the policy can have no more experiments. If two are created at the same time, the
@@ -70,17 +69,16 @@ impl Admission {
         })
     }
 
-    /// Returns the reason why the API server would reject the webhook of the preview.
-    async fn preview_refusal(
+    /// Returns the reason why the API server would reject the webhook of the policy after a commit. The webhook of the
+    /// preview has the same rules and selectors, but not all conditions.
+    async fn commit_refusal(
         &self,
         (policy, experiment): &(PolicyId, PolicyId),
         spec: &ExperimentSpec,
     ) -> Option<String> {
         let admission = spec.policy.admission.as_ref()?;
-        let server = &spec.policy.policy_server;
-        // Any generation: only the rules and selectors matter.
-        let target = PreviewTarget { policy, experiment, uid: "", generation: 1, server };
-        let desired = webhook::build_preview(&target, admission, (&self.namespace, ""));
+        // Any generation: only the rules, selectors and conditions matter.
+        let desired = webhook::build(policy, "", 1, (&spec.policy.policy_server, admission), (&self.namespace, ""));
         self.webhook_refusal(experiment, "spec.policy", &desired).await
     }
 

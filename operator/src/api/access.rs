@@ -17,8 +17,9 @@ impl Reviews {
     }
 }
 
-impl Authorizer for Reviews {
-    async fn authorize(&self, caller: Option<&Caller>, access: &Access) -> Result<(), Error> {
+impl Reviews {
+    /// Returns the reason why the caller is not allowed the access; `None` if it is allowed.
+    async fn refusal(&self, caller: Option<&Caller>, access: &Access) -> Result<Option<String>, Error> {
         let caller = caller
             .ok_or_else(|| Error::new(Code::Unauthenticated, "UNKNOWN_CALLER", "the caller is not authenticated"))?;
         let review = SubjectAccessReview { spec: review_spec(caller, access), ..SubjectAccessReview::default() };
@@ -29,12 +30,22 @@ impl Authorizer for Reviews {
                 return Err(Error::new(Code::Unavailable, "API_SERVER", message));
             }
         };
-        if status.allowed && status.denied != Some(true) {
-            return Ok(());
-        }
-        let refusal = refusal(&caller.user, access, &status.reason.unwrap_or_default());
-        tracing::warn!(user = caller.user, refusal, "refused");
+        let is_allowed = status.allowed && status.denied != Some(true);
+        Ok((!is_allowed).then(|| refusal(&caller.user, access, &status.reason.unwrap_or_default())))
+    }
+}
+
+impl Authorizer for Reviews {
+    async fn authorize(&self, caller: Option<&Caller>, access: &Access) -> Result<(), Error> {
+        let Some(refusal) = self.refusal(caller, access).await? else { return Ok(()) };
+        let user = caller.map(|caller| caller.user.as_str()).unwrap_or_default();
+        tracing::warn!(user, refusal, "refused");
         Err(Error::new(Code::PermissionDenied, "FORBIDDEN", refusal))
+    }
+
+    /// Does not log a refusal, because a list that leaves out an object refuses nothing.
+    async fn is_allowed(&self, caller: Option<&Caller>, access: &Access) -> Result<bool, Error> {
+        Ok(self.refusal(caller, access).await?.is_none())
     }
 }
 

@@ -9,12 +9,12 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, StatusDetails};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_core::PolicyId;
 use proviso_crds::actions::{Action, GROUP, VERSION};
-use proviso_crds::names::{POLICY_LABEL, ROLLBACK_TO};
+use proviso_crds::names::{CHANGED_BY, POLICY_LABEL, ROLLBACK_TO};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
 use proviso_rest_api::kubernetes::{Access, Authorizer as _};
 use proviso_rest_api::{Caller, Code, CommitPreconditions, Error, ExperimentName, PolicyStore, Preview};
@@ -122,10 +122,12 @@ impl<S: PolicyStore> Actions<S> {
                 let Rollback { generation } = read(*action, body)?;
                 match namespace {
                     Some(namespace) => {
-                        self.roll_back(Api::<Policy>::namespaced(self.client.clone(), namespace), name, generation)
-                            .await
+                        let policies = Api::<Policy>::namespaced(self.client.clone(), namespace);
+                        self.roll_back(caller, policies, name, generation).await
                     }
-                    None => self.roll_back(Api::<ClusterPolicy>::all(self.client.clone()), name, generation).await,
+                    None => {
+                        self.roll_back(caller, Api::<ClusterPolicy>::all(self.client.clone()), name, generation).await
+                    }
                 }
             }
         }
@@ -147,7 +149,13 @@ impl<S: PolicyStore> Actions<S> {
     }
 
     /// Requests a rollback by the annotation on the policy: see `policies::rollback`.
-    async fn roll_back<K>(&self, policies: Api<K>, name: &str, generation: i64) -> Result<String, Error>
+    async fn roll_back<K>(
+        &self,
+        caller: &Caller,
+        policies: Api<K>,
+        name: &str,
+        generation: i64,
+    ) -> Result<String, Error>
     where
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
     {
@@ -163,8 +171,11 @@ impl<S: PolicyStore> Actions<S> {
             retained.sort_unstable();
             return Err(Error::invalid("generation", format!("is not retained; retained generations: {retained:?}")));
         }
-        let annotation = json!({"metadata": {"annotations": {ROLLBACK_TO: generation.to_string()}}});
-        policies.patch(name, &PatchParams::default(), &Patch::Merge(annotation)).await.map_err(unavailable)?;
+        // The permission to roll back does not include the permission to change the policy, so the operator always writes this as
+        // itself.
+        let annotations = json!({ROLLBACK_TO: generation.to_string(), CHANGED_BY: caller.user});
+        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+        policies.patch(name, &PatchParams::default(), &patch).await.map_err(unavailable)?;
         Ok(format!("{name} is rolled back to generation {generation}"))
     }
 }
@@ -176,7 +187,7 @@ async fn in_namespace<S: PolicyStore>(
     uri: Uri,
     body: Bytes,
 ) -> Response {
-    answer(state, caller, uri, (resource, Some(namespace), name, &action), &body).await
+    answer(state, caller, uri, (resource, Some(namespace), name, action), body).await
 }
 
 async fn in_cluster<S: PolicyStore>(
@@ -186,42 +197,53 @@ async fn in_cluster<S: PolicyStore>(
     uri: Uri,
     body: Bytes,
 ) -> Response {
-    answer(state, caller, uri, (resource, None, name, &action), &body).await
+    answer(state, caller, uri, (resource, None, name, action), body).await
 }
 
 async fn answer<S: PolicyStore>(
     State(actions): State<Arc<Actions<S>>>,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-    (resource, namespace, name, action): (String, Option<String>, String, &str),
-    body: &[u8],
+    (resource, namespace, name, action): (String, Option<String>, String, String),
+    body: Bytes,
 ) -> Response {
+    let path = namespace.iter().chain([&resource, &name]).map(String::as_str).collect::<Vec<_>>().join("/");
     let known = Action::ALL.into_iter().find_map(|it| {
         let [of_namespace, of_cluster] = it.resources();
         let expected = if namespace.is_some() { of_namespace } else { of_cluster };
         (it.as_str() == action && resource == expected).then_some((it, expected))
     });
-    let result = match known {
-        Some((action, resource)) => {
-            let target = Target { action, resource, namespace, name };
-            actions.act(&caller, &target, is_dry_run(&uri), body).await
+    let Some((known, resource)) = known else {
+        let error = Error::not_found(&format!("{resource}/{action}"));
+        return respond(error.http(), error.to_string(), Some(error.reason()));
+    };
+    let target = Target { action: known, resource, namespace, name };
+    // The action runs in its own task, so that a client that disconnects does not leave a commit half done.
+    let acting = tokio::spawn(async move {
+        let result = actions.act(&caller, &target, is_dry_run(&uri), &body).await;
+        let (status, words) = match &result {
+            Ok(done) => (201, done.clone()),
+            Err(error) => (error.http(), error.to_string()),
+        };
+        tracing::info!(user = caller.user, action, resource = path, status, words, "change requested");
+        respond(status, words, result.as_ref().err().map(Error::reason))
+    });
+    match acting.await {
+        Ok(response) => response,
+        Err(panic) => {
+            tracing::error!(action = known.as_str(), %panic, "an action panicked");
+            respond(500, "the action failed: see the log of the operator".to_owned(), Some("INTERNAL"))
         }
-        None => Err(Error::not_found(&format!("{resource}/{action}"))),
-    };
-    let (status, words) = match &result {
-        Ok(done) => (201, done.clone()),
-        Err(error) => (error.http(), error.to_string()),
-    };
-    tracing::info!(user = caller.user, action, status, words, "action requested");
-    respond(status, words)
+    }
 }
 
 fn is_dry_run(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|parameter| parameter.starts_with("dryRun=")))
 }
 
-/// Returns the result as a Kubernetes `Status`.
-pub(super) fn respond(code: u16, message: String) -> Response {
+/// Returns the result as a Kubernetes `Status`. `error` is the reason of an error (AIP-193), such as `ETAG_MISMATCH`: the command line
+/// reads it from the causes of the status.
+pub(super) fn respond(code: u16, message: String, error: Option<&str>) -> Response {
     let reason = match code {
         400 => Some("BadRequest"),
         401 => Some("Unauthorized"),
@@ -234,7 +256,13 @@ pub(super) fn respond(code: u16, message: String) -> Response {
         504 => Some("Timeout"),
         _ => None,
     };
+    let cause = error.map(|error| StatusCause {
+        reason: Some(error.to_owned()),
+        message: Some(message.clone()),
+        ..StatusCause::default()
+    });
     let status = Status {
+        details: cause.map(|cause| StatusDetails { causes: Some(vec![cause]), ..StatusDetails::default() }),
         code: Some(code.into()),
         message: Some(message),
         reason: reason.map(ToOwned::to_owned),

@@ -1,22 +1,27 @@
 //! Builds the candidate revision of an experiment. Pure.
 
 use kube::ResourceExt as _;
-use proviso_core::experiment::rollout::CandidateSession;
+use proviso_core::experiment::rollout::DesiredCandidate;
 use proviso_crds::names::{EXPERIMENT_LABEL, PREVIEW_START, SERVER_LABEL};
-use proviso_crds::{PolicyRevision, PolicyRevisionSpec, RevisedExperiment, RevisedPolicy, RevisionRole};
+use proviso_crds::{
+    PolicyRevision, PolicyRevisionSpec, PreviewSettings, RevisedExperiment, RevisedPolicy, RevisionRole,
+};
 
 use crate::context::Error;
 use crate::kinds::{self, ExperimentObject, PolicyObject as _};
 
-/// Builds the revision of the previewed generation. `policy_generation` is the current generation of the policy.
+/// Builds the revision of the generation that is previewed or committed. `policy_generation` is the current generation
+/// of the policy.
 pub(super) fn candidate<K: ExperimentObject>(
     experiment: &K,
-    session: &CandidateSession,
+    desired: &DesiredCandidate,
     policy_generation: i64,
     namespace: &str,
 ) -> Result<PolicyRevision, Error> {
     let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
-    let spec = experiment.spec();
+    let (spec, session) = (experiment.spec(), &desired.session);
+    // Absent if it is the default, so that an older policy server reads the revision too.
+    let preview = Some(spec.preview_settings()).filter(|settings| *settings != PreviewSettings::default());
     let mut revision = PolicyRevision::new(
         &format!("experiment.{}-{}", kinds::id(experiment)?, session.generation),
         PolicyRevisionSpec {
@@ -34,13 +39,16 @@ pub(super) fn candidate<K: ExperimentObject>(
                 uid: uid.clone(),
                 generation: session.generation,
             }),
-            enabled: true,
+            enabled: desired.is_enabled,
+            preview,
             data: spec.policy.clone(),
         },
     );
     revision.metadata.namespace = Some(namespace.to_owned());
     revision.labels_mut().insert(SERVER_LABEL.to_owned(), session.policy.server.clone());
     revision.labels_mut().insert(EXPERIMENT_LABEL.to_owned(), uid);
-    revision.annotations_mut().insert(PREVIEW_START.to_owned(), session.start.clone());
+    if !session.start.is_empty() {
+        revision.annotations_mut().insert(PREVIEW_START.to_owned(), session.start.clone());
+    }
     Ok(revision)
 }

@@ -6,19 +6,25 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource as _, ResourceExt as _};
 use proviso_core::experiment::rollout::{
-    COMMIT_INTENT_TIMEOUT, Candidate, CandidateSession, Observed, Policy, Session,
+    Candidate, CandidateSession, Commit, Expiry, Observed, Policy, Session, StopReason, Timer,
 };
-use proviso_core::rollout;
+use proviso_core::{Reason, rollout};
 use proviso_crds::conditions::outcome;
-use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT, PREVIEW_START};
-use proviso_crds::{Admission, ConditionType, Conditions as _, PreviewState, RevisedExperiment};
+use proviso_crds::names::PREVIEW_START;
+use proviso_crds::{
+    Admission, ConditionStatus, ConditionType, Conditions as _, ExperimentStatus, PreviewMetadata, PreviewState,
+    ReplicaStatus, StopCause, reasons,
+};
 
+use super::commit;
 use crate::cascade;
 use crate::context::{Context, Error};
 use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject};
 use crate::malformed::{Malformed, MaybeMalformed};
+use crate::objects::duration_until;
 use crate::replicas::{ready_pods, replica};
 use crate::revisions::Revision;
 use crate::webhook;
@@ -70,35 +76,38 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         self.older = active.filter(|it| (it.creation_timestamp(), it.uid()) < own).count();
     }
 
-    /// Converts the objects to the input of a decision.
-    pub fn observed(&self, experiment: &MaybeMalformed<K>, now: Timestamp) -> Observed {
+    /// Converts the objects to the input of a decision. `elapsed` has the times of the running timers.
+    pub fn observed(
+        &self,
+        experiment: &MaybeMalformed<K>,
+        now: Timestamp,
+        elapsed: Vec<(Timer, Duration)>,
+    ) -> Observed {
         let known = experiment.0.as_ref().ok();
-        let preview = known.and_then(|known| known.status()?.preview_metadata.clone());
+        let status = known.and_then(K::status);
         let policy = self.policy.as_deref().and_then(|policy| self.observe_policy(policy));
         let server = policy.as_ref().map(|policy| policy.server.clone());
         let malformed = self.malformed.iter().map(|it| Candidate {
             name: it.metadata.name.clone().unwrap_or_default(),
             session: None,
+            is_enabled: true,
             initialized: None,
             replicas: Vec::new(),
+            stopped: Vec::new(),
         });
         Observed {
             generation: experiment.meta().generation.unwrap_or_default(),
             is_deleted: experiment.meta().deletion_timestamp.is_some(),
             auto_start: known.is_some_and(|known| known.spec().auto_start),
-            session: preview.map(|preview| Session {
-                is_active: preview.state == PreviewState::Active,
-                generation: preview.generation,
-                start: preview.start_time.0.to_string(),
-            }),
+            session: status.and_then(|status| session(status, now)),
             policy,
             older: self.older,
-            is_committed: self.is_committed(experiment),
-            intent: experiment.annotations().get(COMMIT_INTENT).map(|since| age(since, now)),
+            commit: status.and_then(|status| self.observe_commit(experiment, status)),
             shares_webhook: known.is_some_and(|known| self.shares_webhook(known)),
             candidates: self.candidates.iter().map(candidate).chain(malformed).collect(),
             has_webhook: self.webhook.is_some(),
             pods: server.map(|server| self.ready_pods(&server, now)).unwrap_or_default(),
+            elapsed,
         }
     }
 
@@ -120,19 +129,41 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         !spec.enabled || self.live.as_ref().is_some_and(|live| coverage(&live.admission) == coverage(&spec.admission))
     }
 
-    fn is_committed(&self, experiment: &MaybeMalformed<K>) -> bool {
-        let committed = self.policy.as_ref().and_then(|policy| policy.annotations().get(COMMITTED_EXPERIMENT));
-        let committed = committed.and_then(|text| serde_json::from_str::<RevisedExperiment>(text).ok());
-        committed.is_some_and(|it| {
-            Some(&it.uid) == experiment.meta().uid.as_ref() && Some(it.generation) == experiment.meta().generation
-        })
+    fn observe_commit(&self, experiment: &MaybeMalformed<K>, status: &ExperimentStatus) -> Option<Commit> {
+        let intent = status.commit.as_ref()?;
+        let uid = experiment.uid().unwrap_or_default();
+        let is_copied = self.policy.as_deref().is_some_and(|policy| commit::is_copied(intent, &uid, policy));
+        Some(Commit { id: intent.id.clone(), generation: intent.generation, is_copied })
     }
 }
 
-/// Returns the age of a commit intent. An invalid time counts as expired.
-fn age(since: &str, now: Timestamp) -> Duration {
-    let Ok(since) = since.parse::<Timestamp>() else { return COMMIT_INTENT_TIMEOUT };
-    now.duration_since(since).try_into().unwrap_or_default()
+/// Returns the last preview session; `None` before the first start.
+fn session(status: &ExperimentStatus, now: Timestamp) -> Option<Session> {
+    let preview = status.preview_metadata.as_ref()?;
+    let PreviewMetadata { state, start_time, expire_time, stop_cause, generation, .. } = preview;
+    let expiry = |end: &Time| Expiry { left: duration_until(end.0, now), ttl: duration_until(end.0, start_time.0) };
+    Some(Session {
+        is_active: *state == PreviewState::Active,
+        generation: *generation,
+        start: start_time.0.to_string(),
+        // An older version recorded neither the end of a preview nor that it was loaded.
+        was_loaded: expire_time.is_none() || status.previewed_start_time.as_ref() == Some(start_time),
+        expiry: expire_time.as_ref().map(expiry),
+        stop_reason: stop_cause.as_ref().map_or(StopReason::Lasting, stop_reason),
+    })
+}
+
+fn stop_reason(cause: &StopCause) -> StopReason {
+    let is_one_of = |all: &[Reason]| all.iter().any(|reason| cause.reason == *reason);
+    if is_one_of(&[reasons::EXPIRED, reasons::UPDATED]) {
+        StopReason::Lasting
+    } else if is_one_of(&[reasons::POLICY_NOT_FOUND, reasons::TOO_MANY]) {
+        StopReason::NotAccepted
+    } else if is_one_of(&[reasons::NO_REPLICAS]) {
+        StopReason::NoReplicas
+    } else {
+        StopReason::Failed
+    }
 }
 
 fn candidate(revision: &Revision) -> Candidate {
@@ -146,7 +177,15 @@ fn candidate(revision: &Revision) -> Candidate {
             policy: Policy { uid: policy.uid.clone(), server: server.clone() },
             start: revision.annotations().get(PREVIEW_START).cloned().unwrap_or_default(),
         }),
+        is_enabled: revision.enabled,
         initialized: initialized.and_then(outcome),
         replicas: status.replicas.iter().map(replica).collect(),
+        stopped: status.replicas.iter().filter(|it| has_stopped(it)).map(|it| replica(it).pod).collect(),
     }
+}
+
+/// Returns whether a replica evaluates the candidate no more, and has written its final counts; or cannot load it, and so never
+/// evaluates it.
+fn has_stopped(replica: &ReplicaStatus) -> bool {
+    replica.ready == ConditionStatus::False || replica.reason == reasons::SUSPENDED
 }

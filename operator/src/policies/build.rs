@@ -31,6 +31,7 @@ pub(super) fn revision<K: PolicyObject>(
             role: RevisionRole::Live,
             experiment_ref: committed(policy, before),
             enabled: spec.enabled,
+            preview: None,
             data: spec.clone(),
         },
     );
@@ -44,7 +45,8 @@ pub(super) fn revision<K: PolicyObject>(
 }
 
 /// Returns the experiment whose commit created this generation. The annotation stays on the policy, but the
-/// experiment was committed to the first generation that has the annotation.
+/// experiment was committed to the first generation that has the annotation. The result is for people: whoever may
+/// change the policy may write the annotation.
 fn committed<K: PolicyObject>(policy: &K, before: &[Revision]) -> Option<RevisedExperiment> {
     let annotation = policy.annotations().get(COMMITTED_EXPERIMENT)?;
     let is_known = before.iter().any(|revision| revision.annotations().get(COMMITTED_EXPERIMENT) == Some(annotation));

@@ -73,10 +73,11 @@ fn refused(error: &Error, known: &PolicyStatus, generation: i64) -> ConditionSta
     }
 }
 
-/// Returns the part of the status that this file writes.
+/// Returns the part of the status that this file writes. The controller of experiments writes `abortedCommit`.
 fn known_status<K: PolicyObject>(policy: &K) -> PolicyStatus {
     let mut known = policy.status().cloned().unwrap_or_default();
     known.conditions.retain(|condition| TYPES.iter().any(|type_| condition.type_ == type_.as_str()));
+    known.aborted_commit = None;
     known
 }
 
@@ -121,6 +122,7 @@ fn status(
             summary: format!("{ready}/{total}"),
         }),
         mode: live.and_then(|live| live.admission.as_ref()).map(|admission| admission.mode),
+        aborted_commit: None,
     }
 }
 

@@ -159,6 +159,19 @@ async fn a_settled_policy_causes_no_api_call() {
 }
 
 #[tokio::test]
+async fn the_mark_of_an_aborted_commit_stays_and_causes_no_write() {
+    let cluster = Cluster::live().await;
+    let mut marked = policy(1);
+    marked["status"]["abortedCommit"] = "id".into();
+    cluster.api.put(&cluster.context.caches.cluster_policies, marked);
+    assert!(cluster.reconcile().await.is_empty());
+    cluster.edit().await;
+    let policy = cluster.context.caches.cluster_policies.reader().get("a", None).unwrap();
+    let status = policy.0.as_ref().unwrap().status.clone().unwrap();
+    assert_eq!(status.aborted_commit.as_deref(), Some("id"));
+}
+
+#[tokio::test]
 async fn a_changed_webhook_is_applied_again() {
     let cluster = Cluster::live().await;
     let mut webhook = cluster.webhook();

@@ -1,14 +1,16 @@
 //! The APIs of the operator: the aggregated API, which kubectl calls with the permissions of its user, and the REST
 //! API, which takes a token.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::config::AuthInfo;
-use kube::{Client, Config};
-use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, PolicyExperiment, PreviewState};
+use kube::{Client, Config, ResourceExt as _};
+use proviso_crds::fixtures::condition;
+use proviso_crds::names::CHANGED_BY;
+use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, PolicyExperiment, PolicyRevision, PreviewState};
 use proviso_e2e::pki::{Authority, Identity};
 use proviso_e2e::until;
 use serde_json::{Value, json};
@@ -66,6 +68,30 @@ async fn act(client: &Client, path: &str, kind: &str, fields: Value) -> Result<S
     let done: Value = client.request(request.body(body.to_string().into_bytes()).unwrap()).await?;
     assert_eq!((&done["kind"], &done["status"]), (&json!("Status"), &json!("Success")), "{done}");
     Ok(done["message"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Reports that the candidate of an experiment is prepared, as the leader of the policy server does. Waits until the operator has
+/// reported it too, or the experiment is committed.
+async fn report_prepared(
+    cluster: &TestCluster,
+    candidate: &str,
+    experiments: &Api<PolicyExperiment>,
+    name: &str,
+) -> Result<()> {
+    let candidates = cluster.api::<PolicyRevision>();
+    until("the candidate to be prepared", TIMEOUT, async || {
+        let Some(experiment) = experiments.get_opt(name).await? else { return Ok(()) };
+        let conditions = experiment.status.unwrap_or_default().conditions;
+        if conditions.iter().any(|it| it.type_ == "Initialized" && it.status == "True") {
+            return Ok(());
+        }
+        let generation = candidates.get(candidate).await?.metadata.generation.context("no generation")?;
+        let initialized =
+            json!({"status": {"conditions": [condition("Initialized", "True", "Prepared", "", generation)]}});
+        candidates.patch_status(candidate, &PatchParams::default(), &Patch::Merge(initialized)).await?;
+        bail!("the operator has not reported it")
+    })
+    .await
 }
 
 fn code(result: Result<String, kube::Error>) -> (u16, String) {
@@ -175,9 +201,17 @@ async fn experiment_actions_need_the_permissions_of_the_caller() -> Result<()> {
     ensure!(status == 400 && message.contains("ExperimentCommit"), "{status} {message}");
     let (status, _) = code(act(&ci, &format!("{path}/commit?dryRun=All"), "ExperimentCommit", commit.clone()).await);
     ensure!(status == 400);
-    act(&ci, &format!("{path}/commit"), "ExperimentCommit", commit.clone()).await?;
+    let commit_path = format!("{path}/commit");
+    let (committed, prepared) = tokio::join!(
+        act(&ci, &commit_path, "ExperimentCommit", commit.clone()),
+        report_prepared(&cluster, "experiment.ns.team.next-1", &experiments, "next"),
+    );
+    committed?;
+    prepared?;
     let policy = Api::<proviso_crds::Policy>::namespaced(cluster.client.clone(), "team").get("live").await?;
     ensure!(serde_json::to_value(&policy.spec)?["program"] == spec("2")["program"], "{:#?}", policy.spec);
+    ensure!(policy.annotations().get(CHANGED_BY).is_some_and(|user| user == "ci"), "{:#?}", policy.annotations());
+    ensure!(cluster.log()?.contains("team/policyexperiments/next"), "the commit is not logged");
     until("the end of the experiment", TIMEOUT, async || {
         ensure!(experiments.get_opt("next").await?.is_none());
         Ok(())
@@ -228,7 +262,7 @@ async fn the_aggregated_api_has_discovery_and_does_not_shadow_policies() -> Resu
 #[tokio::test]
 async fn a_rollback_action_restores_an_earlier_generation() -> Result<()> {
     let cluster = start_cluster("operator-rollback-action").await?;
-    let revisions = cluster.api::<proviso_crds::PolicyRevision>();
+    let revisions = cluster.api::<PolicyRevision>();
     let written = async |generation: i64| {
         until("a revision", TIMEOUT, async || Ok(revisions.get(&format!("cluster.live-{generation}")).await?)).await
     };

@@ -1,6 +1,8 @@
 //! The lifecycle of an experiment (AIP-236). The tests play the policy server, and the API that starts, stops and
 //! commits.
 
+mod commits;
+mod endings;
 mod policies;
 mod states;
 mod webhooks;
@@ -11,8 +13,11 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
-use proviso_crds::fixtures::{TIME, replica};
-use proviso_crds::{ClusterPolicyExperiment, ExperimentStatus, PolicyRevision, PreviewMetadata, PreviewState};
+use proviso_core::experiment::etag;
+use proviso_crds::fixtures::{TIME, condition, replica};
+use proviso_crds::{
+    ClusterPolicyExperiment, ExperimentStatus, PolicyRevision, PreviewMetadata, PreviewState, StopCause,
+};
 use proviso_e2e::until;
 use serde_json::{Value, json};
 
@@ -86,15 +91,45 @@ impl TestCluster {
             let experiment = self.experiments().get(name).await?;
             let before = experiment.status.clone().and_then(|status| status.preview_metadata);
             let (generation, now) = (experiment.metadata.generation.context("generation")?, Time(Timestamp::now()));
+            let ttl = experiment.spec.0.time_to_live().map_err(anyhow::Error::msg)?;
             let after = match before {
-                before if starts => PreviewMetadata::start(before.as_ref(), generation, now),
-                before => before.context("it was never started")?.stop(now),
+                before if starts => PreviewMetadata::start(before.as_ref(), generation, now, ttl),
+                before => before.context("it was never started")?.stop(now, None),
             };
             let patch = json!({
                 "metadata": {"resourceVersion": experiment.resource_version()}, "status": {"previewMetadata": after},
             });
             self.experiments().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
             Ok(after)
+        })
+        .await
+    }
+
+    /// Writes the intent of a commit, as the API does.
+    async fn intend_commit(&self, name: &str, id: &str) -> Result<()> {
+        until("the commit intent to be written", TIMEOUT, async || {
+            let experiment = self.experiments().get(name).await?;
+            let intent = json!({
+                "id": id, "generation": experiment.metadata.generation, "policyGeneration": 1,
+                "since": Time(Timestamp::now()),
+            });
+            let patch = json!({
+                "metadata": {"resourceVersion": experiment.resource_version()}, "status": {"commit": intent},
+            });
+            self.experiments().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until the operator has suspended the preview for this reason. Returns the cause.
+    async fn until_suspended(&self, name: &str, reason: &str) -> Result<StopCause> {
+        until(&format!("{name} to be suspended"), 3 * TIMEOUT, async || {
+            let metadata = self.experiment_status(name).await?.preview_metadata.context("it was never started")?;
+            ensure!(metadata.state == PreviewState::Suspended && metadata.stop_time.is_some(), "{metadata:?}");
+            let cause = metadata.stop_cause.context("no cause")?;
+            ensure!(cause.reason == reason, "{cause:?}");
+            Ok(cause)
         })
         .await
     }
@@ -112,18 +147,40 @@ impl TestCluster {
         .await
     }
 
-    /// Writes the counts of the replica: `denied` requests that are newly denied.
+    /// Waits until replicas have to stop evaluating the candidate.
+    async fn until_disabled(&self, revision: &str) -> Result<()> {
+        until(&format!("{revision} to be disabled"), TIMEOUT, async || {
+            ensure!(!self.api::<PolicyRevision>().get(revision).await?.spec.enabled, "it is enabled");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Writes the counts of the replica: `denied` requests that are newly denied by the current live version.
     async fn report_counts(&self, revision: &str, denied: u64) -> Result<()> {
+        self.report(revision, denied, "Loaded").await
+    }
+
+    /// Writes the final counts of the replica, which evaluates the candidate no more.
+    async fn report_final_counts(&self, revision: &str, denied: u64) -> Result<()> {
+        self.report(revision, denied, "Suspended").await
+    }
+
+    async fn report(&self, revision: &str, denied: u64, reason: &str) -> Result<()> {
         let (time, uid) = (TIME, self.api::<Pod>().get(POD).await?.uid().unwrap_or_default());
+        let candidate = self.api::<PolicyRevision>().get(revision).await?;
+        let since = candidate.annotations().get("proviso.dev/preview-start").context("the start")?;
+        let of = candidate.spec.experiment_ref.as_ref().context("its experiment")?;
         let counts = json!({
             "evaluated": denied + 1, "same": 1, "newlyDenied": denied, "newlyAllowed": 0, "mutationDiffers": 0,
-            "messageDiffers": 0, "errors": 0, "dropped": 2, "since": time,
+            "messageDiffers": 0, "errors": 0, "dropped": 2, "since": since, "etag": etag(&of.uid, of.generation),
+            "liveEtag": self.experiment_status(&of.name).await?.live_etag,
         });
         let samples = json!([{
             "divergence": "NewlyDenied", "kind": "Secret", "namespace": "team", "user": "ann", "count": denied,
             "name": "password", "message": "no", "firstSeen": time, "lastSeen": time,
         }]);
-        let mut replica = replica(POD, &uid, "True", "Loaded");
+        let mut replica = replica(POD, &uid, "True", reason);
         replica["preview"] = json!({"counts": counts, "samples": samples});
         let status = json!({"replicas": [replica]});
         let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": status});
@@ -152,6 +209,15 @@ impl TestCluster {
     async fn annotate(&self, kind: &str, name: &str, annotation: &str, value: &str) -> Result<()> {
         let annotation = format!("{annotation}={value}");
         self.kubectl.run(&["annotate", "--overwrite", kind, name, &annotation]).await.map(drop)
+    }
+
+    /// Writes the failure of the leader's preparation.
+    async fn fail_preparation(&self, revision: &str) -> Result<()> {
+        let failed = json!({"conditions": [condition("Initialized", "False", "CompileError", "no such thing", 1)]});
+        let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": failed});
+        let leader = PatchParams::apply("proviso-leader").force();
+        self.api::<PolicyRevision>().patch_status(revision, &leader, &Patch::Apply(patch)).await?;
+        Ok(())
     }
 }
 

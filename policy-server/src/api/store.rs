@@ -2,8 +2,8 @@
 
 use proviso_core::PolicyId;
 use proviso_rest_api::{
-    AwaitedEffect, Caller, Change, CommitPreconditions, Error, ExperimentName, PolicyStore, Preview, Progress,
-    StoredExperiment, StoredPolicy,
+    AwaitedEffect, Caller, Change, CommitPreconditions, Error, ExperimentName, OperationResult, PolicyStore, Preview,
+    Progress, StoredExperiment, StoredOperation, StoredPolicy,
 };
 
 use crate::folder::FolderStoreHandle;
@@ -20,8 +20,9 @@ impl FolderStore {
 }
 
 impl PolicyStore for FolderStore {
-    async fn policies(&self, _: Option<&Caller>) -> Result<Vec<StoredPolicy>> {
-        self.0.run(|source, _| Ok(source.stored_policies())).await
+    async fn policies(&self, _: Option<&Caller>, namespace: Option<&str>) -> Result<Vec<StoredPolicy>> {
+        let namespace = namespace.map(ToOwned::to_owned);
+        self.0.run(move |source, _| Ok(source.stored_policies(namespace.as_deref()))).await
     }
 
     async fn policy(&self, _: Option<&Caller>, id: &PolicyId) -> Result<StoredPolicy> {
@@ -109,5 +110,28 @@ impl PolicyStore for FolderStore {
     async fn progress(&self, _: Option<&Caller>, awaited: &AwaitedEffect) -> Result<Progress> {
         let awaited = awaited.clone();
         self.0.run(move |source, _| Ok(source.progress(&awaited))).await
+    }
+
+    async fn create_operation(&self, operation: StoredOperation) -> Result<()> {
+        self.0
+            .run(move |source, _| {
+                source.create_operation(operation);
+                Ok(())
+            })
+            .await
+    }
+
+    async fn operation(&self, _: Option<&Caller>, id: &str) -> Result<StoredOperation> {
+        let id = id.to_owned();
+        self.0.run(move |source, _| source.operation(&id)).await
+    }
+
+    async fn operations(&self, _: Option<&Caller>) -> Result<Vec<StoredOperation>> {
+        self.0.run(|source, _| Ok(source.all_operations())).await
+    }
+
+    async fn finish_operation(&self, id: &str, result: OperationResult) -> Result<StoredOperation> {
+        let id = id.to_owned();
+        self.0.run(move |source, _| source.finish_operation(&id, result)).await
     }
 }

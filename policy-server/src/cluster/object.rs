@@ -9,16 +9,17 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_artifacts::Digest;
 use proviso_core::Failure;
-use proviso_crds::PreviewReport;
+use proviso_crds::{PreviewReport, ReplicaStatus, reasons};
 
 use super::report::Written;
 use super::revision::{DesiredRevision, ObservedRevision};
 use super::schema::Schema;
-use super::status::Update;
+use super::status::{Preview, Update};
 use crate::config::Replica;
 use crate::lifecycle::{Desired, ModuleSource, Role, Scope, Slot, View};
+use crate::metrics::Metrics;
 use crate::preview::DivergenceCounter;
-use crate::table::Experiment;
+use crate::table::{Experiment, Revision};
 
 /// The minimum time between two reports of the counts of a preview.
 const PREVIEW_REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -38,9 +39,9 @@ pub(super) struct Object {
     /// The reason why the current form of the spec cannot be read although an earlier form could.
     unreadable: Option<Failure>,
     is_enabled: bool,
-    /// The preview of a candidate while the candidate is loaded.
+    /// The preview of a candidate while the candidate is loaded and enabled.
     experiment: Option<Arc<Experiment>>,
-    /// The counts of a candidate since it was created. They are kept when the candidate is loaded again.
+    /// The counts of a candidate since its preview started. They are kept when the candidate is loaded again, and after a stop.
     counter: Option<Arc<DivergenceCounter>>,
     /// The earliest time of the next report of the counts.
     preview_due: Option<Instant>,
@@ -78,8 +79,9 @@ impl Object {
         } else {
             old.serving_facts() != self.observed.reported.serving_facts()
         };
-        self.is_enabled = self.observed.is_enabled.unwrap_or(self.is_enabled);
-        self.interpret(name, schema) || is_changed
+        let was_enabled = self.is_enabled;
+        self.is_enabled = self.observed.is_enabled.unwrap_or(was_enabled);
+        self.interpret(name, schema) || is_changed || self.is_enabled != was_enabled
     }
 
     /// Reads the current form of the spec with this schema. Returns true if the table must be published again.
@@ -103,11 +105,6 @@ impl Object {
         true
     }
 
-    /// Returns the revision; `None` if the spec could never be read.
-    pub(super) fn revision(&self) -> Option<&DesiredRevision> {
-        self.revision.as_ref().ok()
-    }
-
     /// Returns the reason why the current form of the spec cannot be read; `None` if it can be read, or if no earlier form could.
     pub(super) fn unreadable(&self) -> Option<&Failure> {
         self.unreadable.as_ref()
@@ -118,7 +115,16 @@ impl Object {
         self.observed.has_unknown_fields() && (self.revision.is_err() || self.unreadable.is_some())
     }
 
-    /// Returns the desired revision, or the reason why it cannot be read; `None` if it is disabled.
+    /// Returns true if the revision is that of an experiment. The name decides if the spec could never be read.
+    fn is_candidate(&self) -> bool {
+        match &self.revision {
+            Ok(revision) => revision.experiment.is_some(),
+            Err(_) => self.observed.identity.is_none(),
+        }
+    }
+
+    /// Returns the desired revision, or the reason why it cannot be read; `None` if it is disabled. A disabled candidate is desired
+    /// too: it is prepared and loaded, but not previewed.
     pub(super) fn desired(&self) -> Option<Result<Desired, Failure>> {
         let reported = &self.observed.reported;
         let to_desired = |revision: &DesiredRevision| Desired {
@@ -132,16 +138,51 @@ impl Object {
             modules: ModuleSource::Network(reported.modules.clone()),
             was_prepared: reported.is_initialized(),
         };
-        self.is_enabled.then(|| self.revision.as_ref().map(to_desired).map_err(Clone::clone))
+        (self.is_enabled || self.is_candidate()).then(|| self.revision.as_ref().map(to_desired).map_err(Clone::clone))
     }
 
-    /// Starts the preview of the loaded candidate, which `make` makes. The counts continue those in the status, from an earlier
-    /// process of this pod or from an earlier pod of the same name.
-    pub(super) fn preview(&mut self, time: Time, make: impl FnOnce(Arc<DivergenceCounter>) -> Experiment) {
-        let before = self.observed.reported.replica.as_ref().and_then(|replica| replica.preview.clone());
-        let new = || Arc::new(DivergenceCounter::new(before.unwrap_or_else(|| PreviewReport::new(time))));
-        let counter = self.counter.get_or_insert_with(new);
-        self.experiment = Some(Arc::new(make(Arc::clone(counter))));
+    /// Starts the preview of a candidate that is loaded and enabled, and stops that of a disabled one. The counts continue those in
+    /// the status, from an earlier process of this pod or from an earlier pod of the same name. Returns true if the table must be
+    /// published again.
+    pub(super) fn follow_preview(&mut self, loaded: Option<&Arc<Revision>>, metrics: &Metrics, time: Time) -> bool {
+        let Ok(DesiredRevision { experiment: Some(id), settings, .. }) = &self.revision else { return false };
+        if !self.is_enabled {
+            if let Some(counter) = &self.counter {
+                counter.stop();
+            }
+            return self.experiment.take().is_some();
+        }
+        let Some(revision) = loaded else { return false };
+        let before = self.experiment.as_ref().map(|experiment| &experiment.revision);
+        if before.is_some_and(|before| Arc::ptr_eq(before, revision)) {
+            return false;
+        }
+        let counter = match self.counter.take() {
+            Some(counter) if !counter.is_stopped() => counter,
+            // The candidate is previewed again after a stop.
+            Some(_) => Arc::new(DivergenceCounter::new(PreviewReport::new(time))),
+            None => {
+                let reported = self.observed.reported.replica.as_ref().filter(|replica| !is_final(replica));
+                let report = reported.and_then(|replica| replica.preview.clone());
+                Arc::new(DivergenceCounter::new(report.unwrap_or_else(|| PreviewReport::new(time))))
+            }
+        };
+        self.counter = Some(Arc::clone(&counter));
+        self.experiment = Some(Arc::new(Experiment {
+            id: id.clone(),
+            revision: Arc::clone(revision),
+            metrics: metrics.experiment(id),
+            settings: *settings,
+            counter: Some(counter),
+            failure: None,
+        }));
+        true
+    }
+
+    /// Returns true if the candidate is disabled and is not evaluated any more, so that its counts are final.
+    fn is_suspended(&self) -> bool {
+        let is_drained = self.counter.as_ref().is_none_or(|counter| counter.is_drained());
+        !self.is_enabled && self.is_candidate() && is_drained
     }
 
     /// Returns the revision as a part of its policy. A revision that cannot be read has the policy and the generation of its name,
@@ -166,18 +207,26 @@ impl Object {
         self.observed.reported.modules.values().copied()
     }
 
+    pub(super) fn is_enabled(&self) -> bool {
+        self.is_enabled
+    }
+
     /// Returns true if the revision decides requests. A disabled revision is not served by any replica.
     pub(super) fn is_live(&self) -> bool {
         self.is_enabled && self.observed.reported.is_live
     }
 
-    /// Returns the preview report for the next status update: the current counts, or the last reported counts if the current ones
-    /// may not be reported yet.
-    pub(super) fn preview_report(&self, now: Instant) -> Option<PreviewReport> {
-        match &self.counter {
-            Some(counter) if self.preview_due.is_none_or(|due| now >= due) => Some(counter.report()),
+    /// Returns the preview for the next status update: the current counts, or the last reported counts if the current ones may not
+    /// be reported yet. Final counts are reported at once.
+    pub(super) fn preview(&self, now: Instant) -> Preview {
+        // The counts are read after this check, so final counts are complete.
+        let is_suspended = self.is_suspended();
+        let is_due = is_suspended || self.preview_due.is_none_or(|due| now >= due);
+        let report = match &self.counter {
+            Some(counter) if is_due => Some(counter.report()),
             _ => self.observed.reported.replica.as_ref().and_then(|replica| replica.preview.clone()),
-        }
+        };
+        Preview { report, is_suspended }
     }
 
     /// Returns the error of the last status update; `None` if it was successful.
@@ -199,10 +248,10 @@ impl Object {
         if self.is_reporting || is_early {
             return None;
         }
-        let preview = self.preview_report(now);
+        let preview = self.preview(now);
         // A report without counts does not delay the next report.
-        let has_new_counts = preview.as_ref().is_some_and(|it| !it.counts.is_empty())
-            && preview != self.observed.reported.replica.as_ref().and_then(|it| it.preview.clone());
+        let has_new_counts = preview.report.as_ref().is_some_and(|it| !it.counts.is_empty())
+            && preview.report != self.observed.reported.replica.as_ref().and_then(|it| it.preview.clone());
         let is_outdated = self.outdated.is_some() && self.outdated == self.observed.reported.resource_version;
         let update = Update::of(self, slot, replica, is_leader && !is_outdated, preview, time)?;
         if has_new_counts {
@@ -237,6 +286,11 @@ impl Object {
         };
         is_changed || had_failed != self.failed_report.is_some()
     }
+}
+
+/// Returns true if a replica has reported that it does not evaluate the candidate any more.
+fn is_final(replica: &ReplicaStatus) -> bool {
+    replica.reason == reasons::SUSPENDED
 }
 
 #[cfg(test)]

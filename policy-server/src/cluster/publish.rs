@@ -43,6 +43,8 @@ impl Follower {
                 publication.problems.push(format!("{name}: {}", loaded_before(failure)));
             }
             publication.failing += usize::from(unreadable.is_some() || matches!(state, RolloutState::Failed(_)));
+            let is_suspended = !object.is_enabled() && matches!(state, RolloutState::Loaded);
+            let state = if is_suspended { RolloutState::Suspended } else { state };
             listed.push(ListedRevision { name: name.clone(), state });
         }
         publication.origin = Origin::Cluster(listed);

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 use proviso_core::policy_id::check_name;
 use proviso_core::{Failure, PolicyId, Reason};
-use proviso_crds::{PolicyKind, PolicyRevisionSpec, PolicySpec, RevisedPolicy, RevisionRole, validation};
+use proviso_crds::{
+    PolicyKind, PolicyRevisionSpec, PolicySpec, PreviewSettings, RevisedPolicy, RevisionRole, validation,
+};
 use serde_json::Value;
 
 use super::identity::Identity;
@@ -41,6 +43,8 @@ pub(super) struct DesiredRevision {
     pub generation: u64,
     /// The experiment of a candidate; `None` for a revision that answers requests.
     pub experiment: Option<ExperimentId>,
+    /// The settings of the preview of a candidate.
+    pub settings: PreviewSettings,
     pub spec: Arc<PolicySpec>,
 }
 
@@ -131,7 +135,8 @@ fn read(name: &str, spec: &Value, policy_server: &str) -> Result<ReadSpec, Strin
     if let Some(error) = validation::policy(&revision.data).first() {
         return Err(error.to_string());
     }
-    let revision = DesiredRevision { policy, origin_uid, generation, experiment, spec: Arc::new(revision.data) };
+    let (settings, spec) = (revision.preview.unwrap_or_default(), Arc::new(revision.data));
+    let revision = DesiredRevision { policy, origin_uid, generation, experiment, settings, spec };
     Ok(ReadSpec { revision, unknown })
 }
 
@@ -167,6 +172,7 @@ fn read_generation(at: &str, generation: i64) -> Result<u64, String> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use proviso_crds::PreviewLogging;
     use serde_json::json;
 
     pub(in crate::cluster) fn replica() -> Replica {
@@ -214,6 +220,14 @@ pub(super) mod tests {
         assert_eq!((revision.policy.as_str(), revision.generation), ("cluster.a", 1));
     }
 
+    /// Returns the object of the candidate `experiment.cluster.b-3`.
+    pub(in crate::cluster) fn candidate_object(enabled: bool) -> DynamicObject {
+        let mut spec = candidate();
+        spec["enabled"] = json!(enabled);
+        let metadata = json!({"name": "experiment.cluster.b-3", "uid": "c", "generation": 1});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+    }
+
     /// Returns the spec of the candidate of generation 3 of the experiment `b`.
     fn candidate() -> Value {
         let mut spec = spec();
@@ -228,6 +242,11 @@ pub(super) mod tests {
         let origin = (revision.policy.as_str(), revision.origin_uid.as_str(), revision.generation);
         assert_eq!(origin, ("cluster.a", "e", 3));
         assert_eq!(revision.experiment.map(|id| id.to_string()).as_deref(), Some("cluster.b"));
+        assert_eq!(revision.settings, PreviewSettings::default());
+        let mut sampled = candidate();
+        sampled["preview"] = json!({"sampleRate": 0.5, "logging": "Divergences"});
+        let settings = read_revision("experiment.cluster.b-3", &sampled).unwrap().settings;
+        assert_eq!(settings, PreviewSettings { sample_rate: 0.5, logging: PreviewLogging::Divergences });
         // A committed experiment leaves its reference in the live revision.
         let mut committed = candidate();
         committed["role"] = json!("Live");

@@ -28,6 +28,15 @@ pub(super) struct Update {
     pub resource_version: Option<String>,
 }
 
+/// The preview of a candidate on this replica.
+#[derive(Debug)]
+pub(super) struct Preview {
+    /// The counts and samples; `None` if the candidate was never previewed.
+    pub report: Option<PreviewReport>,
+    /// True if the candidate is disabled and is not evaluated any more, so that the counts are final.
+    pub is_suspended: bool,
+}
+
 impl Update {
     /// Returns the update to write; `None` if the status is up to date.
     pub(super) fn of(
@@ -35,7 +44,7 @@ impl Update {
         slot: Option<&Slot>,
         replica: &Replica,
         is_leader: bool,
-        preview: Option<PreviewReport>,
+        preview: Preview,
         time: Timestamp,
     ) -> Option<Self> {
         let time = Time(Timestamp::from_second(time.as_second()).unwrap_or(time));
@@ -76,7 +85,7 @@ fn replica_part(
     object: &Object,
     slot: Option<&Slot>,
     replica: &Replica,
-    preview: Option<PreviewReport>,
+    preview: Preview,
     time: &Time,
 ) -> Option<Value> {
     let reported = &object.observed.reported;
@@ -88,6 +97,7 @@ fn replica_part(
     let was_ready = old.is_some_and(|old| old.pod_uid == replica.pod_uid && old.ready == ConditionStatus::True);
     let result = result(slot).filter(|result| result.is_err() || was_ready || is_pinned(reported, slot));
     let ConditionState { status: ready, reason, message } = match (result, object.unreadable()) {
+        (Some(Ok(())), _) if preview.is_suspended => ConditionState::yes(reasons::SUSPENDED, ""),
         (Some(Ok(())), None) => ConditionState::yes(reasons::LOADED, ""),
         (Some(Ok(())), Some(failure)) => ConditionState::yes(reasons::LOADED_BEFORE, loaded_before(failure)),
         (Some(Err(failure)), _) => failure.into(),
@@ -106,7 +116,7 @@ fn replica_part(
             Some(old) if old.ready == ready && old.pod_uid == replica.pod_uid => old.last_transition_time.clone(),
             _ => time.clone(),
         },
-        preview,
+        preview: preview.report,
     };
     (old != Some(&new)).then(|| json!({"replicas": [new]}))
 }

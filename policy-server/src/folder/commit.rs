@@ -1,12 +1,12 @@
 //! The commit of an experiment in a folder. It changes two documents: it replaces the policy and removes the experiment.
 //! Documents of one file change together. For documents of two files, the commit intent is written to a file first. After a
 //! crash, the next start finishes the commit if the manifest of the policy has the annotation of the committed experiment, and
-//! otherwise drops the intent.
+//! otherwise drops the intent. Without the intent, the annotation has no effect.
 
-use proviso_crds::names::COMMITTED_EXPERIMENT;
 use std::path::{Path, PathBuf};
 
 use proviso_artifacts::{Digest, remove_durably, write_atomically};
+use proviso_crds::names::COMMITTED_EXPERIMENT;
 use proviso_rest_api::{Error, StoredExperiment, StoredPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -42,11 +42,11 @@ impl Intent {
     }
 }
 
-/// Commits the experiment.
+/// Commits the experiment. The drafts contain the documents for which the preconditions were checked.
 ///
 /// # Errors
-/// Returns an error if a file cannot be written. Then the manifests are unchanged, except if restoring the manifest of the policy
-/// fails too: then the next start finishes the commit.
+/// Returns an error if another program has changed one of the files since it was opened, or if a file cannot be written. Then the
+/// manifests are unchanged, except if restoring the manifest of the policy fails too: then the next start finishes the commit.
 pub(super) fn run(
     folder: &Path,
     policy: &StoredPolicy,
@@ -67,7 +67,6 @@ pub(super) fn run(
         policy_draft.remove(&experiment_object)?;
         return Ok(policy_draft.write()?);
     }
-    let before = policy_draft.clone();
     policy_draft.replace(&policy_object, &content)?;
     let intent = Intent {
         policy: policy.id.to_string(),
@@ -80,14 +79,14 @@ pub(super) fn run(
     };
     experiment_draft.remove(&experiment_object)?;
     record(folder, &intent)?;
-    let result = policy_draft.write().and_then(|()| {
-        experiment_draft.write().inspect_err(|_| {
-            // Restore the policy. If this fails too, the intent stays, and the next start finishes the commit.
-            if before.write().is_err() {
-                tracing::error!(experiment = %experiment.name, "a commit is half done: the next start finishes it");
-            }
-        })
-    });
+    // A changed experiment is found before the policy is written. Each write then compares its own file once more.
+    let written = experiment_draft.check_unchanged().and_then(|()| policy_draft.write());
+    let result = written.and_then(|()| experiment_draft.write());
+    if result.is_err()
+        && let Err(error) = policy_draft.restore()
+    {
+        tracing::error!(%error, experiment = %experiment.name, "a commit is half done: the next start finishes it");
+    }
     if !is_half_done(&intent) {
         forget(folder);
     }
@@ -151,7 +150,8 @@ pub(super) fn recover(folder: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proviso_rest_api::{ExperimentName, Meta, State};
+    use proviso_crds::{DEFAULT_TTL, PreviewSettings};
+    use proviso_rest_api::{Code, ExperimentName, Meta, State};
     use std::collections::BTreeMap;
 
     fn spec(message: &str) -> serde_json::Value {
@@ -206,6 +206,8 @@ mod tests {
                     meta: meta("e"),
                     spec: serde_json::from_value(spec("new")).unwrap(),
                     auto_start: false,
+                    preview_settings: PreviewSettings::default(),
+                    ttl: DEFAULT_TTL.to_owned(),
                     preview: None,
                     divergence: None,
                     samples: Vec::new(),
@@ -222,9 +224,20 @@ mod tests {
             std::fs::read_to_string(self.path(file)).ok()
         }
 
-        fn commit(&self) -> Result<(), Error> {
-            let drafts = (Draft::open(&self.path("p.json")).unwrap(), Draft::open(&self.path("e.json")).unwrap());
+        fn drafts(&self) -> (Draft, Draft) {
+            (Draft::open(&self.path("p.json")).unwrap(), Draft::open(&self.path("e.json")).unwrap())
+        }
+
+        fn run(&self, drafts: (Draft, Draft)) -> Result<(), Error> {
             run(self.folder.path(), &self.policy, &self.experiment, drafts)
+        }
+
+        fn commit(&self) -> Result<(), Error> {
+            self.run(self.drafts())
+        }
+
+        fn texts(&self) -> [Option<String>; 3] {
+            ["p.json", "e.json", INTENT].map(|file| self.text(file))
         }
     }
 
@@ -288,11 +301,66 @@ mod tests {
     fn a_commit_that_fails_changes_nothing() {
         let fixture = Fixture::new();
         let before = fixture.text("p.json");
-        let drafts = (Draft::open(&fixture.path("p.json")).unwrap(), Draft::open(&fixture.path("e.json")).unwrap());
+        let drafts = fixture.drafts();
         // A folder in place of the experiment's file cannot be removed as a file.
         std::fs::remove_file(fixture.path("e.json")).unwrap();
         std::fs::create_dir(fixture.path("e.json")).unwrap();
-        assert!(run(fixture.folder.path(), &fixture.policy, &fixture.experiment, drafts).is_err());
+        assert!(fixture.run(drafts).is_err());
         assert_eq!((fixture.text("p.json"), fixture.text(INTENT)), (before, None));
+    }
+
+    // An editor or `git pull` changes a file after the server has read and checked it.
+    #[test]
+    fn a_commit_neither_overwrites_a_newer_policy_nor_deletes_an_edited_experiment() {
+        for file in ["p.json", "e.json"] {
+            let fixture = Fixture::new();
+            let drafts = fixture.drafts();
+            let edited = fixture.text(file).unwrap().replace("old", "newer").replace("new", "newest");
+            std::fs::write(fixture.path(file), &edited).unwrap();
+            let wanted = fixture.texts();
+            let error = fixture.run(drafts).unwrap_err();
+            assert_eq!((error.code, error.reason()), (Code::Aborted, "CONCURRENT_CHANGE"), "{file}");
+            assert_eq!(fixture.texts(), wanted, "{file}");
+            assert_eq!(fixture.text(file), Some(edited));
+        }
+        // A removed file is not created again.
+        for file in ["p.json", "e.json"] {
+            let fixture = Fixture::new();
+            let drafts = fixture.drafts();
+            std::fs::remove_file(fixture.path(file)).unwrap();
+            let wanted = fixture.texts();
+            assert_eq!(fixture.run(drafts).unwrap_err().reason(), "CONCURRENT_CHANGE", "{file}");
+            assert_eq!(fixture.texts(), wanted, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_commit_within_one_file_does_not_overwrite_an_edit() {
+        let fixture = Fixture::new();
+        let both = format!("{}\n---\n{}\n", fixture.text("p.json").unwrap(), fixture.text("e.json").unwrap());
+        std::fs::remove_file(fixture.path("e.json")).unwrap();
+        std::fs::write(fixture.path("p.json"), &both).unwrap();
+        let drafts = || (Draft::open(&fixture.path("p.json")).unwrap(), Draft::open(&fixture.path("p.json")).unwrap());
+        let opened = drafts();
+        let edited = both.replace("new", "newest");
+        std::fs::write(fixture.path("p.json"), &edited).unwrap();
+        assert_eq!(fixture.run(opened).unwrap_err().reason(), "CONCURRENT_CHANGE");
+        assert_eq!(fixture.text("p.json"), Some(edited));
+        fixture.run(drafts()).unwrap();
+        let text = fixture.text("p.json").unwrap();
+        assert!(text.contains(COMMITTED_EXPERIMENT) && !text.contains("ClusterPolicyExperiment"), "{text}");
+    }
+
+    #[test]
+    fn the_annotation_of_a_committed_experiment_alone_deletes_nothing() {
+        let fixture = Fixture::new();
+        let experiment = fixture.text("e.json").unwrap();
+        fixture.commit().unwrap();
+        // The policy has the annotation of exactly this experiment, and there is no intent.
+        std::fs::write(fixture.path("e.json"), experiment).unwrap();
+        let before = fixture.texts();
+        assert!(before[0].as_ref().unwrap().contains(COMMITTED_EXPERIMENT) && before[2].is_none());
+        recover(fixture.folder.path());
+        assert_eq!(fixture.texts(), before);
     }
 }

@@ -11,15 +11,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use proviso_artifacts::Digest;
 use proviso_core::{Failure, PolicyId};
-use proviso_crds::{PreviewMetadata, PreviewReport, PreviewState};
 
+use super::preview::ExperimentPreview;
 use super::scan::DesiredVersion;
 use crate::lifecycle::prepare::PrepareError;
 use crate::lifecycle::{Desired, Loaded, ModuleSource, Scope, Slot};
 use crate::manifests::{ExperimentId, ObjectId};
-use crate::preview::{self, DivergenceCounter};
-use crate::state::{DigestText, Record};
-use crate::table::Revision;
+use crate::state::{DigestText, ExperimentRecord, NewObject, Record};
 
 /// A version of an object, with the generation that it has or will have when it is accepted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,10 +40,8 @@ pub(super) struct Object {
     /// The uid, generated when the object is first seen.
     pub uid: String,
     pub created: Time,
-    /// The last start and stop of the preview; `None` for a policy.
-    pub preview: Option<PreviewMetadata>,
-    /// The counts of the experiment since the last start of its preview.
-    pub session: Option<Session>,
+    /// The preview of an experiment. Nothing is previewed for a policy.
+    pub preview: ExperimentPreview,
     /// The last accepted generation.
     pub record: Option<Record>,
     /// The version in the manifest when the manifest was readable last.
@@ -53,14 +49,6 @@ pub(super) struct Object {
     retired: Vec<Retired>,
     /// The revisions that are desired now.
     desired: Vec<RevisionKey>,
-}
-
-/// One preview of an experiment, from its start to its stop.
-#[derive(Debug)]
-pub(super) struct Session {
-    started: Time,
-    pub generation: u64,
-    pub counter: Arc<DivergenceCounter>,
 }
 
 /// A replaced generation that still answers.
@@ -77,8 +65,7 @@ impl Object {
             id,
             uid: uuid::Uuid::new_v4().to_string(),
             created: Time(Timestamp::now()),
-            preview: None,
-            session: None,
+            preview: ExperimentPreview::default(),
             record: None,
             manifest: None,
             retired: Vec::new(),
@@ -92,10 +79,15 @@ impl Object {
         Self {
             uid: record.uid.clone(),
             created: record.created.clone().unwrap_or_else(|| new.created.clone()),
-            preview: record.preview.clone(),
+            preview: ExperimentPreview::restore(record.preview.clone(), record.previewed_start_time.clone()),
             record: Some(record),
             ..new
         }
+    }
+
+    /// Restores an object of which no version was accepted before the restart.
+    pub(super) fn restore_new(id: ObjectId, NewObject { uid, created }: NewObject) -> Self {
+        Self { uid, created, ..Self::new(id) }
     }
 
     fn key(&self, generation: u64, fingerprint: Digest) -> RevisionKey {
@@ -128,11 +120,13 @@ impl Object {
         }
     }
 
-    /// Takes the version that the manifest has now. Returns true if the record changes, because the manifest is in another file.
+    /// Takes the version that the manifest has now. Returns true if the state file changes, because the manifest is in another file or
+    /// the preview is suspended.
     pub(super) fn take(&mut self, version: DesiredVersion) -> bool {
-        if self.fingerprint().is_some_and(|before| before != version.fingerprint) {
-            self.suspend(&version);
-        }
+        let is_update = self.fingerprint().is_some_and(|before| before != version.fingerprint);
+        let accepted = self.record.as_ref().map_or(0, |record| record.generation);
+        let starts_itself = version.experiment.as_ref().is_some_and(|experiment| experiment.auto_start);
+        let is_suspended = is_update && self.preview.take_update(accepted, starts_itself, Time(Timestamp::now()));
         let is_moved = match &mut self.record {
             Some(record) if record.file != version.place.file => {
                 record.file.clone_from(&version.place.file);
@@ -141,7 +135,7 @@ impl Object {
             _ => false,
         };
         self.manifest = Some(version);
-        is_moved
+        is_moved || is_suspended
     }
 
     /// Returns the revisions that must be loaded now. `slot` returns the slot of a revision that is desired already.
@@ -239,39 +233,18 @@ impl Object {
         manifest.or(self.record.as_ref().map(|record| record.fingerprint))
     }
 
-    /// Suspends the preview, because an update of an experiment suspends it (AIP-236). With `autoStart`, the preview of the last
-    /// good version continues until the new version works, as the last good generation of a policy keeps serving.
-    fn suspend(&mut self, version: &DesiredVersion) {
-        let accepted = self.record.as_ref().map_or(0, |record| record.generation);
-        let starts_itself = version.experiment.as_ref().is_some_and(|experiment| experiment.auto_start);
-        let preview = self.preview.take();
-        self.preview = preview.map(|preview| {
-            let is_pending = u64::try_from(preview.generation).is_ok_and(|generation| generation > accepted);
-            if preview.state == PreviewState::Active && (is_pending || !starts_itself) {
-                preview.stop(Time(Timestamp::now()))
-            } else {
-                preview
-            }
-        });
+    /// Returns the fields that only experiments have, of the newest readable version; `None` for a policy.
+    pub(super) fn experiment_record(&self) -> Option<&ExperimentRecord> {
+        let (manifest, record) = (self.manifest.as_ref(), self.record.as_ref());
+        manifest.map_or_else(|| record?.experiment.as_ref(), |version| version.experiment.as_ref())
     }
 
-    /// Returns true if this generation is previewed.
-    pub(super) fn is_active(&self, generation: u64) -> bool {
-        let generation = i64::try_from(generation).unwrap_or(i64::MAX);
-        self.preview.as_ref().is_some_and(|preview| preview.state(generation) == PreviewState::Active)
-    }
-
-    /// Starts new counts if another preview is active than before. The counts of a stopped preview are kept until then.
-    pub(super) fn follow_preview(&mut self, live: &Revision) {
-        let Some(preview) = &self.preview else { return };
-        let is_counted =
-            |session: &Session| (&session.started, session.generation) == (&preview.start_time, live.generation);
-        if self.is_active(live.generation) && !self.session.as_ref().is_some_and(is_counted) {
-            self.session = Some(Session {
-                started: preview.start_time.clone(),
-                generation: live.generation,
-                counter: Arc::new(DivergenceCounter::new(PreviewReport::new(preview::now()))),
-            });
+    /// Starts the preview of the newest readable version.
+    pub(super) fn start_preview(&mut self, now: Time) {
+        let ttl = self.experiment_record().map(ExperimentRecord::time_to_live);
+        if let (Some(fingerprint), Some(ttl)) = (self.fingerprint(), ttl) {
+            let generation = self.generation(fingerprint);
+            self.preview.start(generation, ttl, now);
         }
     }
 
@@ -286,7 +259,9 @@ impl Object {
             generation: loaded.revision.generation,
             created: Some(self.created.clone()),
             updated: same.and_then(|record| record.updated.clone()).or_else(|| Some(Time(Timestamp::now()))),
+            // The state file gets the preview of the object.
             preview: None,
+            previewed_start_time: None,
             fingerprint: version.fingerprint,
             file: version.place.file.clone(),
             spec: version.spec.as_ref().clone(),
@@ -294,11 +269,6 @@ impl Object {
             modules,
         };
         let is_new = same.is_none();
-        let generation = i64::try_from(record.generation).unwrap_or(i64::MAX);
-        let starts_itself = record.experiment.as_ref().is_some_and(|experiment| experiment.auto_start);
-        if starts_itself && self.preview.as_ref().is_none_or(|preview| preview.generation != generation) {
-            self.preview = Some(PreviewMetadata::start(self.preview.as_ref(), generation, Time(Timestamp::now())));
-        }
         let old_key = self.accepted();
         let old = self.record.replace(record);
         if let (true, true, Some(key), Some(record)) = (is_new, was_live, old_key, old) {
@@ -329,110 +299,4 @@ impl Object {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::manifests::DocumentPosition;
-
-    fn object() -> Object {
-        Object::new(ObjectId::Policy("cluster.a".parse().unwrap()))
-    }
-
-    fn desired_version(version: &str) -> DesiredVersion {
-        let spec = serde_json::json!({"program": {"cel": {"validations": []}}});
-        DesiredVersion {
-            policy: "cluster.a".parse().unwrap(),
-            spec: Arc::new(serde_json::from_value(spec).unwrap()),
-            experiment: None,
-            annotations: BTreeMap::new(),
-            place: DocumentPosition { file: "a.yaml".into(), document: 1, line: 1 },
-            fingerprint: Digest::of(version.as_bytes()),
-            modules: BTreeMap::new(),
-        }
-    }
-
-    /// Returns the object as a restarted server restores it from the state file.
-    fn restarted(generation: u64, version: &str) -> Object {
-        let DesiredVersion { fingerprint, place, spec, .. } = desired_version(version);
-        let record = serde_json::json!({
-            "uid": "u", "generation": generation, "fingerprint": fingerprint.to_string(), "file": place.file, "spec": spec,
-            "modules": {},
-        });
-        let object = object();
-        Object::restore(object.id, serde_json::from_value(record).unwrap())
-    }
-
-    /// Returns the desired generations, given the slots of the generations that are desired already.
-    fn generations(object: &Object, slots: &BTreeMap<u64, Slot>) -> Vec<u64> {
-        object.desired(|key| slots.get(&key.generation)).into_iter().map(|(key, _)| key.generation).collect()
-    }
-
-    fn preparing(object: &Object) -> Slot {
-        let (_, desired) = object.desired(|_| None).remove(0);
-        Slot::new(desired)
-    }
-
-    fn failed() -> Slot {
-        Slot::new(Err(Failure::new("CompileError", "")))
-    }
-
-    #[test]
-    fn a_new_version_is_the_next_generation() {
-        let mut object = object();
-        assert!(generations(&object, &BTreeMap::new()).is_empty());
-        object.take(desired_version("one"));
-        assert_eq!(generations(&object, &BTreeMap::new()), [1]);
-        let mut object = restarted(7, "one");
-        object.take(desired_version("two"));
-        assert_eq!(object.newest().map(|key| key.generation), Some(8));
-    }
-
-    #[test]
-    fn a_restarted_server_loads_the_accepted_generation_if_no_newer_one_works() {
-        let mut object = restarted(7, "one");
-        assert_eq!(generations(&object, &BTreeMap::new()), [7], "the manifest cannot be read");
-        object.take(desired_version("one"));
-        assert_eq!(generations(&object, &BTreeMap::new()), [7], "the manifest still has the same version");
-        object.take(desired_version("two"));
-        assert_eq!(generations(&object, &BTreeMap::new()), [8], "the new version may work");
-        let mut slots = BTreeMap::from([(8, preparing(&object))]);
-        assert_eq!(generations(&object, &slots), [8]);
-        slots.insert(8, failed());
-        assert_eq!(generations(&object, &slots), [8, 7], "the new version does not work");
-        slots.insert(7, preparing(&restarted(7, "one")));
-        slots.insert(8, preparing(&object));
-        assert_eq!(
-            generations(&object, &slots),
-            [8, 7],
-            "the accepted generation stays while another version is prepared"
-        );
-    }
-
-    #[test]
-    fn two_versions_that_were_never_accepted_are_two_revisions() {
-        let mut object = restarted(7, "one");
-        object.take(desired_version("two"));
-        let second = object.newest().unwrap();
-        assert!(object.replace_desired(vec![second.clone()]).is_empty());
-        object.take(desired_version("three"));
-        let third = object.newest().unwrap();
-        assert!(second != third && second.generation == third.generation);
-        assert_eq!(object.replace_desired(vec![third]), [second]);
-    }
-
-    #[test]
-    fn an_experiment_cannot_move_to_another_policy() {
-        let id = ExperimentId { namespace: None, name: "e".to_owned() };
-        let of = |policy: &str| crate::state::ExperimentRecord { policy: policy.parse().unwrap(), auto_start: false };
-        let record = Record { experiment: Some(of("cluster.a")), ..restarted(1, "one").record.unwrap() };
-        let mut object = Object::restore(ObjectId::Experiment(id), record);
-        object.take(DesiredVersion {
-            policy: "cluster.b".parse().unwrap(),
-            experiment: Some(of("cluster.b")),
-            ..desired_version("two")
-        });
-        let (_, desired) = object.desired(|_| None).remove(0);
-        let failure = desired.unwrap_err().to_string();
-        assert!(failure.starts_with("Invalid: spec.policyRef.name: cannot be changed"), "{failure}");
-        assert!(failure.ends_with("(a.yaml:1: document 1)"), "{failure}");
-    }
-}
+mod tests;

@@ -4,39 +4,47 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use proviso_core::Failure;
 
 use super::object::Object;
 use super::{FolderSource, SAVE_RETRY_DELAY};
 use crate::lifecycle::{Publication, Role, View};
 use crate::manifests::{ExperimentId, ObjectId, Problem};
-use crate::state::{Record, Records};
+use crate::state::{NewObject, Record, State};
 use crate::table::{Experiment, IdleReason};
 
 impl FolderSource {
-    /// Writes the state file, then the table. If the state file cannot be written, the server keeps serving, and
-    /// `/readyz?verbose` shows the error.
+    /// Follows the previews, writes the state file, then the table, and records the results of operations. If the state file cannot be
+    /// written, the server keeps serving, and `/readyz?verbose` shows the error.
     pub(super) async fn publish(&mut self) {
-        if self.save_due.is_some_and(|due| Instant::now() >= due) {
-            self.save().await;
-        }
-        if std::mem::take(&mut self.is_changed) {
+        if self.is_changed {
             self.follow_previews();
+        }
+        self.save_if_due().await;
+        if std::mem::take(&mut self.is_changed) {
             let snapshot = self.publication().into_snapshot();
             self.metrics.manifest_problems.set(self.problems.len().try_into().unwrap_or(i64::MAX));
             if let Some(used) = self.publisher.publish(snapshot) {
                 self.lifecycle.preparer().modules.retain(&used);
             }
         }
+        // A result contains the counts, which begin with the table.
+        self.finish_operations();
+        self.save_if_due().await;
     }
 
-    async fn save(&mut self) {
+    async fn save_if_due(&mut self) {
+        if self.save_due.is_none_or(|due| Instant::now() < due) {
+            return;
+        }
         let Some(state) = self.state.clone() else {
             self.save_due = None;
             return;
         };
-        let records = self.records();
-        let written = tokio::task::spawn_blocking(move || state.write(records).map_err(|error| error.to_string()));
+        let content = self.to_state();
+        let written = tokio::task::spawn_blocking(move || state.write(&content).map_err(|error| error.to_string()));
         let error = written.await.unwrap_or_else(|panic| Err(panic.to_string())).err();
         self.save_due = error.is_some().then(|| Instant::now() + SAVE_RETRY_DELAY);
         if self.save_error != error {
@@ -48,24 +56,22 @@ impl FolderSource {
         }
     }
 
-    fn records(&self) -> Records {
-        let recorded = self.objects.iter().filter_map(|(id, object)| {
-            let record = object.record.clone()?;
-            Some((id.to_string(), Record { preview: object.preview.clone(), ..record }))
-        });
-        recorded.collect()
-    }
-
-    fn follow_previews(&mut self) {
-        for object in self.objects.values_mut() {
-            let live = object.accepted().and_then(|accepted| self.lifecycle.get(&accepted)?.loaded());
-            if let Some(live) = live {
-                object.follow_preview(&live.revision);
+    fn to_state(&self) -> State {
+        let mut state = State { operations: self.operations.to_state(), ..State::default() };
+        for (id, object) in &self.objects {
+            if let Some(record) = object.record.clone() {
+                let (preview, previewed_start_time) = object.preview.to_state();
+                state.records.insert(id.to_string(), Record { preview, previewed_start_time, ..record });
+            } else {
+                let (uid, created) = (object.uid.clone(), object.created.clone());
+                state.new_objects.insert(id.to_string(), NewObject { uid, created });
             }
         }
+        state
     }
 
     fn publication(&self) -> Publication<'_> {
+        let (obstacles, now) = (self.obstacles(), Time(Timestamp::now()));
         // If a refused document still names its object, its problem is the failure of that object.
         let mut refused: BTreeMap<&ObjectId, &Problem> = BTreeMap::new();
         let mut publication = Publication {
@@ -93,10 +99,14 @@ impl FolderSource {
                     publication.revisions.extend(self.views(object));
                     publication.failures.extend(failure.map(|failure| (policy.clone(), failure)));
                 }
-                ObjectId::Experiment(experiment) => match self.candidate(experiment, object, failure) {
-                    Ok(view) => publication.revisions.push(view),
-                    Err(reason) => publication.idle_experiments.push((experiment.clone(), reason)),
-                },
+                ObjectId::Experiment(experiment) => {
+                    match self.candidate(experiment, object, failure, obstacles.get(id)) {
+                        Ok(view) => publication.revisions.push(view),
+                        Err(reason) => publication.idle_experiments.push((experiment.clone(), reason)),
+                    }
+                    let end = object.preview.announced_end(&now);
+                    publication.ending_experiments.extend(end.map(|end| (experiment.clone(), end.0)));
+                }
                 ObjectId::Namespace(_) => {}
             }
         }
@@ -127,26 +137,25 @@ impl FolderSource {
         id: &ExperimentId,
         object: &'a Object,
         failure: Option<Failure>,
+        obstacle: Option<&IdleReason>,
     ) -> Result<View<'a>, IdleReason> {
         let failure_or = |reason| failure.clone().map_or(reason, IdleReason::Failed);
         let revision = self.live(object).ok_or_else(|| failure_or(IdleReason::Preparing))?;
-        if !object.is_active(revision.generation) {
-            let reason = if object.preview.is_some() { IdleReason::Suspended } else { IdleReason::NotStarted };
-            return Err(failure_or(reason));
-        }
-        let policy = &revision.policy;
-        if !self.objects.contains_key(&ObjectId::Policy(policy.clone())) {
-            return Err(IdleReason::PolicyNotFound(policy.clone()));
-        }
+        let record = object.record.as_ref().and_then(|record| record.experiment.as_ref());
+        let (Some(counter), Some(record)) = (object.preview.counter(), record) else {
+            let auto_start = object.experiment_record().is_some_and(|record| record.auto_start);
+            return Err(failure_or(object.preview.idle_reason(obstacle, auto_start)));
+        };
         let experiment = Experiment {
             id: id.clone(),
             revision: Arc::clone(revision),
             metrics: self.metrics.experiment(id),
-            counter: object.session.as_ref().map(|session| Arc::clone(&session.counter)),
+            settings: record.preview,
+            counter: Some(Arc::clone(counter)),
             failure,
         };
         let role = Role::Candidate(Some(Arc::new(experiment)));
         let slot = object.accepted().and_then(|accepted| self.lifecycle.get(&accepted));
-        Ok(View { policy, generation: revision.generation, role, slot })
+        Ok(View { policy: &revision.policy, generation: revision.generation, role, slot })
     }
 }

@@ -43,6 +43,8 @@ pub struct DesiredVersion {
     pub experiment: Option<ExperimentRecord>,
     pub annotations: Annotations,
     pub place: DocumentPosition,
+    /// The digest of the text of the document.
+    pub digest: Digest,
     /// The digest of the spec, of the fields of the experiment, and of the bytes of the modules.
     pub fingerprint: Digest,
     /// The digests of the modules in readable files, by their references.
@@ -155,11 +157,16 @@ impl Folder {
             let version = self.version(id.clone(), None, sourced, &mut modules);
             scan.desired.insert(ObjectId::Policy(id), version);
         }
-        for (id, Sourced { spec, annotations, place }) in experiments {
+        for (id, Sourced { spec, annotations, place, digest }) in experiments {
             match PolicyId::new(id.namespace.as_deref(), &spec.policy_ref.name) {
                 Ok(policy) => {
-                    let experiment = ExperimentRecord { policy: policy.clone(), auto_start: spec.auto_start };
-                    let sourced = Sourced { spec: spec.policy, annotations, place };
+                    let experiment = ExperimentRecord {
+                        policy: policy.clone(),
+                        auto_start: spec.auto_start,
+                        preview: spec.preview_settings(),
+                        ttl: spec.ttl,
+                    };
+                    let sourced = Sourced { spec: spec.policy, annotations, place, digest };
                     let version = self.version(policy, Some(experiment), sourced, &mut modules);
                     scan.desired.insert(ObjectId::Experiment(id), version);
                 }
@@ -179,7 +186,7 @@ impl Folder {
         &self,
         policy: PolicyId,
         experiment: Option<ExperimentRecord>,
-        Sourced { spec, annotations, place }: Sourced<PolicySpec>,
+        Sourced { spec, annotations, place, digest }: Sourced<PolicySpec>,
         module_files: &mut ModuleFiles,
     ) -> DesiredVersion {
         let folder = place.file.parent().unwrap_or(&self.path);
@@ -200,7 +207,7 @@ impl Folder {
         }
         let all = serde_json::to_vec(&(&spec, &experiment, &modules, &unread)).unwrap_or_default();
         let fingerprint = Digest::of(&all);
-        DesiredVersion { fingerprint, policy, experiment, annotations, place, modules, spec: Arc::new(spec) }
+        DesiredVersion { fingerprint, policy, experiment, annotations, place, digest, modules, spec: Arc::new(spec) }
     }
 
     /// Returns the digest of a module file, which is read only if it may have changed; `None` if it is unreadable. Adds the file

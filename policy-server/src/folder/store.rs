@@ -3,10 +3,10 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use proviso_core::{Failure, PolicyId, experiment::etag};
-use proviso_crds::{ExperimentSpec, PolicyRef, PolicySpec, PreviewMetadata};
+use proviso_crds::{ExperimentSpec, PolicyRef, PolicySpec, PreviewSettings};
 use proviso_rest_api::{
-    AwaitedEffect, Change, Code, CommitPreconditions, Effect, Error, ExperimentName, Meta, Preview, Progress, State,
-    StoredExperiment, StoredPolicy, is_reserved,
+    Change, Code, CommitPreconditions, Error, ExperimentName, Meta, Preview, State, StoredExperiment, StoredPolicy,
+    is_reserved,
 };
 use serde_json::json;
 
@@ -24,6 +24,7 @@ impl From<EditError> for Error {
         let (code, reason) = match &error {
             EditError::ReadOnly(_) => (Code::FailedPrecondition, "READ_ONLY"),
             EditError::NotFound { .. } => (Code::FailedPrecondition, "MANIFEST_REFUSED"),
+            EditError::Changed(_) => (Code::Aborted, "CONCURRENT_CHANGE"),
             EditError::Io { .. } => (Code::Unavailable, "MANIFESTS"),
             EditError::Serialize { .. } => (Code::Internal, "MANIFEST"),
         };
@@ -31,11 +32,11 @@ impl From<EditError> for Error {
     }
 }
 
-fn policy_object(id: &PolicyId) -> ObjectId {
+pub(super) fn policy_object(id: &PolicyId) -> ObjectId {
     ObjectId::Policy(id.clone())
 }
 
-fn experiment_object(name: &ExperimentName) -> ObjectId {
+pub(super) fn experiment_object(name: &ExperimentName) -> ObjectId {
     ObjectId::Experiment(name.into())
 }
 
@@ -48,21 +49,21 @@ pub(super) struct ObservedObject<'a> {
     generation: u64,
     /// True if the version is the last accepted generation.
     pub is_accepted: bool,
-    fingerprint: String,
+    pub fingerprint: String,
 }
 
 impl<'a> ObservedObject<'a> {
     fn new(object: &'a Object) -> Option<Self> {
         let fingerprint = object.fingerprint()?;
-        let (spec, experiment, annotations) = match (&object.manifest, &object.record) {
-            (Some(version), _) => (version.spec.as_ref(), version.experiment.as_ref(), version.annotations.clone()),
-            (None, Some(record)) => (&record.spec, record.experiment.as_ref(), Annotations::new()),
+        let (spec, annotations) = match (&object.manifest, &object.record) {
+            (Some(version), _) => (version.spec.as_ref(), version.annotations.clone()),
+            (None, Some(record)) => (&record.spec, Annotations::new()),
             (None, None) => return None,
         };
         Some(Self {
             object,
             spec,
-            experiment,
+            experiment: object.experiment_record(),
             annotations,
             generation: object.generation(fingerprint),
             is_accepted: object.record.as_ref().is_some_and(|record| record.fingerprint == fingerprint),
@@ -99,7 +100,7 @@ impl FolderSource {
 
     /// Returns the reason why the newest version does not serve: its manifest is refused, or the version does not work. Returns
     /// `None` if the version serves or is still being prepared.
-    fn problem(&self, id: &ObjectId, object: &Object) -> Option<Failure> {
+    pub(super) fn problem(&self, id: &ObjectId, object: &Object) -> Option<Failure> {
         let refusal = self.problems.iter().find(|problem| problem.object.as_ref() == Some(id));
         refusal.map(Problem::to_failure).or_else(|| self.failure(object))
     }
@@ -118,28 +119,30 @@ impl FolderSource {
         Ok(StoredPolicy { id: id.clone(), meta: observed.meta(), spec: observed.spec.clone(), state, problem })
     }
 
-    pub(crate) fn stored_policies(&self) -> Vec<StoredPolicy> {
+    /// Returns the policies of a namespace; `None` means of all namespaces and of the cluster scope.
+    pub(crate) fn stored_policies(&self, namespace: Option<&str>) -> Vec<StoredPolicy> {
         let ids = self.objects.keys().filter_map(|id| if let ObjectId::Policy(id) = id { Some(id) } else { None });
-        ids.filter_map(|id| self.stored_policy(id).ok()).collect()
+        let selected = ids.filter(|id| namespace.is_none() || id.namespace() == namespace);
+        selected.filter_map(|id| self.stored_policy(id).ok()).collect()
     }
 
     pub(crate) fn stored_experiment(&self, name: &ExperimentName) -> Result<StoredExperiment> {
         let object = experiment_object(name);
-        let is_of_policy = |record: &ExperimentRecord| record.policy == name.policy;
-        let observed = self.observed(&object).filter(|observed| observed.experiment.is_some_and(is_of_policy));
-        let observed = observed.ok_or_else(|| Error::not_found(&name.to_string()))?;
-        let generation = i64::try_from(observed.generation).unwrap_or(i64::MAX);
-        let preview = observed.object.preview.clone();
+        let not_found = || Error::not_found(&name.to_string());
+        let observed = self.observed(&object).ok_or_else(not_found)?;
+        let record = observed.experiment.filter(|record| record.policy == name.policy).ok_or_else(not_found)?;
+        let preview = &observed.object.preview;
         // The counts of another version do not apply to this version.
-        let session = observed.object.session.as_ref().filter(|session| session.generation == observed.generation);
-        let report = session.map(|session| session.counter.report());
-        let (divergence, samples) = report.map(|report| (report.counts, report.samples)).unzip();
+        let (divergence, samples) =
+            preview.report(observed.generation).map(|report| (report.counts, report.samples)).unzip();
         Ok(StoredExperiment {
             name: name.clone(),
             meta: observed.meta(),
             spec: observed.spec.clone(),
-            auto_start: observed.experiment.is_some_and(|record| record.auto_start),
-            preview: preview.map(|preview| PreviewMetadata { state: preview.state(generation), ..preview }),
+            auto_start: record.auto_start,
+            preview_settings: record.preview,
+            ttl: record.ttl.clone(),
+            preview: preview.of(observed.generation),
             divergence,
             samples: samples.unwrap_or_default(),
             problem: self.problem(&object, observed.object),
@@ -167,15 +170,18 @@ impl FolderSource {
         }
     }
 
-    /// Opens the file that contains the object.
-    pub(super) fn draft(&self, object: &ObjectId) -> Result<Draft> {
+    /// Opens the file that contains the object. The preconditions of the caller were checked for the version that the server has
+    /// read: a newer version in the file, of an editor or of `git pull`, must not be overwritten.
+    fn draft(&self, object: &ObjectId) -> Result<Draft> {
         self.check_readable(object)?;
         let gone = || {
             let message = format!("no file of the folder contains {object} any more");
             Error::new(Code::FailedPrecondition, "MANIFEST_REFUSED", message)
         };
-        let file = self.objects.get(object).and_then(Object::file).ok_or_else(gone)?;
-        Ok(Draft::open(file)?)
+        let known = self.objects.get(object).ok_or_else(gone)?;
+        let draft = Draft::open(known.file().ok_or_else(gone)?)?;
+        draft.check_document(object, known.manifest.as_ref().map(|version| version.digest))?;
+        Ok(draft)
     }
 
     fn create(&mut self, folder: &mut Folder, object: &ObjectId, name: &str, content: &Content) -> Result<()> {
@@ -244,6 +250,10 @@ impl FolderSource {
         for experiment in self.stored_experiments(Some(id)) {
             self.remove(folder, &experiment_object(&experiment.name))?;
         }
+        // Each change of a file reads the folder again, and may find a newer version of the policy.
+        if self.stored_policy(id)?.meta.revision != stored.meta.revision {
+            return Err(Error::concurrent_change(&format!("policies/{id}")));
+        }
         self.remove(folder, &policy_object(id))?;
         Ok(stored)
     }
@@ -293,33 +303,30 @@ impl FolderSource {
     pub(crate) fn preview(&mut self, name: &ExperimentName, change: Preview) -> Result<StoredExperiment> {
         self.stored_experiment(name)?;
         let object = experiment_object(name);
-        self.check_readable(&object)?;
         let not_found = || Error::not_found(&name.to_string());
-        let experiment = self.objects.get(&object).ok_or_else(not_found)?;
-        let failure = self.failure(experiment).filter(|_| self.is_settled(experiment));
-        let experiment = self.objects.get_mut(&object).ok_or_else(not_found)?;
-        let now = Time(Timestamp::now());
-        experiment.preview = match (change, &experiment.preview) {
-            (Preview::Start, before) => {
-                if let Some(failure) = failure {
-                    return Err(Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", failure.to_string()));
-                }
-                let fingerprint = experiment.fingerprint();
-                let generation = fingerprint.map_or(1, |fingerprint| experiment.generation(fingerprint));
-                let generation = i64::try_from(generation).unwrap_or(i64::MAX);
-                Some(PreviewMetadata::start(before.as_ref(), generation, now))
+        let failure = self.objects.get(&object).and_then(|experiment| self.settled_failure(experiment));
+        if change == Preview::Start {
+            self.check_readable(&object)?;
+            if let Some(failure) = failure {
+                return Err(Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", failure.to_string()));
             }
-            (Preview::Stop, Some(before)) => Some(before.clone().stop(now)),
-            (Preview::Stop, None) => {
+        }
+        let now = Time(Timestamp::now());
+        let experiment = self.objects.get_mut(&object).ok_or_else(not_found)?;
+        match change {
+            Preview::Start => experiment.start_preview(now),
+            Preview::Stop if experiment.preview.is_started() => experiment.preview.stop(None, now),
+            Preview::Stop => {
                 let message = format!("{name} was never started: there is nothing to stop");
                 return Err(Error::new(Code::FailedPrecondition, "NOT_STARTED", message));
             }
-        };
+        }
         self.is_changed = true;
         self.save_due.get_or_insert_with(std::time::Instant::now);
         self.stored_experiment(name)
     }
 
+    /// Commits the experiment. The version must be loaded, so that the commit replaces no policy by one that cannot work.
     pub(crate) fn commit(
         &mut self,
         folder: &mut Folder,
@@ -330,57 +337,20 @@ impl FolderSource {
         check_etag(Some(&committing.etag), &experiment.meta, &name.to_string())?;
         let policy = self.stored_policy(&name.policy)?;
         check_etag(committing.parent_etag.as_deref(), &policy.meta, &format!("policies/{}", name.policy))?;
-        if !self.observed(&experiment_object(name)).is_some_and(|observed| observed.is_accepted) {
-            let why = experiment.problem.map_or_else(|| "is still being prepared".to_owned(), |why| why.to_string());
-            return Err(Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", format!("{name}: {why}")));
+        let observed = self.observed(&experiment_object(name));
+        let is_prepared = observed.is_some_and(|it| it.is_accepted && self.live(it.object).is_some());
+        if !is_prepared {
+            let (reason, message) = match experiment.problem {
+                Some(problem) => ("DOES_NOT_WORK", format!("{name}: {problem}")),
+                None => ("NOT_PREPARED", format!("{name} is still being prepared: try again")),
+            };
+            return Err(Error::new(Code::FailedPrecondition, reason, message));
         }
         let drafts = (self.draft(&policy_object(&name.policy))?, self.draft(&experiment_object(name))?);
         commit::run(folder.path(), &policy, &experiment, drafts)?;
         tracing::info!(experiment = %name, etag = experiment.meta.etag, "committed by the API");
         self.poll(folder);
         self.stored_policy(&name.policy)
-    }
-
-    pub(crate) fn progress(&self, awaited: &AwaitedEffect) -> Progress {
-        let object = match (awaited.effect, awaited.experiment()) {
-            (Effect::Commit, _) | (_, None) => policy_object(&awaited.policy),
-            (_, Some(name)) => experiment_object(&name),
-        };
-        let observed = self.observed(&object).filter(|observed| observed.object.uid == awaited.uid);
-        let failed = |code, reason: &str, message: &str| Progress::Failed(Error::new(code, reason, message));
-        let observed = match (observed, awaited.effect) {
-            (None, Effect::Delete) | (Some(_), Effect::StopPreview) => return Progress::Done,
-            (None, _) => return Progress::Failed(Error::not_found(&awaited.target())),
-            (Some(_), Effect::Delete) => return Progress::Running("it to be gone".to_owned()),
-            (Some(observed), _) => observed,
-        };
-        let (generation, fingerprint) = awaited.version.split_once('-').unwrap_or_default();
-        let generation: u64 = generation.parse().unwrap_or_default();
-        let accepted = observed.object.record.as_ref();
-        let accepted_generation = accepted.map_or(0, |record| record.generation);
-        let is_same = accepted.is_some_and(|record| record.fingerprint.to_string() == fingerprint);
-        let suspended = "the preview was suspended before it began";
-        match accepted_generation.cmp(&generation) {
-            std::cmp::Ordering::Equal if is_same => match (self.live(observed.object), awaited.effect) {
-                (Some(_), Effect::StartPreview) if !observed.object.is_active(generation) => {
-                    failed(Code::Aborted, "SUSPENDED", suspended)
-                }
-                (Some(_), _) => Progress::Done,
-                (None, _) => Progress::Running("it to be loaded".to_owned()),
-            },
-            std::cmp::Ordering::Greater if awaited.effect == Effect::StartPreview => {
-                failed(Code::Aborted, "SUSPENDED", suspended)
-            }
-            // A newer version serves: the operation is done, because its version served before or was replaced.
-            std::cmp::Ordering::Greater => Progress::Done,
-            std::cmp::Ordering::Less if observed.fingerprint == fingerprint => {
-                match self.problem(&object, observed.object).filter(|_| self.is_settled(observed.object)) {
-                    Some(failure) => Progress::Failed(Error::failed_version(&failure)),
-                    None => Progress::Running("its program to be prepared".to_owned()),
-                }
-            }
-            _ => failed(Code::Aborted, "SUPERSEDED", "another version replaced this version before it served"),
-        }
     }
 }
 
@@ -398,6 +368,8 @@ fn merge_annotations(before: Annotations, new: Annotations) -> Annotations {
 
 fn experiment_content(name: &ExperimentName, change: Change) -> Content {
     let policy_ref = PolicyRef { name: name.policy.name().to_owned() };
-    let spec = ExperimentSpec { policy_ref, policy: change.spec, auto_start: change.auto_start };
-    Content { spec: json!(spec), annotations: change.annotations }
+    let Change { spec, annotations, auto_start, preview_settings, ttl } = change;
+    let PreviewSettings { sample_rate, logging } = preview_settings;
+    let spec = ExperimentSpec { policy_ref, policy: spec, auto_start, sample_rate, logging, ttl };
+    Content { spec: json!(spec), annotations }
 }

@@ -89,6 +89,7 @@ impl FolderSource {
                         self.take_scan(scan);
                     }
                     self.retire();
+                    self.follow_time();
                 }
                 // The state file and the table are written once for many revisions: a restart is fast.
                 settled = self.lifecycle.settled() => settled.iter().for_each(|key| self.take_settled(key)),

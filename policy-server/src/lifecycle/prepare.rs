@@ -80,16 +80,22 @@ impl Preparer {
     ) -> Result<Revision, PrepareError> {
         // The reader of the spec has refused specs without this section.
         let admission = spec.admission.as_ref().ok_or(PrepareError::NoAdmission)?;
+        let is_folder = self.host_context.is_folder();
         Ok(Revision {
             policy: id.policy.clone(),
             generation: id.generation,
             etag: experiment::etag(id.uid, id.generation),
             matching: admission.to_match()?.confined_to(id.policy.namespace()),
             coverage: admission.coverage(),
-            // An error here is no failure. In a cluster, the API server has accepted the conditions, and some conditions compile
-            // only there. Over a folder, `prepare` has checked them.
-            conditions: Conditions::compile(&admission.match_conditions).ok().flatten(),
-            is_matched_by_api_server: !self.host_context.is_folder(),
+            conditions: if is_folder {
+                // `prepare` has checked that they compile.
+                Conditions::compile(&admission.match_conditions).ok().flatten()
+            } else {
+                // The API server has accepted all conditions, and evaluates the others.
+                Conditions::evaluable(&admission.match_conditions)
+            },
+            fails_closed: admission.fails_closed(),
+            is_matched_by_api_server: !is_folder,
             enforcement: admission.to_enforcement(),
             enabled: spec.enabled,
             timeout: self.timeout(spec),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use proviso_artifacts::Digest;
 use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_core::{Failure, PolicyId};
@@ -10,6 +11,7 @@ use proviso_core::{Failure, PolicyId};
 use super::Slot;
 use crate::manifests::ExperimentId;
 use crate::metrics::Metrics;
+use crate::preview::{self, Versions};
 use crate::table::{Entry, Experiment, IdleReason, Origin, SharedTable, Table};
 
 /// A revision as its source presents it.
@@ -41,6 +43,8 @@ pub struct Publication<'a> {
     pub failures: Vec<(PolicyId, Failure)>,
     /// The experiments that preview nothing, with the reason.
     pub idle_experiments: Vec<(ExperimentId, IdleReason)>,
+    /// The experiments whose previews stop by themselves soon, with the times.
+    pub ending_experiments: BTreeMap<ExperimentId, Timestamp>,
     pub namespaces: Arc<BTreeMap<String, proviso_core::matching::Labels>>,
     pub origin: Origin,
     /// The problems that concern no single policy, one line each.
@@ -93,6 +97,7 @@ impl Publication<'_> {
             origin: self.origin,
             problems: self.problems,
             idle_experiments,
+            ending_experiments: self.ending_experiments,
             is_complete,
             unready_reason: self.unready_reason,
         };
@@ -122,8 +127,13 @@ impl Publisher {
         self.is_complete |= table.is_complete;
         table.is_complete = self.is_complete;
         self.metrics.failing.set(failing.try_into().unwrap_or(i64::MAX));
-        self.publish_live(&table.policies);
+        for entry in table.policies.values() {
+            entry.start_counts();
+        }
         self.table.store(table);
+        // The gauge says what requests find in the table.
+        let current = self.table.load_full();
+        self.publish_live(&current.policies);
         // A starting server does not know all its revisions: it may have loaded a module for a revision that it does not know
         // yet.
         self.is_complete.then_some(modules)
@@ -147,10 +157,28 @@ impl Publisher {
 }
 
 impl Entry {
+    /// Starts new counts of the experiments if another generation is live than the one that they were compared with.
+    fn start_counts(&self) {
+        let live = self.live_etag();
+        if live.is_none() && self.has_unloaded_live {
+            // The live generation cannot be read. It may be the same as before.
+            return;
+        }
+        let now = preview::now();
+        for experiment in self.experiments.iter() {
+            if let Some(counter) = &experiment.counter {
+                counter.follow(Versions { experiment: &experiment.revision.etag, live }, &now);
+            }
+        }
+    }
+
     fn add(&mut self, View { generation, role, slot, .. }: &View<'_>) {
         let is_live = matches!(role, Role::Live);
         let loaded = slot.and_then(Slot::loaded);
-        self.has_unloaded_live |= is_live && loaded.is_none();
+        if is_live && loaded.is_none() {
+            self.has_unloaded_live = true;
+            self.unloaded_live_etag = slot.and_then(Slot::etag);
+        }
         match (loaded, slot.and_then(Slot::failure), slot) {
             (Some(loaded), ..) if is_live => {
                 // While the operator moves the webhook to the next generation, both generations may be marked live.

@@ -1,10 +1,10 @@
 //! Tests of slots: which revisions are prepared, kept and prepared again.
 
 use proviso_core::PolicyId;
-use proviso_crds::{Cel, PolicySpec};
+use proviso_crds::PolicySpec;
 use proviso_engines::Program;
-use proviso_programs::compile_cel;
-use serde_json::{Map, json};
+use proviso_programs::{Conditions, compile_cel};
+use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::manifests::ExperimentId;
@@ -43,25 +43,34 @@ fn pinned(content: &str) -> Desired {
     Desired { modules: ModuleSource::Network(modules(content)), ..desired(1, true) }
 }
 
-/// Returns the slot of a loaded revision with these modules.
-pub(crate) fn loaded(modules: BTreeMap<String, Digest>) -> Slot {
-    let (policy, spec) = (PolicyId::cluster("a").unwrap(), spec());
+/// Returns the revision of a spec with a CEL program. `is_in_cluster` is false for a revision over a folder.
+pub(crate) fn revision_of(spec: &Value, is_in_cluster: bool) -> Revision {
+    let (policy, spec): (_, PolicySpec) =
+        (PolicyId::cluster("a").unwrap(), serde_json::from_value(spec.clone()).unwrap());
     let admission = spec.admission.as_ref().unwrap();
-    let program = Program::Cel(compile_cel(&Cel::default(), &Map::new()).unwrap());
-    let revision = Revision {
+    let proviso_crds::Program::Cel(source) = &spec.program else { panic!("no CEL program") };
+    let program = Program::Cel(compile_cel(source, &Map::new()).unwrap());
+    Revision {
         generation: 1,
-        etag: String::new(),
+        etag: "etag".to_owned(),
         matching: admission.to_match().unwrap(),
         coverage: admission.coverage(),
-        conditions: None,
-        is_matched_by_api_server: true,
+        conditions: Conditions::evaluable(&admission.match_conditions),
+        fails_closed: admission.fails_closed(),
+        is_matched_by_api_server: is_in_cluster,
         enforcement: admission.to_enforcement(),
-        enabled: true,
-        timeout: Duration::from_secs(1),
+        enabled: spec.enabled,
+        // Long enough for a busy machine.
+        timeout: Duration::from_mins(1),
         metrics: Metrics::new().policy(&policy, program.engine()),
         policy,
         program,
-    };
+    }
+}
+
+/// Returns the slot of a loaded revision with these modules.
+pub(crate) fn loaded(modules: BTreeMap<String, Digest>) -> Slot {
+    let revision = revision_of(&json!({"program": {"cel": {"validations": []}}, "admission": {"rules": []}}), true);
     let mut slot = Slot::new(Ok(desired(1, true)));
     slot.settle(Ok(Loaded { revision: Arc::new(revision), modules }), Instant::now());
     slot

@@ -1,10 +1,11 @@
 //! Changes of manifests by the REST API: creates, replaces or removes one document of a file. The other documents stay as they
-//! are, byte for byte. Writes are atomic: a file has either the old content or the new one.
+//! are, byte for byte. Writes are atomic: a file has either the old content or the new one. An editor or `git pull` may change a file
+//! at any moment: a file that has changed since it was opened is not written.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use proviso_artifacts::{create_atomically, remove_durably, rewrite_atomically};
+use proviso_artifacts::{Digest, create_atomically, remove_if_unchanged, rewrite_if_unchanged};
 use proviso_crds::{PolicySpec, Program};
 use serde_yaml::{Mapping, Value};
 
@@ -19,6 +20,8 @@ pub enum EditError {
     Io { path: PathBuf, error: io::Error },
     #[error("{path} has no readable document of {object}: repair the file first", path = path.display())]
     NotFound { path: PathBuf, object: ObjectId },
+    #[error("{path} was changed by another program at the same time: try again", path = .0.display())]
+    Changed(PathBuf),
     #[error("{object} cannot be written as a manifest: {error}")]
     Serialize { object: ObjectId, error: String },
 }
@@ -41,9 +44,12 @@ pub struct Content {
 }
 
 /// A file that is being changed.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Draft {
     path: PathBuf,
+    /// The content of the file when it was opened.
+    original: String,
+    /// The new content.
     text: String,
 }
 
@@ -56,7 +62,7 @@ impl Draft {
         // If the path is a symbolic link, change its target and keep the link.
         let path = path.canonicalize().map_err(|error| EditError::new(path, error))?;
         let text = std::fs::read_to_string(&path).map_err(|error| EditError::new(&path, error))?;
-        Ok(Self { path, text })
+        Ok(Self { path, original: text.clone(), text })
     }
 
     #[must_use]
@@ -101,17 +107,56 @@ impl Draft {
         Ok(())
     }
 
+    /// Checks that the document of this object has the text with this digest. `None` if the server has not read the document.
+    ///
+    /// # Errors
+    /// Returns an error if the document has another text, or if the file has no readable document of the object.
+    pub fn check_document(&self, object: &ObjectId, digest: Option<Digest>) -> Result<(), EditError> {
+        let text = self.document(object)?;
+        if digest == Some(Digest::of(text.as_bytes())) { Ok(()) } else { Err(self.changed()) }
+    }
+
+    /// Checks that the file still has the content that it had when it was opened.
+    ///
+    /// # Errors
+    /// Returns an error if the file was changed or removed, or cannot be read.
+    pub fn check_unchanged(&self) -> Result<(), EditError> {
+        match std::fs::read(&self.path) {
+            Ok(content) if content == self.original.as_bytes() => Ok(()),
+            Ok(_) => Err(self.changed()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.changed()),
+            Err(error) => Err(EditError::new(&self.path, error)),
+        }
+    }
+
     /// Writes the file, or removes it if it has no documents left.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written. Then it is unchanged.
+    /// Returns an error if the file was changed since it was opened, or cannot be written. Then it is unchanged.
     pub fn write(&self) -> Result<(), EditError> {
-        let written = if document::split(&self.text).is_empty() {
-            remove_durably(&self.path)
+        let original = self.original.as_bytes();
+        let is_written = if document::split(&self.text).is_empty() {
+            remove_if_unchanged(&self.path, original)
         } else {
-            rewrite_atomically(&self.path, self.text.as_bytes())
+            rewrite_if_unchanged(&self.path, original, self.text.as_bytes())
         };
-        written.map_err(|error| EditError::new(&self.path, error))
+        let is_written = is_written.map_err(|error| EditError::new(&self.path, error))?;
+        if is_written { Ok(()) } else { Err(self.changed()) }
+    }
+
+    /// Writes the content that the file had when it was opened, if the file has the content of this draft now. Another content is
+    /// newer, and stays.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read or written.
+    pub fn restore(&self) -> Result<(), EditError> {
+        rewrite_if_unchanged(&self.path, self.text.as_bytes(), self.original.as_bytes())
+            .map_err(|error| EditError::new(&self.path, error))?;
+        Ok(())
+    }
+
+    fn changed(&self) -> EditError {
+        EditError::Changed(self.path.clone())
     }
 
     fn find(&self, object: &ObjectId) -> Result<(usize, usize), EditError> {
@@ -321,6 +366,53 @@ data: {a: \"b\"}
         draft.remove(&policy("a")).unwrap();
         draft.write().unwrap();
         assert!(!alone.exists());
+    }
+
+    #[test]
+    fn a_file_that_was_changed_since_it_was_opened_is_not_written() {
+        let (_folder, path) = file(TWO);
+        let draft = || {
+            let mut draft = Draft::open(&path).unwrap();
+            draft.replace(&policy("a"), &content("one")).unwrap();
+            draft
+        };
+        let open = draft();
+        open.check_unchanged().unwrap();
+        let edited = TWO.replace("name: a", "name: b");
+        std::fs::write(&path, &edited).unwrap();
+        assert!(matches!(open.check_unchanged(), Err(EditError::Changed(_))));
+        assert!(matches!(open.write(), Err(EditError::Changed(_))));
+        open.restore().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), edited);
+        // A draft is restored as long as nobody has changed the file after it.
+        std::fs::write(&path, TWO).unwrap();
+        let written = draft();
+        written.write().unwrap();
+        written.restore().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), TWO);
+        // The last document of a file is not removed with the edit of another program.
+        let alone = "{\"apiVersion\": \"v1\", \"kind\": \"Namespace\", \"metadata\": {\"name\": \"n\"}}";
+        std::fs::write(&path, alone).unwrap();
+        let mut removing = Draft::open(&path).unwrap();
+        removing.remove(&ObjectId::Namespace("n".to_owned())).unwrap();
+        std::fs::write(&path, TWO).unwrap();
+        assert!(matches!(removing.write(), Err(EditError::Changed(_))));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), TWO);
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(removing.check_unchanged(), Err(EditError::Changed(_))));
+    }
+
+    #[test]
+    fn a_document_has_the_digest_of_its_own_text_only() {
+        let (_folder, path) = file(TWO);
+        let digest = read(&path).policies[&proviso_core::PolicyId::cluster("c").unwrap()].digest;
+        std::fs::write(&path, TWO.replace("name: a", "name: b")).unwrap();
+        Draft::open(&path).unwrap().check_document(&policy("c"), Some(digest)).unwrap();
+        std::fs::write(&path, TWO.replace("\"x\": \"y\"", "\"x\": \"z\"")).unwrap();
+        for digest in [Some(digest), None] {
+            let changed = Draft::open(&path).unwrap().check_document(&policy("c"), digest);
+            assert!(matches!(changed, Err(EditError::Changed(_))), "{changed:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The log line of one previewed request (AIP-236, "Logging"): a prefix and one JSON object. The line contains the name of the
-//! object and the messages, but never the content of the object.
+//! The log lines of previews (AIP-236, "Logging"): a prefix and one JSON object. The line of a request contains the name of the object
+//! and the messages, but never the content of the object.
 
 use std::time::Duration;
 
@@ -8,8 +8,10 @@ use proviso_core::review::{GroupVersionKind, Head, Operation};
 use proviso_core::{Divergence, Failure, PolicyId, Review, Verdict};
 use serde::Serialize;
 
+use super::comparison::Comparison;
 use crate::table::{Experiment, Revision};
 
+/// The line of one previewed request.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line<'a> {
@@ -23,10 +25,19 @@ pub(super) struct Line<'a> {
     live_etag: Option<&'a str>,
     experiment: String,
     experiment_etag: &'a str,
+    /// The share of the requests that are previewed; `None` if all are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sample_rate: Option<f64>,
     request: Request<'a>,
+    /// True if both versions are in the mode Monitor. Then the verdicts are those of the mode Protect, and the request passed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    monitored: bool,
     live: Side<'a>,
     preview: Side<'a>,
     divergence: Divergence,
+    /// The details that differ, for the divergence `DetailsDiffer`.
+    #[serde(skip_serializing_if = "<[&str]>::is_empty")]
+    differs: &'a [&'static str],
     /// The duration of the evaluation of the experiment, in microseconds.
     duration_us: u128,
 }
@@ -60,6 +71,8 @@ struct Side<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
     mutated: bool,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
@@ -69,17 +82,32 @@ struct Side<'a> {
     error: Option<&'a str>,
 }
 
+/// The line about requests that were not previewed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct DropLine {
+    /// The time of the line in UTC (RFC 3339).
+    time: String,
+    policy: PolicyId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_etag: Option<String>,
+    pub experiment: String,
+    experiment_etag: String,
+    /// The number of requests since the last such line about these versions.
+    pub dropped: u64,
+}
+
 impl<'a> Line<'a> {
-    /// Makes the line. `answered_by` is the revision of the verdict `live`; `None` if no revision is live.
+    /// Makes the line. `answered_by` is the live revision; `None` if no revision is live.
     pub(super) fn new(
         review: &'a Review,
         answered_by: Option<&'a Revision>,
-        live: &'a Verdict,
         experiment: &'a Experiment,
-        verdict: Result<&'a Verdict, &'a Failure>,
-        divergence: Divergence,
+        comparison: &'a Comparison<'_>,
+        monitored: bool,
         duration: Duration,
     ) -> Self {
+        let sample_rate = experiment.settings.sample_rate;
         Self {
             time: jiff::Timestamp::now().to_string(),
             policy: &experiment.revision.policy,
@@ -87,18 +115,35 @@ impl<'a> Line<'a> {
             live_etag: answered_by.map(|live| live.etag.as_str()),
             experiment: experiment.id.to_string(),
             experiment_etag: &experiment.revision.etag,
+            sample_rate: (sample_rate < 1.0).then_some(sample_rate),
             request: Request { uid: review.uid(), identity: review.head().map(Identity::from) },
-            live: Side::from(live),
-            preview: verdict.map_or_else(Side::failed, Side::from),
-            divergence,
+            monitored,
+            live: Side::new(&comparison.live, None),
+            preview: Side::new(&comparison.preview, comparison.failure.as_ref()),
+            divergence: comparison.divergence,
+            differs: &comparison.details,
             duration_us: duration.as_micros(),
         }
     }
+}
 
-    pub(super) fn to_text(&self) -> String {
-        let json = serde_json::to_string(self).unwrap_or_default();
-        format!("{LOG_PREFIX} {json}\n")
+impl DropLine {
+    pub(super) fn new(
+        policy: PolicyId,
+        experiment: String,
+        experiment_etag: String,
+        live_etag: Option<String>,
+        dropped: u64,
+    ) -> Self {
+        Self { time: jiff::Timestamp::now().to_string(), policy, live_etag, experiment, experiment_etag, dropped }
     }
+}
+
+/// Returns the text of a line.
+pub(super) fn to_text(line: &impl Serialize) -> String {
+    // Strings, numbers, lists and maps with string keys always serialize.
+    let json = serde_json::to_string(line).unwrap_or_default();
+    format!("{LOG_PREFIX} {json}\n")
 }
 
 impl<'a> From<&'a Head> for Identity<'a> {
@@ -114,28 +159,18 @@ impl<'a> From<&'a Head> for Identity<'a> {
     }
 }
 
-impl<'a> From<&'a Verdict> for Side<'a> {
-    fn from(verdict: &'a Verdict) -> Self {
+impl<'a> Side<'a> {
+    /// `failure` is the failure that the verdict answers.
+    fn new(verdict: &'a Verdict, failure: Option<&'a Failure>) -> Self {
         Self {
             allowed: verdict.allowed,
             code: verdict.code,
-            message: verdict.message.as_deref(),
+            reason: verdict.reason.as_deref(),
+            // In the mode Monitor, the verdict on a failure has no message.
+            message: verdict.message.as_deref().or(failure.map(|failure| failure.message.as_str())),
             mutated: verdict.patch.is_some(),
             warnings: &verdict.warnings,
-            error: None,
-        }
-    }
-}
-
-impl<'a> Side<'a> {
-    fn failed(failure: &'a Failure) -> Self {
-        Self {
-            allowed: false,
-            code: Some(500),
-            message: Some(&failure.message),
-            mutated: false,
-            warnings: &[],
-            error: Some(failure.reason.as_str()),
+            error: failure.map(|failure| failure.reason.as_str()),
         }
     }
 }

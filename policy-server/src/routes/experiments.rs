@@ -1,54 +1,55 @@
 //! The experiments that are previewed on a request of their policy. In a cluster, an experiment that covers the same requests as
 //! its policy shares the webhook of the policy. Other experiments have their own webhooks. No request counts twice for an
 //! experiment.
+//!
+//! The webhook of an experiment has the rules and selectors of the experiment, but none of its `matchConditions` that a replica can
+//! evaluate. The API server would not call the webhook if a condition fails, because the webhook ignores failures, although the
+//! experiment may deny such requests once it is live.
 
 use std::sync::Arc;
 
 use proviso_core::Review;
 use proviso_core::matching::Coverage;
 
+use crate::preview::Concern;
 use crate::table::{Entry, Experiment, Origin, Revision, Table};
 
-/// Returns the experiments to preview on a request that `revision` has answered, and the experiments for which this is still
-/// undetermined: see [`Job::undetermined`](crate::preview::Job::undetermined).
+/// Returns the experiments to preview on a request that `revision` has answered.
 pub(super) fn piggybacked(
     table: &Table,
     entry: &Entry,
     revision: &Revision,
     review: &Review,
-) -> (Arc<[Arc<Experiment>]>, Vec<Arc<Experiment>>) {
-    if matches!(table.origin, Origin::Folder) {
-        // Over a folder, experiments have no webhooks.
-        return (Arc::clone(&entry.experiments), Vec::new());
-    }
-    let (mut determined, mut undetermined) = (Vec::new(), Vec::new());
-    for experiment in entry.experiments.iter() {
-        match is_piggybacked(table, entry, experiment, revision, review) {
-            Some(true) => determined.push(Arc::clone(experiment)),
-            Some(false) => {}
-            None => undetermined.push(Arc::clone(experiment)),
-        }
-    }
-    (determined.into(), undetermined)
+) -> Vec<(Arc<Experiment>, Concern)> {
+    let concerned = |experiment: &Arc<Experiment>| {
+        let concern = concern(table, entry, experiment, revision, review)?;
+        Some((Arc::clone(experiment), concern))
+    };
+    entry.experiments.iter().filter_map(concerned).collect()
 }
 
-/// Returns true if the request of the policy counts for the experiment; `None` if the `matchConditions` of the experiment decide.
-fn is_piggybacked(
+/// Returns the condition under which the request of the policy counts for the experiment; `None` if it does not count.
+fn concern(
     table: &Table,
     entry: &Entry,
     experiment: &Experiment,
     revision: &Revision,
     review: &Review,
-) -> Option<bool> {
+) -> Option<Concern> {
+    if matches!(table.origin, Origin::Folder) {
+        // Over a folder, experiments have no webhooks.
+        return Some(Concern::Always);
+    }
     if experiment.shares_webhook_with(revision) {
         // During a change of the live generation, API servers may still call the old one. The experiment's own webhook depends on
         // the new one.
-        return Some(entry.live.as_deref().is_none_or(|live| experiment.shares_webhook_with(live)));
+        let is_shared = entry.live.as_deref().is_none_or(|live| experiment.shares_webhook_with(live));
+        return is_shared.then_some(Concern::Always);
     }
-    // The API server does not call the experiment's own webhook for a request that the experiment does not cover.
+    // The API server does not call the experiment's own webhook for a request that its rules and selectors do not cover.
     match experiment.revision.matching.covers(review, |name| table.namespaces.get(name)) {
-        Coverage::NotCovered { .. } => Some(true),
-        Coverage::Covered if experiment.revision.conditions.is_some() => None,
-        Coverage::Covered => Some(false),
+        Coverage::NotCovered { .. } => Some(Concern::Always),
+        Coverage::Covered if experiment.revision.conditions.is_some() => Some(Concern::IfExcluded),
+        Coverage::Covered => None,
     }
 }

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
+use proviso_core::sampling::is_sampled;
 use proviso_core::{PreviewEndpoint, Review, Verdict};
 
 use super::{Refusal, Server, json, receive};
 use crate::notify_on_drop::NotifyOnDropBody;
-use crate::preview::{Job, Live};
-use crate::table::{Experiment, Origin};
+use crate::preview::{Concern, Job, Live};
+use crate::table::{Entry, Experiment, Origin};
 
 impl Server {
     /// Answers the webhook of an experiment: allows the request at once, and queues its preview.
@@ -33,6 +34,16 @@ impl Server {
             };
             entry.experiments.iter().find(is_asked)
         });
+        // If the experiment shares the webhook of its policy, the request of the policy counts already.
+        let is_counted = |entry: &Entry, experiment: &Experiment| {
+            entry.live.as_ref().is_some_and(|live| experiment.shares_webhook_with(live))
+        };
+        let count_dropped = || {
+            let found = entry.zip(experiment).filter(|(entry, experiment)| !is_counted(entry, experiment));
+            if let Some((entry, experiment)) = found {
+                self.previews.count_dropped(experiment, entry.live_etag());
+            }
+        };
         let read = async {
             let _memory = self.reserve_memory(&body)?;
             receive(body).await
@@ -41,13 +52,14 @@ impl Server {
             Ok(body) => body,
             Err(refusal) => {
                 // The webhook of an experiment has `failurePolicy: Ignore`: an error does not stop the request.
-                experiment.inspect(|experiment| experiment.count_dropped());
+                count_dropped();
                 return Err(refusal);
             }
         };
         let review = match Review::admission(body) {
             Ok(review) => review,
             Err(error) => {
+                count_dropped();
                 let malformed = || Refusal::new(StatusCode::BAD_REQUEST, "malformed", error.message.clone());
                 let uid = error.uid.as_ref().ok_or_else(malformed)?;
                 self.metrics.count_refused("malformed");
@@ -59,20 +71,19 @@ impl Server {
             self.metrics.count_refused("unknown_experiment");
             return Ok(json(StatusCode::OK, answer.into()));
         };
-        // If the experiment shares the webhook of its policy, the request of the policy counts already.
-        let is_counted = entry.live.as_ref().is_some_and(|live| experiment.shares_webhook_with(live));
-        if review.is_dry_run() || is_counted {
+        if review.is_dry_run() || is_counted(entry, experiment) {
             return Ok(json(StatusCode::OK, answer.into()));
         }
         if entry.live.is_none() && entry.has_unloaded_live {
             // The live revision is not loaded here, so there is no live verdict to compare with.
-            experiment.count_dropped();
+            if is_sampled(review.uid(), experiment.settings.sample_rate) {
+                self.previews.count_dropped(experiment, entry.live_etag());
+            }
             return Ok(json(StatusCode::OK, answer.into()));
         }
         let job = Job {
             live: Live::NotAsked(entry.live.clone()),
-            experiments: Arc::new([Arc::clone(experiment)]),
-            undetermined: Vec::new(),
+            experiments: vec![(Arc::clone(experiment), Concern::UnlessExcluded)],
             namespaces: Arc::clone(&table.namespaces),
             review,
             arrived_at: Timestamp::now(),

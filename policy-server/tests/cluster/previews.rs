@@ -1,9 +1,15 @@
 //! Experiments in a cluster: candidate revisions are previewed on the requests of the webhook of their policy, or of their own
 //! webhook, and their status has the counts. The tests take the part of the operator.
 
+mod counts;
+mod verdicts;
+
+use std::time::Instant;
+
 use anyhow::{Context as _, Result, ensure};
 use hyper::StatusCode;
 use kube::api::DeleteParams;
+use proviso_core::experiment::etag;
 use proviso_crds::{DivergenceCounts, PreviewReport};
 use proviso_e2e::{Registry, until};
 use serde_json::{Value, json};
@@ -57,9 +63,27 @@ pub async fn until_loaded(server: &Server, name: &str) {
     server.until_details(&format!("[+] {name} loaded")).await;
 }
 
+/// Marks a generation of this policy as live, as the operator does, and waits until the replica knows it. Requests count for an
+/// experiment only if the live generation has answered them.
+async fn make_live(env: &TestEnv, server: &Server, policy: &str, generation: u32) -> Result<()> {
+    env.set_condition(&format!("{policy}-{generation}"), "Live", "True").await?;
+    let label = format!("policy=\"{policy}\"");
+    until(&format!("{policy}-{generation} to be live"), WAIT_TIMEOUT, async || {
+        let live = server.count("proviso_policy_live_generation", &[&label]).await;
+        ensure!(live == u64::from(generation), "{live} is live");
+        Ok(())
+    })
+    .await
+}
+
 /// Sends a review to the webhook of an experiment of the policy `a`.
 pub async fn preview(server: &Server, experiment: &str, review: &Value) -> Result<()> {
-    let answer = server.post(&format!("/preview/cluster.a/{experiment}/1"), review.to_string()).await;
+    preview_of(server, "a", experiment, review).await
+}
+
+/// Sends a review to the webhook of an experiment of this policy.
+async fn preview_of(server: &Server, policy: &str, experiment: &str, review: &Value) -> Result<()> {
+    let answer = server.post(&format!("/preview/cluster.{policy}/{experiment}/1"), review.to_string()).await;
     ensure!(answer.status == StatusCode::OK && answer.is_allowed(), "{}", answer.text);
     ensure!(answer.response()["uid"] == review["request"]["uid"], "{}", answer.text);
     Ok(())
@@ -100,6 +124,7 @@ async fn candidates_with_the_same_rules_are_previewed_on_live_requests() -> Resu
         until_loaded(&server, name).await;
         env.until_reported(name, "pod-1", "True", "Loaded").await?;
     }
+    make_live(&env, &server, "cluster.a", 3).await?;
 
     let path = "/validate/cluster.a/3";
     ensure!(server.post(path, dry_run().to_string()).await.is_allowed());
@@ -119,7 +144,6 @@ async fn candidates_with_the_same_rules_are_previewed_on_live_requests() -> Resu
     // The line has the etags of the experiment and of the live generation.
     let written = server.previews();
     let line = lines(&written, "stricter")[0];
-    let etag = |uid: &str, generation: u64| proviso_core::experiment::etag(uid, generation);
     ensure!(line["experimentEtag"] == etag("uid-stricter", 1), "{line}");
     ensure!(line["liveEtag"] == etag("uid-a", 3) && line["liveGeneration"] == 3 && line["policy"] == "cluster.a");
 
@@ -249,55 +273,6 @@ async fn a_candidate_with_other_rules_has_its_own_path() -> Result<()> {
 }
 
 #[tokio::test]
-async fn match_conditions_of_policy_and_candidate_are_evaluated() -> Result<()> {
-    let env = TestEnv::start("previews-with-conditions").await?;
-    let server = env.replica("pod-1").await?;
-    let except = |name: &str, spec: Value| {
-        let condition = json!([{"name": "a", "expression": format!("request.name != '{name}'")}]);
-        with(spec, &json!({"admission": {"matchConditions": condition}}))
-    };
-    env.create(&revision("a", 1, &except("exempt", forbid("true", "one")))).await?;
-    env.create(&candidate("a", "other", &except("skipped", forbid("true", "one")))).await?;
-    env.create(&candidate("a", "alike", &except("exempt", forbid("true", "two")))).await?;
-    // Only an API server can evaluate a condition with the `authorizer`.
-    let unknown = json!({"admission": {"matchConditions": [
-        {"name": "a", "expression": "authorizer.group('').resource('pods').check('create').allowed()"},
-    ]}});
-    env.create(&candidate("a", "authorized", &with(forbid("true", "one"), &unknown))).await?;
-    env.set_condition("cluster.a-1", "Live", "True").await?;
-    for name in ["cluster.a-1", "experiment.cluster.other-1", "experiment.cluster.alike-1"] {
-        until_loaded(&server, name).await;
-    }
-    until_loaded(&server, "experiment.cluster.authorized-1").await;
-    until("the live generation to be known", WAIT_TIMEOUT, async || {
-        preview(&server, "authorized", &pod("known", "x")).await?;
-        ensure!(server.previews().iter().any(|line| line["liveGeneration"] == 1));
-        Ok(())
-    })
-    .await?;
-
-    // The API server calls neither the policy nor the experiment for a request that their conditions exclude.
-    for name in ["exempt", "both"] {
-        preview(&server, "other", &pod(name, name)).await?;
-    }
-    for name in ["skipped", "both"] {
-        ensure!(!server.post("/validate/cluster.a/1", pod(name, name).to_string()).await.is_allowed());
-    }
-    for (uid, divergence) in [("exempt", "NewlyDenied"), ("both", "Same"), ("skipped", "NewlyAllowed")] {
-        let line = until_line(&server, "other", uid).await?;
-        ensure!(line["divergence"] == divergence, "{uid}: {line}");
-    }
-    for uid in ["skipped", "both"] {
-        until_line(&server, "alike", uid).await?;
-    }
-    let report = env.until_counted("experiment.cluster.other-1", |it| it.evaluated >= 3).await?;
-    ensure!(report.counts.evaluated == 3 && lines(&server.previews(), "other").len() == 3, "{report:?}");
-    ensure!(lines(&server.previews(), "alike").len() == 2);
-    ensure!(lines(&server.previews(), "authorized").iter().all(|line| line["request"]["uid"] == "known"));
-    Ok(())
-}
-
-#[tokio::test]
 async fn mutating_group_and_namespaced_policies_are_previewed() -> Result<()> {
     let env = TestEnv::start("previews-of-every-kind").await?;
     let server = env.replica("pod-1").await?;
@@ -322,6 +297,10 @@ async fn mutating_group_and_namespaced_policies_are_previewed() -> Result<()> {
     env.create(&candidate("group", "ours", &forbid(NEVER, ""))).await?;
     for name in ["cluster.other-patch", "cluster.same-patch", "cluster.all", "ns.default.ours", "cluster.ours"] {
         until_loaded(&server, &format!("experiment.{name}-1")).await;
+    }
+    for policy in ["cluster.mutating", "cluster.group", "ns.default.mine"] {
+        until_loaded(&server, &format!("{policy}-1")).await;
+        make_live(&env, &server, policy, 1).await?;
     }
     for path in ["/validate/cluster.mutating/1", "/validate/cluster.group/1", "/validate/ns.default.mine/1"] {
         until(path, WAIT_TIMEOUT, async || {
@@ -355,8 +334,9 @@ async fn an_endless_experiment_does_not_delay_live_answers() -> Result<()> {
     let name = "experiment.cluster.endless-1";
     until_loaded(&server, "cluster.a-1").await;
     until_loaded(&server, name).await;
+    make_live(&env.cluster, &server, "cluster.a", 1).await?;
 
-    let calls = 100;
+    let (begin, calls) = (Instant::now(), 100);
     for _ in 0..calls {
         ensure!(ask(&server, "/validate/cluster.a/1").await.is_allowed());
     }
@@ -367,5 +347,20 @@ async fn an_endless_experiment_does_not_delay_live_answers() -> Result<()> {
     ensure!(report.counts.dropped > 50, "{report:?}");
     ensure!(!report.samples[0].message.is_empty(), "{report:?}");
     ensure!(server.count("proviso_preview_dropped_total", &[]).await == report.counts.dropped);
+    ensure!(server.count("proviso_preview_errors_total", &[]).await == report.counts.errors);
+
+    // The log says how many requests were dropped, in at most one line each second.
+    let lines = until("the lines about dropped requests", WAIT_TIMEOUT, async || {
+        let lines = server.drops();
+        let dropped: u64 = lines.iter().filter_map(|line| line["dropped"].as_u64()).sum();
+        ensure!(dropped == report.counts.dropped, "{lines:#?}");
+        Ok(lines)
+    })
+    .await?;
+    ensure!(u64::try_from(lines.len())? <= begin.elapsed().as_secs() + 2, "{lines:#?}");
+    for line in &lines {
+        ensure!(line["experiment"] == "cluster.endless" && line["policy"] == "cluster.a", "{line}");
+        ensure!(line["experimentEtag"] == etag("uid-endless", 1) && line["liveEtag"] == etag("uid-a", 1), "{line}");
+    }
     Ok(())
 }

@@ -6,64 +6,90 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::{Folder, Server, ask, cel, experiment, manifest, pod, policy};
 
-const LIVE: &str = "/v1/policies/cluster.live";
-const EXPERIMENTS: &str = "/v1/policies/cluster.live/experiments";
-const E: &str = "/v1/policies/cluster.live/experiments/e";
+pub const LIVE: &str = "/v1/policies/cluster.live";
+pub const EXPERIMENTS: &str = "/v1/policies/cluster.live/experiments";
+pub const E: &str = "/v1/policies/cluster.live/experiments/e";
 
 /// Returns a spec with this program that covers all requests.
-fn spec(program: &Value) -> Value {
+pub fn spec(program: &Value) -> Value {
     json!({
         "program": program["program"],
         "admission": {"rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]},
     })
 }
 
-fn noop() -> Value {
+pub fn noop() -> Value {
     spec(&json!({"program": {"cel": {"validations": []}}}))
 }
 
-fn forbidding(message: &str) -> Value {
+pub fn forbidding(message: &str) -> Value {
     spec(&cel("object.metadata.name != 'bad'", message))
 }
 
-struct Api(Server);
+/// A server over a folder with the policy `live`, and the calls of its API.
+pub struct Api(pub Server);
 
 impl Api {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         let folder = Folder::new();
         folder.write("live.json", policy("live", &json!({})));
         Self(Server::start(folder, &[]).await)
     }
 
-    async fn call(&self, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
+    /// Starts the server with a state folder.
+    pub async fn with_state(folder: Folder) -> Self {
+        let state = folder.state();
+        Self(Server::start(folder, &["--state-dir", state.to_str().unwrap()]).await)
+    }
+
+    /// Restarts a server that has a state folder. `change` may change its files in the meantime.
+    pub async fn restart(self, change: impl FnOnce(&Folder)) -> Self {
+        let folder = self.0.stop().await;
+        change(&folder);
+        Self::with_state(folder).await
+    }
+
+    pub async fn call(&self, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let answer = ask(&self.0.listen, method, path, body.into()).await.unwrap();
         assert_eq!(answer.headers["content-type"], "application/json", "{}", answer.text);
         (answer.status, serde_json::from_str(&answer.text).unwrap())
     }
 
-    async fn ok(&self, method: Method, path: &str, body: &Value) -> Value {
+    pub async fn ok(&self, method: Method, path: &str, body: &Value) -> Value {
         let (status, answer) = self.call(method.clone(), path, body).await;
         assert_eq!(status, StatusCode::OK, "{method} {path}: {answer}");
         answer
     }
 
-    async fn get(&self, path: &str) -> Value {
+    pub async fn get(&self, path: &str) -> Value {
         self.ok(Method::GET, path, &Value::Null).await
     }
 
-    /// Calls a method, waits for its operation, and returns the operation.
-    async fn done(&self, method: Method, path: &str, body: &Value) -> Value {
+    /// Calls a method, waits for its operation, and returns the operation, which must be successful.
+    pub async fn done(&self, method: Method, path: &str, body: &Value) -> Value {
+        let ended = self.ended(method, path, body).await;
+        assert_eq!(ended.get("error"), None, "{ended}");
+        ended
+    }
+
+    /// Calls a method, waits for the end of its operation, and returns the operation.
+    pub async fn ended(&self, method: Method, path: &str, body: &Value) -> Value {
         let operation = self.ok(method, path, body).await;
+        self.wait(&operation).await
+    }
+
+    /// Waits for the end of an operation, and returns the operation.
+    pub async fn wait(&self, operation: &Value) -> Value {
         let name = operation["name"].as_str().unwrap();
         let ended = self.ok(Method::POST, &format!("/v1/{name}:wait"), &json!({"timeout": "60s"})).await;
-        assert_eq!((&ended["done"], ended.get("error")), (&json!(true), None), "{ended}");
+        assert_eq!(ended["done"], true, "{ended}");
         assert_eq!(ended["name"], operation["name"]);
         ended
     }
 
     /// Calls a method that is refused, and returns the status and the reason of the error.
-    async fn refused(&self, method: Method, path: &str, body: &Value) -> (u16, String) {
+    pub async fn refused(&self, method: Method, path: &str, body: &Value) -> (u16, String) {
         let (status, answer) = self.call(method, path, body).await;
         let error = &answer["error"];
         assert_eq!(error["code"], status.as_u16(), "{answer}");
@@ -71,12 +97,12 @@ impl Api {
         (status.as_u16(), error["details"][0]["reason"].as_str().unwrap().to_owned())
     }
 
-    async fn create(&self, name: &str, spec: &Value) -> Value {
+    pub async fn create(&self, name: &str, spec: &Value) -> Value {
         let body = json!({"policy": {"name": "policies/cluster.live", "spec": spec}});
         self.done(Method::POST, &format!("{EXPERIMENTS}?experimentId={name}"), &body).await
     }
 
-    async fn verdict(&self, name: &str) -> Option<String> {
+    pub async fn verdict(&self, name: &str) -> Option<String> {
         let answer = self.0.post("/validate/cluster.live", pod("u", name).to_string()).await;
         (!answer.is_allowed()).then(|| answer.message())
     }
@@ -91,7 +117,7 @@ async fn raw(address: &str, request: &str) -> String {
     answer
 }
 
-fn reason(status: u16, reason: &str) -> (u16, String) {
+pub fn reason(status: u16, reason: &str) -> (u16, String) {
     (status, reason.to_owned())
 }
 
@@ -124,7 +150,7 @@ async fn an_experiment_is_created_started_inspected_and_committed() {
 
     let active = "?filter=preview_metadata.state%20%3D%20ACTIVE";
     let listed = api.get(&format!("{EXPERIMENTS}{active}")).await;
-    assert_eq!(listed["experiments"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed["policyExperiments"].as_array().unwrap().len(), 1, "{listed}");
 
     // "If any experiment fails commit, previewing it must not stop."
     let commit = format!("{E}:commit");
@@ -140,8 +166,11 @@ async fn an_experiment_is_created_started_inspected_and_committed() {
     assert!(updated["previewMetadata"]["stopTime"].is_string(), "{updated}");
     assert_ne!(updated["etag"], started["etag"]);
     assert_eq!(updated.get("divergence"), None, "the counts belong to the version before");
-    assert_eq!(api.get(&format!("{EXPERIMENTS}{active}")).await["experiments"], json!([]));
-    assert_eq!(api.get("/v1/policies/-/experiments?filter=name:*").await["experiments"][0]["name"], updated["name"]);
+    assert_eq!(api.get(&format!("{EXPERIMENTS}{active}")).await["policyExperiments"], json!([]));
+    assert_eq!(
+        api.get("/v1/policies/-/experiments?filter=name:*").await["policyExperiments"][0]["name"],
+        updated["name"]
+    );
 
     assert_eq!(api.refused(Method::POST, &commit, &json!({})).await, reason(400, "INVALID_FIELD"));
     let stale = json!({"etag": started["etag"]});
@@ -197,9 +226,7 @@ async fn a_new_policy_and_a_deletion_are_previewed_with_a_no_op() {
 async fn previews_can_be_started_and_stopped_again_and_survive_a_restart() {
     let folder = Folder::new();
     folder.write("live.json", policy("live", &json!({})));
-    let state = folder.state();
-    let state = ["--state-dir", state.to_str().unwrap()];
-    let api = Api(Server::start(folder, &state).await);
+    let api = Api::with_state(folder).await;
     api.create("e", &forbidding("no")).await;
     let stop = format!("{E}:stopPreview");
     assert_eq!(api.refused(Method::POST, &stop, &json!({})).await, reason(400, "NOT_STARTED"));
@@ -217,8 +244,7 @@ async fn previews_can_be_started_and_stopped_again_and_survive_a_restart() {
     let second = api.done(Method::POST, &format!("{E}:startPreview"), &json!({})).await["response"].clone();
     assert!(second["previewMetadata"]["startTime"].as_str() > first["previewMetadata"]["startTime"].as_str());
     assert_eq!(second["etag"], first["etag"], "a start does not change the experiment");
-    let folder = api.0.stop().await;
-    let api = Api(Server::start(folder, &state).await);
+    let api = api.restart(|_| {}).await;
     let after = api.get(E).await;
     assert_eq!((&after["previewMetadata"], &after["uid"]), (&second["previewMetadata"], &second["uid"]));
     assert_eq!((&after["etag"], &after["createTime"]), (&second["etag"], &second["createTime"]));
@@ -241,15 +267,15 @@ async fn deleting_a_policy_deletes_its_experiments() {
     let deleted = api.done(Method::DELETE, LIVE, &Value::Null).await;
     assert_eq!(deleted["response"]["@type"], "type.googleapis.com/google.protobuf.Empty");
     let all = api.get("/v1/policies/-/experiments").await;
-    assert_eq!(all["experiments"].as_array().unwrap().len(), 1, "{all}");
-    assert_eq!(all["experiments"][0]["name"], "policies/cluster.kept/experiments/other");
+    assert_eq!(all["policyExperiments"].as_array().unwrap().len(), 1, "{all}");
+    assert_eq!(all["policyExperiments"][0]["name"], "policies/cluster.kept/experiments/other");
     let text = std::fs::read_to_string(folder.manifests().join("both.yaml")).unwrap();
     assert_eq!(text, format!("---\n# another\n{other}\n"));
     // The response of deleting an experiment is the experiment (AIP-236).
     let path = "/v1/policies/cluster.kept/experiments/other";
     let deleted = api.ok(Method::DELETE, path, &Value::Null).await;
     assert_eq!(deleted["response"]["@type"], "type.googleapis.com/proviso.v1.PolicyExperiment");
-    assert_eq!(deleted["response"]["etag"], all["experiments"][0]["etag"]);
+    assert_eq!(deleted["response"]["etag"], all["policyExperiments"][0]["etag"]);
 }
 
 #[tokio::test]
@@ -309,7 +335,7 @@ async fn invalid_calls_are_refused_with_a_reason_and_change_nothing() {
     ] {
         assert_eq!(api.refused(method.clone(), path, body).await, wanted, "{method} {path}");
     }
-    assert_eq!(api.get("/v1/policies/-/experiments").await["experiments"].as_array().unwrap().len(), 1);
+    assert_eq!(api.get("/v1/policies/-/experiments").await["policyExperiments"].as_array().unwrap().len(), 1);
     // A policy can have at most 10 experiments.
     for index in 1..10 {
         api.ok(post.clone(), &format!("{EXPERIMENTS}?experimentId=n{index}"), &json!({"policy": {"spec": noop()}}))
@@ -321,7 +347,7 @@ async fn invalid_calls_are_refused_with_a_reason_and_change_nothing() {
     let first = api.get(&format!("{EXPERIMENTS}?pageSize=7")).await;
     let token = first["nextPageToken"].as_str().unwrap();
     let second = api.get(&format!("{EXPERIMENTS}?pageSize=7&pageToken={token}")).await;
-    assert_eq!((second["experiments"].as_array().unwrap().len(), second.get("nextPageToken")), (3, None));
+    assert_eq!((second["policyExperiments"].as_array().unwrap().len(), second.get("nextPageToken")), (3, None));
     let elsewhere = format!("/v1/policies?pageToken={token}");
     assert_eq!(api.refused(get.clone(), &elsewhere, &Value::Null).await, reason(400, "INVALID_FIELD"));
 }
@@ -373,7 +399,9 @@ async fn a_version_that_does_not_work_cannot_be_committed() {
     api.done(Method::POST, &format!("{E}:commit"), &json!({"etag": updated["etag"]})).await;
     assert_eq!(api.verdict("bad").await.as_deref(), Some("no"));
     let operations = api.get("/v1/operations?filter=done%3Dtrue").await;
-    assert_eq!(operations["operations"][0]["metadata"]["target"], "policies/cluster.live", "{operations}");
+    let targets: Vec<_> =
+        operations["operations"].as_array().unwrap().iter().map(|it| &it["metadata"]["target"]).collect();
+    assert_eq!(targets, [&stored["name"]; 3], "a creation, an update and a commit: {operations}");
 }
 
 #[tokio::test]

@@ -8,9 +8,12 @@
 )]
 
 mod api;
+mod commits;
 mod compiling;
 mod context;
+mod expiry;
 mod malformed;
+mod operations;
 mod previews;
 mod reload;
 mod serving;

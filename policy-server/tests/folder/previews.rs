@@ -1,5 +1,7 @@
 //! Previews (AIP-236): the verdicts of experiments on live requests, compared with the live verdicts.
 
+mod verdicts;
+
 use std::collections::BTreeMap;
 use std::process::Command;
 
@@ -175,12 +177,16 @@ async fn mutations_are_compared_by_the_patched_objects() {
         ("other", "MutationDiffers"),
         ("nothing", "MutationDiffers"),
         ("forbidden", "NewlyDenied"),
-        ("broken", "ExperimentError"),
+        // The API server denies a request whose patch it cannot apply.
+        ("broken", "NewlyDenied"),
     ];
     assert_eq!(divergences(&lines), expected(&wanted));
     let mutated =
         |name: &str| lines.iter().find(|line| line["experiment"] == name).unwrap()["preview"]["mutated"].clone();
     assert_eq!((mutated("cluster.other"), mutated("cluster.nothing")), (json!(true), json!(false)));
+    let broken = lines.iter().find(|line| line["experiment"] == "cluster.broken").unwrap();
+    assert_eq!((&broken["preview"]["code"], &broken["preview"]["error"]), (&json!(500), &json!("InvalidAnswer")));
+    assert_eq!(server.count("proviso_preview_errors_total", &[]).await, 1);
 }
 
 #[tokio::test]
@@ -348,7 +354,7 @@ async fn a_policy_has_at_most_ten_experiments() {
     let server = Server::start(folder, &[]).await;
     let details = server.details().await;
     let excess =
-        "[-] experiment cluster.e10 previews nothing: cluster.live has 10 active experiments already: remove one";
+        "[-] experiment cluster.e10 previews nothing: cluster.live has 10 older experiments already: delete one";
     assert!(details.contains(excess), "{details}");
     assert_eq!(details.matches("previews cluster.live").count(), 10, "{details}");
     assert!(server.post("/validate/cluster.live", create("x")).await.is_allowed());

@@ -259,13 +259,21 @@ impl Server {
         sum.to_string().parse().unwrap_or_else(|_| panic!("{name} is {sum}, which is no count"))
     }
 
-    /// Returns the preview lines so far, without their prefix.
+    /// Returns the preview lines of requests so far, without their prefix.
     pub fn previews(&self) -> Vec<Value> {
+        self.preview_lines(false)
+    }
+
+    /// Returns the preview lines about dropped requests so far, without their prefix.
+    pub fn drops(&self) -> Vec<Value> {
+        self.preview_lines(true)
+    }
+
+    fn preview_lines(&self, are_drops: bool) -> Vec<Value> {
         let lines = self.stdout.all();
-        lines
-            .iter()
-            .map(|line| serde_json::from_str(line.strip_prefix("PolicyPreviewLog ").unwrap()).unwrap())
-            .collect()
+        let lines = lines.iter().map(|line| line.strip_prefix("PolicyPreviewLog ").unwrap());
+        let lines = lines.map(|json| serde_json::from_str::<Value>(json).unwrap());
+        lines.filter(|line| line["dropped"].is_u64() == are_drops).collect()
     }
 
     /// Waits for this number of preview lines, and returns all preview lines.

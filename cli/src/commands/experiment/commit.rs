@@ -1,5 +1,5 @@
 //! `proviso experiment commit`: shows the changes, asks for confirmation, commits the versions that were shown, and waits
-//! until the new generation is live.
+//! until the new generation is live. `--to-file` writes the policy to a file instead.
 
 use std::process::ExitCode;
 
@@ -7,25 +7,40 @@ use super::super::follow;
 use super::super::{Session as ClusterSession, confirm, print};
 use super::difference::difference;
 use super::session::{Session, print_line, with_policy};
+use super::to_file;
 use crate::arguments::{Commit, Form};
 use crate::backend::Started;
 use crate::cluster::Action;
 use crate::error::Error;
 use crate::experiment::{CommitPlan, plan_commit};
+use crate::gitops;
 use crate::objects::{ExperimentObject, PolicyObject};
 use crate::render;
 use crate::report::ExperimentReport;
 use crate::rollback::Request;
 use crate::server::OperationState;
+use crate::terminal;
 
 pub async fn run(session: &Session, arguments: &Commit) -> Result<ExitCode, Error> {
-    confirm::check(arguments.yes)?;
+    // A file changes nothing that needs a confirmation.
+    if arguments.to_file.is_none() {
+        confirm::check(arguments.yes)?;
+    }
     let (experiment, policy) = with_policy(session, &arguments.experiment).await?;
     let (etag, parent_etag) = (arguments.etag.as_deref(), arguments.parent_etag.as_deref());
-    let CommitPlan { etag, parent_etag } = plan_commit(&experiment, &policy, etag, parent_etag)?;
-    let report = ExperimentReport::new(&experiment);
+    let plan = plan_commit(&experiment, &policy, etag, parent_etag)?;
+    // The commit replaces the newest version of the policy, so the evidence should be about that version.
+    let report = ExperimentReport::new(&experiment).compared_with(Some(&policy.etag));
     let page = render::before_commit(&report, &session.view(Form::Table));
-    print(&format!("{page}{}\n", difference(&experiment, &policy)?))?;
+    let page = format!("{page}{}\n", difference(&experiment, &policy)?);
+    if let Some(file) = &arguments.to_file {
+        return to_file::run(session, file, (&experiment, &policy), &plan, &page);
+    }
+    print(&page)?;
+    if let Some(warning) = gitops::warning(&policy, &experiment, session.program) {
+        terminal::print_warning(&warning);
+    }
+    let CommitPlan { etag, parent_etag } = plan;
     let question = format!("Give the spec of the experiment to {}, and delete the experiment?", policy.id);
     if !arguments.yes && !confirm::ask(&question)? {
         print_line(&experiment, "it was not committed")?;

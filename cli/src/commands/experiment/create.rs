@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use proviso_core::PolicyId;
+use proviso_crds::PreviewLogging;
 use serde_json::{Value, json};
 
 use super::super::{in_form, print};
@@ -32,7 +33,7 @@ pub async fn run(session: &Session, arguments: &Create) -> Result<ExitCode, Erro
         None if arguments.no_op => manifest::no_op(&policy.spec),
         None => policy.spec.clone(),
     };
-    let manifest = experiment(&id, &policy, &spec, arguments.auto_start);
+    let manifest = experiment(&id, &policy, &spec, arguments);
     if is_same(&policy.spec, &spec) {
         let (policy, kind) = (&policy.id, manifest["kind"].as_str().unwrap_or_default().to_ascii_lowercase());
         let place = policy.namespace().map_or_else(String::new, |namespace| format!(" -n {namespace}"));
@@ -75,7 +76,7 @@ pub async fn run(session: &Session, arguments: &Create) -> Result<ExitCode, Erro
 }
 
 /// Returns the manifest of an experiment.
-fn experiment(id: &PolicyId, policy: &PolicyObject, spec: &Value, is_auto_start: bool) -> Value {
+fn experiment(id: &PolicyId, policy: &PolicyObject, spec: &Value, arguments: &Create) -> Value {
     let [namespaced, cluster] = ExperimentObject::KINDS;
     let mut manifest = json!({
         "apiVersion": format!("{}/{}", proviso_crds::GROUP, proviso_crds::VERSION),
@@ -86,8 +87,17 @@ fn experiment(id: &PolicyId, policy: &PolicyObject, spec: &Value, is_auto_start:
     if let Some(namespace) = id.namespace() {
         manifest["metadata"]["namespace"] = namespace.into();
     }
-    if is_auto_start {
-        manifest["spec"]["autoStart"] = true.into();
+    let logging = arguments.logging.map(PreviewLogging::from);
+    let given = [
+        ("autoStart", arguments.auto_start.then_some(json!(true))),
+        ("sampleRate", arguments.sample_rate.map(|rate| json!(rate))),
+        ("logging", logging.map(|logging| json!(logging))),
+        ("ttl", arguments.ttl.as_ref().map(|ttl| json!(ttl))),
+    ];
+    for (field, value) in given {
+        if let Some(value) = value {
+            manifest["spec"][field] = value;
+        }
     }
     manifest
 }
@@ -106,21 +116,42 @@ fn from_file(file: &Path, policy: &PolicyObject) -> Result<Value, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::{self, Arguments, Command, Experiment, Experiments};
     use crate::objects::tests::{active, policy, spec};
+    use clap::FromArgMatches as _;
+
+    fn arguments(options: &[&str]) -> Create {
+        let command = ["proviso", "experiment", "create", "stricter", "--from", "policy/labels"];
+        let matches = arguments::command("proviso").try_get_matches_from([&command, options].concat()).unwrap();
+        let Command::Experiment(Experiments { command: Experiment::Create(create), .. }) =
+            Arguments::from_arg_matches(&matches).unwrap().command
+        else {
+            panic!("another command")
+        };
+        create
+    }
 
     #[test]
     fn the_manifest_names_the_policy_and_its_namespace() {
         let policy = policy(2, &active(2));
         let id = PolicyId::namespaced("team", "stricter").unwrap();
-        let manifest = experiment(&id, &policy, &spec("team"), true);
+        let options = ["--auto-start", "--sample-rate", "0.1", "--logging", "divergences", "--ttl", "48h"];
+        let manifest = experiment(&id, &policy, &spec("team"), &arguments(&options));
         let wanted = json!({
             "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyExperiment",
             "metadata": {"name": "stricter", "namespace": "team"},
-            "spec": {"policyRef": {"name": "labels"}, "policy": spec("team"), "autoStart": true},
+            "spec": {
+                "policyRef": {"name": "labels"}, "policy": spec("team"), "autoStart": true, "sampleRate": 0.1,
+                "logging": "Divergences", "ttl": "48h",
+            },
         });
         assert_eq!(manifest, wanted);
-        let of_cluster = experiment(&PolicyId::cluster("stricter").unwrap(), &policy, &spec("team"), false);
+        assert!(serde_json::from_value::<proviso_crds::ExperimentSpec>(manifest["spec"].clone()).is_ok());
+        let of_cluster = experiment(&PolicyId::cluster("stricter").unwrap(), &policy, &spec("team"), &arguments(&[]));
         assert_eq!(of_cluster["kind"], "ClusterPolicyExperiment");
-        assert_eq!((of_cluster["metadata"].get("namespace"), of_cluster["spec"].get("autoStart")), (None, None));
+        assert_eq!(of_cluster["metadata"].get("namespace"), None);
+        for absent in ["autoStart", "sampleRate", "logging", "ttl"] {
+            assert_eq!(of_cluster["spec"].get(absent), None, "{absent}");
+        }
     }
 }

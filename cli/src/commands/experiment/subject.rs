@@ -1,17 +1,18 @@
 //! The experiments that `proviso experiment status` is about, and their report.
 
+use jiff::Timestamp;
 use proviso_core::PolicyId;
 use serde::Serialize;
 
 use super::super::in_form;
 use super::session::Session;
-use crate::arguments::Form;
+use crate::arguments::ExportForm;
 use crate::cluster::Scope;
 use crate::error::Error;
 use crate::found::Found;
 use crate::objects::ExperimentObject;
 use crate::render;
-use crate::report::{ExperimentDetail, ExperimentOverview};
+use crate::report::{ExperimentDetail, ExperimentOverview, ExperimentReport};
 
 /// The experiments that a command is about.
 pub(super) struct Subject {
@@ -30,6 +31,16 @@ pub(super) enum Report {
     Detail(Box<ExperimentDetail>),
 }
 
+impl Report {
+    /// Returns the experiments of the report.
+    pub(super) fn experiments(&self) -> &[ExperimentReport] {
+        match self {
+            Self::Overview(overview) => &overview.experiments,
+            Self::Detail(detail) => std::slice::from_ref(&detail.experiment),
+        }
+    }
+}
+
 impl Subject {
     /// Returns the report about the experiments that were found.
     pub(super) fn report(&self, session: &Session, found: &Found<ExperimentObject>) -> Report {
@@ -45,7 +56,10 @@ impl Subject {
     ///
     /// # Errors
     /// When the report cannot be serialized.
-    pub(super) fn text(&self, session: &Session, report: &Report, form: Form) -> Result<String, Error> {
+    pub(super) fn text(&self, session: &Session, report: &Report, form: ExportForm) -> Result<String, Error> {
+        let Some(form) = form.form() else {
+            return Ok(render::csv(report.experiments(), Timestamp::now(), true)?);
+        };
         let view = session.view(form);
         in_form(report, form, || match report {
             Report::Overview(overview) => render::experiments(overview, self.place.as_deref(), &view),

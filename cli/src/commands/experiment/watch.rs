@@ -14,7 +14,7 @@ use super::super::print;
 use super::super::screen::Screen;
 use super::session::Session;
 use super::subject::{Report, Subject};
-use crate::arguments::Form;
+use crate::arguments::{ExportForm, Form};
 use crate::cluster::Scope;
 use crate::error::Error;
 use crate::found::Found;
@@ -34,7 +34,7 @@ pub async fn run(
     session: &Session,
     subject: &Subject,
     found: &Found<ExperimentObject>,
-    form: Form,
+    form: ExportForm,
 ) -> Result<ExitCode, Error> {
     let mut output = Output::new(session, subject, form);
     let mut changes = session.backend.follow(&subject.scope, subject.policy.as_ref(), &found.unseen);
@@ -73,7 +73,7 @@ pub async fn run(
 struct Output<'a> {
     session: &'a Session,
     subject: &'a Subject,
-    form: Form,
+    form: ExportForm,
     screen: Option<Screen>,
     /// The report that was shown last.
     last: Option<Report>,
@@ -84,9 +84,9 @@ struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    fn new(session: &'a Session, subject: &'a Subject, form: Form) -> Self {
-        // JSON and YAML are for programs, so they are not redrawn on a terminal.
-        let screen = matches!(form, Form::Table | Form::Wide).then(Screen::of_stdout).flatten();
+    fn new(session: &'a Session, subject: &'a Subject, form: ExportForm) -> Self {
+        // The other formats are for programs, so they are not redrawn on a terminal.
+        let screen = matches!(form, ExportForm::Table | ExportForm::Wide).then(Screen::of_stdout).flatten();
         Self { session, subject, form, screen, last: None, reports: BTreeMap::new(), error: None }
     }
 
@@ -96,9 +96,13 @@ impl<'a> Output<'a> {
         if is_changed && self.screen.is_none() {
             match self.form {
                 // One document a line, so that a reader can separate the documents.
-                Form::Json => print(&(serde_json::to_string(&report)? + "\n"))?,
-                Form::Yaml => print(&format!("---\n{}", serde_yaml::to_string(&report)?))?,
-                Form::Table | Form::Wide => {
+                ExportForm::Json => print(&(serde_json::to_string(&report)? + "\n"))?,
+                ExportForm::Yaml => print(&format!("---\n{}", serde_yaml::to_string(&report)?))?,
+                // Each change adds rows to one table, with the time of the change.
+                ExportForm::Csv => {
+                    print(&render::csv(report.experiments(), Timestamp::now(), self.last.is_none())?)?;
+                }
+                ExportForm::Table | ExportForm::Wide => {
                     let text = changed_lines(&mut self.reports, &report, Timestamp::now());
                     print(&render::printable(&text))?;
                 }
@@ -112,8 +116,8 @@ impl<'a> Output<'a> {
     fn redraw(&mut self) -> Result<(), Error> {
         let (Some(screen), Some(report)) = (&mut self.screen, &self.last) else { return Ok(()) };
         let page = match report {
-            Report::Detail(detail) if self.form == Form::Table => {
-                render::live_experiment(detail, &self.session.view(self.form))
+            Report::Detail(detail) if self.form == ExportForm::Table => {
+                render::live_experiment(detail, &self.session.view(Form::Table))
             }
             _ => self.subject.text(self.session, report, self.form)?,
         };
@@ -155,10 +159,7 @@ impl<'a> Output<'a> {
 
 /// Returns a line for each experiment that has changed since its report in `last`, and updates `last`.
 fn changed_lines(last: &mut BTreeMap<String, ExperimentReport>, report: &Report, now: Timestamp) -> String {
-    let experiments = match report {
-        Report::Overview(overview) => overview.experiments.as_slice(),
-        Report::Detail(detail) => std::slice::from_ref(&detail.experiment),
-    };
+    let experiments = report.experiments();
     let mut lines = Vec::new();
     for experiment in experiments {
         let before = last.insert(experiment.experiment.to_string(), experiment.clone());

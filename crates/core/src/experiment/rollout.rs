@@ -1,15 +1,22 @@
-//! Decides the next steps of one experiment in a cluster: start or suspend the preview, create or delete candidate revisions,
-//! keep or remove the experiment's webhook. The decision is a pure function of the observed state.
+//! Decides the next steps of one experiment in a cluster: start or suspend the preview, create, disable or delete candidate
+//! revisions, keep or remove the experiment's webhook, complete or abort a commit. The decision is a pure function of the observed
+//! state.
+
+mod candidates;
+mod change;
+mod progress;
+mod timer;
 
 use std::time::Duration;
 
 use super::MAX_EXPERIMENTS;
 use crate::failure::Failure;
-use crate::rollout::{Pod, Replica, failed, result};
+use crate::rollout::{Pod, Replica, result};
 
-/// The maximum age of a commit intent. The API records the intent before it writes the policy; a commit that takes longer
-/// counts as abandoned.
-pub const COMMIT_INTENT_TIMEOUT: Duration = Duration::from_mins(1);
+pub use candidates::DesiredCandidate;
+pub use change::{Change, EXPIRY_NOTICE, Expiry, StopReason, Suspension};
+pub use progress::{Initialization, Progress};
+pub use timer::{COMMIT_INTENT_TIMEOUT, RETRY_INTERVAL, START_FAILURE_TIMEOUT, STOP_TIMEOUT, Timer};
 
 /// The observed state of one experiment, its policy, its candidates and its webhook.
 #[derive(Clone, Debug)]
@@ -25,10 +32,8 @@ pub struct Observed {
     pub policy: Option<Policy>,
     /// The number of older experiments of the same policy.
     pub older: usize,
-    /// True if the policy records this generation of the experiment as committed.
-    pub is_committed: bool,
-    /// The age of the commit intent; `None` if no commit is in progress.
-    pub intent: Option<Duration>,
+    /// The commit that is in progress; `None` if there is none.
+    pub commit: Option<Commit>,
     /// True if the experiment shares the policy's webhook: each request that the experiment covers also reaches the live policy.
     pub shares_webhook: bool,
     /// The candidate revisions of the experiment, in any order.
@@ -37,6 +42,9 @@ pub struct Observed {
     pub has_webhook: bool,
     /// The Ready pods of the policy's policy server.
     pub pods: Vec<Pod>,
+    /// The times for which the operator has observed the timers of its last decision ([`Decision::timers`]). A timer that is missing
+    /// begins now.
+    pub elapsed: Vec<(Timer, Duration)>,
 }
 
 /// The last preview session of the experiment.
@@ -45,8 +53,26 @@ pub struct Session {
     pub is_active: bool,
     /// The generation of the experiment that the session previews.
     pub generation: i64,
-    /// The start time as text. It distinguishes the session from earlier sessions.
+    /// The start time as text. It distinguishes the session from earlier sessions, and is not empty.
     pub start: String,
+    /// True if every Ready replica has loaded the candidate of this session at some time. True also for a session that an older
+    /// version started, because that version did not record the time.
+    pub was_loaded: bool,
+    /// The time until the preview stops by itself; `None` if it does not.
+    pub expiry: Option<Expiry>,
+    /// The reason why the preview is suspended. Without a meaning while the session is active.
+    pub stop_reason: StopReason,
+}
+
+/// A commit of the experiment that is in progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// The random id of the commit.
+    pub id: String,
+    /// The generation of the experiment that is committed.
+    pub generation: i64,
+    /// True if the policy records this commit of this generation of this experiment: its spec is copied.
+    pub is_copied: bool,
 }
 
 /// The policy of the experiment.
@@ -64,9 +90,13 @@ pub struct Candidate {
     pub name: String,
     /// The session that the candidate was created for; `None` if the object records no readable session.
     pub session: Option<CandidateSession>,
+    /// True if replicas evaluate the candidate. False if it is only prepared, or is being stopped.
+    pub is_enabled: bool,
     /// The result of the leader's preparation; `None` while the preparation runs.
     pub initialized: Option<Result<(), Failure>>,
     pub replicas: Vec<Replica>,
+    /// The pods that evaluate the candidate no more and have written their final counts.
+    pub stopped: Vec<Pod>,
 }
 
 /// The session that a candidate belongs to. Each session needs a candidate of its own.
@@ -74,44 +104,53 @@ pub struct Candidate {
 pub struct CandidateSession {
     pub generation: i64,
     pub policy: Policy,
-    /// [`Session::start`]
+    /// [`Session::start`]; empty if the candidate is only prepared for a commit, and was never previewed.
     pub start: String,
 }
 
 /// The next steps of the operator, and the status to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is an independent step")]
 pub struct Decision {
-    /// True if the operator must delete the experiment, because it was committed.
-    pub remove: bool,
-    /// True if the commit intent expired and must be removed.
-    pub clear_commit_intent: bool,
+    /// The next step of the commit, if any. The other steps follow when this step is done.
+    pub commit: Option<CommitStep>,
     /// The change of the preview state, if any. The other steps follow when this change is written.
     pub change: Option<Change>,
     /// True if the experiment needs its own webhook.
     pub webhook: bool,
-    /// The names of the candidates to delete.
+    /// The names of the candidates that replicas must stop evaluating.
+    pub disable: Vec<String>,
+    /// The names of the candidates to delete at once.
     pub delete: Vec<String>,
-    /// True if the operator must create a candidate.
-    pub create: bool,
+    /// The names of the candidates to delete after their counts are in the status of the experiment.
+    pub delete_stopped: Vec<String>,
+    /// The candidate that the operator must create, if any.
+    pub create: Option<DesiredCandidate>,
     pub acceptance: Acceptance,
+    pub initialization: Initialization,
     pub progress: Progress,
+    /// True if the preview is active and stops by itself soon ([`EXPIRY_NOTICE`]).
+    pub expires_soon: bool,
     /// The number of Ready pods that have loaded the candidate.
     pub ready: usize,
     /// The number of Ready pods.
     pub total: usize,
     /// True if the experiment is deleted and has no candidates and no webhook any more.
     pub is_cleaned_up: bool,
+    /// The states that end after a time limit. The operator measures, by its own monotonic clock, for how long it has observed each
+    /// of them without a break, and forgets the others.
+    pub timers: Vec<Timer>,
     /// The time until the decision changes without another event; `None` if only events change it.
     pub requeue_after: Option<Duration>,
 }
 
-/// A change of the preview state (AIP-236).
+/// A step that ends a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    Start,
-    /// The preview stops, because the experiment changed since its session started.
-    Suspend,
+pub enum CommitStep {
+    /// The spec is copied to the policy: the experiment must be deleted.
+    Complete,
+    /// The caller has not completed the commit in time. Late writes of the caller must be made to fail, before the commit is removed
+    /// from the status of the experiment.
+    Abort,
 }
 
 /// The result of the checks that must pass before an experiment is previewed.
@@ -122,106 +161,77 @@ pub enum Acceptance {
     TooMany,
 }
 
-/// The progress of the preview.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
-    NotAccepted,
-    NotStarted,
-    Suspended,
-    /// The leader prepares the candidate, or the candidate does not exist yet.
-    Initializing,
-    InitializationFailed(Failure),
-    /// No pod of the policy server is Ready.
-    NoReplicas,
-    /// The replicas load the candidate.
-    Loading,
-    /// These pods cannot load the candidate; the other pods preview it.
-    LoadingFailed(Vec<(String, Failure)>),
-    Previewing,
+impl Observed {
+    fn acceptance(&self) -> Acceptance {
+        match &self.policy {
+            None => Acceptance::PolicyNotFound,
+            Some(_) if self.older >= MAX_EXPERIMENTS => Acceptance::TooMany,
+            Some(_) => Acceptance::Accepted,
+        }
+    }
+
+    /// Returns the session that previews the current generation; `None` if no preview is active.
+    fn active_session(&self) -> Option<&Session> {
+        self.session.as_ref().filter(|session| session.is_active && session.generation == self.generation)
+    }
+
+    /// Returns whether the spec of the current generation is copied to the policy.
+    fn is_committed(&self) -> bool {
+        self.commit.as_ref().is_some_and(|commit| commit.is_copied && commit.generation == self.generation)
+    }
+
+    fn elapsed(&self, timer: &Timer) -> Duration {
+        self.elapsed.iter().find(|(known, _)| known == timer).map_or(Duration::ZERO, |(_, elapsed)| *elapsed)
+    }
+
+    fn is_over(&self, timer: &Timer) -> bool {
+        self.elapsed(timer) >= timer.limit()
+    }
 }
 
 /// Decides the next steps of the experiment.
 #[must_use]
 pub fn decide(observed: &Observed) -> Decision {
-    let acceptance = match &observed.policy {
-        None => Acceptance::PolicyNotFound,
-        Some(_) if observed.older >= MAX_EXPERIMENTS => Acceptance::TooMany,
-        Some(_) => Acceptance::Accepted,
-    };
-    let desired = desired_candidate(observed, acceptance);
-    let current = observed.candidates.iter().find(|it| desired.is_some() && it.session == desired);
-    let ready = current.map_or(0, |candidate| {
+    let acceptance = observed.acceptance();
+    let desired = candidates::desired(observed, acceptance);
+    let sorted = candidates::sort(observed, desired.as_ref());
+    let previewed = sorted.current.filter(|_| desired.as_ref().is_some_and(|desired| desired.is_enabled));
+    let ready = previewed.map_or(0, |candidate| {
         observed.pods.iter().filter(|pod| matches!(result(&candidate.replicas, pod), Some(Ok(())))).count()
     });
     let is_everywhere = !observed.pods.is_empty() && ready == observed.pods.len();
-    let stale = observed.candidates.iter().filter(|it| desired.is_none() || it.session != desired);
-    let is_abandoned = observed.intent.is_some_and(|age| age >= COMMIT_INTENT_TIMEOUT);
+    let progress = progress::of(observed, acceptance, previewed, is_everywhere, sorted.is_stopping());
+    let timers = timer::timers(observed, &progress, &sorted);
+    let initialization = progress::initialization(desired.as_ref(), sorted.current);
+    let left = timers.iter().map(|timer| timer.limit().saturating_sub(observed.elapsed(timer)));
+    let requeue_after = left.filter(|left| !left.is_zero()).chain(change::expiry_due(observed)).min();
     Decision {
-        remove: observed.is_committed && !observed.is_deleted,
-        clear_commit_intent: is_abandoned && !observed.is_committed && !observed.is_deleted,
-        change: change(observed, acceptance),
+        commit: commit_step(observed),
+        change: change::of(observed, acceptance, &progress),
         // An existing webhook stays when a new replica has not loaded the candidate yet.
-        webhook: current.is_some() && !observed.shares_webhook && (observed.has_webhook || is_everywhere),
-        delete: stale.map(|candidate| candidate.name.clone()).collect(),
-        create: desired.is_some() && current.is_none(),
+        webhook: previewed.is_some() && !observed.shares_webhook && (observed.has_webhook || is_everywhere),
+        disable: candidates::names(&sorted.disable),
+        delete: candidates::names(&sorted.delete),
+        delete_stopped: candidates::names(&sorted.delete_stopped),
+        create: desired.filter(|_| sorted.current.is_none()),
         acceptance,
-        progress: progress(observed, acceptance, current, is_everywhere),
+        initialization,
+        progress,
+        expires_soon: change::expires_soon(observed),
         ready,
         total: observed.pods.len(),
         is_cleaned_up: observed.is_deleted && observed.candidates.is_empty() && !observed.has_webhook,
-        requeue_after: observed.intent.filter(|_| !is_abandoned).map(|age| COMMIT_INTENT_TIMEOUT.saturating_sub(age)),
+        timers,
+        requeue_after,
     }
 }
 
-/// Returns the session that needs a candidate; `None` if no preview runs.
-fn desired_candidate(observed: &Observed, acceptance: Acceptance) -> Option<CandidateSession> {
-    let is_over = observed.is_deleted || observed.is_committed || acceptance != Acceptance::Accepted;
-    let session = observed.session.as_ref().filter(|it| !is_over && it.is_active);
-    let session = session.filter(|session| session.generation == observed.generation)?;
-    Some(CandidateSession {
-        generation: session.generation,
-        policy: observed.policy.clone()?,
-        start: session.start.clone(),
-    })
-}
-
-fn change(observed: &Observed, acceptance: Acceptance) -> Option<Change> {
-    if observed.is_deleted || observed.is_committed {
-        return None;
+fn commit_step(observed: &Observed) -> Option<CommitStep> {
+    let commit = observed.commit.as_ref().filter(|_| !observed.is_deleted)?;
+    if observed.is_committed() {
+        return Some(CommitStep::Complete);
     }
-    let session = observed.session.as_ref();
-    let is_current = session.is_some_and(|session| session.generation == observed.generation);
-    if is_current {
-        return None;
-    }
-    if observed.auto_start && acceptance == Acceptance::Accepted {
-        return Some(Change::Start);
-    }
-    // An update of an ACTIVE experiment suspends the preview (AIP-236).
-    session.filter(|session| session.is_active).map(|_| Change::Suspend)
-}
-
-fn progress(observed: &Observed, acceptance: Acceptance, current: Option<&Candidate>, is_everywhere: bool) -> Progress {
-    if acceptance != Acceptance::Accepted {
-        return Progress::NotAccepted;
-    }
-    let is_current = |session: &&Session| session.generation == observed.generation;
-    match observed.session.as_ref() {
-        None => return Progress::NotStarted,
-        Some(session) if !session.is_active || !is_current(&session) => return Progress::Suspended,
-        Some(_) => {}
-    }
-    let Some(candidate) = current else { return Progress::Initializing };
-    match &candidate.initialized {
-        None => Progress::Initializing,
-        Some(Err(failure)) => Progress::InitializationFailed(failure.clone()),
-        Some(Ok(())) if observed.pods.is_empty() => Progress::NoReplicas,
-        Some(Ok(())) if is_everywhere => Progress::Previewing,
-        Some(Ok(())) => match failed(&candidate.replicas, &observed.pods) {
-            failed if failed.is_empty() => Progress::Loading,
-            failed => Progress::LoadingFailed(failed),
-        },
-    }
+    observed.is_over(&Timer::Commit(commit.id.clone())).then_some(CommitStep::Abort)
 }
 
 #[cfg(test)]

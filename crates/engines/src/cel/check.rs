@@ -37,6 +37,8 @@ pub(super) struct Requirements {
     pub depth: usize,
     /// True if the expression reads `namespaceObject`.
     pub namespace: bool,
+    /// True if the expression reads `authorizer`.
+    pub authorizer: bool,
 }
 
 /// The variables that are defined before an expression, with their requirements.
@@ -137,6 +139,7 @@ impl<'a> Check<'a> {
             return Err(CompileError::Unsupported(self.parsed.at(part, &message)));
         }
         self.needs.namespace |= needs.namespace;
+        self.needs.authorizer |= needs.authorizer;
         // The variable is evaluated during the evaluation of this part, on the same stack.
         self.record_depth(part, depth + 1 + needs.depth)
     }
@@ -147,6 +150,7 @@ impl<'a> Check<'a> {
         }
         if VARIABLES.contains(&name) {
             self.needs.namespace |= name == "namespaceObject";
+            self.needs.authorizer |= name == "authorizer";
             return Ok(());
         }
         let message = if name == "variables" {

@@ -21,6 +21,8 @@ pub(super) struct Prepared {
     pub params: Box<dyn Val>,
     /// True if any of the expressions reads `namespaceObject`.
     pub needs_namespace: bool,
+    /// True if any of the expressions reads `authorizer`.
+    pub needs_authorizer: bool,
 }
 
 pub(super) struct Definition {
@@ -64,14 +66,17 @@ impl Prepared {
         let mutations = mutations.collect::<Result<Vec<_>, _>>()?;
         let params = json::from_value(params)
             .map_err(|error| CompileError::Invalid(format!("the parameters are not valid: {error}")))?;
-        let needs_namespace = conditions
+        let needs: Vec<_> = conditions
             .iter()
             .flat_map(|condition| [Some(&condition.expression), condition.message_expression.as_ref()])
             .flatten()
             .chain(annotations.iter().map(|annotation| &annotation.expression))
             .chain(mutations.iter().map(|change| &change.expression))
-            .any(|expression| expression.needs.namespace);
-        Ok(Self { variables, conditions, annotations, mutations, params, needs_namespace })
+            .map(|expression| expression.needs)
+            .collect();
+        let needs_namespace = needs.iter().any(|needs| needs.namespace);
+        let needs_authorizer = needs.iter().any(|needs| needs.authorizer);
+        Ok(Self { variables, conditions, annotations, mutations, params, needs_namespace, needs_authorizer })
     }
 
     /// Returns true if the program has no conditions, annotations or mutations.

@@ -1,6 +1,6 @@
 //! A recursive descent parser for the filter grammar of AIP-160.
 
-use super::{Field, Filter, Kind, Pattern};
+use super::{Comparison, Field, Filter, Kind, Operand, Pattern};
 use crate::body::to_camel_case;
 use crate::error::Error;
 
@@ -47,9 +47,31 @@ struct Parser<'a> {
     fields: &'a [Field],
 }
 
+/// The operator of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Operator {
+    Has,
+    Equal,
+    NotEqual,
+    Order(Comparison),
+}
+
 /// Returns true if this letter ends a word that is not in quotes.
 fn ends_word(letter: char) -> bool {
-    letter.is_whitespace() || "()=!<>:,\"'".contains(letter)
+    letter == ':' || ends_value(letter)
+}
+
+/// Returns true if this letter ends a value that is not in quotes. A value may have colons, because times have them.
+fn ends_value(letter: char) -> bool {
+    letter.is_whitespace() || "()=!<>,\"'".contains(letter)
+}
+
+/// Parses a time or a number. `None` means that the text is neither.
+fn operand(kind: Kind, text: &str) -> Option<Operand> {
+    match kind {
+        Kind::Time => text.parse().ok().map(Operand::Time),
+        _ => text.parse().ok().filter(|number: &f64| number.is_finite()).map(Operand::Number),
+    }
 }
 
 fn joined(mut parts: Vec<Filter>, join: fn(Vec<Filter>) -> Filter) -> Filter {
@@ -135,43 +157,69 @@ impl<'a> Parser<'a> {
         let end = self.at;
         self.rest();
         let operator_at = self.at;
-        let (is_has, is_negated) = match () {
-            () if self.take("!=") => (false, true),
-            () if self.take("=") => (false, false),
-            () if self.take(":") => (true, false),
-            () if self.take("<") || self.take(">") => {
-                self.at = operator_at;
-                return self.error("only =, != and : are supported");
-            }
-            () => {
-                self.at = end;
-                return self.error("a comparison is missing: =, != or :");
-            }
+        let Some(operator) = self.operator() else {
+            self.at = end;
+            return self.error("a comparison is missing: =, !=, :, <, <=, > or >=");
         };
         self.rest();
         let value_at = self.at;
         let value = self.value()?;
-        let (path, kind) = self.field(start, &words, is_has)?;
+        let (path, kind) = self.field(start, &words, matches!(operator, Operator::Has))?;
+        let error = |at: usize, message: &str| Err(SyntaxError { at, message: message.to_owned() });
+        if let Some(kind @ (Kind::Time | Kind::Number)) = kind {
+            let comparison = match operator {
+                // `:*` tests for presence, as for every field.
+                Operator::Has | Operator::Equal if value == "*" => return Ok(Filter::Test(path, Pattern(value))),
+                Operator::NotEqual if value == "*" => {
+                    return Ok(Filter::Not(Box::new(Filter::Test(path, Pattern(value)))));
+                }
+                Operator::Order(comparison) => comparison,
+                Operator::Has | Operator::Equal | Operator::NotEqual => Comparison::Equal,
+            };
+            let Some(operand) = operand(kind, &value) else {
+                let message = match kind {
+                    Kind::Time => "is not a time such as \"2026-11-20T09:14:07Z\"",
+                    _ => "is not a number",
+                };
+                return error(value_at, message);
+            };
+            let compare = Filter::Compare(path, comparison, operand);
+            return Ok(if operator == Operator::NotEqual { Filter::Not(Box::new(compare)) } else { compare });
+        }
+        if matches!(operator, Operator::Order(_)) {
+            return error(operator_at, "only =, != and : are supported for this field");
+        }
         let test = match kind {
             None if value == "*" => Filter::Test(path, Pattern(value)),
-            None => {
-                let message = "must be *: this field can only be tested for presence".into();
-                return Err(SyntaxError { at: value_at, message });
-            }
+            None => return error(value_at, "must be *: this field can only be tested for presence"),
             Some(Kind::Map) => {
                 // `annotations:owner` tests whether the map has the key `owner`.
                 let key = (value != "*").then(|| value.clone());
                 Filter::Test(path.into_iter().chain(key).collect(), Pattern("*".to_owned()))
             }
             Some(Kind::Flag) if !["true", "false", "*"].contains(&value.as_str()) => {
-                return Err(SyntaxError { at: value_at, message: "is neither true nor false".into() });
+                return error(value_at, "is neither true nor false");
             }
             Some(Kind::Enum(values)) if !value.contains('*') && !values.contains(&value.as_str()) => {
-                return Err(SyntaxError { at: value_at, message: format!("is none of {}", values.join(", ")) });
+                return error(value_at, &format!("is none of {}", values.join(", ")));
             }
             Some(_) => Filter::Test(path, Pattern(value)),
         };
-        Ok(if is_negated { Filter::Not(Box::new(test)) } else { test })
+        Ok(if operator == Operator::NotEqual { Filter::Not(Box::new(test)) } else { test })
+    }
+
+    /// Consumes an operator. `None` means that none comes next.
+    fn operator(&mut self) -> Option<Operator> {
+        let operators = [
+            ("!=", Operator::NotEqual),
+            ("<=", Operator::Order(Comparison::LessOrEqual)),
+            (">=", Operator::Order(Comparison::GreaterOrEqual)),
+            ("<", Operator::Order(Comparison::Less)),
+            (">", Operator::Order(Comparison::Greater)),
+            ("=", Operator::Equal),
+            (":", Operator::Has),
+        ];
+        operators.into_iter().find(|(symbol, _)| self.take(symbol)).map(|(_, operator)| operator)
     }
 
     /// Returns the path and kind of the field that `words` name. The kind is `None` for a message, which can only be tested for
@@ -203,7 +251,7 @@ impl<'a> Parser<'a> {
     fn path(&mut self) -> Result<Vec<String>> {
         let mut words = Vec::new();
         loop {
-            let word = self.word('.')?;
+            let word = self.word(|letter| letter == '.' || ends_word(letter))?;
             match word {
                 Some(word) => words.push(word),
                 None => return self.error("a field is missing"),
@@ -216,17 +264,17 @@ impl<'a> Parser<'a> {
     }
 
     fn value(&mut self) -> Result<String> {
-        match self.word('\0')? {
+        match self.word(ends_value)? {
             Some(value) => Ok(value),
             None => self.error("a value is missing"),
         }
     }
 
-    /// Parses a word that ends before the letter `end`, or a text in quotes. `None` means that neither comes next.
-    fn word(&mut self, end: char) -> Result<Option<String>> {
+    /// Parses a word up to the first letter that `ends` it, or a text in quotes. `None` means that neither comes next.
+    fn word(&mut self, ends: impl Fn(char) -> bool) -> Result<Option<String>> {
         let rest = &self.text[self.at..];
         let Some(quote) = rest.chars().next().filter(|first| *first == '"' || *first == '\'') else {
-            let length = rest.find(|letter| letter == end || ends_word(letter)).unwrap_or(rest.len());
+            let length = rest.find(ends).unwrap_or(rest.len());
             self.at += length;
             return Ok((length > 0).then(|| rest[..length].to_owned()));
         };

@@ -1,10 +1,10 @@
 //! Authorization of callers.
 
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::store::Caller;
 
 /// One access to the Kubernetes API, as in a `SubjectAccessReview`. The API group is `proviso.dev`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
     pub verb: &'static str,
     /// The plural name of the resource, such as `clusterpolicyexperiments`.
@@ -22,8 +22,23 @@ pub trait Authorizer: Send + Sync + 'static {
     /// Checks that the caller is allowed the access.
     ///
     /// # Errors
-    /// Fails if the caller is not allowed the access, or if the permissions of the caller cannot be determined.
+    /// Fails with [`Code::PermissionDenied`] if the caller is not allowed the access, and with another code if the permissions of
+    /// the caller cannot be determined.
     fn authorize(&self, caller: Option<&Caller>, access: &Access) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Returns true if the caller is allowed the access. For lists, which leave out what the caller may not read.
+    ///
+    /// # Errors
+    /// Fails if the permissions of the caller cannot be determined.
+    fn is_allowed(&self, caller: Option<&Caller>, access: &Access) -> impl Future<Output = Result<bool, Error>> + Send {
+        async move {
+            match self.authorize(caller, access).await {
+                Ok(()) => Ok(true),
+                Err(error) if error.code == Code::PermissionDenied => Ok(false),
+                Err(error) => Err(error),
+            }
+        }
+    }
 }
 
 /// An authorizer that allows every access of the client. It is for servers that have authorized the caller themselves.

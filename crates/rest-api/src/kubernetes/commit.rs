@@ -1,27 +1,44 @@
-//! The commit of an experiment. It changes two objects, and Kubernetes has no transaction over both, so the commit has
-//! three steps: (a) a compare-and-swap marks the experiment with a commit intent, (b) a second compare-and-swap copies the
-//! spec to the policy and records the committed experiment there, (c) the experiment is deleted. A commit that is
-//! interrupted before (b) has changed no policy. After (b), the operator or the next call can finish the commit.
+//! The commit of an experiment. It changes two objects, and Kubernetes has no transaction over both, so the commit has these steps:
+//! (a) a compare-and-swap writes the intent of the commit into the status of the experiment; (b) the commit waits until the operator
+//! reports that the experiment is prepared; (c) a second compare-and-swap copies the spec to the policy, and records the intent there;
+//! (d) the experiment is deleted.
+//!
+//! Each step checks that the intent is still there. The operator aborts an intent that it has observed for a minute: it first changes
+//! the policy, so that the write of a caller who has stalled before (c) fails. A commit that is interrupted before (c) has changed no
+//! policy. After (c), the operator finishes the commit.
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use proviso_crds::names::{COMMIT_INTENT, COMMITTED_EXPERIMENT};
+use proviso_core::Failure;
+use proviso_crds::conditions::outcome;
+use proviso_crds::names::COMMITTED_EXPERIMENT;
+use proviso_crds::{CommitIntent, ConditionType, Conditions as _, ExperimentStatus, PolicyStatus};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::object::{self, Kind};
 use super::{ATTEMPTS, Authorizer, Kubernetes, Result};
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
-use crate::store::{CommitPreconditions, StoredExperiment, StoredPolicy};
+use crate::store::{Caller, CommitPreconditions, StoredExperiment, StoredPolicy};
 
-/// The time after which a commit intent expires, so that another commit may start.
-const INTENT_TIMEOUT: SignedDuration = SignedDuration::from_secs(30);
+/// The time for which a commit waits for the preparation of the experiment. It is shorter than the time after which the operator
+/// aborts the commit.
+const PREPARATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// The interval at which a commit reads the status of the preparation.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// The reason of the error after a write of the policy that may still succeed.
+const UNKNOWN_OUTCOME: &str = "UNKNOWN_OUTCOME";
 
-/// One commit. Its steps are separate methods, so that tests can simulate a crash between any two steps.
+/// One commit. Its steps are separate methods, so that tests can simulate a stall or a crash between any two steps.
 #[derive(Debug)]
 pub struct Commit<'a, A> {
     store: &'a Kubernetes<A>,
+    caller: Option<&'a Caller>,
     name: &'a ExperimentName,
     committing: &'a CommitPreconditions,
 }
@@ -29,137 +46,209 @@ pub struct Commit<'a, A> {
 /// An experiment that is marked with the intent of this commit.
 #[derive(Debug)]
 pub struct MarkedExperiment {
-    object: DynamicObject,
     stored: StoredExperiment,
-    intent: String,
+    /// The uid of the policy that the commit changes.
+    policy_uid: Option<String>,
+    intent: CommitIntent,
 }
 
 impl<'a, A: Authorizer> Commit<'a, A> {
     #[must_use]
-    pub fn new(store: &'a Kubernetes<A>, name: &'a ExperimentName, committing: &'a CommitPreconditions) -> Self {
-        Self { store, name, committing }
+    pub fn new(
+        store: &'a Kubernetes<A>,
+        caller: Option<&'a Caller>,
+        name: &'a ExperimentName,
+        committing: &'a CommitPreconditions,
+    ) -> Self {
+        Self { store, caller, name, committing }
     }
 
     pub(super) async fn run(&self) -> Result<StoredPolicy> {
         let marked = self.mark().await?;
-        let policy = match self.copy(&marked).await {
-            Ok(policy) => policy,
-            Err(error) => {
-                self.unmark(&marked).await;
-                return Err(error);
-            }
+        let copied = match self.prepare(&marked, PREPARATION_TIMEOUT).await {
+            Ok(()) => self.copy(&marked).await,
+            Err(error) => Err(error),
         };
-        if let Err(error) = self.delete(&marked).await {
-            // The commit has succeeded. The operator or the next call deletes the experiment.
-            tracing::warn!(experiment = %self.name, %error, "failed to delete a committed experiment");
+        match copied {
+            Ok(policy) => {
+                if let Err(error) = self.delete(&marked).await {
+                    // The commit has succeeded. The operator deletes the experiment.
+                    tracing::warn!(experiment = %self.name, %error, "failed to delete a committed experiment");
+                }
+                Ok(policy)
+            }
+            Err(error) => {
+                // While the write of the policy may still arrive, the intent must stay: the operator completes or aborts the commit.
+                if error.reason() != UNKNOWN_OUTCOME {
+                    self.unmark(&marked).await;
+                }
+                Err(error)
+            }
         }
-        Ok(policy)
     }
 
-    /// Step (a): marks the version of the experiment that the caller wants to commit.
+    /// Step (a): writes the intent into the status of the version of the experiment that the caller wants to commit.
     ///
     /// # Errors
     /// Fails if the experiment or its policy does not exist or is malformed, if an etag does not match, if another commit
     /// of the experiment is in progress, or if the API server fails. An experiment that is committed already counts as not
     /// found.
     pub async fn mark(&self) -> Result<MarkedExperiment> {
+        let (name, id) = (self.name.to_string(), uuid::Uuid::new_v4().simple().to_string());
         for _ in 0..ATTEMPTS {
-            let mut object = self.store.get_experiment(self.name).await?;
+            let object = self.store.get_experiment(self.name).await?;
             let policy = self.store.get_policy(&self.name.policy).await?;
-            if is_committed(&policy, &object) {
-                // An earlier commit was interrupted after (b).
-                self.delete_object(&object).await?;
-                return Err(Error::not_found(&self.name.to_string()));
-            }
             let stored = object::experiment(&object)?;
-            if stored.meta.etag != self.committing.etag {
-                return Err(Error::etag_mismatch(&self.name.to_string(), &self.committing.etag));
-            }
-            self.check_parent(&policy)?;
-            let now = Timestamp::now();
-            let other = object.annotations().get(COMMIT_INTENT).and_then(|intent| intent.parse::<Timestamp>().ok());
-            if other.is_some_and(|since| now.duration_since(since) < INTENT_TIMEOUT) {
-                let message = format!("{} is being committed by another call", self.name);
+            let status: ExperimentStatus = object::status(&object)?;
+            if let Some(intent) = status.commit {
+                let marked = MarkedExperiment { stored, policy_uid: policy.uid(), intent };
+                if marked.intent.id == id {
+                    // The response to the write of the intent was lost.
+                    return Ok(marked);
+                }
+                if marked.is_copied_to(&policy) {
+                    // An earlier commit was interrupted after (c). An experiment that was edited since then loses only the intent.
+                    self.delete(&marked).await?;
+                    if object::generation(&object) == marked.intent.generation {
+                        return Err(Error::not_found(&name));
+                    }
+                    continue;
+                }
+                self.check_etags(&marked.stored, &policy)?;
+                let message = format!("{name} is being committed by another call");
                 return Err(Error::new(Code::Aborted, "COMMIT_UNDER_WAY", message));
             }
-            let intent = now.to_string();
-            object.annotations_mut().insert(COMMIT_INTENT.to_owned(), intent.clone());
-            match self.replace_experiment(&object).await {
-                Ok(object) => return Ok(MarkedExperiment { object, stored, intent }),
-                Err(error) if error.code == Code::Aborted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(Error::concurrent_change(&self.name.to_string()))
-    }
-
-    /// Step (b): copies the spec of the experiment to the policy, and records the experiment in an annotation of the policy.
-    ///
-    /// # Errors
-    /// Fails if the policy does not exist or is malformed, if the parent etag does not match, or if the API server fails.
-    pub async fn copy(&self, marked: &MarkedExperiment) -> Result<StoredPolicy> {
-        let (policy, stored) = (&self.name.policy, &marked.stored);
-        let name = format!("policies/{policy}");
-        let committed = stored.committed();
-        for _ in 0..ATTEMPTS {
-            let mut object = self.store.get_policy(policy).await?;
-            self.check_parent(&object)?;
-            object.data["spec"] = json!(stored.spec);
-            object.annotations_mut().insert(COMMITTED_EXPERIMENT.to_owned(), committed.clone());
-            match self.store.replace(Kind::Policy, policy.namespace(), &object, &name).await {
-                Ok(object) => return object::policy(&object),
-                Err(error) if error.code == Code::Aborted => {}
-                Err(error) if error.code == Code::Unavailable => {
-                    // The API server may have applied the change, although its response did not arrive.
-                    let object = self.store.get_policy(policy).await?;
-                    if !is_committed(&object, &marked.object) {
-                        return Err(error);
-                    }
-                    return object::policy(&object);
-                }
+            self.check_etags(&stored, &policy)?;
+            let intent = CommitIntent {
+                id: id.clone(),
+                generation: object::generation(&object),
+                policy_generation: object::generation(&policy),
+                since: Time(Timestamp::now()),
+            };
+            match self.store.patch_status(&object, json!({"commit": intent}), &name).await {
+                Ok(_) => return Ok(MarkedExperiment { stored, policy_uid: policy.uid(), intent }),
+                Err(error) if [Code::Aborted, Code::Unavailable].contains(&error.code) => {}
                 Err(error) => return Err(error),
             }
         }
         Err(Error::concurrent_change(&name))
     }
 
-    /// Step (c): deletes the experiment, even if it was changed after step (a), because it is committed.
+    /// Step (b): waits until the operator reports that the version is prepared: its program was compiled, and has accepted its
+    /// settings.
+    ///
+    /// # Errors
+    /// Fails if the version does not work, if it is not prepared within `timeout`, if the intent is not there any more, or if the API
+    /// server fails.
+    pub async fn prepare(&self, marked: &MarkedExperiment, timeout: Duration) -> Result<()> {
+        let until = Instant::now() + timeout;
+        loop {
+            let object = self.store.get_experiment(self.name).await?;
+            self.check_intent(marked, &object)?;
+            let status: ExperimentStatus = object::status(&object)?;
+            let name = self.name;
+            match preparation(&status, marked.intent.generation) {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(failure)) => {
+                    return Err(Error::new(Code::FailedPrecondition, "DOES_NOT_WORK", format!("{name}: {failure}")));
+                }
+                None if Instant::now() >= until => {
+                    let accepted = status.conditions.condition(ConditionType::Accepted);
+                    let refused = accepted.filter(|accepted| accepted.status == "False").map(|it| &it.message);
+                    let cause = refused.map(|message| format!(": {message}")).unwrap_or_default();
+                    let message =
+                        format!("{name} is still being prepared: try again, or start the preview first{cause}");
+                    return Err(Error::new(Code::FailedPrecondition, "NOT_PREPARED", message));
+                }
+                None => tokio::time::sleep_until(until.min(Instant::now() + POLL_INTERVAL)).await,
+            }
+        }
+    }
+
+    /// Step (c): copies the spec of the experiment to the policy, and records the commit in an annotation of the policy.
+    ///
+    /// # Errors
+    /// Fails if the policy does not exist, is malformed or has changed since step (a), if the experiment has changed, if the operator
+    /// has aborted the commit, or if the API server fails.
+    pub async fn copy(&self, marked: &MarkedExperiment) -> Result<StoredPolicy> {
+        let id = &self.name.policy;
+        let name = format!("policies/{id}");
+        let committed = marked.stored.committed_by(&marked.intent.id);
+        for _ in 0..ATTEMPTS {
+            // The policy is read first: the operator, which aborts a commit, writes the policy before the experiment.
+            let mut policy = self.store.get_policy(id).await?;
+            self.check_policy(marked, &policy)?;
+            self.check_intent(marked, &self.store.get_experiment(self.name).await?)?;
+            policy.data["spec"] = json!(marked.stored.spec);
+            policy.annotations_mut().insert(COMMITTED_EXPERIMENT.to_owned(), committed.clone());
+            match self.store.replace(self.caller, Kind::Policy, policy, &name).await {
+                Ok(policy) => return object::policy(&policy),
+                Err(error) if error.code == Code::Aborted => {}
+                Err(error) if error.code == Code::Unavailable => return self.after_lost_response(marked, &error).await,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::concurrent_change(&name))
+    }
+
+    /// Returns the policy if the API server has applied the change although its response did not arrive.
+    async fn after_lost_response(&self, marked: &MarkedExperiment, error: &Error) -> Result<StoredPolicy> {
+        match self.store.get_policy(&self.name.policy).await {
+            Ok(policy) if marked.is_copied_to(&policy) => object::policy(&policy),
+            _ => {
+                let message = format!("{error}: the operator completes or aborts the commit within two minutes");
+                Err(Error::new(Code::Unavailable, UNKNOWN_OUTCOME, message))
+            }
+        }
+    }
+
+    /// Step (d): deletes the experiment. An experiment that was changed in spite of the intent stays, without the intent.
     ///
     /// # Errors
     /// Fails if the API server fails to delete the experiment. An experiment that does not exist any more is no error.
     pub async fn delete(&self, marked: &MarkedExperiment) -> Result<()> {
-        self.delete_object(&marked.object).await
-    }
-
-    async fn delete_object(&self, object: &DynamicObject) -> Result<()> {
-        match self.store.delete(Kind::Experiment, object, &self.name.to_string(), false).await {
-            // The experiment is deleted already. A conflict means that another experiment now has its name.
-            Err(error) if [Code::NotFound, Code::Aborted].contains(&error.code) => Ok(()),
-            result => result,
-        }
-    }
-
-    /// Removes the mark of step (a), if the experiment still has it. A mark that cannot be removed expires.
-    async fn unmark(&self, marked: &MarkedExperiment) {
-        let mut object = marked.object.clone();
+        let name = self.name.to_string();
         for _ in 0..ATTEMPTS {
-            if object.annotations().get(COMMIT_INTENT) != Some(&marked.intent) {
+            let object = match self.store.get_experiment(self.name).await {
+                Ok(object) => object,
+                Err(error) if error.code == Code::NotFound => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            if let Err(changed) = self.check_intent(marked, &object) {
+                tracing::info!(experiment = name, cause = %changed, "a committed experiment stays, because it was changed");
+                self.unmark(marked).await;
+                return Ok(());
+            }
+            match self.store.delete(self.caller, Kind::Experiment, &object, &name, true).await {
+                // A conflict means that the experiment has changed, or that another one has its name.
+                Err(error) if error.code == Code::Aborted => {}
+                Err(error) if error.code == Code::NotFound => return Ok(()),
+                result => return result,
+            }
+        }
+        Err(Error::concurrent_change(&name))
+    }
+
+    /// Removes the intent, if the experiment still has it. The operator aborts an intent that cannot be removed.
+    async fn unmark(&self, marked: &MarkedExperiment) {
+        for _ in 0..ATTEMPTS {
+            let Ok(object) = self.store.get_experiment(self.name).await else { return };
+            if !marked.is_marked(&object) {
                 return;
             }
-            object.annotations_mut().remove(COMMIT_INTENT);
-            match self.replace_experiment(&object).await {
-                Err(error) if error.code == Code::Aborted => match self.store.get_experiment(self.name).await {
-                    Ok(found) => object = found,
-                    Err(_) => return,
-                },
+            match self.store.patch_status(&object, json!({"commit": null}), &self.name.to_string()).await {
+                Err(error) if error.code == Code::Aborted => {}
                 _ => return,
             }
         }
     }
 
-    async fn replace_experiment(&self, object: &DynamicObject) -> Result<DynamicObject> {
-        let namespace = self.name.policy.namespace();
-        self.store.replace(Kind::Experiment, namespace, object, &self.name.to_string()).await
+    /// Checks that the experiment and the policy have the etags of the caller.
+    fn check_etags(&self, stored: &StoredExperiment, policy: &DynamicObject) -> Result<()> {
+        if stored.meta.etag != self.committing.etag {
+            return Err(Error::etag_mismatch(&self.name.to_string(), &self.committing.etag));
+        }
+        self.check_parent(policy)
     }
 
     /// Checks that the policy has the parent etag of the caller, if the caller gave one.
@@ -170,12 +259,63 @@ impl<'a, A: Authorizer> Commit<'a, A> {
             None => Ok(()),
         }
     }
+
+    /// Checks that the policy is in the version that it had at step (a), and that the operator has not aborted the commit.
+    fn check_policy(&self, marked: &MarkedExperiment, policy: &DynamicObject) -> Result<()> {
+        self.check_parent(policy)?;
+        let status: PolicyStatus = object::status(policy)?;
+        if status.aborted_commit.as_ref() == Some(&marked.intent.id) {
+            return Err(self.aborted());
+        }
+        if policy.uid() != marked.policy_uid || object::generation(policy) != marked.intent.policy_generation {
+            let message =
+                format!("policies/{} was changed since the commit began: nothing was committed", self.name.policy);
+            return Err(Error::new(Code::Aborted, "POLICY_CHANGED", message));
+        }
+        Ok(())
+    }
+
+    /// Checks that the experiment is in the version of the commit, and has its intent.
+    fn check_intent(&self, marked: &MarkedExperiment, object: &DynamicObject) -> Result<()> {
+        let name = self.name.to_string();
+        if object.uid().as_deref() != Some(&marked.stored.meta.uid) {
+            return Err(Error::not_found(&name));
+        }
+        if object::generation(object) != marked.intent.generation {
+            return Err(Error::etag_mismatch(&name, &self.committing.etag));
+        }
+        if marked.is_marked(object) { Ok(()) } else { Err(self.aborted()) }
+    }
+
+    fn aborted(&self) -> Error {
+        let message = format!("the operator has aborted the commit of {}, which took too long: try again", self.name);
+        Error::new(Code::Aborted, "COMMIT_ABORTED", message)
+    }
 }
 
-/// Returns true if the policy records this experiment, identified by its uid, as committed.
-fn is_committed(policy: &DynamicObject, experiment: &DynamicObject) -> bool {
-    let recorded = policy.annotations().get(COMMITTED_EXPERIMENT);
-    let recorded: Option<Value> = recorded.and_then(|json| serde_json::from_str(json).ok());
-    recorded
-        .is_some_and(|recorded| recorded["uid"].as_str() == experiment.uid().as_deref() && experiment.uid().is_some())
+impl MarkedExperiment {
+    /// Returns true if this is the marked experiment, and it has the intent. Its spec may be another one.
+    fn is_marked(&self, object: &DynamicObject) -> bool {
+        let status: Option<ExperimentStatus> = object::status(object).ok();
+        let intent = status.and_then(|status| status.commit);
+        object.uid().as_deref() == Some(&self.stored.meta.uid)
+            && intent.is_some_and(|intent| intent.id == self.intent.id)
+    }
+
+    /// Returns true if the policy records this commit of this version of the experiment.
+    fn is_copied_to(&self, policy: &DynamicObject) -> bool {
+        let recorded = policy.annotations().get(COMMITTED_EXPERIMENT);
+        let recorded: Option<Value> = recorded.and_then(|json| serde_json::from_str(json).ok());
+        recorded.is_some_and(|recorded| {
+            recorded["uid"] == self.stored.meta.uid.as_str()
+                && recorded["generation"] == self.intent.generation
+                && recorded["commit"] == self.intent.id.as_str()
+        })
+    }
+}
+
+/// Returns the result of the preparation of this generation; `None` while the preparation runs.
+fn preparation(status: &ExperimentStatus, generation: i64) -> Option<std::result::Result<(), Failure>> {
+    let initialized = status.conditions.condition(ConditionType::Initialized)?;
+    if initialized.observed_generation == Some(generation) { outcome(initialized) } else { None }
 }

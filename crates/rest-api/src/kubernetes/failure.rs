@@ -1,6 +1,7 @@
 //! Conversion of Kubernetes errors to the errors of this API.
 
 use crate::error::{Code, Error, FieldViolation};
+use crate::resources::input::resource_field;
 
 /// Converts an error of the API server about the resource `name`.
 pub(super) fn from_kube(error: &kube::Error, name: &str) -> Error {
@@ -26,22 +27,7 @@ pub(super) fn from_kube(error: &kube::Error, name: &str) -> Error {
 fn invalid(status: &kube::core::Status) -> Error {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let violations: Vec<_> = causes
-        .map(|cause| FieldViolation { field: field_path(&cause.field), description: cause.message.clone() })
+        .map(|cause| FieldViolation { field: resource_field(&cause.field), description: cause.message.clone() })
         .collect();
     if violations.is_empty() { Error::invalid("spec", status.message.clone()) } else { Error::violations(violations) }
-}
-
-/// Converts the path of a field of the Kubernetes object to the path of the same field in this API.
-fn field_path(field: &str) -> String {
-    for (from, to) in [("spec.policy.", "policy.spec."), ("metadata.", "")] {
-        if let Some(rest) = field.strip_prefix(from) {
-            return format!("{to}{rest}");
-        }
-    }
-    match field {
-        // A validation rule of the whole object, such as the length of its name, has no field.
-        "" | "<nil>" => "name".to_owned(),
-        "spec.policy" => "policy.spec".to_owned(),
-        field => field.to_owned(),
-    }
 }

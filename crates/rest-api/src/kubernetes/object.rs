@@ -8,6 +8,7 @@ use kube::api::DynamicObject;
 use kube::core::ApiResource;
 use proviso_core::{Failure, PolicyId, experiment::etag};
 use proviso_crds::conditions::failure;
+use proviso_crds::names::is_reserved;
 use proviso_crds::{
     ClusterPolicy, ClusterPolicyExperiment, ConditionStatus, ConditionType, ExperimentSpec, ExperimentStatus, Policy,
     PolicyExperiment, PolicyPhase, PolicySpec, PolicyStatus, PreviewState,
@@ -17,7 +18,6 @@ use serde_json::{Value, json};
 
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
-use crate::resources::is_reserved;
 use crate::store::{Change, Meta, State, StoredExperiment, StoredPolicy};
 
 /// A kind of the API.
@@ -54,11 +54,11 @@ fn parse_field<T: DeserializeOwned>(object: &DynamicObject, name: &str) -> Resul
     })
 }
 
-fn status<T: DeserializeOwned + Default>(object: &DynamicObject) -> Result<T, Error> {
+pub(super) fn status<T: DeserializeOwned + Default>(object: &DynamicObject) -> Result<T, Error> {
     if object.data["status"].is_null() { Ok(T::default()) } else { parse_field(object, "status") }
 }
 
-fn generation(object: &DynamicObject) -> i64 {
+pub(super) fn generation(object: &DynamicObject) -> i64 {
     object.metadata.generation.unwrap_or_default()
 }
 
@@ -130,13 +130,31 @@ pub(super) fn experiment(object: &DynamicObject) -> Result<StoredExperiment, Err
     Ok(StoredExperiment {
         name: ExperimentName { policy, name: object.name_any() },
         meta: meta(object),
-        spec: spec.policy,
         auto_start: spec.auto_start,
+        preview_settings: spec.preview_settings(),
+        spec: spec.policy,
+        ttl: spec.ttl,
         preview,
         divergence: status.divergence,
         samples: status.samples,
         problem: failed.map(failure),
     })
+}
+
+/// Replaces the fields of an experiment that clients may write. Fields that do not change stay as they are written, because another
+/// spelling, such as `1.0` instead of `1`, would be another version.
+pub(super) fn replace_experiment(object: &mut DynamicObject, content: Change) -> Result<(), Error> {
+    let known = experiment(object)?;
+    replace_annotations(object, content.annotations);
+    let spec = &mut object.data["spec"];
+    spec["policy"] = json!(content.spec);
+    spec["autoStart"] = json!(content.auto_start);
+    if content.preview_settings != known.preview_settings {
+        spec["sampleRate"] = json!(content.preview_settings.sample_rate);
+        spec["logging"] = json!(content.preview_settings.logging);
+    }
+    spec["ttl"] = json!(content.ttl);
+    Ok(())
 }
 
 /// Replaces the annotations that clients may write by `annotations`, and keeps the reserved ones.
@@ -161,7 +179,12 @@ pub(super) fn new_policy(id: &PolicyId, content: &Change) -> DynamicObject {
 
 pub(super) fn new_experiment(name: &ExperimentName, content: &Change) -> DynamicObject {
     let spec = json!({
-        "policyRef": {"name": name.policy.name()}, "policy": content.spec, "autoStart": content.auto_start,
+        "policyRef": {"name": name.policy.name()},
+        "policy": content.spec,
+        "autoStart": content.auto_start,
+        "sampleRate": content.preview_settings.sample_rate,
+        "logging": content.preview_settings.logging,
+        "ttl": content.ttl,
     });
     new(Kind::Experiment, &name.policy, &name.name, content, &spec)
 }

@@ -1,14 +1,28 @@
 //! The progress of an operation, as a pure function of the object and of the status that the operator writes.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use proviso_crds::{ConditionType, Conditions as _, PreviewState};
+use proviso_core::{Failure, Reason};
+use proviso_crds::{
+    ConditionStatus, ConditionType, Conditions as _, ExperimentStatus, PreviewMetadata, PreviewState, StopCause,
+    reasons,
+};
 
 use super::object;
 use crate::error::{Code, Error};
 use crate::operation::{AwaitedEffect, Effect, Progress};
 use crate::store::{State, StoredExperiment};
+
+/// The reasons of the condition `Previewing` while the preview is active, or is being stopped.
+const NOT_STOPPED: [&Reason; 6] = [
+    &reasons::STOPPING,
+    &reasons::PREPARING,
+    &reasons::LOADING,
+    &reasons::LOADING_FAILED,
+    &reasons::NO_REPLICAS,
+    &reasons::NOT_INITIALIZED,
+];
 
 /// Returns the progress of an operation. `object` is the object that now has the name of the operation's target; `None`
 /// means that there is no such object.
@@ -20,19 +34,21 @@ pub(super) fn compute(awaited: &AwaitedEffect, object: Option<&DynamicObject>) -
         (Some(_), Effect::Delete) => return Ok(Progress::Running("the deletion of the object to finish".to_owned())),
         (Some(object), _) => object,
     };
-    let generation: i64 = awaited.version.parse().unwrap_or_default();
+    let version: i64 = awaited.version.parse().unwrap_or_default();
     if awaited.experiment.is_none() || awaited.effect == Effect::Commit {
-        policy(object, generation)
-    } else {
-        experiment(awaited.effect, object, generation)
+        return policy(object, version);
     }
+    let StoredExperiment { auto_start, problem, .. } = object::experiment(object)?;
+    let status: ExperimentStatus = object::status(object)?;
+    let observed = Observed { generation: object::generation(object), auto_start, problem, status: &status };
+    Ok(experiment(awaited.effect, version, awaited.start.as_ref(), &observed))
 }
 
-fn policy(object: &DynamicObject, generation: i64) -> Result<Progress, Error> {
+fn policy(object: &DynamicObject, version: i64) -> Result<Progress, Error> {
     let live = object.data["status"]["liveGeneration"].as_i64();
     let stored = object::policy(object)?;
     Ok(match stored.state {
-        _ if live.is_some_and(|live| live >= generation) => Progress::Done,
+        _ if live.is_some_and(|live| live >= version) => Progress::Done,
         State::Active | State::Disabled => Progress::Done,
         State::Failed => Progress::Failed(stored.to_error()),
         State::Pending | State::Updating => Progress::Running(
@@ -41,118 +57,135 @@ fn policy(object: &DynamicObject, generation: i64) -> Result<Progress, Error> {
     })
 }
 
-fn experiment(effect: Effect, object: &DynamicObject, generation: i64) -> Result<Progress, Error> {
-    let StoredExperiment { preview, auto_start, problem, .. } = object::experiment(object)?;
-    let is_same = object.metadata.generation == Some(generation);
-    let waits = match effect {
-        Effect::StartPreview => true,
-        Effect::Create | Effect::Update => auto_start && is_same,
-        Effect::StopPreview | Effect::Delete | Effect::Commit => false,
+/// The state of an experiment.
+struct Observed<'a> {
+    generation: i64,
+    auto_start: bool,
+    /// The reason why the current generation does not work, or is not accepted.
+    problem: Option<Failure>,
+    status: &'a ExperimentStatus,
+}
+
+/// Returns the progress of an operation on an experiment. `version` is the generation after the effect, and `at` the time of the
+/// start or stop.
+fn experiment(effect: Effect, version: i64, at: Option<&Time>, observed: &Observed<'_>) -> Progress {
+    match (effect, at) {
+        (Effect::StartPreview, Some(start)) => started(version, start, observed),
+        (Effect::StopPreview, Some(stop)) => stopped(version, stop, observed),
+        (Effect::StartPreview | Effect::StopPreview, None) => Progress::Failed(replaced()),
+        (Effect::Create | Effect::Update, _) => changed(version, observed),
+        // `compute` has handled the other effects.
+        (Effect::Delete | Effect::Commit, _) => Progress::Done,
+    }
+}
+
+/// Returns the progress of the start at the time `start`. It is done when every replica has loaded the candidate of this start.
+fn started(version: i64, start: &Time, observed: &Observed<'_>) -> Progress {
+    let loaded = observed.status.previewed_start_time.as_ref();
+    let Some(preview) = &observed.status.preview_metadata else { return Progress::Failed(replaced()) };
+    let is_loaded = loaded == Some(start);
+    // All starts since then were of the same version, because generations only increase.
+    let is_loaded_by_a_later_start = loaded.is_some_and(|loaded| loaded > start) && preview.generation == version;
+    if is_loaded || is_loaded_by_a_later_start {
+        return Progress::Done;
+    }
+    if preview.start_time != *start {
+        return Progress::Failed(replaced());
+    }
+    unless_suspended(preview, observed)
+}
+
+/// Returns the progress of the stop at the time `stop`. It is done when no replica evaluates the experiment any more, or when a later
+/// start has replaced the stop.
+fn stopped(version: i64, stop: &Time, observed: &Observed<'_>) -> Progress {
+    let Some(preview) = &observed.status.preview_metadata else { return Progress::Done };
+    if preview.state == PreviewState::Active || preview.start_time > *stop {
+        return Progress::Done;
+    }
+    let previewing = observed.status.conditions.condition(ConditionType::Previewing);
+    let is_stopped = previewing.is_some_and(|condition| {
+        condition.status == ConditionStatus::False.as_str()
+            && condition.observed_generation >= Some(version)
+            // A condition from before the stop does not count.
+            && !is_one_of(&condition.reason, &NOT_STOPPED)
+    });
+    if is_stopped {
+        Progress::Done
+    } else {
+        Progress::Running("every replica of the policy server to stop it".to_owned())
+    }
+}
+
+/// Returns the progress of the creation or the update that made the generation `version`. With `autoStart`, it is done when every
+/// replica has loaded a candidate of this generation.
+fn changed(version: i64, observed: &Observed<'_>) -> Progress {
+    let is_current = observed.generation == version;
+    let problem = observed.problem.as_ref().filter(|_| is_current).map(Error::failed_version);
+    if !observed.auto_start {
+        return problem.map_or(Progress::Done, Progress::Failed);
+    }
+    let preview = observed.status.preview_metadata.as_ref().filter(|preview| preview.generation == version);
+    let loaded = observed.status.previewed_start_time.as_ref();
+    if preview.is_some_and(|preview| loaded.is_some_and(|loaded| *loaded >= preview.start_time)) {
+        return Progress::Done;
+    }
+    if !is_current {
+        return Progress::Failed(updated());
+    }
+    let progress = preview.map_or_else(|| waiting(observed), |preview| unless_suspended(preview, observed));
+    match (progress, problem) {
+        (Progress::Running(_), Some(problem)) => Progress::Failed(problem),
+        (progress, _) => progress,
+    }
+}
+
+/// Returns the progress of a preview that was not loaded by every replica: it runs, until the preview is suspended.
+fn unless_suspended(preview: &PreviewMetadata, observed: &Observed<'_>) -> Progress {
+    match (preview.state, &preview.stop_cause) {
+        (PreviewState::Active, _) if preview.generation == observed.generation => waiting(observed),
+        // An update of the experiment suspends its preview, even before the operator has written the new state.
+        (PreviewState::Active, _) => Progress::Failed(updated()),
+        (PreviewState::Suspended, Some(cause)) => Progress::Failed(suspended_by(cause)),
+        (PreviewState::Suspended, None) => {
+            let message = "the preview was stopped before every replica had loaded the experiment";
+            Progress::Failed(Error::new(Code::Aborted, "SUSPENDED", message))
+        }
+    }
+}
+
+fn waiting(observed: &Observed<'_>) -> Progress {
+    let previewing = observed.status.conditions.condition(ConditionType::Previewing);
+    let current = previewing.filter(|condition| condition.observed_generation == Some(observed.generation));
+    let cause = current.map(|condition| format!(": {}", condition.message)).unwrap_or_default();
+    Progress::Running(format!("every replica of the policy server to load it{cause}"))
+}
+
+/// Returns the error of a start whose preview was suspended before it was loaded.
+#[must_use]
+pub fn suspended_by(cause: &StopCause) -> Error {
+    let code = match &cause.reason {
+        reason if is_one_of(reason, &[&reasons::UPDATED]) => return updated(),
+        reason if is_one_of(reason, &[&reasons::EXPIRED]) => Code::Aborted,
+        reason if is_one_of(reason, &[&reasons::TOO_MANY]) => Code::ResourceExhausted,
+        reason if is_one_of(reason, &[&reasons::NO_REPLICAS, &reasons::LOADING_FAILED]) => Code::Unavailable,
+        _ => Code::FailedPrecondition,
     };
-    if let Some(problem) = problem.filter(|_| is_same && effect != Effect::StopPreview) {
-        return Ok(Progress::Failed(Error::failed_version(&problem)));
-    }
-    let is_active = preview.is_some_and(|preview| preview.state == PreviewState::Active);
-    if effect == Effect::StartPreview && !(is_same && is_active) {
-        let message = "the preview was suspended before every replica had loaded the experiment";
-        return Ok(Progress::Failed(Error::new(Code::Aborted, "SUSPENDED", message)));
-    }
-    let conditions: Vec<Condition> =
-        serde_json::from_value(object.data["status"]["conditions"].clone()).unwrap_or_default();
-    let is_everywhere = conditions.is_true(ConditionType::Previewing)
-        && conditions.condition(ConditionType::Previewing).and_then(|it| it.observed_generation) == Some(generation);
-    if waits && !(is_active && is_everywhere) {
-        return Ok(Progress::Running("every replica of the policy server to load it".to_owned()));
-    }
-    Ok(Progress::Done)
+    Error::new(code, &cause.reason, &*cause.message)
+}
+
+fn is_one_of(reason: &str, known: &[&Reason]) -> bool {
+    known.iter().any(|known| known.as_str() == reason)
+}
+
+fn updated() -> Error {
+    let message = "the experiment was updated before every replica had loaded this version";
+    Error::new(Code::Aborted, reasons::UPDATED.as_str(), message)
+}
+
+fn replaced() -> Error {
+    let message = "another start replaced this one before every replica had loaded the experiment";
+    Error::new(Code::Aborted, "REPLACED", message)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proviso_crds::fixtures;
-    use serde_json::{Value, json};
-
-    fn progress_of(effect: Effect, kind: &str, auto_start: bool, status: &Value) -> Progress {
-        let spec = json!({"program": {"cel": {"validations": []}}});
-        let is_experiment = kind.ends_with("Experiment");
-        let object: DynamicObject = serde_json::from_value(json!({
-            "apiVersion": "proviso.dev/v1alpha1", "kind": kind,
-            "metadata": {"name": "x", "uid": "u", "generation": 2},
-            "spec": if is_experiment { json!({"policyRef": {"name": "p"}, "policy": spec, "autoStart": auto_start}) } else { spec },
-            "status": status,
-        }))
-        .unwrap();
-        let awaited = AwaitedEffect {
-            effect,
-            policy: "cluster.p".parse().unwrap(),
-            experiment: is_experiment.then(|| "x".to_owned()),
-            uid: "u".into(),
-            version: "2".into(),
-        };
-        compute(&awaited, Some(&object)).unwrap()
-    }
-
-    fn condition(type_: &str, status: &str, generation: i64) -> Value {
-        fixtures::condition(type_, status, "CompileError", "no", generation)
-    }
-
-    #[test]
-    fn the_operation_of_a_policy_runs_until_the_policy_is_live_or_failed() {
-        let failed =
-            json!({"phase": "Failed", "liveGeneration": 1, "conditions": [condition("Initialized", "False", 2)]});
-        for (status, wanted) in [
-            (json!(null), "running"),
-            (json!({"phase": "Active", "liveGeneration": 1, "conditions": [condition("Live", "True", 1)]}), "running"),
-            (json!({"phase": "Active", "liveGeneration": 2, "conditions": [condition("Live", "True", 2)]}), "done"),
-            (json!({"phase": "Disabled", "conditions": [condition("Live", "False", 2)]}), "done"),
-            (failed, "COMPILE_ERROR"),
-        ] {
-            let found = match progress_of(Effect::Update, "ClusterPolicy", false, &status) {
-                Progress::Running(_) => "running".to_owned(),
-                Progress::Done => "done".to_owned(),
-                Progress::Failed(error) => error.reason().to_owned(),
-            };
-            assert_eq!(found, wanted, "{status}");
-        }
-    }
-
-    #[test]
-    fn a_preview_start_waits_for_every_replica_and_a_stop_for_none() {
-        let preview = |state: &str, generation: i64| json!({"state": state, "logPrefix": "PolicyPreviewLog", "startTime": "2026-11-20T09:14:07Z", "generation": generation});
-        let everywhere = json!([condition("Previewing", "True", 2)]);
-        for (effect, auto_start, status, wanted) in [
-            (Effect::StartPreview, false, json!({"previewMetadata": preview("ACTIVE", 2)}), "running"),
-            (
-                Effect::StartPreview,
-                false,
-                json!({"previewMetadata": preview("ACTIVE", 2), "conditions": everywhere}),
-                "done",
-            ),
-            (
-                Effect::StartPreview,
-                false,
-                json!({"previewMetadata": preview("SUSPENDED", 2), "conditions": everywhere}),
-                "SUSPENDED",
-            ),
-            (Effect::StartPreview, false, json!({"previewMetadata": preview("ACTIVE", 1)}), "SUSPENDED"),
-            (
-                Effect::StartPreview,
-                false,
-                json!({"previewMetadata": preview("ACTIVE", 2), "conditions": [condition("Initialized", "False", 2)]}),
-                "COMPILE_ERROR",
-            ),
-            (Effect::StopPreview, false, json!({"previewMetadata": preview("SUSPENDED", 2)}), "done"),
-            (Effect::Create, false, json!(null), "done"),
-            (Effect::Create, true, json!(null), "running"),
-            (Effect::Create, false, json!({"conditions": [condition("Accepted", "False", 2)]}), "COMPILE_ERROR"),
-        ] {
-            let found = match progress_of(effect, "ClusterPolicyExperiment", auto_start, &status) {
-                Progress::Running(_) => "running".to_owned(),
-                Progress::Done => "done".to_owned(),
-                Progress::Failed(error) => error.reason().to_owned(),
-            };
-            assert_eq!(found, wanted, "{effect:?} {status}");
-        }
-    }
-}
+mod tests;

@@ -1,27 +1,26 @@
 //! The implementation of [`PolicyStore`] for a cluster. Each method first calls the authorizer, then reads or changes the
 //! objects.
 
+use std::time::Duration;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
-use kube::api::{Patch, PatchParams};
 use proviso_core::PolicyId;
-use proviso_crds::PreviewMetadata;
-use proviso_crds::names::field_managers;
+use proviso_crds::{ExperimentStatus, PreviewMetadata};
 use serde_json::json;
 
 use super::commit::Commit;
-use super::failure::from_kube;
 use super::object::{self, Kind};
-use super::progress;
-use super::{ATTEMPTS, Authorizer, Kubernetes, Result, Target};
+use super::{ATTEMPTS, Authorizer, Kubernetes, Result, Scope, Target, access_to_read, progress};
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
-use crate::operation::{AwaitedEffect, Effect, Progress};
+use crate::operation::{AwaitedEffect, Effect, OperationResult, Progress, StoredOperation};
 use crate::store::{Caller, Change, CommitPreconditions, PolicyStore, Preview, StoredExperiment, StoredPolicy};
 
 impl<A: Authorizer> PolicyStore for Kubernetes<A> {
-    async fn policies(&self, caller: Option<&Caller>) -> Result<Vec<StoredPolicy>> {
-        let objects = self.list(caller, Kind::Policy, None).await?;
+    async fn policies(&self, caller: Option<&Caller>, namespace: Option<&str>) -> Result<Vec<StoredPolicy>> {
+        let scope = namespace.map_or(Scope::Everything, Scope::Namespace);
+        let objects = self.list(caller, Kind::Policy, scope).await?;
         Ok(objects.iter().filter_map(|object| object::policy(object).ok()).collect())
     }
 
@@ -33,7 +32,7 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
     async fn create_policy(&self, caller: Option<&Caller>, id: &PolicyId, content: Change) -> Result<StoredPolicy> {
         self.authorize_policy(caller, "create", id).await?;
         let object = object::new_policy(id, &content);
-        object::policy(&self.create(Kind::Policy, id.namespace(), &object, &format!("policies/{id}")).await?)
+        object::policy(&self.create(caller, Kind::Policy, object, &format!("policies/{id}")).await?)
     }
 
     async fn update_policy(
@@ -51,20 +50,20 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         }
         object::replace_annotations(&mut object, content.annotations);
         object.data["spec"] = json!(content.spec);
-        object::policy(&self.replace(Kind::Policy, id.namespace(), &object, &name).await?)
+        object::policy(&self.replace(caller, Kind::Policy, object, &name).await?)
     }
 
     /// Deletes the policy before its experiments: if the etag does not match, the experiments must stay. The operator
     /// deletes the experiments that an interrupted call leaves behind.
     async fn delete_policy(&self, caller: Option<&Caller>, id: &PolicyId, etag: Option<&str>) -> Result<StoredPolicy> {
         self.authorize_policy(caller, "delete", id).await?;
-        let experiments = self.list_experiments(caller, Some(id)).await?;
+        let experiments = self.list_experiments_of(caller, id).await?;
         for experiment in &experiments {
             self.authorize_experiment(caller, "delete", &experiment.name, None).await?;
         }
-        let policy = object::policy(&self.delete_version(Target::Policy(id), etag).await?)?;
+        let policy = object::policy(&self.delete_version(caller, Target::Policy(id), etag).await?)?;
         for experiment in experiments {
-            match self.delete_version(Target::Experiment(&experiment.name), None).await {
+            match self.delete_version(caller, Target::Experiment(&experiment.name), None).await {
                 Ok(_) => {}
                 Err(error) if error.code == Code::NotFound => {}
                 Err(error) => return Err(error),
@@ -74,7 +73,14 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
     }
 
     async fn experiments(&self, caller: Option<&Caller>, policy: Option<&PolicyId>) -> Result<Vec<StoredExperiment>> {
-        self.list_experiments(caller, policy).await
+        match policy {
+            Some(policy) => self.list_experiments_of(caller, policy).await,
+            None => self.list_experiments(caller, Scope::Everything).await,
+        }
+    }
+
+    async fn experiments_in(&self, caller: Option<&Caller>, namespace: &str) -> Result<Vec<StoredExperiment>> {
+        self.list_experiments(caller, Scope::Namespace(namespace)).await
     }
 
     async fn experiment(&self, caller: Option<&Caller>, name: &ExperimentName) -> Result<StoredExperiment> {
@@ -91,8 +97,7 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         self.authorize_experiment(caller, "create", name, None).await?;
         self.get_policy(&name.policy).await?;
         let object = object::new_experiment(name, &content);
-        let created = self.create(Kind::Experiment, name.policy.namespace(), &object, &name.to_string()).await?;
-        object::experiment(&created)
+        object::experiment(&self.create(caller, Kind::Experiment, object, &name.to_string()).await?)
     }
 
     async fn update_experiment(
@@ -107,11 +112,9 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         if object.resource_version().as_deref() != Some(revision) {
             return Err(Error::concurrent_change(&name.to_string()));
         }
-        object::replace_annotations(&mut object, content.annotations);
-        object.data["spec"]["policy"] = json!(content.spec);
-        object.data["spec"]["autoStart"] = json!(content.auto_start);
-        let replaced = self.replace(Kind::Experiment, name.policy.namespace(), &object, &name.to_string()).await?;
-        object::experiment(&replaced)
+        self.record_decided(&object).await?;
+        object::replace_experiment(&mut object, content)?;
+        object::experiment(&self.replace(caller, Kind::Experiment, object, &name.to_string()).await?)
     }
 
     async fn delete_experiment(
@@ -121,7 +124,7 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         etag: Option<&str>,
     ) -> Result<StoredExperiment> {
         self.authorize_experiment(caller, "delete", name, None).await?;
-        object::experiment(&self.delete_version(Target::Experiment(name), etag).await?)
+        object::experiment(&self.delete_version(caller, Target::Experiment(name), etag).await?)
     }
 
     async fn preview(
@@ -132,30 +135,10 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
     ) -> Result<StoredExperiment> {
         let subresource = if change == Preview::Start { "start" } else { "stop" };
         self.authorize_experiment(caller, "create", name, Some(subresource)).await?;
-        let api = self.api(Kind::Experiment, name.policy.namespace());
         for _ in 0..ATTEMPTS {
-            let object = self.get_experiment(name).await?;
-            let before = object::experiment(&object)?.preview;
-            let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now());
-            let generation = object.metadata.generation.unwrap_or_default();
-            let after = match (change, before) {
-                (Preview::Start, before) => PreviewMetadata::start(before.as_ref(), generation, now),
-                (Preview::Stop, Some(before)) => before.stop(now),
-                (Preview::Stop, None) => {
-                    let message = format!("{name} was never started: there is nothing to stop");
-                    return Err(Error::new(Code::FailedPrecondition, "NOT_STARTED", message));
-                }
-            };
-            let patch = json!({
-                "metadata": {"resourceVersion": object.resource_version()},
-                "status": {"previewMetadata": after},
-            });
-            let parameters =
-                PatchParams { field_manager: Some(field_managers::API.to_owned()), ..PatchParams::default() };
-            match api.patch_status(&name.name, &parameters, &Patch::Merge(patch)).await {
-                Ok(patched) => return object::experiment(&patched),
-                Err(kube::Error::Api(status)) if status.is_conflict() => {}
-                Err(error) => return Err(from_kube(&error, &name.to_string())),
+            match self.try_preview(caller, name, change).await {
+                Err(error) if error.code == Code::Aborted => {}
+                result => return result,
             }
         }
         Err(Error::concurrent_change(&name.to_string()))
@@ -170,19 +153,14 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         self.authorize_experiment(caller, "create", name, Some("commit")).await?;
         self.authorize_policy(caller, "update", &name.policy).await?;
         self.authorize_experiment(caller, "delete", name, None).await?;
-        Commit::new(self, name, committing).run().await
+        Commit::new(self, caller, name, committing).run().await
     }
 
     async fn progress(&self, caller: Option<&Caller>, awaited: &AwaitedEffect) -> Result<Progress> {
+        self.authorizer.authorize(caller, &access_to_read(awaited)).await?;
         let found = match (awaited.effect, awaited.experiment()) {
-            (Effect::Commit, _) | (_, None) => {
-                self.authorize_policy(caller, "get", &awaited.policy).await?;
-                self.get_policy(&awaited.policy).await
-            }
-            (_, Some(name)) => {
-                self.authorize_experiment(caller, "get", &name, None).await?;
-                self.get_experiment(&name).await
-            }
+            (Effect::Commit, _) | (_, None) => self.get_policy(&awaited.policy).await,
+            (_, Some(name)) => self.get_experiment(&name).await,
         };
         match found {
             Ok(object) => progress::compute(awaited, Some(&object)),
@@ -190,4 +168,60 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
             Err(error) => Err(error),
         }
     }
+
+    async fn create_operation(&self, operation: StoredOperation) -> Result<()> {
+        self.store_operation(&operation).await
+    }
+
+    async fn operation(&self, caller: Option<&Caller>, id: &str) -> Result<StoredOperation> {
+        self.read_operation(caller, id).await
+    }
+
+    async fn operations(&self, caller: Option<&Caller>) -> Result<Vec<StoredOperation>> {
+        self.readable_operations(caller).await
+    }
+
+    async fn finish_operation(&self, id: &str, result: OperationResult) -> Result<StoredOperation> {
+        self.record_result(id, result).await
+    }
+}
+
+impl<A: Authorizer> Kubernetes<A> {
+    /// Starts or stops the preview of the current version of the experiment. Fails with [`Code::Aborted`] if another client changes
+    /// the experiment at the same time.
+    async fn try_preview(
+        &self,
+        caller: Option<&Caller>,
+        name: &ExperimentName,
+        change: Preview,
+    ) -> Result<StoredExperiment> {
+        let object = self.get_experiment(name).await?;
+        let status: ExperimentStatus = object::status(&object)?;
+        let before = status.preview_metadata;
+        let now = PreviewMetadata::time_after(before.as_ref(), Timestamp::now());
+        let after = match (change, before) {
+            (Preview::Start, before) => {
+                let ttl = time_to_live(&object::experiment(&object)?)?;
+                PreviewMetadata::start(before.as_ref(), object::generation(&object), now, ttl)
+            }
+            (Preview::Stop, Some(before)) => before.stop(now, None),
+            (Preview::Stop, None) => {
+                let message = format!("{name} was never started: there is nothing to stop");
+                return Err(Error::new(Code::FailedPrecondition, "NOT_STARTED", message));
+            }
+        };
+        let name = name.to_string();
+        self.record_decided(&object).await?;
+        let object = self.record_caller(caller, object, &name).await?;
+        let changed = self.patch_status(&object, json!({"previewMetadata": after.to_merge_patch()}), &name).await?;
+        object::experiment(&changed)
+    }
+}
+
+fn time_to_live(experiment: &StoredExperiment) -> Result<Duration> {
+    experiment.time_to_live().ok_or_else(|| {
+        let message =
+            format!("{}: the time to live {:?} is invalid: update the experiment", experiment.name, experiment.ttl);
+        Error::new(Code::FailedPrecondition, "INVALID_TTL", message)
+    })
 }

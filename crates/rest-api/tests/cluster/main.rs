@@ -7,4 +7,8 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
-mod kubernetes;
+mod attribution;
+mod commits;
+mod objects;
+mod operations;
+mod test_api;

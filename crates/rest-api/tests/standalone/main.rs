@@ -7,4 +7,6 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
+mod operations;
 mod router;
+mod store;

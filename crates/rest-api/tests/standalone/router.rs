@@ -7,75 +7,13 @@ use axum::http::{Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
-use proviso_core::PolicyId;
-use proviso_rest_api::{
-    AwaitedEffect, Caller, Change, Code, CommitPreconditions, Error, ExperimentName, PolicyStore, Preview, Progress,
-    StoredExperiment, StoredPolicy, router,
-};
-use serde_json::Value;
+use proviso_rest_api::{Caller, router};
+use serde_json::{Value, json};
 
-/// A store that panics in every method except `policies`, which fails with the name of the caller.
-struct PanickingStore;
-
-type Result<T> = std::result::Result<T, Error>;
-type MaybeCaller<'a> = Option<&'a Caller>;
-
-impl PolicyStore for PanickingStore {
-    async fn policies(&self, caller: MaybeCaller<'_>) -> Result<Vec<StoredPolicy>> {
-        let user = caller.map_or("no caller", |caller| &caller.user);
-        Err(Error::new(Code::PermissionDenied, "FORBIDDEN", user))
-    }
-    async fn policy(&self, _: MaybeCaller<'_>, _: &PolicyId) -> Result<StoredPolicy> {
-        panic!("on purpose")
-    }
-    async fn create_policy(&self, _: MaybeCaller<'_>, _: &PolicyId, _: Change) -> Result<StoredPolicy> {
-        panic!("on purpose")
-    }
-    async fn update_policy(&self, _: MaybeCaller<'_>, _: &PolicyId, _: &str, _: Change) -> Result<StoredPolicy> {
-        panic!("on purpose")
-    }
-    async fn delete_policy(&self, _: MaybeCaller<'_>, _: &PolicyId, _: Option<&str>) -> Result<StoredPolicy> {
-        panic!("on purpose")
-    }
-    async fn experiments(&self, _: MaybeCaller<'_>, _: Option<&PolicyId>) -> Result<Vec<StoredExperiment>> {
-        panic!("on purpose")
-    }
-    async fn experiment(&self, _: MaybeCaller<'_>, _: &ExperimentName) -> Result<StoredExperiment> {
-        panic!("on purpose")
-    }
-    async fn create_experiment(&self, _: MaybeCaller<'_>, _: &ExperimentName, _: Change) -> Result<StoredExperiment> {
-        panic!("on purpose")
-    }
-    async fn update_experiment(
-        &self,
-        _: MaybeCaller<'_>,
-        _: &ExperimentName,
-        _: &str,
-        _: Change,
-    ) -> Result<StoredExperiment> {
-        panic!("on purpose")
-    }
-    async fn delete_experiment(
-        &self,
-        _: MaybeCaller<'_>,
-        _: &ExperimentName,
-        _: Option<&str>,
-    ) -> Result<StoredExperiment> {
-        panic!("on purpose")
-    }
-    async fn preview(&self, _: MaybeCaller<'_>, _: &ExperimentName, _: Preview) -> Result<StoredExperiment> {
-        panic!("on purpose")
-    }
-    async fn commit(&self, _: MaybeCaller<'_>, _: &ExperimentName, _: &CommitPreconditions) -> Result<StoredPolicy> {
-        panic!("on purpose")
-    }
-    async fn progress(&self, _: MaybeCaller<'_>, _: &AwaitedEffect) -> Result<Progress> {
-        panic!("on purpose")
-    }
-}
+use crate::store::TestStore;
 
 async fn send(request: Request<Body>) -> (Response<()>, Value) {
-    let router = TowerToHyperService::new(router(Arc::new(PanickingStore)));
+    let router = TowerToHyperService::new(router(Arc::new(TestStore::default())));
     let (head, body) = router.call(request).await.unwrap().into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     (Response::from_parts(head, ()), serde_json::from_slice(&body).unwrap())
@@ -114,5 +52,44 @@ async fn the_store_receives_the_caller() {
     for (request, wanted) in [(get("/v1/policies"), "no caller"), (get("/v1/policies").extension(ann), "ann")] {
         let (response, body) = send(request.body(Body::empty()).unwrap()).await;
         assert_eq!((response.status().as_u16(), &body["error"]["message"]), (403, &wanted.into()));
+    }
+}
+
+#[tokio::test]
+async fn the_store_receives_the_namespace_of_a_list() {
+    for (path, wanted) in [
+        ("/v1/policies?namespace=team-a", (403, "no caller in team-a")),
+        ("/v1/policies/-/experiments?namespace=team-a", (403, "experiments")),
+        ("/v1/policies?namespace=", (400, "namespace: is not")),
+        ("/v1/policies?namespace=Team", (400, "namespace: is not")),
+        ("/v1/policies/ns.a.b/experiments?namespace=a", (400, "only be set for the policy `-`")),
+        ("/v1/operations?namespace=a", (400, "not a parameter")),
+    ] {
+        let (response, body) = send(get(path).body(Body::empty()).unwrap()).await;
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(response.status().as_u16() == wanted.0 && message.contains(wanted.1), "{path}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn the_id_of_a_new_experiment_has_two_names() {
+    let experiment = json!({"policy": {"spec": {
+        "program": {"cel": {"validations": [{"expression": "true"}]}},
+        "admission": {"rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]},
+    }}});
+    for (query, wanted) in [
+        ("policyExperimentId=a", (403, "experiments")),
+        ("policy_experiment_id=a", (403, "experiments")),
+        ("experimentId=a", (403, "experiments")),
+        ("policyExperimentId=a&experimentId=a", (403, "experiments")),
+        ("policyExperimentId=a&experimentId=b", (400, "policyExperimentId: is \"a\"")),
+        ("policyExperimentId=A", (400, "policyExperimentId: ")),
+        ("experimentId=A", (400, "experimentId: ")),
+        ("", (400, "policyExperimentId: is missing")),
+    ] {
+        let request = Request::post(format!("/v1/policies/cluster.p/experiments?{query}"));
+        let (response, body) = send(request.body(Body::from(experiment.to_string())).unwrap()).await;
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(response.status().as_u16() == wanted.0 && message.contains(wanted.1), "{query}: {body}");
     }
 }

@@ -1,9 +1,8 @@
-//! Experiments of a policy: their maximum number, their deletion, and commits.
+//! Experiments of a policy: their maximum number, and their deletion.
 
 use anyhow::{Context as _, Result, ensure};
-use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use proviso_crds::PolicyRevision;
 use proviso_e2e::until;
@@ -85,75 +84,4 @@ async fn an_experiment_waits_for_its_policy_and_is_deleted_with_it() -> Result<(
     let other: DynamicObject = namespaced("PolicyExperiment").get("e").await?;
     ensure!(other.metadata.deletion_timestamp.is_none());
     cluster.until_path("proviso-preview-ns.default.e", "/preview/ns.default.a/e/1").await
-}
-
-#[tokio::test]
-async fn an_interrupted_commit_is_completed() -> Result<()> {
-    let cluster = TestCluster::with_policy_server("experiment-commit").await?;
-    cluster.make_live("a", "true").await?;
-    for name in ["e", "kept"] {
-        cluster.apply_experiment(name, "a", &policy("1 < 2"), true).await?;
-        cluster.candidate(name, 1).await?;
-    }
-    let uid = async |name: &str| -> Result<String> { cluster.experiments().get(name).await?.uid().context("uid") };
-    let committed = |name: &str, uid: &str, generation: i64| {
-        json!({"name": name, "uid": uid, "generation": generation, "etag": "\"x\""}).to_string()
-    };
-    let commit = async |annotation: &str, expression: &str| -> Result<i64> {
-        let policy = json!({
-            "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy",
-            "metadata": {"name": "a", "annotations": {"proviso.dev/committed-experiment": annotation}},
-            "spec": policy(expression),
-        });
-        let policies = cluster.dynamic("proviso.dev/v1alpha1", "ClusterPolicy", None);
-        let written = policies.patch("a", &PatchParams::apply("owner").force(), &Patch::Apply(policy)).await?;
-        written.metadata.generation.context("generation")
-    };
-
-    // A commit intent is removed when it has expired, and not before.
-    let ago = |seconds: i64| (Timestamp::now() - SignedDuration::from_secs(seconds)).to_string();
-    cluster.annotate("clusterpolicyexperiment", "kept", "proviso.dev/commit-intent", &ago(20)).await?;
-    cluster.annotate("clusterpolicyexperiment", "e", "proviso.dev/commit-intent", &ago(70)).await?;
-    until("the expired commit intent to be removed", TIMEOUT, async || {
-        ensure!(!cluster.experiments().get("e").await?.annotations().contains_key("proviso.dev/commit-intent"));
-        Ok(())
-    })
-    .await?;
-    ensure!(cluster.experiments().get("kept").await?.annotations().contains_key("proviso.dev/commit-intent"));
-
-    // The experiment stays if another generation of it, or another experiment of its name, was committed.
-    let generation = commit(&committed("kept", &uid("kept").await?, 2), "2 < 3").await?;
-    cluster.serve(&format!("cluster.a-{generation}"), POD).await?;
-    cluster.until_path("proviso-cluster.a", &format!("/validate/cluster.a/{generation}")).await?;
-    let generation = commit(&committed("kept", "another", 1), "3 < 4").await?;
-    cluster.serve(&format!("cluster.a-{generation}"), POD).await?;
-    cluster.until_path("proviso-cluster.a", &format!("/validate/cluster.a/{generation}")).await?;
-
-    // The policy names this experiment as committed, and the client stopped before its second write.
-    let named = uid("e").await?;
-    let generation = commit(&committed("e", &named, 1), "1 < 2").await?;
-    until("the experiment to go", TIMEOUT, async || {
-        ensure!(cluster.experiments().get_opt("e").await?.is_none());
-        Ok(())
-    })
-    .await?;
-    cluster.until_no_revision("experiment.cluster.e-1").await?;
-    ensure!(cluster.experiments().get("kept").await?.metadata.deletion_timestamp.is_none());
-    cluster.candidate("kept", 1).await?;
-    // The revision names its experiment. The next revision has no experiment.
-    let next = cluster.apply_policy("a", "default", "5 < 6").await?;
-    let revisions = cluster.api::<PolicyRevision>();
-    let revision = async |generation: i64| {
-        let name = format!("cluster.a-{generation}");
-        until(&name, TIMEOUT, async || Ok(revisions.get(&name).await?)).await
-    };
-    let of = revision(generation).await?.spec.experiment_ref.context("its experiment")?;
-    ensure!((of.name.as_str(), of.uid.as_str(), of.generation) == ("e", named.as_str(), 1));
-    ensure!(next == generation + 1);
-    let next = commit(&committed("e", &named, 1), "6 < 7").await?;
-    ensure!(revision(next).await?.spec.experiment_ref.is_none());
-    let all = revisions.list(&ListParams::default()).await?.items;
-    let of_e = all.iter().filter(|it| it.spec.experiment_ref.as_ref().is_some_and(|it| it.uid == named));
-    ensure!(of_e.count() == 1);
-    Ok(())
 }

@@ -37,10 +37,10 @@ async fn an_experiment_is_started_stopped_and_suspended_by_an_update() -> Result
     cluster.until_experiment_condition("e", "Previewing", "False", "Preparing").await?;
     cluster.serve("experiment.cluster.e-1", POD).await?;
     let status = cluster.until_experiment_condition("e", "Previewing", "True", "Previewing").await?;
-    ensure!(
-        status.replicas.context("replicas")?.summary == "1/1"
-            && state(&cluster.experiment_status("e").await?) == Some(PreviewState::Active)
-    );
+    ensure!(state(&status) == Some(PreviewState::Active) && status.replicas.context("replicas")?.summary == "1/1");
+    // The start is done, and stays done after a stop.
+    let previewed = status.previewed_start_time.context("it was loaded")?;
+    ensure!(previewed.0.as_second() == started.start_time.0.as_second(), "{previewed:?}");
     // The experiment shares the webhook of its policy.
     ensure!(cluster.webhooks().get_opt("proviso-preview-cluster.e").await?.is_none());
     cluster.until_described("e", "Normal  Previewing").await?;
@@ -50,15 +50,34 @@ async fn an_experiment_is_started_stopped_and_suspended_by_an_update() -> Result
     let counts = status.divergence.context("counts")?;
     ensure!((counts.newly_denied, counts.same, counts.dropped) == (3, 1, 2), "{counts:?}");
     ensure!(counts.since.0.as_second() == started.start_time.0.as_second(), "{counts:?}");
+    ensure!((&counts.etag, &counts.live_etag) == (&status.etag, &status.live_etag), "{counts:?}");
     ensure!(status.samples.len() == 1 && status.samples[0].name == "password", "{:?}", status.samples);
+    cluster.until_described("e", "Normal  FirstDivergence").await?;
+    cluster.until_described("e", "NewlyDenied: a Secret in the namespace team from ann").await?;
 
-    // The counts stay after a stop, and restart with a new start.
+    // A new live version is other evidence.
+    cluster.make_live("a", "3 < 4").await?;
+    let is_new = |it: &ExperimentStatus| {
+        let counts = it.divergence.as_ref();
+        it.live_etag != status.live_etag
+            && counts.is_some_and(|counts| counts.evaluated == 0 && counts.live_etag == it.live_etag)
+    };
+    cluster.until_experiment("e", is_new).await?;
+    cluster.report_counts("experiment.cluster.e-1", 4).await?;
+    cluster.until_experiment("e", |it| it.divergence.as_ref().is_some_and(|it| it.newly_denied == 4)).await?;
+
+    // A stop waits for the final counts. They stay, and restart with a new start.
     let stopped = cluster.set_preview("e", false).await?;
+    cluster.until_experiment_condition("e", "Previewing", "False", "Stopping").await?;
+    cluster.until_disabled("experiment.cluster.e-1").await?;
+    cluster.report_final_counts("experiment.cluster.e-1", 5).await?;
     cluster.until_no_revision("experiment.cluster.e-1").await?;
     let status = cluster.until_experiment_condition("e", "Previewing", "False", "Suspended").await?;
-    ensure!(status.divergence.is_some_and(|it| it.evaluated == 4) && status.replicas.is_none());
+    ensure!(status.previewed_start_time.is_some() && status.replicas.is_none(), "{status:#?}");
+    ensure!(status.divergence.is_some_and(|it| it.newly_denied == 5));
     let metadata = status.preview_metadata.context("metadata")?;
     ensure!(metadata.state == PreviewState::Suspended && metadata.stop_time.is_some(), "{metadata:?}");
+    ensure!(metadata.stop_cause.is_none(), "{metadata:?}");
     ensure!(stopped.start_time.0.as_second() == started.start_time.0.as_second());
     until_after(&started.start_time).await?;
     let again = cluster.set_preview("e", true).await?;
@@ -81,6 +100,9 @@ async fn an_experiment_is_started_stopped_and_suspended_by_an_update() -> Result
     let status = cluster.until_experiment("e", |it| state(it) == Some(PreviewState::Suspended)).await?;
     let metadata = status.preview_metadata.context("metadata")?;
     ensure!(metadata.stop_time.is_some_and(|it| it >= metadata.start_time) && metadata.generation == 1);
+    ensure!(cluster.until_suspended("e", "Updated").await?.message.contains("generation 1 was previewed"));
+    cluster.until_disabled("experiment.cluster.e-1").await?;
+    cluster.report_final_counts("experiment.cluster.e-1", 8).await?;
     cluster.until_no_revision("experiment.cluster.e-1").await?;
     cluster.until_experiment("e", |it| it.divergence.is_none() && it.samples.is_empty()).await?;
     cluster.until_described("e", "Normal  PreviewSuspended").await?;
@@ -135,14 +157,8 @@ async fn auto_start_starts_after_creation_and_after_each_update() -> Result<()> 
     // The status and an Event of the experiment report a program that does not compile.
     cluster.apply_experiment("e", "a", &policy("3 < 4"), true).await?;
     cluster.candidate("e", 3).await?;
-    let failed = json!({"conditions": [{
-        "type": "Initialized", "status": "False", "reason": "CompileError", "message": "spec.program.cel: no such thing",
-        "lastTransitionTime": "2026-11-20T09:14:07Z",
-    }]});
-    let patch = json!({"apiVersion": "proviso.dev/v1alpha1", "kind": "PolicyRevision", "status": failed});
-    let leader = PatchParams::apply("proviso-leader").force();
-    cluster.api::<PolicyRevision>().patch_status("experiment.cluster.e-3", &leader, &Patch::Apply(patch)).await?;
-    cluster.until_experiment_condition("e", "Initialized", "False", "CompileError").await?;
+    cluster.fail_preparation("experiment.cluster.e-3").await?;
+    ensure!(cluster.until_suspended("e", "CompileError").await?.message == "no such thing");
     cluster.until_described("e", "Warning  CompileError").await?;
 
     // A stopped experiment stays stopped until the next update.

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::super::reported::Reported;
-use super::super::revision::tests::{object, replica};
+use super::super::revision::tests::{candidate_object, object, replica};
 use super::super::status::SERVER_VERSION;
 use super::*;
-use crate::lifecycle::tests::{loaded, modules};
+use crate::lifecycle::tests::{loaded, modules, revision_of};
+use crate::preview::Versions;
 
 /// Returns the observed revision with this `resourceVersion` and status.
 fn observed(version: &str, enabled: bool, status: &Value) -> ObservedRevision {
@@ -100,7 +101,7 @@ fn an_enabled_live_revision_is_served_by_the_pods_that_report_it() {
 fn a_revision_keeps_its_readable_form() {
     let mut object = object_with(&Value::Null);
     let message = |object: &Object| object.unreadable().map(|failure| failure.message.clone());
-    let spec = Arc::clone(&object.revision().unwrap().spec);
+    let spec = Arc::clone(&object.revision.as_ref().unwrap().spec);
     let is_kept = |object: &Object| object.desired().is_some_and(|it| it.is_ok_and(|it| it.spec == spec));
 
     // The spec has an unknown field, and then a known field of another type.
@@ -244,8 +245,10 @@ fn a_restarted_pod_does_not_report_an_unloaded_revision_as_ready() {
 
 #[test]
 fn changed_preview_counts_are_reported_at_most_every_ten_seconds() {
+    const VERSIONS: Versions<'static> = Versions { experiment: "e", live: None };
     let (mut object, now, failed) = (object_with(&Value::Null), Instant::now(), failed());
     let counter = Arc::new(DivergenceCounter::new(PreviewReport::new(Time(Timestamp::UNIX_EPOCH))));
+    counter.follow(VERSIONS, &Time(Timestamp::UNIX_EPOCH));
     object.counter = Some(Arc::clone(&counter));
     let mut version = 1;
     let mut reported = |object: &mut Object, seconds: u64| {
@@ -259,18 +262,150 @@ fn changed_preview_counts_are_reported_at_most_every_ten_seconds() {
     };
     assert_eq!(reported(&mut object, 0), Some(0));
     assert_eq!(reported(&mut object, 1), None, "nothing has changed");
-    counter.count_dropped();
+    counter.count_dropped(VERSIONS);
     assert_eq!(reported(&mut object, 2), Some(1));
-    counter.count_dropped();
+    counter.count_dropped(VERSIONS);
     assert_eq!((reported(&mut object, 3), reported(&mut object, 11)), (None, None));
     assert_eq!((reported(&mut object, 12), reported(&mut object, 60)), (Some(2), None));
     // A restarted server of the same pod keeps the counts before it has loaded the candidate.
     let mut item = item("default-0", "pod", "True");
-    item["preview"] = json!(object.preview_report(now));
+    item["preview"] = json!(object.preview(now).report);
     let mut successor = Object::new(observed("9", true, &json!({"replicas": [item]})), None);
     let loading = slot(&successor);
     let item = report(&mut successor, loading.as_ref()).unwrap()["replica"]["replicas"][0].take();
     assert_eq!((&item["reason"], &item["preview"]["counts"]["dropped"]), (&json!("Loading"), &json!(2)));
+}
+
+/// Returns the observed candidate with this `resourceVersion` and status.
+fn observed_candidate(version: &str, enabled: bool, status: &Value) -> ObservedRevision {
+    let mut object = candidate_object(enabled);
+    object.metadata.resource_version = Some(version.to_owned());
+    object.data["status"] = status.clone();
+    ObservedRevision::read(&object, &replica())
+}
+
+/// Returns the state of a candidate with this status.
+fn candidate_with(enabled: bool, status: &Value) -> Object {
+    Object::new(observed_candidate("1", enabled, status), None)
+}
+
+/// Returns a loaded revision, its slot, and the versions of its evaluations while no generation is live.
+fn loaded_candidate() -> (Arc<Revision>, Slot) {
+    let slot = loaded(BTreeMap::new());
+    (Arc::clone(&slot.loaded().unwrap().revision), slot)
+}
+
+const NO_LIVE: Versions<'static> = Versions { experiment: "etag", live: None };
+
+fn time(seconds: i64) -> Time {
+    Time(Timestamp::from_second(seconds).unwrap())
+}
+
+/// Starts the preview of a loaded candidate, and returns its counter.
+fn start(object: &mut Object, revision: &Arc<Revision>, seconds: i64) -> Arc<DivergenceCounter> {
+    assert!(object.follow_preview(Some(revision), &Metrics::new(), time(seconds)));
+    let counter = Arc::clone(object.counter.as_ref().unwrap());
+    counter.follow(NO_LIVE, &time(seconds));
+    counter
+}
+
+/// Returns true if the candidate is previewed.
+fn is_previewed(object: &Object, slot: &Slot) -> bool {
+    matches!(object.view(Some(slot)).unwrap().role, Role::Candidate(Some(_)))
+}
+
+#[test]
+fn a_stopped_candidate_reports_its_final_counts_at_once() {
+    let (mut object, now) = (candidate_with(true, &Value::Null), Instant::now());
+    let (revision, slot) = loaded_candidate();
+    let counter = start(&mut object, &revision, 0);
+    assert!(!object.follow_preview(Some(&revision), &Metrics::new(), time(1)) && is_previewed(&object, &slot));
+    let mut version = 1;
+    let mut reported = |object: &mut Object, seconds: u64| {
+        let now = now + Duration::from_secs(seconds);
+        let update = object.begin_report(Some(&slot), &replica(), false, now, Timestamp::UNIX_EPOCH)?;
+        let status = update.replica?;
+        version += 1;
+        let response = observed_candidate(&version.to_string(), true, &status).reported;
+        object.take_reported("b", Ok(written(response)), now);
+        let item = &status["replicas"][0];
+        let dropped = item["preview"]["counts"]["dropped"].as_u64().unwrap();
+        Some((item["ready"].as_str().unwrap().to_owned(), item["reason"].as_str().unwrap().to_owned(), dropped))
+    };
+    let item = |reason: &str, dropped: u64| Some(("True".to_owned(), reason.to_owned(), dropped));
+    counter.count_dropped(NO_LIVE);
+    assert_eq!(reported(&mut object, 0), item("Loaded", 1));
+
+    // One evaluation is running when the candidate is disabled.
+    assert!(counter.begin());
+    assert!(object.observe("b", observed_candidate("0", false, &Value::Null), None), "the table changes");
+    assert!(object.desired().is_some_and(|desired| desired.is_ok()), "it stays loaded");
+    assert!(object.follow_preview(Some(&revision), &Metrics::new(), time(1)) && !is_previewed(&object, &slot));
+    assert!(!counter.begin(), "no evaluation begins any more");
+    assert_eq!(reported(&mut object, 1), None, "an evaluation is running");
+    counter.count_dropped(NO_LIVE);
+    counter.end();
+    assert_eq!(reported(&mut object, 1), item("Suspended", 2));
+    assert_eq!(reported(&mut object, 60), None);
+}
+
+#[test]
+fn a_candidate_that_was_never_enabled_is_prepared_and_not_previewed() {
+    let (mut object, (revision, slot)) = (candidate_with(false, &Value::Null), loaded_candidate());
+    assert!(object.desired().is_some_and(|desired| desired.is_ok_and(|desired| !desired.was_prepared)));
+    assert!(!object.follow_preview(Some(&revision), &Metrics::new(), time(0)) && !is_previewed(&object, &slot));
+    let update = report(&mut object, Some(&slot)).unwrap();
+    assert_eq!(update["leader"]["conditions"][0]["status"], "True");
+    let item = &update["replica"]["replicas"][0];
+    assert_eq!(
+        (&item["ready"], &item["reason"], &item["preview"]),
+        (&json!("True"), &json!("Suspended"), &Value::Null)
+    );
+    // A revision of a policy is not loaded while it is disabled.
+    assert!(Object::new(observed("1", false, &Value::Null), None).desired().is_none());
+    // A disabled candidate that does not work reports that.
+    let mut object = candidate_with(false, &Value::Null);
+    let update = report(&mut object, Some(&failed())).unwrap();
+    assert_eq!(update["leader"]["conditions"][0]["status"], "False");
+    assert_eq!(update["replica"]["replicas"][0]["ready"], "False");
+}
+
+#[test]
+fn a_restarted_replica_continues_the_counts_of_a_running_preview_only() {
+    let counts = |reason: &str| {
+        let mut item = item("default-0", "pod", "True");
+        item["reason"] = json!(reason);
+        let report = PreviewReport::new(time(3));
+        item["preview"] = json!(report);
+        item["preview"]["counts"]["dropped"] = json!(7);
+        json!({"replicas": [item]})
+    };
+    let (revision, _) = loaded_candidate();
+    for (reason, dropped, since) in [("Loaded", 7, 3), ("Suspended", 0, 9)] {
+        let mut object = candidate_with(true, &counts(reason));
+        assert!(object.follow_preview(Some(&revision), &Metrics::new(), time(9)));
+        let report = object.counter.as_ref().unwrap().report();
+        assert_eq!((report.counts.dropped, report.counts.since), (dropped, time(since)), "{reason}");
+    }
+}
+
+#[test]
+fn a_candidate_that_is_enabled_again_starts_new_counts() {
+    let (mut object, (first, slot)) = (candidate_with(true, &Value::Null), loaded_candidate());
+    let counter = start(&mut object, &first, 0);
+    counter.count_dropped(NO_LIVE);
+    // The candidate is loaded again, for example with another pinned module.
+    let spec = json!({"program": {"cel": {"validations": []}}, "admission": {"rules": []}});
+    let second = Arc::new(revision_of(&spec, true));
+    let kept = start(&mut object, &second, 1);
+    assert_eq!(kept.report().counts.dropped, 1);
+    let mut enable = |enabled: bool, seconds: i64| {
+        object.observe("b", observed_candidate(&seconds.to_string(), enabled, &Value::Null), None);
+        object.follow_preview(Some(&second), &Metrics::new(), time(seconds));
+        (is_previewed(&object, &slot), object.counter.as_ref().unwrap().report().counts.dropped)
+    };
+    assert_eq!(enable(false, 2), (false, 1));
+    assert_eq!(enable(true, 3), (true, 0));
 }
 
 #[test]

@@ -1,0 +1,204 @@
+//! Tables of statuses, and a model of an experiment whose operations are polled at any time.
+
+mod model;
+
+use proviso_crds::fixtures;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// The time of the last start in the tables.
+const START: &str = "2026-11-20T09:14:07Z";
+const EARLIER: &str = "2026-11-20T09:00:00Z";
+const LATER: &str = "2026-11-20T09:30:00Z";
+
+fn time(text: &str) -> Time {
+    serde_json::from_value(json!(text)).unwrap()
+}
+
+fn progress_of(effect: Effect, kind: &str, auto_start: bool, start: Option<&str>, status: &Value) -> String {
+    let spec = json!({"program": {"cel": {"validations": []}}});
+    let is_experiment = kind.ends_with("Experiment");
+    let object: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": kind,
+        "metadata": {"name": "x", "uid": "u", "generation": 2},
+        "spec": if is_experiment { json!({"policyRef": {"name": "p"}, "policy": spec, "autoStart": auto_start}) } else { spec },
+        "status": status,
+    }))
+    .unwrap();
+    let awaited = AwaitedEffect {
+        effect,
+        policy: "cluster.p".parse().unwrap(),
+        experiment: is_experiment.then(|| "x".to_owned()),
+        uid: "u".into(),
+        version: "2".into(),
+        start: start.map(time),
+    };
+    describe(compute(&awaited, Some(&object)).unwrap())
+}
+
+/// Returns `running`, `done`, or the code and the reason of the error.
+fn describe(progress: Progress) -> String {
+    match progress {
+        Progress::Running(_) => "running".to_owned(),
+        Progress::Done => "done".to_owned(),
+        Progress::Failed(error) => format!("{} {}", error.code.as_str(), error.reason()),
+    }
+}
+
+fn condition(type_: &str, status: &str, reason: &str, generation: i64) -> Value {
+    fixtures::condition(type_, status, reason, "no", generation)
+}
+
+fn preview(state: &str, start: &str, generation: i64) -> Value {
+    json!({"state": state, "logPrefix": "PolicyPreviewLog", "startTime": start, "generation": generation})
+}
+
+fn stopped(reason: &str) -> Value {
+    let mut preview = preview("SUSPENDED", START, 2);
+    preview["stopCause"] = json!({"reason": reason, "message": "it failed"});
+    preview
+}
+
+#[test]
+fn the_operation_of_a_policy_runs_until_the_policy_is_live_or_failed() {
+    let failed = json!({
+        "phase": "Failed", "liveGeneration": 1, "conditions": [condition("Initialized", "False", "CompileError", 2)],
+    });
+    for (status, wanted) in [
+        (json!(null), "running"),
+        (
+            json!({"phase": "Active", "liveGeneration": 1, "conditions": [condition("Live", "True", "Live", 1)]}),
+            "running",
+        ),
+        (json!({"phase": "Active", "liveGeneration": 2, "conditions": [condition("Live", "True", "Live", 2)]}), "done"),
+        (json!({"phase": "Disabled", "conditions": [condition("Live", "False", "Disabled", 2)]}), "done"),
+        (failed, "FAILED_PRECONDITION COMPILE_ERROR"),
+    ] {
+        assert_eq!(progress_of(Effect::Update, "ClusterPolicy", false, None, &status), wanted, "{status}");
+    }
+}
+
+#[test]
+fn a_start_is_done_when_every_replica_has_loaded_it() {
+    let loading = json!([condition("Previewing", "False", "Loading", 2)]);
+    for (preview, loaded, wanted) in [
+        (preview("ACTIVE", START, 2), None, "running"),
+        // An earlier start was loaded, and the condition `Previewing` may still be from it.
+        (preview("ACTIVE", START, 2), Some(EARLIER), "running"),
+        (preview("ACTIVE", START, 2), Some(START), "done"),
+        // A later stop, update or start does not undo it.
+        (preview("SUSPENDED", START, 2), Some(START), "done"),
+        (stopped("Updated"), Some(START), "done"),
+        (preview("ACTIVE", LATER, 3), Some(START), "done"),
+        (preview("ACTIVE", LATER, 2), Some(LATER), "done"),
+        // The start ended before it was loaded.
+        (preview("SUSPENDED", START, 2), None, "ABORTED SUSPENDED"),
+        (preview("SUSPENDED", START, 2), Some(EARLIER), "ABORTED SUSPENDED"),
+        (stopped("LoadingFailed"), None, "UNAVAILABLE LOADING_FAILED"),
+        (stopped("NoReplicas"), Some(EARLIER), "UNAVAILABLE NO_REPLICAS"),
+        (stopped("TooMany"), None, "RESOURCE_EXHAUSTED TOO_MANY"),
+        (stopped("PolicyNotFound"), None, "FAILED_PRECONDITION POLICY_NOT_FOUND"),
+        (stopped("CompileError"), None, "FAILED_PRECONDITION COMPILE_ERROR"),
+        (stopped("Updated"), None, "ABORTED UPDATED"),
+        (stopped("Expired"), None, "ABORTED EXPIRED"),
+        (preview("ACTIVE", LATER, 2), Some(EARLIER), "ABORTED REPLACED"),
+        (preview("ACTIVE", LATER, 3), Some(LATER), "ABORTED REPLACED"),
+        (Value::Null, None, "ABORTED REPLACED"),
+    ] {
+        let status = json!({"previewMetadata": preview, "previewedStartTime": loaded, "conditions": loading});
+        let found = progress_of(Effect::StartPreview, "ClusterPolicyExperiment", false, Some(START), &status);
+        assert_eq!(found, wanted, "{status}");
+    }
+}
+
+#[test]
+fn the_update_of_an_active_experiment_aborts_its_start_before_the_operator_has_suspended_it() {
+    let status = json!({"previewMetadata": preview("ACTIVE", START, 1)});
+    let mut observed: ExperimentStatus = serde_json::from_value(status).unwrap();
+    let now = |status: &ExperimentStatus| {
+        let observed = Observed { generation: 2, auto_start: false, problem: None, status };
+        describe(experiment(Effect::StartPreview, 1, Some(&time(START)), &observed))
+    };
+    assert_eq!(now(&observed), "ABORTED UPDATED");
+    observed.previewed_start_time = Some(time(START));
+    assert_eq!(now(&observed), "done");
+}
+
+#[test]
+fn a_stop_is_done_when_no_replica_evaluates_the_experiment_any_more() {
+    let suspended = || {
+        let mut preview = preview("SUSPENDED", EARLIER, 2);
+        preview["stopTime"] = json!(START);
+        preview
+    };
+    let previewing =
+        |status: &str, reason: &str, generation| json!([condition("Previewing", status, reason, generation)]);
+    for (preview, conditions, wanted) in [
+        (suspended(), json!([]), "running"),
+        (suspended(), previewing("True", "Previewing", 2), "running"),
+        (suspended(), previewing("False", "Stopping", 2), "running"),
+        // The condition is from before the stop.
+        (suspended(), previewing("False", "Loading", 2), "running"),
+        (suspended(), previewing("False", "Suspended", 1), "running"),
+        (suspended(), previewing("False", "Suspended", 2), "done"),
+        (suspended(), previewing("False", "NotAccepted", 2), "done"),
+        // The experiment was updated after the stop.
+        (suspended(), previewing("False", "Suspended", 3), "done"),
+        // A later start has replaced the stop.
+        (preview("ACTIVE", LATER, 2), previewing("False", "Loading", 2), "done"),
+    ] {
+        let status = json!({"previewMetadata": preview, "conditions": conditions});
+        let found = progress_of(Effect::StopPreview, "ClusterPolicyExperiment", false, Some(START), &status);
+        assert_eq!(found, wanted, "{status}");
+    }
+}
+
+#[test]
+fn a_creation_with_auto_start_waits_for_every_replica() {
+    let refused = json!([condition("Accepted", "False", "TooMany", 2)]);
+    for (auto_start, status, wanted) in [
+        (false, json!(null), "done"),
+        (false, json!({"conditions": [condition("Accepted", "True", "Accepted", 2)]}), "done"),
+        (false, json!({"conditions": refused}), "FAILED_PRECONDITION TOO_MANY"),
+        (true, json!(null), "running"),
+        (true, json!({"conditions": refused}), "FAILED_PRECONDITION TOO_MANY"),
+        (true, json!({"previewMetadata": preview("ACTIVE", START, 1), "previewedStartTime": START}), "running"),
+        (true, json!({"previewMetadata": preview("ACTIVE", START, 2), "previewedStartTime": EARLIER}), "running"),
+        (true, json!({"previewMetadata": preview("ACTIVE", START, 2), "previewedStartTime": START}), "done"),
+        (true, json!({"previewMetadata": stopped("Expired"), "previewedStartTime": START}), "done"),
+        (true, json!({"previewMetadata": stopped("NoReplicas")}), "UNAVAILABLE NO_REPLICAS"),
+        (true, json!({"previewMetadata": preview("SUSPENDED", START, 2)}), "ABORTED SUSPENDED"),
+    ] {
+        for effect in [Effect::Create, Effect::Update] {
+            let found = progress_of(effect, "ClusterPolicyExperiment", auto_start, None, &status);
+            assert_eq!(found, wanted, "{effect:?} {status}");
+        }
+    }
+}
+
+#[test]
+fn only_the_object_of_the_operation_counts() {
+    let mut awaited = AwaitedEffect {
+        effect: Effect::StartPreview,
+        policy: "cluster.p".parse().unwrap(),
+        experiment: Some("x".to_owned()),
+        uid: "u".into(),
+        version: "2".into(),
+        start: Some(time(START)),
+    };
+    let other: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicyExperiment",
+        "metadata": {"name": "x", "uid": "another", "generation": 2},
+        "spec": {"policyRef": {"name": "p"}, "policy": {"program": {"cel": {"validations": []}}}},
+        "status": {"previewMetadata": preview("ACTIVE", START, 2), "previewedStartTime": START},
+    }))
+    .unwrap();
+    for object in [None, Some(&other)] {
+        assert_eq!(describe(compute(&awaited, object).unwrap()), "NOT_FOUND RESOURCE_NOT_FOUND");
+    }
+    awaited.effect = Effect::Delete;
+    assert_eq!(compute(&awaited, Some(&other)).unwrap(), Progress::Done);
+    awaited.uid = "another".into();
+    assert_eq!(describe(compute(&awaited, Some(&other)).unwrap()), "running");
+}

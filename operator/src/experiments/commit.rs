@@ -1,0 +1,146 @@
+//! The operator's part of a commit (AIP-236). The REST API writes an intent to the status of the experiment, copies the
+//! spec to the policy, and deletes the experiment. If the API stops in between, the operator completes or aborts the
+//! commit. The annotation of the policy alone proves nothing: whoever may change the policy may write it. The intent is
+//! in the status of the experiment, which only Proviso may write.
+
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::runtime::controller::Action;
+use kube::runtime::events::EventType;
+use kube::{Resource, ResourceExt as _};
+use proviso_core::experiment::rollout::COMMIT_INTENT_TIMEOUT;
+use proviso_crds::names::COMMITTED_EXPERIMENT;
+use proviso_crds::{CommitIntent, reasons};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::events::event;
+use super::observe::ObservedObjects;
+use crate::cascade;
+use crate::context::{Context, Error};
+use crate::kinds::{self, ExperimentObject, PolicyObject};
+use crate::malformed::MaybeMalformed;
+use crate::objects::{RETRY, ignore_not_found};
+
+/// The record of a commit in the annotation of the policy.
+#[derive(Debug, Deserialize)]
+struct Record {
+    /// The uid of the experiment.
+    uid: String,
+    /// The generation of the experiment.
+    generation: i64,
+    /// The id of the commit.
+    commit: String,
+}
+
+/// Returns whether the policy records this commit of the experiment with this uid.
+pub(super) fn is_copied(intent: &CommitIntent, uid: &str, policy: &impl Resource) -> bool {
+    let record = policy.annotations().get(COMMITTED_EXPERIMENT);
+    let record = record.and_then(|text| serde_json::from_str::<Record>(text).ok());
+    record.is_some_and(|it| it.uid == uid && it.generation == intent.generation && it.commit == intent.id)
+}
+
+/// Deletes an experiment whose spec is copied to its policy. An experiment that has changed since it was read stays.
+pub(super) async fn complete<K: ExperimentObject>(experiment: &K, context: &Context) -> Result<Action, Error> {
+    let note = "its spec is now the spec of its policy".to_owned();
+    context.publish_or_log(experiment, event(EventType::Normal, &reasons::COMMITTED, note)).await;
+    let unchanged = Preconditions { uid: experiment.uid(), resource_version: experiment.resource_version() };
+    let delete = DeleteParams { preconditions: Some(unchanged), ..DeleteParams::default() };
+    let experiments = kinds::api::<K>(&context.client, experiment);
+    ignore_not_found(experiments.delete(&experiment.name_any(), &delete).await)?;
+    Ok(Action::await_change())
+}
+
+/// Aborts the commit of an experiment. Its caller may be stalled, and not dead: first, the policy gets a new version and
+/// the id of the commit, so that a late write of the caller fails. Then the intent is removed.
+///
+/// The write to the policy compares its version. If the caller was faster, the write fails, and the next reconcile
+/// completes the commit.
+pub(super) async fn abort<K: ExperimentObject>(
+    experiment: &K,
+    found: &ObservedObjects<K>,
+    context: &Context,
+) -> Result<Action, Error> {
+    let Some(intent) = experiment.status().and_then(|status| status.commit.as_ref()) else {
+        return Ok(Action::await_change());
+    };
+    if let Some(policy) = found.policy.as_deref() {
+        let aborted = policy.0.as_ref().ok().and_then(|known| known.status()?.aborted_commit.as_ref());
+        match aborted {
+            Some(id) if *id == intent.id => {}
+            // The policy remembers one commit. That of another experiment must be over before it is forgotten.
+            Some(id) if is_in_progress::<K>(id, experiment, context) => return Ok(Action::requeue(RETRY)),
+            _ => mark_aborted(policy, &intent.id, context).await?,
+        }
+    }
+    let seconds = COMMIT_INTENT_TIMEOUT.as_secs();
+    let note = format!("the commit of generation {} has not ended within {seconds} s", intent.generation);
+    context.publish_or_log(experiment, event(EventType::Warning, &reasons::COMMIT_ABORTED, note)).await;
+    let patch = json!({
+        "metadata": {"resourceVersion": experiment.resource_version()}, "status": {"commit": null},
+    });
+    let experiments = kinds::api::<K>(&context.client, experiment);
+    let (name, params, patch) = (experiment.name_any(), PatchParams::default(), Patch::Merge(patch));
+    K::cache(&context.caches).write(experiments.patch_status(&name, &params, &patch)).await?;
+    Ok(Action::await_change())
+}
+
+/// Returns whether an experiment of the same policy has the intent of the commit with this id.
+fn is_in_progress<K: ExperimentObject>(id: &str, experiment: &K, context: &Context) -> bool {
+    let policy = &experiment.spec().policy_ref.name;
+    let siblings = cascade::cached::<K>(policy, experiment.namespace().as_deref(), context);
+    let siblings = siblings.iter().filter(|sibling| sibling.meta().deletion_timestamp.is_none());
+    let mut intents = siblings.filter_map(|sibling| sibling.0.as_ref().ok()?.status()?.commit.as_ref());
+    intents.any(|intent| intent.id == id)
+}
+
+/// Writes the id of an aborted commit to the status of the policy, if the policy still has the version that was read. A
+/// policy that does not exist any more needs no mark.
+async fn mark_aborted<P: PolicyObject>(policy: &MaybeMalformed<P>, id: &str, context: &Context) -> Result<(), Error> {
+    let patch = json!({
+        "metadata": {"resourceVersion": policy.resource_version()}, "status": {"abortedCommit": id},
+    });
+    let policies = kinds::api::<P>(&context.client, policy);
+    let (name, params, patch) = (policy.name_any(), PatchParams::default(), Patch::Merge(patch));
+    let written = P::cache(&context.caches).write(policies.patch_status(&name, &params, &patch)).await;
+    Ok(ignore_not_found(written)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use proviso_crds::ClusterPolicy;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn only_the_record_of_the_same_commit_generation_and_experiment_counts() {
+        let since = Time("2026-11-21T09:20:00Z".parse().unwrap());
+        let intent = CommitIntent { id: "id".to_owned(), generation: 2, policy_generation: 1, since };
+        let record = json!({"name": "e", "uid": "u", "generation": 2, "etag": "\"x\"", "commit": "id"});
+        let but = |field: &str, value: Value| {
+            let mut record = record.clone();
+            record[field] = value;
+            record.to_string()
+        };
+        for (annotation, expected) in [
+            (Some(record.to_string()), true),
+            (Some(but("uid", json!("another"))), false),
+            (Some(but("generation", json!(3))), false),
+            (Some(but("commit", json!("another"))), false),
+            // An older version records no commit.
+            (Some(but("commit", Value::Null)), false),
+            (Some("e".to_owned()), false),
+            (None, false),
+        ] {
+            let annotations = annotation.as_ref().map(|it| json!({COMMITTED_EXPERIMENT: it}));
+            let policy: ClusterPolicy = serde_json::from_value(json!({
+                "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy",
+                "metadata": {"name": "a", "annotations": annotations},
+                "spec": {"program": {"cel": {"validations": []}}},
+            }))
+            .unwrap();
+            assert_eq!(is_copied(&intent, "u", &policy), expected, "{annotation:?}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The conditions of an experiment. Pure.
+
+use proviso_core::experiment::MAX_EXPERIMENTS;
+use proviso_core::experiment::rollout::{Acceptance, Decision, Initialization, Progress};
+use proviso_crds::{ConditionState, ConditionType, PreviewMetadata, reasons};
+
+use super::observe::ObservedObjects;
+use crate::context::Error;
+use crate::kinds::{self, ExperimentObject};
+use crate::replicas::causes;
+use crate::revisions::NOT_LOADED;
+
+/// The conditions of an experiment.
+pub(super) const TYPES: [ConditionType; 3] =
+    [ConditionType::Accepted, ConditionType::Initialized, ConditionType::Previewing];
+
+/// Returns the states of the conditions of [`TYPES`].
+pub(super) fn states<K: ExperimentObject>(
+    experiment: &K,
+    found: &ObservedObjects<K>,
+    decision: &Decision,
+) -> Result<[ConditionState; 3], Error> {
+    let policy = kinds::policy_id(experiment, &experiment.spec().policy_ref.name)?.to_string();
+    let generation = experiment.meta().generation.ok_or(Error::Incomplete("generation"))?;
+    let preview = experiment.status().and_then(|status| status.preview_metadata.as_ref());
+    let accepted = accepted(decision.acceptance, &policy);
+    let previewing = previewing(decision, &accepted, preview, generation, found.live.is_some());
+    let initialized = match &decision.initialization {
+        Initialization::NotNeeded => ConditionState::unknown(previewing.reason.clone(), previewing.message.clone()),
+        Initialization::Running => ConditionState::unknown(reasons::PREPARING, "the policy server prepares it"),
+        Initialization::Prepared => {
+            ConditionState::yes(reasons::PREPARED, "its program was compiled and accepted its settings")
+        }
+        Initialization::Failed(failure) => failure.clone().into(),
+    };
+    Ok([accepted, initialized, previewing])
+}
+
+fn accepted(acceptance: Acceptance, policy: &str) -> ConditionState {
+    match acceptance {
+        Acceptance::Accepted => {
+            let message = format!("it is one of at most {MAX_EXPERIMENTS} experiments of {policy}");
+            ConditionState::yes(reasons::ACCEPTED, message)
+        }
+        Acceptance::PolicyNotFound => {
+            let message = format!("there is no policy {policy}: the experiment waits for it");
+            ConditionState::no(reasons::POLICY_NOT_FOUND, message)
+        }
+        Acceptance::TooMany => {
+            let message =
+                format!("{policy} has {MAX_EXPERIMENTS} older experiments, more are not previewed: delete one");
+            ConditionState::no(reasons::TOO_MANY, message)
+        }
+    }
+}
+
+fn previewing(
+    decision: &Decision,
+    accepted: &ConditionState,
+    preview: Option<&PreviewMetadata>,
+    generation: i64,
+    is_live: bool,
+) -> ConditionState {
+    use ConditionState as State;
+    match &decision.progress {
+        Progress::NotAccepted => State::no(reasons::NOT_ACCEPTED, accepted.message.clone()),
+        Progress::NotStarted => State::no(reasons::NOT_STARTED, "it was not started, and spec.autoStart is false"),
+        Progress::Stopping => State::no(
+            reasons::STOPPING,
+            "replicas finish the evaluations that have begun, and report their final counts",
+        ),
+        Progress::Suspended => State::no(reasons::SUSPENDED, suspended_message(preview, generation)),
+        Progress::Initializing => State::no(reasons::PREPARING, NOT_LOADED),
+        Progress::InitializationFailed(_) => State::no(reasons::NOT_INITIALIZED, "it cannot be prepared"),
+        Progress::NoReplicas => State::no(reasons::NO_REPLICAS, "no replica of the policy server is Ready"),
+        Progress::Loading => State::no(reasons::LOADING, NOT_LOADED),
+        Progress::LoadingFailed(replicas) => {
+            State::no(reasons::LOADING_FAILED, format!("{NOT_LOADED}; {}", causes(replicas)))
+        }
+        Progress::Previewing => State::yes(reasons::PREVIEWING, previewing_message(decision.webhook, is_live)),
+    }
+}
+
+/// Returns the message about a suspended preview.
+fn suspended_message(preview: Option<&PreviewMetadata>, generation: i64) -> String {
+    let of_generation = preview.filter(|preview| preview.generation == generation);
+    match of_generation.map(|preview| &preview.stop_cause) {
+        Some(Some(cause)) => format!("generation {generation} is suspended: {}: {}", cause.reason, cause.message),
+        Some(None) => format!("generation {generation} was stopped by a caller"),
+        None => format!("generation {generation} is not started"),
+    }
+}
+
+/// Returns the message about the requests that the experiment evaluates.
+fn previewing_message(has_webhook: bool, is_live: bool) -> &'static str {
+    match (has_webhook, is_live) {
+        (false, _) => "every replica evaluates it for the requests that the policy answers",
+        (true, true) => "it covers other requests than the policy, and has its own webhook, which allows every request",
+        (true, false) => {
+            "the policy is not live: the experiment has its own webhook, and is compared with a policy that allows all"
+        }
+    }
+}
