@@ -1,6 +1,7 @@
 //! `PolicyExperiment` and `ClusterPolicyExperiment` (AIP-236): an alternative spec of a policy, previewed on live requests. A
 //! preview denies and changes no request.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::names::COMMITTED_EXPERIMENT;
 use crate::policy::{PolicySpec, ReplicaCount};
 
 /// The spec of a PolicyExperiment: a complete alternative spec of one policy.
@@ -260,6 +262,58 @@ pub enum PreviewState {
     Suspended,
 }
 
+impl StopCause {
+    /// The maximum lengths of the reason and of the message, in characters.
+    const LENGTHS: (usize, usize) = (64, 1024);
+
+    /// Returns a cause whose texts have at most the lengths that the schema allows.
+    #[must_use]
+    pub fn new(reason: &str, message: &str) -> Self {
+        let (reason_length, message_length) = Self::LENGTHS;
+        Self {
+            reason: reason.chars().take(reason_length).collect(),
+            message: message.chars().take(message_length).collect(),
+        }
+    }
+}
+
+/// The record of the experiment that was last committed to a policy: the annotation `proviso.dev/committed-experiment`, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct CommittedExperiment {
+    pub name: String,
+    pub uid: String,
+    pub generation: i64,
+    pub etag: String,
+    /// The `id` of the [`CommitIntent`]. Absent over a folder, where a commit needs no intent in a status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+}
+
+impl CommittedExperiment {
+    /// Returns the record in the annotations of a policy; `None` if there is none, or if it cannot be read.
+    #[must_use]
+    pub fn of(annotations: &BTreeMap<String, String>) -> Option<Self> {
+        serde_json::from_str(annotations.get(COMMITTED_EXPERIMENT)?).ok()
+    }
+
+    /// Returns true if `annotations` and `spec` of a policy show that this commit has copied `committed`, the spec of the experiment with
+    /// this uid. The record alone proves nothing: users who may read the experiment know the id of the commit, and may be permitted to
+    /// annotate the policy.
+    #[must_use]
+    pub fn proves(
+        intent: &CommitIntent,
+        (uid, committed): (&str, &PolicySpec),
+        (annotations, spec): (&BTreeMap<String, String>, &PolicySpec),
+    ) -> bool {
+        Self::of(annotations).is_some_and(|record| {
+            record.uid == uid
+                && record.generation == intent.generation
+                && record.commit.as_ref() == Some(&intent.id)
+                && spec == committed
+        })
+    }
+}
+
 impl PreviewMetadata {
     /// Returns the metadata of a preview of `generation` that starts now and stops after `ttl`. `before` is the metadata of the last
     /// preview; `None` before the first start.
@@ -447,5 +501,36 @@ mod tests {
         last = last.stop(at(300), None);
         assert_eq!(PreviewMetadata::time_after(Some(&last), now(7_900)), at(301), "another clock is ahead");
         assert_eq!(PreviewMetadata::time_after(Some(&last), now(400_000)), at(400));
+    }
+
+    #[test]
+    fn a_commit_is_proven_by_its_record_and_by_the_spec_of_the_policy() {
+        let spec = |message: &str| -> PolicySpec {
+            let validation = json!({"expression": "true", "message": message});
+            serde_json::from_value(json!({"program": {"cel": {"validations": [validation]}}})).unwrap()
+        };
+        let intent = CommitIntent { id: "id".to_owned(), generation: 2, policy_generation: 1, since: at(0) };
+        let record = json!({"name": "e", "uid": "u", "generation": 2, "etag": "\"x\"", "commit": "id"});
+        let with = |field: &str, value: Value| {
+            let mut record = record.clone();
+            record[field] = value;
+            record.to_string()
+        };
+        for (annotation, spec_of_policy, expected) in [
+            (Some(record.to_string()), spec("new"), true),
+            // A user has copied the id of the commit from the status of the experiment.
+            (Some(record.to_string()), spec("old"), false),
+            (Some(with("uid", json!("another"))), spec("new"), false),
+            (Some(with("generation", json!(3))), spec("new"), false),
+            (Some(with("commit", json!("another"))), spec("new"), false),
+            // An older version records no commit.
+            (Some(with("commit", Value::Null)), spec("new"), false),
+            (Some("e".to_owned()), spec("new"), false),
+            (None, spec("new"), false),
+        ] {
+            let annotations = annotation.iter().map(|it| (COMMITTED_EXPERIMENT.to_owned(), it.clone())).collect();
+            let is_proven = CommittedExperiment::proves(&intent, ("u", &spec("new")), (&annotations, &spec_of_policy));
+            assert_eq!(is_proven, expected, "{annotation:?}");
+        }
     }
 }

@@ -16,6 +16,7 @@ mod formats;
 pub mod names;
 mod policy;
 mod policy_server;
+mod preview_progress;
 mod program;
 pub mod reasons;
 mod report;
@@ -28,15 +29,16 @@ pub use admission::{Admission, AdmissionCoverage, FailurePolicy, MatchPolicy, Mo
 pub use conditions::{ConditionState, ConditionType, Conditions};
 pub use definitions::{chart, definitions, kustomization};
 pub use experiment::{
-    ClusterPolicyExperiment, ClusterPolicyExperimentSpec, CommitIntent, DEFAULT_TTL, DivergenceCounts,
-    DivergenceSample, ExperimentSpec, ExperimentStatus, PolicyExperiment, PolicyRef, PreviewLogging, PreviewMetadata,
-    PreviewSettings, PreviewState, StopCause, TTL, time_to_live,
+    ClusterPolicyExperiment, ClusterPolicyExperimentSpec, CommitIntent, CommittedExperiment, DEFAULT_TTL,
+    DivergenceCounts, DivergenceSample, ExperimentSpec, ExperimentStatus, PolicyExperiment, PolicyRef, PreviewLogging,
+    PreviewMetadata, PreviewSettings, PreviewState, StopCause, TTL, time_to_live,
 };
 pub use policy::{ClusterPolicy, ClusterPolicySpec, Policy, PolicyPhase, PolicySpec, PolicyStatus, ReplicaCount};
 pub use policy_server::{
     Cache, CacheClaim, EmptyDir, Evaluation, ImagePullPolicy, LogLevel, PolicyServer, PolicyServerSpec,
     PolicyServerStatus, Preview, Resources, Sources,
 };
+pub use preview_progress::{PreviewChange, StartFailure, StartProgress, StopProgress};
 pub use program::{
     Cel, CelAuditAnnotation, CelMutation, CelMutationType, CelValidation, CelVariable, ContextAwareResource, Group,
     GroupMember, Program, Rego, RegoDialect, SecretRef, Wasm, WasmMode,

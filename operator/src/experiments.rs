@@ -155,7 +155,7 @@ async fn reconcile<K: ExperimentObject>(
     {
         let later = status::write(known, &found, &decision, context).await?;
         requeue_after = requeue_after.into_iter().chain(later).min();
-        apply::delete_stopped(&decision, context).await?;
+        apply::after_status(known, &found, &decision, context).await?;
     }
     let default_delay = if is_deleted { RETRY } else { RESYNC };
     Ok(Action::requeue(requeue_after.map_or(default_delay, |after| after.min(default_delay))))

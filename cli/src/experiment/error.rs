@@ -120,8 +120,9 @@ impl ExperimentError {
             Self::Refused { refusal: Refusal::DoesNotWork, experiment, .. } => format!(
                 "Correct the experiment's spec.policy, and preview it again: {program} experiment start {experiment} --wait."
             ),
-            Self::Failed { experiment, .. } => {
-                format!("See what was done: {program} experiment status {experiment}.")
+            Self::Failed { experiment, action, .. } => {
+                let done = done(action);
+                format!("Check whether the experiment was {done}: {program} experiment status {experiment}.")
             }
             Self::NoPolicy { experiment, .. } => {
                 format!("Create the policy, or delete the experiment: {program} experiment delete {experiment}.")
@@ -210,5 +211,7 @@ mod tests {
         let error = ExperimentError::answered(stricter(), "commit", 504, None, "timeout".to_owned());
         assert_eq!(error.to_string(), "the server failed while ns.team.stricter was being committed: timeout");
         assert!(error.is_unanswered());
+        let wanted = "Check whether the experiment was committed: proviso experiment status ns.team.stricter.";
+        assert_eq!(error.remedy("proviso").as_deref(), Some(wanted));
     }
 }

@@ -1,14 +1,10 @@
-//! Computes the progress of a start and of a stop in a cluster, from the experiment that the operator reports about. Pure.
+//! The progress of a start and of a stop in a cluster, from the experiment that the operator reports about. Pure.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use proviso_core::{Failure, Reason};
-use proviso_crds::{ConditionStatus, ConditionType, PreviewState, reasons};
+use proviso_core::Failure;
+use proviso_crds::{PreviewChange, StartFailure, StartProgress, StopProgress};
 
 use crate::objects::ExperimentObject;
 use crate::report::ExperimentReport;
-
-/// The reasons of `Previewing=False` while a start or a stop is in progress: they do not end a stop.
-const IN_PROGRESS: [Reason; 3] = [reasons::STOPPING, reasons::PREPARING, reasons::LOADING];
 
 /// The progress of a start or a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,62 +17,56 @@ pub enum Progress {
     Failed(Failure),
     /// The preview was stopped, or the experiment was changed, before every replica had loaded it.
     Stopped,
-    /// The preview was started again before the replicas had stopped.
+    /// The preview was started again before the replicas had loaded or stopped it.
     Restarted,
     /// The experiment no longer exists.
     Gone,
 }
 
-/// Returns the progress of the start at `start`, the start time in the status. `uid` is that of the experiment.
+/// Returns the progress of `start`. `uid` is that of the experiment.
 #[must_use]
-pub fn of_start(uid: &str, start: &Time, now: Option<&ExperimentObject>) -> Progress {
+pub fn of_start(uid: &str, start: PreviewChange<'_>, now: Option<&ExperimentObject>) -> Progress {
     let Some(experiment) = now.filter(|experiment| experiment.uid == uid) else { return Progress::Gone };
-    // A later stop or start does not undo that every replica has loaded this start.
-    if experiment.status.previewed_start_time.as_ref().is_some_and(|loaded| loaded >= start) {
-        return Progress::Done;
-    }
-    let cause = experiment.status.preview_metadata.as_ref().and_then(|preview| preview.stop_cause.as_ref());
-    match (experiment.state(), cause) {
-        (Some(PreviewState::Active), _) => Progress::Waiting(waits_for(experiment)),
-        (_, Some(cause)) => Progress::Failed(Failure::new(cause.reason.clone(), cause.message.clone())),
-        (_, None) => Progress::Stopped,
-    }
-}
-
-/// Returns the progress of the stop at `stop`, the stop time in the status. `uid` is that of the experiment.
-#[must_use]
-pub fn of_stop(uid: &str, stop: &Time, now: Option<&ExperimentObject>) -> Progress {
-    let Some(experiment) = now.filter(|experiment| experiment.uid == uid) else { return Progress::Gone };
-    let preview = experiment.status.preview_metadata.as_ref();
-    if preview.is_some_and(|preview| preview.state == PreviewState::Active && preview.start_time > *stop) {
-        return Progress::Restarted;
-    }
-    let is_false = ConditionStatus::False.as_str();
-    match experiment.condition(ConditionType::Previewing) {
-        Some(condition) if condition.status == is_false && IN_PROGRESS.iter().all(|it| condition.reason != *it) => {
-            Progress::Done
+    match StartProgress::of(start, &experiment.status, experiment.generation) {
+        StartProgress::Running(message) => Progress::Waiting(waits_for(experiment, message)),
+        StartProgress::Done => Progress::Done,
+        StartProgress::Failed(StartFailure::Suspended(cause)) => {
+            Progress::Failed(Failure::new(cause.reason, cause.message))
         }
-        _ => Progress::Waiting("replicas end the evaluations that wait".to_owned()),
+        StartProgress::Failed(StartFailure::Stopped | StartFailure::Updated) => Progress::Stopped,
+        StartProgress::Failed(StartFailure::Replaced) => Progress::Restarted,
     }
 }
 
-/// Returns the reason why an active preview is not loaded by every replica.
-fn waits_for(experiment: &ExperimentObject) -> String {
+/// Returns the progress of `stop`. `uid` is that of the experiment.
+#[must_use]
+pub fn of_stop(uid: &str, stop: PreviewChange<'_>, now: Option<&ExperimentObject>) -> Progress {
+    let Some(experiment) = now.filter(|experiment| experiment.uid == uid) else { return Progress::Gone };
+    match StopProgress::of(stop, &experiment.status) {
+        StopProgress::Running => Progress::Waiting("replicas end the evaluations that wait".to_owned()),
+        StopProgress::Done => Progress::Done,
+        StopProgress::Restarted => Progress::Restarted,
+    }
+}
+
+/// Returns the reason why an active preview is not loaded by every replica. `message` is that of the condition `Previewing`.
+fn waits_for(experiment: &ExperimentObject, message: Option<String>) -> String {
     if let Some(problem) = ExperimentReport::new(experiment).problem {
         return problem.to_string();
     }
-    let Some(condition) = experiment.condition(ConditionType::Previewing).filter(|_| experiment.is_observed()) else {
+    let Some(message) = message.filter(|_| experiment.is_observed()) else {
         return "the operator has not processed it yet".to_owned();
     };
     let replicas = experiment.status.replicas.as_ref();
     let replicas = replicas.map_or_else(String::new, |it| format!(" ({} replicas)", it.summary));
-    format!("{}{replicas}", condition.message)
+    format!("{message}{replicas}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::objects::tests::{condition, experiment, previewing};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 
@@ -105,68 +95,66 @@ mod tests {
         status
     }
 
-    fn start_at(generation: i64, status: &Value) -> Progress {
-        of_start("x", &time(START), Some(&experiment(generation, status)))
+    /// Returns the progress of a start of generation 1.
+    fn start_at(uid: &str, now: Option<&ExperimentObject>) -> Progress {
+        of_start(uid, PreviewChange { time: &time(START), generation: 1 }, now)
+    }
+
+    /// Returns the progress of a stop of generation 1.
+    fn stop_at(uid: &str, now: Option<&ExperimentObject>) -> Progress {
+        of_stop(uid, PreviewChange { time: &time(STOP), generation: 1 }, now)
     }
 
     #[test]
-    fn a_start_is_done_when_every_replica_has_loaded_it_and_stays_done() {
-        assert_eq!(start_at(1, &previewing(1)), Progress::Done);
-        assert_eq!(start_at(1, &stopped(previewing(1), &Value::Null)), Progress::Done, "it was stopped afterwards");
-        assert_eq!(start_at(2, &previewing(1)), Progress::Done, "the experiment was changed afterwards");
-        let mut later = previewing(1);
-        later["previewedStartTime"] = json!("2026-11-21T10:30:00Z");
-        assert_eq!(start_at(1, &later), Progress::Done, "it was started again afterwards");
-        let wanted = "not every Ready replica has loaded it (1/2 replicas)";
-        assert_eq!(start_at(1, &loading()), Progress::Waiting(wanted.to_owned()));
-        let mut unobserved = loading();
-        unobserved["divergence"] = Value::Null;
-        let wanted = "the operator has not processed it yet";
-        assert_eq!(start_at(1, &unobserved), Progress::Waiting(wanted.to_owned()));
-    }
-
-    #[test]
-    fn a_start_that_the_operator_has_undone_has_its_cause() {
+    fn each_result_of_a_start_is_shown() {
+        let start_of = |generation: i64, status: &Value| start_at("x", Some(&experiment(generation, status)));
+        assert_eq!(start_of(1, &previewing(1)), Progress::Done);
+        assert_eq!(start_of(2, &previewing(1)), Progress::Done, "the experiment was changed afterwards");
         let cause = json!({"reason": "LoadingFailed", "message": "server-0: no memory"});
         let failure = Failure::new("LoadingFailed", "server-0: no memory");
-        assert_eq!(start_at(1, &stopped(loading(), &cause)), Progress::Failed(failure));
+        assert_eq!(start_of(1, &stopped(loading(), &cause)), Progress::Failed(failure));
+        assert_eq!(start_of(1, &stopped(loading(), &Value::Null)), Progress::Stopped);
+        assert_eq!(start_of(2, &loading()), Progress::Stopped, "the experiment was changed");
+        let mut later = previewing(2);
+        later["previewMetadata"]["startTime"] = json!("2026-11-21T10:30:00Z");
+        later["previewedStartTime"] = json!("2026-11-21T10:30:00Z");
+        assert_eq!(start_of(2, &later), Progress::Restarted, "the later start is of another generation");
+        assert_eq!(start_at("another", Some(&experiment(1, &previewing(1)))), Progress::Gone);
+        assert_eq!(start_at("x", None), Progress::Gone);
+    }
+
+    #[test]
+    fn a_start_in_progress_says_what_it_waits_for() {
+        let waiting = |status: &Value| start_at("x", Some(&experiment(1, status)));
+        let mut unobserved = loading();
+        unobserved["divergence"] = Value::Null;
         // The operator waits before it undoes a start: the problem may be transient.
         let mut failing = loading();
         failing["conditions"][2] = condition("Previewing", "False", "NoReplicas", "no replica is Ready", 1);
-        assert_eq!(start_at(1, &failing), Progress::Waiting("NoReplicas: no replica is Ready".to_owned()));
-    }
-
-    #[test]
-    fn a_stop_or_a_change_before_the_start_was_loaded_ends_the_wait() {
-        assert_eq!(start_at(1, &stopped(loading(), &Value::Null)), Progress::Stopped);
-        assert_eq!(start_at(2, &loading()), Progress::Stopped);
-        assert_eq!(of_start("another", &time(START), Some(&experiment(1, &loading()))), Progress::Gone);
-        assert_eq!(of_start("x", &time(START), None), Progress::Gone);
-    }
-
-    #[test]
-    fn a_stop_is_done_when_replicas_have_stopped() {
-        let at = |reason: &str, status: &str, generation: i64| {
-            let mut stopped = stopped(previewing(1), &Value::Null);
-            stopped["conditions"][2] = condition("Previewing", status, reason, "", generation);
-            of_stop("x", &time(STOP), Some(&experiment(1, &stopped)))
-        };
-        for (reason, status, generation, is_done) in [
-            ("Previewing", "True", 1, false),
-            ("Stopping", "False", 1, false),
-            // The operator has not processed the stop of a start that was in progress.
-            ("Loading", "False", 1, false),
-            ("Suspended", "False", 0, false),
-            ("Suspended", "False", 1, true),
-            ("NotAccepted", "False", 1, true),
+        for (status, wanted) in [
+            (loading(), "not every Ready replica has loaded it (1/2 replicas)"),
+            (unobserved, "the operator has not processed it yet"),
+            (failing, "NoReplicas: no replica is Ready"),
         ] {
-            let found = at(reason, status, generation);
-            assert_eq!(found == Progress::Done, is_done, "{reason}: {found:?}");
-            assert!(is_done || matches!(found, Progress::Waiting(_)), "{reason}: {found:?}");
+            assert_eq!(waiting(&status), Progress::Waiting(wanted.to_owned()), "{status}");
+        }
+    }
+
+    #[test]
+    fn each_result_of_a_stop_is_shown() {
+        let stop_of = |reason: &str| {
+            let mut stopped = stopped(previewing(1), &Value::Null);
+            stopped["conditions"][2] = condition("Previewing", "False", reason, "", 1);
+            stop_at("x", Some(&experiment(1, &stopped)))
+        };
+        assert_eq!(stop_of("Suspended"), Progress::Done);
+        // The operator has not processed the stop of a start that other replicas have loaded.
+        for reason in ["Stopping", "LoadingFailed", "NoReplicas"] {
+            assert!(matches!(stop_of(reason), Progress::Waiting(_)), "{reason}");
         }
         let mut restarted = previewing(1);
         restarted["previewMetadata"]["startTime"] = json!("2026-11-21T09:59:00Z");
-        assert_eq!(of_stop("x", &time(STOP), Some(&experiment(1, &restarted))), Progress::Restarted);
-        assert_eq!(of_stop("x", &time(STOP), None), Progress::Gone);
+        assert_eq!(stop_at("x", Some(&experiment(1, &restarted))), Progress::Restarted);
+        assert_eq!(stop_at("x", None), Progress::Gone);
     }
 }

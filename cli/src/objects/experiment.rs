@@ -5,14 +5,26 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use proviso_core::experiment::etag;
-use proviso_core::{Failure, PolicyId};
+use proviso_core::{Failure, PolicyId, Reason};
 use proviso_crds::conditions::outcome;
 use proviso_crds::reasons;
-use proviso_crds::{ConditionType, Conditions as _, ExperimentStatus, PolicyRef, PreviewLogging, PreviewState};
+use proviso_crds::{
+    ConditionType, Conditions as _, ExperimentStatus, PolicyRef, PreviewLogging, PreviewState, StopCause,
+};
 use serde_json::Value;
 
 use super::error::ObjectError;
 use super::fields::{created, field};
+
+/// The reasons of a stop cause that say nothing about the preparation of the version.
+const OTHER_STOPS: [Reason; 6] = [
+    reasons::UPDATED,
+    reasons::EXPIRED,
+    reasons::NO_REPLICAS,
+    reasons::LOADING_FAILED,
+    reasons::POLICY_NOT_FOUND,
+    reasons::TOO_MANY,
+];
 
 /// A `PolicyExperiment` or a `ClusterPolicyExperiment`.
 #[derive(Clone, Debug)]
@@ -102,11 +114,33 @@ impl ExperimentObject {
         self.condition(ConditionType::Previewing).is_some_and(|condition| condition.reason == reasons::STOPPING)
     }
 
+    /// Returns the cause for which the preview of this version is stopped; `None` if it is not stopped, or a caller stopped it.
+    #[must_use]
+    pub fn stop_cause(&self) -> Option<&StopCause> {
+        let preview = self.status.preview_metadata.as_ref();
+        let preview = preview.filter(|preview| preview.generation == self.generation)?;
+        preview.stop_cause.as_ref().filter(|_| preview.state == PreviewState::Suspended)
+    }
+
     /// Returns the reason why this version cannot be prepared; `None` if it was prepared, or this is not known yet.
     #[must_use]
     pub fn preparation_failure(&self) -> Option<Failure> {
-        let prepared = self.condition(ConditionType::Initialized).and_then(outcome);
-        self.failure.clone().or_else(|| prepared.and_then(Result::err))
+        if !self.is_in_cluster {
+            // A stop cause of the REST API may be about an earlier version.
+            return self.failure.clone();
+        }
+        match self.condition(ConditionType::Initialized).and_then(outcome) {
+            Some(prepared) => prepared.err(),
+            // After a start that failed, nothing is prepared any more, and only the cause of the stop has the failure.
+            None => self.failed_preparation(),
+        }
+    }
+
+    /// Returns the failure of the last start, if this version could not be prepared.
+    fn failed_preparation(&self) -> Option<Failure> {
+        let StopCause { reason, message } = self.stop_cause()?;
+        let is_prepared = OTHER_STOPS.iter().any(|other| *reason == *other);
+        (!is_prepared).then(|| Failure::new(reason.clone(), message.clone()))
     }
 }
 
@@ -207,5 +241,37 @@ pub mod tests {
         let failure = experiment(1, &status).preparation_failure().unwrap();
         assert_eq!(failure.to_string(), "CompileError: no");
         assert_eq!(experiment(2, &status).preparation_failure(), None, "the condition is about an earlier version");
+    }
+
+    #[test]
+    fn after_a_start_that_failed_the_cause_of_the_stop_has_the_failure_of_the_preparation() {
+        let stopped_for = |reason: &str| {
+            let mut status = previewing(1);
+            status["previewMetadata"]["state"] = json!("SUSPENDED");
+            status["previewMetadata"]["stopCause"] = json!({"reason": reason, "message": "no"});
+            status["conditions"][1] = condition("Initialized", "Unknown", "Suspended", "", 1);
+            status
+        };
+        for (reason, is_failure) in [
+            ("CompileError", true),
+            ("SettingsInvalid", true),
+            ("PullError", true),
+            ("Updated", false),
+            ("Expired", false),
+            ("NoReplicas", false),
+            ("LoadingFailed", false),
+            ("PolicyNotFound", false),
+            ("TooMany", false),
+        ] {
+            let found = experiment(1, &stopped_for(reason)).preparation_failure();
+            assert_eq!(found, is_failure.then(|| Failure::new(reason, "no")), "{reason}");
+        }
+        let mut status = stopped_for("CompileError");
+        assert_eq!(experiment(2, &status).preparation_failure(), None, "the stop is of an earlier version");
+        status["conditions"][1] = condition("Initialized", "True", "Prepared", "", 1);
+        assert_eq!(experiment(1, &status).preparation_failure(), None, "it was prepared after the stop");
+        let mut status = stopped_for("CompileError");
+        status["previewMetadata"]["state"] = json!("ACTIVE");
+        assert_eq!(experiment(1, &status).preparation_failure(), None, "it was started again");
     }
 }

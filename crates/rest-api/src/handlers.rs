@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use proviso_core::{PolicyId, names};
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 
 use crate::body;
 use crate::error::Error;
@@ -28,11 +29,19 @@ type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug)]
 pub(crate) struct Api<S> {
     pub store: Arc<S>,
+    /// The permits of the lists of operations.
+    lists: Arc<Semaphore>,
+}
+
+impl<S> Api<S> {
+    pub(crate) fn new(store: Arc<S>) -> Self {
+        Self { store, lists: Arc::new(Semaphore::new(operations::MAX_LISTS)) }
+    }
 }
 
 impl<S> Clone for Api<S> {
     fn clone(&self) -> Self {
-        Self { store: Arc::clone(&self.store) }
+        Self { store: Arc::clone(&self.store), lists: Arc::clone(&self.lists) }
     }
 }
 
@@ -107,6 +116,14 @@ fn experiment_id(field: &str, name: &str) -> Result<()> {
 /// Returns the requested page of the resources that match the filter. `collection` is the field of the response with the
 /// resources, and `parent` the resource that the list belongs to; empty for a list without a parent.
 fn list(call: &Call, collection: &str, parent: &str, fields: &[Field], resources: Vec<Value>) -> Result<Value> {
+    let (filter, page) = list_arguments(call, collection, parent, fields)?;
+    let resources =
+        resources.into_iter().filter(|resource| filter.as_ref().is_none_or(|filter| filter.matches(resource)));
+    Ok(page.paginate(collection, resources.collect()))
+}
+
+/// Parses the filter and the page of a list.
+fn list_arguments(call: &Call, collection: &str, parent: &str, fields: &[Field]) -> Result<(Option<Filter>, Page)> {
     if call.parameter("orderBy").is_some() {
         return Err(Error::invalid("orderBy", "is not supported: lists are ordered by name"));
     }
@@ -114,9 +131,7 @@ fn list(call: &Call, collection: &str, parent: &str, fields: &[Field], resources
     let filter = Filter::parse(text, fields)?;
     let arguments = [collection, parent, call.namespace()?.unwrap_or_default(), text];
     let page = Page::new(call.parameter("pageSize"), call.parameter("pageToken"), &arguments)?;
-    let resources =
-        resources.into_iter().filter(|resource| filter.as_ref().is_none_or(|filter| filter.matches(resource)));
-    Ok(page.paginate(collection, resources.collect()))
+    Ok((filter, page))
 }
 
 impl<S: PolicyStore> Api<S> {

@@ -22,7 +22,8 @@ pub use error::{Code, Error, FieldViolation};
 pub use names::ExperimentName;
 pub use openapi::document;
 pub use operation::{
-    AwaitedEffect, Effect, MAX_OPERATIONS, OPERATION_LIFETIME, OperationResult, Progress, StoredOperation,
+    AwaitedEffect, Effect, MAX_OPERATIONS, OPERATION_LIFETIME, OperationRecord, OperationResult, OperationSummary,
+    Progress, StoredOperation, has_expired, removable,
 };
 pub use proviso_crds::names::is_reserved;
 pub use router::{MAX_BODY, refuse, router};

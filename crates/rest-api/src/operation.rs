@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use proviso_core::PolicyId;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
@@ -104,7 +105,7 @@ impl AwaitedEffect {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredOperation {
-    /// The id: random, so that nobody can guess the ids of others.
+    /// The id. It is random, so that a caller cannot guess the ids of the operations of other callers.
     pub id: String,
     pub awaited: AwaitedEffect,
     pub create_time: Time,
@@ -114,6 +115,36 @@ pub struct StoredOperation {
     /// For a deletion of an experiment, the deleted resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleted: Option<Value>,
+}
+
+/// An operation in a list, without its result.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OperationSummary {
+    pub id: String,
+    pub awaited: AwaitedEffect,
+    pub create_time: Time,
+    /// True if the operation has a result. An operation without one may have ended: its result is computed when it is read.
+    pub is_done: bool,
+}
+
+impl OperationSummary {
+    #[must_use]
+    pub(crate) fn name(&self) -> String {
+        format!("operations/{}", self.id)
+    }
+
+    /// Returns the fields of a `google.longrunning.Operation` that do not depend on the result.
+    #[must_use]
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "name": self.name(),
+            "metadata": {
+                "@type": self.awaited.metadata_type(), "target": self.awaited.target(), "createTime": self.create_time,
+            },
+            "done": self.is_done,
+        })
+    }
 }
 
 /// The result of an operation.
@@ -132,6 +163,17 @@ impl StoredOperation {
     pub fn new(awaited: AwaitedEffect, create_time: Time, deleted: Option<Value>) -> Self {
         let id = uuid::Uuid::new_v4().simple().to_string();
         Self { id, awaited, create_time, result: None, deleted }
+    }
+
+    /// Returns the operation without its result.
+    #[must_use]
+    pub fn summary(&self) -> OperationSummary {
+        OperationSummary {
+            id: self.id.clone(),
+            awaited: self.awaited.clone(),
+            create_time: self.create_time.clone(),
+            is_done: self.result.is_some(),
+        }
     }
 
     /// Returns the result of the operation with this progress; `None` while it runs. `resource` is the JSON form of the policy
@@ -167,13 +209,7 @@ impl StoredOperation {
     /// Returns the operation as a `google.longrunning.Operation`. `waits_for` names the awaited event.
     #[must_use]
     pub(crate) fn to_json(&self, waits_for: Option<&str>) -> Value {
-        let mut operation = json!({
-            "name": format!("operations/{}", self.id),
-            "metadata": {
-                "@type": self.awaited.metadata_type(), "target": self.awaited.target(), "createTime": self.create_time,
-            },
-            "done": self.result.is_some(),
-        });
+        let mut operation = self.summary().to_json();
         match &self.result {
             None => operation["metadata"]["waitsFor"] = json!(waits_for.unwrap_or_default()),
             Some(OperationResult::Response(response)) => operation["response"] = response.clone(),
@@ -181,6 +217,45 @@ impl StoredOperation {
         }
         operation
     }
+}
+
+/// Returns true if an operation that was created at `create_time` is not kept any more at the time `now`.
+#[must_use]
+pub fn has_expired(create_time: Timestamp, now: Timestamp) -> bool {
+    create_time.checked_add(OPERATION_LIFETIME).is_ok_and(|end| end <= now)
+}
+
+/// An operation of a store, for the limits of the store.
+#[derive(Clone, Copy, Debug)]
+pub struct OperationRecord {
+    pub create_time: Timestamp,
+    pub is_done: bool,
+    /// True if only its age removes the operation.
+    pub is_protected: bool,
+    /// The size in bytes.
+    pub size: usize,
+}
+
+/// Returns the indices of the operations that a store removes: those that have expired, and as many others as exceed
+/// [`MAX_OPERATIONS`] or `max_bytes`. The oldest finished ones go first, and then the oldest ones.
+#[must_use]
+pub fn removable(operations: &[OperationRecord], now: Timestamp, max_bytes: usize) -> Vec<usize> {
+    let (mut removed, mut others): (Vec<usize>, Vec<usize>) =
+        (0..operations.len()).partition(|index| has_expired(operations[*index].create_time, now));
+    others.sort_by_key(|index| (!operations[*index].is_done, operations[*index].create_time));
+    let mut count = others.len();
+    let mut bytes: usize = others.iter().map(|index| operations[*index].size).sum();
+    for index in others {
+        if count <= MAX_OPERATIONS && bytes <= max_bytes {
+            break;
+        }
+        if !operations[index].is_protected {
+            count -= 1;
+            bytes -= operations[index].size;
+            removed.push(index);
+        }
+    }
+    removed
 }
 
 #[cfg(test)]

@@ -56,22 +56,36 @@ impl Page {
         Ok(Self { size, after, arguments_digest })
     }
 
+    pub(crate) const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns true if a resource with this name comes after the previous page.
+    pub(crate) fn is_after_previous(&self, name: &str) -> bool {
+        self.after.as_deref().is_none_or(|after| name > after)
+    }
+
     /// Returns the response of a list: the page of these resources, ordered by name.
     pub(crate) fn paginate(&self, collection: &str, mut resources: Vec<Value>) -> Value {
         let name = |resource: &Value| resource["name"].as_str().unwrap_or_default().to_owned();
         resources.sort_by_key(name);
-        if let Some(after) = &self.after {
-            resources.retain(|resource| name(resource) > *after);
-        }
+        resources.retain(|resource| self.is_after_previous(&name(resource)));
         let is_last = resources.len() <= self.size;
         resources.truncate(self.size);
-        let mut list = serde_json::Map::new();
-        if let Some(last) = resources.last().filter(|_| !is_last) {
-            let token = BASE64_URL_SAFE_NO_PAD.encode(format!("{} {}", self.arguments_digest, name(last)));
-            list.insert("nextPageToken".to_owned(), token.into());
+        let last = resources.last().filter(|_| !is_last).map(name);
+        self.response(collection, resources, last.as_deref())
+    }
+
+    /// Returns the response with the resources of this page. `last` is the name after which the next page starts; `None` means that
+    /// there is no other page.
+    pub(crate) fn response(&self, collection: &str, resources: Vec<Value>, last: Option<&str>) -> Value {
+        let mut response = serde_json::Map::new();
+        if let Some(last) = last {
+            let token = BASE64_URL_SAFE_NO_PAD.encode(format!("{} {last}", self.arguments_digest));
+            response.insert("nextPageToken".to_owned(), token.into());
         }
-        list.insert(collection.to_owned(), resources.into());
-        list.into()
+        response.insert(collection.to_owned(), resources.into());
+        response.into()
     }
 }
 

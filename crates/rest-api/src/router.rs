@@ -34,7 +34,7 @@ const WAIT_DEADLINE: Duration = Duration::from_secs(90);
 /// Returns the routes of the API over a store, below `/v1`. A layer around this router authenticates the caller, and puts a
 /// [`Caller`] into the extensions of the request.
 pub fn router<S: PolicyStore>(store: Arc<S>) -> Router {
-    let api = Api { store };
+    let api = Api::new(store);
     let routes = any(move |request: Request| {
         let api = api.clone();
         async move { answer(api, request).await }

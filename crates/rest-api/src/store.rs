@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_core::{Failure, PolicyId};
-use proviso_crds::{DivergenceCounts, DivergenceSample, PolicySpec, PreviewMetadata, PreviewSettings};
+use proviso_crds::{
+    CommittedExperiment, DivergenceCounts, DivergenceSample, PolicySpec, PreviewMetadata, PreviewSettings,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
-use crate::operation::{AwaitedEffect, OperationResult, Progress, StoredOperation};
+use crate::operation::{AwaitedEffect, OperationResult, OperationSummary, Progress, StoredOperation};
 
 /// The authenticated caller of a request. The server around the router puts it into the extensions of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,14 +103,12 @@ impl StoredExperiment {
     /// experiment, in a store whose commits have no id.
     #[must_use]
     pub fn committed(&self) -> String {
-        self.committed_fields().to_string()
+        self.record_of_commit(None)
     }
 
     /// Returns the value of the same annotation for the commit with this id.
     pub(crate) fn committed_by(&self, commit: &str) -> String {
-        let mut fields = self.committed_fields();
-        fields["commit"] = json!(commit);
-        fields.to_string()
+        self.record_of_commit(Some(commit.to_owned()))
     }
 
     /// Returns the time from a start of the preview until it stops by itself. `None` means that the stored text is invalid.
@@ -116,10 +116,11 @@ impl StoredExperiment {
         proviso_crds::time_to_live(&self.ttl).ok()
     }
 
-    fn committed_fields(&self) -> Value {
-        let generation = self.meta.version.split('-').next().and_then(|number| number.parse::<i64>().ok());
+    fn record_of_commit(&self, commit: Option<String>) -> String {
+        let generation = self.meta.version.split('-').next().and_then(|number| number.parse().ok()).unwrap_or_default();
         let (name, Meta { uid, etag, .. }) = (&self.name.name, &self.meta);
-        json!({"name": name, "uid": uid, "generation": generation, "etag": etag})
+        let (name, uid, etag) = (name.clone(), uid.clone(), etag.clone());
+        json!(CommittedExperiment { name, uid, generation, etag, commit }).to_string()
     }
 }
 
@@ -295,8 +296,8 @@ pub trait PolicyStore: Send + Sync + 'static {
     /// [`Error::not_found`]. The caller needs the permission to read the target.
     fn operation(&self, caller: Option<&Caller>, id: &str) -> impl Future<Output = Result<StoredOperation>> + Send;
 
-    /// Returns the operations whose targets the caller may read.
-    fn operations(&self, caller: Option<&Caller>) -> impl Future<Output = Result<Vec<StoredOperation>>> + Send;
+    /// Returns summaries of the operations that the caller may list, in any order.
+    fn operations(&self, caller: Option<&Caller>) -> impl Future<Output = Result<Vec<OperationSummary>>> + Send;
 
     /// Records the result of the operation, and returns the operation. If the operation has a result already, that result
     /// stays.

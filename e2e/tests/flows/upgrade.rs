@@ -24,10 +24,8 @@ use crate::test_cluster::{OPERATORS, TestCluster, WAIT_TIMEOUT, is_ready, policy
 
 /// The tag of the images of the previous version.
 const PREVIOUS_TAG: &str = "previous";
-/// The number of replicas. Each one more takes about 15 s in each of the three rolling updates.
+/// The number of replicas. Each one more takes about 20 s in each of the three rolling updates.
 const REPLICAS: usize = 2;
-/// The time for which a replica still answers after SIGTERM. The default of 15 s would make the flow longer.
-const SHUTDOWN_DELAY: &str = "10s";
 /// The time limit of a rolling update.
 const UPDATE_TIMEOUT: Duration = Duration::from_mins(5);
 /// The interval between two looks for faults.
@@ -80,9 +78,7 @@ async fn change_versions(cluster: &TestCluster, state: &mut State) -> Result<()>
 fn values(cluster: &TestCluster, tag: &str) -> Value {
     let mut values = cluster.values();
     values["image"]["tag"] = tag.into();
-    let server = &mut values["defaultPolicyServer"]["spec"];
-    server["replicas"] = REPLICAS.into();
-    server["env"] = json!([{"name": "PROVISO_SHUTDOWN_DELAY", "value": SHUTDOWN_DELAY}]);
+    values["defaultPolicyServer"]["spec"]["replicas"] = REPLICAS.into();
     values
 }
 

@@ -19,7 +19,7 @@ use crate::malformed::MaybeMalformed;
 use crate::objects::{self, ignore_not_found};
 use crate::webhook::{self, PreviewTarget};
 
-/// Applies a decision, except [`delete_stopped`]. Returns `Break` if the rest needs a new decision.
+/// Applies a decision, except [`after_status`]. Returns `Break` if the rest needs a new decision.
 pub(super) async fn decision<K: ExperimentObject>(
     experiment: &MaybeMalformed<K>,
     found: &ObservedObjects<K>,
@@ -42,9 +42,6 @@ pub(super) async fn decision<K: ExperimentObject>(
         context.caches.write_revision(revisions.patch(name, &PatchParams::default(), &disabled)).await?;
     }
     delete(&decision.delete, &revisions).await?;
-    if let (Some(desired), Ok(known)) = (&decision.create, &experiment.0) {
-        create_candidate(known, desired, found, &revisions, context).await?;
-    }
     if decision.is_cleaned_up {
         let api = kinds::api::<K>(&context.client, experiment);
         objects::remove_finalizer(&api, experiment, finalizers::PREVIEW).await?;
@@ -52,9 +49,19 @@ pub(super) async fn decision<K: ExperimentObject>(
     Ok(Continue(()))
 }
 
-/// Deletes the candidates whose final counts are in the status now.
-pub(super) async fn delete_stopped(decision: &Decision, context: &Context) -> Result<(), Error> {
+/// Applies the part of a decision that must follow its status. Before the candidate exists, the condition `Previewing`
+/// must be `Preparing`: a client that stops the preview at once would take the condition of an earlier stop for the end of
+/// its own stop. The candidates whose final counts are in the status now are deleted.
+pub(super) async fn after_status<K: ExperimentObject>(
+    experiment: &K,
+    found: &ObservedObjects<K>,
+    decision: &Decision,
+    context: &Context,
+) -> Result<(), Error> {
     let revisions = Api::<PolicyRevision>::namespaced(context.client.clone(), &context.namespace);
+    if let Some(desired) = &decision.create {
+        create_candidate(experiment, desired, found, &revisions, context).await?;
+    }
     Ok(delete(&decision.delete_stopped, &revisions).await?)
 }
 

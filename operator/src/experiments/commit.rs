@@ -1,16 +1,14 @@
 //! The operator's part of a commit (AIP-236). The REST API writes an intent to the status of the experiment, copies the
 //! spec to the policy, and deletes the experiment. If the API stops in between, the operator completes or aborts the
-//! commit. The annotation of the policy alone proves nothing: whoever may change the policy may write it. The intent is
-//! in the status of the experiment, which only Proviso may write.
+//! commit. The annotation of the policy alone proves nothing: users who may change the policy may write it. The intent
+//! is in the status of the experiment, which only Proviso may write.
 
+use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::runtime::events::EventType;
-use kube::{Resource, ResourceExt as _};
 use proviso_core::experiment::rollout::COMMIT_INTENT_TIMEOUT;
-use proviso_crds::names::COMMITTED_EXPERIMENT;
-use proviso_crds::{CommitIntent, reasons};
-use serde::Deserialize;
+use proviso_crds::reasons;
 use serde_json::json;
 
 use super::events::event;
@@ -20,24 +18,6 @@ use crate::context::{Context, Error};
 use crate::kinds::{self, ExperimentObject, PolicyObject};
 use crate::malformed::MaybeMalformed;
 use crate::objects::{RETRY, ignore_not_found};
-
-/// The record of a commit in the annotation of the policy.
-#[derive(Debug, Deserialize)]
-struct Record {
-    /// The uid of the experiment.
-    uid: String,
-    /// The generation of the experiment.
-    generation: i64,
-    /// The id of the commit.
-    commit: String,
-}
-
-/// Returns whether the policy records this commit of the experiment with this uid.
-pub(super) fn is_copied(intent: &CommitIntent, uid: &str, policy: &impl Resource) -> bool {
-    let record = policy.annotations().get(COMMITTED_EXPERIMENT);
-    let record = record.and_then(|text| serde_json::from_str::<Record>(text).ok());
-    record.is_some_and(|it| it.uid == uid && it.generation == intent.generation && it.commit == intent.id)
-}
 
 /// Deletes an experiment whose spec is copied to its policy. An experiment that has changed since it was read stays.
 pub(super) async fn complete<K: ExperimentObject>(experiment: &K, context: &Context) -> Result<Action, Error> {
@@ -50,8 +30,9 @@ pub(super) async fn complete<K: ExperimentObject>(experiment: &K, context: &Cont
     Ok(Action::await_change())
 }
 
-/// Aborts the commit of an experiment. Its caller may be stalled, and not dead: first, the policy gets a new version and
-/// the id of the commit, so that a late write of the caller fails. Then the intent is removed.
+/// Aborts the commit of an experiment that has taken too long, or whose experiment is being deleted. Its caller may be
+/// stalled, and not dead: first, the policy gets a new version and the id of the commit, so that a late write of the
+/// caller fails. Then the intent is removed.
 ///
 /// The write to the policy compares its version. If the caller was faster, the write fails, and the next reconcile
 /// completes the commit.
@@ -72,8 +53,12 @@ pub(super) async fn abort<K: ExperimentObject>(
             _ => mark_aborted(policy, &intent.id, context).await?,
         }
     }
-    let seconds = COMMIT_INTENT_TIMEOUT.as_secs();
-    let note = format!("the commit of generation {} has not ended within {seconds} s", intent.generation);
+    let (generation, seconds) = (intent.generation, COMMIT_INTENT_TIMEOUT.as_secs());
+    let note = if experiment.meta().deletion_timestamp.is_some() {
+        format!("the commit of generation {generation} has not ended, and the experiment is being deleted")
+    } else {
+        format!("the commit of generation {generation} has not ended within {seconds} s")
+    };
     context.publish_or_log(experiment, event(EventType::Warning, &reasons::COMMIT_ABORTED, note)).await;
     let patch = json!({
         "metadata": {"resourceVersion": experiment.resource_version()}, "status": {"commit": null},
@@ -84,12 +69,12 @@ pub(super) async fn abort<K: ExperimentObject>(
     Ok(Action::await_change())
 }
 
-/// Returns whether an experiment of the same policy has the intent of the commit with this id.
+/// Returns whether an experiment of the same policy has the intent of the commit with this id. Experiments that are
+/// being deleted count: their intents are removed after the mark too.
 fn is_in_progress<K: ExperimentObject>(id: &str, experiment: &K, context: &Context) -> bool {
     let policy = &experiment.spec().policy_ref.name;
     let siblings = cascade::cached::<K>(policy, experiment.namespace().as_deref(), context);
-    let siblings = siblings.iter().filter(|sibling| sibling.meta().deletion_timestamp.is_none());
-    let mut intents = siblings.filter_map(|sibling| sibling.0.as_ref().ok()?.status()?.commit.as_ref());
+    let mut intents = siblings.iter().filter_map(|sibling| sibling.0.as_ref().ok()?.status()?.commit.as_ref());
     intents.any(|intent| intent.id == id)
 }
 
@@ -103,44 +88,4 @@ async fn mark_aborted<P: PolicyObject>(policy: &MaybeMalformed<P>, id: &str, con
     let (name, params, patch) = (policy.name_any(), PatchParams::default(), Patch::Merge(patch));
     let written = P::cache(&context.caches).write(policies.patch_status(&name, &params, &patch)).await;
     Ok(ignore_not_found(written)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-    use proviso_crds::ClusterPolicy;
-    use serde_json::Value;
-
-    use super::*;
-
-    #[test]
-    fn only_the_record_of_the_same_commit_generation_and_experiment_counts() {
-        let since = Time("2026-11-21T09:20:00Z".parse().unwrap());
-        let intent = CommitIntent { id: "id".to_owned(), generation: 2, policy_generation: 1, since };
-        let record = json!({"name": "e", "uid": "u", "generation": 2, "etag": "\"x\"", "commit": "id"});
-        let but = |field: &str, value: Value| {
-            let mut record = record.clone();
-            record[field] = value;
-            record.to_string()
-        };
-        for (annotation, expected) in [
-            (Some(record.to_string()), true),
-            (Some(but("uid", json!("another"))), false),
-            (Some(but("generation", json!(3))), false),
-            (Some(but("commit", json!("another"))), false),
-            // An older version records no commit.
-            (Some(but("commit", Value::Null)), false),
-            (Some("e".to_owned()), false),
-            (None, false),
-        ] {
-            let annotations = annotation.as_ref().map(|it| json!({COMMITTED_EXPERIMENT: it}));
-            let policy: ClusterPolicy = serde_json::from_value(json!({
-                "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy",
-                "metadata": {"name": "a", "annotations": annotations},
-                "spec": {"program": {"cel": {"validations": []}}},
-            }))
-            .unwrap();
-            assert_eq!(is_copied(&intent, "u", &policy), expected, "{annotation:?}");
-        }
-    }
 }

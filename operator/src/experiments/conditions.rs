@@ -4,7 +4,7 @@ use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_core::experiment::rollout::{Acceptance, Decision, Initialization, Progress};
 use proviso_crds::{ConditionState, ConditionType, PreviewMetadata, reasons};
 
-use super::observe::ObservedObjects;
+use super::observe::{self, ObservedObjects};
 use crate::context::Error;
 use crate::kinds::{self, ExperimentObject};
 use crate::replicas::causes;
@@ -22,9 +22,9 @@ pub(super) fn states<K: ExperimentObject>(
 ) -> Result<[ConditionState; 3], Error> {
     let policy = kinds::policy_id(experiment, &experiment.spec().policy_ref.name)?.to_string();
     let generation = experiment.meta().generation.ok_or(Error::Incomplete("generation"))?;
-    let preview = experiment.status().and_then(|status| status.preview_metadata.as_ref());
-    let accepted = accepted(decision.acceptance, &policy);
-    let previewing = previewing(decision, &accepted, preview, generation, found.live.is_some());
+    let preview = observe::preview(experiment);
+    let accepted = accepted(decision.acceptance, &policy, found);
+    let previewing = previewing(decision, &accepted, preview.as_ref(), generation, found.live.is_some());
     let initialized = match &decision.initialization {
         Initialization::NotNeeded => ConditionState::unknown(previewing.reason.clone(), previewing.message.clone()),
         Initialization::Running => ConditionState::unknown(reasons::PREPARING, "the policy server prepares it"),
@@ -36,7 +36,7 @@ pub(super) fn states<K: ExperimentObject>(
     Ok([accepted, initialized, previewing])
 }
 
-fn accepted(acceptance: Acceptance, policy: &str) -> ConditionState {
+fn accepted<K: ExperimentObject>(acceptance: Acceptance, policy: &str, found: &ObservedObjects<K>) -> ConditionState {
     match acceptance {
         Acceptance::Accepted => {
             let message = format!("it is one of at most {MAX_EXPERIMENTS} experiments of {policy}");
@@ -45,6 +45,12 @@ fn accepted(acceptance: Acceptance, policy: &str) -> ConditionState {
         Acceptance::PolicyNotFound => {
             let message = format!("there is no policy {policy}: the experiment waits for it");
             ConditionState::no(reasons::POLICY_NOT_FOUND, message)
+        }
+        Acceptance::PolicyMalformed => {
+            let malformed = found.policy.as_deref().and_then(|policy| policy.0.as_ref().err());
+            let error = malformed.map_or("", |malformed| malformed.error.as_str());
+            let message = format!("the policy {policy} cannot be read, correct it or delete it: {error}");
+            ConditionState::no(reasons::MALFORMED, message)
         }
         Acceptance::TooMany => {
             let message =

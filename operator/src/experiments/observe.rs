@@ -15,11 +15,10 @@ use proviso_core::{Reason, rollout};
 use proviso_crds::conditions::outcome;
 use proviso_crds::names::PREVIEW_START;
 use proviso_crds::{
-    Admission, ConditionStatus, ConditionType, Conditions as _, ExperimentStatus, PreviewMetadata, PreviewState,
-    ReplicaStatus, StopCause, reasons,
+    Admission, CommittedExperiment, ConditionStatus, ConditionType, Conditions as _, ExperimentSpec, PreviewMetadata,
+    PreviewState, ReplicaStatus, StopCause, TTL, reasons,
 };
 
-use super::commit;
 use crate::cascade;
 use crate::context::{Context, Error};
 use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject};
@@ -84,8 +83,8 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         elapsed: Vec<(Timer, Duration)>,
     ) -> Observed {
         let known = experiment.0.as_ref().ok();
-        let status = known.and_then(K::status);
         let policy = self.policy.as_deref().and_then(|policy| self.observe_policy(policy));
+        let is_policy_malformed = self.policy.is_some() && policy.is_none();
         let server = policy.as_ref().map(|policy| policy.server.clone());
         let malformed = self.malformed.iter().map(|it| Candidate {
             name: it.metadata.name.clone().unwrap_or_default(),
@@ -99,10 +98,11 @@ impl<K: ExperimentObject> ObservedObjects<K> {
             generation: experiment.meta().generation.unwrap_or_default(),
             is_deleted: experiment.meta().deletion_timestamp.is_some(),
             auto_start: known.is_some_and(|known| known.spec().auto_start),
-            session: status.and_then(|status| session(status, now)),
+            session: known.and_then(|known| session(known, now)),
             policy,
+            is_policy_malformed,
             older: self.older,
-            commit: status.and_then(|status| self.observe_commit(experiment, status)),
+            commit: known.and_then(|known| self.observe_commit(known)),
             shares_webhook: known.is_some_and(|known| self.shares_webhook(known)),
             candidates: self.candidates.iter().map(candidate).chain(malformed).collect(),
             has_webhook: self.webhook.is_some(),
@@ -129,25 +129,51 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         !spec.enabled || self.live.as_ref().is_some_and(|live| coverage(&live.admission) == coverage(&spec.admission))
     }
 
-    fn observe_commit(&self, experiment: &MaybeMalformed<K>, status: &ExperimentStatus) -> Option<Commit> {
-        let intent = status.commit.as_ref()?;
-        let uid = experiment.uid().unwrap_or_default();
-        let is_copied = self.policy.as_deref().is_some_and(|policy| commit::is_copied(intent, &uid, policy));
+    fn observe_commit(&self, experiment: &K) -> Option<Commit> {
+        let intent = experiment.status()?.commit.as_ref()?;
+        let (uid, committed) = (experiment.uid().unwrap_or_default(), &experiment.spec().policy);
+        let policy = self.policy.as_deref().and_then(|policy| policy.0.as_ref().ok());
+        let is_copied = policy.is_some_and(|policy| {
+            CommittedExperiment::proves(intent, (uid.as_str(), committed), (policy.annotations(), policy.spec()))
+        });
         Some(Commit { id: intent.id.clone(), generation: intent.generation, is_copied })
     }
 }
 
+/// Returns the time from a start of the preview until it stops by itself. Admission refuses a `ttl` that is not a
+/// duration. If it was not asked, the limit is the longest one.
+pub(super) fn time_to_live(spec: &ExperimentSpec) -> Duration {
+    spec.time_to_live().unwrap_or(*TTL.end())
+}
+
+/// Returns the time at which a preview that was started at `start` stops by itself.
+pub(super) fn expire_time(spec: &ExperimentSpec, start: &Time) -> Option<Time> {
+    start.0.checked_add(time_to_live(spec)).ok().map(Time)
+}
+
+/// Returns the metadata of the last start; `None` before the first start. An older version of the API starts a preview
+/// by a merge patch that does not remove `expireTime` and `stopCause`. Those of an earlier start are left out.
+pub(super) fn preview<K: ExperimentObject>(experiment: &K) -> Option<PreviewMetadata> {
+    let preview = experiment.status()?.preview_metadata.clone()?;
+    let second = |time: &Time| time.0.as_second();
+    let end = expire_time(experiment.spec(), &preview.start_time);
+    if preview.expire_time.as_ref().map(second) == end.as_ref().map(second) {
+        return Some(preview);
+    }
+    Some(PreviewMetadata { expire_time: None, stop_cause: None, ..preview })
+}
+
 /// Returns the last preview session; `None` before the first start.
-fn session(status: &ExperimentStatus, now: Timestamp) -> Option<Session> {
-    let preview = status.preview_metadata.as_ref()?;
-    let PreviewMetadata { state, start_time, expire_time, stop_cause, generation, .. } = preview;
+fn session<K: ExperimentObject>(experiment: &K, now: Timestamp) -> Option<Session> {
+    let PreviewMetadata { state, start_time, expire_time, stop_cause, generation, .. } = preview(experiment)?;
+    let loaded = experiment.status().and_then(|status| status.previewed_start_time.as_ref());
     let expiry = |end: &Time| Expiry { left: duration_until(end.0, now), ttl: duration_until(end.0, start_time.0) };
     Some(Session {
-        is_active: *state == PreviewState::Active,
-        generation: *generation,
+        is_active: state == PreviewState::Active,
+        generation,
         start: start_time.0.to_string(),
         // An older version recorded neither the end of a preview nor that it was loaded.
-        was_loaded: expire_time.is_none() || status.previewed_start_time.as_ref() == Some(start_time),
+        was_loaded: expire_time.is_none() || loaded == Some(&start_time),
         expiry: expire_time.as_ref().map(expiry),
         stop_reason: stop_cause.as_ref().map_or(StopReason::Lasting, stop_reason),
     })

@@ -5,19 +5,15 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::runtime::events::EventType;
 use proviso_core::experiment::rollout::{Acceptance, Change, Decision, Suspension};
-use proviso_crds::{ConditionState, ConditionStatus, PreviewMetadata, PreviewState, StopCause, TTL, reasons};
+use proviso_crds::{ConditionState, ConditionStatus, PreviewMetadata, PreviewState, StopCause, reasons};
 use serde_json::json;
 
 use super::conditions;
 use super::events::event;
-use super::observe::ObservedObjects;
+use super::observe::{ObservedObjects, expire_time, time_to_live};
 use crate::context::{Context, Error};
 use crate::kinds::{self, ExperimentObject};
 use crate::objects::RETRY;
-
-/// The maximum lengths of the reason and of the message of a [`StopCause`], in characters.
-const MAX_REASON: usize = 64;
-const MAX_MESSAGE: usize = 1024;
 
 /// Writes a change of the preview state. One of two concurrent writers fails.
 pub(super) async fn change<K: ExperimentObject>(
@@ -34,8 +30,7 @@ pub(super) async fn change<K: ExperimentObject>(
         (Change::Start, before) => {
             let is_active = before.as_ref().is_some_and(|it| it.state == PreviewState::Active);
             let before = before.map(|before| if is_active { before.stop(now.clone(), None) } else { before });
-            // Admission refuses a `ttl` that is not a duration. If it was not asked, the limit is the longest one.
-            let ttl = experiment.spec().time_to_live().unwrap_or(*TTL.end());
+            let ttl = time_to_live(experiment.spec());
             let note = format!("generation {generation} starts automatically: spec.autoStart is true");
             let started = PreviewMetadata::start(before.as_ref(), generation, now, ttl);
             (started, event(EventType::Normal, &reasons::PREVIEW_STARTED, note))
@@ -56,7 +51,12 @@ pub(super) async fn change<K: ExperimentObject>(
                     event(EventType::Normal, &reasons::PREVIEW_SUSPENDED, cause.message.clone())
                 }
             };
-            (before.stop(now, Some(cause)), notice)
+            // The cause counts only with the end of this start, which an older version of the API has not written.
+            let expire_time = match suspension {
+                Suspension::Updated => before.expire_time.clone(),
+                Suspension::Failed | Suspension::Expired => expire_time(experiment.spec(), &before.start_time),
+            };
+            (PreviewMetadata { expire_time, ..before }.stop(now, Some(cause)), notice)
         }
         (Change::Suspend(_), None) => return Ok(Action::await_change()),
     };
@@ -99,6 +99,5 @@ fn stop_cause<K: ExperimentObject>(
             (reason, message)
         }
     };
-    let shorten = |text: &str, length: usize| text.chars().take(length).collect();
-    Ok(StopCause { reason: shorten(reason.as_str(), MAX_REASON), message: shorten(&message, MAX_MESSAGE) })
+    Ok(StopCause::new(reason.as_str(), &message))
 }

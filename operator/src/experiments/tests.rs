@@ -1,12 +1,15 @@
 //! The API calls of reconciles, with a mock API server.
 
+mod commits;
+mod metadata;
+
 use std::time::Duration;
 
 use kube::runtime::watcher::Event;
 use proviso_core::experiment::etag;
 use proviso_core::experiment::rollout::Timer;
 use proviso_crds::fixtures::{condition, replica};
-use proviso_crds::names::{COMMITTED_EXPERIMENT, POLICY_LABEL, PREVIEW_START, SERVER_LABEL, field_managers};
+use proviso_crds::names::{POLICY_LABEL, PREVIEW_START, SERVER_LABEL, field_managers};
 use proviso_crds::{
     ClusterPolicyExperiment, ConditionType, Conditions as _, ExperimentStatus, PolicyRevision, PreviewState,
 };
@@ -18,7 +21,10 @@ use crate::mock_api::MockApi;
 const EXPERIMENT: &str = "clusterpolicyexperiments/e";
 const CANDIDATE: &str = "policyrevisions/experiment.cluster.e-1";
 const POLICY: &str = "clusterpolicies/a";
-const START: &str = "2026-11-21T09:00:00Z";
+/// A start in the future, so that the preview does not end during a test.
+const START: &str = "2999-01-01T00:00:00Z";
+/// The end of that preview, after the default time to live.
+const END: &str = "2999-01-15T00:00:00Z";
 
 fn policy() -> Value {
     json!({
@@ -62,7 +68,7 @@ fn experiment(status: &Value) -> Value {
 fn preview(state: &str) -> Value {
     json!({"previewMetadata": {
         "state": state, "logPrefix": "PolicyPreviewLog", "generation": 1, "startTime": START,
-        "expireTime": "2999-01-01T00:00:00Z",
+        "expireTime": END,
     }})
 }
 
@@ -192,6 +198,12 @@ impl Cluster {
         (denied, self.condition(ConditionType::Previewing))
     }
 
+    /// Returns the message of the condition `Previewing`.
+    fn message(&self) -> String {
+        let status = self.status();
+        status.conditions.condition(ConditionType::Previewing).map(|it| it.message.clone()).unwrap_or_default()
+    }
+
     /// Returns the id of the last aborted commit.
     fn aborted_commit(&self) -> Option<String> {
         let policy = self.context.caches.cluster_policies.reader().get("a", None).unwrap();
@@ -265,12 +277,8 @@ async fn a_start_that_fails_is_suspended_with_its_cause() {
     assert_eq!(cluster.reconcile().await, [format!("DELETE {CANDIDATE}")]);
     cluster.forget_candidate();
     cluster.reconcile().await;
-    let status = cluster.status();
-    let previewing = status.conditions.condition(ConditionType::Previewing).unwrap();
-    assert_eq!(
-        (previewing.reason.as_str(), previewing.message.as_str()),
-        ("Suspended", "generation 1 is suspended: CompileError: no such thing")
-    );
+    assert_eq!(cluster.condition(ConditionType::Previewing), "False Suspended");
+    assert_eq!(cluster.message(), "generation 1 is suspended: CompileError: no such thing");
 }
 
 #[tokio::test]
@@ -292,92 +300,40 @@ async fn a_missing_policy_is_looked_up_before_a_preview_is_suspended() {
 }
 
 #[tokio::test]
-async fn a_commit_gets_a_candidate_that_is_prepared_and_not_previewed() {
-    let cluster = Cluster::new(&commit_intent());
-    assert_eq!(cluster.reconcile().await, ["POST policyrevisions".to_owned(), status_of_operator()]);
-    let created = cluster.context.caches.revisions.reader().get("experiment.cluster.e-1", Some("proviso")).unwrap();
-    let created = created.0.as_ref().unwrap();
-    assert!(!created.enabled && created.metadata.annotations.is_none(), "{created:?}");
-    let conditions = || (cluster.condition(ConditionType::Initialized), cluster.condition(ConditionType::Previewing));
-    assert_eq!(conditions(), ("Unknown Preparing".into(), "False NotStarted".into()));
-    for (initialized, expected) in [
-        (condition("Initialized", "False", "CompileError", "no", 1), "False CompileError"),
-        (prepared(), "True Prepared"),
-    ] {
-        cluster.write_candidate(candidate(None, false, &initialized, &[]));
-        cluster.reconcile().await;
-        assert_eq!(conditions(), (expected.into(), "False NotStarted".into()));
-    }
-    assert!(cluster.status().commit.is_some() && cluster.reconcile().await.is_empty());
-}
+async fn a_preview_of_a_malformed_policy_goes_on_only_if_the_policy_is_live() {
+    let mut malformed = policy();
+    malformed["spec"]["program"] = json!(7);
+    let cluster = Cluster::new(&preview("ACTIVE"));
+    cluster.api.put(&cluster.context.caches.cluster_policies, malformed.clone());
+    assert_eq!(cluster.reconcile().await, [status_of_operator(), "POST policyrevisions".to_owned()]);
+    assert_eq!(cluster.condition(ConditionType::Accepted), "True Accepted");
 
-#[tokio::test]
-async fn a_commit_that_the_policy_records_is_completed_and_a_forged_record_has_no_effect() {
-    let record = |commit: &str| {
-        let record = json!({"name": "e", "uid": "experiment", "generation": 1, "etag": "\"x\"", "commit": commit});
-        let mut policy = policy();
-        policy["metadata"]["annotations"] = json!({COMMITTED_EXPERIMENT: record.to_string()});
-        policy
-    };
-    let delete = format!("DELETE {EXPERIMENT}");
-    for (status, commit, is_completed) in [
-        (commit_intent(), "id", true),
-        (commit_intent(), "another", false),
-        (preview("SUSPENDED"), "id", false),
-        (json!({}), "id", false),
-    ] {
-        let cluster = Cluster::new(&status);
-        cluster.api.put(&cluster.context.caches.cluster_policies, record(commit));
-        let calls = cluster.reconcile().await;
-        assert_eq!(calls.contains(&delete), is_completed, "{status} {commit}: {calls:?}");
-        assert!(!is_completed || calls == ["POST events (Committed)".to_owned(), delete.clone()], "{calls:?}");
+    // Nothing names the policy server.
+    let cluster = Cluster::without_policy(&preview("ACTIVE"));
+    cluster.api.put(&cluster.context.caches.cluster_policies, malformed);
+    let (state, event) = (format!("PATCH {EXPERIMENT}/status"), "POST events (Malformed)".to_owned());
+    assert_eq!(cluster.reconcile().await, [state, event]);
+    let metadata = cluster.status().preview_metadata.unwrap();
+    let cause = metadata.stop_cause.unwrap();
+    assert_eq!((metadata.state, cause.reason.as_str()), (PreviewState::Suspended, "Malformed"));
+    for words in ["the policy cluster.a cannot be read", "spec.program: "] {
+        assert!(cause.message.contains(words), "{cause:?}");
     }
-}
-
-#[tokio::test]
-async fn an_abandoned_commit_is_marked_on_the_policy_before_its_intent_is_removed() {
-    let cluster = Cluster::new(&commit_intent());
-    cluster.write_candidate(candidate(None, false, &prepared(), &[]));
     cluster.reconcile().await;
-    let mark = format!("PATCH {POLICY}/status");
-    // A caller that was faster changes the policy: the mark fails, and the intent stays.
-    cluster.wait_for(Timer::Commit("id".to_owned()));
-    cluster.api.refuse(&mark, 409);
-    assert!(cluster.try_reconcile().await.is_err());
-    assert_eq!((cluster.api.calls(), cluster.status().commit.is_some()), (vec![mark.clone()], true));
-
-    let (event, remove) = ("POST events (CommitAborted)".to_owned(), format!("PATCH {EXPERIMENT}/status"));
-    cluster.api.refuse(&remove, 409);
-    assert!(cluster.try_reconcile().await.is_err());
-    assert_eq!(cluster.api.calls(), [mark, event.clone(), remove.clone()]);
-    assert_eq!((cluster.aborted_commit().as_deref(), cluster.status().commit.is_some()), (Some("id"), true));
-    // The policy is marked already.
-    assert_eq!(cluster.reconcile().await, [event, remove]);
-    assert!(cluster.status().commit.is_none());
-    assert_eq!(cluster.reconcile().await, [format!("DELETE {CANDIDATE}"), status_of_operator()]);
+    assert_eq!(cluster.condition(ConditionType::Accepted), "False Malformed");
 }
 
 #[tokio::test]
-async fn the_mark_of_a_commit_stays_until_that_commit_is_over() {
-    let cluster = Cluster::new(&commit_intent());
-    let mut other = experiment(&commit_intent());
-    (other["metadata"]["name"], other["metadata"]["uid"]) = ("f".into(), "other".into());
-    other["status"]["commit"]["id"] = "other".into();
-    let other = cluster.api.put(&cluster.context.caches.cluster_experiments, other);
-    let mut marked = policy();
-    marked["status"]["abortedCommit"] = "other".into();
-    cluster.api.put(&cluster.context.caches.cluster_policies, marked);
-    cluster.wait_for(Timer::Commit("id".to_owned()));
-    assert_eq!(cluster.try_reconcile().await.unwrap(), Action::requeue(RETRY));
-    assert!(cluster.api.calls().is_empty());
-    let timers = Timers::default();
-    let long_ago = Instant::now().checked_sub(Duration::from_mins(10)).unwrap();
-    timers.keep("other", &[Timer::Commit("other".to_owned())], long_ago);
-    reconcile::<ClusterPolicyExperiment>(&other, &timers, &cluster.context).await.unwrap();
-    let removed = "PATCH clusterpolicyexperiments/f/status".to_owned();
-    assert_eq!(cluster.api.calls(), ["POST events (CommitAborted)".to_owned(), removed]);
-    assert_eq!(cluster.reconcile().await[0], format!("PATCH {POLICY}/status"));
-    assert_eq!(cluster.aborted_commit().as_deref(), Some("id"));
+async fn a_start_reports_that_it_is_preparing_before_its_candidate_exists() {
+    let cluster = Cluster::new(&preview("SUSPENDED"));
+    cluster.reconcile().await;
+    assert_eq!(cluster.condition(ConditionType::Previewing), "False Suspended");
+    cluster.write(&preview("ACTIVE"));
+    cluster.api.refuse("POST policyrevisions", 500);
+    assert!(cluster.try_reconcile().await.is_err());
+    assert_eq!(cluster.api.calls(), [status_of_operator(), "POST policyrevisions".to_owned()]);
+    assert_eq!(cluster.condition(ConditionType::Previewing), "False Preparing");
+    assert_eq!(cluster.reconcile().await, ["POST policyrevisions"]);
 }
 
 #[tokio::test]

@@ -2,7 +2,9 @@
 
 use kube::ResourceExt as _;
 use proviso_crds::names::{COMMITTED_EXPERIMENT, POLICY_LABEL, SERVER_LABEL};
-use proviso_crds::{PolicyRevision, PolicyRevisionSpec, RevisedExperiment, RevisedPolicy, RevisionRole};
+use proviso_crds::{
+    CommittedExperiment, PolicyRevision, PolicyRevisionSpec, RevisedExperiment, RevisedPolicy, RevisionRole,
+};
 
 use crate::context::Error;
 use crate::kinds::{self, PolicyObject};
@@ -45,10 +47,12 @@ pub(super) fn revision<K: PolicyObject>(
 }
 
 /// Returns the experiment whose commit created this generation. The annotation stays on the policy, but the
-/// experiment was committed to the first generation that has the annotation. The result is for people: whoever may
+/// experiment was committed to the first generation that has the annotation. The result is for people: users who may
 /// change the policy may write the annotation.
 fn committed<K: PolicyObject>(policy: &K, before: &[Revision]) -> Option<RevisedExperiment> {
     let annotation = policy.annotations().get(COMMITTED_EXPERIMENT)?;
     let is_known = before.iter().any(|revision| revision.annotations().get(COMMITTED_EXPERIMENT) == Some(annotation));
-    serde_json::from_str(annotation).ok().filter(|_| !is_known)
+    let committed = CommittedExperiment::of(policy.annotations()).filter(|_| !is_known)?;
+    let CommittedExperiment { name, uid, generation, .. } = committed;
+    Some(RevisedExperiment { name, uid, generation })
 }

@@ -97,7 +97,8 @@ impl TestCluster {
                 before => before.context("it was never started")?.stop(now, None),
             };
             let patch = json!({
-                "metadata": {"resourceVersion": experiment.resource_version()}, "status": {"previewMetadata": after},
+                "metadata": {"resourceVersion": experiment.resource_version()},
+                "status": {"previewMetadata": after.to_merge_patch()},
             });
             self.experiments().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
             Ok(after)

@@ -2,8 +2,8 @@
 
 use proviso_core::PolicyId;
 use proviso_rest_api::{
-    AwaitedEffect, Caller, Change, CommitPreconditions, Error, ExperimentName, OperationResult, PolicyStore, Preview,
-    Progress, StoredExperiment, StoredOperation, StoredPolicy,
+    AwaitedEffect, Caller, Change, CommitPreconditions, Error, ExperimentName, OperationResult, OperationSummary,
+    PolicyStore, Preview, Progress, StoredExperiment, StoredOperation, StoredPolicy,
 };
 
 use crate::folder::FolderStoreHandle;
@@ -126,7 +126,7 @@ impl PolicyStore for FolderStore {
         self.0.run(move |source, _| source.operation(&id)).await
     }
 
-    async fn operations(&self, _: Option<&Caller>) -> Result<Vec<StoredOperation>> {
+    async fn operations(&self, _: Option<&Caller>) -> Result<Vec<OperationSummary>> {
         self.0.run(|source, _| Ok(source.all_operations())).await
     }
 

@@ -126,7 +126,7 @@ impl Object {
         let is_update = self.fingerprint().is_some_and(|before| before != version.fingerprint);
         let accepted = self.record.as_ref().map_or(0, |record| record.generation);
         let starts_itself = version.experiment.as_ref().is_some_and(|experiment| experiment.auto_start);
-        let is_suspended = is_update && self.preview.take_update(accepted, starts_itself, Time(Timestamp::now()));
+        let is_suspended = is_update && self.preview.take_update(accepted, starts_itself, &Time(Timestamp::now()));
         let is_moved = match &mut self.record {
             Some(record) if record.file != version.place.file => {
                 record.file.clone_from(&version.place.file);
@@ -240,7 +240,7 @@ impl Object {
     }
 
     /// Starts the preview of the newest readable version.
-    pub(super) fn start_preview(&mut self, now: Time) {
+    pub(super) fn start_preview(&mut self, now: &Time) {
         let ttl = self.experiment_record().map(ExperimentRecord::time_to_live);
         if let (Some(fingerprint), Some(ttl)) = (self.fingerprint(), ttl) {
             let generation = self.generation(fingerprint);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
-use proviso_rest_api::{Error, MAX_OPERATIONS, OPERATION_LIFETIME, OperationResult, StoredOperation};
+use proviso_rest_api::{
+    Error, OperationRecord, OperationResult, OperationSummary, StoredOperation, has_expired, removable,
+};
 
 /// The maximum size of all operations together, in bytes of JSON. A result contains a whole resource.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -30,8 +32,7 @@ impl Operation {
     }
 
     fn is_expired(&self, now: Timestamp) -> bool {
-        let end = self.stored.create_time.0.checked_add(OPERATION_LIFETIME);
-        end.is_ok_and(|end| end <= now)
+        has_expired(self.stored.create_time.0, now)
     }
 }
 
@@ -63,9 +64,9 @@ impl Operations {
     }
 
     /// Returns the operations that are not expired.
-    pub(super) fn all(&self, now: Timestamp) -> Vec<StoredOperation> {
+    pub(super) fn all(&self, now: Timestamp) -> Vec<OperationSummary> {
         let kept = self.0.iter().filter(|operation| !operation.is_expired(now));
-        kept.map(|operation| operation.stored.as_ref().clone()).collect()
+        kept.map(|operation| operation.stored.summary()).collect()
     }
 
     /// Returns the operations without a result.
@@ -95,17 +96,18 @@ impl Operations {
         Ok(stored.as_ref().clone())
     }
 
-    /// Removes expired operations, and as many others as the limits require: the oldest finished ones, and then the oldest ones. The
-    /// operation `kept` stays.
+    /// Removes expired operations, and as many others as the limits require ([`removable`]). The operation `kept` stays.
     fn prune(&mut self, kept: &str, now: Timestamp) {
-        self.0.retain(|operation| !operation.is_expired(now));
-        let mut size: usize = self.0.iter().map(|operation| operation.size).sum();
-        while self.0.len() > MAX_OPERATIONS || size > MAX_BYTES {
-            let is_other = |operation: &Operation| operation.stored.id != kept;
-            let finished = self.0.iter().position(|operation| is_other(operation) && operation.has_ended());
-            let Some(oldest) = finished.or_else(|| self.0.iter().position(is_other)) else { return };
-            size -= self.0.remove(oldest).size;
-        }
+        let record = |operation: &Operation| OperationRecord {
+            create_time: operation.stored.create_time.0,
+            is_done: operation.has_ended(),
+            is_protected: operation.stored.id == kept,
+            size: operation.size,
+        };
+        let records: Vec<_> = self.0.iter().map(record).collect();
+        let removed = removable(&records, now, MAX_BYTES);
+        let mut indices = 0..;
+        self.0.retain(|_| indices.next().is_some_and(|index| !removed.contains(&index)));
     }
 }
 
@@ -117,7 +119,7 @@ fn not_found(id: &str) -> Error {
 mod tests {
     use super::*;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-    use proviso_rest_api::{AwaitedEffect, Code, Effect};
+    use proviso_rest_api::{AwaitedEffect, Code, Effect, MAX_OPERATIONS};
     use serde_json::json;
 
     fn at(seconds: i64) -> Timestamp {

@@ -18,9 +18,6 @@ use crate::manifests::ObjectId;
 use crate::preview::{self, DivergenceCounter};
 use crate::table::IdleReason;
 
-/// The maximum length of the message of a stop cause, in characters.
-const MAX_CAUSE: usize = 1024;
-
 /// The preview of an experiment. A stop of it ends the evaluations that have not begun.
 #[derive(Debug, Default)]
 pub(super) struct ExperimentPreview {
@@ -142,14 +139,18 @@ impl ExperimentPreview {
     }
 
     /// Starts a preview of this generation, which stops by itself after `ttl`.
-    pub(super) fn start(&mut self, generation: u64, ttl: Duration, now: Time) {
-        self.metadata = Some(PreviewMetadata::start(self.metadata.as_ref(), signed(generation), now, ttl));
+    pub(super) fn start(&mut self, generation: u64, ttl: Duration, now: &Time) {
+        let before = self.metadata.as_ref();
+        // The time identifies the start, also if the clock steps back.
+        let time = PreviewMetadata::time_after(before, now.0);
+        self.metadata = Some(PreviewMetadata::start(before, signed(generation), time, ttl));
     }
 
     /// Stops the preview, if it was ever started. `cause` is `None` if a caller stops it.
-    pub(super) fn stop(&mut self, cause: Option<StopCause>, now: Time) {
-        self.end(&now);
-        self.metadata = self.metadata.take().map(|metadata| metadata.stop(now, cause));
+    pub(super) fn stop(&mut self, cause: Option<StopCause>, now: &Time) {
+        let time = PreviewMetadata::time_after(self.metadata.as_ref(), now.0);
+        self.end(&time);
+        self.metadata = self.metadata.take().map(|metadata| metadata.stop(time, cause));
     }
 
     /// Ends the evaluations: no other one begins.
@@ -163,7 +164,7 @@ impl ExperimentPreview {
     /// Takes an update of the experiment, which suspends its preview (AIP-236). With `autoStart`, the preview of the last good version
     /// continues until the new version works, as the last good generation of a policy keeps serving. `accepted` is the last accepted
     /// generation; 0 if there is none. Returns true if the preview is suspended.
-    pub(super) fn take_update(&mut self, accepted: u64, auto_start: bool, now: Time) -> bool {
+    pub(super) fn take_update(&mut self, accepted: u64, auto_start: bool, now: &Time) -> bool {
         let Some(metadata) = self.active() else { return false };
         if auto_start && metadata.generation <= signed(accepted) {
             return false;
@@ -179,13 +180,13 @@ impl ExperimentPreview {
         let is_newest_loaded = facts.loaded == Some(facts.newest);
         let starts_itself = facts.auto_start && facts.obstacle.is_none() && is_newest_loaded && self.may_start(facts);
         if starts_itself {
-            self.start(facts.newest, facts.ttl, now.clone());
+            self.start(facts.newest, facts.ttl, now);
         }
         let is_starting = self.is_starting();
         // A version that was loaded since the start stays previewed as long as it is loaded.
         let failure = facts.obstacle.as_ref().or(facts.failure.as_ref().filter(|_| is_starting));
         if let Some(failure) = failure.filter(|_| self.active().is_some()) {
-            self.stop(Some(stop_cause(failure)), now.clone());
+            self.stop(Some(stop_cause(failure)), now);
             return true;
         }
         let Some((start_time, generation)) = self.loaded_start(facts) else {
@@ -235,7 +236,7 @@ impl ExperimentPreview {
         let has_ended = self.active().and_then(|metadata| metadata.expire_time.as_ref()).is_some_and(|end| end <= now);
         if has_ended {
             let message = "its ttl has passed: start the preview again, or commit or delete the experiment";
-            self.stop(Some(stop_cause(&Failure::new(reasons::EXPIRED, message))), now.clone());
+            self.stop(Some(stop_cause(&Failure::new(reasons::EXPIRED, message))), now);
         }
         let is_ending = self.announced_end(now).is_some();
         let was_ending = std::mem::replace(&mut self.is_ending, is_ending);
@@ -333,7 +334,7 @@ fn signed(generation: u64) -> i64 {
 }
 
 fn stop_cause(failure: &Failure) -> StopCause {
-    StopCause { reason: failure.reason.to_string(), message: failure.message.chars().take(MAX_CAUSE).collect() }
+    StopCause::new(failure.reason.as_str(), &failure.message)
 }
 
 /// Returns the failure of a start that meets this obstacle.

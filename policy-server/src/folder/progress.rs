@@ -8,7 +8,9 @@ use std::time::Instant;
 use k8s_openapi::jiff::Timestamp;
 use proviso_core::Failure;
 use proviso_rest_api::kubernetes::suspended_by;
-use proviso_rest_api::{AwaitedEffect, Code, Effect, Error, OperationResult, Progress, StoredOperation};
+use proviso_rest_api::{
+    AwaitedEffect, Code, Effect, Error, OperationResult, OperationSummary, Progress, StoredOperation,
+};
 use serde_json::Value;
 
 use super::FolderSource;
@@ -27,7 +29,7 @@ impl FolderSource {
         self.operations.get(id, Timestamp::now())
     }
 
-    pub(crate) fn all_operations(&self) -> Vec<StoredOperation> {
+    pub(crate) fn all_operations(&self) -> Vec<OperationSummary> {
         self.operations.all(Timestamp::now())
     }
 

@@ -314,8 +314,8 @@ impl FolderSource {
         let now = Time(Timestamp::now());
         let experiment = self.objects.get_mut(&object).ok_or_else(not_found)?;
         match change {
-            Preview::Start => experiment.start_preview(now),
-            Preview::Stop if experiment.preview.is_started() => experiment.preview.stop(None, now),
+            Preview::Start => experiment.start_preview(&now),
+            Preview::Stop if experiment.preview.is_started() => experiment.preview.stop(None, &now),
             Preview::Stop => {
                 let message = format!("{name} was never started: there is nothing to stop");
                 return Err(Error::new(Code::FailedPrecondition, "NOT_STARTED", message));

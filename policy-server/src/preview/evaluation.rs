@@ -1,5 +1,5 @@
-//! One evaluation of an experiment on one request, from its begin to its count. Each evaluation that begins is counted: by its result,
-//! or as dropped.
+//! One evaluation of an experiment on one request, from its begin to its count: by its result, or as dropped. A request counts at
+//! most once for an experiment.
 
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ pub enum Concern {
 }
 
 /// An evaluation that is queued or running. It counts as dropped unless it is finished or cancelled: if the queue is full, at the end
-/// of the worker, or after a panic.
+/// of the worker, or after a panic. An evaluation for [`Concern::IfExcluded`] never counts as dropped: the same request comes to the
+/// webhook of the experiment too, and its evaluation there counts.
 #[derive(Debug)]
 pub(super) struct Evaluation {
     pub experiment: Arc<Experiment>,
@@ -60,7 +61,8 @@ impl Evaluation {
 
 impl Drop for Evaluation {
     fn drop(&mut self) {
-        if !self.is_settled {
+        // A request that the `matchConditions` do not exclude counts at the webhook of the experiment, also if it is dropped.
+        if !self.is_settled && self.concern != Concern::IfExcluded {
             self.drops.count(&self.experiment, self.live_etag.as_deref());
         }
         self.experiment.end();

@@ -238,9 +238,7 @@ async fn previews_can_be_started_and_stopped_again_and_survive_a_restart() {
     );
     assert!(stopped["stopTime"].is_string());
     assert_eq!(api.verdict("bad").await, None);
-    // The times have a precision of one second.
-    let start = first["previewMetadata"]["startTime"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-    api.0.until("the next second", async || jiff::Timestamp::now().as_second() > start.as_second()).await;
+    // The times have a precision of one second, and identify each start.
     let second = api.done(Method::POST, &format!("{E}:startPreview"), &json!({})).await["response"].clone();
     assert!(second["previewMetadata"]["startTime"].as_str() > first["previewMetadata"]["startTime"].as_str());
     assert_eq!(second["etag"], first["etag"], "a start does not change the experiment");

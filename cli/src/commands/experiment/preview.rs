@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use proviso_crds::{PreviewChange, PreviewMetadata};
+
 use super::super::follow::POLL_INTERVAL;
 use super::session::{Session, find, print_line};
 use crate::arguments::{Start, Stop};
@@ -23,11 +25,11 @@ pub async fn start(session: &Session, arguments: &Start) -> Result<ExitCode, Err
     let (line, is_previewed) = match started {
         Started::InCluster(_) => {
             let preview = now.and_then(|now| now.status.preview_metadata);
-            let Some(start) = preview.map(|preview| preview.start_time) else {
+            let Some(PreviewMetadata { start_time, generation, .. }) = preview else {
                 return not_previewed(session, &experiment);
             };
-            let uid = &experiment.uid;
-            let of_start = |now: Option<&ExperimentObject>| progress::of_start(uid, &start, now);
+            let (uid, start) = (&experiment.uid, PreviewChange { time: &start_time, generation });
+            let of_start = |now: Option<&ExperimentObject>| progress::of_start(uid, start, now);
             match wait(session, &experiment, arguments.timeout, of_start).await? {
                 Progress::Waiting(_) => return not_previewed(session, &experiment),
                 ended => started_line(&ended),
@@ -62,9 +64,8 @@ fn started_line(progress: &Progress) -> (String, bool) {
         Progress::Done => ("every replica previews it".to_owned(), true),
         Progress::Failed(failure) => (format!("its preview was stopped: {failure}"), false),
         Progress::Gone => ("it was deleted or committed".to_owned(), false),
-        Progress::Waiting(_) | Progress::Stopped | Progress::Restarted => {
-            ("it was changed or stopped by another user".to_owned(), false)
-        }
+        Progress::Restarted => ("it was started again before every replica had loaded it".to_owned(), false),
+        Progress::Waiting(_) | Progress::Stopped => ("it was changed or stopped by another user".to_owned(), false),
     }
 }
 
@@ -84,11 +85,11 @@ pub async fn stop(session: &Session, arguments: &Stop) -> Result<ExitCode, Error
     }
     let progress = match stopped {
         Started::InCluster(_) => {
-            let preview = now.and_then(|now| now.status.preview_metadata);
             // An experiment that was never started, or that was deleted meanwhile, is not evaluated.
-            let Some(stop) = preview.and_then(|preview| preview.stop_time) else { return Ok(ExitCode::SUCCESS) };
-            let uid = &experiment.uid;
-            let of_stop = |now: Option<&ExperimentObject>| progress::of_stop(uid, &stop, now);
+            let stopped = now.and_then(|now| Some((now.status.preview_metadata?.stop_time?, now.generation)));
+            let Some((stop_time, generation)) = stopped else { return Ok(ExitCode::SUCCESS) };
+            let (uid, stop) = (&experiment.uid, PreviewChange { time: &stop_time, generation });
+            let of_stop = |now: Option<&ExperimentObject>| progress::of_stop(uid, stop, now);
             wait(session, &experiment, arguments.timeout, of_stop).await?
         }
         Started::Operation(operation) => match operation.wait(arguments.timeout).await? {
@@ -182,6 +183,7 @@ mod tests {
             (Progress::Done, "every replica previews it", true),
             (Progress::Failed(Failure::new("TooMany", "no")), "its preview was stopped: TooMany: no", false),
             (Progress::Stopped, "it was changed or stopped by another user", false),
+            (Progress::Restarted, "it was started again before every replica had loaded it", false),
             (Progress::Gone, "it was deleted or committed", false),
         ] {
             let (line, is_previewed) = started_line(&progress);

@@ -43,13 +43,6 @@ pub(super) fn problem(experiment: &ExperimentObject) -> Option<Failure> {
     failed.map(failure).or_else(|| failed_preview(experiment))
 }
 
-/// Returns the cause for which the preview of this version is stopped; `None` if it is not stopped, or a caller stopped it.
-fn stop_cause(experiment: &ExperimentObject) -> Option<&StopCause> {
-    let preview = experiment.status.preview_metadata.as_ref();
-    let preview = preview.filter(|preview| preview.generation == experiment.generation)?;
-    preview.stop_cause.as_ref().filter(|_| preview.state == PreviewState::Suspended)
-}
-
 /// Returns true if the stop is no failure.
 fn is_expected(cause: &StopCause) -> bool {
     EXPECTED_STOPS.iter().any(|reason| cause.reason == *reason)
@@ -57,7 +50,7 @@ fn is_expected(cause: &StopCause) -> bool {
 
 /// Returns the failure for which the operator or the server has stopped the preview.
 fn failed_preview(experiment: &ExperimentObject) -> Option<Failure> {
-    let StopCause { reason, message } = stop_cause(experiment).filter(|cause| !is_expected(cause))?;
+    let StopCause { reason, message } = experiment.stop_cause().filter(|cause| !is_expected(cause))?;
     Some(Failure::new(reason.clone(), message.clone()))
 }
 
@@ -69,7 +62,7 @@ pub(super) fn summary(experiment: &ExperimentObject, problem: Option<&Failure>) 
     let (generation, is_in_cluster) = (experiment.generation, experiment.is_in_cluster);
     let started = experiment.status.preview_metadata.as_ref().map(|preview| preview.generation);
     let is_changed = started.is_some_and(|started| started != generation);
-    match (experiment.state(), stop_cause(experiment)) {
+    match (experiment.state(), experiment.stop_cause()) {
         (None, _) if experiment.auto_start && problem.is_none() && is_in_cluster => {
             "the operator has not started it yet".to_owned()
         }

@@ -28,8 +28,10 @@ pub struct Observed {
     pub auto_start: bool,
     /// The last preview session; `None` before the first start.
     pub session: Option<Session>,
-    /// The policy of the experiment; `None` if it does not exist or is being deleted.
+    /// The policy of the experiment; `None` if it does not exist, is being deleted, or is malformed.
     pub policy: Option<Policy>,
+    /// True if the policy exists, but cannot be read, and no generation of it is live.
+    pub is_policy_malformed: bool,
     /// The number of older experiments of the same policy.
     pub older: usize,
     /// The commit that is in progress; `None` if there is none.
@@ -71,7 +73,7 @@ pub struct Commit {
     pub id: String,
     /// The generation of the experiment that is committed.
     pub generation: i64,
-    /// True if the policy records this commit of this generation of this experiment: its spec is copied.
+    /// True if the policy records this commit of this generation of this experiment, and has the spec of the experiment.
     pub is_copied: bool,
 }
 
@@ -134,7 +136,7 @@ pub struct Decision {
     pub ready: usize,
     /// The number of Ready pods.
     pub total: usize,
-    /// True if the experiment is deleted and has no candidates and no webhook any more.
+    /// True if the experiment is deleted and has no candidates, no webhook and no commit to abort any more.
     pub is_cleaned_up: bool,
     /// The states that end after a time limit. The operator measures, by its own monotonic clock, for how long it has observed each
     /// of them without a break, and forgets the others.
@@ -148,8 +150,8 @@ pub struct Decision {
 pub enum CommitStep {
     /// The spec is copied to the policy: the experiment must be deleted.
     Complete,
-    /// The caller has not completed the commit in time. Late writes of the caller must be made to fail, before the commit is removed
-    /// from the status of the experiment.
+    /// The caller has not completed the commit in time, or the experiment is being deleted. Late writes of the caller must be made to
+    /// fail, before the commit is removed from the status of the experiment, and before the experiment goes.
     Abort,
 }
 
@@ -158,12 +160,15 @@ pub enum CommitStep {
 pub enum Acceptance {
     Accepted,
     PolicyNotFound,
+    /// The policy cannot be read, and no generation of it is live.
+    PolicyMalformed,
     TooMany,
 }
 
 impl Observed {
     fn acceptance(&self) -> Acceptance {
         match &self.policy {
+            None if self.is_policy_malformed => Acceptance::PolicyMalformed,
             None => Acceptance::PolicyNotFound,
             Some(_) if self.older >= MAX_EXPERIMENTS => Acceptance::TooMany,
             Some(_) => Acceptance::Accepted,
@@ -205,8 +210,10 @@ pub fn decide(observed: &Observed) -> Decision {
     let initialization = progress::initialization(desired.as_ref(), sorted.current);
     let left = timers.iter().map(|timer| timer.limit().saturating_sub(observed.elapsed(timer)));
     let requeue_after = left.filter(|left| !left.is_zero()).chain(change::expiry_due(observed)).min();
+    let commit = commit_step(observed);
+    let is_gone = observed.candidates.is_empty() && !observed.has_webhook && commit.is_none();
     Decision {
-        commit: commit_step(observed),
+        commit,
         change: change::of(observed, acceptance, &progress),
         // An existing webhook stays when a new replica has not loaded the candidate yet.
         webhook: previewed.is_some() && !observed.shares_webhook && (observed.has_webhook || is_everywhere),
@@ -220,14 +227,20 @@ pub fn decide(observed: &Observed) -> Decision {
         expires_soon: change::expires_soon(observed),
         ready,
         total: observed.pods.len(),
-        is_cleaned_up: observed.is_deleted && observed.candidates.is_empty() && !observed.has_webhook,
+        is_cleaned_up: observed.is_deleted && is_gone,
         timers,
         requeue_after,
     }
 }
 
 fn commit_step(observed: &Observed) -> Option<CommitStep> {
-    let commit = observed.commit.as_ref().filter(|_| !observed.is_deleted)?;
+    let commit = observed.commit.as_ref()?;
+    if observed.is_deleted {
+        // A caller that is stalled must not change the policy after the experiment is gone. Without the policy, its write fails
+        // anyway. The deletion has increased the generation, so that it does not tell whether the commit is outdated.
+        let has_policy = observed.policy.is_some() || observed.is_policy_malformed;
+        return (has_policy && !commit.is_copied).then_some(CommitStep::Abort);
+    }
     if observed.is_committed() {
         return Some(CommitStep::Complete);
     }

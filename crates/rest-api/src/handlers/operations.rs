@@ -5,13 +5,14 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
+use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
-use super::{Api, Call, Result, list};
+use super::{Api, Call, Result, list_arguments};
 use crate::body;
 use crate::duration;
 use crate::error::{Code, Error};
-use crate::operation::{AwaitedEffect, Effect, Progress, StoredOperation};
+use crate::operation::{AwaitedEffect, Effect, OperationSummary, Progress, StoredOperation};
 use crate::resources::fields::OPERATION_FILTERS;
 use crate::store::{Caller, PolicyStore};
 
@@ -21,6 +22,13 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 const MAX_WAIT: Duration = Duration::from_mins(1);
 /// The interval at which `:wait` reads the operation and its target.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The maximum number of lists of operations that run at the same time. A list has the metadata of all operations in memory.
+pub(super) const MAX_LISTS: usize = 2;
+/// The time for which a list waits for other lists.
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum number of operations that one list reads.
+const MAX_LISTED: usize = 100;
 
 /// An operation, and the event that it waits for, if it has not ended.
 struct Polled {
@@ -106,18 +114,47 @@ impl<S: PolicyStore> Api<S> {
         }
     }
 
-    /// Lists the operations whose targets the caller may read.
+    /// Lists the operations that the caller may list. The permissions are checked before an operation is read, and only the operations
+    /// of the page are read.
     pub(super) async fn list_operations(&self, call: &Call) -> Result<Value> {
-        let mut operations = Vec::new();
-        for operation in self.store.operations(call.caller()).await? {
+        let (filter, page) = list_arguments(call, "operations", "", OPERATION_FILTERS)?;
+        let is_match = |operation: &Value| filter.as_ref().is_none_or(|filter| filter.matches(operation));
+        let _permit = self.list_permit().await?;
+        let mut found = self.store.operations(call.caller()).await?;
+        found.retain(|summary| {
+            // An operation without a result may have ended.
+            let ended = OperationSummary { is_done: true, ..summary.clone() };
+            page.is_after_previous(&summary.name()) && (is_match(&summary.to_json()) || is_match(&ended.to_json()))
+        });
+        found.sort_by(|one, other| one.id.cmp(&other.id));
+        let (mut operations, mut read) = (Vec::new(), 0);
+        while read < found.len().min(MAX_LISTED) && operations.len() < page.size() {
+            let id = &found[read].id;
+            read += 1;
+            let operation = match self.store.operation(call.caller(), id).await {
+                Ok(operation) => operation,
+                // The operation has expired in the meantime, or the caller has lost the permission.
+                Err(error) if [Code::NotFound, Code::PermissionDenied].contains(&error.code) => continue,
+                Err(error) => return Err(error),
+            };
             let polled = match self.refresh(call.caller(), operation.clone()).await {
                 Ok(polled) => polled,
                 // One operation whose progress cannot be read must not hide the others.
                 Err(error) => Polled { operation, waits_for: Some(error.to_string()) },
             };
-            operations.push(polled.to_json());
+            operations.extend(Some(polled.to_json()).filter(is_match));
         }
-        list(call, "operations", "", OPERATION_FILTERS, operations)
+        let last = found[..read].last().filter(|_| read < found.len()).map(OperationSummary::name);
+        Ok(page.response("operations", operations, last.as_deref()))
+    }
+
+    /// Waits until this list may run.
+    async fn list_permit(&self) -> Result<SemaphorePermit<'_>> {
+        let permit = tokio::time::timeout(LIST_TIMEOUT, self.lists.acquire()).await;
+        permit.ok().and_then(std::result::Result::ok).ok_or_else(|| {
+            let message = format!("{MAX_LISTS} other lists of operations are running: try again");
+            Error::new(Code::ResourceExhausted, "TOO_MANY_LISTS", message)
+        })
     }
 
     async fn poll(&self, caller: Option<&Caller>, id: &str) -> Result<Polled> {

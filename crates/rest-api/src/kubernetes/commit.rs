@@ -16,8 +16,10 @@ use kube::api::DynamicObject;
 use proviso_core::Failure;
 use proviso_crds::conditions::outcome;
 use proviso_crds::names::COMMITTED_EXPERIMENT;
-use proviso_crds::{CommitIntent, ConditionType, Conditions as _, ExperimentStatus, PolicyStatus};
-use serde_json::{Value, json};
+use proviso_crds::{
+    CommitIntent, CommittedExperiment, ConditionType, Conditions as _, ExperimentStatus, PolicySpec, PolicyStatus,
+};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::object::{self, Kind};
@@ -91,12 +93,16 @@ impl<'a, A: Authorizer> Commit<'a, A> {
     ///
     /// # Errors
     /// Fails if the experiment or its policy does not exist or is malformed, if an etag does not match, if another commit
-    /// of the experiment is in progress, or if the API server fails. An experiment that is committed already counts as not
-    /// found.
+    /// of the experiment is in progress, or if the API server fails. An experiment that is committed already, or is being
+    /// deleted, counts as not found.
     pub async fn mark(&self) -> Result<MarkedExperiment> {
         let (name, id) = (self.name.to_string(), uuid::Uuid::new_v4().simple().to_string());
         for _ in 0..ATTEMPTS {
             let object = self.store.get_experiment(self.name).await?;
+            if object.metadata.deletion_timestamp.is_some() {
+                // For example, an earlier commit has deleted it, and it waits for the finalizer of the operator.
+                return Err(Error::not_found(&name));
+            }
             let policy = self.store.get_policy(&self.name.policy).await?;
             let stored = object::experiment(&object)?;
             let status: ExperimentStatus = object::status(&object)?;
@@ -106,15 +112,19 @@ impl<'a, A: Authorizer> Commit<'a, A> {
                     // The response to the write of the intent was lost.
                     return Ok(marked);
                 }
-                if marked.is_copied_to(&policy) {
-                    // An earlier commit was interrupted after (c). An experiment that was edited since then loses only the intent.
+                let is_edited = object::generation(&object) != marked.intent.generation;
+                if !is_edited && marked.is_copied_to(&policy) {
+                    // An earlier commit was interrupted after (c).
                     self.delete(&marked).await?;
-                    if object::generation(&object) == marked.intent.generation {
-                        return Err(Error::not_found(&name));
-                    }
-                    continue;
+                    return Err(Error::not_found(&name));
                 }
                 self.check_etags(&marked.stored, &policy)?;
+                if is_edited {
+                    // The experiment was edited in spite of the intent. The earlier commit is about another version, so it cannot
+                    // delete the experiment any more.
+                    self.unmark(&marked).await;
+                    continue;
+                }
                 let message = format!("{name} is being committed by another call");
                 return Err(Error::new(Code::Aborted, "COMMIT_UNDER_WAY", message));
             }
@@ -177,24 +187,35 @@ impl<'a, A: Authorizer> Commit<'a, A> {
         for _ in 0..ATTEMPTS {
             // The policy is read first: the operator, which aborts a commit, writes the policy before the experiment.
             let mut policy = self.store.get_policy(id).await?;
+            if marked.is_copied_to(&policy) {
+                return object::policy(&policy);
+            }
             self.check_policy(marked, &policy)?;
             self.check_intent(marked, &self.store.get_experiment(self.name).await?)?;
             policy.data["spec"] = json!(marked.stored.spec);
             policy.annotations_mut().insert(COMMITTED_EXPERIMENT.to_owned(), committed.clone());
             match self.store.replace(self.caller, Kind::Policy, policy, &name).await {
                 Ok(policy) => return object::policy(&policy),
-                Err(error) if error.code == Code::Aborted => {}
-                Err(error) if error.code == Code::Unavailable => return self.after_lost_response(marked, &error).await,
+                Err(error) if [Code::Aborted, Code::Unavailable].contains(&error.code) => {
+                    if let Some(policy) = self.after_error(marked, &error).await? {
+                        return Ok(policy);
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
         Err(Error::concurrent_change(&name))
     }
 
-    /// Returns the policy if the API server has applied the change although its response did not arrive.
-    async fn after_lost_response(&self, marked: &MarkedExperiment, error: &Error) -> Result<StoredPolicy> {
+    /// Returns the policy if the API server has applied the change in spite of this error, and `None` if the change can be tried
+    /// again. An applied change can end with a lost response, and also with a conflict: the client repeats a request that is answered
+    /// with 503 or 504, and the repeated request conflicts with the first one.
+    async fn after_error(&self, marked: &MarkedExperiment, error: &Error) -> Result<Option<StoredPolicy>> {
         match self.store.get_policy(&self.name.policy).await {
-            Ok(policy) if marked.is_copied_to(&policy) => object::policy(&policy),
+            Ok(policy) if marked.is_copied_to(&policy) => object::policy(&policy).map(Some),
+            // The policy has another version by now, so no request with the old version succeeds any more.
+            Ok(_) if error.code == Code::Aborted => Ok(None),
+            Err(missing) if missing.code == Code::NotFound => Err(missing),
             _ => {
                 let message = format!("{error}: the operator completes or aborts the commit within two minutes");
                 Err(Error::new(Code::Unavailable, UNKNOWN_OUTCOME, message))
@@ -302,14 +323,12 @@ impl MarkedExperiment {
             && intent.is_some_and(|intent| intent.id == self.intent.id)
     }
 
-    /// Returns true if the policy records this commit of this version of the experiment.
+    /// Returns true if the policy shows that this commit has copied this version of the experiment.
     fn is_copied_to(&self, policy: &DynamicObject) -> bool {
-        let recorded = policy.annotations().get(COMMITTED_EXPERIMENT);
-        let recorded: Option<Value> = recorded.and_then(|json| serde_json::from_str(json).ok());
-        recorded.is_some_and(|recorded| {
-            recorded["uid"] == self.stored.meta.uid.as_str()
-                && recorded["generation"] == self.intent.generation
-                && recorded["commit"] == self.intent.id.as_str()
+        let spec: Option<PolicySpec> = serde_json::from_value(policy.data["spec"].clone()).ok();
+        spec.is_some_and(|spec| {
+            let committed = (self.stored.meta.uid.as_str(), &self.stored.spec);
+            CommittedExperiment::proves(&self.intent, committed, (policy.annotations(), &spec))
         })
     }
 }

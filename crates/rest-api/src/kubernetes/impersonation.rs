@@ -13,9 +13,13 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// Returns the headers that name the caller.
 ///
 /// # Errors
-/// Fails if a name has characters that a header cannot have.
+/// Fails if the user has no name, or if a text cannot be sent unchanged in a header.
 pub(super) fn headers(caller: &Caller) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
+    if caller.user.is_empty() {
+        // The API server would do the write as the operator.
+        return Err(invalid(""));
+    }
     headers.append("impersonate-user", value(&caller.user)?);
     if !caller.uid.is_empty() {
         headers.append("impersonate-uid", value(&caller.uid)?);
@@ -33,7 +37,12 @@ pub(super) fn headers(caller: &Caller) -> Result<HeaderMap> {
     Ok(headers)
 }
 
+/// Returns the value of a header. HTTP servers remove spaces and tabs at both ends of a value, so such a text would name another user or
+/// group.
 fn value(text: &str) -> Result<HeaderValue> {
+    if text.trim() != text || text.chars().any(char::is_control) {
+        return Err(invalid(text));
+    }
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| invalid(text))
 }
 
@@ -65,8 +74,27 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_header_can_have_is_refused() {
-        let caller = Caller { user: "a\nImpersonate-Group: system:masters".to_owned(), ..Caller::default() };
-        assert_eq!(headers(&caller).unwrap_err().reason(), "IMPERSONATION");
+    fn a_text_that_a_header_would_change_is_refused() {
+        for text in [
+            "a\nImpersonate-Group: system:masters",
+            "ann ",
+            " ann",
+            "\tann",
+            "a\tb",
+            "ann\u{a0}",
+            "a\u{7f}",
+            "a\u{85}b",
+        ] {
+            let valid = Caller { user: "ann".to_owned(), ..Caller::default() };
+            for caller in [
+                Caller { user: text.to_owned(), ..Caller::default() },
+                Caller { uid: text.to_owned(), ..valid.clone() },
+                Caller { groups: vec!["dev".to_owned(), text.to_owned()], ..valid.clone() },
+                Caller { extra: [("key".to_owned(), vec![text.to_owned()])].into(), ..valid.clone() },
+            ] {
+                assert_eq!(headers(&caller).unwrap_err().reason(), "IMPERSONATION", "{caller:?}");
+            }
+        }
+        assert_eq!(headers(&Caller::default()).unwrap_err().reason(), "IMPERSONATION", "a caller without a name");
     }
 }

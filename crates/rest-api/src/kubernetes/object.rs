@@ -68,7 +68,8 @@ pub(super) fn etag_of(object: &DynamicObject) -> String {
 
 fn meta(object: &DynamicObject) -> Meta {
     let fields = object.metadata.managed_fields.iter().flatten();
-    // A change of the status is no update of the resource.
+    // A change of the status is no update of the resource. A start or a stop by another caller than the last one counts as an update,
+    // because the store also records the caller in an annotation.
     let written = fields.filter(|field| field.subresource.is_none()).filter_map(|field| field.time.clone());
     Meta {
         etag: etag_of(object),

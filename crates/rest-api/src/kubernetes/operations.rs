@@ -1,22 +1,23 @@
 //! The operations of a cluster (AIP-151): each is a ConfigMap in the namespace of the operator.
 
+mod map;
 mod old;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DynamicObject, ListParams, ObjectMeta};
+use kube::api::{DynamicObject, ListParams};
 use kube::{Api, ResourceExt as _};
-use serde_json::Value;
 
 use super::failure::from_kube;
 use super::write::post_params;
 use super::{ATTEMPTS, Access, Authorizer, Kubernetes, Result, access_to_read, object, progress};
 use crate::error::{Code, Error};
-use crate::operation::{OPERATION_LIFETIME, OperationResult, StoredOperation};
+use crate::operation::{OperationResult, OperationSummary, StoredOperation};
 use crate::store::Caller;
+use map::{from_map, map_name, to_map};
 
 pub use old::delete_old;
 
@@ -26,69 +27,17 @@ pub const OPERATION: &str = "proviso.dev/operation";
 pub const OPERATION_DONE: &str = "proviso.dev/operation-done";
 /// Label of the ConfigMap of an operation: the uid of the object that the operation waits for.
 const OBJECT: &str = "proviso.dev/operation-object-uid";
-/// The key of the operation in the data of the ConfigMap.
-const KEY: &str = "operation.json";
-/// The maximum size of an operation, in bytes of JSON. A ConfigMap has at most 1 MiB.
-const MAX_SIZE: usize = 900 * 1024;
 /// The number of operations after which a store deletes old ones, so that their number stays limited between two deletions by the
 /// operator.
 const DELETE_EVERY: usize = 50;
-
-fn map_name(id: &str) -> String {
-    format!("proviso-operation-{id}")
-}
 
 fn not_found(id: &str) -> Error {
     Error::not_found(&format!("operations/{id}"))
 }
 
-/// Returns the ConfigMap of an operation.
-fn to_map(operation: &StoredOperation) -> ConfigMap {
-    let mut labels = BTreeMap::from([
-        ("app.kubernetes.io/part-of".to_owned(), "proviso".to_owned()),
-        (OPERATION.to_owned(), "true".to_owned()),
-        (OBJECT.to_owned(), operation.awaited.uid.clone()),
-    ]);
-    if operation.result.is_some() {
-        labels.insert(OPERATION_DONE.to_owned(), "true".to_owned());
-    }
-    ConfigMap {
-        metadata: ObjectMeta { name: Some(map_name(&operation.id)), labels: Some(labels), ..ObjectMeta::default() },
-        data: Some(BTreeMap::from([(KEY.to_owned(), to_text(operation))])),
-        ..ConfigMap::default()
-    }
-}
-
-/// Serializes the operation. If it is too large for a ConfigMap, the resource in it has no spec and no samples: the client can read
-/// them from the resource itself.
-fn to_text(operation: &StoredOperation) -> String {
-    // Serializing does not fail: the keys of every map are strings.
-    let text = |operation: &StoredOperation| serde_json::to_string(operation).unwrap_or_default();
-    let whole = text(operation);
-    if whole.len() <= MAX_SIZE {
-        return whole;
-    }
-    let mut small = operation.clone();
-    let response = match &mut small.result {
-        Some(OperationResult::Response(response)) => Some(response),
-        _ => None,
-    };
-    for resource in response.into_iter().chain(&mut small.deleted) {
-        for (parent, field) in [("", "spec"), ("", "samples"), ("/policy", "spec")] {
-            if let Some(parent) = resource.pointer_mut(parent).and_then(Value::as_object_mut) {
-                parent.remove(field);
-            }
-        }
-    }
-    text(&small)
-}
-
-/// Returns the operation in a ConfigMap. `None` means that there is none, or that it has expired.
-fn from_map(map: &ConfigMap, now: Timestamp) -> Option<StoredOperation> {
-    let text = map.data.as_ref()?.get(KEY)?;
-    let operation: StoredOperation = serde_json::from_str(text).ok()?;
-    let end = operation.create_time.0.checked_add(OPERATION_LIFETIME).ok()?;
-    (end > now && map.labels().contains_key(OPERATION)).then_some(operation)
+/// Returns true if the namespace of an operation, with the uid `stored`, is the namespace that has its name now.
+fn is_same(stored: Option<&str>, current: Option<&str>) -> bool {
+    stored.is_some() && stored == current
 }
 
 impl<A: Authorizer> Kubernetes<A> {
@@ -104,7 +53,11 @@ impl<A: Authorizer> Kubernetes<A> {
     }
 
     pub(super) async fn store_operation(&self, operation: &StoredOperation) -> Result<()> {
-        let created = self.operation_maps().create(&post_params(), &to_map(operation)).await;
+        let namespace_uid = match operation.awaited.policy.namespace() {
+            Some(namespace) => self.namespace_uid(namespace).await?,
+            None => None,
+        };
+        let created = self.operation_maps().create(&post_params(), &to_map(operation, namespace_uid)).await;
         created.map_err(|error| from_kube(&error, &format!("operations/{}", operation.id)))?;
         if (self.created.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(DELETE_EVERY)
             && let Err(error) = delete_old(&self.client, &self.settings.namespace, Timestamp::now()).await
@@ -115,9 +68,15 @@ impl<A: Authorizer> Kubernetes<A> {
     }
 
     pub(super) async fn read_operation(&self, caller: Option<&Caller>, id: &str) -> Result<StoredOperation> {
-        let (_, operation) = self.get_operation_map(id).await?;
+        let (map, operation) = self.get_operation_map(id).await?;
         self.authorizer.authorize(caller, &access_to_read(&operation.awaited)).await?;
-        Ok(operation)
+        let is_current = match operation.awaited.policy.namespace() {
+            Some(namespace) => {
+                is_same(map::namespace_uid(&map.metadata), self.namespace_uid(namespace).await?.as_deref())
+            }
+            None => true,
+        };
+        if is_current { Ok(operation) } else { Err(not_found(id)) }
     }
 
     async fn get_operation_map(&self, id: &str) -> Result<(ConfigMap, StoredOperation)> {
@@ -128,20 +87,64 @@ impl<A: Authorizer> Kubernetes<A> {
         Ok((map, operation))
     }
 
-    /// Returns the operations that the caller may read. The permission is checked once for each target.
-    pub(super) async fn readable_operations(&self, caller: Option<&Caller>) -> Result<Vec<StoredOperation>> {
+    /// Returns the uid of the namespace; `None` if there is no such namespace.
+    async fn namespace_uid(&self, namespace: &str) -> Result<Option<String>> {
+        let found = Api::<Namespace>::all(self.client.clone()).get_metadata_opt(namespace).await;
+        let found = found.map_err(|error| from_kube(&error, &format!("namespaces/{namespace}")))?;
+        Ok(found.and_then(|namespace| namespace.uid()))
+    }
+
+    /// Returns summaries of the operations on the kinds and namespaces in which the caller may read every object. A permission to read
+    /// single objects does not count, as in lists of Kubernetes: it would need a review for each operation.
+    pub(super) async fn readable_operations(&self, caller: Option<&Caller>) -> Result<Vec<OperationSummary>> {
+        let list =
+            self.operation_maps().list_metadata(&ListParams::default().labels(&format!("{OPERATION}=true"))).await;
+        let list = list.map_err(|error| from_kube(&error, "operations"))?;
+        let now = Timestamp::now();
         let mut permissions: HashMap<Access, bool> = HashMap::new();
+        let mut namespaces: HashMap<String, Option<String>> = HashMap::new();
         let mut readable = Vec::new();
-        for operation in self.list_operation_maps(&format!("{OPERATION}=true")).await? {
-            let access = access_to_read(&operation.awaited);
-            let is_allowed = match permissions.get(&access) {
-                Some(known) => *known,
-                None => self.authorizer.is_allowed(caller, &access).await?,
-            };
-            permissions.insert(access, is_allowed);
-            readable.extend(Some(operation).filter(|_| is_allowed));
+        for map in list.items {
+            let Some(summary) = map::summary(&map.metadata, now) else { continue };
+            let access = Access { name: None, ..access_to_read(&summary.awaited) };
+            if !self.is_allowed(caller, &access, &mut permissions).await? {
+                continue;
+            }
+            if let Some(namespace) = summary.awaited.policy.namespace() {
+                let current = match namespaces.get(namespace) {
+                    Some(known) => known.clone(),
+                    None => self.namespace_uid(namespace).await?,
+                };
+                let is_current = is_same(map::namespace_uid(&map.metadata), current.as_deref());
+                namespaces.insert(namespace.to_owned(), current);
+                if !is_current {
+                    continue;
+                }
+            }
+            readable.push(summary);
         }
         Ok(readable)
+    }
+
+    /// Returns true if the caller is allowed the access. A permission in all namespaces saves the reviews for single namespaces.
+    async fn is_allowed(
+        &self,
+        caller: Option<&Caller>,
+        access: &Access,
+        permissions: &mut HashMap<Access, bool>,
+    ) -> Result<bool> {
+        let everywhere = Access { namespace: None, ..access.clone() };
+        for access in [&everywhere, access] {
+            let is_allowed = match permissions.get(access) {
+                Some(known) => *known,
+                None => self.authorizer.is_allowed(caller, access).await?,
+            };
+            permissions.insert(access.clone(), is_allowed);
+            if is_allowed {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     pub(super) async fn record_result(&self, id: &str, result: OperationResult) -> Result<StoredOperation> {
@@ -151,8 +154,7 @@ impl<A: Authorizer> Kubernetes<A> {
                 return Ok(operation);
             }
             operation.finish(result.clone());
-            let ConfigMap { metadata: ObjectMeta { labels, .. }, data, .. } = to_map(&operation);
-            let finished = ConfigMap { metadata: ObjectMeta { labels, ..map.metadata }, data, ..ConfigMap::default() };
+            let finished = map::update(map, &operation);
             match self.operation_maps().replace(&map_name(id), &post_params(), &finished).await {
                 Ok(_) => return Ok(operation),
                 Err(kube::Error::Api(status)) if status.is_conflict() => {}
@@ -187,67 +189,4 @@ impl<A: Authorizer> Kubernetes<A> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::operation::{AwaitedEffect, Effect, Progress};
-    use serde_json::json;
-
-    const CREATED: &str = "2026-11-20T09:14:07Z";
-
-    fn operation(effect: Effect) -> StoredOperation {
-        let awaited = AwaitedEffect {
-            effect,
-            policy: "ns.team.p".parse().unwrap(),
-            experiment: Some("e".to_owned()),
-            uid: "u".to_owned(),
-            version: "1".to_owned(),
-            start: None,
-        };
-        StoredOperation::new(awaited, serde_json::from_value(json!(CREATED)).unwrap(), None)
-    }
-
-    fn at(text: &str) -> Timestamp {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn a_config_map_keeps_an_operation_for_a_day() {
-        let mut stored = operation(Effect::StartPreview);
-        let map = to_map(&stored);
-        assert_eq!(map.name_any(), format!("proviso-operation-{}", stored.id));
-        assert_eq!(from_map(&map, at("2026-11-21T09:14:06Z")), Some(stored.clone()));
-        assert_eq!(from_map(&map, at("2026-11-21T09:14:07Z")), None);
-        let of_somebody_else = ConfigMap { metadata: ObjectMeta::default(), ..map.clone() };
-        assert_eq!(from_map(&of_somebody_else, at(CREATED)), None);
-        assert!(!map.labels().contains_key(OPERATION_DONE));
-        stored.finish(OperationResult::Error(json!({})));
-        assert_eq!(to_map(&stored).labels()[OPERATION_DONE], "true");
-    }
-
-    #[test]
-    fn a_large_response_is_stored_without_its_spec() {
-        let mut stored = operation(Effect::Delete);
-        let resource = json!({"name": "n", "policy": {"name": "p", "spec": "x".repeat(MAX_SIZE)}, "samples": []});
-        stored.deleted = Some(resource);
-        let small = from_map(&to_map(&stored), at(CREATED)).unwrap();
-        assert_eq!(small.deleted, Some(json!({"name": "n", "policy": {"name": "p"}})));
-        stored.finish(stored.result_of(&Progress::Done, None).unwrap());
-        let small = from_map(&to_map(&stored), at(CREATED)).unwrap();
-        let wanted =
-            json!({"@type": "type.googleapis.com/proviso.v1.PolicyExperiment", "name": "n", "policy": {"name": "p"}});
-        assert_eq!(small.result, Some(OperationResult::Response(wanted)));
-    }
-
-    #[test]
-    fn the_permission_to_read_an_operation_is_that_of_the_object_that_it_waits_for() {
-        for (effect, resource, name) in [
-            (Effect::StartPreview, "policyexperiments", "e"),
-            (Effect::Delete, "policyexperiments", "e"),
-            (Effect::Commit, "policies", "p"),
-        ] {
-            let access = access_to_read(&operation(effect).awaited);
-            let found = (access.verb, access.resource, access.namespace.as_deref(), access.name.as_deref());
-            assert_eq!(found, ("get", resource, Some("team"), Some(name)), "{effect:?}");
-        }
-    }
-}
+mod tests;

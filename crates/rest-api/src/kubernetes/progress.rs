@@ -4,25 +4,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use proviso_core::{Failure, Reason};
-use proviso_crds::{
-    ConditionStatus, ConditionType, Conditions as _, ExperimentStatus, PreviewMetadata, PreviewState, StopCause,
-    reasons,
-};
+use proviso_crds::{ExperimentStatus, PreviewChange, StartFailure, StartProgress, StopCause, StopProgress, reasons};
 
 use super::object;
 use crate::error::{Code, Error};
 use crate::operation::{AwaitedEffect, Effect, Progress};
 use crate::store::{State, StoredExperiment};
-
-/// The reasons of the condition `Previewing` while the preview is active, or is being stopped.
-const NOT_STOPPED: [&Reason; 6] = [
-    &reasons::STOPPING,
-    &reasons::PREPARING,
-    &reasons::LOADING,
-    &reasons::LOADING_FAILED,
-    &reasons::NO_REPLICAS,
-    &reasons::NOT_INITIALIZED,
-];
 
 /// Returns the progress of an operation. `object` is the object that now has the name of the operation's target; `None`
 /// means that there is no such object.
@@ -69,9 +56,10 @@ struct Observed<'a> {
 /// Returns the progress of an operation on an experiment. `version` is the generation after the effect, and `at` the time of the
 /// start or stop.
 fn experiment(effect: Effect, version: i64, at: Option<&Time>, observed: &Observed<'_>) -> Progress {
-    match (effect, at) {
-        (Effect::StartPreview, Some(start)) => started(version, start, observed),
-        (Effect::StopPreview, Some(stop)) => stopped(version, stop, observed),
+    let change = at.map(|time| PreviewChange { time, generation: version });
+    match (effect, change) {
+        (Effect::StartPreview, Some(start)) => started(StartProgress::of(start, observed.status, observed.generation)),
+        (Effect::StopPreview, Some(stop)) => stopped(StopProgress::of(stop, observed.status)),
         (Effect::StartPreview | Effect::StopPreview, None) => Progress::Failed(replaced()),
         (Effect::Create | Effect::Update, _) => changed(version, observed),
         // `compute` has handled the other effects.
@@ -79,40 +67,21 @@ fn experiment(effect: Effect, version: i64, at: Option<&Time>, observed: &Observ
     }
 }
 
-/// Returns the progress of the start at the time `start`. It is done when every replica has loaded the candidate of this start.
-fn started(version: i64, start: &Time, observed: &Observed<'_>) -> Progress {
-    let loaded = observed.status.previewed_start_time.as_ref();
-    let Some(preview) = &observed.status.preview_metadata else { return Progress::Failed(replaced()) };
-    let is_loaded = loaded == Some(start);
-    // All starts since then were of the same version, because generations only increase.
-    let is_loaded_by_a_later_start = loaded.is_some_and(|loaded| loaded > start) && preview.generation == version;
-    if is_loaded || is_loaded_by_a_later_start {
-        return Progress::Done;
+fn started(progress: StartProgress) -> Progress {
+    match progress {
+        StartProgress::Running(message) => {
+            let cause = message.map(|message| format!(": {message}")).unwrap_or_default();
+            Progress::Running(format!("every replica of the policy server to load it{cause}"))
+        }
+        StartProgress::Done => Progress::Done,
+        StartProgress::Failed(failure) => Progress::Failed(start_error(&failure)),
     }
-    if preview.start_time != *start {
-        return Progress::Failed(replaced());
-    }
-    unless_suspended(preview, observed)
 }
 
-/// Returns the progress of the stop at the time `stop`. It is done when no replica evaluates the experiment any more, or when a later
-/// start has replaced the stop.
-fn stopped(version: i64, stop: &Time, observed: &Observed<'_>) -> Progress {
-    let Some(preview) = &observed.status.preview_metadata else { return Progress::Done };
-    if preview.state == PreviewState::Active || preview.start_time > *stop {
-        return Progress::Done;
-    }
-    let previewing = observed.status.conditions.condition(ConditionType::Previewing);
-    let is_stopped = previewing.is_some_and(|condition| {
-        condition.status == ConditionStatus::False.as_str()
-            && condition.observed_generation >= Some(version)
-            // A condition from before the stop does not count.
-            && !is_one_of(&condition.reason, &NOT_STOPPED)
-    });
-    if is_stopped {
-        Progress::Done
-    } else {
-        Progress::Running("every replica of the policy server to stop it".to_owned())
+fn stopped(progress: StopProgress) -> Progress {
+    match progress {
+        StopProgress::Running => Progress::Running("every replica of the policy server to stop it".to_owned()),
+        StopProgress::Done | StopProgress::Restarted => Progress::Done,
     }
 }
 
@@ -125,39 +94,32 @@ fn changed(version: i64, observed: &Observed<'_>) -> Progress {
         return problem.map_or(Progress::Done, Progress::Failed);
     }
     let preview = observed.status.preview_metadata.as_ref().filter(|preview| preview.generation == version);
-    let loaded = observed.status.previewed_start_time.as_ref();
-    if preview.is_some_and(|preview| loaded.is_some_and(|loaded| *loaded >= preview.start_time)) {
-        return Progress::Done;
-    }
-    if !is_current {
-        return Progress::Failed(updated());
-    }
-    let progress = preview.map_or_else(|| waiting(observed), |preview| unless_suspended(preview, observed));
-    match (progress, problem) {
+    let progress = preview.map_or_else(
+        || StartProgress::running(observed.status, observed.generation),
+        |preview| {
+            let start = PreviewChange { time: &preview.start_time, generation: version };
+            StartProgress::of(start, observed.status, observed.generation)
+        },
+    );
+    match (started(progress), problem) {
+        (Progress::Done, _) => Progress::Done,
+        _ if !is_current => Progress::Failed(updated()),
         (Progress::Running(_), Some(problem)) => Progress::Failed(problem),
         (progress, _) => progress,
     }
 }
 
-/// Returns the progress of a preview that was not loaded by every replica: it runs, until the preview is suspended.
-fn unless_suspended(preview: &PreviewMetadata, observed: &Observed<'_>) -> Progress {
-    match (preview.state, &preview.stop_cause) {
-        (PreviewState::Active, _) if preview.generation == observed.generation => waiting(observed),
-        // An update of the experiment suspends its preview, even before the operator has written the new state.
-        (PreviewState::Active, _) => Progress::Failed(updated()),
-        (PreviewState::Suspended, Some(cause)) => Progress::Failed(suspended_by(cause)),
-        (PreviewState::Suspended, None) => {
+/// Returns the error of a start that has failed.
+fn start_error(failure: &StartFailure) -> Error {
+    match failure {
+        StartFailure::Suspended(cause) => suspended_by(cause),
+        StartFailure::Stopped => {
             let message = "the preview was stopped before every replica had loaded the experiment";
-            Progress::Failed(Error::new(Code::Aborted, "SUSPENDED", message))
+            Error::new(Code::Aborted, "SUSPENDED", message)
         }
+        StartFailure::Updated => updated(),
+        StartFailure::Replaced => replaced(),
     }
-}
-
-fn waiting(observed: &Observed<'_>) -> Progress {
-    let previewing = observed.status.conditions.condition(ConditionType::Previewing);
-    let current = previewing.filter(|condition| condition.observed_generation == Some(observed.generation));
-    let cause = current.map(|condition| format!(": {}", condition.message)).unwrap_or_default();
-    Progress::Running(format!("every replica of the policy server to load it{cause}"))
 }
 
 /// Returns the error of a start whose preview was suspended before it was loaded.

@@ -14,7 +14,7 @@ use super::object::{self, Kind};
 use super::{ATTEMPTS, Authorizer, Kubernetes, Result, Scope, Target, access_to_read, progress};
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
-use crate::operation::{AwaitedEffect, Effect, OperationResult, Progress, StoredOperation};
+use crate::operation::{AwaitedEffect, Effect, OperationResult, OperationSummary, Progress, StoredOperation};
 use crate::store::{Caller, Change, CommitPreconditions, PolicyStore, Preview, StoredExperiment, StoredPolicy};
 
 impl<A: Authorizer> PolicyStore for Kubernetes<A> {
@@ -177,7 +177,7 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         self.read_operation(caller, id).await
     }
 
-    async fn operations(&self, caller: Option<&Caller>) -> Result<Vec<StoredOperation>> {
+    async fn operations(&self, caller: Option<&Caller>) -> Result<Vec<OperationSummary>> {
         self.readable_operations(caller).await
     }
 

@@ -108,7 +108,7 @@ impl<A: Authorizer> Kubernetes<A> {
                     return Err(error);
                 }
                 // The log has the caller too.
-                tracing::warn!(experiment = name, %error, "cannot record who changes the experiment");
+                tracing::warn!(experiment = name, %error, "cannot record the caller in the annotation of the experiment");
                 Ok(object)
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::Method;
 use kube::ResourceExt as _;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use proviso_crds::names::COMMITTED_EXPERIMENT;
 use proviso_rest_api::kubernetes::commit::Commit;
 use proviso_rest_api::kubernetes::{Access, Authorizer};
@@ -283,6 +283,68 @@ async fn a_commit_interrupted_after_any_step_can_be_finished() {
     api.policies().delete("forged", &DeleteParams::default()).await.unwrap();
     assert_eq!(store.commit(None, &name, &right).await.unwrap_err().code, Code::NotFound);
     assert_eq!(api.intent(&name).await, None);
+}
+
+#[tokio::test]
+async fn a_forged_record_of_a_commit_deletes_no_experiment() {
+    let api = TestApi::start("api-commits-forged").await;
+    let store = &*api.store;
+    let (name, right) = api.create_prepared_pair("a").await;
+    let commit = Commit::new(store, None, &name, &right);
+    let marked = commit.mark().await.unwrap();
+    // A user who may read the experiment and annotate the policy copies the id of the commit.
+    let (object, intent) = (api.experiments().get("a").await.unwrap(), api.intent(&name).await.unwrap());
+    let forged = json!({"name": "a", "uid": object.uid(), "generation": 1, "etag": right.etag, "commit": intent.id});
+    api.kubectl.run(&["annotate", "clusterpolicy", "a", &format!("{COMMITTED_EXPERIMENT}={forged}")]).await.unwrap();
+    assert_eq!(store.commit(None, &name, &right).await.unwrap_err().reason(), "COMMIT_UNDER_WAY");
+    assert!(api.experiments().get_opt("a").await.unwrap().is_some());
+    assert_eq!(api.message(&name).await, "old");
+
+    // The commit in progress succeeds: it replaces the annotation.
+    commit.prepare(&marked, LONG).await.unwrap();
+    commit.copy(&marked).await.unwrap();
+    commit.delete(&marked).await.unwrap();
+    assert_eq!(api.message(&name).await, "new");
+    assert!(api.experiments().get_opt("a").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_write_of_the_policy_that_is_sent_again_is_no_conflict() {
+    let api = TestApi::start("api-commits-repeated").await;
+    let (name, right) = api.create_prepared_pair("a").await;
+    let store = &*api.store;
+    let commit = Commit::new(store, None, &name, &right);
+    let marked = commit.mark().await.unwrap();
+    let first = commit.copy(&marked).await.unwrap();
+    // The policy has a newer generation now.
+    let second = commit.copy(&marked).await.unwrap();
+    assert_eq!((first.meta.revision, first.meta.version), (second.meta.revision, second.meta.version));
+    assert!(api.intent(&name).await.is_some());
+    commit.delete(&marked).await.unwrap();
+    assert_eq!(api.message(&name).await, "new");
+    assert!(api.experiments().get_opt("a").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn an_experiment_that_is_being_deleted_cannot_be_committed() {
+    let api = TestApi::start("api-commits-deleted").await;
+    let store = &*api.store;
+    let finalizers = Patch::Merge(json!({"metadata": {"finalizers": ["proviso.dev/preview"]}}));
+    // The experiment waits for the finalizer of the operator, after a commit and after a deletion.
+    for is_committed in [true, false] {
+        let (name, right) = api.create_prepared_pair(&format!("committed-{is_committed}")).await;
+        api.experiments().patch(&name.name, &PatchParams::default(), &finalizers).await.unwrap();
+        if is_committed {
+            store.commit(None, &name, &right).await.unwrap();
+        } else {
+            api.experiments().delete(&name.name, &DeleteParams::default()).await.unwrap();
+        }
+        let object = api.experiments().get(&name.name).await.unwrap();
+        assert!(object.metadata.deletion_timestamp.is_some(), "{object:?}");
+        assert_eq!(store.commit(None, &name, &right).await.unwrap_err().code, Code::NotFound);
+        assert_eq!(api.intent(&name).await.is_some(), is_committed, "a refused commit leaves no intent");
+        assert_eq!(api.message(&name).await, if is_committed { "new" } else { "old" });
+    }
 }
 
 /// An authorizer that denies one verb on one resource and subresource, and allows everything else.

@@ -139,8 +139,13 @@ async fn an_operation_is_kept_for_a_day() {
     let map = format!("proviso-operation-{}", start["name"].as_str().unwrap().strip_prefix("operations/").unwrap());
     let object = maps(&api).get(&map).await.unwrap();
     let mut stored: Value = serde_json::from_str(&object.data.unwrap()["operation.json"]).unwrap();
-    stored["createTime"] = json!("2026-01-01T00:00:00Z");
-    let patch = json!({"data": {"operation.json": stored.to_string()}});
+    let created = json!("2026-01-01T00:00:00Z");
+    stored["createTime"] = created.clone();
+    let mut summary: Value =
+        serde_json::from_str(&object.metadata.annotations.unwrap()["proviso.dev/operation-summary"]).unwrap();
+    summary["createTime"] = created;
+    let annotations = json!({"proviso.dev/operation-summary": summary.to_string()});
+    let patch = json!({"metadata": {"annotations": annotations}, "data": {"operation.json": stored.to_string()}});
     maps(&api).patch(&map, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     let operation = format!("/v1/{}", start["name"].as_str().unwrap());
     assert_eq!(api.call(Method::GET, &operation, Value::Null).await.0, 404);
@@ -193,6 +198,19 @@ async fn a_tenant_reads_the_objects_and_operations_of_its_namespace() {
     for operation in api.store.operations(None).await.unwrap() {
         let read = store.operation(ann, &operation.id).await;
         let is_own = operation.awaited.policy.namespace() == Some("team-a");
-        assert_eq!(read.map_err(|error| error.code), if is_own { Ok(operation) } else { Err(Code::PermissionDenied) });
+        let read = read.map(|read| read.summary()).map_err(|error| error.code);
+        assert_eq!(read, if is_own { Ok(operation) } else { Err(Code::PermissionDenied) });
+    }
+
+    // The next owner of the name of the namespace reads no operation of the last one. No controller finishes the deletion of a
+    // namespace here, so the operations get the uid of another namespace instead.
+    let all = maps(&api).list(&ListParams::default().labels(OPERATION)).await.unwrap().items;
+    for map in all.iter().filter(|map| map.annotations().contains_key("proviso.dev/operation-namespace-uid")) {
+        let patch = json!({"metadata": {"annotations": {"proviso.dev/operation-namespace-uid": "another"}}});
+        maps(&api).patch(&map.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+    assert!(store.operations(ann).await.unwrap().is_empty());
+    for operation in operations {
+        assert_eq!(store.operation(ann, &operation.id).await.unwrap_err().code, Code::NotFound);
     }
 }

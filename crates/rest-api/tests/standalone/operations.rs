@@ -90,7 +90,34 @@ async fn operations_are_listed_with_filters_and_pages() {
     let (_, first) = get(&store, "/v1/operations?pageSize=1").await;
     let token = first["nextPageToken"].as_str().unwrap();
     let (_, second) = get(&store, &format!("/v1/operations?pageToken={token}")).await;
-    assert_eq!((names(&second), second.get("nextPageToken")), (vec![pending], None));
+    assert_eq!((names(&second), second.get("nextPageToken")), (vec![pending.clone()], None));
+
+    // An operation without a result ends while a list reads it.
+    store.set_progress(Progress::Done);
+    let (_, running) = get(&store, "/v1/operations?filter=done=false").await;
+    assert_eq!(names(&running), Vec::<String>::new());
+    let (_, ended_now) = get(&store, "/v1/operations?filter=done=true").await;
+    assert_eq!(names(&ended_now), [ended, pending]);
+}
+
+#[tokio::test]
+async fn one_list_reads_at_most_a_hundred_operations() {
+    let (store, id) = TestStore::with_commit();
+    let store = Arc::new(store);
+    let operation = store.operations.lock().unwrap()[&id].clone();
+    for index in 0..149 {
+        let mut other = operation.clone();
+        other.id = format!("0{index:03}");
+        store.create_operation(other).await.unwrap();
+    }
+    let (_, first) = get(&store, "/v1/operations?pageSize=1000").await;
+    assert_eq!((first["operations"].as_array().unwrap().len(), store.checks()), (100, 100));
+    let token = first["nextPageToken"].as_str().unwrap();
+    let (_, second) = get(&store, &format!("/v1/operations?pageSize=1000&pageToken={token}")).await;
+    assert_eq!((second["operations"].as_array().unwrap().len(), second.get("nextPageToken")), (50, None));
+    // A page can be empty although there are more.
+    let (_, empty) = get(&store, "/v1/operations?filter=done=true").await;
+    assert!(empty["operations"] == json!([]) && empty["nextPageToken"].is_string(), "{empty}");
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proviso_core::PolicyId;
 use proviso_rest_api::{
-    AwaitedEffect, Caller, Change, Code, CommitPreconditions, Error, ExperimentName, OperationResult, PolicyStore,
-    Preview, Progress, StoredExperiment, StoredOperation, StoredPolicy,
+    AwaitedEffect, Caller, Change, Code, CommitPreconditions, Error, ExperimentName, OperationResult, OperationSummary,
+    PolicyStore, Preview, Progress, StoredExperiment, StoredOperation, StoredPolicy,
 };
 
 /// A store of operations. Lists fail with [`Code::PermissionDenied`], and say who may not list what. Every other method about
@@ -112,8 +112,8 @@ impl PolicyStore for TestStore {
         let found = self.operations.lock().unwrap().get(id).cloned();
         found.ok_or_else(|| Error::not_found(&format!("operations/{id}")))
     }
-    async fn operations(&self, _: MaybeCaller<'_>) -> Result<Vec<StoredOperation>> {
-        Ok(self.operations.lock().unwrap().values().cloned().collect())
+    async fn operations(&self, _: MaybeCaller<'_>) -> Result<Vec<OperationSummary>> {
+        Ok(self.operations.lock().unwrap().values().map(StoredOperation::summary).collect())
     }
     async fn finish_operation(&self, id: &str, result: OperationResult) -> Result<StoredOperation> {
         let mut operations = self.operations.lock().unwrap();

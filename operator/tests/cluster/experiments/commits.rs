@@ -40,13 +40,15 @@ async fn an_interrupted_commit_is_completed_and_a_forged_record_deletes_nothing(
     let uid = async |name: &str| -> Result<String> { cluster.experiments().get(name).await?.uid().context("uid") };
 
     // The experiment stays without the intent of a commit, and if the policy records another commit, another generation
-    // of the experiment, or another experiment.
+    // of the experiment, or another experiment, or has another spec.
     let kept = uid("kept").await?;
-    for (round, (has_intent, record)) in [
-        (false, record("kept", &kept, 1, "id")),
-        (true, record("kept", &kept, 1, "another")),
-        (true, record("kept", &kept, 2, "id")),
-        (true, record("kept", "another", 1, "id")),
+    for (round, (has_intent, record, expression)) in [
+        (false, record("kept", &kept, 1, "early"), "1 < 2"),
+        (true, record("kept", &kept, 1, "another"), "1 < 2"),
+        (true, record("kept", &kept, 2, "id"), "1 < 2"),
+        (true, record("kept", "another", 1, "id"), "1 < 2"),
+        // Users who may read the experiment know the id.
+        (true, record("kept", &kept, 1, "id"), "3 < 4"),
     ]
     .into_iter()
     .enumerate()
@@ -54,7 +56,9 @@ async fn an_interrupted_commit_is_completed_and_a_forged_record_deletes_nothing(
         if has_intent {
             cluster.intend_commit("kept", "id").await?;
         }
-        let generation = cluster.copy_to_policy(&record, &format!("{round} < 9")).await?;
+        // The same spec would be no new generation.
+        cluster.apply_policy("a", "default", &format!("{round} < 9")).await?;
+        let generation = cluster.copy_to_policy(&record, expression).await?;
         cluster.serve(&format!("cluster.a-{generation}"), POD).await?;
         cluster.until_path("proviso-cluster.a", &format!("/validate/cluster.a/{generation}")).await?;
         let found = cluster.experiments().get("kept").await?;
@@ -106,6 +110,11 @@ async fn a_commit_is_prepared_without_a_preview_and_aborted_if_its_caller_stops(
     cluster.until_experiment_condition("e", "Initialized", "True", "Prepared").await?;
     cluster.until_experiment_condition("e", "Previewing", "False", "NotStarted").await?;
 
+    // A user forges the record of the commit. The policy does not have the spec of the experiment.
+    let uid = cluster.experiments().get("e").await?.uid().context("uid")?;
+    let forged = record("e", &uid, 1, "id").to_string();
+    cluster.annotate("clusterpolicy", "a", "proviso.dev/committed-experiment", &forged).await?;
+
     // The caller has read the policy, and stops. A stalled write names the last version before the abort.
     let policies = Api::<ClusterPolicy>::all(cluster.client.clone());
     let mut stale = policies.get("a").await?;
@@ -137,7 +146,7 @@ async fn a_commit_is_prepared_without_a_preview_and_aborted_if_its_caller_stops(
     cluster.make_live("a", "3 < 4").await?;
     cluster.until_active("a", 2).await?;
     ensure!(policies.get("a").await?.status.and_then(|status| status.aborted_commit).as_deref() == Some("id"));
-    let uid = cluster.experiments().get("e").await?.uid().context("uid")?;
+    ensure!(cluster.experiments().get("e").await?.uid().as_ref() == Some(&uid));
     cluster.intend_commit("e", "next").await?;
     cluster.copy_to_policy(&record("e", &uid, 1, "next"), "1 < 2").await?;
     until("the experiment to go", TIMEOUT, async || {

@@ -3,12 +3,14 @@
 use anyhow::{Context as _, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
 use proviso_crds::PreviewState;
+use proviso_e2e::until;
 use serde_json::json;
 
 use super::{policy, state, until_after};
-use crate::test_cluster::{POD, TestCluster};
+use crate::test_cluster::{POD, TIMEOUT, TestCluster};
 
 #[tokio::test]
 async fn a_start_that_fails_is_suspended_with_its_cause_and_repeated_when_the_cause_is_gone() -> Result<()> {
@@ -77,10 +79,17 @@ async fn a_preview_announces_its_end_and_stays_suspended_until_the_experiment_ch
     let life = metadata.expire_time.context("no end")?.0.duration_since(metadata.start_time.0);
     ensure!(life == SignedDuration::from_hours(14 * 24), "{life}");
 
-    // The announcement comes at half of a short life.
-    let end = Time(Timestamp::now() + SignedDuration::from_secs(20));
-    let patch = json!({"status": {"previewMetadata": {"expireTime": end}}});
+    // The preview was started two weeks ago, so that its end is announced.
+    let before = cluster.candidate("e", 1).await?.uid();
+    let end = Timestamp::now() + SignedDuration::from_secs(20);
+    let patch = json!({"status": {"previewMetadata": {"startTime": Time(end - life), "expireTime": Time(end)}}});
     cluster.experiments().patch_status("e", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    until("the candidate of this start", TIMEOUT, async || {
+        ensure!(cluster.candidate("e", 1).await?.uid() != before);
+        Ok(())
+    })
+    .await?;
+    cluster.serve("experiment.cluster.e-1", POD).await?;
     cluster.until_described("e", "Normal  PreviewExpires").await?;
     let cause = cluster.until_suspended("e", "Expired").await?;
     ensure!(cause.message.contains("spec.ttl"), "{cause:?}");

@@ -23,7 +23,7 @@ fn failing(reason: &'static str) -> Failure {
 /// Returns a preview of generation 1 that started at second 10 and was loaded.
 fn active() -> ExperimentPreview {
     let mut preview = ExperimentPreview::default();
-    preview.start(1, HOUR, at(10));
+    preview.start(1, HOUR, &at(10));
     assert!(preview.follow(&facts(1, Some(1)), &at(11)));
     preview
 }
@@ -36,7 +36,7 @@ fn state(preview: &ExperimentPreview) -> (bool, Option<&str>) {
 #[test]
 fn a_start_is_done_when_its_version_is_loaded_and_stays_done_after_a_stop() {
     let mut preview = ExperimentPreview::default();
-    preview.start(2, HOUR, at(10));
+    preview.start(2, HOUR, &at(10));
     assert!(!preview.follow(&facts(2, Some(1)), &at(11)));
     assert!(preview.is_starting() && !preview.has_loaded(Some(&at(10))) && preview.counter().is_none());
     assert!(matches!(preview.idle_reason(None, false), IdleReason::Preparing));
@@ -44,10 +44,10 @@ fn a_start_is_done_when_its_version_is_loaded_and_stays_done_after_a_stop() {
     assert!(!preview.is_starting() && preview.has_loaded(Some(&at(10))) && preview.counter().is_some());
     assert!(!preview.follow(&facts(2, Some(2)), &at(13)), "nothing has changed");
 
-    preview.stop(None, at(20));
+    preview.stop(None, &at(20));
     assert!(preview.has_loaded(Some(&at(10))) && !preview.is_starting());
     assert!(matches!(preview.idle_reason(None, false), IdleReason::Suspended));
-    preview.start(2, HOUR, at(30));
+    preview.start(2, HOUR, &at(30));
     assert!(preview.has_loaded(Some(&at(10))) && !preview.has_loaded(Some(&at(30))));
     // A restarted server loads the version again, and the start stays done.
     let (metadata, previewed_start_time) = active().to_state();
@@ -64,7 +64,7 @@ fn a_start_that_fails_is_suspended_with_the_cause() {
         Facts { obstacle: Some(failing("TooMany")), failure: Some(failing("CompileError")), ..facts(1, Some(1)) };
     for (facts, reason) in [(&broken, "CompileError"), (&lost, "PolicyNotFound"), (&excess, "TooMany")] {
         let mut preview = ExperimentPreview::default();
-        preview.start(1, HOUR, at(10));
+        preview.start(1, HOUR, &at(10));
         assert!(preview.follow(facts, &at(11)));
         assert_eq!(state(&preview), (false, Some(reason)));
         assert!(!preview.follow(facts, &at(12)), "{reason}: suspended once");
@@ -85,7 +85,7 @@ fn a_start_that_fails_is_suspended_with_the_cause() {
 fn auto_start_starts_a_loaded_version_that_was_not_started_yet() {
     let stopped = |cause: Option<Failure>| {
         let mut preview = active();
-        preview.stop(cause.as_ref().map(stop_cause), at(20));
+        preview.stop(cause.as_ref().map(stop_cause), &at(20));
         preview
     };
     let never = ExperimentPreview::default;
@@ -112,20 +112,20 @@ fn auto_start_starts_a_loaded_version_that_was_not_started_yet() {
 #[test]
 fn an_update_suspends_the_preview_unless_it_starts_by_itself() {
     let mut preview = active();
-    assert!(preview.take_update(1, false, at(20)));
+    assert!(preview.take_update(1, false, &at(20)));
     assert_eq!(state(&preview), (false, Some("Updated")));
-    assert!(!preview.take_update(1, false, at(21)), "suspended once");
+    assert!(!preview.take_update(1, false, &at(21)), "suspended once");
     // With autoStart, the last good version is previewed until the new one is loaded.
     let mut preview = active();
-    assert!(!preview.take_update(1, true, at(20)));
+    assert!(!preview.take_update(1, true, &at(20)));
     preview.follow(&auto_start(2, Some(1)), &at(21));
     assert!(preview.is_active(1) && preview.report(1).is_some() && preview.report(2).is_none());
     preview.follow(&auto_start(2, Some(2)), &at(22));
     assert!(preview.is_active(2) && preview.report(2).is_some() && preview.report(1).is_none());
     // A version that is still prepared is not previewed any more after a change.
     let mut preview = ExperimentPreview::default();
-    preview.start(2, HOUR, at(10));
-    assert!(preview.take_update(1, true, at(20)));
+    preview.start(2, HOUR, &at(10));
+    assert!(preview.take_update(1, true, &at(20)));
 }
 
 #[test]
@@ -133,12 +133,12 @@ fn a_stop_waits_for_the_evaluations_that_have_begun() {
     let mut preview = active();
     let counter = Arc::clone(preview.counter().unwrap());
     assert!(counter.begin());
-    preview.stop(None, at(20));
+    preview.stop(None, &at(20));
     assert!(!counter.begin(), "no other evaluation begins");
     assert!(preview.counter().is_none() && preview.report(1).is_some(), "the counts are kept");
     assert!(preview.is_stopping(Some(&at(20))) && !preview.is_stopping(Some(&at(19))));
     // A later start has its own counts, and does not hide the stop.
-    preview.start(1, HOUR, at(30));
+    preview.start(1, HOUR, &at(30));
     preview.follow(&facts(1, Some(1)), &at(31));
     assert!(!Arc::ptr_eq(preview.counter().unwrap(), &counter));
     preview.follow_time(&at(32));
@@ -164,11 +164,40 @@ fn a_preview_ends_by_itself_and_says_so_before() {
     // A long preview says so a day before.
     let day = 24 * 60 * 60;
     let mut preview = ExperimentPreview::default();
-    preview.start(1, 14 * 24 * HOUR, at(0));
+    preview.start(1, 14 * 24 * HOUR, &at(0));
     assert_eq!(preview.announced_end(&at(13 * day - 1)), None);
     assert_eq!(preview.announced_end(&at(13 * day)), Some(&at(14 * day)));
     // The metadata of an older version has no end.
     let metadata = PreviewMetadata { expire_time: None, ..preview.metadata.unwrap() };
     let mut preview = ExperimentPreview::restore(Some(metadata), None);
     assert!(!preview.follow_time(&at(100 * day)) && preview.active().is_some() && !preview.is_starting());
+}
+
+#[test]
+fn each_start_and_stop_has_another_time_in_whole_seconds() {
+    let mut preview = ExperimentPreview::default();
+    let mut times = Vec::new();
+    // Two starts and two stops are in the same second, and then the clock steps back.
+    for milliseconds in [100_300, 100_900, 40_000] {
+        let now = Time(Timestamp::from_millisecond(milliseconds).unwrap());
+        preview.start(1, HOUR, &now);
+        times.extend(preview.metadata.as_ref().map(|metadata| metadata.start_time.clone()));
+        preview.stop(None, &now);
+        times.extend(preview.metadata.as_ref().and_then(|metadata| metadata.stop_time.clone()));
+    }
+    assert_eq!(times, [100, 101, 102, 103, 104, 105].map(at));
+}
+
+#[test]
+fn a_start_and_a_stop_after_a_step_of_the_clock_are_not_those_before_it() {
+    let mut preview = active();
+    let counter = Arc::clone(preview.counter().unwrap());
+    assert!(counter.begin());
+    preview.stop(None, &at(3));
+    let stop_time = preview.metadata.as_ref().unwrap().stop_time.clone();
+    assert!(preview.is_stopping(stop_time.as_ref()), "an evaluation still runs");
+    preview.start(1, HOUR, &at(4));
+    let start_time = preview.metadata.as_ref().unwrap().start_time.clone();
+    assert!(!preview.has_loaded(Some(&start_time)), "only the start before it was loaded");
+    counter.end();
 }

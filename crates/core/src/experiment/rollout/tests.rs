@@ -53,6 +53,7 @@ fn idle() -> Observed {
         auto_start: false,
         session: None,
         policy: Some(policy()),
+        is_policy_malformed: false,
         older: 0,
         commit: None,
         shares_webhook: true,
@@ -144,6 +145,10 @@ fn progress_names_the_reason_why_a_preview_does_not_run() {
     let accepted = |progress| (Acceptance::Accepted, progress);
     assert_eq!(with(|it| it.policy = None), (Acceptance::PolicyNotFound, Progress::NotAccepted));
     assert_eq!(with(|it| (it.policy, it.session) = (None, None)), (Acceptance::PolicyNotFound, Progress::NotAccepted));
+    assert_eq!(
+        with(|it| (it.policy, it.is_policy_malformed) = (None, true)),
+        (Acceptance::PolicyMalformed, Progress::NotAccepted)
+    );
     assert_eq!(with(|it| it.older = 10), (Acceptance::TooMany, Progress::NotAccepted));
     assert_eq!(with(|it| it.older = 9), accepted(Progress::Previewing));
     assert_eq!(with(|it| it.session = Some(session(false, 1))), accepted(Progress::Stopping));

@@ -1,15 +1,13 @@
 //! The deletion of old operations. The operator deletes them at an interval, and a store that creates many operations deletes them in
 //! between.
 
-use std::cmp::Reverse;
-
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, PartialObjectMeta, Preconditions};
 use kube::{Api, Client, ResourceExt as _};
 
 use super::{OPERATION, OPERATION_DONE};
-use crate::operation::{MAX_OPERATIONS, OPERATION_LIFETIME};
+use crate::operation::{OperationRecord, removable};
 
 /// Deletes the operations in `namespace` that have expired at the time `now`, and as many others as exceed the maximum. Returns the
 /// number of deleted operations.
@@ -18,9 +16,9 @@ use crate::operation::{MAX_OPERATIONS, OPERATION_LIFETIME};
 /// Returns the error of the first request that fails.
 pub async fn delete_old(client: &Client, namespace: &str, now: Timestamp) -> kube::Result<usize> {
     let api = Api::<ConfigMap>::namespaced(client.clone(), namespace);
-    // The metadata is enough: an operation contains a whole policy.
+    // The metadata is enough: the body of an operation can contain a whole policy.
     let found = api.list_metadata(&ListParams::default().labels(&format!("{OPERATION}=true"))).await?;
-    let old = select(found.items, now);
+    let old = select(&found.items, now);
     for operation in &old {
         let preconditions = Some(Preconditions { uid: operation.uid(), resource_version: None });
         let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
@@ -33,19 +31,16 @@ pub async fn delete_old(client: &Client, namespace: &str, now: Timestamp) -> kub
     Ok(old.len())
 }
 
-/// Returns the operations to delete: those that have expired, and as many others as exceed the maximum, the oldest finished ones
-/// first.
-fn select(operations: Vec<PartialObjectMeta<ConfigMap>>, now: Timestamp) -> Vec<PartialObjectMeta<ConfigMap>> {
-    let created = |operation: &PartialObjectMeta<ConfigMap>| operation.creation_timestamp().map(|time| time.0);
-    let is_expired = |operation: &PartialObjectMeta<ConfigMap>| {
-        let end = created(operation).and_then(|created| created.checked_add(OPERATION_LIFETIME).ok());
-        end.is_some_and(|end| end <= now)
+/// Returns the operations to delete ([`removable`]). The size of each is limited.
+fn select(operations: &[PartialObjectMeta<ConfigMap>], now: Timestamp) -> Vec<&PartialObjectMeta<ConfigMap>> {
+    let record = |operation: &PartialObjectMeta<ConfigMap>| OperationRecord {
+        create_time: operation.creation_timestamp().map_or(now, |time| time.0),
+        is_done: operation.labels().contains_key(OPERATION_DONE),
+        is_protected: false,
+        size: 0,
     };
-    let (mut old, mut others): (Vec<_>, Vec<_>) = operations.into_iter().partition(is_expired);
-    others.sort_by_key(|operation| (Reverse(operation.labels().contains_key(OPERATION_DONE)), created(operation)));
-    others.truncate(others.len().saturating_sub(MAX_OPERATIONS));
-    old.append(&mut others);
-    old
+    let records: Vec<_> = operations.iter().map(record).collect();
+    removable(&records, now, usize::MAX).into_iter().map(|index| &operations[index]).collect()
 }
 
 #[cfg(test)]
@@ -53,6 +48,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::operation::MAX_OPERATIONS;
 
     fn operation(name: &str, created: &str, is_done: bool) -> Value {
         let mut labels = json!({OPERATION: "true"});
@@ -63,9 +59,10 @@ mod tests {
     }
 
     fn selected(operations: &[Value]) -> Vec<String> {
-        let operations = operations.iter().map(|it| serde_json::from_value(it.clone()).unwrap()).collect();
-        let old = select(operations, "2026-11-21T09:00:00Z".parse().unwrap());
-        old.iter().map(PartialObjectMeta::name_any).collect()
+        let operations: Vec<PartialObjectMeta<ConfigMap>> =
+            operations.iter().map(|it| serde_json::from_value(it.clone()).unwrap()).collect();
+        let old = select(&operations, "2026-11-21T09:00:00Z".parse().unwrap());
+        old.into_iter().map(PartialObjectMeta::name_any).collect()
     }
 
     #[test]

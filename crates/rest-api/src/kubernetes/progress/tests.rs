@@ -54,7 +54,7 @@ fn preview(state: &str, start: &str, generation: i64) -> Value {
     json!({"state": state, "logPrefix": "PolicyPreviewLog", "startTime": start, "generation": generation})
 }
 
-fn stopped(reason: &str) -> Value {
+fn suspended(reason: &str) -> Value {
     let mut preview = preview("SUSPENDED", START, 2);
     preview["stopCause"] = json!({"reason": reason, "message": "it failed"});
     preview
@@ -80,73 +80,46 @@ fn the_operation_of_a_policy_runs_until_the_policy_is_live_or_failed() {
 }
 
 #[test]
-fn a_start_is_done_when_every_replica_has_loaded_it() {
+fn each_result_of_a_start_has_an_answer() {
     let loading = json!([condition("Previewing", "False", "Loading", 2)]);
     for (preview, loaded, wanted) in [
-        (preview("ACTIVE", START, 2), None, "running"),
-        // An earlier start was loaded, and the condition `Previewing` may still be from it.
         (preview("ACTIVE", START, 2), Some(EARLIER), "running"),
         (preview("ACTIVE", START, 2), Some(START), "done"),
-        // A later stop, update or start does not undo it.
-        (preview("SUSPENDED", START, 2), Some(START), "done"),
-        (stopped("Updated"), Some(START), "done"),
-        (preview("ACTIVE", LATER, 3), Some(START), "done"),
-        (preview("ACTIVE", LATER, 2), Some(LATER), "done"),
-        // The start ended before it was loaded.
+        (preview("ACTIVE", START, 1), None, "ABORTED UPDATED"),
         (preview("SUSPENDED", START, 2), None, "ABORTED SUSPENDED"),
-        (preview("SUSPENDED", START, 2), Some(EARLIER), "ABORTED SUSPENDED"),
-        (stopped("LoadingFailed"), None, "UNAVAILABLE LOADING_FAILED"),
-        (stopped("NoReplicas"), Some(EARLIER), "UNAVAILABLE NO_REPLICAS"),
-        (stopped("TooMany"), None, "RESOURCE_EXHAUSTED TOO_MANY"),
-        (stopped("PolicyNotFound"), None, "FAILED_PRECONDITION POLICY_NOT_FOUND"),
-        (stopped("CompileError"), None, "FAILED_PRECONDITION COMPILE_ERROR"),
-        (stopped("Updated"), None, "ABORTED UPDATED"),
-        (stopped("Expired"), None, "ABORTED EXPIRED"),
+        (suspended("LoadingFailed"), None, "UNAVAILABLE LOADING_FAILED"),
+        (suspended("NoReplicas"), Some(EARLIER), "UNAVAILABLE NO_REPLICAS"),
+        (suspended("TooMany"), None, "RESOURCE_EXHAUSTED TOO_MANY"),
+        (suspended("PolicyNotFound"), None, "FAILED_PRECONDITION POLICY_NOT_FOUND"),
+        (suspended("CompileError"), None, "FAILED_PRECONDITION COMPILE_ERROR"),
+        (suspended("Updated"), None, "ABORTED UPDATED"),
+        (suspended("Expired"), None, "ABORTED EXPIRED"),
         (preview("ACTIVE", LATER, 2), Some(EARLIER), "ABORTED REPLACED"),
-        (preview("ACTIVE", LATER, 3), Some(LATER), "ABORTED REPLACED"),
-        (Value::Null, None, "ABORTED REPLACED"),
     ] {
         let status = json!({"previewMetadata": preview, "previewedStartTime": loaded, "conditions": loading});
         let found = progress_of(Effect::StartPreview, "ClusterPolicyExperiment", false, Some(START), &status);
         assert_eq!(found, wanted, "{status}");
     }
+    let found = progress_of(Effect::StartPreview, "ClusterPolicyExperiment", false, None, &Value::Null);
+    assert_eq!(found, "ABORTED REPLACED", "the operation of an older version has no time");
 }
 
 #[test]
-fn the_update_of_an_active_experiment_aborts_its_start_before_the_operator_has_suspended_it() {
-    let status = json!({"previewMetadata": preview("ACTIVE", START, 1)});
-    let mut observed: ExperimentStatus = serde_json::from_value(status).unwrap();
-    let now = |status: &ExperimentStatus| {
-        let observed = Observed { generation: 2, auto_start: false, problem: None, status };
-        describe(experiment(Effect::StartPreview, 1, Some(&time(START)), &observed))
-    };
-    assert_eq!(now(&observed), "ABORTED UPDATED");
-    observed.previewed_start_time = Some(time(START));
-    assert_eq!(now(&observed), "done");
+fn a_start_in_progress_says_what_it_waits_for() {
+    let replicas = "every replica of the policy server to load it";
+    for (message, wanted) in [(None, replicas.to_owned()), (Some("1 of 2".to_owned()), format!("{replicas}: 1 of 2"))] {
+        assert_eq!(started(StartProgress::Running(message)), Progress::Running(wanted));
+    }
 }
 
 #[test]
-fn a_stop_is_done_when_no_replica_evaluates_the_experiment_any_more() {
-    let suspended = || {
-        let mut preview = preview("SUSPENDED", EARLIER, 2);
-        preview["stopTime"] = json!(START);
-        preview
-    };
-    let previewing =
-        |status: &str, reason: &str, generation| json!([condition("Previewing", status, reason, generation)]);
+fn each_result_of_a_stop_has_an_answer() {
+    let previewing = |reason: &str| json!([condition("Previewing", "False", reason, 2)]);
     for (preview, conditions, wanted) in [
-        (suspended(), json!([]), "running"),
-        (suspended(), previewing("True", "Previewing", 2), "running"),
-        (suspended(), previewing("False", "Stopping", 2), "running"),
-        // The condition is from before the stop.
-        (suspended(), previewing("False", "Loading", 2), "running"),
-        (suspended(), previewing("False", "Suspended", 1), "running"),
-        (suspended(), previewing("False", "Suspended", 2), "done"),
-        (suspended(), previewing("False", "NotAccepted", 2), "done"),
-        // The experiment was updated after the stop.
-        (suspended(), previewing("False", "Suspended", 3), "done"),
+        (preview("SUSPENDED", EARLIER, 2), previewing("LoadingFailed"), "running"),
+        (preview("SUSPENDED", EARLIER, 2), previewing("Suspended"), "done"),
         // A later start has replaced the stop.
-        (preview("ACTIVE", LATER, 2), previewing("False", "Loading", 2), "done"),
+        (preview("ACTIVE", LATER, 2), previewing("Loading"), "done"),
     ] {
         let status = json!({"previewMetadata": preview, "conditions": conditions});
         let found = progress_of(Effect::StopPreview, "ClusterPolicyExperiment", false, Some(START), &status);
@@ -166,8 +139,8 @@ fn a_creation_with_auto_start_waits_for_every_replica() {
         (true, json!({"previewMetadata": preview("ACTIVE", START, 1), "previewedStartTime": START}), "running"),
         (true, json!({"previewMetadata": preview("ACTIVE", START, 2), "previewedStartTime": EARLIER}), "running"),
         (true, json!({"previewMetadata": preview("ACTIVE", START, 2), "previewedStartTime": START}), "done"),
-        (true, json!({"previewMetadata": stopped("Expired"), "previewedStartTime": START}), "done"),
-        (true, json!({"previewMetadata": stopped("NoReplicas")}), "UNAVAILABLE NO_REPLICAS"),
+        (true, json!({"previewMetadata": suspended("Expired"), "previewedStartTime": START}), "done"),
+        (true, json!({"previewMetadata": suspended("NoReplicas")}), "UNAVAILABLE NO_REPLICAS"),
         (true, json!({"previewMetadata": preview("SUSPENDED", START, 2)}), "ABORTED SUSPENDED"),
     ] {
         for effect in [Effect::Create, Effect::Update] {

@@ -47,6 +47,26 @@ fn an_abandoned_commit_is_aborted_after_a_minute_of_the_operators_clock() {
 }
 
 #[test]
+fn a_deletion_aborts_a_commit_that_is_not_copied_before_the_experiment_goes() {
+    // The deletion increases the generation.
+    let deleted = |observed: Observed| Observed { is_deleted: true, generation: 2, ..observed };
+    let uncopied = deleted(committing(idle()));
+    let malformed = Observed { policy: None, is_policy_malformed: true, ..uncopied.clone() };
+    for observed in [uncopied.clone(), malformed, deleted(committing(active()))] {
+        let decision = decide(&observed);
+        assert_eq!((decision.commit, decision.is_cleaned_up), (Some(CommitStep::Abort), false), "{observed:?}");
+    }
+    for (what, observed) in [
+        ("copied", deleted(Observed { commit: Some(commit(true)), ..idle() })),
+        ("no commit", deleted(idle())),
+        ("no policy", Observed { policy: None, ..uncopied }),
+    ] {
+        let decision = decide(&observed);
+        assert_eq!((decision.commit, decision.is_cleaned_up), (None, true), "{what}");
+    }
+}
+
+#[test]
 fn a_commit_needs_a_prepared_candidate_but_no_preview() {
     let too_many = Observed { older: 10, ..committing(idle()) };
     let suspended = Observed { session: Some(session(false, 1)), ..committing(idle()) };

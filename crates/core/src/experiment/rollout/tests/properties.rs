@@ -38,12 +38,12 @@ fn candidates_of(generation: i64) -> impl Strategy<Value = Option<Candidate>> {
 }
 
 fn observations() -> impl Strategy<Value = Observed> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let numbers = (1..3_i64, 8..12_usize, 0..3_usize, select(vec![0_u64, 20, 45, 600]));
     let commits = option::of((1..3_i64, any::<bool>()));
     (flags, numbers, sessions(), candidates_of(1), candidates_of(2), commits).prop_map(
         |(flags, (generation, older, pods, seconds), session, first, second, commit)| {
-            let (is_deleted, auto_start, has_policy, shares_webhook, has_webhook) = flags;
+            let (is_deleted, auto_start, has_policy, is_malformed, shares_webhook, has_webhook) = flags;
             let timers = [
                 Timer::Commit("id".to_owned()),
                 Timer::StartFailure("10:00".to_owned()),
@@ -57,6 +57,7 @@ fn observations() -> impl Strategy<Value = Observed> {
                 auto_start,
                 session,
                 policy: has_policy.then(policy),
+                is_policy_malformed: !has_policy && is_malformed,
                 older,
                 commit: commit.map(|(generation, is_copied)| Commit { id: "id".to_owned(), generation, is_copied }),
                 shares_webhook,
@@ -125,13 +126,17 @@ proptest! {
     }
 
     #[test]
-    fn a_commit_is_completed_only_with_its_record_and_aborted_only_after_its_time(observed in observations()) {
-        let step = decide(&observed).commit;
+    fn a_commit_is_completed_only_with_its_record_and_aborted_only_after_its_time_or_a_deletion(
+        observed in observations()
+    ) {
+        let Decision { commit: step, is_cleaned_up, .. } = decide(&observed);
         let is_recorded = |it: &Commit| it.is_copied && it.generation == observed.generation;
         let is_late = |it: &Commit| observed.elapsed(&Timer::Commit(it.id.clone())) >= COMMIT_INTENT_TIMEOUT;
         let commit = observed.commit.as_ref();
         prop_assert!(step != Some(CommitStep::Complete) || commit.is_some_and(is_recorded));
-        prop_assert!(step != Some(CommitStep::Abort) || commit.is_some_and(|it| is_late(it) && !is_recorded(it)));
+        let may_abort = |it: &Commit| (is_late(it) || observed.is_deleted) && !is_recorded(it);
+        prop_assert!(step != Some(CommitStep::Abort) || commit.is_some_and(may_abort));
+        prop_assert!(!is_cleaned_up || step.is_none());
     }
 
     /// A candidate that replicas evaluate is deleted only if nobody reads its counts: the experiment is deleted, or another candidate

@@ -49,8 +49,9 @@ type Case = (&'static str, fn(&mut Observed), bool, bool);
 #[test]
 fn a_start_that_cannot_work_is_suspended_at_once() {
     let failed = Some(Change::Suspend(Suspension::Failed));
-    let cases: [Case; 7] = [
+    let cases: [Case; 8] = [
         ("no policy", |it| it.policy = None, true, true),
+        ("a malformed policy", |it| (it.policy, it.is_policy_malformed) = (None, true), true, true),
         ("too many", |it| it.older = 10, true, true),
         ("not initialized", |it| it.candidates[0].initialized = Some(Err(failure())), true, false),
         ("initializing", |it| it.candidates[0].initialized = None, false, false),

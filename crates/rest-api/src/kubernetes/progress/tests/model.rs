@@ -5,6 +5,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 use proptest::prelude::*;
+use proviso_crds::{PreviewMetadata, PreviewState};
 use serde_json::Value;
 
 use super::super::*;
