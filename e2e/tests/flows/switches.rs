@@ -13,7 +13,7 @@ use crate::load::deny_with_long_timeout;
 use crate::test_cluster::{LABEL, RETIRE_AFTER, TestCluster, WAIT_TIMEOUT};
 
 /// The name of a copy of a webhook, and the label of the `ConfigMap`s that it matches.
-const OUTDATED: &str = "outdated";
+const OUTDATED: &str = "late-outdated";
 /// Kubernetes stores the time of a switch in whole seconds.
 const PRECISION: Duration = Duration::from_secs(1);
 
@@ -23,7 +23,7 @@ pub async fn the_previous_generation_answers_until_the_end_of_its_grace_period(c
     cluster.until_live(name, first).await?;
     // The copy calls the first generation also after the switch, as an API server does that has not seen the switch yet.
     let mut webhook = cluster.webhook(name).await?.context("no webhook")?;
-    webhook["name"] = "outdated.example.com".into();
+    webhook["name"] = "late-outdated.example.com".into();
     webhook["objectSelector"] = json!({"matchLabels": {LABEL: OUTDATED}});
     let copy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
