@@ -91,6 +91,13 @@ pub fn time_to_live(ttl: &str) -> Result<Duration, String> {
     duration.filter(|it| TTL.contains(it)).ok_or_else(|| format!("is {ttl:?}: {example}"))
 }
 
+/// Returns the time that `ttl` means; the longest one if `ttl` is invalid. Admission and the folder of manifests refuse an invalid value,
+/// so another version of Proviso has written it, or admission was not asked.
+#[must_use]
+pub fn time_to_live_or_longest(ttl: &str) -> Duration {
+    time_to_live(ttl).unwrap_or(*TTL.end())
+}
+
 impl ExperimentSpec {
     /// Returns the time from a start of the preview until it stops by itself.
     ///
@@ -457,6 +464,8 @@ mod tests {
                 json!({"policyRef": {"name": "p"}, "policy": {"program": {"cel": {"validations": []}}}, "ttl": ttl});
             let spec: ExperimentSpec = serde_json::from_value(spec).unwrap();
             assert_eq!(spec.time_to_live().ok().map(|ttl| ttl.as_secs()), wanted, "{ttl:?}");
+            // An invalid value is the longest time: a year.
+            assert_eq!(time_to_live_or_longest(ttl).as_secs(), wanted.unwrap_or(8_760 * 3_600), "{ttl:?}");
         }
     }
 

@@ -16,6 +16,7 @@ mod formats;
 pub mod names;
 mod policy;
 mod policy_server;
+mod preview_end;
 mod preview_progress;
 mod program;
 pub mod reasons;
@@ -31,7 +32,7 @@ pub use definitions::{chart, definitions, kustomization};
 pub use experiment::{
     ClusterPolicyExperiment, ClusterPolicyExperimentSpec, CommitIntent, CommittedExperiment, DEFAULT_TTL,
     DivergenceCounts, DivergenceSample, ExperimentSpec, ExperimentStatus, PolicyExperiment, PolicyRef, PreviewLogging,
-    PreviewMetadata, PreviewSettings, PreviewState, StopCause, TTL, time_to_live,
+    PreviewMetadata, PreviewSettings, PreviewState, StopCause, TTL, time_to_live, time_to_live_or_longest,
 };
 pub use policy::{ClusterPolicy, ClusterPolicySpec, Policy, PolicyPhase, PolicySpec, PolicyStatus, ReplicaCount};
 pub use policy_server::{

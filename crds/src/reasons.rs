@@ -28,7 +28,7 @@ reasons! {
     CERTIFICATE_ISSUED = "CertificateIssued";
     /// The experiment is now the policy.
     COMMITTED = "Committed";
-    /// The operator has ended a commit of the experiment that its caller did not complete.
+    /// The operator has ended a commit of the experiment: its caller did not complete it, or the experiment was deleted.
     COMMIT_ABORTED = "CommitAborted";
     /// The policy server may not read a kind that the policy reads.
     CONTEXT_FORBIDDEN = "ContextForbidden";
@@ -417,9 +417,9 @@ pub static SECTIONS: [Section; 4] = [
             state(COMMITTED, "The experiment is now the policy, and is deleted."),
             failure(
                 COMMIT_ABORTED,
-                "A commit of the experiment has not ended within a minute, because its caller stopped. The operator has ended it: late \
-                 writes of the caller fail.",
-                "Compare the policy with the experiment, and commit the experiment again",
+                "A commit of the experiment has not ended within a minute, because its caller stopped; or the experiment was deleted \
+                 during its commit, by a user or with its policy. The operator has ended the commit: late writes of the caller fail.",
+                "Compare the policy with the experiment, and commit the experiment again, if it was not deleted",
             ),
             state(
                 FIRST_DIVERGENCE,
@@ -472,6 +472,14 @@ mod tests {
         assert_eq!(explained.len(), unique.len(), "a reason is explained twice: {explained:?}");
         let defined: BTreeSet<_> = ALL.iter().chain(&CORE).map(Reason::as_str).collect();
         assert_eq!(unique, defined);
+    }
+
+    #[test]
+    fn an_aborted_commit_has_both_causes() {
+        let cause = explanation(&COMMIT_ABORTED).unwrap().cause;
+        for words in ["within a minute", "was deleted", "with its policy"] {
+            assert!(cause.contains(words), "{words}: {cause}");
+        }
     }
 
     #[test]

@@ -27,6 +27,10 @@ pub(crate) struct Malformed {
     pub metadata: ObjectMeta,
     /// The path of the invalid field, and the error of the field.
     pub error: String,
+    /// The name in `spec.policyRef`; `None` if the kind does not have this field, or if it cannot be read.
+    pub policy_ref: Option<String>,
+    /// The status as the API server sent it; null if there is none.
+    pub status: Value,
 }
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for MaybeMalformed<K> {
@@ -38,7 +42,9 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for MaybeMalformed<K> {
                 let message = format!("{}: {}", error.path(), error.inner());
                 // The API server validates the metadata of every object, so the metadata can be read.
                 let metadata = ObjectMeta::deserialize(&value["metadata"]).map_err(D::Error::custom)?;
-                Ok(Self(Err(Malformed { metadata, error: message })))
+                let policy_ref = value["spec"]["policyRef"]["name"].as_str().map(ToOwned::to_owned);
+                let status = value["status"].clone();
+                Ok(Self(Err(Malformed { metadata, error: message, policy_ref, status })))
             }
         }
     }

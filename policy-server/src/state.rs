@@ -65,8 +65,7 @@ impl ExperimentRecord {
     /// Returns the time from a start of the preview until it stops by itself.
     #[must_use]
     pub fn time_to_live(&self) -> Duration {
-        // The manifest was validated. Only another version of Proviso could have written another text.
-        proviso_crds::time_to_live(&self.ttl).unwrap_or(*proviso_crds::TTL.end())
+        proviso_crds::time_to_live_or_longest(&self.ttl)
     }
 }
 

@@ -5,8 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use proviso_core::experiment::etag;
-use proviso_core::{Failure, PolicyId, Reason};
-use proviso_crds::conditions::outcome;
+use proviso_core::{Failure, PolicyId};
 use proviso_crds::reasons;
 use proviso_crds::{
     ConditionType, Conditions as _, ExperimentStatus, PolicyRef, PreviewLogging, PreviewState, StopCause,
@@ -15,16 +14,6 @@ use serde_json::Value;
 
 use super::error::ObjectError;
 use super::fields::{created, field};
-
-/// The reasons of a stop cause that say nothing about the preparation of the version.
-const OTHER_STOPS: [Reason; 6] = [
-    reasons::UPDATED,
-    reasons::EXPIRED,
-    reasons::NO_REPLICAS,
-    reasons::LOADING_FAILED,
-    reasons::POLICY_NOT_FOUND,
-    reasons::TOO_MANY,
-];
 
 /// A `PolicyExperiment` or a `ClusterPolicyExperiment`.
 #[derive(Clone, Debug)]
@@ -117,30 +106,17 @@ impl ExperimentObject {
     /// Returns the cause for which the preview of this version is stopped; `None` if it is not stopped, or a caller stopped it.
     #[must_use]
     pub fn stop_cause(&self) -> Option<&StopCause> {
-        let preview = self.status.preview_metadata.as_ref();
-        let preview = preview.filter(|preview| preview.generation == self.generation)?;
-        preview.stop_cause.as_ref().filter(|_| preview.state == PreviewState::Suspended)
+        self.status.stop_cause(self.generation)
     }
 
     /// Returns the reason why this version cannot be prepared; `None` if it was prepared, or this is not known yet.
     #[must_use]
     pub fn preparation_failure(&self) -> Option<Failure> {
         if !self.is_in_cluster {
-            // A stop cause of the REST API may be about an earlier version.
+            // A stop cause of the REST API may be about an earlier version: the server compares the versions.
             return self.failure.clone();
         }
-        match self.condition(ConditionType::Initialized).and_then(outcome) {
-            Some(prepared) => prepared.err(),
-            // After a start that failed, nothing is prepared any more, and only the cause of the stop has the failure.
-            None => self.failed_preparation(),
-        }
-    }
-
-    /// Returns the failure of the last start, if this version could not be prepared.
-    fn failed_preparation(&self) -> Option<Failure> {
-        let StopCause { reason, message } = self.stop_cause()?;
-        let is_prepared = OTHER_STOPS.iter().any(|other| *reason == *other);
-        (!is_prepared).then(|| Failure::new(reason.clone(), message.clone()))
+        self.status.preparation_failure(self.generation)
     }
 }
 

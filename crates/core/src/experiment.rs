@@ -1,5 +1,6 @@
 //! Experiments (AIP-236): definitions that the operator and the policy server share.
 
+pub mod preview;
 pub mod rollout;
 
 use sha2::{Digest as _, Sha256};

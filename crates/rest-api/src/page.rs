@@ -25,7 +25,7 @@ pub(crate) struct Page {
 impl Page {
     /// Parses the page size and the page token. `arguments` are all other arguments of the list.
     pub(crate) fn new(size: Option<&str>, token: Option<&str>, arguments: &[&str]) -> Result<Self, Error> {
-        let size = match size.filter(|size| !size.is_empty()) {
+        let size = match size {
             None => DEFAULT_SIZE,
             Some(text) => match text.parse::<i32>() {
                 Ok(0) => DEFAULT_SIZE,
@@ -106,7 +106,7 @@ mod tests {
             list["x"].as_array().unwrap().len()
         };
         assert_eq!([None, Some("0"), Some("7"), Some("5000")].map(count), [50, 50, 7, 1000]);
-        for wrong in ["-1", "many", "3000000000"] {
+        for wrong in ["", "-1", "many", "3000000000"] {
             assert!(Page::new(Some(wrong), None, &[]).is_err(), "{wrong}");
         }
     }

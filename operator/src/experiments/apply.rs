@@ -27,13 +27,14 @@ pub(super) async fn decision<K: ExperimentObject>(
     decision: &Decision,
     context: &Context,
 ) -> Result<ControlFlow<Action>, Error> {
-    if let Ok(known) = &experiment.0 {
-        match (decision.commit, decision.change) {
-            (Some(CommitStep::Complete), _) => return Ok(Break(commit::complete(known, context).await?)),
-            (Some(CommitStep::Abort), _) => return Ok(Break(commit::abort(known, found, context).await?)),
-            (None, Some(change)) => return Ok(Break(session::change(known, change, found, decision, context).await?)),
-            (None, None) => {}
+    match (&experiment.0, decision.commit, decision.change) {
+        (_, Some(CommitStep::Abort), _) => return Ok(Break(commit::abort(experiment, found, context).await?)),
+        (Ok(known), Some(CommitStep::Complete), _) => return Ok(Break(commit::complete(known, context).await?)),
+        (Ok(known), None, Some(change)) => {
+            return Ok(Break(session::change(known, change, found, decision, context).await?));
         }
+        // Only the end of its commit is written for a malformed experiment, which is being deleted.
+        (Ok(_), None, None) | (Err(_), Some(CommitStep::Complete) | None, _) => {}
     }
     switch_webhook(experiment, found, observed, decision, context).await?;
     let revisions = Api::<PolicyRevision>::namespaced(context.client.clone(), &context.namespace);

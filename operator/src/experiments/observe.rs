@@ -8,28 +8,27 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource as _, ResourceExt as _};
-use proviso_core::experiment::rollout::{
-    Candidate, CandidateSession, Commit, Expiry, Observed, Policy, Session, StopReason, Timer,
-};
-use proviso_core::{Reason, rollout};
+use proviso_core::experiment::preview::StopReason;
+use proviso_core::experiment::rollout::{Candidate, CandidateSession, Commit, Observed, Policy, Session, Timer};
+use proviso_core::rollout;
 use proviso_crds::conditions::outcome;
 use proviso_crds::names::PREVIEW_START;
 use proviso_crds::{
     Admission, CommittedExperiment, ConditionStatus, ConditionType, Conditions as _, ExperimentSpec, PreviewMetadata,
-    PreviewState, ReplicaStatus, StopCause, TTL, reasons,
+    PreviewState, ReplicaStatus, reasons, time_to_live_or_longest,
 };
 
+use super::commit::Intent;
 use crate::cascade;
 use crate::context::{Context, Error};
 use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject};
 use crate::malformed::{Malformed, MaybeMalformed};
-use crate::objects::duration_until;
 use crate::replicas::{ready_pods, replica};
 use crate::revisions::Revision;
 use crate::webhook;
 
 pub(super) struct ObservedObjects<K: ExperimentObject> {
-    /// The policy of the experiment; `None` if it does not exist, or if the experiment is malformed.
+    /// The policy of the experiment; `None` if it does not exist, or if a malformed experiment does not name it.
     pub policy: Option<Arc<MaybeMalformed<K::Policy>>>,
     /// The live revision of the policy.
     pub live: Option<Revision>,
@@ -51,18 +50,20 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         let webhook = caches.validating.reader().get(&webhook::preview_name(&kinds::id(experiment)?), None);
         let pods = caches.pods.reader().store().state();
         let mut found = Self { policy: None, live: None, candidates, malformed, webhook, older: 0, pods };
-        if let Ok(known) = &experiment.0 {
-            found.read_policy(known, context).await;
+        match &experiment.0 {
+            Ok(known) => found.read_policy(known, context).await,
+            // The deletion of a malformed experiment needs only the policy, for the end of a commit.
+            Err(Malformed { policy_ref: Some(name), .. }) => {
+                found.policy = find_policy::<K>(name, experiment.namespace().as_deref(), context);
+            }
+            Err(_) => {}
         }
         Ok(found)
     }
 
     async fn read_policy(&mut self, experiment: &K, context: &Context) {
         let name = &experiment.spec().policy_ref.name;
-        let policies = K::Policy::cache(&context.caches).reader();
-        let found = policies.get(name, experiment.namespace().as_deref());
-        // The deletion of a policy deletes its experiments.
-        self.policy = found.filter(|policy| policy.meta().deletion_timestamp.is_none());
+        self.policy = find_policy::<K>(name, experiment.namespace().as_deref(), context);
         if let Some(uid) = self.policy.as_ref().and_then(|policy| policy.uid()) {
             let (revisions, _) = context.reports.partition(context.caches.revisions.reader().by_key(&uid)).await;
             // During a switch, two revisions may be marked live, and the newer one counts.
@@ -102,7 +103,7 @@ impl<K: ExperimentObject> ObservedObjects<K> {
             policy,
             is_policy_malformed,
             older: self.older,
-            commit: known.and_then(|known| self.observe_commit(known)),
+            commit: self.observe_commit(experiment),
             shares_webhook: known.is_some_and(|known| self.shares_webhook(known)),
             candidates: self.candidates.iter().map(candidate).chain(malformed).collect(),
             has_webhook: self.webhook.is_some(),
@@ -129,26 +130,39 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         !spec.enabled || self.live.as_ref().is_some_and(|live| coverage(&live.admission) == coverage(&spec.admission))
     }
 
-    fn observe_commit(&self, experiment: &K) -> Option<Commit> {
-        let intent = experiment.status()?.commit.as_ref()?;
-        let (uid, committed) = (experiment.uid().unwrap_or_default(), &experiment.spec().policy);
+    fn observe_commit(&self, experiment: &MaybeMalformed<K>) -> Option<Commit> {
+        let Intent { id, generation } = Intent::of(experiment)?;
+        // The spec of a malformed experiment cannot be compared with that of the policy. To abort a commit that has copied it changes
+        // nothing.
+        let is_copied = experiment.0.as_ref().is_ok_and(|known| self.is_copied(known));
+        Some(Commit { id: id.to_owned(), generation, is_copied })
+    }
+
+    /// Returns whether the policy shows that the commit in progress has copied the spec of the experiment.
+    fn is_copied(&self, experiment: &K) -> bool {
+        let intent = experiment.status().and_then(|status| status.commit.as_ref());
         let policy = self.policy.as_deref().and_then(|policy| policy.0.as_ref().ok());
-        let is_copied = policy.is_some_and(|policy| {
+        let (uid, committed) = (experiment.uid().unwrap_or_default(), &experiment.spec().policy);
+        intent.zip(policy).is_some_and(|(intent, policy)| {
             CommittedExperiment::proves(intent, (uid.as_str(), committed), (policy.annotations(), policy.spec()))
-        });
-        Some(Commit { id: intent.id.clone(), generation: intent.generation, is_copied })
+        })
     }
 }
 
-/// Returns the time from a start of the preview until it stops by itself. Admission refuses a `ttl` that is not a
-/// duration. If it was not asked, the limit is the longest one.
-pub(super) fn time_to_live(spec: &ExperimentSpec) -> Duration {
-    spec.time_to_live().unwrap_or(*TTL.end())
+/// Returns the policy with this name in the namespace of the experiment. A policy that is being deleted counts as deleted: its deletion
+/// deletes its experiments.
+fn find_policy<K: ExperimentObject>(
+    name: &str,
+    namespace: Option<&str>,
+    context: &Context,
+) -> Option<Arc<MaybeMalformed<K::Policy>>> {
+    let found = K::Policy::cache(&context.caches).reader().get(name, namespace);
+    found.filter(|policy| policy.meta().deletion_timestamp.is_none())
 }
 
 /// Returns the time at which a preview that was started at `start` stops by itself.
 pub(super) fn expire_time(spec: &ExperimentSpec, start: &Time) -> Option<Time> {
-    start.0.checked_add(time_to_live(spec)).ok().map(Time)
+    start.0.checked_add(time_to_live_or_longest(&spec.ttl)).ok().map(Time)
 }
 
 /// Returns the metadata of the last start; `None` before the first start. An older version of the API starts a preview
@@ -165,31 +179,17 @@ pub(super) fn preview<K: ExperimentObject>(experiment: &K) -> Option<PreviewMeta
 
 /// Returns the last preview session; `None` before the first start.
 fn session<K: ExperimentObject>(experiment: &K, now: Timestamp) -> Option<Session> {
-    let PreviewMetadata { state, start_time, expire_time, stop_cause, generation, .. } = preview(experiment)?;
+    let preview = preview(experiment)?;
     let loaded = experiment.status().and_then(|status| status.previewed_start_time.as_ref());
-    let expiry = |end: &Time| Expiry { left: duration_until(end.0, now), ttl: duration_until(end.0, start_time.0) };
     Some(Session {
-        is_active: state == PreviewState::Active,
-        generation,
-        start: start_time.0.to_string(),
+        is_active: preview.state == PreviewState::Active,
+        generation: preview.generation,
+        start: preview.start_time.0.to_string(),
         // An older version recorded neither the end of a preview nor that it was loaded.
-        was_loaded: expire_time.is_none() || loaded == Some(&start_time),
-        expiry: expire_time.as_ref().map(expiry),
-        stop_reason: stop_cause.as_ref().map_or(StopReason::Lasting, stop_reason),
+        was_loaded: preview.expire_time.is_none() || loaded == Some(&preview.start_time),
+        expiry: preview.expiry(now),
+        stop_reason: preview.stop_reason().unwrap_or(StopReason::Lasting),
     })
-}
-
-fn stop_reason(cause: &StopCause) -> StopReason {
-    let is_one_of = |all: &[Reason]| all.iter().any(|reason| cause.reason == *reason);
-    if is_one_of(&[reasons::EXPIRED, reasons::UPDATED]) {
-        StopReason::Lasting
-    } else if is_one_of(&[reasons::POLICY_NOT_FOUND, reasons::TOO_MANY]) {
-        StopReason::NotAccepted
-    } else if is_one_of(&[reasons::NO_REPLICAS]) {
-        StopReason::NoReplicas
-    } else {
-        StopReason::Failed
-    }
 }
 
 fn candidate(revision: &Revision) -> Candidate {

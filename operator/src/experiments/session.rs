@@ -5,12 +5,14 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::runtime::events::EventType;
 use proviso_core::experiment::rollout::{Acceptance, Change, Decision, Suspension};
-use proviso_crds::{ConditionState, ConditionStatus, PreviewMetadata, PreviewState, StopCause, reasons};
+use proviso_crds::{
+    ConditionState, ConditionStatus, PreviewMetadata, PreviewState, StopCause, reasons, time_to_live_or_longest,
+};
 use serde_json::json;
 
 use super::conditions;
 use super::events::event;
-use super::observe::{ObservedObjects, expire_time, time_to_live};
+use super::observe::{ObservedObjects, expire_time};
 use crate::context::{Context, Error};
 use crate::kinds::{self, ExperimentObject};
 use crate::objects::RETRY;
@@ -30,7 +32,7 @@ pub(super) async fn change<K: ExperimentObject>(
         (Change::Start, before) => {
             let is_active = before.as_ref().is_some_and(|it| it.state == PreviewState::Active);
             let before = before.map(|before| if is_active { before.stop(now.clone(), None) } else { before });
-            let ttl = time_to_live(experiment.spec());
+            let ttl = time_to_live_or_longest(&experiment.spec().ttl);
             let note = format!("generation {generation} starts automatically: spec.autoStart is true");
             let started = PreviewMetadata::start(before.as_ref(), generation, now, ttl);
             (started, event(EventType::Normal, &reasons::PREVIEW_STARTED, note))

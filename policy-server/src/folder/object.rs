@@ -299,4 +299,4 @@ impl Object {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use proviso_core::experiment::MAX_EXPERIMENTS;
-use proviso_core::experiment::rollout::Expiry;
+use proviso_core::experiment::preview::{Expiry, Obstacle, StopReason};
 use proviso_core::{Failure, PolicyId};
 use proviso_crds::{PreviewMetadata, PreviewReport, PreviewState, StopCause, reasons};
 
@@ -101,14 +101,19 @@ impl ExperimentPreview {
         self.metadata.as_ref().filter(|metadata| metadata.state == PreviewState::Active)
     }
 
+    /// Returns the time and the generation of the last start; `None` before the first start.
+    pub(super) fn last_start(&self) -> Option<(&Time, i64)> {
+        self.metadata.as_ref().map(|metadata| (&metadata.start_time, metadata.generation))
+    }
+
     /// Returns true if the preview is active, but is not loaded yet since its start.
     pub(super) fn is_starting(&self) -> bool {
         self.active().is_some_and(|metadata| !self.has_loaded(Some(&metadata.start_time)))
     }
 
-    /// Returns true if the preview that started at this time, or a later one, was loaded.
+    /// Returns true if the preview that started at this time was loaded, and no later one was.
     pub(super) fn has_loaded(&self, start_time: Option<&Time>) -> bool {
-        start_time.is_some_and(|start_time| self.previewed_start_time.as_ref().is_some_and(|last| last >= start_time))
+        start_time.is_some() && self.previewed_start_time.as_ref() == start_time
     }
 
     /// Returns true if evaluations of a preview that stopped at this time, or before, may still run.
@@ -183,9 +188,9 @@ impl ExperimentPreview {
             self.start(facts.newest, facts.ttl, now);
         }
         let is_starting = self.is_starting();
-        // A version that was loaded since the start stays previewed as long as it is loaded.
-        let failure = facts.obstacle.as_ref().or(facts.failure.as_ref().filter(|_| is_starting));
-        if let Some(failure) = failure.filter(|_| self.active().is_some()) {
+        let refusal = facts.obstacle.as_ref().filter(|_| Obstacle::NotAccepted.suspends(!is_starting));
+        let failure = facts.failure.as_ref().filter(|_| Obstacle::NotPrepared.suspends(!is_starting));
+        if let Some(failure) = refusal.or(failure).filter(|_| self.active().is_some()) {
             self.stop(Some(stop_cause(failure)), now);
             return true;
         }
@@ -219,12 +224,11 @@ impl ExperimentPreview {
         }
     }
 
-    /// Returns true if `autoStart` starts the newest version: it was never started, or its start has failed. After a stop by a caller,
-    /// and after the end of its time, only a change of the experiment starts it again.
+    /// Returns true if `autoStart` starts the newest version, which is loaded: it was never started, or its stop permits another start.
     fn may_start(&self, facts: &Facts) -> bool {
         match &self.metadata {
             Some(metadata) if metadata.generation == signed(facts.newest) => {
-                self.stop_cause().is_some_and(|cause| cause.reason != reasons::EXPIRED)
+                metadata.stop_reason().is_some_and(StopReason::permits_restart)
             }
             _ => true,
         }
@@ -233,7 +237,8 @@ impl ExperimentPreview {
     /// Follows the time: stops the preview at its end. Returns true if the preview was stopped, or its end must be announced.
     pub(super) fn follow_time(&mut self, now: &Time) -> bool {
         self.stopping.retain(|(_, counter)| !counter.is_drained());
-        let has_ended = self.active().and_then(|metadata| metadata.expire_time.as_ref()).is_some_and(|end| end <= now);
+        let expiry = self.active().and_then(|metadata| metadata.expiry(now.0));
+        let has_ended = expiry.is_some_and(|expiry| expiry.is_over());
         if has_ended {
             let message = "its ttl has passed: start the preview again, or commit or delete the experiment";
             self.stop(Some(stop_cause(&Failure::new(reasons::EXPIRED, message))), now);
@@ -246,11 +251,8 @@ impl ExperimentPreview {
     /// Returns the time at which the active preview stops by itself; `None` if that is not soon.
     pub(super) fn announced_end(&self, now: &Time) -> Option<&Time> {
         let metadata = self.active()?;
-        let end = metadata.expire_time.as_ref()?;
-        // A negative duration becomes zero.
-        let until_end = |from: &Time| Duration::try_from(end.0.duration_since(from.0)).unwrap_or_default();
-        let expiry = Expiry { left: until_end(now), ttl: until_end(&metadata.start_time) };
-        (expiry.left <= expiry.notice()).then_some(end)
+        metadata.expiry(now.0).filter(Expiry::is_soon)?;
+        metadata.expire_time.as_ref()
     }
 }
 

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use proviso_core::Failure;
 use proviso_rest_api::kubernetes::suspended_by;
@@ -115,12 +116,21 @@ impl FolderSource {
     }
 }
 
-/// Returns the progress of a start, which waits until the preview of this start or of a later one is loaded. A stop after that does not
-/// change the result.
+/// Returns the progress of a start, which waits until its version is loaded, for this start or for a later start of the same version.
+/// A stop after that does not change the result. A later start of another version shows nothing about this start.
 fn start_progress(object: &Object, awaited: &AwaitedEffect) -> Progress {
-    let preview = &object.preview;
-    if preview.has_loaded(awaited.start.as_ref()) {
+    let (preview, start) = (&object.preview, awaited.start.as_ref());
+    if preview.has_loaded(start) {
         return Progress::Done;
+    }
+    let later = preview.last_start().filter(|(time, _)| start.is_some_and(|start| *time > start));
+    if let Some((time, generation)) = later {
+        if !is_version(object, generation, &awaited.version) {
+            return Progress::Failed(replaced_by(time));
+        }
+        if preview.has_loaded(Some(time)) {
+            return Progress::Done;
+        }
     }
     if preview.is_starting() {
         return Progress::Running("its program to be prepared".to_owned());
@@ -131,11 +141,118 @@ fn start_progress(object: &Object, awaited: &AwaitedEffect) -> Progress {
     ))
 }
 
+/// Returns true if a start of this generation has started `version`, as far as the object shows it. The generation alone does not show
+/// it, because versions that were never accepted may share one.
+fn is_version(object: &Object, generation: i64, version: &str) -> bool {
+    let mut known = [object.accepted(), object.newest()].into_iter().flatten();
+    known.any(|key| {
+        i64::try_from(key.generation) == Ok(generation) && format!("{}-{}", key.generation, key.fingerprint) == version
+    })
+}
+
+/// Returns the error of a start that was not recorded as done when the preview was started again at `time`.
+fn replaced_by(time: &Time) -> Error {
+    let message = format!("the start at {} replaced this one before the server had loaded the experiment", time.0);
+    Error::new(Code::Aborted, "REPLACED", message)
+}
+
 /// Returns the progress of a stop, which waits for the end of the evaluations.
 fn stop_progress(object: &Object, awaited: &AwaitedEffect) -> Progress {
     if object.preview.is_stopping(awaited.start.as_ref()) {
         Progress::Running("the evaluations in progress to end".to_owned())
     } else {
         Progress::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proviso_artifacts::Digest;
+
+    use super::super::object::tests::{desired_version, restarted};
+    use super::super::preview::Facts;
+    use super::*;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    fn at(seconds: i64) -> Time {
+        Time(Timestamp::from_second(seconds).unwrap())
+    }
+
+    /// Starts the preview of this generation.
+    fn start(object: &mut Object, generation: u64, seconds: i64) {
+        object.preview.start(generation, HOUR, &at(seconds));
+    }
+
+    /// Loads this generation, which has this version.
+    fn load(object: &mut Object, generation: u64, version: &str) {
+        object.record = restarted(generation, version).record;
+        let (newest, loaded) = (generation, Some(generation));
+        let facts = Facts { newest, loaded, failure: None, obstacle: None, auto_start: false, ttl: HOUR };
+        object.preview.follow(&facts, &at(1_000));
+    }
+
+    /// Returns the progress of the start of this version at second 10.
+    fn progress(object: &Object, generation: u64, version: &str) -> Progress {
+        let awaited = AwaitedEffect {
+            effect: Effect::StartPreview,
+            policy: "cluster.a".parse().unwrap(),
+            experiment: Some("e".to_owned()),
+            uid: "u".to_owned(),
+            version: format!("{generation}-{}", Digest::of(version.as_bytes())),
+            start: Some(at(10)),
+        };
+        start_progress(object, &awaited)
+    }
+
+    fn is_running(progress: &Progress) -> bool {
+        matches!(progress, Progress::Running(_))
+    }
+
+    #[test]
+    fn a_start_is_done_when_its_version_is_loaded_also_for_a_later_start() {
+        let mut object = restarted(1, "one");
+        start(&mut object, 1, 10);
+        assert!(is_running(&progress(&object, 1, "one")));
+        start(&mut object, 1, 20);
+        assert!(is_running(&progress(&object, 1, "one")));
+        load(&mut object, 1, "one");
+        assert_eq!(progress(&object, 1, "one"), Progress::Done);
+        object.preview.stop(None, &at(30));
+        assert_eq!(progress(&object, 1, "one"), Progress::Done, "a stop does not undo it");
+        // The version of this start is loaded, and that of a later start is not.
+        let mut object = restarted(1, "one");
+        start(&mut object, 1, 10);
+        load(&mut object, 1, "one");
+        object.manifest = Some(desired_version("two"));
+        start(&mut object, 2, 20);
+        assert_eq!(progress(&object, 1, "one"), Progress::Done);
+    }
+
+    #[test]
+    fn a_start_of_another_version_does_not_finish_an_earlier_start() {
+        // The second version was never accepted, so the third one has the same generation.
+        for (generation, version, later_generation, later_version) in [(1, "one", 2, "two"), (2, "two", 2, "three")] {
+            let mut object = restarted(1, "one");
+            object.manifest = Some(desired_version(version));
+            start(&mut object, generation, 10);
+            assert!(is_running(&progress(&object, generation, version)));
+            object.manifest = Some(desired_version(later_version));
+            start(&mut object, later_generation, 20);
+            let check = |object: &Object, what: &str| {
+                let Progress::Failed(error) = progress(object, generation, version) else {
+                    panic!("{what}: {version} is not loaded");
+                };
+                assert_eq!((error.code, error.reason()), (Code::Aborted, "REPLACED"), "{what}");
+                assert!(error.message.starts_with("the start at 1970-01-01T00:00:20Z replaced this one"), "{error}");
+            };
+            check(&object, "another version is prepared");
+            load(&mut object, later_generation, later_version);
+            check(&object, "another version is loaded");
+            object.preview.stop(None, &at(30));
+            check(&object, "another version was loaded and stopped");
+        }
     }
 }

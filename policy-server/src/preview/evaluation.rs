@@ -21,7 +21,12 @@ pub enum Concern {
 
 /// An evaluation that is queued or running. It counts as dropped unless it is finished or cancelled: if the queue is full, at the end
 /// of the worker, or after a panic. An evaluation for [`Concern::IfExcluded`] never counts as dropped: the same request comes to the
-/// webhook of the experiment too, and its evaluation there counts.
+/// webhook of the experiment too, and counts there, also if it is dropped there.
+///
+/// Only an evaluation shows whether the `matchConditions` exclude a request, and another replica may answer the other webhook. So the
+/// counts of excluded requests are exact only if no evaluation is dropped: a request that is dropped only at the webhook of the policy
+/// does not count, and a request that is dropped only at the webhook of the experiment counts as dropped and as evaluated. Each dropped
+/// evaluation changes the counts by at most one request.
 #[derive(Debug)]
 pub(super) struct Evaluation {
     pub experiment: Arc<Experiment>,
@@ -61,7 +66,8 @@ impl Evaluation {
 
 impl Drop for Evaluation {
     fn drop(&mut self) {
-        // A request that the `matchConditions` do not exclude counts at the webhook of the experiment, also if it is dropped.
+        // It is unknown whether the `matchConditions` exclude the request. If they do not, which is the frequent case, the request counts
+        // at the webhook of the experiment, also if it is dropped there.
         if !self.is_settled && self.concern != Concern::IfExcluded {
             self.drops.count(&self.experiment, self.live_etag.as_deref());
         }

@@ -10,11 +10,12 @@ mod timer;
 use std::time::Duration;
 
 use super::MAX_EXPERIMENTS;
+use super::preview::{Expiry, StopReason};
 use crate::failure::Failure;
 use crate::rollout::{Pod, Replica, result};
 
 pub use candidates::DesiredCandidate;
-pub use change::{Change, EXPIRY_NOTICE, Expiry, StopReason, Suspension};
+pub use change::{Change, Suspension};
 pub use progress::{Initialization, Progress};
 pub use timer::{COMMIT_INTENT_TIMEOUT, RETRY_INTERVAL, START_FAILURE_TIMEOUT, STOP_TIMEOUT, Timer};
 
@@ -130,7 +131,7 @@ pub struct Decision {
     pub acceptance: Acceptance,
     pub initialization: Initialization,
     pub progress: Progress,
-    /// True if the preview is active and stops by itself soon ([`EXPIRY_NOTICE`]).
+    /// True if the preview is active and stops by itself soon ([`EXPIRY_NOTICE`](super::preview::EXPIRY_NOTICE)).
     pub expires_soon: bool,
     /// The number of Ready pods that have loaded the candidate.
     pub ready: usize,

@@ -286,7 +286,7 @@ impl<'a, A: Authorizer> Commit<'a, A> {
         self.check_parent(policy)?;
         let status: PolicyStatus = object::status(policy)?;
         if status.aborted_commit.as_ref() == Some(&marked.intent.id) {
-            return Err(self.aborted());
+            return Err(aborted(self.name));
         }
         if policy.uid() != marked.policy_uid || object::generation(policy) != marked.intent.policy_generation {
             let message =
@@ -305,12 +305,7 @@ impl<'a, A: Authorizer> Commit<'a, A> {
         if object::generation(object) != marked.intent.generation {
             return Err(Error::etag_mismatch(&name, &self.committing.etag));
         }
-        if marked.is_marked(object) { Ok(()) } else { Err(self.aborted()) }
-    }
-
-    fn aborted(&self) -> Error {
-        let message = format!("the operator has aborted the commit of {}, which took too long: try again", self.name);
-        Error::new(Code::Aborted, "COMMIT_ABORTED", message)
+        if marked.is_marked(object) { Ok(()) } else { Err(aborted(self.name)) }
     }
 }
 
@@ -333,8 +328,32 @@ impl MarkedExperiment {
     }
 }
 
+/// Returns the error of a commit that the operator has aborted.
+fn aborted(experiment: &ExperimentName) -> Error {
+    let message = format!(
+        "the operator has aborted the commit of {experiment}: the commit took longer than a minute, or the experiment or its \
+         policy was deleted; try again if both exist"
+    );
+    Error::new(Code::Aborted, "COMMIT_ABORTED", message)
+}
+
 /// Returns the result of the preparation of this generation; `None` while the preparation runs.
 fn preparation(status: &ExperimentStatus, generation: i64) -> Option<std::result::Result<(), Failure>> {
     let initialized = status.conditions.condition(ConditionType::Initialized)?;
     if initialized.observed_generation == Some(generation) { outcome(initialized) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_an_aborted_commit_names_the_time_limit_and_a_deletion() {
+        let name = ExperimentName { policy: "cluster.p".parse().unwrap(), name: "e".to_owned() };
+        let error = aborted(&name);
+        assert_eq!((error.code, error.reason()), (Code::Aborted, "COMMIT_ABORTED"));
+        for words in ["experiments/e: ", "longer than a minute", "the experiment or its policy was deleted"] {
+            assert!(error.message.contains(words), "{words}: {error}");
+        }
+    }
 }

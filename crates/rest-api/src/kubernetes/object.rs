@@ -111,18 +111,26 @@ pub(super) fn policy_of(object: &DynamicObject) -> Option<&str> {
     object.data["spec"]["policyRef"]["name"].as_str()
 }
 
+/// Returns the failure of the condition by which this generation of an experiment is not accepted, or cannot be prepared; `None` if there
+/// is no such condition.
+pub(super) fn refusal(status: &ExperimentStatus, generation: i64) -> Option<Failure> {
+    let refusal = status.conditions.iter().find(|condition| {
+        condition.status == ConditionStatus::False.as_str()
+            && condition.type_ != ConditionType::Previewing.as_str()
+            && condition.observed_generation == Some(generation)
+    });
+    refusal.map(failure)
+}
+
 pub(super) fn experiment(object: &DynamicObject) -> Result<StoredExperiment, Error> {
     let spec: ExperimentSpec = parse_field(object, "spec")?;
     let policy = PolicyId::new(object.namespace().as_deref(), &spec.policy_ref.name)
         .map_err(|error| Error::new(Code::FailedPrecondition, "MALFORMED", error.to_string()))?;
     let status: ExperimentStatus = status(object)?;
-    let failed = status.conditions.iter().find(|condition| {
-        condition.status == ConditionStatus::False.as_str()
-            && condition.type_ != ConditionType::Previewing.as_str()
-            && condition.observed_generation == Some(generation(object))
-    });
+    let generation = generation(object);
+    let problem = refusal(&status, generation).or_else(|| status.preparation_failure(generation));
     let preview = status.preview_metadata.map(|mut preview| {
-        if preview.state(generation(object)) == PreviewState::Suspended {
+        if preview.state(generation) == PreviewState::Suspended {
             // An update of the experiment suspends its preview, even before the operator has written the new state.
             preview.state = PreviewState::Suspended;
         }
@@ -138,7 +146,7 @@ pub(super) fn experiment(object: &DynamicObject) -> Result<StoredExperiment, Err
         preview,
         divergence: status.divergence,
         samples: status.samples,
-        problem: failed.map(failure),
+        problem,
     })
 }
 
@@ -188,4 +196,66 @@ pub(super) fn new_experiment(name: &ExperimentName, content: &Change) -> Dynamic
         "ttl": content.ttl,
     });
     new(Kind::Experiment, &name.policy, &name.name, content, &spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use proviso_crds::fixtures::condition;
+
+    use super::*;
+
+    const TIME: &str = "2026-11-20T09:14:07Z";
+
+    /// Returns generation 2 of an experiment with this status.
+    fn stored(status: &Value) -> StoredExperiment {
+        let object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicyExperiment",
+            "metadata": {"name": "e", "uid": "u", "generation": 2},
+            "spec": {"policyRef": {"name": "p"}, "policy": {"program": {"cel": {"validations": []}}}},
+            "status": status,
+        }))
+        .unwrap();
+        experiment(&object).unwrap()
+    }
+
+    /// Returns the status after a start of this generation that the operator has suspended for this reason.
+    fn suspended(generation: i64, reason: &str) -> Value {
+        json!({
+            "previewMetadata": {
+                "state": "SUSPENDED", "logPrefix": "PolicyPreviewLog", "startTime": TIME, "stopTime": TIME,
+                "stopCause": {"reason": reason, "message": "why"}, "generation": generation,
+            },
+            "conditions": [condition("Initialized", "Unknown", "Suspended", "", 2)],
+        })
+    }
+
+    #[test]
+    fn after_a_start_that_failed_an_experiment_has_the_failure_of_its_preparation_as_its_problem() {
+        let mut prepared = suspended(2, "CompileError");
+        prepared["conditions"] = json!([condition("Initialized", "True", "Prepared", "", 2)]);
+        let refused = |type_: &str, reason: &str| json!({"conditions": [condition(type_, "False", reason, "no", 2)]});
+        for (status, wanted) in [
+            (Value::Null, None),
+            (refused("Initialized", "CompileError"), Some("CompileError: no")),
+            (refused("Accepted", "TooMany"), Some("TooMany: no")),
+            (refused("Previewing", "Loading"), None),
+            (suspended(2, "CompileError"), Some("CompileError: why")),
+            (suspended(2, "PullError"), Some("PullError: why")),
+            // The start was that of an earlier version, or this version was prepared later.
+            (suspended(1, "CompileError"), None),
+            (prepared, None),
+            // The preview has ended for another reason.
+            (suspended(2, "Expired"), None),
+            (suspended(2, "NoReplicas"), None),
+        ] {
+            let experiment = stored(&status);
+            let problem = experiment.problem.as_ref().map(ToString::to_string);
+            assert_eq!(problem.as_deref(), wanted, "{status}");
+            // `proviso experiment commit --to-file` reads these fields.
+            let json = experiment.to_json();
+            let shown = json["stateReason"].as_str().zip(json["stateMessage"].as_str());
+            let shown = shown.map(|(reason, message)| format!("{reason}: {message}"));
+            assert_eq!(shown.as_deref(), wanted, "{status}");
+        }
+    }
 }

@@ -25,9 +25,12 @@ pub(super) fn compute(awaited: &AwaitedEffect, object: Option<&DynamicObject>) -
     if awaited.experiment.is_none() || awaited.effect == Effect::Commit {
         return policy(object, version);
     }
-    let StoredExperiment { auto_start, problem, .. } = object::experiment(object)?;
+    let StoredExperiment { auto_start, .. } = object::experiment(object)?;
     let status: ExperimentStatus = object::status(object)?;
-    let observed = Observed { generation: object::generation(object), auto_start, problem, status: &status };
+    let generation = object::generation(object);
+    // The cause of a stop is about a start, and no part of the result of a creation or an update.
+    let problem = object::refusal(&status, generation);
+    let observed = Observed { generation, auto_start, problem, status: &status };
     Ok(experiment(awaited.effect, version, awaited.start.as_ref(), &observed))
 }
 

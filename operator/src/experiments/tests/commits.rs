@@ -98,6 +98,48 @@ async fn a_deleted_experiment_goes_after_its_commit_is_aborted() {
     }
 }
 
+/// Returns a malformed experiment that is being deleted, and has the intent of a commit.
+fn malformed() -> Value {
+    let mut malformed = experiment(&commit_intent());
+    (malformed["metadata"]["deletionTimestamp"], malformed["metadata"]["generation"]) = (START.into(), 3.into());
+    malformed["spec"]["policy"]["program"] = json!(7);
+    malformed
+}
+
+#[tokio::test]
+async fn a_malformed_experiment_goes_after_its_commit_is_aborted() {
+    let cluster = Cluster::new(&json!({}));
+    cluster.api.put(&cluster.context.caches.cluster_experiments, malformed());
+    // A caller that was faster changes the policy: the experiment stays until the next attempt.
+    let mark = format!("PATCH {POLICY}/status");
+    cluster.api.refuse(&mark, 409);
+    assert!(cluster.try_reconcile().await.is_err());
+    assert_eq!(cluster.api.calls(), ["POST events (Malformed)".to_owned(), mark]);
+    assert_eq!(cluster.reconcile().await, abort());
+    assert_eq!(cluster.aborted_commit().as_deref(), Some("id"));
+    assert_eq!(cluster.reconcile().await, [format!("PATCH {EXPERIMENT}")], "the finalizer is removed");
+
+    // Without a policy, there is nothing that a late write could change.
+    let cluster = Cluster::without_policy(&json!({}));
+    cluster.api.put(&cluster.context.caches.cluster_experiments, malformed());
+    assert_eq!(cluster.reconcile().await, ["POST events (Malformed)".to_owned(), format!("PATCH {EXPERIMENT}")]);
+}
+
+#[tokio::test]
+async fn the_mark_of_the_commit_of_a_malformed_experiment_stays_until_that_commit_is_over() {
+    let cluster = Cluster::new(&commit_intent());
+    let mut other = malformed();
+    (other["metadata"]["name"], other["metadata"]["uid"]) = ("f".into(), "other".into());
+    other["status"]["commit"]["id"] = "other".into();
+    cluster.api.put(&cluster.context.caches.cluster_experiments, other);
+    let mut marked = policy();
+    marked["status"]["abortedCommit"] = "other".into();
+    cluster.api.put(&cluster.context.caches.cluster_policies, marked);
+    cluster.wait_for(Timer::Commit("id".to_owned()));
+    assert_eq!(cluster.try_reconcile().await.unwrap(), Action::requeue(RETRY));
+    assert!(cluster.api.calls().is_empty());
+}
+
 #[tokio::test]
 async fn an_abandoned_commit_is_marked_on_the_policy_before_its_intent_is_removed() {
     let cluster = Cluster::new(&commit_intent());

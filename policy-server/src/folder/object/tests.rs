@@ -7,7 +7,7 @@ fn object() -> Object {
     Object::new(ObjectId::Policy("cluster.a".parse().unwrap()))
 }
 
-fn desired_version(version: &str) -> DesiredVersion {
+pub(in crate::folder) fn desired_version(version: &str) -> DesiredVersion {
     let spec = serde_json::json!({"program": {"cel": {"validations": []}}});
     DesiredVersion {
         policy: "cluster.a".parse().unwrap(),
@@ -22,7 +22,7 @@ fn desired_version(version: &str) -> DesiredVersion {
 }
 
 /// Returns the object as a restarted server restores it from the state file.
-fn restarted(generation: u64, version: &str) -> Object {
+pub(in crate::folder) fn restarted(generation: u64, version: &str) -> Object {
     let DesiredVersion { fingerprint, place, spec, .. } = desired_version(version);
     let record = serde_json::json!({
         "uid": "u", "generation": generation, "fingerprint": fingerprint.to_string(), "file": place.file, "spec": spec,

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use super::{Acceptance, Observed, Progress, Session, Timer};
-
-/// The time before the end of a preview at which its status says when it ends. For a preview that lives for less than two days: half of
-/// its life.
-pub const EXPIRY_NOTICE: Duration = Duration::from_hours(24);
+use crate::experiment::preview::{Expiry, Obstacle, StopReason};
 
 /// A change of the preview state (AIP-236).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,36 +23,6 @@ pub enum Suspension {
     Failed,
 }
 
-/// The reason why a preview is suspended, as far as it decides about another start by `autoStart`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StopReason {
-    /// A caller stopped the preview, or its time to live has passed. The preview stays suspended until the experiment changes.
-    Lasting,
-    /// The experiment was not accepted.
-    NotAccepted,
-    /// No replica was Ready.
-    NoReplicas,
-    /// The start failed for another reason.
-    Failed,
-}
-
-/// The end of an active preview.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Expiry {
-    /// The time until the preview stops by itself; zero if it must stop now.
-    pub left: Duration,
-    /// The time from the start of the preview until then.
-    pub ttl: Duration,
-}
-
-impl Expiry {
-    /// Returns the time before the end at which the status announces the end.
-    #[must_use]
-    pub fn notice(&self) -> Duration {
-        EXPIRY_NOTICE.min(self.ttl / 2)
-    }
-}
-
 /// Returns the change that the operator must write.
 pub(super) fn of(observed: &Observed, acceptance: Acceptance, progress: &Progress) -> Option<Change> {
     if observed.is_deleted || observed.is_committed() {
@@ -72,13 +39,12 @@ pub(super) fn of(observed: &Observed, acceptance: Acceptance, progress: &Progres
 }
 
 fn suspension(observed: &Observed, session: &Session, progress: &Progress) -> Option<Suspension> {
-    if session.expiry.is_some_and(|expiry| expiry.left.is_zero()) {
+    if session.expiry.is_some_and(|expiry| expiry.is_over()) {
         return Some(Suspension::Expired);
     }
     let has_failed = match progress {
-        // Without a policy, nothing can be previewed, also not a session that was loaded before.
-        Progress::NotAccepted => true,
-        Progress::InitializationFailed(_) => !session.was_loaded,
+        Progress::NotAccepted => Obstacle::NotAccepted.suspends(session.was_loaded),
+        Progress::InitializationFailed(_) => Obstacle::NotPrepared.suspends(session.was_loaded),
         progress => is_failing(session, progress) && observed.is_over(&Timer::StartFailure(session.start.clone())),
     };
     has_failed.then_some(Suspension::Failed)
@@ -95,12 +61,12 @@ fn may_start(observed: &Observed) -> bool {
     let Some(session) = observed.session.as_ref().filter(|session| session.generation == observed.generation) else {
         return true;
     };
-    match session.stop_reason {
-        StopReason::Lasting => false,
-        StopReason::NotAccepted => true,
+    let is_cause_gone = match session.stop_reason {
+        StopReason::Lasting | StopReason::Updated | StopReason::NotAccepted => true,
         StopReason::NoReplicas => !observed.pods.is_empty(),
         StopReason::Failed => observed.is_over(&Timer::Retry(session.start.clone())),
-    }
+    };
+    is_cause_gone && session.stop_reason.permits_restart()
 }
 
 /// Returns the session whose failed start `autoStart` repeats after a while.
@@ -113,15 +79,12 @@ pub(super) fn waits_for_retry(observed: &Observed) -> Option<&Session> {
 
 /// Returns true if the preview is active, and its end must be announced.
 pub(super) fn expires_soon(observed: &Observed) -> bool {
-    expiry(observed).is_some_and(|expiry| expiry.left <= expiry.notice())
+    expiry(observed).is_some_and(|expiry| expiry.is_soon())
 }
 
 /// Returns the time until the end of the preview must be announced, or until the end; `None` if it does not end by itself.
 pub(super) fn expiry_due(observed: &Observed) -> Option<Duration> {
-    let expiry = expiry(observed)?;
-    let until_notice = expiry.left.saturating_sub(expiry.notice());
-    let due = if until_notice.is_zero() { expiry.left } else { until_notice };
-    Some(due).filter(|due| !due.is_zero())
+    expiry(observed)?.next_change()
 }
 
 fn expiry(observed: &Observed) -> Option<Expiry> {

@@ -7,7 +7,13 @@ use proptest::sample::select;
 use super::*;
 
 fn sessions() -> impl Strategy<Value = Option<Session>> {
-    let reasons = vec![StopReason::Lasting, StopReason::NotAccepted, StopReason::NoReplicas, StopReason::Failed];
+    let reasons = vec![
+        StopReason::Lasting,
+        StopReason::Updated,
+        StopReason::NotAccepted,
+        StopReason::NoReplicas,
+        StopReason::Failed,
+    ];
     let left = option::of(select(vec![0_u64, 30, 100_000]));
     let facts = (any::<bool>(), 1..3_i64, any::<bool>(), left, select(reasons));
     option::of(facts.prop_map(|(is_active, generation, was_loaded, left, stop_reason)| Session {
