@@ -26,7 +26,7 @@ DIST := $(TARGET)/dist
 export RUST_TEST_THREADS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo check computing waiting compile test e2e torture previous kubernetes cluster cluster-down format language lint without-wasm release deny record bench fuzz fuzz-api tools harness control-plane node-tools
+.PHONY: help run demo check computing waiting compile test e2e on-a-node short-torture torture previous kubernetes cluster cluster-down format language lint without-wasm release deny record bench fuzz fuzz-api tools harness control-plane node-tools
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,9 +67,16 @@ test: tools $(LINT) control-plane ## Run every check and every test, except thos
 
 e2e: node-tools previous ## Run the tests that need a full node of Kubernetes (needs root)
 	cargo build --locked --workspace --bins $(NODE)
-	cargo test --locked --workspace $(NODE)
+	@# Both at the same time: the flows mostly wait.
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going on-a-node short-torture
 
-# Three minutes of the seed 1 are a part of `make e2e`.
+on-a-node:
+	cargo test --locked --workspace --no-fail-fast --test flows --test node
+
+# Three minutes of the seed 1. Prints the output at the end, so that it is not mixed with the output of the flows.
+short-torture:
+	@output=$$(cargo test --locked --workspace --test torture 2>&1); status=$$?; echo "$$output"; exit $$status
+
 torture: tools control-plane previous ## Run random edits and faults, and check all answers (MINUTES=10, SEED=1, STEPS=50, OTHER=path, OTHER_OPERATOR=path)
 	cargo build --locked --workspace --bins $(NODE)
 	cargo test --locked --workspace --test torture -- --minutes $(or $(MINUTES),10) --seed $(or $(SEED),$$RANDOM) \
