@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The time limit for a request head, from its first byte; for the first request, from the start of the connection.
+/// The time limit for a request head, from its first byte.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time that an HTTP/1.1 connection may be idle.
+/// The time that a connection may wait for its first request, and that an HTTP/1.1 connection may be idle between requests.
 ///
 /// API servers close idle connections after 90 s. The API server must close first, or it may send a request while this
-/// server closes the connection. HTTP/2 connections use pings instead.
+/// server closes the connection, and that request fails. A client such as an API server also opens connections that it does not
+/// need at once: while it connects for a request, another connection becomes idle and takes the request. HTTP/2 connections use
+/// pings between requests.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
 /// The interval at which the timer is checked.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,6 +26,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The state of a connection.
 #[derive(Clone, Copy, Debug)]
 enum State {
+    /// The connection waits for the first byte of its first request since this time.
+    New(Instant),
     /// The connection waits for the rest of a request head since this time.
     Head(Instant),
     /// The number of requests in flight.
@@ -35,6 +39,7 @@ enum State {
 impl State {
     fn is_overdue(self, is_http2: bool, now: Instant) -> bool {
         match self {
+            Self::New(since) => now.duration_since(since) >= IDLE_TIMEOUT,
             Self::Head(since) => now.duration_since(since) >= HEAD_TIMEOUT,
             Self::Idle(since) => !is_http2 && now.duration_since(since) >= IDLE_TIMEOUT,
             Self::Busy(_) => false,
@@ -50,7 +55,7 @@ pub(super) struct ConnectionTimer {
 
 impl ConnectionTimer {
     pub(super) fn new() -> Self {
-        Self { state: Arc::new(Mutex::new(State::Head(Instant::now()))) }
+        Self { state: Arc::new(Mutex::new(State::New(Instant::now()))) }
     }
 
     fn change(&self, change: impl FnOnce(State) -> State) {
@@ -77,7 +82,7 @@ impl ConnectionTimer {
     /// Records that bytes have arrived.
     fn read(&self) {
         self.change(|state| match state {
-            State::Idle(_) => State::Head(Instant::now()),
+            State::New(_) | State::Idle(_) => State::Head(Instant::now()),
             state => state,
         });
     }
@@ -146,9 +151,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_slow_heads_and_idle_http1_connections_are_overdue() {
+    fn only_new_connections_slow_heads_and_idle_http1_connections_are_overdue() {
         let start = Instant::now();
         for (state, is_http2, after, overdue) in [
+            (State::New(start), false, IDLE_TIMEOUT, true),
+            (State::New(start), true, IDLE_TIMEOUT, true),
+            (State::New(start), false, IDLE_TIMEOUT / 2, false),
             (State::Head(start), false, HEAD_TIMEOUT, true),
             (State::Head(start), true, HEAD_TIMEOUT, true),
             (State::Head(start), false, HEAD_TIMEOUT / 2, false),
@@ -165,6 +173,9 @@ mod tests {
     fn the_timer_starts_after_the_last_response_and_at_the_first_byte() {
         let timer = ConnectionTimer::new();
         let state = || *timer.state.lock().unwrap();
+        assert!(matches!(state(), State::New(_)));
+        timer.read();
+        assert!(matches!(state(), State::Head(_)));
         timer.begin();
         timer.begin();
         timer.end();
