@@ -1,5 +1,7 @@
 //! Accepts connections and serves them until the caller stops the server.
 
+mod farewell;
+mod in_flight;
 mod timeouts;
 
 use std::convert::Infallible;
@@ -12,11 +14,12 @@ use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
-use timeouts::{ConnectionTimer, TimedStream};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use in_flight::{InFlight, InFlightBody};
+use timeouts::{ConnectionTimer, Http1Stream};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::client::ClientCertificates;
@@ -67,6 +70,7 @@ pub async fn serve(
 ) {
     let mut stop = std::pin::pin!(stop);
     let graceful = GracefulShutdown::new();
+    let (draining, is_draining) = watch::channel(false);
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accepted = tokio::select! {
@@ -74,7 +78,7 @@ pub async fn serve(
             () = &mut stop => break,
         };
         let Some((stream, permit)) = accepted else { continue };
-        let (tls, service, watcher) = (tls.clone(), service.clone(), graceful.watcher());
+        let (tls, service, stop) = (tls.clone(), service.clone(), Stop(graceful.watcher(), is_draining.clone()));
         tokio::spawn(async move {
             match tls {
                 Some(tls) => {
@@ -85,15 +89,16 @@ pub async fn serve(
                         let client = session
                             .peer_certificates()
                             .map(|chain| ClientCertificates(chain.iter().map(|it| it.clone().into_owned()).collect()));
-                        connection(stream, is_http2, client, service, watcher).await;
+                        connection(stream, is_http2, client, service, stop).await;
                     }
                 }
-                None => connection(stream, false, None, service, watcher).await,
+                None => connection(stream, false, None, service, stop).await,
             }
             drop(permit);
         });
     }
     drop(listener);
+    draining.send_replace(true);
     let ended = tokio::time::timeout(drain, graceful.shutdown()).await;
     if ended.is_err() {
         tracing::warn!("the drain deadline passed: requests in flight were cut off");
@@ -119,12 +124,16 @@ async fn accept(
     }
 }
 
+/// Tells a connection that the server stops: by the watcher for HTTP/2, by the channel for HTTP/1.1. The server waits until the
+/// watcher is dropped.
+struct Stop(Watcher, watch::Receiver<bool>);
+
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     is_http2: bool,
     client: Option<ClientCertificates>,
     service: impl HttpService,
-    watcher: hyper_util::server::graceful::Watcher,
+    Stop(watcher, mut is_draining): Stop,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     // `ConnectionTimer` limits the time for a request head.
@@ -138,23 +147,28 @@ async fn connection(
     // ALPN alone selects the protocol: detection from the first bytes would wait for them without a time limit.
     let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
     let timer = ConnectionTimer::new();
-    let stream = TimedStream { stream, timer: (!is_http2).then(|| timer.clone()) };
     let service = service_fn(|mut request: Request<Incoming>| {
         timer.begin();
         if let Some(client) = &client {
             request.extensions_mut().insert(client.clone());
         }
-        let in_flight = RequestInFlight(timer.clone());
+        let in_flight = InFlight::new(timer.clone());
         let response = service.call(request);
-        async move {
-            let response = response.await;
-            drop(in_flight);
-            response
-        }
+        async move { response.await.map(|response| response.map(|body| InFlightBody::new(body, in_flight))) }
     });
-    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    let serving = async {
+        if is_http2 {
+            return watcher.watch(builder.serve_connection(TokioIo::new(stream), service)).await;
+        }
+        // The end of the process drops the sender only after this connection.
+        let stop = async move { drop(is_draining.wait_for(|is_draining| *is_draining).await) };
+        let stream = Http1Stream::new(stream, timer.clone(), stop);
+        let served = builder.serve_connection(TokioIo::new(stream), service).await;
+        drop(watcher);
+        served
+    };
     tokio::select! {
-        ended = watcher.watch(serving) => {
+        ended = serving => {
             if let Err(error) = ended {
                 tracing::debug!(%error, "connection closed");
             }
@@ -163,11 +177,5 @@ async fn connection(
     }
 }
 
-/// A request in flight. The drop also ends a request that its client cancelled.
-struct RequestInFlight(ConnectionTimer);
-
-impl Drop for RequestInFlight {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
+#[cfg(test)]
+mod tests;

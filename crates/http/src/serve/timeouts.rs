@@ -11,12 +11,16 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The time limit for a request head, from its first byte; for the first request, from the start of the connection.
+use super::farewell::Farewell;
+
+/// The time limit for a request head, from its first byte.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time that an HTTP/1.1 connection may be idle.
+/// The time that a connection may wait for its first request, and that an HTTP/1.1 connection may be idle between requests.
 ///
 /// API servers close idle connections after 90 s. The API server must close first, or it may send a request while this
-/// server closes the connection. HTTP/2 connections use pings instead.
+/// server closes the connection, and that request fails. A client such as an API server also opens connections that it does not
+/// need at once: while it connects for a request, another connection becomes idle and takes the request. HTTP/2 connections use
+/// pings between requests.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
 /// The interval at which the timer is checked.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,6 +28,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The state of a connection.
 #[derive(Clone, Copy, Debug)]
 enum State {
+    /// The connection waits for the first byte of its first request since this time.
+    New(Instant),
     /// The connection waits for the rest of a request head since this time.
     Head(Instant),
     /// The number of requests in flight.
@@ -35,6 +41,7 @@ enum State {
 impl State {
     fn is_overdue(self, is_http2: bool, now: Instant) -> bool {
         match self {
+            Self::New(since) => now.duration_since(since) >= IDLE_TIMEOUT,
             Self::Head(since) => now.duration_since(since) >= HEAD_TIMEOUT,
             Self::Idle(since) => !is_http2 && now.duration_since(since) >= IDLE_TIMEOUT,
             Self::Busy(_) => false,
@@ -50,7 +57,7 @@ pub(super) struct ConnectionTimer {
 
 impl ConnectionTimer {
     pub(super) fn new() -> Self {
-        Self { state: Arc::new(Mutex::new(State::Head(Instant::now()))) }
+        Self { state: Arc::new(Mutex::new(State::New(Instant::now()))) }
     }
 
     fn change(&self, change: impl FnOnce(State) -> State) {
@@ -74,10 +81,15 @@ impl ConnectionTimer {
         });
     }
 
+    /// Returns true if no request is in flight or arriving.
+    fn is_idle(&self) -> bool {
+        matches!(*self.state.lock().unwrap_or_else(PoisonError::into_inner), State::New(_) | State::Idle(_))
+    }
+
     /// Records that bytes have arrived.
     fn read(&self) {
         self.change(|state| match state {
-            State::Idle(_) => State::Head(Instant::now()),
+            State::New(_) | State::Idle(_) => State::Head(Instant::now()),
             state => state,
         });
     }
@@ -94,34 +106,63 @@ impl ConnectionTimer {
     }
 }
 
-/// A stream that reports its reads to the timer.
-#[derive(Debug)]
-pub(super) struct TimedStream<S> {
-    pub stream: S,
-    /// The timer; `None` for HTTP/2, because its frames between requests are not request heads.
-    pub timer: Option<ConnectionTimer>,
+/// The stream of an HTTP/1.1 connection. It reports its reads to the timer, and ends with a [`Farewell`] if the connection is idle
+/// when the server stops.
+pub(super) struct Http1Stream<S> {
+    stream: S,
+    timer: ConnectionTimer,
+    /// Ready when the server stops.
+    stop: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// True if no response is left to write.
+    is_flushed: bool,
+    /// True if a read waits, but not for the stop, because a response is left to write.
+    is_blind: bool,
+    farewell: Farewell,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let poll = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if buffer.filled().len() > before
-            && let Some(timer) = &self.timer
-        {
-            timer.read();
-        }
-        poll
+impl<S> Http1Stream<S> {
+    pub(super) fn new(stream: S, timer: ConnectionTimer, stop: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { stream, timer, stop: Box::pin(stop), is_flushed: true, is_blind: false, farewell: Farewell::default() }
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Http1Stream<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if !this.farewell.has_begun() {
+            let before = buffer.filled().len();
+            let poll = Pin::new(&mut this.stream).poll_read(cx, buffer);
+            if buffer.filled().len() > before {
+                this.timer.read();
+                this.is_flushed = false;
+            }
+            this.is_blind = poll.is_pending() && !(this.is_flushed && this.timer.is_idle());
+            // A request that has arrived is answered.
+            if poll.is_ready() || this.is_blind || this.stop.as_mut().poll(cx).is_pending() {
+                return poll;
+            }
+            this.farewell.begin();
+        }
+        // Then no byte is read: the end of the connection.
+        this.farewell.poll(&mut this.stream, cx)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Http1Stream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let poll = Pin::new(&mut self.stream).poll_flush(cx);
+        // hyper flushes the stream when all that it has to write is written. The timer is idle when the body of the response ended.
+        if poll.is_ready() && self.timer.is_idle() {
+            self.is_flushed = true;
+            if std::mem::take(&mut self.is_blind) {
+                cx.waker().wake_by_ref();
+            }
+        }
+        poll
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -146,9 +187,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_slow_heads_and_idle_http1_connections_are_overdue() {
+    fn only_new_connections_slow_heads_and_idle_http1_connections_are_overdue() {
         let start = Instant::now();
         for (state, is_http2, after, overdue) in [
+            (State::New(start), false, IDLE_TIMEOUT, true),
+            (State::New(start), true, IDLE_TIMEOUT, true),
+            (State::New(start), false, IDLE_TIMEOUT / 2, false),
             (State::Head(start), false, HEAD_TIMEOUT, true),
             (State::Head(start), true, HEAD_TIMEOUT, true),
             (State::Head(start), false, HEAD_TIMEOUT / 2, false),
@@ -165,6 +209,9 @@ mod tests {
     fn the_timer_starts_after_the_last_response_and_at_the_first_byte() {
         let timer = ConnectionTimer::new();
         let state = || *timer.state.lock().unwrap();
+        assert!(matches!(state(), State::New(_)));
+        timer.read();
+        assert!(matches!(state(), State::Head(_)));
         timer.begin();
         timer.begin();
         timer.end();
