@@ -1,5 +1,5 @@
-//! One evaluation of an experiment on one request, from its begin to its count: by its result, or as dropped. A request counts at
-//! most once for an experiment.
+//! One evaluation of an experiment on one request, from its begin to its count: by its result, or as dropped. The results of a request
+//! count at most once for an experiment.
 
 use std::sync::Arc;
 
@@ -20,13 +20,11 @@ pub enum Concern {
 }
 
 /// An evaluation that is queued or running. It counts as dropped unless it is finished or cancelled: if the queue is full, at the end
-/// of the worker, or after a panic. An evaluation for [`Concern::IfExcluded`] never counts as dropped: the same request comes to the
-/// webhook of the experiment too, and counts there, also if it is dropped there.
+/// of the worker, or after a panic.
 ///
-/// Only an evaluation shows whether the `matchConditions` exclude a request, and another replica may answer the other webhook. So the
-/// counts of excluded requests are exact only if no evaluation is dropped: a request that is dropped only at the webhook of the policy
-/// does not count, and a request that is dropped only at the webhook of the experiment counts as dropped and as evaluated. Each dropped
-/// evaluation changes the counts by at most one request.
+/// Only an evaluation shows whether the `matchConditions` exclude a request, and another replica may answer the other webhook. So a
+/// request that comes to both webhooks may count as dropped at one of them and count at the other one too: the number of dropped
+/// evaluations is at least the number of requests without a result. If it is 0, no request is missing.
 #[derive(Debug)]
 pub(super) struct Evaluation {
     pub experiment: Arc<Experiment>,
@@ -66,9 +64,7 @@ impl Evaluation {
 
 impl Drop for Evaluation {
     fn drop(&mut self) {
-        // It is unknown whether the `matchConditions` exclude the request. If they do not, which is the frequent case, the request counts
-        // at the webhook of the experiment, also if it is dropped there.
-        if !self.is_settled && self.concern != Concern::IfExcluded {
+        if !self.is_settled {
             self.drops.count(&self.experiment, self.live_etag.as_deref());
         }
         self.experiment.end();
