@@ -22,3 +22,4 @@ mod outages;
 mod policy_servers;
 mod rotation;
 mod test_cluster;
+mod trust_domains;

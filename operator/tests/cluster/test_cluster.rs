@@ -1,7 +1,7 @@
 //! A control plane with Proviso's CRDs, and operators that run on it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::config::Kubeconfig;
 use kube::{Api, Client, Config, Resource, ResourceExt as _};
 use proviso_crds::fixtures::{condition, replica};
 use proviso_crds::{ClusterPolicy, PolicyPhase, PolicyRevision, PolicyServer, PolicyServerStatus};
@@ -22,6 +23,8 @@ use serde_json::{Value, json};
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// The operator's namespace.
 pub const NAMESPACE: &str = "proviso-system";
+/// The name of the service account of the operator, and of its roles and bindings.
+pub const OPERATOR: &str = "proviso-operator";
 /// The Service in front of the operator.
 pub const SERVICE: &str = "proviso-operator";
 /// The one replica of the policy server `default`: see [`TestCluster::with_policy_server`].
@@ -102,6 +105,26 @@ impl TestCluster {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         manifests::apply(&cluster.client, &namespace.to_string()).await?;
         Ok(cluster)
+    }
+
+    /// Applies a file of this repository.
+    pub async fn apply_file(&self, path: &str) -> Result<()> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+        manifests::apply(&self.client, &std::fs::read_to_string(file)?).await
+    }
+
+    /// Grants the permissions of the operator's service account, as an installation does.
+    pub async fn grant(&self) -> Result<()> {
+        self.apply_file("config/operator/rbac.yaml").await
+    }
+
+    /// Writes the kubeconfig of an administrator who impersonates the operator's service account.
+    pub fn service_account_kubeconfig(&self) -> Result<PathBuf> {
+        let mut kubeconfig = serde_json::to_value(Kubeconfig::read_from(self.plane.kubeconfig())?)?;
+        kubeconfig["users"][0]["user"]["as"] = format!("system:serviceaccount:{NAMESPACE}:{OPERATOR}").into();
+        let file = self.plane.folder().path().join("service-account.kubeconfig");
+        std::fs::write(&file, kubeconfig.to_string())?;
+        Ok(file)
     }
 
     /// Starts a control plane with an operator, and a policy server with one Ready replica.
