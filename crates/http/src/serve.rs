@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::client::ClientCertificates;
 use crate::limits::{Limits, MAX_HEAD, Peer};
 
+const TIMEOUTS: Timeouts = Timeouts::DEFAULT;
 /// The time limit for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of concurrent requests on one HTTP/2 connection.
@@ -108,14 +109,10 @@ pub async fn serve(
                         let certificates = session
                             .peer_certificates()
                             .map(|chain| ClientCertificates(chain.iter().map(|it| it.clone().into_owned()).collect()));
-                        let timer = ConnectionTimer::new(Timeouts::DEFAULT);
-                        connection(stream, (protocol, timer), (peer, certificates), service, stop).await;
+                        connection(stream, (protocol, TIMEOUTS), (peer, certificates), service, stop).await;
                     }
                 }
-                None => {
-                    let timer = ConnectionTimer::new(Timeouts::DEFAULT);
-                    connection(stream, (Protocol::Http1, timer), (peer, None), service, stop).await;
-                }
+                None => connection(stream, (Protocol::Http1, TIMEOUTS), (peer, None), service, stop).await,
             }
             drop((share, permit));
         });
@@ -152,12 +149,13 @@ struct Stop(Watcher, watch::Receiver<bool>);
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    (protocol, timer): (Protocol, ConnectionTimer),
+    (protocol, timeouts): (Protocol, Timeouts),
     (peer, certificates): (Peer, Option<ClientCertificates>),
     service: impl HttpService,
     Stop(watcher, mut is_draining): Stop,
 ) {
     let builder = builder(protocol);
+    let timer = ConnectionTimer::new(timeouts);
     let service = service_fn(|mut request: Request<Incoming>| {
         let memory = peer.request(&request).ok();
         let has_memory = memory.is_some();

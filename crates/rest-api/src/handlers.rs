@@ -91,7 +91,7 @@ impl Call {
     }
 
     fn object(&self) -> Result<Map<String, Value>> {
-        body::object(&self.body)
+        body::object(&self.body.bytes)
     }
 
     fn caller(&self) -> Option<&Caller> {

@@ -173,7 +173,7 @@ struct Temporary {
 impl Temporary {
     fn create(folder: impl AsFd) -> io::Result<Self> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut attempt = || {
+        let attempt = || {
             let mut number = [0; 8];
             rand::fill(&mut number).map_err(|_| io::Error::other("the random number generator failed"))?;
             let name = format!("{TEMPORARY}{:016x}", u64::from_ne_bytes(number));

@@ -19,19 +19,19 @@ use super::farewell::Farewell;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
     /// The time limit for a request head, from its first byte.
-    head: Duration,
+    pub head: Duration,
     /// The time that a connection may wait for its first request, and that it may be idle between requests.
     ///
     /// API servers close idle connections after 90 s. The API server must close first, or it may send a request while this
     /// server closes the connection, and that request fails. A client such as an API server also opens connections that it does
     /// not need at once: while it connects for a request, another connection becomes idle and takes the request.
-    idle: Duration,
+    pub idle: Duration,
     /// The time limit for a client to read an answer.
-    answer: Duration,
+    pub answer: Duration,
     /// The time in which the client of an HTTP/2 connection ends the connection after the server has asked for that.
-    goaway: Duration,
+    pub goaway: Duration,
     /// The interval at which the timer is checked.
-    poll: Duration,
+    pub poll: Duration,
 }
 
 impl Timeouts {
@@ -42,13 +42,6 @@ impl Timeouts {
         goaway: Duration::from_secs(10),
         poll: Duration::from_secs(1),
     };
-
-    /// Returns timeouts so short that a test can wait for them.
-    #[cfg(test)]
-    pub(super) fn short() -> Self {
-        let short = Duration::from_millis(300);
-        Self { head: short, idle: short, answer: short, goaway: short, poll: Duration::from_millis(10) }
-    }
 }
 
 /// The protocol of a connection.
