@@ -6,19 +6,24 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::routing::get;
-use proviso_http::Certificate;
+use proviso_http::{Certificate, Limits};
 use proviso_http::shutdown::Phase;
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 
 /// Returns the routes of `--admin-listen`.
-pub(crate) fn router(certificate: Arc<Certificate>, metrics: Arc<Metrics>, phase: watch::Receiver<Phase>) -> Router {
+pub(crate) fn router(
+    certificate: Arc<Certificate>,
+    metrics: Arc<Metrics>,
+    limits: Arc<Limits>,
+    phase: watch::Receiver<Phase>,
+) -> Router {
     let kind = [(header::CONTENT_TYPE, proviso_http::metrics::CONTENT_TYPE)];
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(async move || (kind, metrics.to_text())))
+        .route("/metrics", get(async move || (kind, metrics.to_text(&limits))))
         .with_state((certificate, phase))
 }
 

@@ -4,17 +4,19 @@
 pub(crate) mod certificate;
 mod check;
 mod experiment;
+mod receive;
 mod registration;
 mod revision;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
 use kube::{Api, Client};
 use proviso_core::PolicyId;
 use proviso_crds::validation::FieldError;
@@ -33,8 +35,6 @@ const PATH: &str = "/validate";
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit for a request to the API server, such as the dry run of a webhook.
 const API_SERVER_TIMEOUT: Duration = Duration::from_secs(3);
-/// The maximum size of a request body, in bytes. The review of an update contains two objects.
-const MAX_BODY: usize = 7 * 1024 * 1024;
 
 /// Returns the DNS names by which API servers reach the operator.
 pub(crate) fn server_names(config: &Config) -> Vec<String> {
@@ -57,15 +57,16 @@ impl Admission {
 
     /// Returns the route of the webhook.
     pub(crate) fn router(self) -> Router {
-        Router::new().route(PATH, post(answer)).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(self)
+        Router::new().route(PATH, post(answer)).with_state(self)
     }
 }
 
-async fn answer(
-    State(admission): State<Admission>,
-    Json(review): Json<AdmissionReview<DynamicObject>>,
-) -> Json<AdmissionReview<DynamicObject>> {
-    let request: Result<AdmissionRequest<DynamicObject>, _> = review.try_into();
+async fn answer(State(admission): State<Admission>, request: Request) -> Response {
+    let received = match receive::receive(request).await {
+        Ok(received) => received,
+        Err(response) => return response,
+    };
+    let request: Result<AdmissionRequest<DynamicObject>, _> = received.review.try_into();
     let response = match request {
         Ok(request) => match admission.refusal(&request).await {
             None => {
@@ -81,7 +82,7 @@ async fn answer(
         },
         Err(error) => AdmissionResponse::invalid(error),
     };
-    Json(response.into_review())
+    Json(response.into_review()).into_response()
 }
 
 impl Admission {

@@ -38,7 +38,7 @@ use hyper_util::service::TowerToHyperService;
 use kube::Client;
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
 use proviso_election::{Election, MissingLease};
-use proviso_http::Certificate;
+use proviso_http::{Certificate, Limits};
 use proviso_http::shutdown::{self, Phase};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -137,13 +137,15 @@ async fn serve(
     let proxies = Arc::new(FrontProxies::default());
     let api = api::router(client.clone(), config, Arc::clone(&proxies));
     let answers = TowerToHyperService::new(Admission::new(client.clone(), config).router().merge(api));
-    let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), Arc::clone(metrics), phase.clone()));
+    let limits = Limits::within(None);
+    let probes = admin::router(Arc::clone(certificate), Arc::clone(metrics), Arc::clone(&limits), phase.clone());
+    let probes = TowerToHyperService::new(probes);
     let client = client.clone();
     Ok(async move {
-        let answering = proviso_http::serve(listener, Some(tls), answers, shutdown::draining(phase), DRAIN_TIMEOUT);
+        let answering = proviso_http::serve(listener, Some(tls), limits, answers, shutdown::draining(phase), DRAIN_TIMEOUT);
         tokio::select! {
             () = answering => {}
-            () = proviso_http::serve(admin, None, probes, pending(), Duration::ZERO) => {}
+            () = proviso_http::serve(admin, None, Limits::small(), probes, pending(), Duration::ZERO) => {}
             () = proxies.follow(client) => {}
         }
     })

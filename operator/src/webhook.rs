@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
+use proviso_core::matching::{CREDENTIAL_GROUPS, names_group};
 use proviso_core::{Action, Endpoint, PolicyId, PreviewEndpoint};
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL, field_managers};
 use proviso_crds::{Admission, FailurePolicy, MatchPolicy};
@@ -68,7 +69,8 @@ pub(crate) fn build(
         }
         rule.scope.get_or_insert_with(|| "*".to_owned());
     }
-    let mut conditions = vec![json!({"name": "proviso-exempt", "expression": exemption_expression(policy, namespace)})];
+    let exempt = exemption_expression(policy, namespace) + &credential_exemption(policy, admission);
+    let mut conditions = vec![json!({"name": "proviso-exempt", "expression": exempt})];
     conditions.extend(admission.match_conditions.iter().map(|condition| json!(condition)));
     // Names every field, even if its value is the API server's default: see `diff`.
     let mut webhook = json!({
@@ -123,6 +125,14 @@ fn exemption_expression(policy: &PolicyId, namespace: &str) -> String {
          (request.resource.group == 'coordination.k8s.io' && request.resource.resource == 'leases' && \
          request.namespace in ['kube-system', 'kube-node-lease'])))"
     )
+}
+
+/// Returns the rest of the CEL expression, which exempts the reviews that check credentials and permissions, except those of the groups
+/// that a rule of a `ClusterPolicy` names. The policy server matches requests in the same way: see `Match::covers`.
+fn credential_exemption(policy: &PolicyId, admission: &Admission) -> String {
+    let is_named = |group: &str| policy.namespace().is_none() && names_group(&admission.rules, group);
+    let exempt = CREDENTIAL_GROUPS.into_iter().filter(|group| !is_named(group));
+    exempt.map(|group| format!(" && request.resource.group != '{group}'")).collect()
 }
 
 /// The target of an experiment's webhook.
@@ -201,6 +211,27 @@ pub(crate) async fn dry_run(desired: &Value, client: &Client) -> kube::Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reviews_of_credentials_are_exempt_unless_a_cluster_policy_names_their_group() {
+        let exemption = |policy: &str, groups: &[&str]| {
+            let rules = json!({"rules": [{"apiGroups": groups, "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}]});
+            let admission: Admission = serde_json::from_value(rules).unwrap();
+            let webhook = build(&policy.parse().unwrap(), "u", 1, ("default", &admission), ("proviso", ""));
+            webhook["webhooks"][0]["matchConditions"][0]["expression"].as_str().unwrap().to_owned()
+        };
+        let is_exempt = |expression: &str| {
+            CREDENTIAL_GROUPS.map(|group| expression.contains(&format!("&& request.resource.group != '{group}'")))
+        };
+        for (policy, groups, wanted) in [
+            ("cluster.a", &["*"][..], [true, true]),
+            ("cluster.a", &["*", "authentication.k8s.io"], [false, true]),
+            ("cluster.a", &["authorization.k8s.io"], [true, false]),
+            ("ns.team.a", &["authorization.k8s.io", "authentication.k8s.io"], [true, true]),
+        ] {
+            assert_eq!(is_exempt(&exemption(policy, groups)), wanted, "{policy}, {groups:?}");
+        }
+    }
 
     #[test]
     fn a_preview_webhook_has_only_the_conditions_that_a_policy_server_cannot_evaluate() {

@@ -138,6 +138,11 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", env = "PROVISO_CONCURRENCY", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub concurrency: u32,
 
+    /// Memory of all requests in flight, in MiB; more requests are refused (503), and one client gets at most three quarters. By
+    /// default, a quarter of the memory limit of the container: at least 64, at most 512
+    #[arg(long, value_name = "MIB", env = "PROVISO_REQUEST_MEMORY", value_parser = clap::value_parser!(u32).range(32..=65536))]
+    pub request_memory: Option<u32>,
+
     /// Length of the queue of previews; further requests are not previewed, but counted as dropped. Live answers never wait
     #[arg(long, value_name = "COUNT", env = "PROVISO_PREVIEW_QUEUE", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub preview_queue: u32,
@@ -231,6 +236,8 @@ pub struct Config {
     /// The memory limit of the cluster objects that policies read, in bytes.
     pub context_memory: usize,
     pub concurrency: u32,
+    /// The memory of all requests in flight, in bytes; `None` for the default.
+    pub request_memory: Option<usize>,
     pub preview_queue: usize,
     pub preview_priority: PreviewPriority,
     pub shutdown_delay: Duration,
@@ -365,6 +372,7 @@ impl TryFrom<Arguments> for Config {
             compile_timeout: arguments.compile_timeout,
             context_memory: arguments.context_memory as usize * 1024 * 1024,
             concurrency: arguments.concurrency,
+            request_memory: arguments.request_memory.map(|mib| mib as usize * 1024 * 1024),
             preview_queue: arguments.preview_queue as usize,
             preview_priority: arguments.preview_priority,
             shutdown_delay: arguments.shutdown_delay,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proviso_core::matching::{Coverage, Labels};
-use proviso_core::review::Operation;
+use proviso_core::review::{Operation, REDACTED};
 use proviso_core::{Action, Failure, Mode, Review, Verdict};
 use proviso_engines::{Deadline, EvaluationError};
 
@@ -174,13 +174,16 @@ fn log(
         return;
     }
     let Some(omitted) = revision.metrics.denials.admit() else { return };
+    let is_confidential = review.is_confidential();
+    let redacted = |message| if is_confidential { REDACTED } else { message };
     let head = review.head().cloned().unwrap_or_default();
     let (kind, namespace, name, user) = (head.kind.kind, head.namespace, head.name, head.user.username);
     let operation = head.operation.map(Operation::as_str).unwrap_or_default();
     if let Some(Failure { reason, message }) = failed {
-        let (reason, error) = (reason.as_str(), message.as_str());
+        let (reason, error) = (reason.as_str(), redacted(message.as_str()));
         decision!(warn, "evaluation failed", reason, error, operation, kind, namespace, name, user, omitted);
     } else {
+        let denial = redacted(denial);
         decision!(info, "request denied", denial, operation, kind, namespace, name, user, omitted);
     }
 }

@@ -27,7 +27,7 @@ mod tls;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -37,9 +37,10 @@ use hyper_util::service::TowerToHyperService;
 use proviso_artifacts::{Cache, Fetcher, SigningKeys, Volume};
 use proviso_capabilities::{FolderObjects, HostContext, Images};
 use proviso_engines::wasm;
+use proviso_http::Limits;
 use proviso_http::shutdown::{self, Phase};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Access, Api};
@@ -50,7 +51,7 @@ use crate::lifecycle::prepare::Preparer;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::preview::PreviewQueue;
-use crate::routes::{BODY_MEMORY_KIB, Server};
+use crate::routes::Server;
 use crate::state::StateFile;
 use crate::table::SharedTable;
 
@@ -70,7 +71,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let tls = config.tls.map(|files| tls::acceptor(files, Arc::clone(&metrics))).transpose()?;
 
     let _lock = config.state_dir.as_deref().map(state::lock).transpose().context("--state-dir")?;
-    let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref())?;
+    let leads = Leads::default();
+    let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref(), &leads)?;
     let engine =
         wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
     let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout));
@@ -109,6 +111,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
             let prepare = |objects| preparer_over(HostContext::cluster(objects, images));
             let (table, metrics) = (Arc::clone(&table), Arc::clone(&metrics));
             let (joined, task) = cluster::join(replica, config.context_memory, prepare, table, metrics).await?;
+            let leadership = joined.leadership();
+            // Nothing else sets it.
+            let _ = leads.set(Box::new(move || leadership.is_leader()));
             election = Some(joined);
             task
         }
@@ -122,8 +127,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let (previews, preview_worker) =
         PreviewQueue::start(config.preview_queue, config.concurrency, config.preview_priority)
             .context("the preview worker cannot be started")?;
-    let body_memory = Semaphore::new(BODY_MEMORY_KIB);
-    let server = Arc::new(Server { body_memory, table, metrics, previews, phase: phase.clone() });
+    let limits = Limits::within(config.request_memory);
+    let server = Arc::new(Server { limits, table, metrics, previews, phase: phase.clone() });
     tracing::info!(
         policies,
         listen = format!("{scheme}://{}", listener.local_addr()?),
@@ -135,6 +140,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let admin = proviso_http::serve(
         admin_listener,
         None,
+        Limits::small(),
         TowerToHyperService::new(admin::router(Arc::clone(&server))),
         pending(),
         Duration::ZERO,
@@ -166,6 +172,7 @@ async fn serve_requests(
 ) {
     // 30 s is the longest evaluation timeout that a policy can set.
     let drain_timeout = Duration::from_secs(30) + DRAIN_TIMEOUT;
+    let limits = Arc::clone(&server.limits);
     let answers = service_fn(move |request| {
         // Most requests are reviews: do not clone the API for them.
         let api = api.as_ref().filter(|_| Api::has_path(request.uri().path())).cloned();
@@ -177,13 +184,20 @@ async fn serve_requests(
             }
         }
     });
-    proviso_http::serve(listener, tls, answers, shutdown::draining(phase), drain_timeout).await;
+    proviso_http::serve(listener, tls, limits, answers, shutdown::draining(phase), drain_timeout).await;
 }
 
-/// Opens the artifact cache: the shared cache of the replicas, or the state folder. Returns `None` if neither is configured.
-fn open_cache(shared: Option<&SharedCache>, state: Option<&Path>) -> anyhow::Result<Option<Volume>> {
+/// Returns true while this replica leads. Not set before the replica joins the election.
+type Leads = Arc<OnceLock<Box<dyn Fn() -> bool + Send + Sync>>>;
+
+/// Opens the artifact cache: the shared cache of the replicas, which only the leader signs for, or the state folder. Returns `None` if
+/// neither is configured.
+fn open_cache(shared: Option<&SharedCache>, state: Option<&Path>, leads: &Leads) -> anyhow::Result<Option<Volume>> {
     let cache = match shared {
-        Some(shared) => Some(open_shared_cache(shared)?),
+        Some(shared) => {
+            let leads = Arc::clone(leads);
+            Some(open_shared_cache(shared)?.signing_while(move || leads.get().is_some_and(|leads| leads())))
+        }
         None => state.map(Cache::open).transpose().context("--state-dir")?,
     };
     Ok(cache.map(Volume::new))

@@ -200,7 +200,7 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
     }
 
     #[must_use]
-    pub fn preparer(&self) -> &Preparer {
+    pub fn preparer(&self) -> &Arc<Preparer> {
         self.preparations.preparer()
     }
 

@@ -9,6 +9,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use proviso_core::{Divergence, PolicyId};
+use proviso_http::Limits;
+use proviso_http::metrics::LimitMetrics;
 
 use crate::denial_log::{DenialLog, PolicyDenialLog};
 use crate::manifests::ExperimentId;
@@ -31,6 +33,7 @@ pub struct Metrics {
     pub failing: Gauge,
     /// 1 if the files of the certificate and the key contain a working pair that is valid now, otherwise 0.
     pub tls_pair_valid: Gauge,
+    limits: LimitMetrics,
     denials: DenialLog,
 }
 
@@ -159,6 +162,7 @@ impl Metrics {
             manifest_problems: Gauge::default(),
             failing: Gauge::default(),
             tls_pair_valid: Gauge::default(),
+            limits: LimitMetrics::default(),
             denials: DenialLog::default(),
         };
         metrics.register();
@@ -182,6 +186,7 @@ impl Metrics {
         registry.register("failing", failing, self.failing.clone());
         let valid = "1 if the files of the certificate and the key contain a pair that is valid now, otherwise 0";
         registry.register("tls_pair_valid", valid, self.tls_pair_valid.clone());
+        self.limits.register(registry);
     }
 
     /// Returns the metrics of a policy. The evaluations of an experiment are not counted here, but as previews.
@@ -237,7 +242,8 @@ impl Metrics {
 
     /// Returns all metrics in the OpenMetrics text format.
     #[must_use]
-    pub fn to_text(&self) -> String {
+    pub fn to_text(&self, limits: &Limits) -> String {
+        self.limits.observe(limits);
         proviso_http::metrics::to_text(&self.registry)
     }
 }

@@ -267,7 +267,7 @@ async fn preview(job: &Job, mut evaluation: Evaluation) {
         has_failed: comparison.failure.is_some(),
         review: &job.review,
         arrived_at: job.arrived_at,
-        message: comparison.message().as_deref(),
+        message: comparison.message(&job.review).as_deref(),
     });
     if comparison.divergence != Divergence::Same || experiment.settings.logging == PreviewLogging::All {
         let answered_by = job.live.revision().map(Arc::as_ref);

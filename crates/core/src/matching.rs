@@ -19,6 +19,12 @@ pub type Labels = BTreeMap<String, String>;
 const PROVISO_GROUP: &str = "proviso.dev";
 /// The label that the API server sets on each namespace.
 const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
+/// The API groups of the reviews by which Kubernetes checks credentials and permissions. A policy covers them only if it is a
+/// `ClusterPolicy` with a rule that names the group: a `TokenReview` has a bearer token, and a policy that denies a
+/// `SubjectAccessReview` stops every component that asks for permissions.
+pub const CREDENTIAL_GROUPS: [&str; 2] = ["authentication.k8s.io", "authorization.k8s.io"];
+/// The reason for which a policy does not cover the reviews of credentials.
+const CREDENTIALS: &str = "policies cover reviews of authentication.k8s.io and authorization.k8s.io only if a rule of a ClusterPolicy names the group";
 /// The reason for which a namespaced policy does not cover a request of another namespace, or for a confidential kind.
 const CONFINED: &str = "a namespaced policy covers only its own namespace, and neither Secrets nor policies";
 
@@ -79,6 +85,7 @@ impl Match {
         };
         let covered = [
             (CONFINED, self.is_within_confinement(head)),
+            (CREDENTIALS, !self.is_exempt(head)),
             (
                 "spec.admission.rules does not cover the request",
                 self.rules.iter().any(|rule| rule_covers(rule, head, self.is_exact)),
@@ -96,17 +103,24 @@ impl Match {
     }
 
     /// Matches a request by the confinement of a namespaced policy alone: its namespace, and the kinds that no namespaced policy
-    /// covers. For a request that an API server has matched with the rules and selectors already.
+    /// covers. Also by the kinds that no wildcard covers. For a request that an API server has matched with the rules and selectors already.
     #[must_use]
     pub fn covers_by_confinement(&self, review: &Review) -> Coverage {
         match review.head() {
             Some(head) if !self.is_within_confinement(head) => Coverage::NotCovered { why: CONFINED },
+            Some(head) if self.is_exempt(head) => Coverage::NotCovered { why: CREDENTIALS },
             _ => Coverage::Covered,
         }
     }
 
     fn is_within_confinement(&self, head: &Head) -> bool {
         self.namespace.as_ref().is_none_or(|namespace| is_within(namespace, head))
+    }
+
+    /// Returns true for a review of credentials that no rule of a `ClusterPolicy` names.
+    fn is_exempt(&self, head: &Head) -> bool {
+        let group = head.resource.group.as_str();
+        CREDENTIAL_GROUPS.contains(&group) && (self.namespace.is_some() || !names_group(&self.rules, group))
     }
 
     fn namespace_is_selected<'a>(
@@ -159,6 +173,12 @@ fn is_within(namespace: &str, head: &Head) -> bool {
     head.namespace == namespace
         && !is_namespace(&head.resource)
         && ![original, &head.resource].into_iter().any(|it| is_secret(it) || is_proviso_kind(it))
+}
+
+/// Returns true if a rule names the API group. The wildcard `*` names none.
+#[must_use]
+pub fn names_group(rules: &[RuleWithOperations], group: &str) -> bool {
+    rules.iter().flat_map(|rule| rule.api_groups.iter().flatten()).any(|named| named == group)
 }
 
 fn key(expression: &Expression) -> &str {

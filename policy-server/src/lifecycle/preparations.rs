@@ -57,7 +57,7 @@ impl Preparations {
     }
 
     #[must_use]
-    pub fn preparer(&self) -> &Preparer {
+    pub fn preparer(&self) -> &Arc<Preparer> {
         &self.preparer
     }
 

@@ -8,6 +8,7 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
+mod bodies;
 mod experiments;
 mod rego;
 mod requests;
