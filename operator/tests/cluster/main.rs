@@ -21,4 +21,5 @@ mod malformed_objects;
 mod outages;
 mod policy_servers;
 mod rotation;
+mod tenants;
 mod test_cluster;

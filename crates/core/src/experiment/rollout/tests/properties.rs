@@ -65,6 +65,7 @@ fn observations() -> impl Strategy<Value = Observed> {
                 policy: has_policy.then(policy),
                 is_policy_malformed: !has_policy && is_malformed,
                 older,
+                is_refused: older == 11,
                 commit: commit.map(|(generation, is_copied)| Commit { id: "id".to_owned(), generation, is_copied }),
                 shares_webhook,
                 candidates: first.into_iter().chain(second).collect(),
