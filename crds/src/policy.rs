@@ -106,7 +106,8 @@ pub struct PolicyStatus {
     /// disabled. During break-glass: the generation that the webhook configuration names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_generation: Option<i64>,
-    /// The conditions of the newest generation. `Scheduled`: its revision exists. `Initialized`: its program was fetched and
+    /// The conditions of the newest generation. `Scheduled`: its revision exists; False if the PolicyServer does not permit the
+    /// policy, or if its namespace is full. `Initialized`: its program was fetched and
     /// compiled, and accepted its settings. `Ready`: every Ready replica serves it. `Live`: it answers requests. `RolledBack`: only
     /// False, if the last rollback was refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn a_policy_may_use_only_what_the_server_permits() {
         let wasm = |module: &str| json!({"program": {"wasm": {"module": module, "imagePullSecrets": [{"name": "s"}]}}});
-        let group = json!({"program": {"group": {"expression": "a()", "members": {"a": {
+        let group = json!({"program": {"group": {"expression": "a()", "message": "no", "members": {"a": {
             "program": {"wasm": {"module": "https://internal/a.wasm"}},
             "contextAwareResources": [{"apiVersion": "v1", "kind": "Pod"}],
         }}}}});

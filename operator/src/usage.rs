@@ -30,6 +30,7 @@ const MIB: u64 = 1024 * 1024;
 /// The limits of each namespace.
 #[derive(Args, Clone, Copy, Debug)]
 #[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
+#[allow(clippy::struct_field_names, reason = "the fields are the names of arguments")]
 pub struct NamespaceLimits {
     /// Maximum number of Policies in one namespace
     #[arg(long, env = "PROVISO_MAX_POLICIES_PER_NAMESPACE", default_value_t = 100, value_name = "COUNT")]
@@ -226,11 +227,11 @@ impl Usage {
         &self,
         kind: CountedKind,
         namespace: &str,
-        age: (Option<Timestamp>, String),
+        age: &(Option<Timestamp>, String),
         spec: &impl Serialize,
     ) -> Option<Failure> {
         let known = lock(&self.objects);
-        let older = of(&known, kind, namespace).filter(|(_, measured)| measured.age < age).count();
+        let older = of(&known, kind, namespace).filter(|(_, measured)| measured.age < *age).count();
         let message = if older >= self.limit(kind) {
             self.too_many(kind, namespace)
         } else if total(&known, namespace) + size(spec) > self.bytes() {
@@ -344,7 +345,7 @@ mod tests {
 
         // A policy that was created at the same time as another one, and exceeds the limit.
         let scheduled =
-            |second, uid: &str| usage.refusal_of_revision(CountedKind::Policy, "team", age(second, uid), &json!({}));
+            |second, uid: &str| usage.refusal_of_revision(CountedKind::Policy, "team", &age(second, uid), &json!({}));
         assert_eq!(scheduled(2, "b"), None);
         assert_eq!(scheduled(2, "c").unwrap().reason, reasons::NAMESPACE_FULL);
     }
@@ -360,9 +361,9 @@ mod tests {
         // A full namespace can be corrected.
         assert_eq!(write("a", 300 * 1024), None);
         assert!(write("a", 700 * 1024).is_some());
-        let scheduled = |bytes| usage.refusal_of_revision(CountedKind::Policy, "team", age(1, "a"), &spec(bytes));
+        let scheduled = |bytes| usage.refusal_of_revision(CountedKind::Policy, "team", &age(1, "a"), &spec(bytes));
         assert_eq!((scheduled(300 * 1024), scheduled(500 * 1024).is_some()), (None, true));
-        let elsewhere = usage.refusal_of_revision(CountedKind::Policy, "other", age(1, "a"), &spec(900 * 1024));
+        let elsewhere = usage.refusal_of_revision(CountedKind::Policy, "other", &age(1, "a"), &spec(900 * 1024));
         assert_eq!(elsewhere, None);
     }
 }

@@ -36,19 +36,7 @@ impl Admission {
     /// Reads the limits of a policy server for the Policies of a namespace. Returns `None` if the policy server does not exist or cannot
     /// be read now: the controllers check each generation again before they schedule it.
     pub(super) async fn server_tenants(&self, server: &str, namespace: &str) -> Option<ServerTenants> {
-        let reading = async {
-            let found = Api::<PolicyServer>::all(self.client.clone()).get_opt(server).await?;
-            let Some(PolicyServer { spec, .. }) = found else { return kube::Result::Ok(None) };
-            let tenants = spec.tenants;
-            let labels = if tenants.needs_labels(namespace) {
-                let namespaces = Api::<Namespace>::all(self.client.clone());
-                namespaces.get_metadata_opt(namespace).await?.map(|found| found.labels().clone()).unwrap_or_default()
-            } else {
-                BTreeMap::new()
-            };
-            Ok(Some(ServerTenants { tenants, labels }))
-        };
-        match tokio::time::timeout(API_SERVER_TIMEOUT, reading).await {
+        match tokio::time::timeout(API_SERVER_TIMEOUT, self.read_server(server, namespace)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
                 tracing::warn!(server, %error, "cannot read the PolicyServer of a policy");
@@ -56,6 +44,18 @@ impl Admission {
             }
             Err(_) => None,
         }
+    }
+
+    async fn read_server(&self, server: &str, namespace: &str) -> kube::Result<Option<ServerTenants>> {
+        let found = Api::<PolicyServer>::all(self.client.clone()).get_opt(server).await?;
+        let Some(PolicyServer { spec, .. }) = found else { return Ok(None) };
+        let tenants = spec.tenants;
+        let mut labels = BTreeMap::new();
+        if tenants.needs_labels(namespace) {
+            let found = Api::<Namespace>::all(self.client.clone()).get_metadata_opt(namespace).await?;
+            labels = found.map(|found| found.labels().clone()).unwrap_or_default();
+        }
+        Ok(Some(ServerTenants { tenants, labels }))
     }
 
     /// Returns the reason to deny an object because its namespace is full.

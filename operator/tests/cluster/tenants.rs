@@ -102,7 +102,9 @@ async fn a_mutating_policy_for_everything_does_not_raise_its_authors_power() -> 
         "auth can-i list pods --as=tenant",
     ] {
         let arguments = ["-n", TEAM].into_iter().chain(command.split(' ')).collect::<Vec<_>>();
-        ann.run(&arguments).await.or_else(|error| if command.starts_with("auth") { Ok(String::new()) } else { Err(error) })?;
+        ann.run(&arguments)
+            .await
+            .or_else(|error| if command.starts_with("auth") { Ok(String::new()) } else { Err(error) })?;
     }
     let network = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "closed", "namespace": TEAM},
@@ -126,9 +128,16 @@ async fn a_mutating_policy_for_everything_does_not_raise_its_authors_power() -> 
     // The request of an administrator for a usual object is recorded, so the recorder was asked all the time.
     ann.run(&["-n", TEAM, "create", "configmap", "last"]).await?;
     recorder.expect("CREATE configmaps by ann")?;
-    for resource in
-        ["rolebindings", "roles", "resourcequotas", "limitranges", "networkpolicies", "secrets", "serviceaccounts/token", "events"]
-    {
+    for resource in [
+        "rolebindings",
+        "roles",
+        "resourcequotas",
+        "limitranges",
+        "networkpolicies",
+        "secrets",
+        "serviceaccounts/token",
+        "events",
+    ] {
         ensure!(!recorder.has(|line| line.contains(&format!(" {resource} "))), "{resource}: {:?}", recorder.lines());
     }
     Ok(())

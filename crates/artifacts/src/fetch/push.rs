@@ -5,10 +5,10 @@ use bytes::Bytes;
 use hyper::{Method, StatusCode};
 use serde_json::json;
 
-use super::{FetchAccess, Fetcher};
 use super::client::{Answer, Client};
 use super::error::FetchError;
 use super::registry::{MODULE_TYPES, address};
+use super::{FetchAccess, Fetcher};
 use crate::digest::Digest;
 use crate::module::Module;
 use crate::reference::{Artifact, Version};

@@ -73,7 +73,8 @@ async fn a_namespace_has_a_limited_number_and_size_of_policies() -> Result<()> {
     cluster.serve(&format!("ns.{TEAM}.a-{second}"), POD).await?;
     cluster.until_path("proviso-ns.team.a", &format!("/validate/ns.team.a/{second}")).await?;
     let refusal = until("the size limit", TIMEOUT, async || {
-        let refusal = admission.refusal("UPDATE", &policy("c", &large(3)), Some(&policy("c", &spec(&json!({}))))).await?;
+        let refusal =
+            admission.refusal("UPDATE", &policy("c", &large(3)), Some(&policy("c", &spec(&json!({}))))).await?;
         ensure!(!refusal.is_empty(), "it is admitted");
         Ok(refusal)
     })

@@ -127,7 +127,10 @@ async fn attacks_of_a_tenant_are_refused_at_apply_with_field_and_remedy() -> Res
     }}});
     let reading = json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod"}]});
     for (fields, words) in [
-        (json!({"policyServer": "weak"}), "policyServer: PolicyServer weak does not allow Policies of the namespace team"),
+        (
+            json!({"policyServer": "weak"}),
+            "policyServer: PolicyServer weak does not allow Policies of the namespace team",
+        ),
         (json!({"admission": {"mutating": true}}), "admission.mutating: is true"),
         (json!({"hostCapabilities": ["*"]}), "hostCapabilities: grants crypto/v1/is_certificate_trusted"),
         (reading, "contextAwareResources: has kinds"),

@@ -118,9 +118,8 @@ impl PrepareError {
             }
             Self::Context { error, .. } => may_be_readable(error),
             // The next poll of the folder finds the new version of a file that changed.
-            Self::Cache(_) | Self::Changed(_) | Self::Stopped(_) => true,
-            // An administrator can permit the use, and the kubelet updates the file later.
-            Self::NotPermitted(_) | Self::Tenants(_) => true,
+            // An administrator can permit a use later.
+            Self::Cache(_) | Self::Changed(_) | Self::Stopped(_) | Self::NotPermitted(_) | Self::Tenants(_) => true,
             _ => false,
         }
     }

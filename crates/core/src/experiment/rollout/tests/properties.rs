@@ -127,7 +127,7 @@ proptest! {
     #[test]
     fn a_preview_that_was_loaded_is_not_suspended_because_of_its_replicas(observed in observations()) {
         let loaded = Observed {
-            session: Some(session(true, observed.generation)), policy: Some(policy()), older: 0, ..observed
+            session: Some(session(true, observed.generation)), policy: Some(policy()), older: 0, is_refused: false, ..observed
         };
         prop_assert_eq!(decide(&loaded).change, None);
     }
