@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::program::SecretRef;
+use crate::tenants::Tenants;
 use crate::verification::Verification;
 
 /// The regular expression of Kubernetes quantities.
@@ -87,6 +88,9 @@ pub struct PolicyServerSpec {
     /// that are prepared after it. Default: modules need no signatures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
+    /// The users of the PolicyServer, and the limits of namespaced policies on it.
+    #[serde(flatten)]
+    pub tenants: Tenants,
     /// Limits on the evaluation of policies.
     #[serde(default, skip_serializing_if = "is_default")]
     pub evaluation: Evaluation,

@@ -7,6 +7,7 @@ mod experiment;
 mod receive;
 mod registration;
 mod revision;
+mod tenants;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +26,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::usage::Usage;
 use crate::webhook;
 
 pub(crate) use registration::Registration;
+use tenants::ServerTenants;
 
 /// The path of the webhook.
 const PATH: &str = "/validate";
@@ -48,11 +51,12 @@ pub(crate) fn server_names(config: &Config) -> Vec<String> {
 pub(crate) struct Admission {
     client: Client,
     namespace: Arc<str>,
+    usage: Arc<Usage>,
 }
 
 impl Admission {
-    pub(crate) fn new(client: Client, config: &Config) -> Self {
-        Self { client, namespace: config.namespace.as_str().into() }
+    pub(crate) fn new(client: Client, config: &Config, usage: Arc<Usage>) -> Self {
+        Self { client, namespace: config.namespace.as_str().into(), usage }
     }
 
     /// Returns the route of the webhook.
@@ -99,6 +103,9 @@ impl Admission {
         if request.operation == Operation::Update && old == Some(spec) {
             return None;
         }
+        if let Some(refusal) = self.usage_refusal(request).await {
+            return Some(refusal);
+        }
         let namespace = request.namespace.clone().unwrap_or_default();
         match request.kind.kind.as_str() {
             "Policy" => self.policy_refusal(object, Some(namespace)).await,
@@ -116,13 +123,23 @@ impl Admission {
             Err(error) => return Some(error),
         };
         let id = PolicyId::new(namespace.as_deref(), &name);
+        let tenants = match &namespace {
+            Some(namespace) => self.server_tenants(&spec.policy_server, namespace).await,
+            None => None,
+        };
+        if let (Some(namespace), Some(tenants)) = (&namespace, &tenants)
+            && let Some(refusal) = tenants.refusal(namespace, "spec", &spec)
+        {
+            return Some(refusal);
+        }
         let checked = spec.clone();
         if let Err(error) = run_check("spec", move || check::policy(namespace.as_deref(), &name, &checked)).await {
             return Some(error);
         }
         let (id, admission) = (id.ok()?, spec.admission.as_ref()?);
         // Any generation: only the rules and selectors matter.
-        let desired = webhook::build(&id, "", 1, (&spec.policy_server, admission), (&self.namespace, ""));
+        let requests = (spec.policy_server.as_str(), admission, ServerTenants::system(tenants.as_ref()));
+        let desired = webhook::build(&id, "", 1, requests, (&self.namespace, ""));
         self.webhook_refusal(&id, "spec", &desired).await
     }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, ValueEnum};
 use jiff::SignedDuration;
 
+use crate::usage::NamespaceLimits;
+
 /// Runs policy servers in a cluster and rolls out policies on them: creates a revision of every generation, waits
 /// until every replica of the policy server serves the revision, and then points the webhook at it.
 ///
@@ -50,6 +52,9 @@ pub struct Config {
 
     #[command(flatten)]
     pub lifetimes: Lifetimes,
+
+    #[command(flatten)]
+    pub namespace_limits: NamespaceLimits,
 
     /// Time for which a generation still answers after another one has replaced it, 5s to 1h: API servers learn of
     /// the switch at different times

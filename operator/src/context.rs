@@ -15,6 +15,7 @@ use crate::caches::Caches;
 use crate::malformed::Reports;
 use crate::metrics::Metrics;
 use crate::objects::{MANAGER, event_note};
+use crate::usage::Usage;
 
 /// The state that every reconcile needs.
 pub(crate) struct Context {
@@ -27,6 +28,8 @@ pub(crate) struct Context {
     pub caches: Arc<Caches>,
     pub metrics: Arc<Metrics>,
     pub reports: Arc<Reports>,
+    /// The number and size of the objects of each namespace.
+    pub usage: Arc<Usage>,
     /// The time of the last write of the counts of an experiment, by its uid.
     counts_written: Mutex<HashMap<String, Instant>>,
 }
@@ -39,9 +42,10 @@ impl Context {
         retire_after: Duration,
         reports: Arc<Reports>,
         metrics: Arc<Metrics>,
+        usage: Arc<Usage>,
     ) -> Self {
         let caches = Arc::default();
-        Self { client, namespace, ca, retire_after, caches, metrics, reports, counts_written: Mutex::default() }
+        Self { client, namespace, ca, retire_after, caches, metrics, reports, usage, counts_written: Mutex::default() }
     }
 
     /// Publishes an Event of a policy or experiment.

@@ -25,6 +25,8 @@ mod policy_servers;
 mod registration;
 mod replicas;
 mod revisions;
+mod tenants;
+mod usage;
 mod webhook;
 
 use std::future::pending;
@@ -51,6 +53,7 @@ use crate::config::{Config, LogFormat};
 use crate::context::Context;
 use crate::malformed::Reports;
 use crate::metrics::Metrics;
+use crate::usage::Usage;
 
 /// The Lease by which the replicas of the operator elect a leader. Only the leader runs the controllers.
 const LEASE: &str = "proviso-operator";
@@ -78,13 +81,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
         .context("no Kubernetes cluster: set KUBECONFIG, or run the operator in a pod")?;
     let certificate = Arc::new(Certificate::default());
     // A task of its own, so that this replica keeps answering while another replica takes over.
-    let serving = serve(&client, &config, &certificate, &metrics, phase.clone()).await?;
+    let usage = Arc::new(Usage::new(config.namespace_limits));
+    let serving = serve(&client, &config, &certificate, (&metrics, &usage), phase.clone()).await?;
     let mut serving = proviso_tasks::spawn("server", serving);
     let election = Election::join(&config.namespace, LEASE, MissingLease::Create, &config.identity).await?;
     tracing::info!(namespace = config.namespace, identity = config.identity, "operator started");
     let names = admission::server_names(&config);
     let renewing_certificate = admission::certificate::maintain(&client, &config, names, &certificate);
-    let controllers = Controllers::new(&client, &config, &metrics);
+    let controllers = Controllers::new(&client, &config, &metrics, Arc::clone(&usage));
     let mut leadership = election.leadership();
     let leading = async {
         loop {
@@ -103,6 +107,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
         () = leading => {}
         () = renewing_certificate => {}
+        () = usage.follow(&client, &config.namespace) => {}
         _ = &mut serving => {}
     }
     election.end().await;
@@ -118,7 +123,7 @@ async fn serve(
     client: &Client,
     config: &Config,
     certificate: &Arc<Certificate>,
-    metrics: &Arc<Metrics>,
+    (metrics, usage): (&Arc<Metrics>, &Arc<Usage>),
     phase: watch::Receiver<Phase>,
 ) -> anyhow::Result<impl Future<Output = ()> + use<>> {
     let bind = async |flag: &str, address: SocketAddr| {
@@ -136,7 +141,8 @@ async fn serve(
     let tls = Arc::clone(certificate).acceptor_with_client_certificates()?;
     let proxies = Arc::new(FrontProxies::default());
     let api = api::router(client.clone(), config, Arc::clone(&proxies));
-    let answers = TowerToHyperService::new(Admission::new(client.clone(), config).router().merge(api));
+    let admission = Admission::new(client.clone(), config, Arc::clone(usage));
+    let answers = TowerToHyperService::new(admission.router().merge(api));
     let limits = Limits::within(None);
     let probes = admin::router(Arc::clone(certificate), Arc::clone(metrics), Arc::clone(&limits), phase.clone());
     let probes = TowerToHyperService::new(probes);
@@ -159,13 +165,14 @@ struct Controllers {
     retire_after: Duration,
     reports: Arc<Reports>,
     metrics: Arc<Metrics>,
+    usage: Arc<Usage>,
     servers: policy_servers::Settings,
     registration: admission::Registration,
     actions: api::registration::Registration,
 }
 
 impl Controllers {
-    fn new(client: &Client, config: &Config, metrics: &Arc<Metrics>) -> Self {
+    fn new(client: &Client, config: &Config, metrics: &Arc<Metrics>, usage: Arc<Usage>) -> Self {
         let (namespace, lifetimes) = (&config.namespace, config.lifetimes);
         let ca = CertificateAuthority::new(client.clone(), namespace.clone(), lifetimes);
         let subscribe = || ca.subscribe();
@@ -179,6 +186,7 @@ impl Controllers {
             servers: policy_servers::Settings { defaults, lifetimes },
             reports,
             metrics: Arc::clone(metrics),
+            usage,
             registration: admission::Registration::new(client.clone(), config, subscribe()),
             actions: api::registration::Registration::new(client.clone(), config, subscribe()),
             ca,
@@ -195,6 +203,7 @@ impl Controllers {
             self.retire_after,
             Arc::clone(&self.reports),
             Arc::clone(&self.metrics),
+            Arc::clone(&self.usage),
         ));
         self.metrics.follow(&context.caches);
         let servers = Arc::new(policy_servers::Context::new(Arc::clone(&context), self.servers.clone()));

@@ -68,7 +68,8 @@ impl MockApi {
         let (_, ca) = watch::channel(Some(Arc::new(current)));
         let (client, reports) = (self.client(), Arc::new(Reports::new(self.client())));
         let (retire_after, metrics) = (Duration::from_secs(30), Arc::new(Metrics::new()));
-        Arc::new(Context::new(client, NAMESPACE.to_owned(), ca, retire_after, reports, metrics))
+        let usage = Arc::default();
+        Arc::new(Context::new(client, NAMESPACE.to_owned(), ca, retire_after, reports, metrics, usage))
     }
 
     /// Stores an object as another client would, and delivers it to its cache as an event of the watch. Returns the

@@ -8,7 +8,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use proviso_core::matching::{CREDENTIAL_GROUPS, names_group};
-use proviso_core::{Action, Endpoint, PolicyId, PreviewEndpoint};
+use proviso_core::{Action, Endpoint, PolicyId, PreviewEndpoint, confinement};
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL, field_managers};
 use proviso_crds::{Admission, FailurePolicy, MatchPolicy};
 use proviso_programs::Conditions;
@@ -20,6 +20,7 @@ use crate::cache::{Cache, Cached};
 use crate::context::{Context, Error};
 use crate::objects;
 use crate::policy_servers::names::name as service_name;
+use crate::tenants::SystemRequests;
 
 /// Returns the name of the webhook configuration of a policy, which is the same for both kinds of configurations.
 pub(crate) fn name(policy: &PolicyId) -> String {
@@ -42,12 +43,13 @@ pub(crate) fn experiment_of(name: &str) -> Option<PolicyId> {
 }
 
 /// Builds the webhook configuration that sends requests to a generation: the policy server that serves the
-/// generation, and the requests that `admission` selects.
+/// generation, and the requests that `admission` selects. `system` tells whether a namespaced policy is asked about
+/// requests of Kubernetes itself.
 pub(crate) fn build(
     policy: &PolicyId,
     uid: &str,
     generation: i64,
-    (server, admission): (&str, &Admission),
+    (server, admission, system): (&str, &Admission, SystemRequests),
     (namespace, bundle): (&str, &str),
 ) -> Value {
     let generation = generation.try_into().ok();
@@ -69,7 +71,7 @@ pub(crate) fn build(
         }
         rule.scope.get_or_insert_with(|| "*".to_owned());
     }
-    let exempt = exemption_expression(policy, namespace) + &credential_exemption(policy, admission);
+    let exempt = exemption_expression(policy, namespace, system) + &credential_exemption(policy, admission);
     let mut conditions = vec![json!({"name": "proviso-exempt", "expression": exempt})];
     conditions.extend(admission.match_conditions.iter().map(|condition| json!(condition)));
     // Names every field, even if its value is the API server's default: see `diff`.
@@ -111,20 +113,24 @@ fn kind(admission: &Admission) -> &'static str {
 
 /// Returns the CEL expression that exempts requests from a policy. A policy must not keep a cluster from starting, so
 /// requests for Proviso's own namespace, and for the leases of Kubernetes components and nodes, are exempt. Changes
-/// of Proviso's own objects are exempt, because a change may fix a broken policy. A namespaced policy gets no
-/// Secrets, because its owner may not be allowed to read them.
-fn exemption_expression(policy: &PolicyId, namespace: &str) -> String {
-    let secrets = match policy.namespace() {
-        Some(_) => "!(request.resource.group == '' && request.resource.resource == 'secrets') && ",
-        None => "",
-    };
+/// of Proviso's own objects are exempt, because a change may fix a broken policy. A namespaced policy gets no requests
+/// that could raise the power of its author.
+fn exemption_expression(policy: &PolicyId, namespace: &str, system: SystemRequests) -> String {
     // Requests for cluster-scoped objects have no `namespace` field, and an expression that fails denies the request.
-    format!(
-        "request.resource.group != 'proviso.dev' && {secrets}\
+    let exemption = format!(
+        "request.resource.group != 'proviso.dev' && \
          (!has(request.namespace) || !(request.namespace == '{namespace}' || \
          (request.resource.group == 'coordination.k8s.io' && request.resource.resource == 'leases' && \
          request.namespace in ['kube-system', 'kube-node-lease'])))"
-    )
+    );
+    let included = confinement::included_expression();
+    match (policy.namespace(), system) {
+        (None, _) => exemption,
+        (Some(_), SystemRequests::Included) => format!("{exemption} && {included}"),
+        (Some(_), SystemRequests::Excluded) => {
+            format!("{exemption} && {included} && {}", confinement::no_system_request_expression())
+        }
+    }
 }
 
 /// Returns the rest of the CEL expression, which exempts the reviews that check credentials and permissions, except those of the groups
@@ -144,6 +150,7 @@ pub(crate) struct PreviewTarget<'a> {
     pub generation: i64,
     /// The policy server that serves the policy.
     pub server: &'a str,
+    pub system: SystemRequests,
 }
 
 /// Builds the webhook configuration of an experiment. The webhook covers the requests that a policy with this
@@ -164,7 +171,8 @@ pub(crate) fn build_preview(
     };
     let conditions = admission.match_conditions.iter().filter(|condition| !Conditions::can_evaluate(condition));
     let admission = Admission { match_conditions: conditions.cloned().collect(), ..admission.clone() };
-    let mut desired = build(target.policy, "", target.generation, (target.server, &admission), (namespace, bundle));
+    let requests = (target.server, &admission, target.system);
+    let mut desired = build(target.policy, "", target.generation, requests, (namespace, bundle));
     desired["kind"] = "ValidatingWebhookConfiguration".into();
     desired["metadata"] = json!({"name": preview_name(target.experiment), "labels": {EXPERIMENT_LABEL: target.uid}});
     let only = &mut desired["webhooks"][0];
@@ -246,8 +254,15 @@ mod tests {
         }))
         .unwrap();
         let (policy, experiment) = ("cluster.a".parse().unwrap(), "cluster.e".parse().unwrap());
-        let target =
-            PreviewTarget { policy: &policy, experiment: &experiment, uid: "u", generation: 2, server: "default" };
+        let system = SystemRequests::Excluded;
+        let target = PreviewTarget {
+            policy: &policy,
+            experiment: &experiment,
+            uid: "u",
+            generation: 2,
+            server: "default",
+            system,
+        };
         let names = |webhook: &Value| {
             let conditions = webhook["webhooks"][0]["matchConditions"].as_array().unwrap();
             conditions.iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -258,7 +273,37 @@ mod tests {
         assert_eq!(preview["kind"], "ValidatingWebhookConfiguration");
         assert_eq!(only["failurePolicy"], "Ignore");
         assert_eq!(only["clientConfig"]["service"]["path"], "/preview/cluster.a/e/2");
-        let live = build(&policy, "u", 2, ("default", &admission), ("proviso", "bundle"));
+        let live = build(&policy, "u", 2, ("default", &admission, system), ("proviso", "bundle"));
         assert_eq!(names(&live), ["proviso-exempt", "simple", "permission", "unknown"]);
+    }
+
+    #[test]
+    fn a_namespaced_policy_and_its_previews_have_the_same_exemptions() {
+        let admission = serde_json::from_value(json!({
+            "rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}],
+        }))
+        .unwrap();
+        let (policy, experiment) = ("ns.team.a".parse().unwrap(), "ns.team.e".parse().unwrap());
+        let exemption = |webhook: &Value| webhook["webhooks"][0]["matchConditions"][0]["expression"].clone();
+        for (system, is_asked) in [(SystemRequests::Excluded, false), (SystemRequests::Included, true)] {
+            let live = build(&policy, "u", 2, ("default", &admission, system), ("proviso", "bundle"));
+            let expression = exemption(&live);
+            let expression = expression.as_str().unwrap();
+            assert!(expression.contains("'rbac.authorization.k8s.io'"), "{expression}");
+            assert_eq!(!expression.contains("'system:masters'"), is_asked, "{expression}");
+            let target = PreviewTarget {
+                policy: &policy,
+                experiment: &experiment,
+                uid: "u",
+                generation: 2,
+                server: "default",
+                system,
+            };
+            assert_eq!(exemption(&build_preview(&target, &admission, ("proviso", "bundle"))), expression);
+        }
+        let cluster = "cluster.a".parse().unwrap();
+        let requests = ("default", &admission, SystemRequests::Excluded);
+        let expression = exemption(&build(&cluster, "u", 2, requests, ("proviso", "bundle")));
+        assert!(!expression.as_str().unwrap().contains("rbac"), "{expression}");
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Parser, ValueEnum};
+use clap::{ArgAction, ArgGroup, Parser, ValueEnum};
 use clap_complete::Shell;
 use proviso_artifacts::{Proxies, ProxyError};
 
@@ -86,6 +86,15 @@ pub struct Arguments {
     /// with keys can be verified
     #[arg(long, value_name = "FILE", env = "PROVISO_TRUSTED_ROOT", requires = "verification")]
     pub trusted_root: Option<PathBuf>,
+
+    /// JSON file of the limits of namespaced policies, from the PolicyServer; without it, they may only evaluate requests; read again
+    /// for each revision
+    #[arg(long, value_name = "FILE", env = "PROVISO_TENANTS", requires = "policy_server")]
+    pub tenants: Option<PathBuf>,
+
+    /// Ask namespaced policies about requests of system:masters, of nodes and of accounts in kube-system too
+    #[arg(long, env = "PROVISO_NAMESPACED_SYSTEM_REQUESTS", default_value_t = false, action = ArgAction::Set, value_name = "BOOL", requires = "policy_server")]
+    pub namespaced_system_requests: bool,
 
     /// Proxy for fetching modules over HTTPS: http://[user:password@]host:port
     #[arg(long, value_name = "URL", env = "HTTPS_PROXY", hide_env_values = true)]
@@ -222,6 +231,9 @@ pub struct Config {
     pub verification: Option<PathBuf>,
     /// Sigstore's `trusted_root.json`.
     pub trusted_root: Option<PathBuf>,
+    /// The file of the limits of namespaced policies.
+    pub tenants: Option<PathBuf>,
+    pub namespaced_system_requests: bool,
     /// The proxies for fetching modules.
     pub proxies: Proxies,
     pub tls: Option<TlsFiles>,
@@ -359,6 +371,8 @@ impl TryFrom<Arguments> for Config {
             pull_secrets: arguments.pull_secrets,
             verification: arguments.verification,
             trusted_root: arguments.trusted_root,
+            tenants: arguments.tenants,
+            namespaced_system_requests: arguments.namespaced_system_requests,
             proxies: Proxies::parse(
                 arguments.https_proxy.as_deref(),
                 arguments.http_proxy.as_deref(),

@@ -22,6 +22,7 @@ mod routes;
 mod start;
 mod state;
 mod table;
+mod tenants;
 mod tls;
 
 use std::future::pending;
@@ -54,6 +55,7 @@ use crate::preview::PreviewQueue;
 use crate::routes::Server;
 use crate::state::StateFile;
 use crate::table::SharedTable;
+use crate::tenants::TenantSettings;
 
 pub use crate::start::main;
 
@@ -80,6 +82,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
         .with_verification(config.verification, config.trusted_root)
         .with_proxies(config.proxies);
     let fetcher = Arc::new(fetcher);
+    let tenants = match &config.source {
+        Source::Cluster(replica) => Some(TenantSettings {
+            server: replica.policy_server.clone(),
+            file: config.tenants,
+            includes_system_requests: config.namespaced_system_requests,
+        }),
+        Source::Folder(_) => None,
+    };
     let preparer_over = |host_context: HostContext| {
         Arc::new(Preparer {
             modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
@@ -88,6 +98,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
             compilers,
             cache,
             evaluation_timeout: config.evaluation_timeout,
+            tenants,
         })
     };
     let images = Images::new(Arc::clone(&fetcher));

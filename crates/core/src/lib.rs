@@ -2,6 +2,7 @@
 //! matching, divergence, and the rollout of policies and experiments. No I/O, no clock, no Kubernetes client.
 
 pub mod capabilities;
+pub mod confinement;
 pub mod divergence;
 pub mod endpoint;
 pub mod experiment;

@@ -23,6 +23,8 @@ pub struct Observed {
     pub generation: i64,
     pub is_enabled: bool,
     pub is_deleted: bool,
+    /// The reason why no new generation may become live, such as a `PolicyServer` that does not allow the policy; `None` if one may.
+    pub refusal: Option<Failure>,
     /// The live generation in the status of the policy; `None` if the status has none.
     pub reported_live: Option<i64>,
     /// The webhooks of the policy: at most one of each kind.
@@ -136,6 +138,8 @@ pub struct Decision {
     /// from `live`, or `None` if they call no revision of this policy.
     pub answering: Option<i64>,
     pub progress: Progress,
+    /// [`Observed::refusal`].
+    pub refusal: Option<Failure>,
     /// The number of Ready pods that serve the newest generation.
     pub ready: usize,
     /// The number of Ready pods.
@@ -198,7 +202,7 @@ pub fn decide(observed: &Observed) -> Decision {
     let (marks_before, marks_after) = marks::changes(observed, live, &webhooks.still_called, is_break_glass);
     let report_due = newest.and_then(|revision| progress::report_due(revision, &observed.pods, &progress));
     let mut decision = Decision {
-        create: newest.is_none() && !observed.is_deleted,
+        create: newest.is_none() && !observed.is_deleted && observed.refusal.is_none(),
         enable: Vec::new(),
         disable: Vec::new(),
         delete: Vec::new(),
@@ -211,6 +215,7 @@ pub fn decide(observed: &Observed) -> Decision {
         silent: newest.map(|revision| progress::silent(revision, &observed.pods)).unwrap_or_default(),
         warnings: newest.map(|revision| progress::warnings(revision, &observed.pods)).unwrap_or_default(),
         progress,
+        refusal: observed.refusal.clone(),
         ready,
         total: observed.pods.len(),
         is_cleaned_up: observed.is_deleted && observed.webhooks.is_empty() && observed.revisions.is_empty(),
@@ -231,7 +236,8 @@ fn decide_revisions(observed: &Observed, still_called: &[i64], decision: &mut De
     let mut history = Vec::new();
     for revision in &observed.revisions {
         let generation = revision.generation;
-        let is_wanted = observed.is_enabled && !observed.is_deleted && generation == observed.generation;
+        let is_newest = generation == observed.generation && observed.refusal.is_none();
+        let is_wanted = observed.is_enabled && !observed.is_deleted && is_newest;
         if is_wanted || decision.live == Some(generation) || still_called.contains(&generation) {
             if !revision.is_enabled {
                 decision.enable.push(generation);

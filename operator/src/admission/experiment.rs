@@ -7,9 +7,11 @@ use proviso_core::PolicyId;
 use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_crds::{ClusterPolicyExperiment, ExperimentSpec, PolicyExperiment};
 
+use super::tenants::ServerTenants;
 use super::{API_SERVER_TIMEOUT, Admission, check, read, run_check};
 use crate::cascade;
 use crate::kinds::{ExperimentObject, Kind as _};
+use crate::tenants::SystemRequests;
 use crate::webhook;
 
 impl Admission {
@@ -31,6 +33,15 @@ impl Admission {
             Ok(spec) => spec,
             Err(error) => return Some(error),
         };
+        let tenants = match &namespace {
+            Some(namespace) => self.server_tenants(&spec.policy.policy_server, namespace).await,
+            None => None,
+        };
+        if let (Some(namespace), Some(tenants)) = (&namespace, &tenants)
+            && let Some(refusal) = tenants.refusal(namespace, "spec.policy", &spec.policy)
+        {
+            return Some(refusal);
+        }
         let name = object.metadata.name.clone().unwrap_or_default();
         let (checked, scope, id) = (spec.clone(), namespace.clone(), name.clone());
         let checking = run_check("spec.policy", move || check::experiment(scope.as_deref(), &id, &checked));
@@ -45,7 +56,7 @@ impl Admission {
         }
         let scope = namespace.as_deref();
         let ids = (PolicyId::new(scope, &spec.policy_ref.name).ok()?, PolicyId::new(scope, &name).ok()?);
-        self.commit_refusal(&ids, &spec).await
+        self.commit_refusal(&ids, &spec, ServerTenants::system(tenants.as_ref())).await
     }
 
     /// Returns the reason why the policy can have no more experiments. If two are created at the same time, the
@@ -75,10 +86,12 @@ impl Admission {
         &self,
         (policy, experiment): &(PolicyId, PolicyId),
         spec: &ExperimentSpec,
+        system: SystemRequests,
     ) -> Option<String> {
         let admission = spec.policy.admission.as_ref()?;
         // Any generation: only the rules, selectors and conditions matter.
-        let desired = webhook::build(policy, "", 1, (&spec.policy.policy_server, admission), (&self.namespace, ""));
+        let requests = (spec.policy.policy_server.as_str(), admission, system);
+        let desired = webhook::build(policy, "", 1, requests, (&self.namespace, ""));
         self.webhook_refusal(experiment, "spec.policy", &desired).await
     }
 

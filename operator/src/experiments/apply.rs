@@ -17,6 +17,7 @@ use crate::context::{Context, Error};
 use crate::kinds::{self, ExperimentObject};
 use crate::malformed::MaybeMalformed;
 use crate::objects::{self, ignore_not_found};
+use crate::tenants::SystemRequests;
 use crate::webhook::{self, PreviewTarget};
 
 /// Applies a decision, except [`after_status`]. Returns `Break` if the rest needs a new decision.
@@ -133,6 +134,7 @@ async fn switch_webhook<K: ExperimentObject>(
         uid: &experiment.uid().ok_or(Error::Incomplete("uid"))?,
         generation: observed.generation,
         server: &policy.server,
+        system: SystemRequests::of(&policy.server, context),
     };
     let desired = webhook::build_preview(&target, admission, (&context.namespace, &bundle));
     webhook::apply(&desired, found.webhook.as_deref(), &context.caches.validating, context).await

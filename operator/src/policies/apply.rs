@@ -21,6 +21,7 @@ use crate::kinds::{self, PolicyObject};
 use crate::malformed::MaybeMalformed;
 use crate::objects::{self, apply_params, ignore_not_found};
 use crate::revisions::{self, Revision};
+use crate::tenants::SystemRequests;
 use crate::webhook;
 
 /// Restores the webhook of the live generation, except during break-glass. Does not need the spec of the policy.
@@ -213,7 +214,8 @@ async fn switch_webhook<O: Resource>(
         let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
         let (generation, bundle) = (revision.policy_ref.generation, context.ca_bundle().ok_or(Error::NoCa)?);
         let server = &revision.policy_server;
-        let desired = webhook::build(&found.id, &uid, generation, (server, admission), (&context.namespace, &bundle));
+        let requests = (server.as_str(), admission, SystemRequests::of(server, context));
+        let desired = webhook::build(&found.id, &uid, generation, requests, (&context.namespace, &bundle));
         // The new webhook before the deletion of the old one: a request may be evaluated twice, but is never missed.
         if admission.mutating {
             webhook::apply(&desired, found.mutating.as_deref(), &context.caches.mutating, context).await?;

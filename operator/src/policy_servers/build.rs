@@ -5,7 +5,7 @@ mod pod;
 mod quantity;
 
 use kube::ResourceExt as _;
-use proviso_crds::{GROUP, PolicyServer, Verification};
+use proviso_crds::{GROUP, PolicyServer, Tenants, Verification};
 use serde_json::{Map, Value, json};
 
 use super::names::{
@@ -139,11 +139,21 @@ fn sources(server: &PolicyServer) -> Value {
         }
         data["verification.yaml"] = json!(format!("{file:#}\n"));
     }
+    if let Some(tenants) = tenant_limits(server) {
+        data["tenants.json"] = json!(format!("{:#}\n", json!(tenants)));
+    }
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": metadata(server, &sources_name(&server.name_any())),
         "data": data,
     })
+}
+
+/// Returns the limits that replicas check; `None` if they are the defaults. The operator itself checks the others.
+fn tenant_limits(server: &PolicyServer) -> Option<Tenants> {
+    let tenants =
+        Tenants { allowed_namespaces: None, namespaced_system_requests: false, ..server.spec.tenants.clone() };
+    (tenants != Tenants::default()).then_some(tenants)
 }
 
 /// Returns the claim of the cache volume; `None` if the spec has no `persistentVolumeClaim`.

@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use crate::test_cluster::{NAMESPACE, TIMEOUT, TestCluster};
 
 /// A client that calls the operator as the API server does: by the name of its Service.
-struct AdmissionClient(Client);
+pub struct AdmissionClient(Client);
 
 impl AdmissionClient {
-    async fn start(cluster: &TestCluster) -> Result<Self> {
+    pub async fn start(cluster: &TestCluster) -> Result<Self> {
         let address = until("the operator to listen", TIMEOUT, async || {
             let log = cluster.log()?;
             let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -59,7 +59,7 @@ impl AdmissionClient {
     }
 
     /// Returns the reason of a denial; empty if the object is admitted.
-    async fn refusal(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<String> {
+    pub async fn refusal(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<String> {
         let response = self.ask(operation, object, old).await?;
         ensure!(response["allowed"] == response["status"]["message"].is_null(), "{response}");
         Ok(response["status"]["message"].as_str().unwrap_or_default().to_owned())

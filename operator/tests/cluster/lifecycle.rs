@@ -93,6 +93,12 @@ impl PolicyCluster {
         written.metadata.generation.context("its generation")
     }
 
+    /// Creates the policy server, without replicas of its own, and lets namespaced policies change objects on it.
+    async fn permit_mutation(&self) -> Result<()> {
+        self.apply_server("default", json!({"replicas": 0, "namespacedMutation": true})).await?;
+        Ok(())
+    }
+
     /// Waits for the revision of a generation.
     async fn revision(&self, generation: i64) -> Result<PolicyRevision> {
         let name = format!("ns.{TEAM}.labels-{generation}");

@@ -21,5 +21,6 @@ mod malformed_objects;
 mod outages;
 mod policy_servers;
 mod rotation;
+mod tenants;
 mod test_cluster;
 mod trust_domains;

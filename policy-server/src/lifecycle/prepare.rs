@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use proviso_artifacts::{Digest, Fetcher, Volume};
 use proviso_capabilities::{Grants, HostContext, PolicyHost};
-use proviso_core::{PolicyId, experiment};
-use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
+use proviso_core::{Match, PolicyId, experiment};
+use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Tenants, Wasm};
 use proviso_engines::{CompileError, Deadline, Program, group, wasm};
 use proviso_programs::{Conditions, compile_cel, compile_rego};
 use serde_json::{Map, Value};
@@ -21,6 +21,7 @@ use crate::compile::Compilers;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::table::Revision;
+use crate::tenants::TenantSettings;
 
 use super::desired::{Desired, Scope};
 use super::preparations::Permit;
@@ -58,6 +59,8 @@ pub struct Preparer {
     pub cache: Option<Volume>,
     /// The time limit of evaluations of policies without `timeoutEvalSeconds`.
     pub evaluation_timeout: Duration,
+    /// The limits of namespaced policies; `None` without a cluster, where all policies have the same author.
+    pub tenants: Option<TenantSettings>,
 }
 
 impl Preparer {
@@ -85,7 +88,7 @@ impl Preparer {
             policy: id.policy.clone(),
             generation: id.generation,
             etag: experiment::etag(id.uid, id.generation),
-            matching: admission.to_match()?.confined_to(id.policy.namespace()),
+            matching: self.confine(admission.to_match()?, id.policy),
             coverage: admission.coverage(),
             conditions: if is_folder {
                 // `prepare` has checked that they compile.
@@ -104,6 +107,25 @@ impl Preparer {
         })
     }
 
+    /// Confines the match of a namespaced policy.
+    fn confine(&self, matching: Match, policy: &PolicyId) -> Match {
+        let matching = matching.confined_to(policy.namespace());
+        let includes_system_requests = self.tenants.as_ref().is_none_or(|settings| settings.includes_system_requests);
+        if includes_system_requests { matching } else { matching.without_system_requests() }
+    }
+
+    /// Returns the limits of the policy; `None` if it has none. A revision that has worked before keeps working after the limits have
+    /// changed, but uses only what they permit now.
+    async fn limits(&self, desired: &Desired) -> Result<Option<Tenants>, PrepareError> {
+        let Desired { policy, spec, scope: Scope(at), was_prepared, .. } = desired;
+        let Some(settings) = self.tenants.as_ref().filter(|_| policy.namespace().is_some()) else { return Ok(None) };
+        let tenants = settings.read().await?;
+        match tenants.check(at, &settings.server, spec).into_iter().next() {
+            Some(error) if !was_prepared => Err(PrepareError::NotPermitted(error)),
+            _ => Ok(Some(tenants)),
+        }
+    }
+
     /// Prepares the program of a spec: compiles it, waits for the objects that it reads, and validates its settings. A revision
     /// that has worked before does not fail if objects are missing.
     ///
@@ -115,7 +137,7 @@ impl Preparer {
             check_conditions(at, spec.admission.as_ref())?;
         }
         let grants = Grants::read(at, policy.namespace(), spec).map_err(PrepareError::Field)?;
-        let mut parts = Parts::new(grants, modules, permit);
+        let mut parts = Parts::new(grants, self.limits(desired).await?, modules, permit);
         let host = parts.host(&self.host_context, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
         let program = self.program(&field, &spec.program, &spec.settings, host, &mut parts).await?;

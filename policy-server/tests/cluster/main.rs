@@ -24,4 +24,5 @@ mod skew;
 mod stalled_disk;
 #[path = "../support/mod.rs"]
 mod support;
+mod tenants;
 mod webhooks;

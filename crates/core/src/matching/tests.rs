@@ -84,11 +84,36 @@ fn a_namespaced_policy_is_confined_to_its_namespace() {
         ("secrets", "a", false),
         ("other.example:secrets", "a", true),
         ("proviso.dev:policies", "a", false),
+        ("rbac.authorization.k8s.io:rolebindings", "a", false),
+        ("resourcequotas", "a", false),
+        ("pods/exec", "a", false),
+        ("pods/resize", "a", true),
     ] {
         let review = request(resource, "CREATE", namespace, &Value::Null, &Value::Null);
         assert_eq!(covers(&matching, &review, &BTreeMap::new()), wanted, "{resource} {namespace:?}");
         assert_eq!(matching.covers_by_confinement(&review) == Coverage::Covered, wanted, "{resource} {namespace:?}");
     }
+}
+
+#[test]
+fn a_namespaced_policy_may_be_confined_to_requests_that_are_not_of_kubernetes_itself() {
+    let review = |user: Value| {
+        let resource = json!({"group": "", "version": "v1", "resource": "pods"});
+        let request = json!({
+            "uid": "u", "resource": resource, "namespace": "a", "operation": "CREATE", "userInfo": user,
+        });
+        Review::admission(json!({"request": request}).to_string().into()).unwrap()
+    };
+    let admin = json!({"username": "admin", "groups": ["system:masters", "system:authenticated"]});
+    let person = json!({"username": "ann", "groups": null});
+    for (namespace, user, wanted) in [(Some("a"), &admin, false), (Some("a"), &person, true), (None, &admin, true)] {
+        let matching = a_match(&json!({})).confined_to(namespace).without_system_requests();
+        assert_eq!(covers(&matching, &review(user.clone()), &BTreeMap::new()), wanted, "{namespace:?} {user}");
+        let is_covered = matching.covers_by_confinement(&review(user.clone())) == Coverage::Covered;
+        assert_eq!(is_covered, wanted, "{namespace:?} {user}");
+    }
+    let with_system_requests = a_match(&json!({})).confined_to(Some("a"));
+    assert!(covers(&with_system_requests, &review(admin), &BTreeMap::new()));
 }
 
 #[test]

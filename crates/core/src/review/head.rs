@@ -68,6 +68,13 @@ impl Operation {
 #[serde(default)]
 pub struct UserInfo {
     pub username: String,
+    /// The groups of the user; empty if they are null or missing.
+    #[serde(deserialize_with = "null_as_default")]
+    pub groups: Vec<String>,
+}
+
+fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// The text in place of a message about a confidential object.

@@ -133,7 +133,11 @@ fn arguments(server: &PolicyServer, defaults: &ServerDefaults) -> Vec<String> {
     let PolicyServerSpec { evaluation, preview, log_level, .. } = &server.spec;
     let level = log_level.map(|level| json!(level).as_str().unwrap_or("info").to_owned());
     let verification = server.spec.verification.as_ref().map(|_| "/etc/proviso/sources/verification.yaml".to_owned());
+    let tenants = super::tenant_limits(server).map(|_| "/etc/proviso/sources/tenants.json".to_owned());
+    let system_requests = server.spec.tenants.namespaced_system_requests.then(|| "true".to_owned());
     for (name, value) in [
+        ("--tenants", tenants),
+        ("--namespaced-system-requests", system_requests),
         ("--verification", verification),
         ("--trusted-root", trusted_root(server).map(|_| "/etc/proviso/trust/trusted_root.json".to_owned())),
         ("--evaluation-timeout", evaluation.timeout_seconds.map(|seconds| format!("{seconds}s"))),

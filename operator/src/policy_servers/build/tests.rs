@@ -35,6 +35,12 @@ fn every_field() -> Value {
             ]},
             "trustedRoot": {"name": "sigstore", "key": "trusted_root.json"},
         },
+        "allowedNamespaces": {"matchNames": ["team"], "selector": {"matchLabels": {"tenant": "yes"}}},
+        "namespacedCapabilities": ["oci/*"],
+        "namespacedPullSecrets": ["ghcr"],
+        "namespacedRegistries": ["ghcr.io/team"],
+        "namespacedMutation": true,
+        "namespacedSystemRequests": true,
         "evaluation": {"timeoutSeconds": 3, "memoryLimitMiB": 64, "concurrency": 16},
         "preview": {"queueCapacity": 10},
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
@@ -98,7 +104,7 @@ fn the_pod_template_changes_only_with_startup_settings() {
         assert_eq!(template(same.clone()), before, "{same}");
     }
     for (field, value) in every_field().as_object().unwrap() {
-        let is_same = ["replicas", "minAvailable", "sources"].contains(&field.as_str());
+        let is_same = ["replicas", "minAvailable", "sources", "allowedNamespaces"].contains(&field.as_str());
         let template = template(json!({field: value}));
         assert_eq!(template == before, is_same, "{field}");
     }

@@ -108,6 +108,7 @@ async fn break_glass_stops_webhook_reconciliation() -> Result<()> {
     break_glass().await?;
     until_break_glass_reported(2).await?;
     change(json!([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}])).await?;
+    cluster.permit_mutation().await?;
     let mut mutating = spec("3 > 2");
     mutating["admission"]["mutating"] = json!(true);
     cluster.write(&mutating).await?;
@@ -199,6 +200,7 @@ async fn a_policy_turns_mutating_and_back_with_both_webhooks_for_a_while() -> Re
     cluster.write(&spec("true")).await?;
     cluster.serve(1).await?;
     cluster.until_live(1).await?;
+    cluster.permit_mutation().await?;
     let mut mutating = spec("true");
     mutating["admission"]["mutating"] = json!(true);
     cluster.write(&mutating).await?;
