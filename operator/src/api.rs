@@ -66,9 +66,10 @@ async fn authenticate(State(authentication): State<Authentication>, request: Req
         Err(error) => {
             let path = head.uri.path();
             // A flood of tokens must not become a flood of log lines.
-            match &error {
-                AuthenticationError::TooMany(_) => tracing::debug!(method = %head.method, path, %error, "refused"),
-                _ => tracing::warn!(method = %head.method, path, %error, "refused: unknown caller"),
+            if matches!(error, AuthenticationError::TooMany(_)) {
+                tracing::debug!(method = %head.method, path, %error, "refused");
+            } else {
+                tracing::warn!(method = %head.method, path, %error, "refused: unknown caller");
             }
             let code = match &error {
                 AuthenticationError::Unavailable(_) => Code::Unavailable,

@@ -15,12 +15,13 @@ use crate::table::{IdleReason, ListedRevision, Origin, RolloutState, Table};
 
 /// The routes of `--admin-listen`. If `is_open` is false, `/metrics` and the details of `/readyz` are served at `--metrics-listen` only.
 pub fn router(server: Arc<Server>, is_open: bool) -> Router {
-    let probes = Router::new().route("/livez", get(async || "ok\n"));
-    if is_open {
-        return probes.merge(details_router(server));
-    }
-    let elsewhere = async || (StatusCode::NOT_FOUND, "the metrics are served at --metrics-listen\n");
-    probes.route("/readyz", get(readyz)).route("/metrics", get(elsewhere)).with_state(server)
+    let other = if is_open {
+        details_router(server)
+    } else {
+        let elsewhere = async || (StatusCode::NOT_FOUND, "the metrics are served at --metrics-listen\n");
+        Router::new().route("/readyz", get(readyz)).route("/metrics", get(elsewhere)).with_state(server)
+    };
+    other.route("/livez", get(async || "ok\n"))
 }
 
 /// The routes with the names of policies and the causes of problems.

@@ -75,12 +75,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 async fn run(config: Config) -> anyhow::Result<()> {
     let phase = shutdown::listen(config.shutdown_delay).context("cannot listen for signals")?;
     let metrics = Arc::new(Metrics::new());
-    let listener = bind("--listen", config.listen).await?;
-    let admin_listener = bind("--admin-listen", config.admin_listen).await?;
-    let metrics_listener = match config.metrics_listen {
-        Some(address) => Some(bind("--metrics-listen", address).await?),
-        None => None,
-    };
+    let listeners = Listeners::bind(&config).await?;
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let certificate = config.tls.map(|files| tls::certificate(files, Arc::clone(&metrics))).transpose()?;
     let tls = certificate.clone().map(|certificate| tls::acceptor(certificate, config.client_ca)).transpose()?;
@@ -141,17 +136,12 @@ async fn run(config: Config) -> anyhow::Result<()> {
             .context("the preview worker cannot be started")?;
     let body_memory = Semaphore::new(BODY_MEMORY_KIB);
     let server = Arc::new(Server { body_memory, callers, table, metrics, previews, phase: phase.clone() });
-    tracing::info!(
-        policies,
-        listen = format!("{scheme}://{}", listener.local_addr()?),
-        admin = format!("http://{}", admin_listener.local_addr()?),
-        metrics = metrics_listener.as_ref().and_then(|it| Some(format!("https://{}", it.local_addr().ok()?))),
-        "policy server started"
-    );
+    listeners.log(&policies, scheme)?;
+    let Listeners { reviews, admin, metrics: metrics_listener } = listeners;
     let source_task = proviso_tasks::spawn("policies", source_task);
     // The admin port answers until the last request is answered: probes must see that the server shuts down.
     let admin = proviso_http::serve(
-        admin_listener,
+        admin,
         None,
         TowerToHyperService::new(admin::router(Arc::clone(&server), metrics_listener.is_none())),
         pending(),
@@ -163,7 +153,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         Some((listener, certificate)) => Some(serve_metrics(listener, certificate, Arc::clone(&server)).await?),
         None => None,
     };
-    serve_requests(listener, tls, server, api, phase).await;
+    serve_requests(reviews, tls, server, api, phase).await;
     source_task.abort();
     #[cfg(feature = "cluster")]
     if let Some(election) = election {
@@ -182,6 +172,38 @@ async fn run(config: Config) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The sockets of the server.
+struct Listeners {
+    reviews: TcpListener,
+    admin: TcpListener,
+    metrics: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn bind(config: &Config) -> anyhow::Result<Self> {
+        let reviews = bind("--listen", config.listen).await?;
+        let admin = bind("--admin-listen", config.admin_listen).await?;
+        let metrics = match config.metrics_listen {
+            Some(address) => Some(bind("--metrics-listen", address).await?),
+            None => None,
+        };
+        Ok(Self { reviews, admin, metrics })
+    }
+
+    /// Logs the addresses.
+    fn log(&self, policies: &str, scheme: &str) -> std::io::Result<()> {
+        let metrics = self.metrics.as_ref().map(TcpListener::local_addr).transpose()?;
+        tracing::info!(
+            policies,
+            listen = format!("{scheme}://{}", self.reviews.local_addr()?),
+            admin = format!("http://{}", self.admin.local_addr()?),
+            metrics = metrics.map(|address| format!("https://{address}")),
+            "policy server started"
+        );
+        Ok(())
+    }
 }
 
 /// Serves metrics and details to callers that may read them. Returns the task.

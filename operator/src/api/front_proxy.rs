@@ -68,11 +68,11 @@ impl FrontProxies {
         while let Some(event) = changes.next().await {
             match event {
                 Ok(watcher::Event::Apply(map) | watcher::Event::InitApply(map)) => {
-                    self.0.store(FrontProxy::read(&map).map(|proxy| proxy.map(Arc::new)).unwrap_or_else(|error| {
-                        // A list that cannot be read must not be taken for a list that accepts every name.
+                    let proxy = FrontProxy::read(&map).inspect_err(|error| {
                         tracing::error!(%error, "no request of the API server is accepted as that of another user");
-                        None
-                    }));
+                    });
+                    // A list that cannot be read must not be taken for a list that accepts every name.
+                    self.0.store(proxy.ok().flatten().map(Arc::new));
                 }
                 Ok(watcher::Event::Delete(_)) => self.0.store(None),
                 Ok(watcher::Event::Init | watcher::Event::InitDone) => {}

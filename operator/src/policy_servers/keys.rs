@@ -95,7 +95,7 @@ pub(crate) enum KeyError {
 pub(super) struct Keys {
     kind: Kind,
     /// The keys as the Secret stores them, each with its line end.
-    keys: Vec<String>,
+    items: Vec<String>,
     phase: Phase,
     since: Timestamp,
 }
@@ -114,7 +114,7 @@ impl Keys {
         };
         let since =
             annotation(ROTATION_SINCE).and_then(|since| since.parse::<Timestamp>().ok()).unwrap_or(now).min(now);
-        Some(Self { kind, keys, phase, since })
+        Some(Self { kind, items: keys, phase, since })
     }
 
     /// Returns keys to start with, if the Secret has none. Keys that are `used` stay accepted, and one of them stays in use: API
@@ -125,7 +125,7 @@ impl Keys {
             keys.push(kind.generate()?);
         }
         let phase = if keys.len() == 1 { Phase::Steady } else { Phase::Retiring };
-        Ok(Self { kind, keys, phase, since: now })
+        Ok(Self { kind, items: keys, phase, since: now })
     }
 
     /// Returns the current keys, and the time of the next check. `used` has the keys that somebody uses, as far as the operator
@@ -149,15 +149,15 @@ impl Keys {
         }
         let keys = match rotation::step(&keys.rotation_state(used, lifetimes), &times, now) {
             Step::Announce => {
-                let announced = keys.keys.iter().cloned().chain([kind.generate()?]).collect();
-                Self { keys: announced, phase: Phase::Announced, since: now, ..keys }
+                let announced = keys.items.iter().cloned().chain([kind.generate()?]).collect();
+                Self { items: announced, phase: Phase::Announced, since: now, ..keys }
             }
             Step::Promote => {
-                let promoted = keys.keys.into_iter().rev().collect();
-                Self { kind, keys: promoted, phase: Phase::Retiring, since: now }
+                let promoted = keys.items.into_iter().rev().collect();
+                Self { kind, items: promoted, phase: Phase::Retiring, since: now }
             }
             // The age of the remaining key counts from its promotion, so `since` stays.
-            Step::Retire => Self { keys: keys.keys[..1].to_vec(), phase: Phase::Steady, ..keys },
+            Step::Retire => Self { items: keys.items[..1].to_vec(), phase: Phase::Steady, ..keys },
             Step::Wait | Step::WaitUntil(_) => keys,
         };
         let due = match rotation::step(&keys.rotation_state(used, lifetimes), &times, now) {
@@ -170,7 +170,7 @@ impl Keys {
 
     /// Returns whether no key that is about to be removed is used.
     fn is_settled(&self, used: &BTreeSet<String>) -> bool {
-        self.phase != Phase::Retiring || self.keys[1..].iter().all(|key| !used.contains(key.trim_end()))
+        self.phase != Phase::Retiring || self.items[1..].iter().all(|key| !used.contains(key.trim_end()))
     }
 
     fn rotation_state(&self, used: &BTreeSet<String>, lifetimes: &Lifetimes) -> RotationState {
@@ -182,7 +182,7 @@ impl Keys {
     }
 
     pub fn data(&self) -> BTreeMap<String, ByteString> {
-        [(self.kind.file().to_owned(), ByteString(self.keys.concat().into_bytes()))].into()
+        [(self.kind.file().to_owned(), ByteString(self.items.concat().into_bytes()))].into()
     }
 
     pub fn annotations(&self) -> BTreeMap<String, String> {
@@ -241,20 +241,20 @@ mod tests {
     #[test]
     fn a_key_verifies_before_it_signs_and_after_it_signed() {
         let (first, due) = new(Kind::Signing);
-        assert_eq!((first.keys.len(), first.phase, due), (1, Phase::Steady, at(20)));
+        assert_eq!((first.items.len(), first.phase, due), (1, Phase::Steady, at(20)));
         let (same, due) = current(&secret(&first), 19);
         assert!(same == first && due == at(20), "nothing is due");
         let (announced, due) = current(&secret(&first), 20);
-        assert_eq!((announced.keys.len(), announced.phase, due), (2, Phase::Announced, at(21)));
-        assert_eq!(announced.keys[0], first.keys[0]);
+        assert_eq!((announced.items.len(), announced.phase, due), (2, Phase::Announced, at(21)));
+        assert_eq!(announced.items[0], first.items[0]);
         let (promoted, due) = current(&secret(&announced), 21);
         assert_eq!((promoted.phase, due), (Phase::Retiring, at(45)));
-        assert_eq!([&promoted.keys[0], &promoted.keys[1]], [&announced.keys[1], &announced.keys[0]]);
+        assert_eq!([&promoted.items[0], &promoted.items[1]], [&announced.items[1], &announced.items[0]]);
         // A late operator skips no step: the age of the new key counts from its first signature.
         let (retired, due) = current(&secret(&promoted), 60);
-        assert_eq!((&retired.keys[..], retired.phase, due), (&promoted.keys[..1], Phase::Steady, at(60)));
+        assert_eq!((&retired.items[..], retired.phase, due), (&promoted.items[..1], Phase::Steady, at(60)));
         let (announced, _) = current(&secret(&retired), 60);
-        assert_eq!((announced.keys.len(), announced.since), (2, at(60)));
+        assert_eq!((announced.items.len(), announced.since), (2, at(60)));
     }
 
     #[test]
@@ -265,53 +265,56 @@ mod tests {
             let mut secret = secret(&first);
             secret.data = Some([(Kind::Signing.file().to_owned(), ByteString(damaged.as_bytes().to_vec()))].into());
             let (keys, _) = current(&secret, 5);
-            assert!(keys.keys.len() == 1 && keys.keys != first.keys && keys.since == at(5), "{damaged}");
+            assert!(keys.items.len() == 1 && keys.items != first.items && keys.since == at(5), "{damaged}");
         }
         // One more key without an annotation: the first key signs, the other one is removed in time.
         let mut added = secret(&first);
         added.metadata.annotations = None;
-        let both = format!("{}what?\n{}", first.keys[0], second.keys[0]);
+        let both = format!("{}what?\n{}", first.items[0], second.items[0]);
         added.data = Some([(Kind::Signing.file().to_owned(), ByteString(both.into_bytes()))].into());
         let (keys, due) = current(&added, 5);
-        assert_eq!((keys.keys.concat(), keys.phase), (format!("{}{}", first.keys[0], second.keys[0]), Phase::Retiring));
+        assert_eq!(
+            (keys.items.concat(), keys.phase),
+            (format!("{}{}", first.items[0], second.items[0]), Phase::Retiring)
+        );
         assert_eq!(due, at(29));
     }
 
     #[test]
     fn a_caller_token_is_accepted_before_webhooks_send_it_and_until_no_webhook_sends_it() {
         let (first, due) = new(Kind::CallerToken);
-        let old = &first.keys[0];
+        let old = &first.items[0];
         assert!(CallerToken::parse(old.trim_end()).is_some() && due == at(20));
         let (announced, due) = tokens(Some(&secret(&first)), &[old], 20);
-        assert_eq!((&announced.keys[0], announced.phase, due), (old, Phase::Announced, at(21)));
-        let new = &announced.keys[1];
+        assert_eq!((&announced.items[0], announced.phase, due), (old, Phase::Announced, at(21)));
+        let new = &announced.items[1];
         let (promoted, due) = tokens(Some(&secret(&announced)), &[old], 21);
         // A webhook still sends the old token: the operator looks again soon.
         assert_eq!(
-            (&promoted.keys[..], promoted.phase, due),
+            (&promoted.items[..], promoted.phase, due),
             (&[new.clone(), old.clone()][..], Phase::Retiring, at(22))
         );
         // During break-glass, a webhook sends the old token for a long time.
         let (waiting, due) = tokens(Some(&secret(&promoted)), &[old, new], 40);
-        assert_eq!((&waiting.keys, waiting.since, due), (&promoted.keys, at(40), at(41)));
+        assert_eq!((&waiting.items, waiting.since, due), (&promoted.items, at(40), at(41)));
         // The old token stays accepted for its whole retirement, because API servers learn of the switch at different times.
         let (settled, due) = tokens(Some(&secret(&waiting)), &[new], 41);
         assert!(settled == waiting && due == at(44));
         let (retired, due) = tokens(Some(&secret(&settled)), &[new], 44);
-        assert_eq!((&retired.keys[..], retired.phase, due), (&[new.clone()][..], Phase::Steady, at(60)));
+        assert_eq!((&retired.items[..], retired.phase, due), (&[new.clone()][..], Phase::Steady, at(60)));
     }
 
     #[test]
     fn the_tokens_in_webhooks_survive_the_loss_of_their_secret() {
         let (first, _) = new(Kind::CallerToken);
         let (second, _) = new(Kind::CallerToken);
-        assert!(first.keys != second.keys);
-        let (found, due) = tokens(None, &[&first.keys[0]], 5);
-        assert_eq!((&found.keys, found.phase, due), (&first.keys, Phase::Steady, at(25)));
+        assert!(first.items != second.items);
+        let (found, due) = tokens(None, &[&first.items[0]], 5);
+        assert_eq!((&found.items, found.phase, due), (&first.items, Phase::Steady, at(25)));
         let mut damaged = secret(&first);
         damaged.data = Some([(names::CALLER_TOKENS.to_owned(), ByteString(b"short".to_vec()))].into());
-        let (both, _) = tokens(Some(&damaged), &[&first.keys[0], &second.keys[0]], 5);
-        assert!(both.keys.len() == 2 && both.phase == Phase::Retiring, "both tokens stay accepted");
+        let (both, _) = tokens(Some(&damaged), &[&first.items[0], &second.items[0]], 5);
+        assert!(both.items.len() == 2 && both.phase == Phase::Retiring, "both tokens stay accepted");
     }
 
     #[test]
@@ -319,7 +322,7 @@ mod tests {
         let (first, _) = new(Kind::CallerToken);
         let mut asked = secret(&first);
         asked.annotations_mut().insert(ROTATION_SINCE.to_owned(), "2000-01-01T00:00:00Z".to_owned());
-        let (announced, _) = tokens(Some(&asked), &[&first.keys[0]], 1);
-        assert_eq!((announced.keys.len(), announced.phase, announced.since), (2, Phase::Announced, at(1)));
+        let (announced, _) = tokens(Some(&asked), &[&first.items[0]], 1);
+        assert_eq!((announced.items.len(), announced.phase, announced.since), (2, Phase::Announced, at(1)));
     }
 }

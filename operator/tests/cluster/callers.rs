@@ -48,7 +48,9 @@ async fn names_that_would_change_a_url_of_the_api_server_are_refused() -> Result
         send(&client, request.body(body.to_string().into_bytes())?).await
     };
     let secret = format!("..%2f..%2f..%2f..%2fapi%2fv1%2fnamespaces%2f{NAMESPACE}%2fsecrets%2fproviso-ca");
-    for name in ["..%2flive", "%2e%2e", "live%2f..%2flive", &secret, "live%3fdryRun=All", "live%23", "LIVE", "%20", "live%00"] {
+    for name in
+        ["..%2flive", "%2e%2e", "live%2f..%2flive", &secret, "live%3fdryRun=All", "live%23", "LIVE", "%20", "live%00"]
+    {
         let (status, _, body) = ask(&format!("clusterpolicies/{name}/rollback")).await?;
         ensure!(status == 400 && body.contains("metadata.name"), "{name}: {status} {body}");
         let (status, _, body) = ask(&format!("namespaces/team/policies/{name}/rollback")).await?;

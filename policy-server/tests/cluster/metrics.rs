@@ -69,7 +69,12 @@ async fn metrics_and_details_need_a_token_whose_user_may_read_metrics() -> Resul
     for (page, words) in pages.into_iter().zip(["proviso_policy_live_generation", "[+] cluster.secret-name-1 loaded"]) {
         until(page, WAIT_TIMEOUT, async || {
             let answer = pair.get(address, page, Some(&token)).await?;
-            ensure!(answer.status == StatusCode::OK && answer.text.contains(words), "{}: {}", answer.status, answer.text);
+            ensure!(
+                answer.status == StatusCode::OK && answer.text.contains(words),
+                "{}: {}",
+                answer.status,
+                answer.text
+            );
             Ok(())
         })
         .await?;
@@ -79,7 +84,11 @@ async fn metrics_and_details_need_a_token_whose_user_may_read_metrics() -> Resul
     let mut limited = 0;
     for number in 0..100 {
         let answer = pair.get(address, "/metrics", Some(&format!("bad-{number}"))).await?;
-        ensure!([StatusCode::UNAUTHORIZED, StatusCode::TOO_MANY_REQUESTS].contains(&answer.status), "{}", answer.status);
+        ensure!(
+            [StatusCode::UNAUTHORIZED, StatusCode::TOO_MANY_REQUESTS].contains(&answer.status),
+            "{}",
+            answer.status
+        );
         if answer.status == StatusCode::TOO_MANY_REQUESTS {
             ensure!(answer.headers.contains_key("retry-after"), "{:?}", answer.headers);
             limited += 1;

@@ -18,7 +18,8 @@ async fn only_clients_with_a_certificate_of_the_current_authorities_are_answered
     let (cert, key, ca) = (file("tls.crt"), file("tls.key"), file("client-ca.crt"));
     let server = Server::start(folder, &["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca]).await;
 
-    let (known, stranger) = (own.client("kube-apiserver", None).unwrap(), other.client("kube-apiserver", None).unwrap());
+    let (known, stranger) =
+        (own.client("kube-apiserver", None).unwrap(), other.client("kube-apiserver", None).unwrap());
     let (path, body) = ("/validate/cluster.a", || pod("u", "x").to_string());
     let answered = async |client| {
         let answer = pair.post_as(&server.listen, client, path, body()).await;
