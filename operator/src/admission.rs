@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use crate::config::Config;
 use crate::usage::Usage;
-use crate::webhook;
+use crate::webhook::{self, Access};
 
 pub(crate) use registration::Registration;
 use tenants::ServerTenants;
@@ -139,7 +139,7 @@ impl Admission {
         let (id, admission) = (id.ok()?, spec.admission.as_ref()?);
         // Any generation: only the rules and selectors matter.
         let requests = (spec.policy_server.as_str(), admission, ServerTenants::system(tenants.as_ref()));
-        let desired = webhook::build(&id, "", 1, requests, (&self.namespace, ""));
+        let desired = webhook::build(&id, "", 1, requests, Access::of_dry_run(&self.namespace));
         self.webhook_refusal(&id, "spec", &desired).await
     }
 

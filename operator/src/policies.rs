@@ -21,6 +21,7 @@ use proviso_crds::{PolicyServer, RevisionRole};
 
 use crate::ca;
 use crate::cache::{self, Reader};
+use crate::caller_tokens;
 use crate::context::{Context, Error};
 use crate::controller::Controller;
 use crate::kinds::{self, ExperimentObject as _, Kind as _, PolicyObject};
@@ -43,6 +44,7 @@ pub(crate) async fn run<K: PolicyObject>(name: &'static str, context: Arc<Contex
         .trigger_on(&caches.pods, of_pod(policies.clone()))
         .trigger_on(&caches.servers, of_server(policies.clone()))
         .trigger_on(&caches.namespaces, of_namespace(policies.clone()))
+        .trigger_on(&caches.secrets, caller_tokens::of_secret(policies.clone()))
         .trigger_on(&caches.validating, of_label(policies.clone()))
         .trigger_on(&caches.mutating, of_label(policies));
     caches.listed().await;

@@ -8,7 +8,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use proviso_core::matching::{CREDENTIAL_GROUPS, names_group};
-use proviso_core::{Action, Endpoint, PolicyId, PreviewEndpoint, confinement};
+use proviso_core::{Action, CallerToken, Endpoint, PolicyId, PreviewEndpoint, confinement};
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL, field_managers};
 use proviso_crds::{Admission, FailurePolicy, MatchPolicy};
 use proviso_programs::Conditions;
@@ -42,6 +42,29 @@ pub(crate) fn experiment_of(name: &str) -> Option<PolicyId> {
     name.strip_prefix("proviso-preview-")?.parse().ok()
 }
 
+/// The parts of a webhook by which an API server reaches a policy server, and each recognises the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access<'a> {
+    /// The namespace of the policy server.
+    pub namespace: &'a str,
+    /// The CA certificates of the policy server, in PEM.
+    pub bundle: &'a str,
+    /// The token by which the policy server recognises the API server; `None` in a webhook that is only validated: a message of the
+    /// API server about the webhook must not contain a token.
+    pub token: Option<&'a CallerToken>,
+}
+
+impl<'a> Access<'a> {
+    /// Returns the access of a webhook that is only validated.
+    pub fn of_dry_run(namespace: &'a str) -> Self {
+        Self { namespace, bundle: "", token: None }
+    }
+
+    fn path(&self, endpoint: &impl std::fmt::Display) -> String {
+        self.token.map_or_else(|| endpoint.to_string(), |token| token.path(endpoint))
+    }
+}
+
 /// Builds the webhook configuration that sends requests to a generation: the policy server that serves the
 /// generation, and the requests that `admission` selects. `system` tells whether a namespaced policy is asked about
 /// requests of Kubernetes itself.
@@ -50,10 +73,10 @@ pub(crate) fn build(
     uid: &str,
     generation: i64,
     (server, admission, system): (&str, &Admission, SystemRequests),
-    (namespace, bundle): (&str, &str),
+    access: Access<'_>,
 ) -> Value {
-    let generation = generation.try_into().ok();
-    let path = Endpoint { action: Action::Validate, policy: policy.clone(), generation }.to_string();
+    let (generation, namespace) = (generation.try_into().ok(), access.namespace);
+    let path = access.path(&Endpoint { action: Action::Validate, policy: policy.clone(), generation });
     let mut selector = json!(admission.namespace_selector.clone().unwrap_or_default());
     if let Some(own) = policy.namespace() {
         // A namespaced policy covers only its own namespace, whatever its own selector matches.
@@ -97,7 +120,7 @@ pub(crate) fn build(
                     "port": 443,
                     "path": path,
                 },
-                "caBundle": STANDARD.encode(bundle),
+                "caBundle": STANDARD.encode(access.bundle),
             },
         }],
     });
@@ -159,12 +182,8 @@ pub(crate) struct PreviewTarget<'a> {
 /// The policy server evaluates the `matchConditions`: a condition that fails in the API server would skip this webhook
 /// without a trace, although it would deny the request once the experiment is live. The webhook has only the conditions
 /// that a policy server cannot evaluate.
-pub(crate) fn build_preview(
-    target: &PreviewTarget<'_>,
-    admission: &Admission,
-    (namespace, bundle): (&str, &str),
-) -> Value {
-    let path = PreviewEndpoint {
+pub(crate) fn build_preview(target: &PreviewTarget<'_>, admission: &Admission, access: Access<'_>) -> Value {
+    let endpoint = PreviewEndpoint {
         policy: target.policy.clone(),
         experiment: target.experiment.name().to_owned(),
         generation: target.generation.try_into().unwrap_or_default(),
@@ -172,7 +191,7 @@ pub(crate) fn build_preview(
     let conditions = admission.match_conditions.iter().filter(|condition| !Conditions::can_evaluate(condition));
     let admission = Admission { match_conditions: conditions.cloned().collect(), ..admission.clone() };
     let requests = (target.server, &admission, target.system);
-    let mut desired = build(target.policy, "", target.generation, requests, (namespace, bundle));
+    let mut desired = build(target.policy, "", target.generation, requests, access);
     desired["kind"] = "ValidatingWebhookConfiguration".into();
     desired["metadata"] = json!({"name": preview_name(target.experiment), "labels": {EXPERIMENT_LABEL: target.uid}});
     let only = &mut desired["webhooks"][0];
@@ -182,7 +201,7 @@ pub(crate) fn build_preview(
     }
     only["failurePolicy"] = "Ignore".into();
     only["timeoutSeconds"] = 1.into();
-    only["clientConfig"]["service"]["path"] = path.to_string().into();
+    only["clientConfig"]["service"]["path"] = access.path(&endpoint).into();
     desired
 }
 
@@ -267,13 +286,18 @@ mod tests {
             let conditions = webhook["webhooks"][0]["matchConditions"].as_array().unwrap();
             conditions.iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
-        let preview = build_preview(&target, &admission, ("proviso", "bundle"));
+        let token = CallerToken::from_random([1; 32]);
+        let access = Access { namespace: "proviso", bundle: "bundle", token: Some(&token) };
+        let preview = build_preview(&target, &admission, access);
         assert_eq!(names(&preview), ["proviso-exempt", "permission", "unknown"]);
         let only = &preview["webhooks"][0];
         assert_eq!(preview["kind"], "ValidatingWebhookConfiguration");
         assert_eq!(only["failurePolicy"], "Ignore");
-        assert_eq!(only["clientConfig"]["service"]["path"], "/preview/cluster.a/e/2");
-        let live = build(&policy, "u", 2, ("default", &admission, system), ("proviso", "bundle"));
+        assert_eq!(only["clientConfig"]["service"]["path"], token.path(&"/preview/cluster.a/e/2"));
+        let live = build(&policy, "u", 2, ("default", &admission, system), access);
+        assert_eq!(live["webhooks"][0]["clientConfig"]["service"]["path"], token.path(&"/validate/cluster.a/2"));
+        let dry_run = build(&policy, "u", 2, ("default", &admission, system), Access::of_dry_run("proviso"));
+        assert_eq!(dry_run["webhooks"][0]["clientConfig"]["service"]["path"], "/validate/cluster.a/2");
         assert_eq!(names(&live), ["proviso-exempt", "simple", "permission", "unknown"]);
     }
 
@@ -286,7 +310,7 @@ mod tests {
         let (policy, experiment) = ("ns.team.a".parse().unwrap(), "ns.team.e".parse().unwrap());
         let exemption = |webhook: &Value| webhook["webhooks"][0]["matchConditions"][0]["expression"].clone();
         for (system, is_asked) in [(SystemRequests::Excluded, false), (SystemRequests::Included, true)] {
-            let live = build(&policy, "u", 2, ("default", &admission, system), ("proviso", "bundle"));
+            let live = build(&policy, "u", 2, ("default", &admission, system), access);
             let expression = exemption(&live);
             let expression = expression.as_str().unwrap();
             assert!(expression.contains("'rbac.authorization.k8s.io'"), "{expression}");
@@ -299,11 +323,11 @@ mod tests {
                 server: "default",
                 system,
             };
-            assert_eq!(exemption(&build_preview(&target, &admission, ("proviso", "bundle"))), expression);
+            assert_eq!(exemption(&build_preview(&target, &admission, access)), expression);
         }
         let cluster = "cluster.a".parse().unwrap();
         let requests = ("default", &admission, SystemRequests::Excluded);
-        let expression = exemption(&build(&cluster, "u", 2, requests, ("proviso", "bundle")));
+        let expression = exemption(&build(&cluster, "u", 2, requests, access));
         assert!(!expression.as_str().unwrap().contains("rbac"), "{expression}");
     }
 }

@@ -1,6 +1,7 @@
 //! The data model and the decisions of Proviso as pure functions: policy ids, endpoint paths, admission reviews, verdicts,
 //! matching, divergence, and the rollout of policies and experiments. No I/O, no clock, no Kubernetes client.
 
+pub mod caller_token;
 pub mod capabilities;
 pub mod confinement;
 pub mod divergence;
@@ -15,6 +16,7 @@ pub mod rollout;
 pub mod sampling;
 pub mod verdict;
 
+pub use caller_token::CallerToken;
 pub use capabilities::Capabilities;
 pub use divergence::Divergence;
 pub use endpoint::{Action, Endpoint, PreviewEndpoint, Target};

@@ -4,6 +4,7 @@
 mod body;
 mod certificate;
 mod client;
+mod client_ca;
 mod limits;
 pub mod metrics;
 mod serve;
@@ -12,5 +13,6 @@ pub mod shutdown;
 pub use body::{BodyError, BodyFailure, BodyLimits, ReceivedBody, read_body};
 pub use certificate::{Certificate, CertificateError, ValidityError};
 pub use client::ClientCertificates;
+pub use client_ca::{ClientCa, ClientCaError};
 pub use limits::{Exhausted, Limits, Peer, Permit, container_memory_limit};
 pub use serve::{HttpService, serve};

@@ -106,6 +106,12 @@ impl Peer {
         Self { address: client(address), limits }
     }
 
+    /// Returns the address that stands for the client; a client with IPv6 stands for its network of 64 bits.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// Takes a connection of the share of this client.
     pub(crate) fn connect(&self) -> Result<Permit, Exhausted> {
         Permit::new(self.clone(), Kind::Connection).add(1)

@@ -12,7 +12,7 @@ use super::{API_SERVER_TIMEOUT, Admission, check, read, run_check};
 use crate::cascade;
 use crate::kinds::{ExperimentObject, Kind as _};
 use crate::tenants::SystemRequests;
-use crate::webhook;
+use crate::webhook::{self, Access};
 
 impl Admission {
     /// Returns the reason to deny an experiment; `None` if it is admitted. `namespace` is that of a
@@ -91,7 +91,7 @@ impl Admission {
         let admission = spec.policy.admission.as_ref()?;
         // Any generation: only the rules, selectors and conditions matter.
         let requests = (spec.policy.policy_server.as_str(), admission, system);
-        let desired = webhook::build(policy, "", 1, requests, (&self.namespace, ""));
+        let desired = webhook::build(policy, "", 1, requests, Access::of_dry_run(&self.namespace));
         self.webhook_refusal(experiment, "spec.policy", &desired).await
     }
 
