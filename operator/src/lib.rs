@@ -29,6 +29,7 @@ mod webhook;
 
 use std::future::pending;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Tokens};
 use crate::api::FrontProxies;
 use crate::ca::CertificateAuthority;
 use crate::config::{Config, LogFormat};
@@ -62,11 +63,17 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// If no cluster can be reached, an address cannot be bound, or the log filter is invalid.
-pub fn main() -> anyhow::Result<()> {
+pub fn main() -> anyhow::Result<ExitCode> {
+    // The operator starts this program again to check a policy. Clap does not know that internal command.
+    if let Some(code) = admission::run_check_job(std::env::args_os()) {
+        return Ok(code);
+    }
     let config = Config::parse();
     log(&config)?;
+    proviso_memory::return_freed_memory();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(proviso_tasks::exit_on_panic("operator", run(config)))
+    runtime.block_on(proviso_tasks::exit_on_panic("operator", run(config)))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs until SIGTERM or Ctrl-C.
@@ -78,12 +85,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
         .context("no Kubernetes cluster: set KUBECONFIG, or run the operator in a pod")?;
     let certificate = Arc::new(Certificate::default());
     // A task of its own, so that this replica keeps answering while another replica takes over.
-    let serving = serve(&client, &config, &certificate, &metrics, phase.clone()).await?;
+    let tokens = Arc::<Tokens>::default();
+    let admission = Admission::new(client.clone(), &config, Arc::clone(&tokens));
+    let serving = serve(&client, &config, (&certificate, admission), &metrics, phase.clone()).await?;
     let mut serving = proviso_tasks::spawn("server", serving);
     let election = Election::join(&config.namespace, LEASE, MissingLease::Create, &config.identity).await?;
     tracing::info!(namespace = config.namespace, identity = config.identity, "operator started");
     let names = admission::server_names(&config);
-    let renewing_certificate = admission::certificate::maintain(&client, &config, names, &certificate);
+    let renewing_certificate = admission::certificate::maintain(&client, &config, names, &certificate, &tokens);
     let controllers = Controllers::new(&client, &config, &metrics);
     let mut leadership = election.leadership();
     let leading = async {
@@ -117,7 +126,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
 async fn serve(
     client: &Client,
     config: &Config,
-    certificate: &Arc<Certificate>,
+    (certificate, admission): (&Arc<Certificate>, Admission),
     metrics: &Arc<Metrics>,
     phase: watch::Receiver<Phase>,
 ) -> anyhow::Result<impl Future<Output = ()> + use<>> {
@@ -136,7 +145,7 @@ async fn serve(
     let tls = Arc::clone(certificate).acceptor_with_client_certificates()?;
     let proxies = Arc::new(FrontProxies::default());
     let api = api::router(client.clone(), config, Arc::clone(&proxies));
-    let answers = TowerToHyperService::new(Admission::new(client.clone(), config).router().merge(api));
+    let answers = TowerToHyperService::new(admission.router().merge(api));
     let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), Arc::clone(metrics), phase.clone()));
     let client = client.clone();
     Ok(async move {

@@ -13,6 +13,7 @@ mod admission;
 mod calls;
 mod experiments;
 mod failover;
+mod hostile_requests;
 mod http_proxy;
 mod killed;
 mod kustomize;
