@@ -77,7 +77,7 @@ pub struct PolicyServerSpec {
     )]
     pub env: Vec<EnvVar>,
     /// The volume for fetched and compiled modules: exactly one of `persistentVolumeClaim`, `existingClaim` and `emptyDir`.
-    /// Default: an emptyDir, with which each replica fetches and compiles modules for itself.
+    /// Default: an emptyDir of at most 2Gi, with which each replica fetches and compiles modules for itself.
     // The schema has no default for this field: a defaulted `emptyDir` would stay when a user applies another volume later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<Cache>,
@@ -211,8 +211,8 @@ pub struct CacheClaim {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EmptyDir {
-    /// The maximum size of the volume as a quantity, such as `1Gi`. Kubernetes evicts a replica that exceeds it. Default: no
-    /// limit.
+    /// The maximum size of the volume as a quantity, such as `1Gi`. Kubernetes evicts a replica that exceeds it: the replica is
+    /// created again with an empty cache, and fetches and compiles its modules anew. Default: 2Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "quantity")]
     pub size_limit: Option<IntOrString>,

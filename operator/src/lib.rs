@@ -32,6 +32,7 @@ mod webhook;
 
 use std::future::pending;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,11 +69,17 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// If no cluster can be reached, an address cannot be bound, or the log filter is invalid.
-pub fn main() -> anyhow::Result<()> {
+pub fn main() -> anyhow::Result<ExitCode> {
+    // The operator starts this program again to check a policy. Clap does not know that internal command.
+    if let Some(code) = admission::run_check_job(std::env::args_os()) {
+        return Ok(code);
+    }
     let config = Config::parse();
     log(&config)?;
+    proviso_memory::return_freed_memory();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(proviso_tasks::exit_on_panic("operator", run(config)))
+    runtime.block_on(proviso_tasks::exit_on_panic("operator", run(config)))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs until SIGTERM or Ctrl-C.
@@ -85,12 +92,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let certificate = Arc::new(Certificate::default());
     // A task of its own, so that this replica keeps answering while another replica takes over.
     let usage = Arc::new(Usage::new(config.namespace_limits));
-    let serving = serve(&client, &config, &certificate, (&metrics, &usage), phase.clone()).await?;
+    let tokens = Arc::<admission::Tokens>::default();
+    let admission = Admission::new(client.clone(), &config, Arc::clone(&tokens), Arc::clone(&usage));
+    let serving = serve(&client, &config, (&certificate, admission), &metrics, phase.clone()).await?;
     let mut serving = proviso_tasks::spawn("server", serving);
     let election = Election::join(&config.namespace, LEASE, MissingLease::Create, &config.identity).await?;
     tracing::info!(namespace = config.namespace, identity = config.identity, "operator started");
     let names = admission::server_names(&config);
-    let renewing_certificate = admission::certificate::maintain(&client, &config, names, &certificate);
+    let renewing_certificate = admission::certificate::maintain(&client, &config, names, &certificate, &tokens);
     let controllers = Controllers::new(&client, &config, &metrics, Arc::clone(&usage));
     let mut leadership = election.leadership();
     let leading = async {
@@ -125,8 +134,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
 async fn serve(
     client: &Client,
     config: &Config,
-    certificate: &Arc<Certificate>,
-    (metrics, usage): (&Arc<Metrics>, &Arc<Usage>),
+    (certificate, admission): (&Arc<Certificate>, Admission),
+    metrics: &Arc<Metrics>,
     phase: watch::Receiver<Phase>,
 ) -> anyhow::Result<impl Future<Output = ()> + use<>> {
     let bind = async |flag: &str, address: SocketAddr| {
@@ -150,7 +159,6 @@ async fn serve(
     let proxies = Arc::new(FrontProxies::default());
     let tokens = Tokens::new(client.clone());
     let api = api::router(client.clone(), config, Arc::clone(&proxies), tokens.clone());
-    let admission = Admission::new(client.clone(), config, Arc::clone(usage));
     let answers = TowerToHyperService::new(admission.router().merge(api));
     let limits = Limits::within(None);
     let metrics = (Arc::clone(metrics), Arc::clone(&limits));

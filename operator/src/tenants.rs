@@ -58,7 +58,7 @@ pub(crate) fn refusal(
 }
 
 /// Returns the first reason why a policy server with these limits does not serve a Policy with this spec, and a message.
-pub(crate) fn check(
+fn check(
     tenants: &Tenants,
     namespace: &str,
     labels: &BTreeMap<String, String>,
@@ -66,14 +66,26 @@ pub(crate) fn check(
     server: &str,
     spec: &PolicySpec,
 ) -> Option<(Reason, String)> {
-    if !tenants.allows_namespace(server, namespace, labels) {
-        let message = format!(
-            "{at}.policyServer: PolicyServer {server} does not allow Policies of the namespace {namespace}: name another one, or ask an \
-             administrator to add the namespace to its allowedNamespaces"
-        );
+    if let Some(message) = namespace_refusal(tenants, namespace, labels, at, server) {
         return Some((reasons::NAMESPACE_NOT_ALLOWED, message));
     }
     let errors = tenants.check(at, server, spec);
     let message = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     (!errors.is_empty()).then_some((reasons::NOT_PERMITTED, message))
+}
+
+/// Returns the reason why a policy server with these limits serves no Policies of a namespace with these labels.
+pub(crate) fn namespace_refusal(
+    tenants: &Tenants,
+    namespace: &str,
+    labels: &BTreeMap<String, String>,
+    at: &str,
+    server: &str,
+) -> Option<String> {
+    (!tenants.allows_namespace(server, namespace, labels)).then(|| {
+        format!(
+            "{at}.policyServer: PolicyServer {server} does not allow Policies of the namespace {namespace}: name another one, or ask an \
+             administrator to add the namespace to its allowedNamespaces"
+        )
+    })
 }

@@ -14,7 +14,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use memory::MemoryBudget;
 
 pub use error::CompileFailure;
-pub use process::{CompileJob, run_compile_job};
+use process::CompileJob;
+
+pub use process::run_compile_job;
 
 /// The compilers of sources and modules, shared by all preparations.
 #[derive(Debug)]
@@ -35,7 +37,7 @@ impl Compilers {
         Self { permits: Semaphore::new(permits), memory_limit, memory: MemoryBudget::new(compile_memory), timeout }
     }
 
-    /// Compiles a source in this process, on a blocking thread.
+    /// Compiles a source in this process, on a blocking thread, within the memory limit of an evaluation.
     ///
     /// # Errors
     /// Returns an error if the source does not compile, or not within the time limit.
@@ -61,13 +63,17 @@ impl Compilers {
         let _permit = self.acquire_permit().await?;
         let job =
             CompileJob { memory_limit: self.memory_limit, compile_memory: memory.mib, timeout: self.timeout, snapshot };
-        let timeout = Err(CompileFailure::Timeout(self.timeout));
-        let result = tokio::time::timeout(self.timeout, job.start(wasm)).await.unwrap_or(timeout);
-        result.map_err(|error| match error {
+        job.start(wasm).await.map_err(|error| match error {
             // A larger module would have a higher memory limit.
             CompileFailure::Memory(mib) if mib < self.memory.max_per_module => CompileFailure::Bomb(mib),
             error => error,
         })
+    }
+
+    /// Returns the memory limit of one evaluation, in bytes: of a wasm instance and of an interpreted program.
+    #[must_use]
+    pub fn memory_limit(&self) -> usize {
+        self.memory_limit
     }
 
     async fn acquire_permit(&self) -> Result<SemaphorePermit<'_>, CompileFailure> {

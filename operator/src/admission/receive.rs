@@ -6,36 +6,33 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use kube::core::DynamicObject;
-use kube::core::admission::AdmissionReview;
 use proviso_core::Verdict;
 use proviso_core::review::uid_of_prefix;
-use proviso_http::{BodyError, BodyFailure, BodyLimits, Peer, Permit, ReceivedBody, read_body};
+use proviso_http::{BodyError, BodyFailure, BodyLimits, Peer, ReceivedBody, read_body};
+
+use super::review::Review;
 
 /// The limits of a review. The review of an UPDATE contains two objects of up to 1.5 MiB, and Go writes `<` as six bytes.
 const LIMITS: BodyLimits = BodyLimits { size: 20 * 1024 * 1024, timeout: Duration::from_secs(10) };
 
-/// A review, with the memory that it holds.
-pub(super) struct Received {
-    pub review: AdmissionReview<DynamicObject>,
-    _memory: Option<Permit>,
-}
-
-/// Reads and parses the review of a request.
+/// Reads the body of a request.
 ///
 /// # Errors
-/// Returns the response to a review that cannot be read.
-pub(super) async fn receive(request: Request) -> Result<Received, Response> {
+/// Returns the response to a body that cannot be read.
+pub(super) async fn receive(request: Request) -> Result<ReceivedBody, Response> {
     let (head, body) = request.into_parts();
-    let received = read_body(body, LIMITS, head.extensions.get::<Peer>()).await.map_err(unread)?;
-    let ReceivedBody { bytes, memory } = received;
-    match serde_json::from_slice(&bytes) {
-        Ok(review) => Ok(Received { review, _memory: memory }),
-        Err(error) => {
-            let message = format!("the body is not an AdmissionReview: {error}");
-            Err(denial(&bytes, 400, StatusCode::BAD_REQUEST, message))
-        }
-    }
+    read_body(body, LIMITS, head.extensions.get::<Peer>()).await.map_err(unread)
+}
+
+/// Parses a review.
+///
+/// # Errors
+/// Returns the response to a body that is not a review.
+pub(super) fn parse(body: &[u8]) -> Result<Review<'_>, Response> {
+    serde_json::from_slice(body).map_err(|error| {
+        let message = format!("the body is not an AdmissionReview: {error}");
+        denial(body, 400, StatusCode::BAD_REQUEST, message)
+    })
 }
 
 fn unread(BodyFailure { error, prefix }: BodyFailure) -> Response {
@@ -68,7 +65,10 @@ mod tests {
     use super::*;
 
     async fn refused(body: String) -> (StatusCode, Value) {
-        let response = receive(Request::new(Body::from(body))).await.err().unwrap();
+        let response = match receive(Request::new(Body::from(body))).await {
+            Ok(received) => parse(&received.bytes).err().unwrap(),
+            Err(response) => response,
+        };
         let status = response.status();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap_or(Value::Null))

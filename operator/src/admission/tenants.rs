@@ -4,18 +4,19 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, Operation};
+use kube::core::admission::Operation;
 use kube::{Api, ResourceExt as _};
-use proviso_crds::{PolicyServer, PolicySpec, Tenants};
+use proviso_crds::{PolicyServer, Tenants};
+use serde_json::value::RawValue;
 
-use super::{API_SERVER_TIMEOUT, Admission};
+use super::review::{Object, Refusal, ReviewedRequest, read};
+use super::{API_SERVER_TIMEOUT, Admission, PolicyParts};
 use crate::tenants::{self, SystemRequests};
 use crate::usage::CountedKind;
 
 /// The limits of a policy server, as far as they concern one namespace.
 pub(super) struct ServerTenants {
-    tenants: Tenants,
+    pub tenants: Tenants,
     /// The labels of the namespace, if the limits need them.
     labels: BTreeMap<String, String>,
 }
@@ -24,26 +25,36 @@ impl ServerTenants {
     pub(super) fn system(found: Option<&Self>) -> SystemRequests {
         SystemRequests::from(found.map(|found| &found.tenants))
     }
-
-    /// Returns the reason to deny a Policy with this spec. `at` is the path of the spec in its object.
-    pub(super) fn refusal(&self, namespace: &str, at: &str, spec: &PolicySpec) -> Option<String> {
-        let Self { tenants, labels } = self;
-        tenants::check(tenants, namespace, labels, at, &spec.policy_server, spec).map(|(_, message)| message)
-    }
 }
 
 impl Admission {
-    /// Reads the limits of a policy server for the Policies of a namespace. Returns `None` if the policy server does not exist or cannot
-    /// be read now: the controllers check each generation again before they schedule it.
-    pub(super) async fn server_tenants(&self, server: &str, namespace: &str) -> Option<ServerTenants> {
-        match tokio::time::timeout(API_SERVER_TIMEOUT, self.read_server(server, namespace)).await {
+    /// Reads the limits for the spec of a policy: those of its policy server for the Policies of a namespace. Returns `None` for a
+    /// cluster-scoped policy, and if the policy server does not exist or cannot be read now: the controllers check each generation
+    /// again before they schedule it. `at` is the path of the spec in its object.
+    ///
+    /// # Errors
+    /// Returns the refusal if the policy server does not allow the namespace, or the spec cannot be read.
+    pub(super) async fn server_tenants(
+        &self,
+        namespace: Option<&str>,
+        at: &str,
+        spec: &RawValue,
+    ) -> Result<Option<ServerTenants>, Refusal> {
+        let Some(namespace) = namespace else { return Ok(None) };
+        // The check in the child process reports a spec that cannot be read.
+        let Ok(PolicyParts { policy_server, .. }) = read(spec) else { return Ok(None) };
+        let found = match tokio::time::timeout(API_SERVER_TIMEOUT, self.read_server(&policy_server, namespace)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
-                tracing::warn!(server, %error, "cannot read the PolicyServer of a policy");
+                tracing::warn!(server = policy_server, %error, "cannot read the PolicyServer of a policy");
                 None
             }
             Err(_) => None,
-        }
+        };
+        let refused = found.as_ref().and_then(|ServerTenants { tenants, labels }| {
+            tenants::namespace_refusal(tenants, namespace, labels, at, &policy_server)
+        });
+        refused.map_or(Ok(found), |message| Err(message.into()))
     }
 
     async fn read_server(&self, server: &str, namespace: &str) -> kube::Result<Option<ServerTenants>> {
@@ -59,7 +70,7 @@ impl Admission {
     }
 
     /// Returns the reason to deny an object because its namespace is full.
-    pub(super) async fn usage_refusal(&self, request: &AdmissionRequest<DynamicObject>) -> Option<String> {
+    pub(super) async fn usage_refusal(&self, request: &ReviewedRequest<'_>, object: &Object<'_>) -> Option<String> {
         let kind = match request.kind.kind.as_str() {
             "Policy" => CountedKind::Policy,
             "PolicyExperiment" => CountedKind::Experiment,
@@ -68,10 +79,9 @@ impl Admission {
         if !matches!(request.operation, Operation::Create | Operation::Update) {
             return None;
         }
-        let object = request.object.as_ref()?;
         self.usage.listed_within(API_SERVER_TIMEOUT).await;
         let namespace = request.namespace.as_deref().unwrap_or_default();
-        let refusal = self.usage.refusal_of_write(kind, namespace, &object.name_any(), &object.data["spec"]);
+        let refusal = self.usage.refusal_of_write(kind, namespace, &object.metadata.name, object.spec());
         refusal.map(|message| format!("metadata.namespace: {message}"))
     }
 }

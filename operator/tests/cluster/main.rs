@@ -14,6 +14,7 @@ mod callers;
 mod calls;
 mod experiments;
 mod failover;
+mod hostile_requests;
 mod http_proxy;
 mod killed;
 mod kustomize;

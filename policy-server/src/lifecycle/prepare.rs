@@ -170,7 +170,7 @@ impl Preparer {
             }
             ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, parts)).await.map(Program::Group),
         };
-        Ok(program?.with_host(host))
+        Ok(program?.with_host(host).with_memory_limit(self.compilers.memory_limit()))
     }
 
     async fn wasm(

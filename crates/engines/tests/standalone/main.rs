@@ -8,6 +8,7 @@ mod conformance;
 mod deadline;
 mod group;
 mod ledger;
+mod memory;
 mod rego;
 #[cfg(feature = "wasm")]
 mod wasm;

@@ -10,6 +10,8 @@ use super::super::names::{
 use super::placement;
 use super::quantity::text;
 
+/// The size limit of the default cache volume: a tenant's modules must not fill the disk of a node.
+const DEFAULT_CACHE_SIZE: &str = "2Gi";
 /// The user `nonroot` of distroless images.
 const USER: u32 = 65_532;
 /// The time from SIGTERM to SIGKILL, in seconds: the server answers for 15 s, drains for at most 35 s, and ends its
@@ -186,7 +188,7 @@ fn volumes(server: &PolicyServer) -> Value {
         Some(Cache { empty_dir: Some(EmptyDir { size_limit: Some(limit) }), .. }) => {
             json!({"emptyDir": {"sizeLimit": text(limit)}})
         }
-        _ => json!({"emptyDir": {}}),
+        _ => json!({"emptyDir": {"sizeLimit": DEFAULT_CACHE_SIZE}}),
     };
     cache["name"] = json!("cache");
     let mut volumes = json!([
