@@ -204,7 +204,13 @@ impl Usage {
 
     /// Returns the reason why the API server must not store an object with this spec; `None` if the namespace has room for it. An
     /// update that makes the spec no larger is always possible, so that a full namespace can be corrected.
-    pub fn refusal_of_write(&self, kind: CountedKind, namespace: &str, name: &str, spec: &Value) -> Option<String> {
+    pub fn refusal_of_write(
+        &self,
+        kind: CountedKind,
+        namespace: &str,
+        name: &str,
+        spec: &impl Serialize,
+    ) -> Option<String> {
         let known = lock(&self.objects);
         let object = (namespace.to_owned(), name.to_owned());
         let before = known.get(&kind).and_then(|objects| objects.get(&object)).map(|measured| measured.bytes);
