@@ -6,6 +6,7 @@ mod check;
 mod experiment;
 mod registration;
 mod revision;
+mod time_limit;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,18 +126,21 @@ impl Admission {
         self.webhook_refusal(&id, "spec", &desired).await
     }
 
-    /// Returns a warning if the object is admitted but cannot go live yet: its policy server may be created later.
+    /// Returns a warning if the object is admitted but cannot go live yet, because its policy server may be created later, or if
+    /// the policy server shortens its time limit.
     async fn warning(&self, request: &AdmissionRequest<DynamicObject>) -> Option<String> {
         if request.kind.kind.ends_with("Experiment") {
             // The policy determines the policy server of the preview.
             return self.experiment_warning(request).await;
         }
-        let name = request.object.as_ref()?.data["spec"]["policyServer"].as_str().unwrap_or("default").to_owned();
+        let spec = &request.object.as_ref()?.data["spec"];
+        let name = spec["policyServer"].as_str().unwrap_or("default").to_owned();
         let servers = Api::<PolicyServer>::all(self.client.clone());
-        match tokio::time::timeout(API_SERVER_TIMEOUT, servers.get_metadata_opt(&name)).await {
+        match tokio::time::timeout(API_SERVER_TIMEOUT, servers.get_opt(&name)).await {
             Ok(Ok(None)) => {
                 Some(format!("spec.policyServer: there is no PolicyServer {name}: the policy waits for one"))
             }
+            Ok(Ok(Some(server))) if request.namespace.is_some() => time_limit::warning(&name, &server.spec, spec),
             _ => None,
         }
     }

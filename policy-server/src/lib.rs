@@ -4,10 +4,12 @@
 
 mod admin;
 mod api;
+mod budgets;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod compile;
 mod config;
+mod container;
 mod decide;
 mod denial_log;
 mod folder;
@@ -43,10 +45,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Access, Api};
+use crate::budgets::Budgets;
 use crate::compile::Compilers;
 use crate::config::{Config, SharedCache, Source};
+use crate::container::Container;
 use crate::folder::FolderSource;
-use crate::lifecycle::prepare::Preparer;
+use crate::lifecycle::prepare::{Preparer, TimeLimits};
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::preview::PreviewQueue;
@@ -71,9 +75,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
 
     let _lock = config.state_dir.as_deref().map(state::lock).transpose().context("--state-dir")?;
     let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref())?;
-    let engine =
-        wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
-    let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout));
+    let container = Container::read();
+    let budgets = Budgets::new(config.concurrency, config.memory_limit, container);
+    metrics.follow(budgets.clone());
+    let places = u32::try_from(budgets.places.limits().total).unwrap_or(u32::MAX);
+    // Each instance holds a place, so no evaluation waits for an instance.
+    let engine = wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: places })?;
+    let compilers =
+        Arc::new(Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout, container));
     let fetcher = Fetcher::new(config.sources, config.pull_secrets, cache.clone())
         .with_verification(config.verification, config.trusted_root)
         .with_proxies(config.proxies);
@@ -85,7 +94,11 @@ async fn run(config: Config) -> anyhow::Result<()> {
             host_context: Arc::new(host_context),
             compilers,
             cache,
-            evaluation_timeout: config.evaluation_timeout,
+            budgets: budgets.clone(),
+            time_limits: TimeLimits {
+                default: config.evaluation_timeout,
+                namespaced: config.namespaced_timeout.unwrap_or(config.evaluation_timeout),
+            },
         })
     };
     let images = Images::new(Arc::clone(&fetcher));
@@ -120,12 +133,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
     };
 
     let (previews, preview_worker) =
-        PreviewQueue::start(config.preview_queue, config.concurrency, config.preview_priority)
+        PreviewQueue::start(config.preview_queue, places, config.preview_priority)
             .context("the preview worker cannot be started")?;
     let body_memory = Semaphore::new(BODY_MEMORY_KIB);
     let server = Arc::new(Server { body_memory, table, metrics, previews, phase: phase.clone() });
     tracing::info!(
         policies,
+        places,
+        wasm_memory_mib = budgets.memory.limits().total >> 20,
         listen = format!("{scheme}://{}", listener.local_addr()?),
         admin = format!("http://{}", admin_listener.local_addr()?),
         "policy server started"

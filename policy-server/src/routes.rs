@@ -18,7 +18,8 @@ use proviso_http::shutdown::Phase;
 use proviso_http::{BodyError, read_body};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
-use crate::decide::{Overloaded, decide};
+use crate::budgets::Overloaded;
+use crate::decide::decide;
 use crate::metrics::Metrics;
 use crate::notify_on_drop::NotifyOnDropBody;
 use crate::preview::{Job, Live, PreviewQueue};

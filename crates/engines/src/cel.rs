@@ -26,8 +26,7 @@ use std::sync::Arc;
 use proviso_core::{Review, Verdict};
 
 use crate::host::{Host, NoHost};
-use crate::isolation::Isolation;
-use crate::{CompileError, Deadline, EvaluationError};
+use crate::{CompileError, Deadline, EvaluationError, isolation};
 use blocking_host::BlockingHost;
 use interrupt::Budget;
 use prepared::Prepared;
@@ -35,13 +34,11 @@ use variables::EvaluationContext;
 
 pub use source::{AuditAnnotation, Mutation, PatchType, Source, Validation, Variable};
 
-/// A compiled CEL program with its parameters. An empty program allows every request. A clone is cheap, and shares the limit on
-/// concurrent evaluations.
+/// A compiled CEL program with its parameters. An empty program allows every request. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Program {
     prepared: Arc<Prepared>,
     host: Arc<dyn Host>,
-    isolation: Isolation,
 }
 
 impl fmt::Debug for Prepared {
@@ -62,7 +59,7 @@ impl Program {
     /// nested too deep, or uses an unknown function.
     pub fn compile(source: impl Into<Source>, params: &serde_json::Value) -> Result<Self, CompileError> {
         let prepared = Arc::new(Prepared::compile(source.into(), params)?);
-        Ok(Self { prepared, host: Arc::new(NoHost), isolation: Isolation::new() })
+        Ok(Self { prepared, host: Arc::new(NoHost) })
     }
 
     /// Sets the host that answers `namespaceObject` and `authorizer`.
@@ -95,7 +92,7 @@ impl Program {
         };
         let prepared = Arc::clone(&self.prepared);
         let review = review.clone();
-        self.isolation.run(deadline, move || run::run(&prepared, &review, &context)).await
+        isolation::run(deadline, move || run::run(&prepared, &review, &context)).await
     }
 
     /// Reads the Namespace of the request, if an expression needs it. `None` if no expression reads it, or if the object is not

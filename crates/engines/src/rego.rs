@@ -34,8 +34,7 @@ use regorus::{Engine, LimitError, Value};
 use tokio::time::timeout_at;
 
 use crate::host::Objects;
-use crate::isolation::Isolation;
-use crate::{CompileError, Deadline, EvaluationError, Host, NoHost};
+use crate::{CompileError, Deadline, EvaluationError, Host, NoHost, isolation};
 use evaluated_rules::EvaluatedRules;
 use inspect::Documents;
 use inventory::Inventory;
@@ -47,11 +46,10 @@ pub use query::Query;
 /// The number of steps that the interpreter takes between two checks of the deadline.
 const STEPS_BETWEEN_CHECKS: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
-/// A compiled Rego policy with its settings. A clone is cheap, and shares the limit on concurrent evaluations.
+/// A compiled Rego policy with its settings. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Program {
     prepared: Arc<Prepared>,
-    isolation: Isolation,
     host: Arc<dyn Host>,
 }
 
@@ -136,7 +134,7 @@ impl Program {
         let inventory = uses_inventory.then(Inventory::default);
         let prepared = Prepared { engine, evaluated_rules, settings, inventory };
         prepared.evaluate_trial_request()?;
-        Ok(Self { prepared: Arc::new(prepared), isolation: Isolation::new(), host: Arc::new(NoHost) })
+        Ok(Self { prepared: Arc::new(prepared), host: Arc::new(NoHost) })
     }
 
     /// Sets the host that provides the objects of `data.inventory`. An evaluation requests them only if the policy reads
@@ -173,7 +171,7 @@ impl Program {
             }
             _ => prepared.evaluate(prepared.engine.clone(), &review, deadline),
         };
-        self.isolation.run(deadline, evaluate).await
+        isolation::run(deadline, evaluate).await
     }
 
     /// Reads the objects from the host. The timeout guards against a host that does not answer by the deadline.

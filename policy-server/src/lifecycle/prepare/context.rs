@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proviso_artifacts::Digest;
 use proviso_capabilities::{Grants, HostCallError, HostContext, KindUnavailable, PolicyHost};
+use proviso_core::PolicyId;
 use proviso_crds::{ContextAwareResource, Program as ProgramSpec};
 use proviso_engines::Deadline;
 
@@ -19,6 +20,7 @@ const CONTEXT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The permissions, modules, hosts and the permit of one preparation.
 pub(super) struct Parts<'a> {
+    pub policy: &'a PolicyId,
     grants: Grants,
     pub source: &'a ModuleSource,
     pub modules: BTreeMap<String, Digest>,
@@ -27,8 +29,8 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    pub(super) fn new(grants: Grants, source: &'a ModuleSource, permit: Permit) -> Self {
-        Self { grants, source, modules: BTreeMap::new(), hosts: Vec::new(), permit }
+    pub(super) fn new(policy: &'a PolicyId, grants: Grants, source: &'a ModuleSource, permit: Permit) -> Self {
+        Self { policy, grants, source, modules: BTreeMap::new(), hosts: Vec::new(), permit }
     }
 
     /// Makes the host of the program of a policy, or of a member of a group. `at` is the field that holds the
