@@ -120,8 +120,7 @@ fn main() {
     for policy in ["registries", "limit"] {
         for looping in ["loop", "rego-loop"] {
             let with = || {
-                let _looping: Vec<_> =
-                    (0..MANY).map(|_| load.in_background(&server.address, &path(looping))).collect();
+                let _looping: Vec<_> = (0..MANY).map(|_| load.in_background(&server.address, &path(looping))).collect();
                 p99(policy)
             };
             print(&format!("{policy}, with {MANY} requests at once to {looping}"), &with, &|| p99(policy));

@@ -1,5 +1,5 @@
-//! The budgets of evaluations, which all policies share: places, memory of wasm instances, and turns of long evaluations. Their
-//! sizes follow from the configuration and from the limits of the container (docs/adr/0022).
+//! The budgets of evaluations, which all policies share: places, memory of wasm instances, and the CPU time of long evaluations.
+//! Their sizes follow from the configuration and from the limits of the container (docs/adr/0022).
 
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub struct Budgets {
     /// The memory of wasm instances, in bytes.
     pub memory: Shares,
     turns: Shares,
+    /// The interpreters that keep the normal CPU priority when they run for long.
+    priority: Shares,
 }
 
 /// The accounts of one policy.
@@ -39,6 +41,7 @@ pub struct Accounts {
     preview: Account,
     memory: Account,
     turns: Account,
+    priority: Account,
 }
 
 /// The error of an evaluation that found no free place in time, or no memory. The caller may try again.
@@ -55,11 +58,13 @@ impl Budgets {
         let wanted = concurrency.saturating_mul(instance);
         let memory = container.memory.map_or(wanted, |limit| wanted.min(limit / MEMORY_SHARE));
         let possible = (memory / MEMORY_PER_PLACE).min(PLACES_PER_CPU * cpus).max(MIN_PLACES);
+        // One CPU stays free for short evaluations.
+        let long = Limits::of((cpus.saturating_sub(1)).max(1));
         Self {
             places: Shares::new(Limits::of(concurrency.min(possible))),
             memory: Shares::new(Limits::with_minimum(memory, instance)),
-            // One CPU stays free for short evaluations.
-            turns: Shares::new(Limits::of((cpus - 1).max(1))),
+            turns: Shares::new(long),
+            priority: Shares::new(long),
         }
     }
 
@@ -72,6 +77,7 @@ impl Budgets {
             preview: account(&self.places, Rank::Background),
             memory: account(&self.memory, Rank::Live),
             turns: account(&self.turns, Rank::Live),
+            priority: account(&self.priority, Rank::Live),
         }
     }
 }
@@ -105,7 +111,7 @@ impl Accounts {
     pub async fn preview_place(&self) -> Result<Budget, Overloaded> {
         let place = self.preview.take_within(1, QUEUE_TIME).await.map_err(|_| Overloaded)?;
         // Previews run on a thread of their own, with a low priority.
-        Ok(Budget { place, memory: self.memory.clone(), turns: None })
+        Ok(Budget { place, memory: self.memory.clone(), turns: None, priority: None })
     }
 
     /// Waits for a place for the preparation of the policy, which no caller waits for.
@@ -114,7 +120,8 @@ impl Accounts {
     }
 
     fn budget(&self, place: Permit) -> Budget {
-        Budget { place, memory: self.memory.clone(), turns: Some(self.turns.clone()) }
+        let (turns, priority) = (Some(self.turns.clone()), Some(self.priority.clone()));
+        Budget { place, memory: self.memory.clone(), turns, priority }
     }
 }
 

@@ -18,7 +18,8 @@ impl Container {
     pub fn read() -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let memory = cgroup_memory(Path::new("/sys/fs/cgroup"), &groups).into_iter().chain(total_memory(&machine)).min();
+        let memory =
+            cgroup_memory(Path::new("/sys/fs/cgroup"), &groups).into_iter().chain(total_memory(&machine)).min();
         Self { memory, cpus: std::thread::available_parallelism().map_or(1, usize::from) }
     }
 }
@@ -40,7 +41,9 @@ fn cgroup_memory(mount: &Path, groups: &str) -> Option<u64> {
         // exists.
         let own: PathBuf = root.join(path.trim_start_matches('/'));
         let folders = own.ancestors().take_while(|folder| folder.starts_with(&root));
-        limits.extend(folders.filter_map(|folder| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok()));
+        limits.extend(
+            folders.filter_map(|folder| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok()),
+        );
     }
     limits.into_iter().min()
 }

@@ -29,11 +29,7 @@ pub struct Decision {
 
 /// Returns the reason why the program of a revision is not evaluated for a request at its path; `None` if it must be evaluated,
 /// unless its `matchConditions` exclude the request.
-fn skip_reason(
-    revision: &Revision,
-    review: &Review,
-    namespaces: &BTreeMap<String, Labels>,
-) -> Option<&'static str> {
+fn skip_reason(revision: &Revision, review: &Review, namespaces: &BTreeMap<String, Labels>) -> Option<&'static str> {
     if !revision.is_matched_by_api_server || !revision.enabled {
         return mismatch(revision, review, namespaces);
     }

@@ -132,9 +132,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
         ),
     };
 
-    let (previews, preview_worker) =
-        PreviewQueue::start(config.preview_queue, places, config.preview_priority)
-            .context("the preview worker cannot be started")?;
+    let (previews, preview_worker) = PreviewQueue::start(config.preview_queue, places, config.preview_priority)
+        .context("the preview worker cannot be started")?;
     let body_memory = Semaphore::new(BODY_MEMORY_KIB);
     let server = Arc::new(Server { body_memory, table, metrics, previews, phase: phase.clone() });
     tracing::info!(

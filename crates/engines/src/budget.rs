@@ -19,6 +19,9 @@ pub struct Budget {
     pub memory: Account,
     /// The turns of wasm evaluations that run for longer than a tick. `None` lets them run all the time.
     pub turns: Option<Account>,
+    /// The permission of an interpreter to keep the normal CPU priority when it runs for long. `None` lets it keep the priority of the
+    /// thread that started it.
+    pub priority: Option<Account>,
 }
 
 impl Budget {

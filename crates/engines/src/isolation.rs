@@ -1,47 +1,77 @@
-//! Runs a synchronous interpreter on a blocking thread, within a deadline. A panic of the interpreter fails the evaluation, and the
-//! process goes on. A stack overflow would end the process, so the compilers bound the recursion of a program before it runs.
+//! Runs a synchronous interpreter on a thread of its own, within a deadline. A panic of the interpreter fails the evaluation, and
+//! the process goes on. A stack overflow would end the process, so the compilers bound the recursion of a program before it runs.
 //!
 //! The caller limits the number of these threads, by the places of the [`Budget`]s.
 
+mod threads;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use crate::{Budget, Deadline, EvaluationError};
 
+/// The time for which every evaluation has the normal CPU priority.
+const SHORT: Duration = Duration::from_millis(20);
+
 /// Runs `evaluate` and waits for its result until the deadline. An evaluation that runs past its deadline keeps its place until it
-/// ends.
+/// ends. Of the evaluations that run for long, only as many as the budget permits keep the normal CPU priority.
 pub(crate) async fn run<T, F>(deadline: Deadline, evaluate: F) -> Result<T, EvaluationError>
 where
     T: Send + 'static,
     F: FnOnce() -> Result<T, EvaluationError> + Send + 'static,
 {
     let budget = Budget::current();
-    let mut running = tokio::task::spawn_blocking(move || {
-        let _budget = budget;
-        if deadline.has_passed() { Err(EvaluationError::DeadlineExceeded) } else { evaluate() }
-    });
-    match timeout_at(deadline.instant().into(), &mut running).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(error)) if error.is_panic() => Err(EvaluationError::Failed("the interpreter panicked".into())),
-        Ok(Err(_)) => Err(EvaluationError::Failed("the server is shutting down".into())),
-        Err(_) => {
-            // This removes the task from the queue if no thread has started it.
-            running.abort();
+    let priority = budget.as_ref().and_then(|budget| budget.priority.clone());
+    let (sender, mut receiver) = oneshot::channel();
+    let job = move || {
+        let result = if deadline.has_passed() {
             Err(EvaluationError::DeadlineExceeded)
+        } else {
+            catch_unwind(AssertUnwindSafe(evaluate))
+                .unwrap_or_else(|_| Err(EvaluationError::Failed("the interpreter panicked".into())))
+        };
+        drop(budget);
+        let _ = sender.send(result);
+    };
+    let running = threads::spawn(Box::new(job))
+        .map_err(|error| EvaluationError::Failed(format!("the interpreter cannot start a thread: {error}")))?;
+    let until = deadline.instant();
+    let mut received = timeout_at(until.min(Instant::now() + SHORT).into(), &mut receiver).await;
+    if received.is_err() {
+        let _priority = match priority.map(|account| account.try_take(1)) {
+            Some(Ok(permit)) => Some(permit),
+            Some(Err(_)) => {
+                running.demote();
+                None
+            }
+            None => None,
+        };
+        received = timeout_at(until.into(), &mut receiver).await;
+        if received.is_err() {
+            // The result is of no use any more.
+            running.demote();
         }
+    }
+    match received {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(EvaluationError::Failed("the thread of the interpreter has ended".into())),
+        Err(_) => Err(EvaluationError::DeadlineExceeded),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use proviso_shares::{Limits, Rank, Shares};
 
     use super::*;
 
     const AMPLE: Duration = Duration::from_mins(1);
-    const SHORT: Duration = Duration::from_millis(50);
+    const WAIT: Duration = Duration::from_millis(50);
 
     #[tokio::test]
     async fn a_panic_is_a_failed_evaluation() {
@@ -55,7 +85,7 @@ mod tests {
         let (places, memory) = (Shares::new(Limits::of(4)), Shares::new(Limits::of(1)));
         let place = places.account("a", None, Rank::Live);
         let memory = memory.account("a", None, Rank::Live);
-        let budget = Budget { place: place.take(1).await, memory, turns: None };
+        let budget = Budget { place: place.take(1).await, memory, turns: None, priority: None };
         let ((release, stuck), (begin, started)) = (mpsc::channel::<()>(), mpsc::channel());
         // The evaluation must have time to start, even on a busy machine.
         let deadline = Deadline::after(Duration::from_secs(1));
@@ -64,10 +94,10 @@ mod tests {
             Ok(stuck.recv().is_ok())
         }));
         // The runtime fires timers in the order of their times, even if late: this timer fires after the deadline's timer.
-        let result = timeout_at((deadline.instant() + SHORT).into(), running).await;
+        let result = timeout_at((deadline.instant() + WAIT).into(), running).await;
         assert_eq!(result, Ok(Err(EvaluationError::DeadlineExceeded)));
         assert!(started.try_recv().is_ok(), "the evaluation has started");
-        assert!(place.take_within(1, SHORT).await.is_err(), "the stuck evaluation keeps its place");
+        assert!(place.take_within(1, WAIT).await.is_err(), "the stuck evaluation keeps its place");
         assert!(places.account("b", None, Rank::Live).take_now(1).is_some(), "another policy has its own places");
         drop(release);
         assert!(place.take_within(1, AMPLE).await.is_ok(), "the place is free when the stuck evaluation has ended");

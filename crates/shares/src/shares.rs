@@ -67,7 +67,10 @@ impl fmt::Debug for Account {
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Account").field("policy", &self.key.policy).field("rank", &self.key.rank).finish_non_exhaustive()
+        f.debug_struct("Account")
+            .field("policy", &self.key.policy)
+            .field("rank", &self.key.rank)
+            .finish_non_exhaustive()
     }
 }
 

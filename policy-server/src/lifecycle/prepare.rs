@@ -172,7 +172,9 @@ impl Preparer {
             }
             ProgramSpec::Cel(spec) => {
                 let (spec, settings) = (spec.clone(), settings.clone());
-                self.source(parts.policy, format!("{field}.cel"), move || compile_cel(&spec, &settings)).await.map(Program::Cel)
+                self.source(parts.policy, format!("{field}.cel"), move || compile_cel(&spec, &settings))
+                    .await
+                    .map(Program::Cel)
             }
             ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, parts)).await.map(Program::Group),
         };

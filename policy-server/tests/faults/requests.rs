@@ -158,7 +158,8 @@ async fn overload_is_answered_503_with_retry_after_and_never_allowed() {
     let folder = Folder::new();
     folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
     for name in ["loop", "loop-too"] {
-        folder.write(&format!("{name}.json"), policy(name, &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 10}))));
+        folder
+            .write(&format!("{name}.json"), policy(name, &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 10}))));
     }
     folder.write("allow.wasm", wapc::answering(&json!({"accepted": true})));
     folder.write("allow.json", policy("allow", &with(wasm("allow.wasm"), &json!({"timeoutEvalSeconds": 1}))));

@@ -182,7 +182,10 @@ async fn fifty_slow_modules_of_one_namespace_do_not_delay_the_policy_of_another_
     let folder = Folder::new();
     for index in 0..50 {
         folder.write(&format!("m{index}.wasm"), slow(index));
-        folder.write(&format!("p{index}.json"), namespaced("tenant", &format!("p{index}"), &wasm(&format!("m{index}.wasm"))));
+        folder.write(
+            &format!("p{index}.json"),
+            namespaced("tenant", &format!("p{index}"), &wasm(&format!("m{index}.wasm"))),
+        );
     }
     let server = Server::spawn(folder, &[]).await;
     server.until_details("ns.tenant.p49 is being loaded").await;
@@ -193,7 +196,10 @@ async fn fifty_slow_modules_of_one_namespace_do_not_delay_the_policy_of_another_
         server.until_details(&format!("[+] ns.other.{name} generation 1 live")).await;
     }
     let waiting = server.details().await.matches(" is being loaded").count();
-    assert!(waiting >= 25, "only {waiting} of the 50 policies still wait: the other namespace waited for the first half");
+    assert!(
+        waiting >= 25,
+        "only {waiting} of the 50 policies still wait: the other namespace waited for the first half"
+    );
     assert_eq!(server.post("/validate/ns.other.wasm", review_in("other")).await.message(), "small");
 }
 

@@ -7,7 +7,7 @@ use super::ticker::TICK;
 
 /// The turns of one evaluation.
 pub(super) struct Turns {
-    /// `None` if the evaluation may run all the time.
+    /// The account of the policy; `None` if the evaluation may run all the time.
     account: Option<Account>,
     /// True if a tick has interrupted the evaluation before. A tick may interrupt an evaluation that has just begun.
     is_long: bool,

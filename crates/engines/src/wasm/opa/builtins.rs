@@ -9,11 +9,11 @@ use wasmtime::{Caller, Extern, ModuleExport, WasmParams, WasmResults};
 
 use super::exports::{Builtin, Exports};
 use super::value;
-use crate::{EvaluationError, isolation};
 use crate::rego::builtins::Function;
 use crate::wasm::outcome::DeadlinePassed;
 use crate::wasm::state::State;
 use crate::wasm::{guest_memory, log};
+use crate::{EvaluationError, isolation};
 
 /// The builtins that return the same value throughout an evaluation.
 const CONSTANT_IN_EVALUATION: &[&str] = &["rand.intn", "time.now_ns", "uuid.rfc4122"];
