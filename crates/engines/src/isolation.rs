@@ -39,8 +39,8 @@ where
     let running = threads::spawn(Box::new(job))
         .map_err(|error| EvaluationError::Failed(format!("the interpreter cannot start a thread: {error}")))?;
     let until = deadline.instant();
-    let mut received = timeout_at(until.min(Instant::now() + SHORT).into(), &mut receiver).await;
-    if received.is_err() {
+    let mut ended = timeout_at(until.min(Instant::now() + SHORT).into(), &mut receiver).await;
+    if ended.is_err() {
         let _priority = match priority.map(|account| account.try_take(1)) {
             Some(Ok(permit)) => Some(permit),
             Some(Err(_)) => {
@@ -49,13 +49,13 @@ where
             }
             None => None,
         };
-        received = timeout_at(until.into(), &mut receiver).await;
-        if received.is_err() {
+        ended = timeout_at(until.into(), &mut receiver).await;
+        if ended.is_err() {
             // The result is of no use any more.
             running.demote();
         }
     }
-    match received {
+    match ended {
         Ok(Ok(result)) => result,
         Ok(Err(_)) => Err(EvaluationError::Failed("the thread of the interpreter has ended".into())),
         Err(_) => Err(EvaluationError::DeadlineExceeded),

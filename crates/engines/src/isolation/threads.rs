@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -70,38 +70,40 @@ pub(super) fn spawn(job: Job) -> io::Result<Running> {
     Ok(Running(state))
 }
 
+/// Runs jobs until the thread is demoted, or has been idle for long.
 fn work(class: usize, mut task: Task) {
     let number = THREADS.fetch_add(1, Ordering::Relaxed);
     let (sender, receiver) = mpsc::channel();
-    loop {
-        if run(task) {
-            return;
-        }
-        {
-            let mut idle = lock(&IDLE[class]);
-            if idle.len() >= MAX_IDLE {
-                return;
-            }
-            idle.push(IdleThread { number, sender: sender.clone() });
-        }
-        task = match receiver.recv_timeout(KEEP_ALIVE) {
-            Ok(next) => next,
-            Err(_) => {
-                let mut idle = lock(&IDLE[class]);
-                let before = idle.len();
-                idle.retain(|thread| thread.number != number);
-                if idle.len() < before {
-                    return;
-                }
-                drop(idle);
-                // Another thread has just taken the sender.
-                match receiver.recv() {
-                    Ok(next) => next,
-                    Err(_) => return,
-                }
-            }
-        };
+    while !run(task) {
+        let idle = IdleThread { number, sender: sender.clone() };
+        let Some(next) = wait(&IDLE[class], idle, &receiver) else { return };
+        task = next;
     }
+}
+
+/// Waits for the next task of an idle thread. Returns `None` if none comes, or if there are many idle threads.
+fn wait(idle: &Mutex<Vec<IdleThread>>, thread: IdleThread, tasks: &Receiver<Task>) -> Option<Task> {
+    let number = thread.number;
+    {
+        let mut idle = lock(idle);
+        if idle.len() >= MAX_IDLE {
+            return None;
+        }
+        idle.push(thread);
+    }
+    if let Ok(task) = tasks.recv_timeout(KEEP_ALIVE) {
+        return Some(task);
+    }
+    {
+        let mut idle = lock(idle);
+        let before = idle.len();
+        idle.retain(|thread| thread.number != number);
+        if idle.len() < before {
+            return None;
+        }
+    }
+    // Another thread has just taken the sender.
+    tasks.recv().ok()
 }
 
 /// Runs a job. Returns true if its thread was demoted.

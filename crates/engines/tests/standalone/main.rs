@@ -8,6 +8,8 @@ mod conformance;
 mod deadline;
 mod group;
 mod ledger;
+#[path = "../support/places.rs"]
+mod places;
 mod rego;
 #[cfg(feature = "wasm")]
 mod wasm;
