@@ -58,7 +58,9 @@ pub struct PolicySpec {
     /// Default: no capabilities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_capabilities: Vec<String>,
-    /// The maximum time of one evaluation, in seconds: 1 to 30. Default: `evaluation.timeoutSeconds` of the PolicyServer.
+    /// The maximum time of one evaluation, in seconds: 1 to 30. For a policy in a namespace, at most
+    /// `evaluation.namespacedTimeoutSeconds` of the PolicyServer. Evaluations end at least 0.5 seconds before
+    /// `admission.timeoutSeconds`, so that API servers get their answers. Default: `evaluation.timeoutSeconds` of the PolicyServer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 30))]
     pub timeout_eval_seconds: Option<u32>,

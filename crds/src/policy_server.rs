@@ -243,11 +243,19 @@ pub struct Evaluation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 30))]
     pub timeout_seconds: Option<u32>,
-    /// The maximum memory of one wasm evaluation, in MiB: 1 to 4096. Default: 128.
+    /// The maximum `timeoutEvalSeconds` of policies in namespaces, in seconds: 1 to 30. A longer time of such a policy is
+    /// shortened. Default: `timeoutSeconds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 30))]
+    pub namespaced_timeout_seconds: Option<u32>,
+    /// The maximum memory of one wasm evaluation, in MiB: 1 to 4096. All evaluations in a replica together take at most a quarter
+    /// of its memory limit, those of one policy at most a quarter of that, or one evaluation within the half. Default: 128.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "memoryLimitMiB")]
     #[schemars(range(min = 1, max = 4096))]
     pub memory_limit_mib: Option<u32>,
-    /// The maximum number of concurrent wasm evaluations in one replica: 2 to 1000. Further evaluations wait. Default: 64.
+    /// The maximum number of concurrent evaluations in one replica: 2 to 1000, and fewer if its limits of memory and CPU are
+    /// small. One policy uses at most a quarter, the policies of one namespace a half. Further evaluations wait for up to 250 ms.
+    /// Default: 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 1000))]
     pub concurrency: Option<u32>,

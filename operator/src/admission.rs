@@ -10,6 +10,7 @@ mod registration;
 mod review;
 mod revision;
 mod tenants;
+mod time_limit;
 mod tokens;
 
 use std::sync::Arc;
@@ -73,6 +74,7 @@ pub(crate) struct Admission {
 struct PolicyParts<'a> {
     #[serde(default = "default_policy_server")]
     policy_server: String,
+    timeout_eval_seconds: Option<u32>,
     #[serde(borrow)]
     admission: Option<&'a RawValue>,
 }
@@ -152,18 +154,22 @@ impl Admission {
         self.webhook_refusal((&id, &id), "spec", object.spec(), ServerTenants::system(tenants.as_ref())).await
     }
 
-    /// Returns a warning if the object is admitted but cannot go live yet: its policy server may be created later.
+    /// Returns a warning if the object is admitted but cannot go live yet, because its policy server may be created later, or if
+    /// the policy server shortens its time limit.
     async fn warning(&self, request: &ReviewedRequest<'_>) -> Option<String> {
         if request.kind.kind.ends_with("Experiment") {
             // The policy determines the policy server of the preview.
             return self.experiment_warning(request).await;
         }
         let object = request.object().ok()??;
-        let name = read::<PolicyParts<'_>>(object.spec()).ok()?.policy_server;
+        let PolicyParts { policy_server: name, timeout_eval_seconds, .. } = read(object.spec()).ok()?;
         let servers = Api::<PolicyServer>::all(self.client.clone());
-        match tokio::time::timeout(API_SERVER_TIMEOUT, servers.get_metadata_opt(&name)).await {
+        match tokio::time::timeout(API_SERVER_TIMEOUT, servers.get_opt(&name)).await {
             Ok(Ok(None)) => {
                 Some(format!("spec.policyServer: there is no PolicyServer {name}: the policy waits for one"))
+            }
+            Ok(Ok(Some(server))) if request.namespace.is_some() => {
+                time_limit::warning(&name, &server.spec, timeout_eval_seconds)
             }
             _ => None,
         }

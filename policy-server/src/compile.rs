@@ -1,4 +1,6 @@
-//! Compilation of sources and modules with limits: one compilation per CPU at a time, each with a time limit. Each module is
+//! Compilation of sources and modules with limits: one compilation per CPU at a time, and at least two, each with a time
+//! limit. Policies and
+//! namespaces take turns. Each module is
 //! compiled in a child process with a memory limit. A module that exhausts its compiler ends that process and nothing else.
 
 mod error;
@@ -7,10 +9,12 @@ mod process;
 
 use std::time::Duration;
 
+use proviso_core::PolicyId;
 use proviso_engines::CompileError;
 use proviso_engines::wasm::SnapshotMode;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use proviso_shares::{Limits, Permit, Rank, Shares};
 
+use crate::container::Container;
 use memory::MemoryBudget;
 
 pub use error::CompileFailure;
@@ -21,7 +25,7 @@ pub use process::run_compile_job;
 /// The compilers of sources and modules, shared by all preparations.
 #[derive(Debug)]
 pub struct Compilers {
-    permits: Semaphore,
+    permits: Shares,
     /// The memory limit of one wasm instance, in bytes. The compiled code depends on it.
     memory_limit: usize,
     memory: MemoryBudget,
@@ -32,20 +36,27 @@ impl Compilers {
     /// Makes compilers for wasm instances of `memory_limit` bytes. Compiling a module may take `compile_memory` MiB, and
     /// compiling a module or a source may take `timeout`.
     #[must_use]
-    pub fn new(memory_limit: usize, compile_memory: u32, timeout: Duration) -> Self {
-        let permits = std::thread::available_parallelism().map_or(2, usize::from);
-        Self { permits: Semaphore::new(permits), memory_limit, memory: MemoryBudget::new(compile_memory), timeout }
+    pub fn new(memory_limit: usize, compile_memory: u32, timeout: Duration, container: Container) -> Self {
+        // At least two, so that one policy cannot keep the others waiting.
+        let permits = Shares::new(Limits::of(u64::try_from(container.cpus).unwrap_or(1).max(2)));
+        Self { permits, memory_limit, memory: MemoryBudget::new(compile_memory, container.memory), timeout }
     }
 
-    /// Compiles a source in this process, on a blocking thread, within the memory limit of an evaluation.
+    /// Compiles a source in this process, on a blocking thread, within the memory limit of an evaluation. A compilation that does not
+    /// end in time keeps its permit until it ends.
     ///
     /// # Errors
     /// Returns an error if the source does not compile, or not within the time limit.
     pub async fn source<T: Send + 'static>(
         &self,
+        policy: &PolicyId,
         compile: impl FnOnce() -> Result<T, CompileError> + Send + 'static,
     ) -> Result<T, CompileFailure> {
-        let _permit = self.acquire_permit().await?;
+        let permit = self.acquire_permit(policy).await;
+        let compile = move || {
+            let _permit = permit;
+            compile()
+        };
         match tokio::time::timeout(self.timeout, tokio::task::spawn_blocking(compile)).await {
             Ok(Ok(result)) => Ok(result?),
             Ok(Err(stopped)) => Err(CompileFailure::Stopped(stopped.to_string())),
@@ -57,10 +68,14 @@ impl Compilers {
     ///
     /// # Errors
     /// Returns an error if the module does not compile, or not within the time and memory limits.
-    pub async fn module(&self, wasm: &[u8], snapshot: SnapshotMode) -> Result<Vec<u8>, CompileFailure> {
-        let memory = self.memory.acquire(wasm.len()).await;
-        let memory = memory.map_err(|closed| CompileFailure::Stopped(closed.to_string()))?;
-        let _permit = self.acquire_permit().await?;
+    pub async fn module(
+        &self,
+        policy: &PolicyId,
+        wasm: &[u8],
+        snapshot: SnapshotMode,
+    ) -> Result<Vec<u8>, CompileFailure> {
+        let memory = self.memory.acquire(policy, wasm.len()).await;
+        let _permit = self.acquire_permit(policy).await;
         let job =
             CompileJob { memory_limit: self.memory_limit, compile_memory: memory.mib, timeout: self.timeout, snapshot };
         job.start(wasm).await.map_err(|error| match error {
@@ -76,8 +91,7 @@ impl Compilers {
         self.memory_limit
     }
 
-    async fn acquire_permit(&self) -> Result<SemaphorePermit<'_>, CompileFailure> {
-        // The semaphore is never closed.
-        self.permits.acquire().await.map_err(|closed| CompileFailure::Stopped(closed.to_string()))
+    async fn acquire_permit(&self, policy: &PolicyId) -> Permit {
+        self.permits.account(policy.as_str(), policy.namespace(), Rank::Live).take(1).await
     }
 }

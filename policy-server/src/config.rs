@@ -136,11 +136,16 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", env = "PROVISO_API_TOKEN_FILE", requires = "manifests")]
     pub api_token_file: Option<PathBuf>,
 
+    /// Maximum of timeoutEvalSeconds of policies in namespaces, 10ms to 30s; default: --evaluation-timeout
+    #[arg(long, value_name = "DURATION", env = "PROVISO_NAMESPACED_TIMEOUT", value_parser = evaluation_timeout)]
+    pub namespaced_timeout: Option<Duration>,
+
     /// Time limit of one evaluation, 10ms to 30s; a policy's timeoutEvalSeconds overrides it
     #[arg(long, value_name = "DURATION", env = "PROVISO_EVALUATION_TIMEOUT", default_value = "2s", value_parser = evaluation_timeout)]
     pub evaluation_timeout: Duration,
 
-    /// Memory limit of one wasm evaluation, in MiB
+    /// Memory limit of one wasm evaluation, in MiB. All together take at most a quarter of the memory of the container, those of
+    /// one policy a quarter of that, but at least one evaluation within the half
     #[arg(long, value_name = "MIB", env = "PROVISO_MEMORY_LIMIT", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub memory_limit: u32,
 
@@ -158,7 +163,8 @@ pub struct Arguments {
     #[arg(long, value_name = "MIB", env = "PROVISO_CONTEXT_MEMORY", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub context_memory: u32,
 
-    /// Maximum number of concurrent wasm evaluations; further evaluations wait
+    /// Maximum number of concurrent evaluations, less if the container has little memory or few CPUs; one policy uses at most a
+    /// quarter, the policies of one namespace a half; further evaluations wait for up to 250 ms
     #[arg(long, value_name = "COUNT", env = "PROVISO_CONCURRENCY", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub concurrency: u32,
 
@@ -263,6 +269,8 @@ pub struct Config {
     /// The file of the bearer token for callers of the API.
     pub api_token_file: Option<PathBuf>,
     pub evaluation_timeout: Duration,
+    /// The maximum time limit of policies in namespaces; `None` means `evaluation_timeout`.
+    pub namespaced_timeout: Option<Duration>,
     /// The memory limit of one wasm evaluation, in bytes.
     pub memory_limit: usize,
     /// The memory limit of compiling one module, in MiB.
@@ -407,6 +415,7 @@ impl TryFrom<Arguments> for Config {
             caller_tokens: arguments.caller_tokens,
             api_token_file: arguments.api_token_file,
             evaluation_timeout: arguments.evaluation_timeout,
+            namespaced_timeout: arguments.namespaced_timeout,
             memory_limit: arguments.memory_limit as usize * 1024 * 1024,
             compile_memory: arguments.compile_memory,
             compile_timeout: arguments.compile_timeout,

@@ -4,11 +4,13 @@
 
 mod admin;
 mod api;
+mod budgets;
 mod callers;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod compile;
 mod config;
+mod container;
 mod decide;
 mod denial_log;
 mod folder;
@@ -55,11 +57,13 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Access, Api};
+use crate::budgets::Budgets;
 use crate::callers::CallerTokens;
 use crate::compile::Compilers;
 use crate::config::{Config, SharedCache, Source};
+use crate::container::Container;
 use crate::folder::FolderSource;
-use crate::lifecycle::prepare::Preparer;
+use crate::lifecycle::prepare::{Preparer, TimeLimits};
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::preview::PreviewQueue;
@@ -87,9 +91,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let _lock = config.state_dir.as_deref().map(state::lock).transpose().context("--state-dir")?;
     let leads = Leads::default();
     let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref(), &leads)?;
-    let engine =
-        wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
-    let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout));
+    let container = Container::read();
+    let budgets = Budgets::new(config.concurrency, config.memory_limit, container);
+    metrics.follow(budgets.clone());
+    let places = u32::try_from(budgets.places.limits().total).unwrap_or(u32::MAX);
+    // Each instance holds a place, so no evaluation waits for an instance.
+    let engine = wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: places })?;
+    let compilers =
+        Arc::new(Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout, container));
     let fetcher = Fetcher::new(config.sources, config.pull_secrets, cache.clone())
         .with_verification(config.verification, config.trusted_root)
         .with_proxies(config.proxies);
@@ -109,7 +118,11 @@ async fn run(config: Config) -> anyhow::Result<()> {
             host_context: Arc::new(host_context),
             compilers,
             cache,
-            evaluation_timeout: config.evaluation_timeout,
+            budgets: budgets.clone(),
+            time_limits: TimeLimits {
+                default: config.evaluation_timeout,
+                namespaced: config.namespaced_timeout.unwrap_or(config.evaluation_timeout),
+            },
             tenants,
         })
     };
@@ -147,12 +160,13 @@ async fn run(config: Config) -> anyhow::Result<()> {
         ),
     };
 
-    let (previews, preview_worker) =
-        PreviewQueue::start(config.preview_queue, config.concurrency, config.preview_priority)
-            .context("the preview worker cannot be started")?;
+    let (previews, preview_worker) = PreviewQueue::start(config.preview_queue, places, config.preview_priority)
+        .context("the preview worker cannot be started")?;
     let limits = Limits::within(config.request_memory);
     let server = Arc::new(Server { limits, callers, table, metrics, previews, phase: phase.clone() });
     listeners.log(&policies, scheme)?;
+    let wasm_memory_mib = budgets.memory.limits().total >> 20;
+    tracing::info!(places, wasm_memory_mib, "budgets of evaluations");
     let Listeners { reviews, admin, metrics: metrics_listener } = listeners;
     let source_task = proviso_tasks::spawn("policies", source_task);
     // The admin port answers until the last request is answered: probes must see that the server shuts down.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use proviso_artifacts::{CacheError, Digest, Module, Volume};
+use proviso_core::PolicyId;
 use proviso_engines::CompileError;
 use proviso_engines::wasm::{self, Snapshot, SnapshotMode, VerifiedCode};
 use tokio::sync::OnceCell;
@@ -39,17 +40,22 @@ impl Modules {
         loaded.get(&(digest, snapshot))?.get().cloned()
     }
 
-    /// Returns the loaded module: from memory, from the cache, or newly compiled. Concurrent calls for the same module wait for
-    /// one compilation.
+    /// Returns the loaded module: from memory, from the cache, or newly compiled within the share of this policy. Concurrent calls
+    /// for the same module wait for one compilation.
     ///
     /// # Errors
     /// Returns an error if the module does not compile, or not within the limits.
-    pub async fn get(&self, module: &Module, snapshot: SnapshotMode) -> Result<wasm::Module, CompileFailure> {
+    pub async fn get(
+        &self,
+        policy: &PolicyId,
+        module: &Module,
+        snapshot: SnapshotMode,
+    ) -> Result<wasm::Module, CompileFailure> {
         let cell = {
             let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(loaded.entry((module.digest, snapshot)).or_default())
         };
-        cell.get_or_try_init(|| self.load(module, snapshot)).await.cloned()
+        cell.get_or_try_init(|| self.load(policy, module, snapshot)).await.cloned()
     }
 
     /// Unloads the modules that are not in `used`.
@@ -71,12 +77,17 @@ impl Modules {
         format!("{}-2", self.engine.cache_key(snapshot))
     }
 
-    async fn load(&self, module: &Module, snapshot: SnapshotMode) -> Result<wasm::Module, CompileFailure> {
+    async fn load(
+        &self,
+        policy: &PolicyId,
+        module: &Module,
+        snapshot: SnapshotMode,
+    ) -> Result<wasm::Module, CompileFailure> {
         let key = self.cache_key(snapshot);
         if let Some(loaded) = self.cached(module.digest, key.clone()).await {
             return Ok(loaded);
         }
-        let code = Arc::new(self.compilers.module(&module.bytes, snapshot).await?);
+        let code = Arc::new(self.compilers.module(policy, &module.bytes, snapshot).await?);
         // Code from the child process of this server needs no signature.
         let loaded = self.load_code(code.to_vec()).await?;
         if let Snapshot::Refused(cause) = loaded.snapshot() {

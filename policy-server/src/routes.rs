@@ -18,8 +18,9 @@ use proviso_http::shutdown::Phase;
 use proviso_http::{Limits, ReceivedBody};
 use tokio::sync::watch;
 
+use crate::budgets::Overloaded;
 use crate::callers::CallerTokens;
-use crate::decide::{Overloaded, decide};
+use crate::decide::decide;
 use crate::metrics::Metrics;
 use crate::notify_on_drop::NotifyOnDropBody;
 use crate::preview::{Job, Live, PreviewQueue};

@@ -9,6 +9,9 @@ use crate::compile::run_compile_job;
 use crate::config::{Arguments, Config};
 use crate::logging;
 
+/// The maximum number of blocking threads in addition to those of interpreters.
+const OTHER_THREADS: usize = 128;
+
 /// Runs the program and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -50,7 +53,9 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     raise_open_files();
     proviso_memory::return_freed_memory();
     proviso_memory::set_process_limit(proviso_memory::container_limit());
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // The places limit the interpreters. The other threads are for files and for compilations.
+    let threads = config.concurrency as usize + OTHER_THREADS;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(threads).build()?;
     let result = runtime.block_on(proviso_tasks::exit_on_panic("server", crate::run(config)));
     // Do not wait for an interpreter that is stuck in a policy: all requests are answered.
     runtime.shutdown_background();

@@ -1,6 +1,7 @@
 //! Compiles and runs one policy program under limits of time, memory and stack.
 //! This crate knows reviews and verdicts, but no policy objects, and accesses neither the network nor Kubernetes.
 
+mod budget;
 pub mod cel;
 mod deadline;
 pub mod error;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 use proviso_core::{Review, Verdict};
 
+pub use budget::Budget;
 pub use deadline::Deadline;
 pub use error::{CompileError, EvaluationError, SettingsError};
 pub use host::{Host, HostCall, NoHost};

@@ -34,9 +34,8 @@ use regorus::{Engine, LimitError, Value};
 use tokio::time::timeout_at;
 
 use crate::host::Objects;
-use crate::isolation::Isolation;
 use crate::memory::{self, DEFAULT_MEMORY_LIMIT};
-use crate::{CompileError, Deadline, EvaluationError, Host, NoHost};
+use crate::{CompileError, Deadline, EvaluationError, Host, NoHost, isolation};
 use evaluated_rules::EvaluatedRules;
 use inspect::Documents;
 use inventory::Inventory;
@@ -48,11 +47,10 @@ pub use query::Query;
 /// The number of steps that the interpreter takes between two checks of the deadline.
 const STEPS_BETWEEN_CHECKS: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
-/// A compiled Rego policy with its settings. A clone is cheap, and shares the limit on concurrent evaluations.
+/// A compiled Rego policy with its settings. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Program {
     prepared: Arc<Prepared>,
-    isolation: Isolation,
     host: Arc<dyn Host>,
     /// The memory limit of one evaluation, in bytes.
     memory_limit: usize,
@@ -152,12 +150,7 @@ impl Program {
         let inventory = uses_inventory.then(Inventory::default);
         let prepared = Prepared { engine, evaluated_rules, settings, inventory };
         prepared.evaluate_trial_request()?;
-        Ok(Self {
-            prepared: Arc::new(prepared),
-            isolation: Isolation::new(),
-            host: Arc::new(NoHost),
-            memory_limit: DEFAULT_MEMORY_LIMIT,
-        })
+        Ok(Self { prepared: Arc::new(prepared), host: Arc::new(NoHost), memory_limit: DEFAULT_MEMORY_LIMIT })
     }
 
     /// Sets the memory limit of one evaluation, in bytes. Default: [`DEFAULT_MEMORY_LIMIT`].
@@ -203,7 +196,7 @@ impl Program {
             }
             _ => memory::evaluate(limit, || prepared.evaluate(prepared.engine.clone(), &review, deadline)),
         };
-        self.isolation.run(deadline, evaluate).await
+        isolation::run(deadline, evaluate).await
     }
 
     /// Reads the objects from the host. The timeout guards against a host that does not answer by the deadline.

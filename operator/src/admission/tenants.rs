@@ -41,8 +41,7 @@ impl Admission {
         spec: &RawValue,
     ) -> Result<Option<ServerTenants>, Refusal> {
         let Some(namespace) = namespace else { return Ok(None) };
-        // The check in the child process reports a spec that cannot be read.
-        let Ok(PolicyParts { policy_server, .. }) = read(spec) else { return Ok(None) };
+        let PolicyParts { policy_server, .. } = read(spec).map_err(|error| format!("{at}: {error}"))?;
         let found = match tokio::time::timeout(API_SERVER_TIMEOUT, self.read_server(&policy_server, namespace)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {

@@ -17,6 +17,7 @@ use proviso_engines::{CompileError, Deadline, Program, group, wasm};
 use proviso_programs::{Conditions, compile_cel, compile_rego};
 use serde_json::{Map, Value};
 
+use crate::budgets::{Budgets, within_webhook};
 use crate::compile::Compilers;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
@@ -57,17 +58,41 @@ pub struct Preparer {
     pub host_context: Arc<HostContext>,
     pub compilers: Arc<Compilers>,
     pub cache: Option<Volume>,
-    /// The time limit of evaluations of policies without `timeoutEvalSeconds`.
-    pub evaluation_timeout: Duration,
+    pub budgets: Budgets,
+    pub time_limits: TimeLimits,
     /// The limits of namespaced policies; `None` without a cluster, where all policies have the same author.
     pub tenants: Option<TenantSettings>,
 }
 
+/// The time limits of evaluations.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeLimits {
+    /// The time limit for policies without `timeoutEvalSeconds`.
+    pub default: Duration,
+    /// The maximum for namespaced policies, whatever their `timeoutEvalSeconds` is.
+    pub namespaced: Duration,
+}
+
+impl TimeLimits {
+    /// Returns the time limit of one evaluation of a policy in this namespace (`None` for a cluster policy).
+    #[must_use]
+    pub fn of(self, namespace: Option<&str>, spec: &PolicySpec) -> Duration {
+        let own = spec.timeout_eval_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        let timeout = own.unwrap_or(self.default);
+        if namespace.is_some() { timeout.min(self.namespaced) } else { timeout }
+    }
+}
+
 impl Preparer {
     /// Returns the time limit of one evaluation of this policy.
-    #[must_use]
-    pub fn timeout(&self, spec: &PolicySpec) -> Duration {
-        spec.timeout_eval_seconds.map_or(self.evaluation_timeout, |seconds| Duration::from_secs(seconds.into()))
+    fn timeout(&self, policy: &PolicyId, spec: &PolicySpec) -> Duration {
+        let timeout = self.time_limits.of(policy.namespace(), spec);
+        match &spec.admission {
+            Some(admission) if !self.host_context.is_folder() => {
+                within_webhook(timeout, Duration::from_secs(admission.timeout_seconds.into()))
+            }
+            _ => timeout,
+        }
     }
 
     /// Makes a revision of a spec and its prepared program.
@@ -101,7 +126,8 @@ impl Preparer {
             is_matched_by_api_server: !is_folder,
             enforcement: admission.to_enforcement(),
             enabled: spec.enabled,
-            timeout: self.timeout(spec),
+            timeout: self.timeout(id.policy, spec),
+            accounts: self.budgets.accounts(id.policy),
             metrics: metrics.policy(id.policy, program.engine()),
             program,
         })
@@ -137,12 +163,14 @@ impl Preparer {
             check_conditions(at, spec.admission.as_ref())?;
         }
         let grants = Grants::read(at, policy.namespace(), spec).map_err(PrepareError::Field)?;
-        let mut parts = Parts::new(grants, self.limits(desired).await?, modules, permit);
+        let mut parts = Parts::new(policy, grants, self.limits(desired).await?, modules, permit);
         let host = parts.host(&self.host_context, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
         let program = self.program(&field, &spec.program, &spec.settings, host, &mut parts).await?;
         parts.wait_for_context(*was_prepared).await?;
-        program.validate_settings(Deadline::after(self.timeout(spec))).await?;
+        let place = self.budgets.accounts(policy).preparation_place().await;
+        let timeout = self.timeout(policy, spec);
+        place.run(async { program.validate_settings(Deadline::after(timeout)).await }).await?;
         Ok(Prepared { program, modules: parts.modules })
     }
 
@@ -160,13 +188,15 @@ impl Preparer {
             }
             ProgramSpec::Rego(spec) => {
                 let (spec, settings) = (spec.clone(), settings.clone());
-                self.source(format!("{field}.rego.source"), move || compile_rego(&spec, &settings))
+                self.source(parts.policy, format!("{field}.rego.source"), move || compile_rego(&spec, &settings))
                     .await
                     .map(Program::Rego)
             }
             ProgramSpec::Cel(spec) => {
                 let (spec, settings) = (spec.clone(), settings.clone());
-                self.source(format!("{field}.cel"), move || compile_cel(&spec, &settings)).await.map(Program::Cel)
+                self.source(parts.policy, format!("{field}.cel"), move || compile_cel(&spec, &settings))
+                    .await
+                    .map(Program::Cel)
             }
             ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, parts)).await.map(Program::Group),
         };
@@ -190,10 +220,11 @@ impl Preparer {
     /// Compiles a source on a blocking thread.
     async fn source<T: Send + 'static>(
         &self,
+        policy: &PolicyId,
         field: String,
         compile: impl FnOnce() -> Result<T, CompileError> + Send + 'static,
     ) -> Result<T, PrepareError> {
-        self.compilers.source(compile).await.map_err(|error| PrepareError::Compile { field, error })
+        self.compilers.source(policy, compile).await.map_err(|error| PrepareError::Compile { field, error })
     }
 
     async fn group(&self, field: &str, spec: &Group, parts: &mut Parts<'_>) -> Result<group::Program, PrepareError> {

@@ -13,6 +13,7 @@ mod experiments;
 mod rego;
 mod requests;
 mod settings;
+mod shares;
 mod snapshots;
 #[path = "../support/mod.rs"]
 mod support;

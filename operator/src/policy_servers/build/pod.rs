@@ -159,6 +159,7 @@ fn arguments(server: &PolicyServer, defaults: &ServerDefaults) -> Vec<String> {
         ("--verification", verification),
         ("--trusted-root", trusted_root(server).map(|_| "/etc/proviso/trust/trusted_root.json".to_owned())),
         ("--evaluation-timeout", evaluation.timeout_seconds.map(|seconds| format!("{seconds}s"))),
+        ("--namespaced-timeout", evaluation.namespaced_timeout_seconds.map(|seconds| format!("{seconds}s"))),
         ("--memory-limit", evaluation.memory_limit_mib.map(|limit| limit.to_string())),
         ("--concurrency", evaluation.concurrency.map(|count| count.to_string())),
         ("--preview-queue", preview.queue_capacity.map(|count| count.to_string())),

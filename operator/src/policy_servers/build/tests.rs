@@ -45,7 +45,7 @@ fn every_field() -> Value {
         "namespacedRegistries": ["ghcr.io/team"],
         "namespacedMutation": true,
         "namespacedSystemRequests": true,
-        "evaluation": {"timeoutSeconds": 3, "memoryLimitMiB": 64, "concurrency": 16},
+        "evaluation": {"timeoutSeconds": 3, "namespacedTimeoutSeconds": 5, "memoryLimitMiB": 64, "concurrency": 16},
         "preview": {"queueCapacity": 10},
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
             {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}},

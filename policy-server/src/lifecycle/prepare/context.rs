@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proviso_artifacts::{Digest, TenantLimits};
 use proviso_capabilities::{Grants, HostCallError, HostContext, KindUnavailable, PolicyHost};
+use proviso_core::PolicyId;
 use proviso_crds::{ContextAwareResource, Program as ProgramSpec, Tenants};
 use proviso_engines::Deadline;
 
@@ -20,6 +21,7 @@ const CONTEXT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The permissions, modules, hosts and the permit of one preparation.
 pub(super) struct Parts<'a> {
+    pub policy: &'a PolicyId,
     grants: Grants,
     /// The limits of a namespaced policy, and of its fetches; `None` if there are none.
     pub tenant: Option<(Tenants, Arc<TenantLimits>)>,
@@ -30,7 +32,13 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    pub(super) fn new(grants: Grants, limits: Option<Tenants>, source: &'a ModuleSource, permit: Permit) -> Self {
+    pub(super) fn new(
+        policy: &'a PolicyId,
+        grants: Grants,
+        limits: Option<Tenants>,
+        source: &'a ModuleSource,
+        permit: Permit,
+    ) -> Self {
         let tenant = limits.map(|tenants| {
             let limits = Arc::new(fetch_limits(&tenants));
             (tenants, limits)
@@ -39,7 +47,7 @@ impl<'a> Parts<'a> {
             Some((tenants, limits)) => grants.limited_to(&tenants.capabilities(), Arc::clone(limits)),
             None => grants,
         };
-        Self { grants, tenant, source, modules: BTreeMap::new(), hosts: Vec::new(), permit }
+        Self { policy, grants, tenant, source, modules: BTreeMap::new(), hosts: Vec::new(), permit }
     }
 
     /// Makes the host of the program of a policy, or of a member of a group. `at` is the field that holds the

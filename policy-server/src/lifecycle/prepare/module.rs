@@ -68,11 +68,10 @@ impl Preparer {
                     return Err(PrepareError::NotPermitted(FieldError::new(format!("{field}.module"), message)));
                 }
                 let fetched = parts.permit.fetch(self.fetcher.fetch_uncached(&reference, wanted)).await;
-                let fetched = fetched.map_err(|closed| PrepareError::Stopped(closed.to_string()))?;
                 fetched.map_err(|error| fetch_error(field, error))?
             }
         };
-        let loaded = self.modules.get(&module, snapshot).await;
+        let loaded = self.modules.get(parts.policy, &module, snapshot).await;
         Ok((module.digest, loaded.map_err(|error| PrepareError::Compile { field: field.to_owned(), error })?))
     }
 
