@@ -1,4 +1,4 @@
-//! Attacks of the author of a namespaced policy on a replica: the replica itself refuses what its PolicyServer does not permit, also if
+//! Attacks of the author of a namespaced policy on a replica: the replica itself refuses what its `PolicyServer` does not permit, also if
 //! the operator has created the revision.
 
 use std::io::ErrorKind;

@@ -130,7 +130,7 @@ fn a_refused_policy_reports_the_reason_and_the_generation_that_answers() {
     let published: Vec<_> = events(&PolicyStatus::default(), &status).into_iter().map(|event| event.reason).collect();
     assert!(published.iter().any(|it| it == reason), "{published:?}");
 
-    // What is live stays live.
+    // A live generation stays live.
     let status = status_after(&refused(Progress::Live, Some(2)), None);
     assert_eq!(status.conditions[0].message, "not allowed; requests are answered by it");
     assert_eq!((status.conditions[3].reason.as_str(), status.phase), ("Live", Some(PolicyPhase::Active)));

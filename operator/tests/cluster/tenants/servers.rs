@@ -1,4 +1,4 @@
-//! Who may use a policy server, and what namespaced policies may do on it: at `kubectl apply`, and before each generation.
+//! The users of a policy server, and the uses of namespaced policies on it: at `kubectl apply`, and before each generation.
 
 use anyhow::{Result, ensure};
 use proviso_crds::PolicyRevision;

@@ -90,15 +90,14 @@ impl PrepareError {
     /// replica has the whole message.
     #[must_use]
     pub fn tenant_message(&self) -> String {
+        const IN_LOG: &str = "an administrator finds the cause in the log of the policy server";
         match self {
-            Self::Fetch { field, error } => format!(
-                "{field}: cannot be fetched: {}; an administrator finds the cause in the log of the policy server",
-                error.category()
-            ),
-            Self::Cache(_) => "the module cache cannot be used: an administrator finds the cause in the log of the policy server".to_owned(),
-            Self::Tenants(_) => "the limits of namespaced policies cannot be read: an administrator finds the cause in the log of the policy server".to_owned(),
+            Self::Fetch { field, error } => format!("{field}: cannot be fetched: {}; {IN_LOG}", error.category()),
+            Self::Cache(_) => format!("the module cache cannot be used: {IN_LOG}"),
+            Self::Tenants(_) => format!("the limits of namespaced policies cannot be read: {IN_LOG}"),
             Self::Context { field, error } => match error.as_ref() {
-                HostCallError::ApiServer(_) | HostCallError::KindUnavailable { cause: KindUnavailable::NotReady(_), .. } => {
+                HostCallError::ApiServer(_)
+                | HostCallError::KindUnavailable { cause: KindUnavailable::NotReady(_), .. } => {
                     format!("{field}: the objects cannot be read now")
                 }
                 error => format!("{field}: {error}"),
