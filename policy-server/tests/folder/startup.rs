@@ -29,6 +29,7 @@ const FLAGS: [&str; 30] = [
     "tls-cert",
     "tls-key",
     "evaluation-timeout",
+    "namespaced-timeout",
     "memory-limit",
     "compile-memory",
     "compile-timeout",
