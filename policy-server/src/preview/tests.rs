@@ -153,7 +153,8 @@ fn only_requests_of_the_sample_are_previewed() {
     let settings = PreviewSettings { sample_rate: 0.5, ..PreviewSettings::default() };
     let (all, half) = (experiment("all"), experiment_of("half", &allowing(), settings));
     // Without memory, each request counts as dropped.
-    let (queue, _receiver) = queue(1, 0);
+    let (queue, _receiver) = queue(1, 1);
+    let _memory = queue.room.take(&all.revision.policy, 0);
     let uids: Vec<String> = (0..200).map(|number| format!("7f0c-{number}")).collect();
     for uid in &uids {
         offer(&queue, uid, &[&all, &half], Concern::Always);
@@ -165,7 +166,8 @@ fn only_requests_of_the_sample_are_previewed() {
 
 /// Runs the worker until it has evaluated these jobs.
 async fn run(jobs: Vec<Job>) {
-    let (queue, receiver) = queue(jobs.len(), AMPLE);
+    // One policy gets a quarter.
+    let (queue, receiver) = queue(4 * jobs.len(), AMPLE);
     for job in jobs {
         queue.offer(job);
     }

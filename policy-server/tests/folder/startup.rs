@@ -32,6 +32,7 @@ const FLAGS: [&str; 33] = [
     "tls-cert",
     "tls-key",
     "evaluation-timeout",
+    "namespaced-timeout",
     "memory-limit",
     "compile-memory",
     "compile-timeout",

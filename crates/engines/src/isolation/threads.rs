@@ -179,14 +179,14 @@ mod tests {
 
     #[test]
     fn a_demoted_thread_ends_after_its_job() {
-        let (begin, begun) = mpsc::channel();
+        let (ready, started) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let (running, receiver) = thread_of(move |sender| {
-            begin.send(()).unwrap();
+            ready.send(()).unwrap();
             let _ = released.recv();
             sender.send(thread::current().id()).unwrap();
         });
-        begun.recv().unwrap();
+        started.recv().unwrap();
         running.demote();
         drop(release);
         let demoted = receiver.recv().unwrap();
