@@ -139,7 +139,7 @@ async fn metrics_of_the_operator_need_a_token_whose_user_may_read_them() -> Resu
     let account = serde_json::from_value(json!({"metadata": {"name": "prometheus"}}))?;
     accounts.create(&PostParams::default(), &account).await?;
     let token = accounts.create_token_request("prometheus", &PostParams::default(), &TokenRequest::default()).await?;
-    let token = token.status.map(|status| status.token).context("no token")?;
+    let token = token.status.and_then(|status| status.token).context("no token")?;
     let (status, _, body) = ask(Some(&token)).await?;
     ensure!(status == 403 && body.contains("proviso-metrics-reader"), "{status} {body}");
     let role = ["create", "clusterrole", "proviso-metrics-reader", "--verb=get", "--non-resource-url=/metrics"];

@@ -42,7 +42,7 @@ async fn metrics_and_details_need_a_token_whose_user_may_read_metrics() -> Resul
     let account = serde_json::from_value(json!({"metadata": {"name": "prometheus"}}))?;
     accounts.create(&PostParams::default(), &account).await?;
     let token = accounts.create_token_request("prometheus", &PostParams::default(), &TokenRequest::default()).await?;
-    let token = token.status.map(|status| status.token).context("no token")?;
+    let token = token.status.and_then(|status| status.token).context("no token")?;
     let pages = ["/metrics", "/readyz?verbose"];
     for page in pages {
         for (token, expected) in [
