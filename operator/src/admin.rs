@@ -6,8 +6,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::routing::get;
-use proviso_http::{Certificate, Limits};
 use proviso_http::shutdown::Phase;
+use proviso_http::{Certificate, Limits};
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;

@@ -38,8 +38,8 @@ use hyper_util::service::TowerToHyperService;
 use kube::Client;
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
 use proviso_election::{Election, MissingLease};
-use proviso_http::{Certificate, Limits};
 use proviso_http::shutdown::{self, Phase};
+use proviso_http::{Certificate, Limits};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
@@ -142,7 +142,8 @@ async fn serve(
     let probes = TowerToHyperService::new(probes);
     let client = client.clone();
     Ok(async move {
-        let answering = proviso_http::serve(listener, Some(tls), limits, answers, shutdown::draining(phase), DRAIN_TIMEOUT);
+        let answering =
+            proviso_http::serve(listener, Some(tls), limits, answers, shutdown::draining(phase), DRAIN_TIMEOUT);
         tokio::select! {
             () = answering => {}
             () = proviso_http::serve(admin, None, Limits::small(), probes, pending(), Duration::ZERO) => {}

@@ -10,6 +10,7 @@
 mod api;
 mod commits;
 mod compiling;
+mod confidential;
 mod context;
 mod expiry;
 mod malformed;
