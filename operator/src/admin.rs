@@ -10,8 +10,8 @@ use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use proviso_authentication::MetricsAccess;
-use proviso_http::{Certificate, Limits};
 use proviso_http::shutdown::Phase;
+use proviso_http::{Certificate, Limits};
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;

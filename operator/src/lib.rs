@@ -169,7 +169,8 @@ async fn serve(
     let metrics_tls = Arc::clone(certificate).acceptor()?;
     let client = client.clone();
     Ok(async move {
-        let answering = proviso_http::serve(listener, Some(tls), limits, answers, shutdown::draining(phase), DRAIN_TIMEOUT);
+        let answering =
+            proviso_http::serve(listener, Some(tls), limits, answers, shutdown::draining(phase), DRAIN_TIMEOUT);
         tokio::select! {
             () = answering => {}
             () = proviso_http::serve(admin, None, Limits::small(), probes, pending(), Duration::ZERO) => {}

@@ -161,7 +161,7 @@ fn exemption_expression(policy: &PolicyId, namespace: &str, system: SystemReques
 fn credential_exemption(policy: &PolicyId, admission: &Admission) -> String {
     let is_named = |group: &str| policy.namespace().is_none() && names_group(&admission.rules, group);
     let exempt = CREDENTIAL_GROUPS.into_iter().filter(|group| !is_named(group));
-    exempt.map(|group| format!(" && request.resource.group != '{group}'")).collect()
+    exempt.map(|group| format!(" && request.resource.group != '{group}'")).collect::<Vec<_>>().concat()
 }
 
 /// The target of an experiment's webhook.

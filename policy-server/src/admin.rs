@@ -129,5 +129,6 @@ fn details(table: &Table) -> String {
 }
 
 async fn metrics(State(server): State<Arc<Server>>) -> Response {
-    ([(header::CONTENT_TYPE, proviso_http::metrics::CONTENT_TYPE)], server.metrics.to_text(&server.limits)).into_response()
+    ([(header::CONTENT_TYPE, proviso_http::metrics::CONTENT_TYPE)], server.metrics.to_text(&server.limits))
+        .into_response()
 }

@@ -64,7 +64,8 @@ impl Server {
             error = refusal.message,
             "review denied: it was not read"
         );
-        let mut verdict = Verdict { code: Some(code), ..Verdict::deny(format!("AdmissionReview: {}", refusal.message)) };
+        let mut verdict =
+            Verdict { code: Some(code), ..Verdict::deny(format!("AdmissionReview: {}", refusal.message)) };
         let table = self.table.load_full();
         let revision = table.policies.get(&endpoint.policy).and_then(|entry| entry.revision(endpoint.generation));
         match revision {

@@ -12,6 +12,7 @@ mod callers;
 mod client_ca;
 mod commits;
 mod compiling;
+mod confidential;
 mod context;
 mod expiry;
 mod malformed;

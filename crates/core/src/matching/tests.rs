@@ -301,3 +301,25 @@ proptest! {
         prop_assert_ne!(select("Exists"), select("DoesNotExist"));
     }
 }
+
+// A policy on `*` must not see bearer tokens, nor stop the components that ask for permissions.
+#[test]
+fn wildcards_do_not_cover_reviews_of_credentials() {
+    let (tokens, access) = ("authentication.k8s.io:tokenreviews", "authorization.k8s.io:localsubjectaccessreviews");
+    for (rules, resource, namespace, wanted) in [
+        (json!([rule("*", "*", "*/*")]), tokens, None, false),
+        (json!([rule("*", "*", "*/*")]), access, None, false),
+        (json!([rule("*", "authentication.k8s.io", "*")]), tokens, None, true),
+        (json!([rule("*", "authentication.k8s.io", "*")]), access, None, false),
+        (json!([rule("*", "*", "*"), rule("*", "authorization.k8s.io", "none")]), access, None, true),
+        (json!([rule("*", "authorization.k8s.io", "*")]), access, Some("a"), false),
+        (json!([rule("*", "*", "*")]), "pods", None, true),
+    ] {
+        let matching = a_match(&json!({"rules": rules})).confined_to(namespace);
+        let review = request(resource, "CREATE", "a", &Value::Null, &Value::Null);
+        assert_eq!(covers(&matching, &review, &BTreeMap::new()), wanted, "{rules}, {resource}, {namespace:?}");
+        // An API server matches by the same rule: see the operator's webhook configurations.
+        let by_confinement = matching.covers_by_confinement(&review) == Coverage::Covered;
+        assert_eq!(by_confinement, wanted, "{rules}, {resource}, {namespace:?}");
+    }
+}
