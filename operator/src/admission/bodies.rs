@@ -20,9 +20,10 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Bodies(Arc<Semaphore>);
 
 /// A body. Dropping it releases its memory.
+#[allow(dead_code, reason = "the permits are held for their `Drop`")]
 pub(super) struct ReadBody {
     pub bytes: Vec<u8>,
-    _permits: Vec<OwnedSemaphorePermit>,
+    permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl Bodies {
@@ -34,11 +35,11 @@ impl Bodies {
     ///
     /// # Errors
     /// Returns the answer if the body is too large or too slow, or if there is no memory for it.
+    #[allow(clippy::result_large_err, reason = "an answer")]
     pub async fn read(&self, body: Body) -> Result<ReadBody, Response> {
         let answer = |status: StatusCode, text: &'static str| (status, text).into_response();
-        let too_slow = || answer(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time");
         let reading = async {
-            let mut read = ReadBody { bytes: Vec::new(), _permits: Vec::new() };
+            let mut read = ReadBody { bytes: Vec::new(), permits: Vec::new() };
             let (mut chunks, mut free) = (body.into_data_stream(), 0_usize);
             while let Some(chunk) = chunks.next().await {
                 let chunk = chunk.map_err(|_| answer(StatusCode::BAD_REQUEST, "the request body ended early"))?;
@@ -52,7 +53,7 @@ impl Bodies {
                     let permits = permits.map_err(|_| {
                         answer(StatusCode::SERVICE_UNAVAILABLE, "the operator reads many other requests now: try again")
                     })?;
-                    read._permits.push(permits);
+                    read.permits.push(permits);
                     free += kib * 1024;
                 }
                 free -= chunk.len();
@@ -60,7 +61,10 @@ impl Bodies {
             }
             Ok(read)
         };
-        tokio::time::timeout(READ_TIMEOUT, reading).await.unwrap_or_else(|_| Err(too_slow()))
+        match tokio::time::timeout(READ_TIMEOUT, reading).await {
+            Ok(read) => read,
+            Err(_) => Err(answer(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time")),
+        }
     }
 }
 
