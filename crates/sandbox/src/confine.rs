@@ -77,11 +77,12 @@ fn limit(memory_mib: u32, time: Duration) -> io::Result<()> {
 /// Returns the numbers of the open files except stdin, stdout and stderr. The parent opens its files with `O_CLOEXEC`, but it may
 /// have inherited others.
 fn inherited_files() -> io::Result<Vec<u32>> {
-    let open = fs::read_dir("/proc/self/fd")?
+    let listed: Vec<u32> = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|number| *number > 2);
-    // The folder itself is in the list, and closed again.
-    Ok(open.filter(|number| fs::read_link(format!("/proc/self/fd/{number}")).is_ok()).collect())
+        .filter(|number| *number > 2)
+        .collect();
+    // The folder was in its own list, and is closed now.
+    Ok(listed.into_iter().filter(|number| fs::read_link(format!("/proc/self/fd/{number}")).is_ok()).collect())
 }
 
 /// Gives up all access to files, networks and other processes. Returns false if the kernel has no Landlock.

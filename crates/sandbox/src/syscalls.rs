@@ -1,5 +1,5 @@
-//! The system calls of a job: those of a computation with threads. All others fail with "not implemented", as on an older kernel,
-//! so that libraries use what is left: the C library, for example, starts threads without `clone3`.
+//! The system calls of a job: those of a computation with threads. All others fail with "not permitted". `clone3` fails with "not
+//! implemented", as on an older kernel, so that the C library starts threads by `clone`, whose arguments a filter can check.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -83,14 +83,24 @@ const ALLOWED_BY_ARCHITECTURE: &[libc::c_long] = &[];
 /// Restricts this thread, and the threads that it starts. The files with the numbers `inherited` cannot be used. Returns false if
 /// the kernel has no seccomp.
 pub(crate) fn restrict(inherited: &[u32]) -> io::Result<bool> {
-    let program = filter(inherited).map_err(io::Error::other)?;
-    match seccompiler::apply_filter(&program) {
-        Ok(()) => Ok(true),
-        Err(seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error)) if is_unsupported(&error) => {
-            Ok(false)
+    // The second filter would not allow to apply another one.
+    for filter in [without_clone3(), filter(inherited)] {
+        match seccompiler::apply_filter(&filter.map_err(io::Error::other)?) {
+            Ok(()) => {}
+            Err(seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error)) if is_unsupported(&error) => {
+                return Ok(false);
+            }
+            Err(error) => return Err(io::Error::other(error)),
         }
-        Err(error) => Err(io::Error::other(error)),
     }
+    Ok(true)
+}
+
+/// Returns a filter that lets `clone3` fail, and allows all other calls.
+fn without_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
+    let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    let missing = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    SeccompFilter::new(rules, SeccompAction::Allow, missing, std::env::consts::ARCH.try_into()?)?.try_into()
 }
 
 /// Returns true if the kernel was built without seccomp, or the container's own filter refuses the call.
@@ -98,6 +108,7 @@ fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM | libc::EACCES))
 }
 
+/// Returns the filter that allows the calls of a job. The filter [`without_clone3`] refuses `clone3` before.
 fn filter(inherited: &[u32]) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().chain(ALLOWED_BY_ARCHITECTURE).map(|call| (*call, Vec::new())).collect();
@@ -123,7 +134,8 @@ fn filter(inherited: &[u32]) -> Result<BpfProgram, seccompiler::BackendError> {
     let options = [libc::PR_SET_NAME, libc::PR_SET_VMA].map(|option| u64::try_from(option).unwrap_or_default());
     let options = options.map(|option| SeccompRule::new(vec![argument(0, SeccompCmpOp::Eq, option)?]));
     rules.insert(libc::SYS_prctl, options.into_iter().collect::<Result<_, _>>()?);
-    let refused = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    rules.insert(libc::SYS_clone3, Vec::new());
+    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, refused, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?;
     filter.try_into()
 }
@@ -146,6 +158,6 @@ mod tests {
             assert!(restrict(&[number]).unwrap(), "this kernel has no seccomp");
             [&mut inherited, &mut own].map(|file| file.read(&mut [0]).map_err(|error| error.raw_os_error()))
         });
-        assert_eq!(read.join().unwrap(), [Err(Some(libc::ENOSYS)), Ok(1)]);
+        assert_eq!(read.join().unwrap(), [Err(Some(libc::EPERM)), Ok(1)]);
     }
 }
