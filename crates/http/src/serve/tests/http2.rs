@@ -15,7 +15,7 @@ const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
-/// The flags END_STREAM and ACK have the same number.
+/// The flags `END_STREAM` and `ACK` have the same number.
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -136,7 +136,7 @@ async fn pings_alone_do_not_keep_a_connection() {
 #[tokio::test]
 async fn a_client_that_does_not_read_its_answer_is_closed() {
     let timeouts = Timeouts { answer: SHORT, poll: SHORT / 50, ..Timeouts::DEFAULT };
-    // SETTINGS_INITIAL_WINDOW_SIZE is 0.
+    // `SETTINGS_INITIAL_WINDOW_SIZE` is 0.
     let mut client = Client::connect(timeouts, &[0, 4, 0, 0, 0, 0]).await;
     client.send(&request(1)).await;
     client.until_closed().await;
