@@ -4,6 +4,7 @@
 //! The caller evaluates the programs: [`Chain::start`] returns the first policy to evaluate, and [`Chain::apply`] takes the
 //! result of the policy and returns the next one, or the [`Outcome`].
 
+mod cache;
 mod chain;
 mod constraints;
 mod divergence;
@@ -22,6 +23,7 @@ mod references;
 mod result;
 mod writers;
 
+pub use cache::ConstraintCache;
 pub use chain::{Chain, Progress};
 pub use divergence::{ConstraintDivergence, Pair, RequestDivergence};
 pub use explanation::{Explanation, Hold, Relation};

@@ -1,9 +1,12 @@
 //! The chain of the policies that cover a request, as a state machine.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
+use super::cache::ConstraintCache;
 use super::constraints::{Breach, CheckError, Constraints, CostBudget};
-use super::fragment::{Fragment, PatternBudget};
+use super::fragment::PatternBudget;
 use super::input::{Input, ProviderConstraintsInput, ProviderInput, PublishedInput};
 use super::limits::{MAX_CONSTRAINT_BYTES, MAX_CONSTRAINTS, MAX_PAYLOAD_BYTES, json_bytes};
 use super::outcome::{Conflict, ConstrainedField, Decision, Outcome, TrailEntry};
@@ -33,6 +36,7 @@ pub struct Chain {
     /// An upper bound of the size of the payload as JSON, in bytes.
     payload_bytes: usize,
     constraints: Constraints,
+    cache: Arc<ConstraintCache>,
     /// The number and the size of the constraints of all policies so far.
     used: (usize, usize),
     patterns: PatternBudget,
@@ -49,9 +53,13 @@ pub enum Progress {
 }
 
 impl Chain {
-    /// Starts the evaluation of a request: selects the policies that cover it, and orders them.
+    /// Starts the evaluation of a request: selects the policies that cover it, and orders them. The cache is shared among requests.
     #[must_use]
-    pub fn start(request: Request, policies: impl IntoIterator<Item = RequestPolicy>) -> Progress {
+    pub fn start(
+        request: Request,
+        policies: impl IntoIterator<Item = RequestPolicy>,
+        cache: Arc<ConstraintCache>,
+    ) -> Progress {
         let mut policies: Vec<_> = policies.into_iter().filter(|policy| policy.criteria.cover(&request)).collect();
         policies.sort_by(RequestPolicy::cmp_place);
         let payload = request.payload.clone();
@@ -62,6 +70,7 @@ impl Chain {
             policies,
             trail: Vec::new(),
             constraints: Constraints::default(),
+            cache,
             used: (0, 0),
             patterns: PatternBudget::default(),
             provider: Provider::default(),
@@ -217,7 +226,9 @@ impl Chain {
                 return Err(self.failed(Failure::new(LIMIT_EXCEEDED, message)));
             }
             self.entry().constrained.push(ConstrainedField::new(field.clone(), schema.clone()));
-            let fragment = Fragment::compile(schema, &mut self.patterns).map_err(|error| {
+            let compiled = self.cache.compile(schema);
+            let within_budget = compiled.and_then(|fragment| self.patterns.spend(&fragment).map(|()| fragment));
+            let fragment = within_budget.map_err(|error| {
                 let message = format!("the constraint of the field `{}` {error}", shorten(&field.to_string()));
                 self.failed(Failure::new(RESULT_INVALID, message))
             })?;

@@ -2,12 +2,13 @@
 //! policy.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::fragment::{Fragment, Violation};
-use super::limits::MAX_STEP_COST;
-use super::merge::{Clash, Merged, equals};
+use super::limits::{MAX_STEP_COST, count_values};
+use super::merge::{Clash, Merged, equals, implies};
 use super::path::{FieldPath, Located, kind_of, list_index};
 
 /// The constraints of all policies so far.
@@ -38,7 +39,7 @@ struct Field {
 struct Held {
     /// The position of the policy in the trail.
     holder: usize,
-    fragment: Fragment,
+    fragment: Arc<Fragment>,
 }
 
 /// A constraint that a patch or a payload violates.
@@ -101,7 +102,7 @@ impl Constraints {
     pub fn add(
         &mut self,
         path: &FieldPath,
-        fragment: Fragment,
+        fragment: Arc<Fragment>,
         holder: usize,
         budget: &mut CostBudget,
     ) -> Result<(), CheckError> {
@@ -116,7 +117,9 @@ impl Constraints {
             .add(&fragment.schema, holder)
             .map_err(|Clash { holder, reason }| field.breach(holder, path.clone(), reason))?;
         self.merged.insert(path.to_string(), field.merged.schema());
-        if !field.held.iter().any(|held| held.fragment.schema == fragment.schema) {
+        // Only the strictest of several constraints that imply each other is validated.
+        if !field.held.iter().any(|held| implies(&held.fragment.schema, &fragment.schema)) {
+            field.held.retain(|held| !implies(&fragment.schema, &held.fragment.schema));
             field.held.push(Held { holder, fragment });
         }
         Ok(())
@@ -193,7 +196,7 @@ impl Field {
     /// Checks that a value that one constraint names satisfies the others: a `const`, or some option of an `enum`.
     fn check_options(&self, fragment: &Fragment, budget: &mut CostBudget) -> Result<(), CheckError> {
         for held in &self.held {
-            for (named, other) in [(&held.fragment, fragment), (fragment, &held.fragment)] {
+            for (named, other) in [(&*held.fragment, fragment), (fragment, &*held.fragment)] {
                 let (keyword, options) = match (named.schema.get("const"), named.schema.get("enum")) {
                     (Some(value), _) => ("const", std::slice::from_ref(value)),
                     (None, Some(Value::Array(options))) if !options.is_empty() => ("enum", options.as_slice()),
@@ -205,7 +208,7 @@ impl Field {
                 }
                 let mut is_satisfiable = false;
                 for option in options {
-                    budget.spend(other.cost(option), &self.path, held.holder)?;
+                    budget.spend(other.cost(count_values(option)), &self.path, held.holder)?;
                     is_satisfiable = other.is_valid(option);
                     if is_satisfiable {
                         break;
@@ -237,8 +240,9 @@ impl Field {
                 return Ok(held.next().map(|held| self.breach(held.holder, parent, reason)));
             }
         };
+        let values = count_values(value);
         for held in held {
-            budget.spend(held.fragment.cost(value), &self.path, held.holder)?;
+            budget.spend(held.fragment.cost(values), &self.path, held.holder)?;
             if let Err(Violation { pointer, message }) = held.fragment.check(value) {
                 return Ok(Some(self.breach(held.holder, self.path.join_pointer(&pointer), message)));
             }

@@ -4,7 +4,7 @@
 use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::Value;
 
-use super::limits::{MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES, SMALL_PATTERN_BYTES, count_values};
+use super::limits::{MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES, SMALL_PATTERN_BYTES};
 use super::path::shorten;
 use super::references;
 
@@ -43,6 +43,8 @@ pub(super) struct Fragment {
     validator: Validator,
     /// The number of values in the schema after the expansion of its references, with a share for each pattern.
     weight: u64,
+    /// The limit of the memory of its compiled patterns, in bytes.
+    pub pattern_bytes: usize,
 }
 
 /// The memory that compiled patterns may still use, in bytes.
@@ -55,6 +57,14 @@ impl Default for PatternBudget {
     }
 }
 
+impl PatternBudget {
+    /// Takes the memory of the patterns of a constraint from the budget.
+    pub fn spend(&mut self, fragment: &Fragment) -> Result<(), FragmentError> {
+        self.0 = self.0.checked_sub(fragment.pattern_bytes).ok_or(FragmentError::Patterns)?;
+        Ok(())
+    }
+}
+
 /// A value that does not satisfy a constraint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Violation {
@@ -64,28 +74,35 @@ pub(super) struct Violation {
 }
 
 impl Fragment {
-    /// Compiles a constraint, and takes the memory of its patterns from the budget.
-    pub fn compile(schema: Value, budget: &mut PatternBudget) -> Result<Self, FragmentError> {
+    /// Compiles a constraint.
+    pub fn compile(schema: Value) -> Result<Self, FragmentError> {
         if let Some(draft) = schema.get("$schema").and_then(Value::as_str)
             && draft.trim_end_matches('#') != DRAFT
         {
             return Err(FragmentError::Draft(shorten(draft)));
         }
-        let values =
-            if references::has_references(&schema) { references::check(&schema)? } else { count_values(&schema) };
+        let values = references::check(&schema)?;
         let patterns = count_patterns(&schema);
-        let (validator, pattern_bytes) = match build(&schema, SMALL_PATTERN_BYTES) {
-            Err(FragmentError::Pattern(_)) => (build(&schema, MAX_PATTERN_BYTES)?, MAX_PATTERN_BYTES),
-            result => (result?, SMALL_PATTERN_BYTES),
-        };
-        let used = patterns.saturating_mul(pattern_bytes);
-        budget.0 = budget.0.checked_sub(used).ok_or(FragmentError::Patterns)?;
-        Ok(Self { schema, validator, weight: values + (used / PATTERN_BYTES_PER_COST) as u64 })
+        let mut pattern_bytes = patterns * SMALL_PATTERN_BYTES;
+        let mut validator = build(&schema, SMALL_PATTERN_BYTES);
+        if let Err(FragmentError::Pattern(_)) = validator {
+            pattern_bytes = patterns.saturating_mul(MAX_PATTERN_BYTES);
+            // Checked before the patterns use the memory.
+            if pattern_bytes > MAX_PATTERNS_BYTES {
+                return Err(FragmentError::Patterns);
+            }
+            validator = build(&schema, MAX_PATTERN_BYTES);
+        }
+        // A reference may apply each pattern as often as there are values.
+        let pattern_cost = (pattern_bytes / PATTERN_BYTES_PER_COST) as u64;
+        let times = if references::has_references(&schema) { values } else { 1 };
+        let weight = values.saturating_add(pattern_cost.saturating_mul(times));
+        Ok(Self { schema, validator: validator?, weight, pattern_bytes })
     }
 
-    /// Returns the cost of validating a value: an upper bound of the comparisons, whose unit is about 20 ns.
-    pub fn cost(&self, value: &Value) -> u64 {
-        self.weight.saturating_mul(count_values(value))
+    /// Returns the cost of validating a value that has this number of values: an upper bound of the number of comparisons.
+    pub fn cost(&self, values: u64) -> u64 {
+        self.weight.saturating_mul(values)
     }
 
     /// Validates a value.

@@ -198,6 +198,30 @@ impl Merged {
     }
 }
 
+/// Returns true if each value that satisfies `schema` is known to satisfy `other`.
+pub(super) fn implies(schema: &Value, other: &Value) -> bool {
+    if schema == other {
+        return true;
+    }
+    let (Value::Object(schema), Value::Object(other)) = (schema, other) else {
+        return *other == Value::Bool(true);
+    };
+    other.iter().all(|(keyword, looser)| match (rule(keyword), schema.get(keyword)) {
+        (Some(Rule::Annotation), _) => true,
+        (Some(_), Some(stricter)) if stricter == looser => true,
+        (Some(Rule::Lower), Some(stricter)) => exact(looser) <= exact(stricter) && exact(looser).is_some(),
+        (Some(Rule::Upper), Some(stricter)) => exact(stricter) <= exact(looser) && exact(stricter).is_some(),
+        (Some(Rule::Required), Some(stricter)) => items(looser).iter().all(|name| items(stricter).contains(name)),
+        _ => false,
+    })
+}
+
+/// Returns a number that a floating-point number represents exactly.
+fn exact(value: &Value) -> Option<f64> {
+    const MAX_EXACT: f64 = 9e15;
+    value.as_f64().filter(|number| number.abs() <= MAX_EXACT)
+}
+
 fn push_new(schemas: &mut Vec<Value>, schema: Value) {
     if !schemas.contains(&schema) {
         schemas.push(schema);

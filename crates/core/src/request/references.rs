@@ -37,6 +37,9 @@ pub(super) fn has_references(schema: &Value) -> bool {
 /// Checks the references of a schema, and returns the number of values that it has after each reference is replaced by its target.
 /// A recursive reference, such as that of a tree, counts once.
 pub(super) fn check(schema: &Value) -> Result<u64, FragmentError> {
+    if !has_references(schema) {
+        return Ok(count_values(schema));
+    }
     let registry = SPECIFICATIONS.add(BASE, schema).map_err(|error| unresolved(&error))?;
     let registry =
         registry.retriever(NoRetrieval).draft(Draft::Draft202012).prepare().map_err(|error| unresolved(&error))?;

@@ -14,6 +14,8 @@ mod providers;
 mod results;
 mod schemas;
 
+use std::sync::{Arc, LazyLock};
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -39,7 +41,7 @@ fn evaluate(payload: Value, results: &[Value]) -> Outcome {
 fn evaluate_all(payload: Value, results: &[Result<Option<Value>, Failure>]) -> Outcome {
     let policies =
         (1..=results.len()).map(|number| policy(&format!("p{number}"), Level::Global, number.try_into().unwrap()));
-    let mut progress = Chain::start(request(payload), policies);
+    let mut progress = Chain::start(request(payload), policies, cache());
     let mut results = results.iter();
     loop {
         progress = match progress {
@@ -47,6 +49,12 @@ fn evaluate_all(payload: Value, results: &[Result<Option<Value>, Failure>]) -> O
             Progress::Done(outcome) => return *outcome,
         }
     }
+}
+
+/// Returns the cache of all tests: the content of the cache has no effect on decisions.
+fn cache() -> Arc<ConstraintCache> {
+    static CACHE: LazyLock<Arc<ConstraintCache>> = LazyLock::new(Arc::default);
+    CACHE.clone()
 }
 
 /// Returns the result that constrains one field.

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 /// Returns the names of the policies in the trail, if none of them has an effect.
 fn evaluated(request: Request, policies: Vec<RequestPolicy>) -> Vec<String> {
-    let mut progress = Chain::start(request, policies);
+    let mut progress = Chain::start(request, policies, Arc::default());
     loop {
         progress = match progress {
             Progress::Next(chain) => chain.apply(Ok(None)),
@@ -105,7 +105,9 @@ fn a_request_without_policies_is_approved_as_it_is() {
 fn a_policy_sees_the_results_of_the_policies_before() {
     let policies = [policy("first", Level::Global, 1), policy("second", Level::User, 1)];
     let request = Request::new(json!({"cpu": 1}), Some("acme".into()), Some("ann".into())).unwrap();
-    let Progress::Next(chain) = Chain::start(request, policies) else { panic!("a policy covers the request") };
+    let Progress::Next(chain) = Chain::start(request, policies, Arc::default()) else {
+        panic!("a policy covers the request")
+    };
     assert_eq!(serde_json::to_value(chain.published_input()).unwrap(), json!({"spec": {"cpu": 1}, "provider": ""}));
     let result = json!({
         "patch": {"cpu": 2}, "constraints": {"cpu": {"maximum": 4}}, "selected_provider": "aws",

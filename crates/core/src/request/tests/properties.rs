@@ -9,7 +9,7 @@ use proptest::test_runner::TestRunner;
 use super::super::path::Located;
 use super::*;
 
-const FIELDS: [&str; 8] = ["a", "b", "a.b", "a.b.c", "b.0", "b.0.c", "a.c", ""];
+const FIELDS: [&str; 8] = ["a", "b", "a.b", "a", "a.b", "b.0", "a.b.c", ""];
 
 fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -69,9 +69,19 @@ fn schema() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Returns a patch: often of one field, so that the chain is often allowed.
+fn any_patch() -> impl Strategy<Value = Value> {
+    let of_one_field = (prop::sample::select(FIELDS.to_vec()), value()).prop_map(|(field, value)| {
+        let field: FieldPath = field.parse().unwrap();
+        let nested = field.keys().iter().rev().fold(value, |value, key| json!({ key: value }));
+        if nested.is_object() { nested } else { json!({ "a": nested }) }
+    });
+    prop_oneof![3 => of_one_field, 1 => object(value())]
+}
+
 prop_compose! {
     fn result()(
-        patch in prop::option::of(object(value())),
+        patch in prop::option::of(any_patch()),
         constraints in prop::collection::btree_map(prop::sample::select(FIELDS.to_vec()), schema(), 0..2),
         provider in prop::option::of(prop::sample::select(vec!["aws", "gcp", "ibm"])),
         allow in prop::option::weighted(0.3, prop::collection::btree_set(prop::sample::select(vec!["aws", "gcp", "ibm"]), 1..3)),
@@ -93,10 +103,18 @@ prop_compose! {
     }
 }
 
-prop_compose! {
-    fn chain()(payload in object(value()), results in prop::collection::vec(result(), 1..5)) -> (Value, Vec<Value>) {
+/// Returns a payload, and the results of policies that together allow it: each random result that would end the chain is left out.
+fn allowed_chain() -> impl Strategy<Value = (Value, Vec<Value>)> {
+    (object(value()), prop::collection::vec(result(), 2..9)).prop_map(|(payload, candidates)| {
+        let mut results = Vec::new();
+        for candidate in candidates {
+            results.push(candidate);
+            if !evaluate(payload.clone(), &results).decision.is_allowed() {
+                results.pop();
+            }
+        }
         (payload, results)
-    }
+    })
 }
 
 /// Returns the values of the payload that violate the schemas of the trail.
@@ -123,34 +141,30 @@ fn find(field: &FieldPath, payload: &Value) -> Option<Value> {
     }
 }
 
-/// A chain that is refused proves nothing, so enough random chains must be allowed.
 #[test]
-fn many_random_chains_are_allowed_with_patches_of_constrained_objects() {
+fn random_chains_have_patches_after_constraints() {
     let mut runner = TestRunner::deterministic();
-    let mut allowed = [0, 0];
-    for _ in 0..300 {
-        let (payload, results) = chain().new_tree(&mut runner).unwrap().current();
-        let outcome = evaluate(payload, &results);
-        let constrained = outcome.trail.iter().position(|entry| !entry.constrained.is_empty());
-        let is_patched_later =
-            constrained.is_some_and(|first| outcome.trail[first + 1..].iter().any(|entry| !entry.patched.is_empty()));
-        let is_allowed = outcome.decision.is_allowed();
-        allowed[0] += usize::from(is_allowed && constrained.is_some());
-        allowed[1] += usize::from(is_allowed && is_patched_later);
+    let mut patched = 0;
+    for _ in 0..100 {
+        let (payload, results) = allowed_chain().new_tree(&mut runner).unwrap().current();
+        let trail = evaluate(payload, &results).trail;
+        let constrained = trail.iter().position(|entry| !entry.constrained.is_empty());
+        patched += usize::from(
+            constrained.is_some_and(|first| trail[first + 1..].iter().any(|entry| !entry.patched.is_empty())),
+        );
     }
-    assert!(allowed[0] > 60 && allowed[1] > 30, "{allowed:?}");
+    assert!(patched > 40, "{patched} of 100");
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     // Holes 1 and 3 of the published implementation: patches, values of the caller, and merged keywords.
     #[test]
-    fn the_payload_of_an_allowed_request_satisfies_the_constraints_of_all_policies((payload, results) in chain()) {
+    fn the_payload_of_an_allowed_request_satisfies_the_constraints_of_all_policies((payload, results) in allowed_chain()) {
         let outcome = evaluate(payload, &results);
-        if outcome.decision.is_allowed() {
-            prop_assert_eq!(violations(&outcome), Vec::<String>::new());
-        }
+        prop_assert!(outcome.decision.is_allowed());
+        prop_assert_eq!(violations(&outcome), Vec::<String>::new());
     }
 
     // Hole 3: what later policies and the caller see is at least as strict as each constraint.
@@ -171,7 +185,7 @@ proptest! {
 
     // Hole 2: a field that a constraint binds stays, and so do its parents.
     #[test]
-    fn a_constrained_field_is_never_removed_by_a_later_policy((payload, results) in chain()) {
+    fn a_constrained_field_is_never_removed_by_a_later_policy((payload, results) in allowed_chain()) {
         let outcome = evaluate(payload.clone(), &results);
         if outcome.decision.is_allowed() {
             let payloads = payloads(&payload, &results);
@@ -196,7 +210,7 @@ proptest! {
 
     // Holes 2 and 3: a lock holds the value that the payload has after the policy that locks it.
     #[test]
-    fn a_locked_field_keeps_its_value((payload, results) in chain()) {
+    fn a_locked_field_keeps_its_value((payload, results) in allowed_chain()) {
         let outcome = evaluate(payload.clone(), &results);
         if outcome.decision.is_allowed() {
             let payloads = payloads(&payload, &results);
@@ -215,7 +229,7 @@ proptest! {
 
     // Hole 4: also a provider that was chosen before a policy constrained providers.
     #[test]
-    fn the_provider_of_an_allowed_request_satisfies_the_constraints_of_all_policies((payload, results) in chain()) {
+    fn the_provider_of_an_allowed_request_satisfies_the_constraints_of_all_policies((payload, results) in allowed_chain()) {
         let outcome = evaluate(payload, &results);
         if let (true, Some(provider)) = (outcome.decision.is_allowed(), &outcome.provider) {
             for entry in &outcome.trail {
@@ -237,19 +251,19 @@ proptest! {
 
     // Hole 6: a policy that fails to evaluate is not skipped.
     #[test]
-    fn a_chain_with_a_failed_evaluation_is_never_allowed((payload, results) in chain(), position: prop::sample::Index) {
-        let position = position.index(results.len());
-        let mut results: Vec<_> = results.into_iter().map(|result| Ok(Some(result))).collect();
-        results[position] = Err(Failure::new("EvaluationError", "no"));
+    fn a_chain_with_a_failed_evaluation_is_never_allowed((payload, results) in allowed_chain(), position: prop::sample::Index) {
+        let position = position.index(results.len() + 1);
+        let mut results: Vec<Result<_, _>> = results.into_iter().map(|result| Ok(Some(result))).collect();
+        results.insert(position, Err(Failure::new("EvaluationError", "no")));
         let outcome = evaluate_all(payload, &results);
-        prop_assert!(!outcome.decision.is_allowed());
-        prop_assert!(outcome.trail.len() <= position + 1);
+        prop_assert_eq!(outcome.decision.status(), "FAILED");
+        prop_assert_eq!(outcome.trail.len(), position + 1);
     }
 
     #[test]
     fn the_order_of_reading_policies_has_no_effect(priorities in prop::collection::vec(1..4_u32, 1..6)) {
         let names = |policies: Vec<RequestPolicy>| {
-            let mut progress = Chain::start(request(json!({})), policies);
+            let mut progress = Chain::start(request(json!({})), policies, Arc::default());
             loop {
                 progress = match progress {
                     Progress::Next(chain) => chain.apply(Ok(None)),
