@@ -9,12 +9,10 @@ use serde_json::Value;
 use super::fragment::{Fragment, FragmentError};
 use super::limits::json_bytes;
 
-/// The number of constraints in each generation of the cache.
-const MAX_ENTRIES: usize = 2048;
-/// The maximum size of a cached constraint as JSON, in bytes.
-const MAX_ENTRY_BYTES: usize = 4 << 10;
-/// The maximum memory of the compiled patterns of a cached constraint, in bytes.
-const MAX_ENTRY_PATTERN_BYTES: usize = 16 << 10;
+/// The estimated memory of each of the two generations of the cache, in bytes.
+const MAX_BYTES: usize = 16 << 20;
+/// The estimated memory of the largest constraint that is cached, in bytes.
+const MAX_ENTRY_BYTES: usize = 256 << 10;
 
 /// Compiled constraints that requests share. The content of the cache has no effect on decisions.
 #[derive(Debug, Default)]
@@ -25,6 +23,8 @@ pub struct ConstraintCache(Mutex<Generations>);
 struct Generations {
     current: HashMap<Value, Arc<Fragment>>,
     previous: HashMap<Value, Arc<Fragment>>,
+    /// The estimated memory of `current`, in bytes.
+    bytes: usize,
 }
 
 impl ConstraintCache {
@@ -35,9 +35,7 @@ impl ConstraintCache {
         }
         // Compiled without the lock, so that one slow constraint does not delay other requests.
         let fragment = Arc::new(Fragment::compile(schema)?);
-        let is_small =
-            fragment.pattern_bytes <= MAX_ENTRY_PATTERN_BYTES && json_bytes(&fragment.schema) <= MAX_ENTRY_BYTES;
-        if is_small {
+        if estimated_bytes(&fragment) <= MAX_ENTRY_BYTES {
             self.lock().insert(fragment.clone());
         }
         Ok(fragment)
@@ -60,9 +58,41 @@ impl ConstraintCache {
 
 impl Generations {
     fn insert(&mut self, fragment: Arc<Fragment>) {
-        if self.current.len() >= MAX_ENTRIES {
+        let bytes = estimated_bytes(&fragment);
+        if self.bytes + bytes > MAX_BYTES {
             self.previous = std::mem::take(&mut self.current);
+            self.bytes = 0;
         }
-        self.current.insert(fragment.schema.clone(), fragment);
+        if self.current.insert(fragment.schema.clone(), fragment).is_none() {
+            self.bytes += bytes;
+        }
+    }
+}
+
+/// Returns the estimated memory of a compiled constraint: its patterns, the schema as key and as value, and the validator.
+fn estimated_bytes(fragment: &Fragment) -> usize {
+    /// The memory of values for each byte of JSON.
+    const BYTES_PER_JSON_BYTE: usize = 32;
+    1024 + fragment.pattern_bytes + BYTES_PER_JSON_BYTE * json_bytes(&fragment.schema)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_cache_keeps_the_constraints_in_use_and_drops_others() {
+        let cache = ConstraintCache::default();
+        let used = cache.compile(json!({"minimum": 1})).unwrap();
+        let compiled = Fragment::compile(json!(true)).unwrap();
+        for number in 0..30_000 {
+            cache.lock().insert(Arc::new(compiled.with_schema(json!({"const": number}))));
+            assert!(Arc::ptr_eq(&used, &cache.compile(json!({"minimum": 1})).unwrap()));
+        }
+        let generations = cache.lock();
+        assert!(
+            generations.bytes <= MAX_BYTES && generations.current.len() < 30_000 && !generations.previous.is_empty()
+        );
     }
 }

@@ -4,7 +4,7 @@
 use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::Value;
 
-use super::limits::{MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES, SMALL_PATTERN_BYTES};
+use super::limits::{MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES, PATTERN_BYTES};
 use super::path::shorten;
 use super::references;
 
@@ -37,7 +37,7 @@ pub enum FragmentError {
 }
 
 /// A compiled constraint.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Fragment {
     pub schema: Value,
     validator: Validator,
@@ -54,6 +54,14 @@ pub(super) struct PatternBudget(usize);
 impl Default for PatternBudget {
     fn default() -> Self {
         Self(MAX_PATTERNS_BYTES)
+    }
+}
+
+#[cfg(test)]
+impl Fragment {
+    /// Returns a constraint that validates as this one does, and has another schema.
+    pub fn with_schema(&self, schema: Value) -> Self {
+        Self { schema, ..self.clone() }
     }
 }
 
@@ -82,22 +90,12 @@ impl Fragment {
             return Err(FragmentError::Draft(shorten(draft)));
         }
         let values = references::check(&schema)?;
-        let patterns = count_patterns(&schema);
-        let mut pattern_bytes = patterns * SMALL_PATTERN_BYTES;
-        let mut validator = build(&schema, SMALL_PATTERN_BYTES);
-        if let Err(FragmentError::Pattern(_)) = validator {
-            pattern_bytes = patterns.saturating_mul(MAX_PATTERN_BYTES);
-            // Checked before the patterns use the memory.
-            if pattern_bytes > MAX_PATTERNS_BYTES {
-                return Err(FragmentError::Patterns);
-            }
-            validator = build(&schema, MAX_PATTERN_BYTES);
-        }
+        let (validator, pattern_bytes) = build_within_limits(&schema)?;
         // A reference may apply each pattern as often as there are values.
         let pattern_cost = (pattern_bytes / PATTERN_BYTES_PER_COST) as u64;
         let times = if references::has_references(&schema) { values } else { 1 };
         let weight = values.saturating_add(pattern_cost.saturating_mul(times));
-        Ok(Self { schema, validator: validator?, weight, pattern_bytes })
+        Ok(Self { schema, validator, weight, pattern_bytes })
     }
 
     /// Returns the cost of validating a value that has this number of values: an upper bound of the number of comparisons.
@@ -121,6 +119,24 @@ impl Fragment {
     pub fn is_valid(&self, value: &Value) -> bool {
         self.validator.is_valid(value)
     }
+}
+
+/// Compiles a schema, and returns the limit of the memory of its patterns, in bytes.
+fn build_within_limits(schema: &Value) -> Result<(Validator, usize), FragmentError> {
+    let patterns = count_patterns(schema);
+    let mut refused = FragmentError::Patterns;
+    for limit in PATTERN_BYTES {
+        // Checked before the patterns use the memory.
+        let pattern_bytes = patterns.saturating_mul(limit);
+        if pattern_bytes > MAX_PATTERNS_BYTES {
+            return Err(FragmentError::Patterns);
+        }
+        match build(schema, limit) {
+            Err(error @ FragmentError::Pattern(_)) => refused = error,
+            result => return result.map(|validator| (validator, pattern_bytes)),
+        }
+    }
+    Err(refused)
 }
 
 fn build(schema: &Value, pattern_bytes: usize) -> Result<Validator, FragmentError> {

@@ -20,8 +20,8 @@ pub(super) const MAX_PROVIDER_BYTES: usize = 1024;
 pub(super) const MAX_STEP_COST: u64 = 50_000_000;
 /// The maximum memory of a compiled pattern, in bytes.
 pub(super) const MAX_PATTERN_BYTES: usize = 256 << 10;
-/// The memory within which most patterns compile, in bytes.
-pub(super) const SMALL_PATTERN_BYTES: usize = 8 << 10;
+/// The limits of the memory of a compiled pattern that are tried in this order, in bytes. Most patterns fit into the first one.
+pub(super) const PATTERN_BYTES: [usize; 3] = [8 << 10, 64 << 10, MAX_PATTERN_BYTES];
 /// The maximum memory of all compiled patterns of an evaluation, in bytes.
 pub(super) const MAX_PATTERNS_BYTES: usize = 96 << 20;
 /// The maximum number of values in a schema after each reference is replaced by its target.

@@ -23,12 +23,21 @@ impl Retrieve for NoRetrieval {
     }
 }
 
+/// The keywords that make a validator evaluate the subschemas for the same value again.
+const UNEVALUATED: [&str; 2] = ["unevaluatedProperties", "unevaluatedItems"];
+/// The factor by which such a keyword multiplies the time of the subschemas. Measured with jsonschema 0.60: 3.
+const UNEVALUATED_FACTOR: u64 = 4;
+
 /// Returns true if the schema has a reference, or a member of this name that is not a reference.
 pub(super) fn has_references(schema: &Value) -> bool {
+    has_key(schema, &["$ref", "$dynamicRef"])
+}
+
+fn has_key(schema: &Value, wanted: &[&str]) -> bool {
     match schema {
-        Value::Array(items) => items.iter().any(has_references),
+        Value::Array(items) => items.iter().any(|item| has_key(item, wanted)),
         Value::Object(members) => {
-            members.iter().any(|(key, value)| matches!(key.as_str(), "$ref" | "$dynamicRef") || has_references(value))
+            members.iter().any(|(key, value)| wanted.contains(&key.as_str()) || has_key(value, wanted))
         }
         _ => false,
     }
@@ -37,14 +46,14 @@ pub(super) fn has_references(schema: &Value) -> bool {
 /// Checks the references of a schema, and returns the number of values that it has after each reference is replaced by its target.
 /// A recursive reference, such as that of a tree, counts once.
 pub(super) fn check(schema: &Value) -> Result<u64, FragmentError> {
-    if !has_references(schema) {
+    if !has_references(schema) && !has_key(schema, &UNEVALUATED) {
         return Ok(count_values(schema));
     }
     let registry = SPECIFICATIONS.add(BASE, schema).map_err(|error| unresolved(&error))?;
     let registry =
         registry.retriever(NoRetrieval).draft(Draft::Draft202012).prepare().map_err(|error| unresolved(&error))?;
     let base = uri::from_str(BASE).map_err(|error| unresolved(&error))?;
-    let mut expansion = Expansion::default();
+    let mut expansion = Expansion { weight: 0, factor: 1, frames: Vec::new() };
     expansion.enter(schema, &registry.resolver(base), None)?;
     Ok(expansion.weight)
 }
@@ -88,9 +97,10 @@ impl Descent<'_> {
 }
 
 /// The schemas on the way from the root schema to the current one.
-#[derive(Default)]
 struct Expansion<'r> {
     weight: u64,
+    /// The number of times that the current schema is evaluated for the same value.
+    factor: u64,
     frames: Vec<Frame<'r>>,
 }
 
@@ -109,7 +119,7 @@ impl<'r> Expansion<'r> {
         resolver: &Resolver<'r>,
         descent: Option<Descent<'r>>,
     ) -> Result<(), FragmentError> {
-        self.weight += 1;
+        self.weight = self.weight.saturating_add(self.factor);
         if self.weight > MAX_EXPANSION {
             return Err(FragmentError::Expansion);
         }
@@ -122,11 +132,15 @@ impl<'r> Expansion<'r> {
         let resolver = resolver
             .in_subresource(Draft::Draft202012.create_resource_ref(schema))
             .map_err(|error| unresolved(&error))?;
+        let is_unevaluated = UNEVALUATED.iter().any(|keyword| members.contains_key(*keyword));
+        let outer = self.factor;
+        self.factor = outer.saturating_mul(if is_unevaluated { UNEVALUATED_FACTOR } else { 1 });
         self.frames.push(Frame { schema, descent, cycles: Vec::new() });
         for (keyword, value) in members {
             self.enter_keyword(schema, keyword, value, &resolver)?;
         }
         self.frames.pop();
+        self.factor = outer;
         Ok(())
     }
 
@@ -170,7 +184,7 @@ impl<'r> Expansion<'r> {
             // Schemas that apply only where a reference names them.
             ("$defs" | "definitions", _) => Ok(()),
             (_, value) => {
-                self.weight += count_values(value);
+                self.weight = self.weight.saturating_add(self.factor.saturating_mul(count_values(value)));
                 Ok(())
             }
         }

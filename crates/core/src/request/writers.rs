@@ -1,4 +1,4 @@
-//! Which policy changed which field of the payload last.
+//! The policy that changed each field of the payload last.
 
 use std::collections::BTreeMap;
 

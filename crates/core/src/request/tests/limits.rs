@@ -52,17 +52,36 @@ fn a_result_that_exceeds_a_limit_is_refused() {
 fn patterns_that_would_need_too_much_memory_are_refused() {
     let outcome = evaluate(json!({}), &[constrain("x", json!({"pattern": r"^(\p{L}{1,200}){1,200}$"}))]);
     assert_failed(&outcome, "p1", "ResultInvalid", "has a pattern that cannot be used");
-    let schemas: serde_json::Map<_, _> = (0..1000)
-        .map(|number| (format!("f{number}"), json!({"pattern": format!("^[a-z]{{1,500}}{number}$")})))
-        .collect();
-    assert_failed(&evaluate(json!({}), &[json!({"constraints": schemas})]), "p1", "ResultInvalid", "compiled patterns");
+    // Each of these patterns needs more than a small one.
+    let large: Vec<_> = (0..400).map(|number| json!({"pattern": format!("^[a-z]{{1,1500}}{number}$")})).collect();
+    let outcome = evaluate(json!({}), &[constrain("x", json!({"allOf": large}))]);
+    assert_failed(&outcome, "p1", "ResultInvalid", "compiled patterns");
+    // All policies share the limit.
+    let small: Vec<_> = (0..28).map(|number| json!({"pattern": format!("^[a-z]+{number}$")})).collect();
+    let constraints = |prefix: &str| {
+        let members: serde_json::Map<_, _> =
+            (0..300).map(|number| (format!("{prefix}{number}"), json!({"allOf": small}))).collect();
+        json!({ "constraints": members })
+    };
+    assert_failed(
+        &evaluate(json!({}), &[constraints("a"), constraints("b")]),
+        "p2",
+        "ResultInvalid",
+        "compiled patterns",
+    );
 }
 
 #[test]
 fn many_small_patterns_are_allowed() {
     let schemas: serde_json::Map<_, _> =
-        (0..5000).map(|number| (format!("f{number}"), json!({"pattern": format!("^[a-z]+-{number}$")}))).collect();
+        (0..1000).map(|number| (format!("f{number}"), json!({"pattern": format!("^[a-z]+-{number}$")}))).collect();
     let outcome = evaluate(json!({"f7": "a-8"}), &[json!({"constraints": schemas})]);
+    assert_eq!(outcome.decision.status(), "REJECTED", "{:?}", outcome.decision.message());
+    // A name of Kubernetes needs more memory than most patterns.
+    let names: serde_json::Map<_, _> = (0..1000)
+        .map(|number| (format!("f{number}"), json!({"pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"})))
+        .collect();
+    let outcome = evaluate(json!({"f7": "-a"}), &[json!({"constraints": names})]);
     assert_eq!(outcome.decision.status(), "REJECTED", "{:?}", outcome.decision.message());
 }
 

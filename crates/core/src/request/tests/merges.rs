@@ -55,6 +55,28 @@ fn each_keyword_is_tightened() {
             value
         };
         assert_eq!(sorted(&result), sorted(&merged), "{first} {second}");
+        let values = (-1..10).map(|number| json!(number)).chain([
+            json!(4.4),
+            json!(4.6),
+            json!(""),
+            json!("a"),
+            json!("ab"),
+            json!("b"),
+            json!("a".repeat(8)),
+            json!(["a", "a"]),
+            json!([1]),
+            json!(vec![1; 8]),
+            json!({"a": 1}),
+            json!({"a": 1, "b": 1}),
+            json!({"a": 1, "b": 1, "c": 1}),
+            json!(true),
+        ]);
+        for value in values {
+            let results = [constrain("x", first.clone()), constrain("x", second.clone()), patch(json!({"x": value}))];
+            let is_valid = |schema: &Value| jsonschema::draft202012::is_valid(schema, &value);
+            let is_allowed = evaluate(json!({}), &results).decision.is_allowed();
+            assert_eq!(is_allowed, is_valid(&first) && is_valid(&second), "{first} {second} {value}");
+        }
     }
 }
 

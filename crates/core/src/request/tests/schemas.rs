@@ -105,6 +105,13 @@ fn a_schema_that_would_take_exponential_time_is_refused() {
     for schema in twice {
         assert_failed(&compile(schema), "p1", "ResultInvalid", "more than once");
     }
+    // A validator evaluates the subschemas of a schema with `unevaluatedProperties` again to find the evaluated properties.
+    let nested = (0..20)
+        .fold(json!({"properties": {"a": {}}}), |schema, _| json!({"allOf": [schema], "unevaluatedProperties": false}));
+    assert_failed(&compile(nested), "p1", "ResultInvalid", "too large after each $ref");
+    let one = json!({"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": false});
+    assert_eq!(evaluate(json!({"x": {"a": 1}}), &[constrain("x", one.clone())]).decision, Decision::Approved);
+    assert_eq!(evaluate(json!({"x": {"b": 1}}), &[constrain("x", one)]).decision.status(), "REJECTED");
 }
 
 #[test]
