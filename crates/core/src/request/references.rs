@@ -113,7 +113,20 @@ struct Frame<'r> {
 }
 
 impl<'r> Expansion<'r> {
+    /// Enters a subschema. Its `$id`, if there is one, resolves against the schema that has it.
     fn enter(
+        &mut self,
+        schema: &'r Value,
+        resolver: &Resolver<'r>,
+        descent: Option<Descent<'r>>,
+    ) -> Result<(), FragmentError> {
+        let resource = Draft::Draft202012.create_resource_ref(schema);
+        let resolver = resolver.in_subresource(resource).map_err(|error| unresolved(&error))?;
+        self.enter_resolved(schema, &resolver, descent)
+    }
+
+    /// Enters a schema whose `$id` is the base of the resolver already, such as the target of a reference.
+    fn enter_resolved(
         &mut self,
         schema: &'r Value,
         resolver: &Resolver<'r>,
@@ -129,15 +142,12 @@ impl<'r> Expansion<'r> {
         if let Some(target) = self.frames.iter().position(|frame| ptr::eq(frame.schema, schema)) {
             return self.close_cycle(target, descent);
         }
-        let resolver = resolver
-            .in_subresource(Draft::Draft202012.create_resource_ref(schema))
-            .map_err(|error| unresolved(&error))?;
         let is_unevaluated = UNEVALUATED.iter().any(|keyword| members.contains_key(*keyword));
         let outer = self.factor;
         self.factor = outer.saturating_mul(if is_unevaluated { UNEVALUATED_FACTOR } else { 1 });
         self.frames.push(Frame { schema, descent, cycles: Vec::new() });
         for (keyword, value) in members {
-            self.enter_keyword(schema, keyword, value, &resolver)?;
+            self.enter_keyword(schema, keyword, value, resolver)?;
         }
         self.frames.pop();
         self.factor = outer;
@@ -155,7 +165,7 @@ impl<'r> Expansion<'r> {
         match (keyword, value) {
             ("$ref" | "$dynamicRef", Value::String(reference)) => {
                 let (target, resolver) = resolve(resolver, reference, keyword == "$dynamicRef")?;
-                self.enter(target, &resolver, None)
+                self.enter_resolved(target, &resolver, None)
             }
             ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => {
                 schemas.iter().try_for_each(|schema| self.enter(schema, resolver, None))

@@ -91,3 +91,11 @@ fn assert_allowed(outcome: &Outcome, payload: &Value) {
     assert!(outcome.decision.is_allowed(), "{:?}", outcome.decision.message());
     assert_eq!(outcome.payload, *payload);
 }
+
+/// A server keeps a chain while it awaits the evaluation of a program.
+#[test]
+fn a_chain_can_move_between_threads() {
+    fn assert_send<T: Send + Sync + 'static>() {}
+    assert_send::<Progress>();
+    assert_send::<ConstraintCache>();
+}

@@ -72,6 +72,16 @@ fn a_recursive_reference_of_a_tree_is_followed() {
 }
 
 #[test]
+fn a_reference_resolves_against_the_id_of_its_schema() {
+    let bar = json!({"$id": "nested/bar.json", "type": "integer"});
+    let foo = json!({"$id": "nested/foo.json", "$ref": "bar.json"});
+    let schema =
+        json!({"$id": "https://example.com/base.json", "$ref": "nested/foo.json", "$defs": {"foo": foo, "bar": bar}});
+    assert_eq!(evaluate(json!({"x": 1}), &[constrain("x", schema.clone())]).decision, Decision::Approved);
+    assert_eq!(evaluate(json!({"x": "1"}), &[constrain("x", schema)]).decision.status(), "REJECTED");
+}
+
+#[test]
 fn a_reference_to_the_meta_schema_is_followed() {
     let schema = json!({"$ref": "https://json-schema.org/draft/2020-12/schema"});
     let payload = |minimum: Value| json!({"x": {"properties": {"a": {"minimum": minimum}}}});
