@@ -1,5 +1,5 @@
 //! The data model and the decisions of Proviso as pure functions: policy ids, endpoint paths, admission reviews, verdicts,
-//! matching, divergence, and the rollout of policies and experiments. No I/O, no clock, no Kubernetes client.
+//! matching, divergence, the chain of request policies, and the rollout of policies and experiments. No I/O, no clock, no Kubernetes client.
 
 pub mod caller_token;
 pub mod capabilities;
@@ -11,6 +11,7 @@ pub mod failure;
 pub mod matching;
 pub mod names;
 pub mod policy_id;
+pub mod request;
 pub mod review;
 pub mod rollout;
 pub mod sampling;
