@@ -1,7 +1,9 @@
 //! The data model and the decisions of Proviso as pure functions: policy ids, endpoint paths, admission reviews, verdicts,
-//! matching, divergence, and the rollout of policies and experiments. No I/O, no clock, no Kubernetes client.
+//! matching, divergence, the rollout of policies and experiments, and the delivery of configuration policies. No I/O, no clock, no
+//! Kubernetes client.
 
 pub mod capabilities;
+pub mod configuration;
 pub mod divergence;
 pub mod endpoint;
 pub mod experiment;
