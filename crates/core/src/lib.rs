@@ -1,8 +1,10 @@
 //! The data model and the decisions of Proviso as pure functions: policy ids, endpoint paths, admission reviews, verdicts,
-//! matching, divergence, the chain of request policies, and the rollout of policies and experiments. No I/O, no clock, no Kubernetes client.
+//! matching, divergence, the chain of request policies, the rollout of policies and experiments, and the delivery of configuration
+//! policies. No I/O, no clock, no Kubernetes client.
 
 pub mod caller_token;
 pub mod capabilities;
+pub mod configuration;
 pub mod confinement;
 pub mod divergence;
 pub mod endpoint;
