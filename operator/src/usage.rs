@@ -4,7 +4,7 @@
 //! then needs no request to the API server. Concurrent creations may exceed a limit by a few objects; the controllers, which read the
 //! same sizes, schedule no generation beyond it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -89,6 +89,8 @@ struct Measured {
     namespace: String,
     /// Creation time and uid, which order the objects of a kind.
     age: (Option<Timestamp>, String),
+    /// The kind and the name of the object whose revision this is; `None` if this is no revision.
+    revision_of: Option<(CountedKind, String)>,
     /// The size of the spec as JSON, in bytes.
     bytes: u64,
 }
@@ -227,18 +229,25 @@ impl Usage {
         (total(&known, namespace) + added > self.bytes()).then(|| self.too_large(namespace))
     }
 
-    /// Returns the reason why an object gets no revision: the namespace has too many older objects of the kind, or no room for a
-    /// revision with this spec.
+    /// Returns the reason why an object gets no revision: the namespace has too many other objects of the kind that are older or have a
+    /// revision, or no room for a revision with this spec.
     pub fn refusal_of_revision(
         &self,
         kind: CountedKind,
         namespace: &str,
-        age: &(Option<Timestamp>, String),
+        (name, age): (&str, &(Option<Timestamp>, String)),
         spec: &impl Serialize,
     ) -> Option<Failure> {
         let known = lock(&self.objects);
-        let older = of(&known, kind, namespace).filter(|(_, measured)| measured.age < *age).count();
-        let message = if older >= self.limit(kind) {
+        let revisions = of(&known, CountedKind::Revision, namespace);
+        let scheduled = revisions.filter_map(|(_, measured)| measured.revision_of.as_ref());
+        let scheduled: HashSet<_> = scheduled.filter(|of| of.0 == kind).map(|of| of.1.as_str()).collect();
+        // Objects that are created within the same second are ordered by their uid.
+        let is_before = |(other, measured): &(&Name, &Measured)| {
+            let has_precedence = scheduled.contains(other.1.as_str()) && !scheduled.contains(name);
+            other.1 != name && (measured.age < *age || has_precedence)
+        };
+        let message = if of(&known, kind, namespace).filter(is_before).count() >= self.limit(kind) {
             self.too_many(kind, namespace)
         } else if total(&known, namespace) + size(spec) > self.bytes() {
             self.too_large(namespace)
@@ -285,8 +294,15 @@ fn measure(kind: CountedKind, object: &DynamicObject) -> Option<Measured> {
         CountedKind::Policy | CountedKind::Experiment => object.namespace()?,
         CountedKind::Revision => spec["policyRef"]["namespace"].as_str()?.to_owned(),
     };
+    let revision_of = match (kind, spec["experimentRef"]["name"].as_str(), spec["policyRef"]["name"].as_str()) {
+        (CountedKind::Revision, Some(experiment), _) if spec["role"] == "Candidate" => {
+            Some((CountedKind::Experiment, experiment.to_owned()))
+        }
+        (CountedKind::Revision, _, Some(policy)) => Some((CountedKind::Policy, policy.to_owned())),
+        _ => None,
+    };
     let created = object.creation_timestamp().map(|time| time.0);
-    Some(Measured { namespace, age: (created, object.uid().unwrap_or_default()), bytes: size(spec) })
+    Some(Measured { namespace, age: (created, object.uid().unwrap_or_default()), revision_of, bytes: size(spec) })
 }
 
 fn of<'a>(
@@ -350,10 +366,20 @@ mod tests {
         assert_eq!(usage.refusal_of_write(CountedKind::Experiment, "team", "e", &json!({})), None);
 
         // A policy that was created at the same time as another one, and exceeds the limit.
-        let scheduled =
-            |second, uid: &str| usage.refusal_of_revision(CountedKind::Policy, "team", &age(second, uid), &json!({}));
+        let scheduled = |second, uid: &str| {
+            usage.refusal_of_revision(CountedKind::Policy, "team", (uid, &age(second, uid)), &json!({}))
+        };
         assert_eq!(scheduled(2, "b"), None);
         assert_eq!(scheduled(2, "c").unwrap().reason, reasons::NAMESPACE_FULL);
+        assert_eq!(scheduled(1, "Z"), None, "it is older than one of them");
+        // Both have a revision, so that a policy of the same second whose uid is smaller gets none.
+        for name in ["a", "b"] {
+            let mut revision = object(CountedKind::Revision, &format!("ns.team.{name}-1"), 2, 1);
+            revision.data["spec"]["policyRef"]["name"] = name.into();
+            usage.apply_event(CountedKind::Revision, watcher::Event::Apply(revision), &mut HashMap::new());
+        }
+        assert!(scheduled(1, "Z").is_some());
+        assert_eq!(scheduled(2, "b"), None, "its next generation");
     }
 
     #[test]
@@ -367,9 +393,10 @@ mod tests {
         // A full namespace can be corrected.
         assert_eq!(write("a", 300 * 1024), None);
         assert!(write("a", 700 * 1024).is_some());
-        let scheduled = |bytes| usage.refusal_of_revision(CountedKind::Policy, "team", &age(1, "a"), &spec(bytes));
+        let scheduled =
+            |bytes| usage.refusal_of_revision(CountedKind::Policy, "team", ("a", &age(1, "a")), &spec(bytes));
         assert_eq!((scheduled(300 * 1024), scheduled(500 * 1024).is_some()), (None, true));
-        let elsewhere = usage.refusal_of_revision(CountedKind::Policy, "other", &age(1, "a"), &spec(900 * 1024));
+        let elsewhere = usage.refusal_of_revision(CountedKind::Policy, "other", ("a", &age(1, "a")), &spec(900 * 1024));
         assert_eq!(elsewhere, None);
     }
 }

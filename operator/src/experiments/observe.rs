@@ -92,7 +92,7 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         }
         let namespace = experiment.namespace().filter(|_| self.candidates.is_empty())?;
         let age = (experiment.creation_timestamp().map(|time| time.0), experiment.uid().unwrap_or_default());
-        context.usage.refusal_of_revision(CountedKind::Experiment, &namespace, &age, spec)
+        context.usage.refusal_of_revision(CountedKind::Experiment, &namespace, (&experiment.name_any(), &age), spec)
     }
 
     /// Converts the objects to the input of a decision. `elapsed` has the times of the running timers.

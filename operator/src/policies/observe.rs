@@ -105,7 +105,7 @@ impl ObservedObjects {
             return None;
         }
         let age = (policy.creation_timestamp().map(|time| time.0), policy.uid().unwrap_or_default());
-        context.usage.refusal_of_revision(CountedKind::Policy, &namespace, &age, spec)
+        context.usage.refusal_of_revision(CountedKind::Policy, &namespace, (&policy.name_any(), &age), spec)
     }
 
     fn webhooks(&self, now: Timestamp) -> Vec<rollout::Webhook> {
