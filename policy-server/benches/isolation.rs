@@ -49,6 +49,9 @@ const LOOP: &str = r#"(module
             (else (loop $again (br $again))))
         (i32.const 1)))"#;
 
+/// Prints the ratio of two measurements, which are repeated in turn.
+type Print<'a> = &'a dyn Fn(&str, &dyn Fn() -> f64, &dyn Fn() -> f64);
+
 /// The number of requests at once to the policy that loops, and to the policy that takes memory.
 const MANY: usize = 64;
 /// The memory limit of the policy server beside the policy that takes memory, in bytes.
@@ -136,13 +139,7 @@ fn main() {
 }
 
 /// Measures policies beside a policy that takes all the memory that it gets, in a container.
-fn beside_memory(
-    container: &Cgroup,
-    folder: &Path,
-    load: &Load,
-    half: Duration,
-    print: &dyn Fn(&str, &dyn Fn() -> f64, &dyn Fn() -> f64),
-) {
+fn beside_memory(container: &Cgroup, folder: &Path, load: &Load, half: Duration, print: Print<'_>) {
     let command = container.command(Path::new(env!("CARGO_BIN_EXE_policy-server")));
     let server = Server::policy_server_by(command, folder);
     let path = |policy: &str| format!("/validate/cluster.{policy}");

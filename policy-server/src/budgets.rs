@@ -23,6 +23,9 @@ const PLACES_PER_CPU: u64 = 32;
 /// The minimum number of places, if the configuration does not set a smaller one: one policy gets two of them.
 const MIN_PLACES: u64 = 8;
 
+/// The memory that a wasm evaluation waits for, in bytes: more than most instances begin with.
+const INSTANCE_MEMORY: u64 = 2 << 20;
+
 /// The budgets of evaluations.
 #[derive(Clone, Debug)]
 pub struct Budgets {
@@ -83,15 +86,29 @@ impl Budgets {
 }
 
 impl Accounts {
-    /// Takes a place for an answer. Waits at most [`QUEUE_TIME`].
+    /// Takes a place for an answer, and for a wasm instance waits until the share of the policy has memory for it. Waits at most
+    /// [`QUEUE_TIME`].
     ///
     /// # Errors
-    /// Returns an error if no place became free in time.
-    pub async fn place(&self, metrics: &PlaceMetrics) -> Result<Budget, Overloaded> {
-        if let Some(place) = self.live.take_now(1) {
-            return Ok(self.budget(place));
-        }
+    /// Returns an error if no place or no memory became free in time.
+    pub async fn place(&self, is_wasm: bool, metrics: &PlaceMetrics) -> Result<Budget, Overloaded> {
         let start = Instant::now();
+        let budget = match self.live.take_now(1) {
+            Some(place) => self.budget(place),
+            None => self.wait(start, metrics).await?,
+        };
+        // The instance itself takes the memory when it grows.
+        if is_wasm && self.memory.take_now(INSTANCE_MEMORY).is_none() {
+            let left = QUEUE_TIME.saturating_sub(start.elapsed());
+            self.memory.take_within(INSTANCE_MEMORY, left).await.map_err(|_| {
+                metrics.count_refused(RefusalReason::Memory);
+                Overloaded
+            })?;
+        }
+        Ok(budget)
+    }
+
+    async fn wait(&self, start: Instant, metrics: &PlaceMetrics) -> Result<Budget, Overloaded> {
         let place = self.live.take_within(1, QUEUE_TIME).await;
         metrics.observe_wait(start.elapsed());
         place.map(|place| self.budget(place)).map_err(|refusal| {
@@ -135,6 +152,7 @@ pub fn within_webhook(timeout: Duration, webhook_timeout: Duration) -> Duration 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Metrics;
 
     const MIB: u64 = 1 << 20;
 
@@ -170,6 +188,21 @@ mod tests {
         assert_eq!(within_webhook(seconds(30), seconds(10)) + WEBHOOK_RESERVE, seconds(10));
         assert_eq!(within_webhook(seconds(2), seconds(1)), Duration::from_millis(500));
         assert!(WEBHOOK_RESERVE > QUEUE_TIME);
+    }
+
+    #[tokio::test]
+    async fn a_wasm_evaluation_waits_for_the_memory_of_its_policy_and_is_then_refused() {
+        let budgets = Budgets::new(64, 128 << 20, Container { memory: Some(512 * MIB), cpus: 4 });
+        let (greedy, other) = (PolicyId::cluster("greedy").unwrap(), PolicyId::cluster("other").unwrap());
+        let metrics = Metrics::new().policy(&greedy, "wasm").places;
+        let accounts = budgets.accounts(&greedy);
+        let all = accounts.memory.try_take(64 * MIB).unwrap();
+        assert!(accounts.place(true, &metrics).await.is_err());
+        assert!(accounts.place(false, &metrics).await.is_ok(), "an interpreter needs no memory of wasm instances");
+        assert!(budgets.accounts(&other).place(true, &metrics).await.is_ok(), "another policy has its own share");
+        drop(all);
+        assert!(accounts.place(true, &metrics).await.is_ok());
+        assert_eq!(budgets.places.usage().in_use, 0, "a refused evaluation returns its place");
     }
 
     #[tokio::test]

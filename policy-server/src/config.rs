@@ -136,7 +136,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", env = "PROVISO_API_TOKEN_FILE", requires = "manifests")]
     pub api_token_file: Option<PathBuf>,
 
-    /// Maximum of timeoutEvalSeconds of policies in namespaces, 10ms to 30s; default: --evaluation-timeout
+    /// Maximum time limit of one evaluation of a policy in a namespace, 10ms to 30s; default: the time limit of all policies
     #[arg(long, value_name = "DURATION", env = "PROVISO_NAMESPACED_TIMEOUT", value_parser = evaluation_timeout)]
     pub namespaced_timeout: Option<Duration>,
 

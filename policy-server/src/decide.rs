@@ -6,7 +6,7 @@ use std::time::Instant;
 use proviso_core::matching::{Coverage, Labels};
 use proviso_core::review::{Operation, REDACTED};
 use proviso_core::{Action, Failure, Mode, Review, Verdict};
-use proviso_engines::{Deadline, EvaluationError};
+use proviso_engines::{Deadline, EvaluationError, Program};
 
 use crate::budgets::Overloaded;
 use crate::metrics::{Outcome, RefusalReason};
@@ -107,7 +107,8 @@ pub async fn decide(
     if let Some(why) = skip_reason(revision, review, namespaces) {
         return Ok(skip(revision, review, why));
     }
-    let budget = revision.accounts.place(&revision.metrics.places).await?;
+    let is_wasm = matches!(revision.program, Program::Wasm(_) | Program::Group(_));
+    let budget = revision.accounts.place(is_wasm, &revision.metrics.places).await?;
     let start = Instant::now();
     let evaluation = async {
         match condition_mismatch(revision, review).await? {

@@ -12,7 +12,7 @@ use crate::support::{self, Ended, Folder, Server, forbid, pod, policy, run_to_en
 /// Arguments for free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
 /// Every flag that has an environment variable, except `log`.
-const FLAGS: [&str; 33] = [
+const FLAGS: [&str; 34] = [
     "api-token-file",
     "caller-tokens",
     "client-ca",
