@@ -286,6 +286,8 @@ pub fn direct(cluster: &TestCluster, bundle: &str, auth_info: AuthInfo) -> Resul
     config.root_cert = Some(vec![pem_to_der(bundle)?]);
     config.tls_server_name = Some(format!("{SERVICE}.{NAMESPACE}.svc"));
     config.auth_info = auth_info;
+    // A request that is refused because of a limit is not repeated.
+    config.default_retry = false;
     Ok(Client::try_from(config)?)
 }
 

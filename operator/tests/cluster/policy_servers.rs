@@ -461,6 +461,6 @@ async fn an_operator_killed_at_any_point_continues_after_a_restart() -> Result<(
     ensure!(cluster.found().await? == found);
     let secrets = cluster.api::<Secret>().list(&ListParams::default()).await?.items.len();
     let roles = cluster.api::<Role>().list(&ListParams::default()).await?.items.len();
-    ensure!((secrets, roles) == (3, 1), "{secrets} Secrets, {roles} Roles");
+    ensure!((secrets, roles) == (4, 1), "{secrets} Secrets, {roles} Roles");
     Ok(())
 }
