@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::program::SecretRef;
-use crate::verification::Verification;
+use crate::verification::{ConfigMapKeyRef, Verification};
 
 /// The regular expression of Kubernetes quantities.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
@@ -87,6 +87,12 @@ pub struct PolicyServerSpec {
     /// that are prepared after it. Default: modules need no signatures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
+    /// The key of a ConfigMap in the operator's namespace with the certificate authorities of API servers in PEM. The replicas
+    /// then answer only clients that have a certificate of one of these authorities. The API servers must be configured with
+    /// their certificates first. A change of the content needs no restart. Default: replicas need no client certificates, and
+    /// know API servers by the token in the path of webhooks.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "clientCA")]
+    pub client_ca: Option<ConfigMapKeyRef>,
     /// Limits on the evaluation of policies.
     #[serde(default, skip_serializing_if = "is_default")]
     pub evaluation: Evaluation,

@@ -90,6 +90,8 @@ reasons! {
     NOT_STARTED = "NotStarted";
     /// The operator has no certificate authority yet.
     NO_AUTHORITY = "NoAuthority";
+    /// The policy server has no caller token yet for the paths of webhooks.
+    NO_CALLER_TOKEN = "NoCallerToken";
     /// No replica has led the policy server yet.
     NO_LEADER = "NoLeader";
     /// No replica of the policy server is Ready.
@@ -383,6 +385,12 @@ pub static SECTIONS: [Section; 4] = [
                 NO_AUTHORITY,
                 "The operator has no certificate authority yet.",
                 "Check the Secret proviso-ca and the operator's log",
+            ),
+            failure(
+                NO_CALLER_TOKEN,
+                "The Secret of caller tokens of the policy server is missing or damaged. The operator creates it with the PolicyServer, \
+                 and repairs it. Webhooks stay as they are until then.",
+                "Check that the PolicyServer exists, and the operator's log about the Secret policy-server-NAME-callers",
             ),
             failure(
                 NO_LEADER,

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::config::Config;
-use crate::webhook;
+use crate::webhook::{self, Access};
 
 pub(crate) use registration::Registration;
 
@@ -121,7 +121,7 @@ impl Admission {
         }
         let (id, admission) = (id.ok()?, spec.admission.as_ref()?);
         // Any generation: only the rules and selectors matter.
-        let desired = webhook::build(&id, "", 1, (&spec.policy_server, admission), (&self.namespace, ""));
+        let desired = webhook::build(&id, "", 1, (&spec.policy_server, admission), Access::of_dry_run(&self.namespace));
         self.webhook_refusal(&id, "spec", &desired).await
     }
 

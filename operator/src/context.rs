@@ -15,6 +15,7 @@ use crate::caches::Caches;
 use crate::malformed::Reports;
 use crate::metrics::Metrics;
 use crate::objects::{MANAGER, event_note};
+use crate::policy_servers::keys::KeyError;
 
 /// The state that every reconcile needs.
 pub(crate) struct Context {
@@ -88,9 +89,11 @@ pub(crate) enum Error {
     #[error("cannot serialize an object as JSON: {0}")]
     Json(#[from] serde_json::Error),
     #[error("cannot generate a key: {0}")]
-    Key(#[from] rcgen::Error),
+    Key(#[from] KeyError),
     #[error("there is no CA yet for the certificates of policy servers")]
     NoCa,
+    #[error("there is no caller token yet in the Secret {0}: the operator creates it with the PolicyServer")]
+    NoCallerToken(String),
 }
 
 impl Error {
@@ -104,6 +107,7 @@ impl Error {
             Self::Json(_) => reasons::INVALID_OBJECT,
             Self::Key(_) => reasons::KEY_ERROR,
             Self::NoCa => reasons::NO_AUTHORITY,
+            Self::NoCallerToken(_) => reasons::NO_CALLER_TOKEN,
         }
     }
 

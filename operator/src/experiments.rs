@@ -26,6 +26,7 @@ use proviso_crds::names::{EXPERIMENT_LABEL, finalizers};
 
 use crate::ca;
 use crate::cache::{self, Reader};
+use crate::caller_tokens;
 use crate::context::{Context, Error};
 use crate::controller::Controller;
 use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject as _, experiments_of};
@@ -44,6 +45,7 @@ pub(crate) async fn run<K: ExperimentObject>(name: &'static str, context: Arc<Co
         .trigger_on(&caches.revisions, of_revision(experiments.clone()))
         .trigger_on(K::Policy::cache(caches), of_policy(experiments.clone()))
         .trigger_on(&caches.pods, of_pod(experiments.clone()))
+        .trigger_on(&caches.secrets, caller_tokens::of_secret(experiments.clone()))
         .trigger_on(&caches.validating, of_label(experiments));
     caches.listed().await;
     let ca_changes = ca::changes(context.ca.clone());

@@ -7,6 +7,7 @@ mod api;
 mod ca;
 mod cache;
 mod caches;
+mod caller_tokens;
 mod cascade;
 mod client;
 mod config;
@@ -36,12 +37,14 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use hyper_util::service::TowerToHyperService;
 use kube::Client;
+use proviso_authentication::{MetricsAccess, Tokens};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
 use proviso_election::{Election, MissingLease};
-use proviso_http::Certificate;
 use proviso_http::shutdown::{self, Phase};
+use proviso_http::{Certificate, HttpService};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 use tracing_subscriber::EnvFilter;
 
 use crate::admission::Admission;
@@ -128,25 +131,44 @@ async fn serve(
     };
     let listener = bind("--listen", config.listen).await?;
     let admin = bind("--admin-listen", config.admin_listen).await?;
+    let metrics_listener = match config.metrics_listen {
+        Some(address) => Some(bind("--metrics-listen", address).await?),
+        None => None,
+    };
     tracing::info!(
         listen = format!("https://{}", listener.local_addr()?),
         admin = format!("http://{}", admin.local_addr()?),
+        metrics = metrics_listener.as_ref().and_then(|it| Some(format!("https://{}", it.local_addr().ok()?))),
         "listening"
     );
     let tls = Arc::clone(certificate).acceptor_with_client_certificates()?;
     let proxies = Arc::new(FrontProxies::default());
-    let api = api::router(client.clone(), config, Arc::clone(&proxies));
+    let tokens = Tokens::new(client.clone());
+    let api = api::router(client.clone(), config, Arc::clone(&proxies), tokens.clone());
     let answers = TowerToHyperService::new(Admission::new(client.clone(), config).router().merge(api));
-    let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), Arc::clone(metrics), phase.clone()));
+    let open_metrics = metrics_listener.is_none().then(|| Arc::clone(metrics));
+    let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), open_metrics, phase.clone()));
+    let access = MetricsAccess::new(client.clone(), tokens);
+    let metrics = TowerToHyperService::new(admin::metrics_router(Arc::clone(metrics), access));
+    let metrics_tls = Arc::clone(certificate).acceptor()?;
     let client = client.clone();
     Ok(async move {
         let answering = proviso_http::serve(listener, Some(tls), answers, shutdown::draining(phase), DRAIN_TIMEOUT);
         tokio::select! {
             () = answering => {}
             () = proviso_http::serve(admin, None, probes, pending(), Duration::ZERO) => {}
+            () = serve_metrics(metrics_listener, metrics_tls, metrics) => {}
             () = proxies.follow(client) => {}
         }
     })
+}
+
+/// Serves the metrics at `--metrics-listen`. Never returns.
+async fn serve_metrics(listener: Option<TcpListener>, tls: TlsAcceptor, metrics: impl HttpService) {
+    match listener {
+        Some(listener) => proviso_http::serve(listener, Some(tls), metrics, pending(), Duration::ZERO).await,
+        None => pending().await,
+    }
 }
 
 /// The controllers, which only the leader runs.
@@ -168,8 +190,11 @@ impl Controllers {
         let ca = CertificateAuthority::new(client.clone(), namespace.clone(), lifetimes);
         let subscribe = || ca.subscribe();
         let reports = Arc::new(Reports::new(client.clone()));
-        let defaults =
-            policy_servers::ServerDefaults { namespace: namespace.clone(), image: config.policy_server_image.clone() };
+        let defaults = policy_servers::ServerDefaults {
+            namespace: namespace.clone(),
+            image: config.policy_server_image.clone(),
+            authenticates_metrics: config.metrics_listen.is_some(),
+        };
         Self {
             client: client.clone(),
             namespace: namespace.clone(),

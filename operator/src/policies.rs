@@ -19,6 +19,7 @@ use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL, finalizers};
 
 use crate::ca;
 use crate::cache::{self, Reader};
+use crate::caller_tokens;
 use crate::context::{Context, Error};
 use crate::controller::Controller;
 use crate::kinds::{self, ExperimentObject as _, Kind as _, PolicyObject};
@@ -36,6 +37,7 @@ pub(crate) async fn run<K: PolicyObject>(name: &'static str, context: Arc<Contex
         .trigger_on(&caches.revisions, of_revision(policies.clone()))
         .trigger_on(K::Experiment::cache(caches), of_experiment::<K>)
         .trigger_on(&caches.pods, of_pod(policies.clone()))
+        .trigger_on(&caches.secrets, caller_tokens::of_secret(policies.clone()))
         .trigger_on(&caches.validating, of_label(policies.clone()))
         .trigger_on(&caches.mutating, of_label(policies));
     caches.listed().await;

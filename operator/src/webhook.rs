@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
-use proviso_core::{Action, Endpoint, PolicyId, PreviewEndpoint};
+use proviso_core::{Action, CallerToken, Endpoint, PolicyId, PreviewEndpoint};
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL, field_managers};
 use proviso_crds::{Admission, FailurePolicy, MatchPolicy};
 use proviso_programs::Conditions;
@@ -40,6 +40,29 @@ pub(crate) fn experiment_of(name: &str) -> Option<PolicyId> {
     name.strip_prefix("proviso-preview-")?.parse().ok()
 }
 
+/// The parts of a webhook by which an API server reaches a policy server, and each recognises the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access<'a> {
+    /// The namespace of the policy server.
+    pub namespace: &'a str,
+    /// The CA certificates of the policy server, in PEM.
+    pub bundle: &'a str,
+    /// The token by which the policy server recognises the API server; `None` in a webhook that is only validated: a message of the
+    /// API server about the webhook must not contain a token.
+    pub token: Option<&'a CallerToken>,
+}
+
+impl<'a> Access<'a> {
+    /// Returns the access of a webhook that is only validated.
+    pub fn of_dry_run(namespace: &'a str) -> Self {
+        Self { namespace, bundle: "", token: None }
+    }
+
+    fn path(&self, endpoint: &impl std::fmt::Display) -> String {
+        self.token.map_or_else(|| endpoint.to_string(), |token| token.path(endpoint))
+    }
+}
+
 /// Builds the webhook configuration that sends requests to a generation: the policy server that serves the
 /// generation, and the requests that `admission` selects.
 pub(crate) fn build(
@@ -47,10 +70,10 @@ pub(crate) fn build(
     uid: &str,
     generation: i64,
     (server, admission): (&str, &Admission),
-    (namespace, bundle): (&str, &str),
+    access: Access<'_>,
 ) -> Value {
-    let generation = generation.try_into().ok();
-    let path = Endpoint { action: Action::Validate, policy: policy.clone(), generation }.to_string();
+    let (generation, namespace) = (generation.try_into().ok(), access.namespace);
+    let path = access.path(&Endpoint { action: Action::Validate, policy: policy.clone(), generation });
     let mut selector = json!(admission.namespace_selector.clone().unwrap_or_default());
     if let Some(own) = policy.namespace() {
         // A namespaced policy covers only its own namespace, whatever its own selector matches.
@@ -93,7 +116,7 @@ pub(crate) fn build(
                     "port": 443,
                     "path": path,
                 },
-                "caBundle": STANDARD.encode(bundle),
+                "caBundle": STANDARD.encode(access.bundle),
             },
         }],
     });
@@ -142,19 +165,15 @@ pub(crate) struct PreviewTarget<'a> {
 /// The policy server evaluates the `matchConditions`: a condition that fails in the API server would skip this webhook
 /// without a trace, although it would deny the request once the experiment is live. The webhook has only the conditions
 /// that a policy server cannot evaluate.
-pub(crate) fn build_preview(
-    target: &PreviewTarget<'_>,
-    admission: &Admission,
-    (namespace, bundle): (&str, &str),
-) -> Value {
-    let path = PreviewEndpoint {
+pub(crate) fn build_preview(target: &PreviewTarget<'_>, admission: &Admission, access: Access<'_>) -> Value {
+    let endpoint = PreviewEndpoint {
         policy: target.policy.clone(),
         experiment: target.experiment.name().to_owned(),
         generation: target.generation.try_into().unwrap_or_default(),
     };
     let conditions = admission.match_conditions.iter().filter(|condition| !Conditions::can_evaluate(condition));
     let admission = Admission { match_conditions: conditions.cloned().collect(), ..admission.clone() };
-    let mut desired = build(target.policy, "", target.generation, (target.server, &admission), (namespace, bundle));
+    let mut desired = build(target.policy, "", target.generation, (target.server, &admission), access);
     desired["kind"] = "ValidatingWebhookConfiguration".into();
     desired["metadata"] = json!({"name": preview_name(target.experiment), "labels": {EXPERIMENT_LABEL: target.uid}});
     let only = &mut desired["webhooks"][0];
@@ -164,7 +183,7 @@ pub(crate) fn build_preview(
     }
     only["failurePolicy"] = "Ignore".into();
     only["timeoutSeconds"] = 1.into();
-    only["clientConfig"]["service"]["path"] = path.to_string().into();
+    only["clientConfig"]["service"]["path"] = access.path(&endpoint).into();
     desired
 }
 
@@ -221,13 +240,18 @@ mod tests {
             let conditions = webhook["webhooks"][0]["matchConditions"].as_array().unwrap();
             conditions.iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
-        let preview = build_preview(&target, &admission, ("proviso", "bundle"));
+        let token = CallerToken::from_random([1; 32]);
+        let access = Access { namespace: "proviso", bundle: "bundle", token: Some(&token) };
+        let preview = build_preview(&target, &admission, access);
         assert_eq!(names(&preview), ["proviso-exempt", "permission", "unknown"]);
         let only = &preview["webhooks"][0];
         assert_eq!(preview["kind"], "ValidatingWebhookConfiguration");
         assert_eq!(only["failurePolicy"], "Ignore");
-        assert_eq!(only["clientConfig"]["service"]["path"], "/preview/cluster.a/e/2");
-        let live = build(&policy, "u", 2, ("default", &admission), ("proviso", "bundle"));
+        assert_eq!(only["clientConfig"]["service"]["path"], token.path(&"/preview/cluster.a/e/2"));
+        let live = build(&policy, "u", 2, ("default", &admission), access);
+        assert_eq!(live["webhooks"][0]["clientConfig"]["service"]["path"], token.path(&"/validate/cluster.a/2"));
+        let dry_run = build(&policy, "u", 2, ("default", &admission), Access::of_dry_run("proviso"));
+        assert_eq!(dry_run["webhooks"][0]["clientConfig"]["service"]["path"], "/validate/cluster.a/2");
         assert_eq!(names(&live), ["proviso-exempt", "simple", "permission", "unknown"]);
     }
 }

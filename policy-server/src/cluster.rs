@@ -63,7 +63,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// Returns an error if there is neither a kubeconfig nor a service account.
-async fn client() -> kube::Result<Client> {
+pub async fn client() -> kube::Result<Client> {
     let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
     config.read_timeout = Some(READ_TIMEOUT);
     Client::try_from(config)

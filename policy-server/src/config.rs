@@ -53,6 +53,11 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS", env = "PROVISO_ADMIN_LISTEN", default_value = "127.0.0.1:3001")]
     pub admin_listen: SocketAddr,
 
+    /// Address of /metrics and /readyz?verbose with TLS, in a cluster. A caller sends a bearer token, and needs the permission to get
+    /// the non-resource URL /metrics. --admin-listen then has neither metrics nor details
+    #[arg(long, value_name = "ADDRESS", env = "PROVISO_METRICS_LISTEN", requires_all = ["policy_server", "tls_cert"])]
+    pub metrics_listen: Option<SocketAddr>,
+
     /// Folder that keeps generations and compiled modules across restarts; without it, each start begins at generation 1
     /// and compiles all modules again. In a cluster, use --cache-dir instead
     #[arg(long, value_name = "DIR", env = "PROVISO_STATE_DIR")]
@@ -106,6 +111,16 @@ pub struct Arguments {
     /// Private key in PEM (PKCS #8, SEC 1 or PKCS #1)
     #[arg(long, value_name = "FILE", env = "PROVISO_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+
+    /// Certificate authorities of API servers in PEM: a client of --listen needs a certificate of one of them; read again when the file
+    /// changes
+    #[arg(long, value_name = "FILE", env = "PROVISO_CLIENT_CA", requires = "tls_cert")]
+    pub client_ca: Option<PathBuf>,
+
+    /// File with the tokens of known callers, one in each line. The path of a review then begins with /t/<token>; other requests are
+    /// refused. Read again when the file changes
+    #[arg(long, value_name = "FILE", env = "PROVISO_CALLER_TOKENS")]
+    pub caller_tokens: Option<PathBuf>,
 
     /// File with the bearer token for callers of the API (/v1), 32 characters or more; read again when the file changes.
     /// Without it, the API is served on loopback only
@@ -178,9 +193,11 @@ Endpoints of --listen:
   POST /validate/<policy id>/<generation>  … for this generation
   POST /validate_raw/<policy id>           {\"request\": <any JSON>}
   POST /audit/<policy id>                  the verdict of the program, without the mode of the policy
+  With --caller-tokens, the paths of reviews begin with /t/<token>
   /v1/policies, /v1/policies/*/experiments the REST API (AIP-236), described by /v1/openapi.json; not in a cluster
 Endpoints of --admin-listen:
   GET /readyz, /readyz?verbose, /livez, /metrics
+  With --metrics-listen, /readyz?verbose and /metrics are served there only, to callers with a token
 A policy id is cluster.<name> or ns.<namespace>.<name>.";
 
 /// The format of the log lines.
@@ -207,6 +224,8 @@ pub struct Config {
     pub source: Source,
     pub listen: SocketAddr,
     pub admin_listen: SocketAddr,
+    /// The address of metrics with authentication.
+    pub metrics_listen: Option<SocketAddr>,
     pub state_dir: Option<PathBuf>,
     pub cache: Option<SharedCache>,
     /// The file of insecure sources, certificate authorities and mirrors.
@@ -220,6 +239,10 @@ pub struct Config {
     /// The proxies for fetching modules.
     pub proxies: Proxies,
     pub tls: Option<TlsFiles>,
+    /// The file of the certificate authorities of clients.
+    pub client_ca: Option<PathBuf>,
+    /// The file of the tokens of known callers.
+    pub caller_tokens: Option<PathBuf>,
     /// The file of the bearer token for callers of the API.
     pub api_token_file: Option<PathBuf>,
     pub evaluation_timeout: Duration,
@@ -346,6 +369,7 @@ impl TryFrom<Arguments> for Config {
             source,
             listen: arguments.listen,
             admin_listen: arguments.admin_listen,
+            metrics_listen: arguments.metrics_listen,
             state_dir: arguments.state_dir,
             cache: cache.map(|(folder, signing_key)| SharedCache { folder, signing_key }),
             sources: arguments.sources,
@@ -358,6 +382,8 @@ impl TryFrom<Arguments> for Config {
                 arguments.no_proxy.as_deref(),
             )?,
             tls,
+            client_ca: arguments.client_ca,
+            caller_tokens: arguments.caller_tokens,
             api_token_file: arguments.api_token_file,
             evaluation_timeout: arguments.evaluation_timeout,
             memory_limit: arguments.memory_limit as usize * 1024 * 1024,

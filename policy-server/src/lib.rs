@@ -4,6 +4,7 @@
 
 mod admin;
 mod api;
+mod callers;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod compile;
@@ -11,6 +12,7 @@ mod config;
 mod decide;
 mod denial_log;
 mod folder;
+mod followed_file;
 mod lifecycle;
 mod logging;
 mod manifests;
@@ -31,18 +33,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+#[cfg(feature = "cluster")]
+use axum::middleware::from_fn_with_state;
 use futures_util::future::BoxFuture;
 use hyper::service::service_fn;
 use hyper_util::service::TowerToHyperService;
 use proviso_artifacts::{Cache, Fetcher, SigningKeys, Volume};
+#[cfg(feature = "cluster")]
+use proviso_authentication::{MetricsAccess, Tokens};
 use proviso_capabilities::{FolderObjects, HostContext, Images};
 use proviso_engines::wasm;
+#[cfg(feature = "cluster")]
+use proviso_http::Certificate;
 use proviso_http::shutdown::{self, Phase};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+#[cfg(feature = "cluster")]
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Access, Api};
+use crate::callers::CallerTokens;
 use crate::compile::Compilers;
 use crate::config::{Config, SharedCache, Source};
 use crate::folder::FolderSource;
@@ -64,11 +75,12 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 async fn run(config: Config) -> anyhow::Result<()> {
     let phase = shutdown::listen(config.shutdown_delay).context("cannot listen for signals")?;
     let metrics = Arc::new(Metrics::new());
-    let listener = bind("--listen", config.listen).await?;
-    let admin_listener = bind("--admin-listen", config.admin_listen).await?;
+    let listeners = Listeners::bind(&config).await?;
     let scheme = if config.tls.is_some() { "https" } else { "http" };
-    let tls = config.tls.map(|files| tls::acceptor(files, Arc::clone(&metrics))).transpose()?;
+    let certificate = config.tls.map(|files| tls::certificate(files, Arc::clone(&metrics))).transpose()?;
+    let tls = certificate.clone().map(|certificate| tls::acceptor(certificate, config.client_ca)).transpose()?;
 
+    let callers = config.caller_tokens.map(CallerTokens::follow).transpose().map_err(anyhow::Error::msg)?;
     let _lock = config.state_dir.as_deref().map(state::lock).transpose().context("--state-dir")?;
     let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref())?;
     let engine =
@@ -123,30 +135,36 @@ async fn run(config: Config) -> anyhow::Result<()> {
         PreviewQueue::start(config.preview_queue, config.concurrency, config.preview_priority)
             .context("the preview worker cannot be started")?;
     let body_memory = Semaphore::new(BODY_MEMORY_KIB);
-    let server = Arc::new(Server { body_memory, table, metrics, previews, phase: phase.clone() });
-    tracing::info!(
-        policies,
-        listen = format!("{scheme}://{}", listener.local_addr()?),
-        admin = format!("http://{}", admin_listener.local_addr()?),
-        "policy server started"
-    );
+    let server = Arc::new(Server { body_memory, callers, table, metrics, previews, phase: phase.clone() });
+    listeners.log(&policies, scheme)?;
+    let Listeners { reviews, admin, metrics: metrics_listener } = listeners;
     let source_task = proviso_tasks::spawn("policies", source_task);
     // The admin port answers until the last request is answered: probes must see that the server shuts down.
     let admin = proviso_http::serve(
-        admin_listener,
+        admin,
         None,
-        TowerToHyperService::new(admin::router(Arc::clone(&server))),
+        TowerToHyperService::new(admin::router(Arc::clone(&server), metrics_listener.is_none())),
         pending(),
         Duration::ZERO,
     );
     let admin = proviso_tasks::spawn("admin port", admin);
-    serve_requests(listener, tls, server, api, phase).await;
+    #[cfg(feature = "cluster")]
+    let metrics = match metrics_listener.zip(certificate) {
+        Some((listener, certificate)) => Some(serve_metrics(listener, certificate, Arc::clone(&server)).await?),
+        None => None,
+    };
+    serve_requests(reviews, tls, server, api, phase).await;
     source_task.abort();
     #[cfg(feature = "cluster")]
     if let Some(election) = election {
         election.end().await;
     }
     admin.abort();
+    #[cfg(feature = "cluster")]
+    if let Some(metrics) = metrics {
+        metrics.abort();
+        let _ = metrics.await;
+    }
     // The admin routes hold the last sender of the preview queue. Without a sender, the worker ends when the queue is empty.
     let _ = admin.await;
     if !preview_worker.end(DRAIN_TIMEOUT).await {
@@ -154,6 +172,53 @@ async fn run(config: Config) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The sockets of the server.
+struct Listeners {
+    reviews: TcpListener,
+    admin: TcpListener,
+    metrics: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn bind(config: &Config) -> anyhow::Result<Self> {
+        let reviews = bind("--listen", config.listen).await?;
+        let admin = bind("--admin-listen", config.admin_listen).await?;
+        let metrics = match config.metrics_listen {
+            Some(address) => Some(bind("--metrics-listen", address).await?),
+            None => None,
+        };
+        Ok(Self { reviews, admin, metrics })
+    }
+
+    /// Logs the addresses.
+    fn log(&self, policies: &str, scheme: &str) -> std::io::Result<()> {
+        let metrics = self.metrics.as_ref().map(TcpListener::local_addr).transpose()?;
+        tracing::info!(
+            policies,
+            listen = format!("{scheme}://{}", self.reviews.local_addr()?),
+            admin = format!("http://{}", self.admin.local_addr()?),
+            metrics = metrics.map(|address| format!("https://{address}")),
+            "policy server started"
+        );
+        Ok(())
+    }
+}
+
+/// Serves metrics and details to callers that may read them. Returns the task.
+#[cfg(feature = "cluster")]
+async fn serve_metrics(
+    listener: TcpListener,
+    certificate: Arc<Certificate>,
+    server: Arc<Server>,
+) -> anyhow::Result<JoinHandle<()>> {
+    let client = cluster::client().await.context("--metrics-listen")?;
+    let access = MetricsAccess::new(client.clone(), Tokens::new(client));
+    let routes = admin::details_router(server).layer(from_fn_with_state(access, MetricsAccess::require));
+    let tls = Some(certificate.acceptor()?);
+    let serving = proviso_http::serve(listener, tls, TowerToHyperService::new(routes), pending(), Duration::ZERO);
+    Ok(proviso_tasks::spawn("metrics port", serving))
 }
 
 /// Answers reviews, and calls of the REST API, until the shutdown.

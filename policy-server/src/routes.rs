@@ -18,6 +18,7 @@ use proviso_http::shutdown::Phase;
 use proviso_http::{BodyError, read_body};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
+use crate::callers::CallerTokens;
 use crate::decide::{Overloaded, decide};
 use crate::metrics::Metrics;
 use crate::notify_on_drop::NotifyOnDropBody;
@@ -41,6 +42,8 @@ pub const BODY_MEMORY_KIB: usize = 512 * 1024;
 pub struct Server {
     /// The memory for large bodies, in KiB.
     pub body_memory: Semaphore,
+    /// The tokens of known callers; `None` if every caller is answered.
+    pub callers: Option<CallerTokens>,
     pub table: Arc<SharedTable>,
     pub metrics: Arc<Metrics>,
     pub previews: PreviewQueue,
@@ -103,7 +106,13 @@ fn to_review(action: Action, verdict: &Verdict, uid: &str) -> Vec<u8> {
 
 impl Server {
     async fn respond(&self, request: Request<Incoming>) -> Result<Response<NotifyOnDropBody>, Refusal> {
-        let target = Target::parse(request.uri().path())
+        let path = request.uri().path();
+        let path = match &self.callers {
+            // Before anything else, so that an unknown caller cannot find out which policies exist.
+            Some(callers) => callers.admit(path).ok_or_else(unknown_caller)?,
+            None => path,
+        };
+        let target = Target::parse(path)
             .map_err(|error| Refusal::new(StatusCode::NOT_FOUND, "unknown_path", error.to_string()))?;
         if request.method() != Method::POST {
             let message = "send the review by POST";
@@ -190,6 +199,12 @@ impl Server {
         let verdict = Verdict { code: Some(400), ..Verdict::deny(error.message) };
         Ok(json(StatusCode::OK, to_review(action, &verdict, &uid).into()))
     }
+}
+
+/// Returns the refusal of a caller without a valid token.
+fn unknown_caller() -> Refusal {
+    let message = "unknown caller: this server answers only the webhooks of its policies";
+    Refusal::new(StatusCode::UNAUTHORIZED, "unknown_caller", message)
 }
 
 /// Returns true if the generation of the endpoint is being prepared.

@@ -1,6 +1,7 @@
 //! The data model and the decisions of Proviso as pure functions: policy ids, endpoint paths, admission reviews, verdicts,
 //! matching, divergence, and the rollout of policies and experiments. No I/O, no clock, no Kubernetes client.
 
+pub mod caller_token;
 pub mod capabilities;
 pub mod divergence;
 pub mod endpoint;
@@ -14,6 +15,7 @@ pub mod rollout;
 pub mod sampling;
 pub mod verdict;
 
+pub use caller_token::CallerToken;
 pub use capabilities::Capabilities;
 pub use divergence::Divergence;
 pub use endpoint::{Action, Endpoint, PreviewEndpoint, Target};

@@ -1,4 +1,7 @@
-//! Client certificates. The TLS handshake proves that the client has the private key; the caller verifies the issuer.
+//! The client of a connection: its address and its certificates. The TLS handshake proves that the client has the private key; the
+//! caller verifies the issuer.
+
+use std::net::IpAddr;
 
 use std::sync::Arc;
 
@@ -7,6 +10,10 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_t
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+
+/// The address of the client. Each request of the connection has it as an extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub IpAddr);
 
 /// The certificate chain of the client, its own certificate first. Each request of the connection has it as an extension.
 /// The issuer is not verified.

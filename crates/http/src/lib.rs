@@ -4,11 +4,13 @@
 mod body;
 mod certificate;
 mod client;
+mod client_ca;
 pub mod metrics;
 mod serve;
 pub mod shutdown;
 
 pub use body::{BodyError, read_body};
 pub use certificate::{Certificate, CertificateError, ValidityError};
-pub use client::ClientCertificates;
+pub use client::{ClientCertificates, Peer};
+pub use client_ca::{ClientCa, ClientCaError};
 pub use serve::{HttpService, serve};

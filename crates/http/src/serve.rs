@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::client::ClientCertificates;
+use crate::client::{ClientCertificates, Peer};
 
 /// The time limit for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ pub async fn serve(
             accepted = accept(&listener, &permits) => accepted,
             () = &mut stop => break,
         };
-        let Some((stream, permit)) = accepted else { continue };
+        let Some((stream, peer, permit)) = accepted else { continue };
         let (tls, service, stop) = (tls.clone(), service.clone(), Stop(graceful.watcher(), is_draining.clone()));
         tokio::spawn(async move {
             match tls {
@@ -89,10 +89,10 @@ pub async fn serve(
                         let client = session
                             .peer_certificates()
                             .map(|chain| ClientCertificates(chain.iter().map(|it| it.clone().into_owned()).collect()));
-                        connection(stream, is_http2, client, service, stop).await;
+                        connection(stream, is_http2, (peer, client), service, stop).await;
                     }
                 }
-                None => connection(stream, false, None, service, stop).await,
+                None => connection(stream, false, (peer, None), service, stop).await,
             }
             drop(permit);
         });
@@ -108,13 +108,14 @@ pub async fn serve(
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> Option<(TcpStream, Peer, tokio::sync::OwnedSemaphorePermit)> {
     let permit = Arc::clone(permits).acquire_owned().await.ok()?;
     match listener.accept().await {
-        Ok((stream, _)) => {
+        Ok((stream, address)) => {
             // Responses are small: Nagle's algorithm would delay them.
             let _ = stream.set_nodelay(true);
-            Some((stream, permit))
+            // A listener of IPv6 reports the clients of IPv4 in their mapped form.
+            Some((stream, Peer(address.ip().to_canonical()), permit))
         }
         Err(error) => {
             tracing::warn!(%error, "a connection could not be accepted");
@@ -131,7 +132,7 @@ struct Stop(Watcher, watch::Receiver<bool>);
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     is_http2: bool,
-    client: Option<ClientCertificates>,
+    (peer, client): (Peer, Option<ClientCertificates>),
     service: impl HttpService,
     Stop(watcher, mut is_draining): Stop,
 ) {
@@ -149,6 +150,7 @@ async fn connection(
     let timer = ConnectionTimer::new();
     let service = service_fn(|mut request: Request<Incoming>| {
         timer.begin();
+        request.extensions_mut().insert(peer);
         if let Some(client) = &client {
             request.extensions_mut().insert(client.clone());
         }

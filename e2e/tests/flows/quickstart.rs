@@ -71,17 +71,22 @@ pub async fn every_policy_of_the_quickstart(cluster: &TestCluster) -> Result<()>
     remove(cluster, "safe-defaults", &manifest).await?;
     deleted.push(manifest);
 
-    // This request is not an AdmissionReview. The API server forwards it to the policy server.
+    // This request is not an AdmissionReview. The API server forwards it to the policy server, which knows its callers by the token.
     let manifest = apply(cluster, "approved-regions").await?;
-    let path = format!(
-        "/api/v1/namespaces/{NAMESPACE}/services/https:policy-server-default:https/proxy/validate_raw/\
-         cluster.approved-regions/1"
-    );
+    let tokens = "go-template={{.data.tokens | base64decode}}";
+    let secret = ["get", "secret", "policy-server-default-callers", "-n", NAMESPACE, "-o", tokens];
+    let tokens = cluster.kubectl.run(&secret).await?;
+    let token = tokens.lines().next().context("no token")?;
+    let proxy = format!("/api/v1/namespaces/{NAMESPACE}/services/https:policy-server-default:https/proxy");
+    let path = format!("{proxy}/t/{token}/validate_raw/cluster.approved-regions/1");
     let answer = cluster.kubectl.run(&["create", "--raw", &path, "-f", &here("reviews/raw-database.json")]).await?;
     ensure!(
         answer.contains(r#""allowed":false"#) && answer.contains("production runs in eu-1, not in us-1"),
         "{answer}"
     );
+    let without = format!("{proxy}/validate_raw/cluster.approved-regions/1");
+    let refused = cluster.kubectl.run(&["create", "--raw", &without, "-f", &here("reviews/raw-database.json")]).await;
+    ensure!(refused.is_err(), "a caller without a token got an answer: {refused:?}");
     remove(cluster, "approved-regions", &manifest).await?;
     deleted.push(manifest);
     // `kubectl delete` waits until each policy is deleted.

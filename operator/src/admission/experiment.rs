@@ -10,7 +10,7 @@ use proviso_crds::{ClusterPolicyExperiment, ExperimentSpec, PolicyExperiment};
 use super::{API_SERVER_TIMEOUT, Admission, check, read, run_check};
 use crate::cascade;
 use crate::kinds::{ExperimentObject, Kind as _};
-use crate::webhook;
+use crate::webhook::{self, Access};
 
 impl Admission {
     /// Returns the reason to deny an experiment; `None` if it is admitted. `namespace` is that of a
@@ -78,7 +78,8 @@ impl Admission {
     ) -> Option<String> {
         let admission = spec.policy.admission.as_ref()?;
         // Any generation: only the rules, selectors and conditions matter.
-        let desired = webhook::build(policy, "", 1, (&spec.policy.policy_server, admission), (&self.namespace, ""));
+        let desired =
+            webhook::build(policy, "", 1, (&spec.policy.policy_server, admission), Access::of_dry_run(&self.namespace));
         self.webhook_refusal(experiment, "spec.policy", &desired).await
     }
 

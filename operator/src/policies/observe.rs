@@ -10,6 +10,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::{Resource, ResourceExt as _};
+use proviso_core::caller_token::split_token;
 use proviso_core::rollout::{self, Mark, Observed, WebhookKind};
 use proviso_core::{Endpoint, Failure, PolicyId};
 use proviso_crds::conditions::outcome;
@@ -146,6 +147,8 @@ fn ordinal(pod: &str) -> Option<i32> {
 /// Returns the generation in the path of a webhook; `None` if the path is not of this policy.
 fn generation(config: &WebhookClientConfig, policy: &PolicyId) -> Option<i64> {
     let path = config.service.as_ref()?.path.as_deref()?;
+    // A token that is not current changes nothing about the generation that the webhook calls.
+    let (_, path) = split_token(path);
     let endpoint = Endpoint::parse(path).ok().filter(|endpoint| endpoint.policy == *policy)?;
     endpoint.generation?.try_into().ok()
 }

@@ -9,7 +9,8 @@ use proviso_crds::{GROUP, PolicyServer, Verification};
 use serde_json::{Map, Value, json};
 
 use super::names::{
-    ServerDefaults, cache_name, cluster_role_binding_name, name, replicas_name, signing_name, sources_name, tls_name,
+    ServerDefaults, cache_name, callers_name, cluster_role_binding_name, name, replicas_name, signing_name,
+    sources_name, tls_name,
 };
 use crate::objects::labels;
 use proviso_crds::names::SERVER_LABEL;
@@ -48,6 +49,7 @@ pub(super) fn parts(server: &str) -> Vec<(&'static str, &'static str, String)> {
         ("v1", "ConfigMap", sources_name(server)),
         ("v1", "Secret", tls_name(server)),
         ("v1", "Secret", signing_name(server)),
+        ("v1", "Secret", callers_name(server)),
         ("coordination.k8s.io/v1", "Lease", name(server)),
         ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", cluster_role_binding_name(server)),
         ("rbac.authorization.k8s.io/v1", "RoleBinding", name(server)),
@@ -64,7 +66,7 @@ pub(super) fn objects(server: &PolicyServer, defaults: &ServerDefaults) -> Vec<V
     objects.push(sources(server));
     objects.extend(cache(server));
     objects.extend([
-        headless_service(server),
+        headless_service(server, defaults),
         service(server),
         disruption_budget(server),
         stateful_set(server, defaults),
@@ -162,8 +164,15 @@ fn cache(server: &PolicyServer) -> Option<Value> {
 }
 
 /// Returns the Service that gives every replica a DNS name.
-fn headless_service(server: &PolicyServer) -> Value {
+fn headless_service(server: &PolicyServer, defaults: &ServerDefaults) -> Value {
     let own = server.name_any();
+    let mut ports = vec![
+        json!({"name": "https", "port": 8443, "targetPort": "https", "protocol": "TCP"}),
+        json!({"name": "admin", "port": 8081, "targetPort": "admin", "protocol": "TCP"}),
+    ];
+    if defaults.authenticates_metrics {
+        ports.push(json!({"name": "metrics", "port": pod::METRICS_PORT, "targetPort": "metrics", "protocol": "TCP"}));
+    }
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": metadata(server, &replicas_name(&own)),
@@ -172,10 +181,7 @@ fn headless_service(server: &PolicyServer) -> Value {
             "selector": {SERVER_LABEL: own},
             // Replicas that are not Ready have to be reachable for inspection.
             "publishNotReadyAddresses": true,
-            "ports": [
-                {"name": "https", "port": 8443, "targetPort": "https", "protocol": "TCP"},
-                {"name": "admin", "port": 8081, "targetPort": "admin", "protocol": "TCP"},
-            ],
+            "ports": ports,
         },
     })
 }

@@ -56,6 +56,7 @@ impl PolicyCluster {
         for name in ["server-0", "server-1"] {
             cluster.create_ready_pod(name).await?;
         }
+        cluster.create_caller_tokens("default").await?;
         cluster.start_operator(arguments)?;
         Ok(cluster)
     }
@@ -131,8 +132,8 @@ impl PolicyCluster {
     /// Returns the paths that the validating and the mutating webhook call.
     async fn paths(&self) -> Result<(Option<String>, Option<String>)> {
         let mutating = Api::<MutatingWebhookConfiguration>::all(self.client.clone()).get_opt(WEBHOOK).await?;
-        let path = mutating.and_then(|it| it.webhooks?.pop()?.client_config.service?.path);
-        Ok((self.path(WEBHOOK).await?, path))
+        let mutating = mutating.and_then(|it| Some(it.webhooks?.pop()?.client_config));
+        Ok((self.path(WEBHOOK).await?, self.without_token(mutating).await?))
     }
 
     /// Waits until the validating webhook calls this generation, and there is no mutating webhook.

@@ -10,6 +10,7 @@
 
 mod actions;
 mod admission;
+mod callers;
 mod calls;
 mod experiments;
 mod failover;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhookConfiguration, WebhookClientConfig};
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
@@ -379,10 +379,32 @@ impl TestCluster {
         Api::all(self.client.clone())
     }
 
-    /// Returns the path that this webhook calls.
+    /// Returns the path that this webhook calls, without the token if it is the current one.
     pub async fn path(&self, webhook: &str) -> Result<Option<String>> {
         let found = self.webhooks().get_opt(webhook).await?;
-        Ok(found.and_then(|it| it.webhooks?.pop()?.client_config.service?.path))
+        self.without_token(found.and_then(|it| Some(it.webhooks?.pop()?.client_config))).await
+    }
+
+    /// Returns the path of this webhook without the token, if the path has the current token of the policy server. Another path is
+    /// returned unchanged.
+    pub async fn without_token(&self, config: Option<WebhookClientConfig>) -> Result<Option<String>> {
+        let Some(service) = config.and_then(|config| config.service) else { return Ok(None) };
+        let Some(path) = service.path else { return Ok(None) };
+        let tokens = self.secret(&format!("{}-callers", service.name), "tokens").await?;
+        let current = tokens.lines().next().context("no token")?;
+        Ok(Some(path.strip_prefix(&format!("/t/{current}")).unwrap_or(&path).to_owned()))
+    }
+
+    /// Creates the Secret of caller tokens of a policy server that has no object.
+    pub async fn create_caller_tokens(&self, server: &str) -> Result<()> {
+        let name = format!("policy-server-{server}-callers");
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": name, "labels": {"proviso.dev/policy-server": server}},
+            "stringData": {"tokens": format!("{}\n", "0123456789abcdef".repeat(4))},
+        });
+        self.api::<Secret>().patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(secret)).await?;
+        Ok(())
     }
 
     /// Waits until this webhook calls this path.

@@ -12,6 +12,7 @@ mod faults;
 mod leader_killed;
 mod leadership;
 mod matching;
+mod metrics;
 mod modules;
 mod pins;
 mod previews;

@@ -8,6 +8,8 @@
 )]
 
 mod api;
+mod callers;
+mod client_ca;
 mod commits;
 mod compiling;
 mod context;

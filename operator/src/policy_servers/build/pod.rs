@@ -4,7 +4,9 @@ use kube::ResourceExt as _;
 use proviso_crds::{Cache, ConfigMapKeyRef, EmptyDir, PolicyServer, PolicyServerSpec};
 use serde_json::{Value, json};
 
-use super::super::names::{ServerDefaults, cache_name, name, signing_name, sources_name, tls_name};
+use super::super::names::{
+    CALLER_TOKENS, ServerDefaults, cache_name, callers_name, name, signing_name, sources_name, tls_name,
+};
 use super::placement;
 use super::quantity::text;
 
@@ -13,6 +15,8 @@ const USER: u32 = 65_532;
 /// The time from SIGTERM to SIGKILL, in seconds: the server answers for 15 s, drains for at most 35 s, and ends its
 /// previews within 5 s.
 const GRACE_SECONDS: u32 = 60;
+/// The port of `/metrics` with TLS and authentication.
+pub(super) const METRICS_PORT: u16 = 8082;
 /// The file mode of keys: readable by owner and group, 0440.
 const SECRET_MODE: u32 = 0o440;
 
@@ -90,15 +94,24 @@ fn container(server: &PolicyServer, defaults: &ServerDefaults) -> Value {
         "volumeMounts": [
             {"name": "tls", "mountPath": "/etc/proviso/tls", "readOnly": true},
             {"name": "signing", "mountPath": "/etc/proviso/signing", "readOnly": true},
+            {"name": "callers", "mountPath": "/etc/proviso/callers", "readOnly": true},
             {"name": "sources", "mountPath": "/etc/proviso/sources", "readOnly": true},
             {"name": "pull-secrets", "mountPath": "/etc/proviso/pull-secrets", "readOnly": true},
             {"name": "cache", "mountPath": "/var/cache/proviso"},
         ],
     });
-    if trusted_root(server).is_some()
-        && let Some(mounts) = container["volumeMounts"].as_array_mut()
+    if let Some(mounts) = container["volumeMounts"].as_array_mut() {
+        if trusted_root(server).is_some() {
+            mounts.push(json!({"name": "trusted-root", "mountPath": "/etc/proviso/trust", "readOnly": true}));
+        }
+        if spec.client_ca.is_some() {
+            mounts.push(json!({"name": "client-ca", "mountPath": "/etc/proviso/client-ca", "readOnly": true}));
+        }
+    }
+    if defaults.authenticates_metrics
+        && let Some(ports) = container["ports"].as_array_mut()
     {
-        mounts.push(json!({"name": "trusted-root", "mountPath": "/etc/proviso/trust", "readOnly": true}));
+        ports.push(json!({"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}));
     }
     set_unless_empty(&mut container, "imagePullPolicy", json!(spec.image_pull_policy));
     set_unless_empty(&mut container, "resources", json!(spec.resources));
@@ -121,6 +134,7 @@ fn arguments(server: &PolicyServer, defaults: &ServerDefaults) -> Vec<String> {
         ("--admin-listen", "0.0.0.0:8081"),
         ("--tls-cert", "/etc/proviso/tls/tls.crt"),
         ("--tls-key", "/etc/proviso/tls/tls.key"),
+        ("--caller-tokens", &format!("/etc/proviso/callers/{CALLER_TOKENS}")),
         ("--cache-dir", "/var/cache/proviso"),
         ("--signing-key", "/etc/proviso/signing/signing.key"),
         ("--sources", "/etc/proviso/sources/sources.yaml"),
@@ -134,6 +148,8 @@ fn arguments(server: &PolicyServer, defaults: &ServerDefaults) -> Vec<String> {
     let level = log_level.map(|level| json!(level).as_str().unwrap_or("info").to_owned());
     let verification = server.spec.verification.as_ref().map(|_| "/etc/proviso/sources/verification.yaml".to_owned());
     for (name, value) in [
+        ("--metrics-listen", defaults.authenticates_metrics.then(|| format!("0.0.0.0:{METRICS_PORT}"))),
+        ("--client-ca", server.spec.client_ca.as_ref().map(|_| "/etc/proviso/client-ca/ca.crt".to_owned())),
         ("--verification", verification),
         ("--trusted-root", trusted_root(server).map(|_| "/etc/proviso/trust/trusted_root.json".to_owned())),
         ("--evaluation-timeout", evaluation.timeout_seconds.map(|seconds| format!("{seconds}s"))),
@@ -172,10 +188,16 @@ fn volumes(server: &PolicyServer) -> Value {
     let mut volumes = json!([
         {"name": "tls", "secret": {"secretName": tls_name(&own), "defaultMode": SECRET_MODE}},
         {"name": "signing", "secret": {"secretName": signing_name(&own), "defaultMode": SECRET_MODE}},
+        {"name": "callers", "secret": {"secretName": callers_name(&own), "defaultMode": SECRET_MODE}},
         {"name": "sources", "configMap": {"name": sources_name(&own)}},
         {"name": "pull-secrets", "projected": {"sources": pull_secrets, "defaultMode": SECRET_MODE}},
         cache,
     ]);
+    if let (Some(ConfigMapKeyRef { name, key }), Some(volumes)) = (&spec.client_ca, volumes.as_array_mut()) {
+        let items = json!([{"key": key, "path": "ca.crt"}]);
+        // Without it, a replica could not tell API servers from others, so it must not start.
+        volumes.push(json!({"name": "client-ca", "configMap": {"name": name, "items": items}}));
+    }
     if let (Some(ConfigMapKeyRef { name, key }), Some(volumes)) = (trusted_root(server), volumes.as_array_mut()) {
         let items = json!([{"key": key, "path": "trusted_root.json"}]);
         // A missing ConfigMap does not keep a replica from starting: the modules that need it report the error.

@@ -9,7 +9,11 @@ fn server(name: &str, spec: Value) -> PolicyServer {
 }
 
 fn defaults() -> ServerDefaults {
-    ServerDefaults { namespace: "proviso-system".to_owned(), image: "registry.example.com/policy-server:1".to_owned() }
+    ServerDefaults {
+        namespace: "proviso-system".to_owned(),
+        image: "registry.example.com/policy-server:1".to_owned(),
+        authenticates_metrics: true,
+    }
 }
 
 fn every_field() -> Value {
@@ -52,6 +56,7 @@ fn every_field() -> Value {
         "priorityClassName": "system-cluster-critical",
         "serviceAccountName": "with-cloud-identity",
         "minAvailable": "50%",
+        "clientCA": {"name": "api-servers", "key": "ca.crt"},
         "logLevel": "debug",
     })
 }
@@ -106,9 +111,9 @@ fn the_pod_template_changes_only_with_startup_settings() {
     let claim = |size: &str| template(json!({"cache": {"persistentVolumeClaim": {"size": size}}}));
     assert_eq!(claim("1Gi"), claim("2Gi"));
     let limited = template(json!({"cache": {"emptyDir": {"sizeLimit": "1Gi"}}}));
-    assert_eq!(limited["spec"]["volumes"][4], json!({"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}}));
+    assert_eq!(limited["spec"]["volumes"][5], json!({"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}}));
     let existing = template(json!({"cache": {"existingClaim": "mine"}}));
-    assert_eq!(existing["spec"]["volumes"][4]["persistentVolumeClaim"]["claimName"], "mine");
+    assert_eq!(existing["spec"]["volumes"][5]["persistentVolumeClaim"]["claimName"], "mine");
 }
 
 #[test]
