@@ -207,3 +207,36 @@ impl Admission {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Request as HttpRequest;
+    use futures_util::stream;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::ca::certificate::Pair;
+
+    /// The bodies without a token never arrive: an answer shows that the webhook has not waited for them.
+    #[tokio::test]
+    async fn the_token_is_checked_before_the_body_is_read() {
+        let unused = tower::service_fn(|_| async {
+            Err::<axum::http::Response<Body>, _>(std::io::Error::other("the webhook calls no API server"))
+        });
+        let ca = Pair { certificate: String::new(), key: "key".to_owned() };
+        let tokens = Arc::<Tokens>::default();
+        tokens.learn(&ca);
+        let (bodies, checks) = (Arc::new(Bodies::new()), Arc::new(ProgramChecks::new()));
+        let admission =
+            Admission { client: Client::new(unused, "default"), namespace: "a".into(), tokens, bodies, checks };
+        let status = async |path: &str, body: Body| {
+            let request = HttpRequest::post(path).body(body).unwrap();
+            admission.clone().router().oneshot(request).await.unwrap().status()
+        };
+        let never = || Body::from_stream(stream::pending::<std::io::Result<Vec<u8>>>());
+        assert_eq!(status("/validate", never()).await, StatusCode::NOT_FOUND);
+        assert_eq!(status(&path("0123"), never()).await, StatusCode::FORBIDDEN);
+        let token = tokens::current(&ca, Timestamp::now());
+        assert_eq!(status(&path(&token), Body::from("no review")).await, StatusCode::BAD_REQUEST);
+    }
+}
