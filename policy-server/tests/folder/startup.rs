@@ -12,7 +12,7 @@ use crate::support::{self, Ended, Folder, Server, forbid, pod, policy, run_to_en
 /// Arguments for free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
 /// Every flag that has an environment variable, except `log`.
-const FLAGS: [&str; 30] = [
+const FLAGS: [&str; 31] = [
     "api-token-file",
     "manifests",
     "policy-server",
@@ -33,6 +33,7 @@ const FLAGS: [&str; 30] = [
     "compile-memory",
     "compile-timeout",
     "concurrency",
+    "request-memory",
     "preview-queue",
     "preview-priority",
     "shutdown-delay",
