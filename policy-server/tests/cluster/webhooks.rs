@@ -331,13 +331,11 @@ async fn an_object_that_escaping_makes_large_does_not_pass_under_ignore() -> Res
         }}))
     };
     let deployments = env.api::<Deployment>();
-    let existing = deployments.create(&PostParams::default(), &deployment("existing", 1_400_000)).await?;
+    deployments.create(&PostParams::default(), &deployment("existing", 1_400_000)).await?;
     env.register("never", EVERYTHING, |webhook| webhook.failure_policy = "Ignore").await?;
     env.until_refused(&config_map("small", &json!({})), "never").await?;
     refused_with(deployments.create(&PostParams::default(), &deployment("large", 1_300_000)).await, "never")?;
     // The review has both objects: 26 MB.
-    let mut larger = deployment("existing", 2_900_000);
-    larger.metadata.resource_version = existing.metadata.resource_version;
-    let refused = deployments.replace("existing", &PostParams::default(), &larger).await;
+    let refused = deployments.replace("existing", &PostParams::default(), &deployment("existing", 2_900_000)).await;
     refused_with(refused, "the body is larger than 20971520 bytes (20 MiB)")
 }

@@ -12,7 +12,7 @@ use crate::support::{self, Ended, Folder, Server, forbid, pod, policy, run_to_en
 /// Arguments for free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
 /// Every flag that has an environment variable, except `log`.
-const FLAGS: [&str; 34] = [
+const FLAGS: [&str; 35] = [
     "api-token-file",
     "caller-tokens",
     "client-ca",
@@ -37,6 +37,7 @@ const FLAGS: [&str; 34] = [
     "compile-memory",
     "compile-timeout",
     "concurrency",
+    "request-memory",
     "preview-queue",
     "preview-priority",
     "shutdown-delay",

@@ -139,7 +139,8 @@ async fn a_cluster_without_policy_servers_can_still_start() -> Result<()> {
     cluster.kubectl.run(&["create", "namespace", "other"]).await?;
     let mut everything = spec("true");
     everything["admission"]["rules"] = json!([
-        {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["configmaps", "leases", "namespaces"]},
+        {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources":
+            ["configmaps", "leases", "namespaces", "selfsubjectaccessreviews", "tokenreviews"]},
     ]);
     let policy = json!({
         "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "all"}, "spec": everything,
@@ -182,6 +183,11 @@ async fn a_cluster_without_policy_servers_can_still_start() -> Result<()> {
         let created = create(&["-f", file.to_str().unwrap()]).await;
         ensure!(created.is_ok() == passes, "{namespace}: {created:?}");
     }
+    // A wildcard covers no reviews of credentials and permissions.
+    cluster.kubectl.run(&["auth", "can-i", "get", "pods"]).await?;
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "none"}});
+    std::fs::write(&file, review.to_string())?;
+    cluster.kubectl.run(&["create", "-f", file.to_str().unwrap()]).await?;
     Ok(())
 }
 
