@@ -20,11 +20,7 @@ use crate::metrics::Metrics;
 pub(crate) type Source = (Arc<Metrics>, Arc<Limits>);
 
 /// Returns the routes of `--admin-listen`. `metrics` is `None` if they are served at `--metrics-listen`.
-pub(crate) fn router(
-    certificate: Arc<Certificate>,
-    metrics: Option<Source>,
-    phase: watch::Receiver<Phase>,
-) -> Router {
+pub(crate) fn router(certificate: Arc<Certificate>, metrics: Option<Source>, phase: watch::Receiver<Phase>) -> Router {
     let metrics = match metrics {
         Some(metrics) => get(async move || to_text(&metrics)),
         None => get(async || (StatusCode::NOT_FOUND, "the metrics are served at --metrics-listen\n")),

@@ -106,7 +106,7 @@ async fn answer(State(admission): State<Admission>, Path(token): Path<String>, r
     };
     let request = match receive::parse(&received.bytes) {
         Ok(Review { request }) => request,
-        Err(response) => return response,
+        Err(response) => return *response,
     };
     let refusal = admission.refusal(&request).await.err();
     let warning = match &refusal {
@@ -210,7 +210,7 @@ impl Admission {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::Request as HttpRequest;
+    use axum::body::Body;
     use futures_util::stream;
     use tower::ServiceExt as _;
 
@@ -226,11 +226,11 @@ mod tests {
         let ca = Pair { certificate: String::new(), key: "key".to_owned() };
         let tokens = Arc::<Tokens>::default();
         tokens.learn(&ca);
-        let (bodies, checks) = (Arc::new(Bodies::new()), Arc::new(ProgramChecks::new()));
+        let (checks, usage) = (Arc::new(ProgramChecks::new()), Arc::new(Usage::default()));
         let admission =
-            Admission { client: Client::new(unused, "default"), namespace: "a".into(), tokens, bodies, checks };
+            Admission { client: Client::new(unused, "default"), namespace: "a".into(), tokens, checks, usage };
         let status = async |path: &str, body: Body| {
-            let request = HttpRequest::post(path).body(body).unwrap();
+            let request = axum::http::Request::post(path).body(body).unwrap();
             admission.clone().router().oneshot(request).await.unwrap().status()
         };
         let never = || Body::from_stream(stream::pending::<std::io::Result<Vec<u8>>>());

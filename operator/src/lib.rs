@@ -183,7 +183,9 @@ async fn serve(
 /// Serves the metrics at `--metrics-listen`. Never returns.
 async fn serve_metrics(listener: Option<TcpListener>, tls: TlsAcceptor, metrics: impl HttpService) {
     match listener {
-        Some(listener) => proviso_http::serve(listener, Some(tls), Limits::small(), metrics, pending(), Duration::ZERO).await,
+        Some(listener) => {
+            proviso_http::serve(listener, Some(tls), Limits::small(), metrics, pending(), Duration::ZERO).await;
+        }
         None => pending().await,
     }
 }

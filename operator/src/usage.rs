@@ -17,7 +17,6 @@ use kube::{Api, Client, ResourceExt as _};
 use proviso_core::Failure;
 use proviso_crds::{Policy, PolicyExperiment, PolicyRevision, reasons};
 use serde::Serialize;
-use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::cache::lock;
@@ -111,7 +110,7 @@ impl Default for Usage {
 }
 
 /// Returns the size of a spec as JSON, in bytes.
-pub(crate) fn size(spec: &impl Serialize) -> u64 {
+pub(crate) fn size(spec: &(impl Serialize + ?Sized)) -> u64 {
     struct Counter(u64);
     impl std::io::Write for Counter {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -211,7 +210,7 @@ impl Usage {
         kind: CountedKind,
         namespace: &str,
         name: &str,
-        spec: &impl Serialize,
+        spec: &(impl Serialize + ?Sized),
     ) -> Option<String> {
         let known = lock(&self.objects);
         let object = (namespace.to_owned(), name.to_owned());
@@ -236,7 +235,7 @@ impl Usage {
         kind: CountedKind,
         namespace: &str,
         (name, age): (&str, &(Option<Timestamp>, String)),
-        spec: &impl Serialize,
+        spec: &(impl Serialize + ?Sized),
     ) -> Option<Failure> {
         let known = lock(&self.objects);
         let revisions = of(&known, CountedKind::Revision, namespace);

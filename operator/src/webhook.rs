@@ -239,12 +239,15 @@ pub(crate) async fn dry_run(desired: &Value, client: &Client) -> kube::Result<()
 mod tests {
     use super::*;
 
+    const ACCESS: Access<'static> = Access { namespace: "proviso", bundle: "bundle", token: None };
+
     #[test]
     fn reviews_of_credentials_are_exempt_unless_a_cluster_policy_names_their_group() {
         let exemption = |policy: &str, groups: &[&str]| {
             let rules = json!({"rules": [{"apiGroups": groups, "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}]});
             let admission: Admission = serde_json::from_value(rules).unwrap();
-            let webhook = build(&policy.parse().unwrap(), "u", 1, ("default", &admission), ("proviso", ""));
+            let webhook =
+                build(&policy.parse().unwrap(), "u", 1, ("default", &admission, SystemRequests::Excluded), ACCESS);
             webhook["webhooks"][0]["matchConditions"][0]["expression"].as_str().unwrap().to_owned()
         };
         let is_exempt = |expression: &str| {
@@ -310,7 +313,7 @@ mod tests {
         let (policy, experiment) = ("ns.team.a".parse().unwrap(), "ns.team.e".parse().unwrap());
         let exemption = |webhook: &Value| webhook["webhooks"][0]["matchConditions"][0]["expression"].clone();
         for (system, is_asked) in [(SystemRequests::Excluded, false), (SystemRequests::Included, true)] {
-            let live = build(&policy, "u", 2, ("default", &admission, system), access);
+            let live = build(&policy, "u", 2, ("default", &admission, system), ACCESS);
             let expression = exemption(&live);
             let expression = expression.as_str().unwrap();
             assert!(expression.contains("'rbac.authorization.k8s.io'"), "{expression}");
@@ -323,11 +326,11 @@ mod tests {
                 server: "default",
                 system,
             };
-            assert_eq!(exemption(&build_preview(&target, &admission, access)), expression);
+            assert_eq!(exemption(&build_preview(&target, &admission, ACCESS)), expression);
         }
         let cluster = "cluster.a".parse().unwrap();
         let requests = ("default", &admission, SystemRequests::Excluded);
-        let expression = exemption(&build(&cluster, "u", 2, requests, access));
+        let expression = exemption(&build(&cluster, "u", 2, requests, ACCESS));
         assert!(!expression.as_str().unwrap().contains("rbac"), "{expression}");
     }
 }

@@ -1,7 +1,6 @@
-//! Compilation of sources and modules with limits: one compilation per CPU at a time, and at least two, each with a time
-//! limit. Policies and
-//! namespaces take turns. Each module is
-//! compiled in a child process with a memory limit. A module that exhausts its compiler ends that process and nothing else.
+//! Compilation of sources and modules with limits: one compilation per CPU at a time, and at least two, each with a time limit.
+//! Policies and namespaces take turns. Each module is compiled in a child process with a memory limit. A module that exhausts its
+//! compiler ends that process and nothing else.
 
 mod error;
 mod memory;
@@ -12,7 +11,7 @@ use std::time::Duration;
 use proviso_core::PolicyId;
 use proviso_engines::CompileError;
 use proviso_engines::wasm::SnapshotMode;
-use proviso_shares::{Limits, Permit, Rank, Shares};
+use proviso_shares::{Account, Limits, Permit, Rank, Shares};
 
 use crate::container::Container;
 use memory::MemoryBudget;
@@ -21,6 +20,25 @@ pub use error::CompileFailure;
 use process::CompileJob;
 
 pub use process::run_compile_job;
+
+/// The purpose of compiling a module, which determines the share of the compilers.
+#[derive(Clone, Copy, Debug)]
+pub enum Purpose<'a> {
+    /// A policy needs the module.
+    Policy(&'a PolicyId),
+    /// The shared cache lacks the compiled form of a loaded module. All policies come first.
+    Cache,
+}
+
+impl Purpose<'_> {
+    fn account(self, shares: &Shares) -> Account {
+        match self {
+            Self::Policy(policy) => shares.account(policy.as_str(), policy.namespace(), Rank::Live),
+            // No policy id is empty.
+            Self::Cache => shares.account("", None, Rank::Background),
+        }
+    }
+}
 
 /// The compilers of sources and modules, shared by all preparations.
 #[derive(Debug)]
@@ -52,7 +70,7 @@ impl Compilers {
         policy: &PolicyId,
         compile: impl FnOnce() -> Result<T, CompileError> + Send + 'static,
     ) -> Result<T, CompileFailure> {
-        let permit = self.acquire_permit(policy).await;
+        let permit = self.acquire_permit(Purpose::Policy(policy)).await;
         let compile = move || {
             let _permit = permit;
             compile()
@@ -70,12 +88,12 @@ impl Compilers {
     /// Returns an error if the module does not compile, or not within the time and memory limits.
     pub async fn module(
         &self,
-        policy: &PolicyId,
+        purpose: Purpose<'_>,
         wasm: &[u8],
         snapshot: SnapshotMode,
     ) -> Result<Vec<u8>, CompileFailure> {
-        let memory = self.memory.acquire(policy, wasm.len()).await;
-        let _permit = self.acquire_permit(policy).await;
+        let memory = self.memory.acquire(purpose, wasm.len()).await;
+        let _permit = self.acquire_permit(purpose).await;
         let job =
             CompileJob { memory_limit: self.memory_limit, compile_memory: memory.mib, timeout: self.timeout, snapshot };
         job.start(wasm).await.map_err(|error| match error {
@@ -91,7 +109,7 @@ impl Compilers {
         self.memory_limit
     }
 
-    async fn acquire_permit(&self, policy: &PolicyId) -> Permit {
-        self.permits.account(policy.as_str(), policy.namespace(), Rank::Live).take(1).await
+    async fn acquire_permit(&self, purpose: Purpose<'_>) -> Permit {
+        purpose.account(&self.permits).take(1).await
     }
 }

@@ -52,7 +52,6 @@ use proviso_http::Limits;
 use proviso_http::shutdown::{self, Phase};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-#[cfg(feature = "cluster")]
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
@@ -83,6 +82,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let phase = shutdown::listen(config.shutdown_delay).context("cannot listen for signals")?;
     let metrics = Arc::new(Metrics::new());
     let listeners = Listeners::bind(&config).await?;
+    let (tenants, time_limits) = (tenant_settings(&config), TimeLimits::from(&config));
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let certificate = config.tls.map(|files| tls::certificate(files, Arc::clone(&metrics))).transpose()?;
     let tls = certificate.clone().map(|certificate| tls::acceptor(certificate, config.client_ca)).transpose()?;
@@ -100,17 +100,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let compilers =
         Arc::new(Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout, container));
     let fetcher = Fetcher::new(config.sources, config.pull_secrets, cache.clone())
-        .with_verification(config.verification, config.trusted_root)
-        .with_proxies(config.proxies);
-    let fetcher = Arc::new(fetcher);
-    let tenants = match &config.source {
-        Source::Cluster(replica) => Some(TenantSettings {
-            server: replica.policy_server.clone(),
-            file: config.tenants,
-            includes_system_requests: config.namespaced_system_requests,
-        }),
-        Source::Folder(_) => None,
-    };
+        .with_verification(config.verification, config.trusted_root);
+    let fetcher = Arc::new(fetcher.with_proxies(config.proxies));
     let preparer_over = |host_context: HostContext| {
         Arc::new(Preparer {
             modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
@@ -119,10 +110,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
             compilers,
             cache,
             budgets: budgets.clone(),
-            time_limits: TimeLimits {
-                default: config.evaluation_timeout,
-                namespaced: config.namespaced_timeout.unwrap_or(config.evaluation_timeout),
-            },
+            time_limits,
             tenants,
         })
     };
@@ -170,15 +158,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let Listeners { reviews, admin, metrics: metrics_listener } = listeners;
     let source_task = proviso_tasks::spawn("policies", source_task);
     // The admin port answers until the last request is answered: probes must see that the server shuts down.
-    let admin = proviso_http::serve(
-        admin,
-        None,
-        Limits::small(),
-        TowerToHyperService::new(admin::router(Arc::clone(&server), metrics_listener.is_none())),
-        pending(),
-        Duration::ZERO,
-    );
-    let admin = proviso_tasks::spawn("admin port", admin);
+    let admin = serve_admin(admin, admin::router(Arc::clone(&server), metrics_listener.is_none()));
     #[cfg(feature = "cluster")]
     let metrics = match metrics_listener.zip(certificate) {
         Some((listener, certificate)) => Some(serve_metrics(listener, certificate, Arc::clone(&server)).await?),
@@ -203,6 +183,25 @@ async fn run(config: Config) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Returns the settings of namespaced policies. Without a cluster, all policies have the same author: then `None`.
+fn tenant_settings(config: &Config) -> Option<TenantSettings> {
+    match &config.source {
+        Source::Cluster(replica) => Some(TenantSettings {
+            server: replica.policy_server.clone(),
+            file: config.tenants.clone(),
+            includes_system_requests: config.namespaced_system_requests,
+        }),
+        Source::Folder(_) => None,
+    }
+}
+
+/// Starts a task that serves the admin port.
+fn serve_admin(listener: TcpListener, routes: axum::Router) -> JoinHandle<()> {
+    let routes = TowerToHyperService::new(routes);
+    let serving = proviso_http::serve(listener, None, Limits::small(), routes, pending(), Duration::ZERO);
+    proviso_tasks::spawn("admin port", serving)
 }
 
 /// The sockets of the server.

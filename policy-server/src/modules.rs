@@ -12,7 +12,7 @@ use proviso_engines::CompileError;
 use proviso_engines::wasm::{self, Snapshot, SnapshotMode, VerifiedCode};
 use tokio::sync::OnceCell;
 
-use crate::compile::{CompileFailure, Compilers};
+use crate::compile::{CompileFailure, Compilers, Purpose};
 
 /// Modules that are loaded or being loaded.
 type LoadedModules = HashMap<(Digest, SnapshotMode), Arc<OnceCell<wasm::Module>>>;
@@ -87,7 +87,7 @@ impl Modules {
         if let Some(loaded) = self.cached(module.digest, key.clone()).await {
             return Ok(loaded);
         }
-        let code = Arc::new(self.compilers.module(policy, &module.bytes, snapshot).await?);
+        let code = Arc::new(self.compilers.module(Purpose::Policy(policy), &module.bytes, snapshot).await?);
         // Code from the child process of this server needs no signature.
         let loaded = self.load_code(code.to_vec()).await?;
         if let Snapshot::Refused(cause) = loaded.snapshot() {

@@ -134,14 +134,20 @@ async fn attack_the_platform(cluster: &TestCluster, red: &Tenant) -> Result<()> 
     let role_bindings = json!([{
         "operations": ["*"], "apiGroups": ["rbac.authorization.k8s.io"], "apiVersions": ["*"], "resources": ["rolebindings"],
     }]);
-    let everything = json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*", "*/*"]}]);
+    let everything =
+        json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*", "*/*"]}]);
     let deny = cel("false", "red");
     for (name, program, admission, expected) in [
         ("raise", &deny, json!({"rules": role_bindings}), "spec.admission.rules[0].apiGroups"),
         ("mutate", &deny, json!({"mutating": true}), "spec.admission.mutating"),
-        ("secrets", &deny, json!({"rules": [
-            {"operations": ["*"], "apiGroups": [""], "apiVersions": ["*"], "resources": ["secrets"]},
-        ]}), "spec.admission.rules[0].resources"),
+        (
+            "secrets",
+            &deny,
+            json!({"rules": [
+                {"operations": ["*"], "apiGroups": [""], "apiVersions": ["*"], "resources": ["secrets"]},
+            ]}),
+            "spec.admission.rules[0].resources",
+        ),
         ("greedy", &json!({"rego": {"source": GREEDY, "dialect": "Gatekeeper"}}), json!({}), "spec.program"),
     ] {
         let refused = red.refusal(cluster, name, program, admission).await?;

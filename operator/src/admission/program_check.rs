@@ -143,17 +143,13 @@ fn errors(arguments: &[String], input: &[u8]) -> Result<Vec<FieldError>, String>
     let refused = |tenants: Option<Tenants>, at: &str, spec: &PolicySpec| {
         tenants.map(|tenants| tenants.check(at, &spec.policy_server, spec)).unwrap_or_default()
     };
-    Ok(match subject.as_str() {
-        "policy" => {
-            let Input::<Tenants, PolicySpec> { tenants, spec } = read(input)?;
-            unless_refused(refused(tenants, "spec", &spec), &|| check::policy(namespace, name, &spec))
-        }
-        _ => {
-            let Input::<Tenants, ExperimentSpec> { tenants, spec } = read(input)?;
-            let refused = refused(tenants, "spec.policy", &spec.policy);
-            unless_refused(refused, &|| check::experiment(namespace, name, &spec))
-        }
-    })
+    if subject == "policy" {
+        let Input::<Tenants, PolicySpec> { tenants, spec } = read(input)?;
+        return Ok(unless_refused(refused(tenants, "spec", &spec), &|| check::policy(namespace, name, &spec)));
+    }
+    let Input::<Tenants, ExperimentSpec> { tenants, spec } = read(input)?;
+    let refused = refused(tenants, "spec.policy", &spec.policy);
+    Ok(unless_refused(refused, &|| check::experiment(namespace, name, &spec)))
 }
 
 fn read<T: DeserializeOwned>(input: &[u8]) -> Result<T, String> {
@@ -168,7 +164,8 @@ mod tests {
     #[test]
     fn a_spec_that_cannot_be_read_names_its_field() {
         let arguments = ["policy", "a", "team"].map(ToOwned::to_owned);
-        let error = errors(&arguments, br#"{"tenants": null, "spec": {"program": {"cel": {"validations": 1}}}}"#).unwrap_err();
+        let error =
+            errors(&arguments, br#"{"tenants": null, "spec": {"program": {"cel": {"validations": 1}}}}"#).unwrap_err();
         assert!(error.starts_with("spec.program"), "{error}");
         let valid = br#"{"tenants": null, "spec": {"program": {"cel": {"validations": [{"expression": "object."}]}},
             "admission": {"rules": [

@@ -28,10 +28,10 @@ pub(super) async fn receive(request: Request) -> Result<ReceivedBody, Response> 
 ///
 /// # Errors
 /// Returns the response to a body that is not a review.
-pub(super) fn parse(body: &[u8]) -> Result<Review<'_>, Response> {
+pub(super) fn parse(body: &[u8]) -> Result<Review<'_>, Box<Response>> {
     serde_json::from_slice(body).map_err(|error| {
         let message = format!("the body is not an AdmissionReview: {error}");
-        denial(body, 400, StatusCode::BAD_REQUEST, message)
+        Box::new(denial(body, 400, StatusCode::BAD_REQUEST, message))
     })
 }
 
@@ -66,7 +66,7 @@ mod tests {
 
     async fn refused(body: String) -> (StatusCode, Value) {
         let response = match receive(Request::new(Body::from(body))).await {
-            Ok(received) => parse(&received.bytes).err().unwrap(),
+            Ok(received) => *parse(&received.bytes).err().unwrap(),
             Err(response) => response,
         };
         let status = response.status();

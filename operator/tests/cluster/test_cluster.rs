@@ -11,8 +11,8 @@ use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhookConfiguration
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use kube::core::{ApiResource, GroupVersionKind};
 use kube::config::Kubeconfig;
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Config, Resource, ResourceExt as _};
 use proviso_crds::fixtures::{condition, replica};
 use proviso_crds::{ClusterPolicy, PolicyPhase, PolicyRevision, PolicyServer, PolicyServerStatus};

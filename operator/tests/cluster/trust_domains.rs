@@ -84,7 +84,10 @@ async fn the_account_of_the_operator_writes_only_objects_with_its_own_names() ->
         (webhook(validating, "of-an-attacker", &service(NAMESPACE)), "names begin with proviso-"),
         (webhook(mutating, "of-an-attacker", &service(NAMESPACE)), "names begin with proviso-"),
         (webhook(mutating, "proviso-cluster.a", &service("default")), "Services of its own namespace"),
-        (webhook(mutating, "proviso-cluster.a", &json!({"url": "https://192.0.2.1/"})), "Services of its own namespace"),
+        (
+            webhook(mutating, "proviso-cluster.a", &json!({"url": "https://192.0.2.1/"})),
+            "Services of its own namespace",
+        ),
         (api_service("v1alpha1.metrics.example.com", "metrics.example.com"), "cannot patch resource"),
     ] {
         cluster.until_refused(&operator, &object, expected).await.with_context(|| format!("{object}"))?;

@@ -2,8 +2,9 @@
 //! processes together leave half of the container's memory to the server, because the kernel kills everything in a container that
 //! runs out of memory.
 
-use proviso_core::PolicyId;
-use proviso_shares::{Limits, Permit, Rank, Shares};
+use proviso_shares::{Limits, Permit, Shares};
+
+use super::Purpose;
 
 /// The memory of a compiler for an empty module, in MiB.
 const BASE_MIB: u32 = 128;
@@ -39,10 +40,9 @@ impl MemoryBudget {
     }
 
     /// Waits for the memory to compile a module of this size in bytes. The namespaces take turns.
-    pub(super) async fn acquire(&self, policy: &PolicyId, module: usize) -> MemoryPermit {
+    pub(super) async fn acquire(&self, purpose: Purpose<'_>, module: usize) -> MemoryPermit {
         let mib = self.limit_for(module);
-        let account = self.shares.account(policy.as_str(), policy.namespace(), Rank::Live);
-        MemoryPermit { mib, _permit: account.take(mib.into()).await }
+        MemoryPermit { mib, _permit: purpose.account(&self.shares).take(mib.into()).await }
     }
 
     fn limit_for(&self, module: usize) -> u32 {

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 
 use crate::budgets::{Budgets, within_webhook};
 use crate::compile::Compilers;
+use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::table::Revision;
@@ -71,6 +72,13 @@ pub struct TimeLimits {
     pub default: Duration,
     /// The maximum for namespaced policies, whatever their `timeoutEvalSeconds` is.
     pub namespaced: Duration,
+}
+
+impl From<&Config> for TimeLimits {
+    fn from(config: &Config) -> Self {
+        let default = config.evaluation_timeout;
+        Self { default, namespaced: config.namespaced_timeout.unwrap_or(default) }
+    }
 }
 
 impl TimeLimits {

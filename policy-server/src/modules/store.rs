@@ -8,6 +8,7 @@ use proviso_artifacts::{CacheError, Digest};
 use proviso_engines::wasm::SnapshotMode;
 
 use super::Modules;
+use crate::compile::Purpose;
 
 /// The pause after a failed write, so that a full disk does not make the leader compile all the time.
 const RETRY_INTERVAL: Duration = Duration::from_mins(10);
@@ -40,7 +41,8 @@ impl Modules {
             if is_missing { cache.module(&digest).or_else(ignore_damage) } else { Ok(None) }
         });
         let Some(bytes) = module.await.map_err(|error| error.to_string())? else { return Ok(()) };
-        let code = Arc::new(self.compilers.module(&bytes, snapshot).await.map_err(|error| error.to_string())?);
+        let code = self.compilers.module(Purpose::Cache, &bytes, snapshot).await;
+        let code = Arc::new(code.map_err(|error| error.to_string())?);
         let stored = cache.run(move |cache| cache.put_compiled(&digest, &key, &code));
         if stored.await.map_err(|error| error.to_string())? {
             tracing::info!(module = %digest, "stored the compiled module that the cache lacked");

@@ -65,12 +65,14 @@ async fn redirects_are_followed_within_https() {
 
 #[tokio::test]
 async fn a_fetch_for_a_namespaced_policy_does_not_connect_to_internal_addresses() {
+    fn tenant(limits: &TenantLimits) -> FetchOptions<'_> {
+        FetchOptions { tenant: Some(limits), ..FetchOptions::default() }
+    }
     let internal = Server::https(|_| ok(MODULE)).await;
     let to = format!("https://{}/a.wasm", internal.address);
     let server = Server::https(move |_| redirect(&to)).await;
     // `server` is in the sources, so that an administrator has configured it. The target of its redirect is not.
     let limits = TenantLimits::default();
-    let tenant = |limits| FetchOptions { tenant: Some(limits), ..FetchOptions::default() };
     let error = server.fetch("a.wasm", tenant(&limits)).await.unwrap_err();
     assert!(error.to_string().contains("it has the address 127.0.0.1"), "{error}");
     assert_eq!(error.category(), "its server does not return it");

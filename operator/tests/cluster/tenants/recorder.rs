@@ -55,6 +55,7 @@ impl Recorder {
         let serving = proviso_http::serve(
             listener,
             Some(tls),
+            proviso_http::Limits::small(),
             TowerToHyperService::new(router),
             std::future::pending(),
             Duration::ZERO,
