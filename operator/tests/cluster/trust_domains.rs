@@ -1,4 +1,4 @@
-//! The limits of the ServiceAccounts of an installation: the operator writes objects with its own names only, and a policy server
+//! The limits of the service accounts of an installation: the operator writes objects with its own names only, and a policy server
 //! writes the status of its own revisions only.
 
 use anyhow::{Context as _, Result, ensure};
