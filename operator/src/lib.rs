@@ -61,6 +61,9 @@ use crate::usage::Usage;
 
 /// The Lease by which the replicas of the operator elect a leader. Only the leader runs the controllers.
 const LEASE: &str = "proviso-operator";
+/// The memory of all requests in flight, in bytes: two of the largest reviews, or many of the usual size. The chart limits the operator
+/// to 256 MiB.
+const REQUEST_MEMORY: usize = 48 * 1024 * 1024;
 /// The time limit for requests in flight during shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -160,7 +163,7 @@ async fn serve(
     let tokens = Tokens::new(client.clone());
     let api = api::router(client.clone(), config, Arc::clone(&proxies), tokens.clone());
     let answers = TowerToHyperService::new(admission.router().merge(api));
-    let limits = Limits::within(None);
+    let limits = Limits::within(Some(REQUEST_MEMORY));
     let metrics = (Arc::clone(metrics), Arc::clone(&limits));
     let open_metrics = metrics_listener.is_none().then(|| metrics.clone());
     let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), open_metrics, phase.clone()));

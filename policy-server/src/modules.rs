@@ -74,7 +74,7 @@ impl Modules {
     /// Returns the key of the compiled form in the cache. The number is the version of its signature: replicas of different versions
     /// share a cache during an update.
     fn cache_key(&self, snapshot: SnapshotMode) -> String {
-        format!("{}-2", self.engine.cache_key(snapshot))
+        format!("2-{}", self.engine.cache_key(snapshot))
     }
 
     async fn load(

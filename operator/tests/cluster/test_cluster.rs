@@ -11,7 +11,7 @@ use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhookConfiguration
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use kube::config::Kubeconfig;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Config, Resource, ResourceExt as _};
 use proviso_crds::fixtures::{condition, replica};
@@ -120,11 +120,22 @@ impl TestCluster {
 
     /// Writes the kubeconfig of an administrator who impersonates the operator's service account.
     pub fn service_account_kubeconfig(&self) -> Result<PathBuf> {
-        let mut kubeconfig = serde_json::to_value(Kubeconfig::read_from(self.plane.kubeconfig())?)?;
-        kubeconfig["users"][0]["user"]["as"] = format!("system:serviceaccount:{NAMESPACE}:{OPERATOR}").into();
         let file = self.plane.folder().path().join("service-account.kubeconfig");
-        std::fs::write(&file, kubeconfig.to_string())?;
+        std::fs::write(&file, serde_json::to_vec(&self.impersonation(OPERATOR)?)?)?;
         Ok(file)
+    }
+
+    /// Returns a client that impersonates a service account of the operator's namespace.
+    pub async fn client_of(&self, account: &str) -> Result<Client> {
+        let kubeconfig = self.impersonation(account)?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        Ok(Client::try_from(config)?)
+    }
+
+    fn impersonation(&self, account: &str) -> Result<Kubeconfig> {
+        let mut kubeconfig = serde_json::to_value(Kubeconfig::read_from(self.plane.kubeconfig())?)?;
+        kubeconfig["users"][0]["user"]["as"] = format!("system:serviceaccount:{NAMESPACE}:{account}").into();
+        Ok(serde_json::from_value(kubeconfig)?)
     }
 
     /// Starts a control plane with an operator, and a policy server with one Ready replica.

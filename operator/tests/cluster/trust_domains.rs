@@ -3,7 +3,8 @@
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::rbac::v1::RoleBinding;
-use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
 use proviso_crds::PolicyRevision;
 use proviso_e2e::{Kubectl, until};
 use serde_json::{Value, json};
@@ -131,15 +132,18 @@ async fn a_policy_server_cannot_write_the_status_of_the_revisions_of_another_one
         until(&binding, TIMEOUT, async || Ok(cluster.api::<RoleBinding>().get(&binding).await?.name_any())).await?;
         revisions.push(name);
     }
-    let report = |account: &str, revision: &str| {
+    let cluster = &cluster;
+    let report = |account: &'static str, revision: &str| {
         let status = json!({"status": {"replicas": [{
             "name": "policy-server-a-0", "podUID": "u", "ready": "True", "reason": "Loaded", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z", "serverVersion": "1",
         }]}});
-        let (user, revision) = (cluster.kubectl_of(account), revision.to_owned());
+        let revision = revision.to_owned();
         async move {
-            let patch = ["patch", "policyrevision", &revision, "-n", NAMESPACE, "--subresource=status", "--type=merge"];
-            user.run(&[&patch[..], &["-p", &status.to_string()]].concat()).await
+            // kubectl would read the object first, which policy servers may not do for the status.
+            let revisions = Api::<PolicyRevision>::namespaced(cluster.client_of(account).await?, NAMESPACE);
+            revisions.patch_status(&revision, &PatchParams::default(), &Patch::Merge(status)).await?;
+            anyhow::Ok(())
         }
     };
     let [of_a, of_b] = &revisions[..] else { panic!("{revisions:?}") };

@@ -66,12 +66,12 @@ async fn a_namespace_has_a_limited_number_and_size_of_policies() -> Result<()> {
 
     // The revisions of large generations count too.
     let large = |number: usize| spec(&json!({"number": number, "text": "a".repeat(250 * 1024)}));
-    let first = apply(&cluster, "Policy", "a", &large(1)).await?;
-    cluster.serve(&format!("ns.{TEAM}.a-{first}"), POD).await?;
-    cluster.until_path("proviso-ns.team.a", &format!("/validate/ns.team.a/{first}")).await?;
-    let second = apply(&cluster, "Policy", "a", &large(2)).await?;
-    cluster.serve(&format!("ns.{TEAM}.a-{second}"), POD).await?;
-    cluster.until_path("proviso-ns.team.a", &format!("/validate/ns.team.a/{second}")).await?;
+    let mut live = 0;
+    for number in 1..=3 {
+        live = apply(&cluster, "Policy", "a", &large(number)).await?;
+        cluster.serve(&format!("ns.{TEAM}.a-{live}"), POD).await?;
+        cluster.until_path("proviso-ns.team.a", &format!("/validate/ns.team.a/{live}")).await?;
+    }
     let refusal = until("the size limit", TIMEOUT, async || {
         let refusal =
             admission.refusal("UPDATE", &policy("c", &large(3)), Some(&policy("c", &spec(&json!({}))))).await?;
@@ -82,7 +82,7 @@ async fn a_namespace_has_a_limited_number_and_size_of_policies() -> Result<()> {
     ensure!(refusal.contains("would take more than 1 MiB") && refusal.contains("revisionHistoryLimit"), "{refusal}");
     apply(&cluster, "Policy", "a", &large(4)).await?;
     let message = until_condition(&cluster, ("Policy", "a"), "Scheduled", full).await?;
-    ensure!(message.contains(&format!("generation {second} goes on answering")), "{message}");
+    ensure!(message.contains(&format!("generation {live} goes on answering")), "{message}");
     Ok(())
 }
 
