@@ -11,8 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The maximum size of a request body, in bytes. The review of an update contains two objects.
 const MAX_BODY: usize = 7 * 1024 * 1024;
-/// The bytes of the bodies of all requests together, in KiB: some of the largest, or many of the usual size.
-const MAX_BODIES_KIB: usize = 32 * 1024;
+/// The bytes of the bodies of all requests together, in KiB: two of the largest, or many of the usual size.
+const MAX_BODIES_KIB: usize = 16 * 1024;
 /// The time limit for a body. The API server waits for 10 s for the answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -81,7 +81,7 @@ mod tests {
         let bodies = Bodies::new();
         assert_eq!(status(&bodies, MAX_BODY + 1).await.err(), Some(StatusCode::PAYLOAD_TOO_LARGE));
         let mut held = Vec::new();
-        for _ in 0..4 {
+        for _ in 0..2 {
             held.push(status(&bodies, MAX_BODY).await.unwrap());
         }
         assert_eq!(status(&bodies, MAX_BODY).await.err(), Some(StatusCode::SERVICE_UNAVAILABLE));
