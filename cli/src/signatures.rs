@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use proviso_artifacts::{
-    Digest, FetchAccess, FetchError, FetchOptions, Fetcher, Module, ModuleReference, PublicKey, Requirement, Signer,
-    Subject,
+    Digest, FetchError, FetchOptions, Fetcher, Module, ModuleReference, PublicKey, Requirement, Signer, Subject,
 };
 
 use crate::arguments::Signatures;
@@ -51,7 +50,7 @@ pub async fn verify(
     let ModuleReference::Registry(artifact) = &reference else {
         return Err(FetchError::Unverifiable(module.to_owned()).into());
     };
-    let manifest = fetcher.verify(artifact, requirements, FetchAccess::default()).await?;
+    let manifest = fetcher.verify(artifact, requirements, &[]).await?;
     // The reference has the digest, because the tag may have moved since.
     Ok((ModuleReference::Registry(artifact.with(manifest)), Some(manifest)))
 }

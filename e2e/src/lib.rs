@@ -34,8 +34,6 @@ mod process;
 pub mod program;
 mod proxy;
 mod registry;
-#[cfg(test)]
-mod security_page;
 pub mod supervisor;
 pub mod torture;
 mod until;

@@ -1,5 +1,5 @@
 //! The operator's program.
 
-fn main() -> anyhow::Result<std::process::ExitCode> {
+fn main() -> anyhow::Result<()> {
     operator::main()
 }

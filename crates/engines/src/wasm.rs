@@ -11,7 +11,6 @@ mod engine;
 mod export;
 mod guest_memory;
 mod host_call;
-mod limits;
 mod log;
 mod metadata;
 mod module;
@@ -24,7 +23,6 @@ mod snapshot;
 mod snapshot_mode;
 mod state;
 mod ticker;
-mod turns;
 mod wapc;
 mod wasi;
 

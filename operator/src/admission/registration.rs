@@ -7,10 +7,8 @@ use kube::{Api, Client};
 use proviso_crds::{GROUP, VERSION};
 use serde_json::{Value, json};
 
-use jiff::Timestamp;
-
-use super::{path, tokens};
-use crate::ca::{self, CurrentCa};
+use super::PATH;
+use crate::ca;
 use crate::config::Config;
 use crate::objects::labels;
 use crate::registration::RegisteredObject;
@@ -33,16 +31,15 @@ impl Registration {
 
     /// Reconciles the webhook configuration. Never returns.
     pub(crate) async fn run(&self) {
-        let desired = |service| move |ca: &CurrentCa| configuration(&self.namespace, service, ca);
+        let desired = |service| move |bundle: &str| configuration(&self.namespace, service, bundle);
         self.object.reconcile(self.service.as_deref().map(desired)).await;
     }
 }
 
-fn configuration(namespace: &str, service: &str, ca: &CurrentCa) -> Value {
-    let path = path(&tokens::current(&ca.signing, Timestamp::now()));
+fn configuration(namespace: &str, service: &str, bundle: &str) -> Value {
     let client_config = json!({
-        "service": {"namespace": namespace, "name": service, "port": 443, "path": path},
-        "caBundle": STANDARD.encode(&ca.bundle),
+        "service": {"namespace": namespace, "name": service, "port": 443, "path": PATH},
+        "caBundle": STANDARD.encode(bundle),
     });
     let rules = |operations: &[&str], resources: &[&str]| {
         json!([{

@@ -3,8 +3,7 @@
 use kube::ResourceExt as _;
 use proviso_crds::names::{COMMITTED_EXPERIMENT, POLICY_LABEL, SERVER_LABEL};
 use proviso_crds::{
-    CommittedExperiment, MAX_REVISION_HISTORY, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedExperiment,
-    RevisedPolicy, RevisionRole,
+    CommittedExperiment, PolicyRevision, PolicyRevisionSpec, RevisedExperiment, RevisedPolicy, RevisionRole,
 };
 
 use crate::context::Error;
@@ -19,9 +18,7 @@ pub(super) fn revision<K: PolicyObject>(
 ) -> Result<PolicyRevision, Error> {
     let generation = policy.meta().generation.ok_or(Error::Incomplete("generation"))?;
     let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
-    // An older version admitted longer histories.
     let spec = policy.spec();
-    let history = spec.revision_history_limit.min(MAX_REVISION_HISTORY);
     let mut revision = PolicyRevision::new(
         &format!("{}-{generation}", kinds::id(policy)?),
         PolicyRevisionSpec {
@@ -37,7 +34,7 @@ pub(super) fn revision<K: PolicyObject>(
             experiment_ref: committed(policy, before),
             enabled: spec.enabled,
             preview: None,
-            data: PolicySpec { revision_history_limit: history, ..spec.clone() },
+            data: spec.clone(),
         },
     );
     revision.metadata.namespace = Some(namespace.to_owned());

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use proviso_core::sampling::is_sampled;
 use proviso_core::{PreviewEndpoint, Review, Verdict};
 
-use super::receive::{Unread, receive};
-use super::{Refusal, Server, json};
+use super::{Refusal, Server, json, receive};
 use crate::notify_on_drop::NotifyOnDropBody;
 use crate::preview::{Concern, Job, Live};
 use crate::table::{Entry, Experiment, Origin};
@@ -19,7 +18,7 @@ impl Server {
     /// Answers the webhook of an experiment: allows the request at once, and queues its preview.
     pub(super) async fn preview(
         &self,
-        request: Request<Incoming>,
+        body: Incoming,
         endpoint: &PreviewEndpoint,
     ) -> Result<Response<NotifyOnDropBody>, Refusal> {
         let table = self.table.load_full();
@@ -45,17 +44,19 @@ impl Server {
                 self.previews.count_dropped(experiment, entry.live_etag());
             }
         };
-        // The webhook of an experiment has `failurePolicy: Ignore`: an error does not stop the request.
-        let received = match receive(request).await {
-            Ok(received) => received,
-            Err(Unread { refusal, denial }) => {
+        let read = async {
+            let _memory = self.reserve_memory(&body)?;
+            receive(body).await
+        };
+        let body = match read.await {
+            Ok(body) => body,
+            Err(refusal) => {
+                // The webhook of an experiment has `failurePolicy: Ignore`: an error does not stop the request.
                 count_dropped();
-                let Some((_, uid)) = denial else { return Err(refusal) };
-                self.metrics.count_refused(refusal.reason);
-                return Ok(json(StatusCode::OK, allowed(&uid).into()));
+                return Err(refusal);
             }
         };
-        let review = match Review::admission(received.bytes) {
+        let review = match Review::admission(body) {
             Ok(review) => review,
             Err(error) => {
                 count_dropped();

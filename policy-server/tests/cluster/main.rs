@@ -12,7 +12,6 @@ mod faults;
 mod leader_killed;
 mod leadership;
 mod matching;
-mod metrics;
 mod modules;
 mod pins;
 mod previews;
@@ -25,5 +24,4 @@ mod skew;
 mod stalled_disk;
 #[path = "../support/mod.rs"]
 mod support;
-mod tenants;
 mod webhooks;

@@ -54,7 +54,6 @@ pub fn host_with(
         resources_field: "spec.contextAwareResources".to_owned(),
         namespace: namespace.map(ToOwned::to_owned),
         pull_secrets: Vec::new(),
-        tenant: None,
     })
 }
 
