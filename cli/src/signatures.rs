@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use proviso_artifacts::{
-    Digest, FetchError, FetchOptions, Fetcher, Module, ModuleReference, PublicKey, Requirement, Signer, Subject,
+    Digest, FetchAccess, FetchError, FetchOptions, Fetcher, Module, ModuleReference, PublicKey, Requirement, Signer,
+    Subject,
 };
 
 use crate::arguments::Signatures;
@@ -50,7 +51,7 @@ pub async fn verify(
     let ModuleReference::Registry(artifact) = &reference else {
         return Err(FetchError::Unverifiable(module.to_owned()).into());
     };
-    let manifest = fetcher.verify(artifact, requirements, &[]).await?;
+    let manifest = fetcher.verify(artifact, requirements, FetchAccess::default()).await?;
     // The reference has the digest, because the tag may have moved since.
     Ok((ModuleReference::Registry(artifact.with(manifest)), Some(manifest)))
 }

@@ -23,6 +23,7 @@ pub mod reasons;
 mod report;
 mod revision;
 mod subscription;
+pub mod tenants;
 pub mod validation;
 mod verification;
 
@@ -34,7 +35,9 @@ pub use experiment::{
     DivergenceCounts, DivergenceSample, ExperimentSpec, ExperimentStatus, PolicyExperiment, PolicyRef, PreviewLogging,
     PreviewMetadata, PreviewSettings, PreviewState, StopCause, TTL, time_to_live, time_to_live_or_longest,
 };
-pub use policy::{ClusterPolicy, ClusterPolicySpec, Policy, PolicyPhase, PolicySpec, PolicyStatus, ReplicaCount};
+pub use policy::{
+    ClusterPolicy, ClusterPolicySpec, MAX_REVISION_HISTORY, Policy, PolicyPhase, PolicySpec, PolicyStatus, ReplicaCount,
+};
 pub use policy_server::{
     Cache, CacheClaim, EmptyDir, Evaluation, ImagePullPolicy, LogLevel, PolicyServer, PolicyServerSpec,
     PolicyServerStatus, Preview, Resources, Sources,
@@ -53,6 +56,7 @@ pub use subscription::{
     Component, ComponentKind, Delivery, Filter, Notify, NotifyExec, NotifyHttp, PolicySelector, PolicySubscription,
     PolicySubscriptionSpec,
 };
+pub use tenants::{AllowedNamespaces, Tenants};
 pub use verification::{AnyOf, ConfigMapKeyRef, Signature, SignatureKind, SignatureSubject, Verification};
 
 /// The API group of all kinds.

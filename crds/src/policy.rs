@@ -9,6 +9,9 @@ use serde_json::{Map, Value};
 use crate::admission::{Admission, Mode};
 use crate::program::{ContextAwareResource, Program, any_object};
 
+/// The maximum of `revisionHistoryLimit`. An object that an older version admitted may have more: then only this number is kept.
+pub const MAX_REVISION_HISTORY: u32 = 50;
+
 /// The spec of a policy: its program, the program's settings, and the requests that it decides about.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
@@ -55,15 +58,18 @@ pub struct PolicySpec {
     /// Default: no capabilities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_capabilities: Vec<String>,
-    /// The maximum time of one evaluation, in seconds: 1 to 30. Default: `evaluation.timeoutSeconds` of the PolicyServer.
+    /// The maximum time of one evaluation, in seconds: 1 to 30. For a policy in a namespace, at most
+    /// `evaluation.namespacedTimeoutSeconds` of the PolicyServer. Evaluations end at least 0.5 seconds before
+    /// `admission.timeoutSeconds`, so that API servers get their answers. Default: `evaluation.timeoutSeconds` of the PolicyServer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 30))]
     pub timeout_eval_seconds: Option<u32>,
     /// The requests to the Kubernetes API that the policy decides about, and how its verdicts are enforced. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
-    /// The number of old revisions that are kept for rollback. Default: 10.
+    /// The number of old revisions that are kept for rollback: at most 50. Default: 10.
     #[serde(default = "revision_history_limit")]
+    #[schemars(range(max = 50))]
     pub revision_history_limit: u32,
 }
 
@@ -102,7 +108,8 @@ pub struct PolicyStatus {
     /// disabled. During break-glass: the generation that the webhook configuration names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_generation: Option<i64>,
-    /// The conditions of the newest generation. `Scheduled`: its revision exists. `Initialized`: its program was fetched and
+    /// The conditions of the newest generation. `Scheduled`: its revision exists; False if the PolicyServer does not permit the
+    /// policy, or if its namespace is full. `Initialized`: its program was fetched and
     /// compiled, and accepted its settings. `Ready`: every Ready replica serves it. `Live`: it answers requests. `RolledBack`: only
     /// False, if the last rollback was refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

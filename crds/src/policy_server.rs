@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::program::SecretRef;
-use crate::verification::Verification;
+use crate::tenants::Tenants;
+use crate::verification::{ConfigMapKeyRef, Verification};
 
 /// The regular expression of Kubernetes quantities.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
@@ -76,7 +77,7 @@ pub struct PolicyServerSpec {
     )]
     pub env: Vec<EnvVar>,
     /// The volume for fetched and compiled modules: exactly one of `persistentVolumeClaim`, `existingClaim` and `emptyDir`.
-    /// Default: an emptyDir, with which each replica fetches and compiles modules for itself.
+    /// Default: an emptyDir of at most 2Gi, with which each replica fetches and compiles modules for itself.
     // The schema has no default for this field: a defaulted `emptyDir` would stay when a user applies another volume later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<Cache>,
@@ -87,6 +88,15 @@ pub struct PolicyServerSpec {
     /// that are prepared after it. Default: modules need no signatures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
+    /// The users of the PolicyServer, and the limits of namespaced policies on it.
+    #[serde(flatten)]
+    pub tenants: Tenants,
+    /// The key of a ConfigMap in the operator's namespace with the certificate authorities of API servers in PEM. The replicas
+    /// then answer only clients that have a certificate of one of these authorities. The API servers must be configured with
+    /// their certificates first. A change of the content needs no restart. Default: replicas need no client certificates, and
+    /// know API servers by the token in the path of webhooks.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "clientCA")]
+    pub client_ca: Option<ConfigMapKeyRef>,
     /// Limits on the evaluation of policies.
     #[serde(default, skip_serializing_if = "is_default")]
     pub evaluation: Evaluation,
@@ -201,8 +211,8 @@ pub struct CacheClaim {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EmptyDir {
-    /// The maximum size of the volume as a quantity, such as `1Gi`. Kubernetes evicts a replica that exceeds it. Default: no
-    /// limit.
+    /// The maximum size of the volume as a quantity, such as `1Gi`. Kubernetes evicts a replica that exceeds it: the replica is
+    /// created again with an empty cache, and fetches and compiles its modules anew. Default: 2Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "quantity")]
     pub size_limit: Option<IntOrString>,
@@ -233,11 +243,19 @@ pub struct Evaluation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 30))]
     pub timeout_seconds: Option<u32>,
-    /// The maximum memory of one wasm evaluation, in MiB: 1 to 4096. Default: 128.
+    /// The maximum `timeoutEvalSeconds` of policies in namespaces, in seconds: 1 to 30. A longer time of such a policy is
+    /// shortened. Default: `timeoutSeconds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 30))]
+    pub namespaced_timeout_seconds: Option<u32>,
+    /// The maximum memory of one wasm evaluation, in MiB: 1 to 4096. All evaluations in a replica together take at most a quarter
+    /// of its memory limit, those of one policy at most a quarter of that, or one evaluation within the half. Default: 128.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "memoryLimitMiB")]
     #[schemars(range(min = 1, max = 4096))]
     pub memory_limit_mib: Option<u32>,
-    /// The maximum number of concurrent wasm evaluations in one replica: 2 to 1000. Further evaluations wait. Default: 64.
+    /// The maximum number of concurrent evaluations in one replica: 2 to 1000, and fewer if its limits of memory and CPU are
+    /// small. One policy uses at most a quarter, the policies of one namespace a half. Further evaluations wait for up to 250 ms.
+    /// Default: 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 1000))]
     pub concurrency: Option<u32>,

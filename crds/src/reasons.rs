@@ -78,6 +78,10 @@ reasons! {
     LOST_POD_DELETED = "LostPodDeleted";
     /// The operator or a replica cannot read the object.
     MALFORMED = "Malformed";
+    /// The namespace has as many policies, experiments or revisions as it may have.
+    NAMESPACE_FULL = "NamespaceFull";
+    /// The policy server does not allow the policies of the namespace.
+    NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed";
     /// The experiment may not be previewed: the condition `Accepted` has the cause.
     NOT_ACCEPTED = "NotAccepted";
     /// The program of the revision does not work: the condition `Initialized` has the cause.
@@ -86,10 +90,14 @@ reasons! {
     NOT_ISSUED = "NotIssued";
     /// No generation of the policy answers requests any more.
     NOT_LIVE = "NotLive";
+    /// The policy server does not permit a use in the spec for policies of namespaces.
+    NOT_PERMITTED = "NotPermitted";
     /// The experiment was never started.
     NOT_STARTED = "NotStarted";
     /// The operator has no certificate authority yet.
     NO_AUTHORITY = "NoAuthority";
+    /// The policy server has no caller token yet for the paths of webhooks.
+    NO_CALLER_TOKEN = "NoCallerToken";
     /// No replica has led the policy server yet.
     NO_LEADER = "NoLeader";
     /// No replica of the policy server is Ready.
@@ -102,6 +110,8 @@ reasons! {
     POLICIES_REMAIN = "PoliciesRemain";
     /// The policy of an experiment does not exist.
     POLICY_NOT_FOUND = "PolicyNotFound";
+    /// The policy server of a namespaced policy does not exist.
+    POLICY_SERVER_NOT_FOUND = "PolicyServerNotFound";
     /// The program was fetched and compiled, and accepted its settings.
     PREPARED = "Prepared";
     /// The policy server has not prepared the revision yet.
@@ -234,6 +244,27 @@ pub static SECTIONS: [Section; 4] = [
                 MALFORMED,
                 "The operator or a replica cannot read the object, because another version of Proviso admitted it.",
                 "Correct or delete the object: the message names the field",
+            ),
+            failure(
+                NAMESPACE_FULL,
+                "The namespace has as many policies or experiments as it may have, or they and their revisions are too large together.",
+                "Delete policies or experiments of the namespace, or lower their revisionHistoryLimit. An administrator can raise the limits \
+                 of the operator",
+            ),
+            failure(
+                NAMESPACE_NOT_ALLOWED,
+                "The policy server does not allow Policies of this namespace: `allowedNamespaces` of the PolicyServer.",
+                "Name another PolicyServer in spec.policyServer, or ask an administrator to allow the namespace",
+            ),
+            failure(
+                NOT_PERMITTED,
+                "The policy server does not permit a use in the spec for Policies: mutation, a host capability, a pull secret or a registry.",
+                "Remove the use that the message names, use a ClusterPolicy, or ask an administrator to permit it on the PolicyServer",
+            ),
+            failure(
+                POLICY_SERVER_NOT_FOUND,
+                "The PolicyServer of a Policy does not exist, or cannot be read. The Policy waits for it.",
+                "Correct spec.policyServer, or create the PolicyServer",
             ),
             failure(
                 NO_REPLICAS,
@@ -383,6 +414,12 @@ pub static SECTIONS: [Section; 4] = [
                 NO_AUTHORITY,
                 "The operator has no certificate authority yet.",
                 "Check the Secret proviso-ca and the operator's log",
+            ),
+            failure(
+                NO_CALLER_TOKEN,
+                "The Secret of caller tokens of the policy server is missing or damaged. The operator creates it with the PolicyServer, \
+                 and repairs it. Webhooks stay as they are until then.",
+                "Check that the PolicyServer exists, and the operator's log about the Secret policy-server-NAME-callers",
             ),
             failure(
                 NO_LEADER,

@@ -34,6 +34,8 @@ mod process;
 pub mod program;
 mod proxy;
 mod registry;
+#[cfg(test)]
+mod security_page;
 pub mod supervisor;
 pub mod torture;
 mod until;

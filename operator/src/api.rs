@@ -12,27 +12,29 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::{HeaderValue, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use kube::Client;
+use proviso_authentication::{AuthenticationError, Tokens};
 use proviso_rest_api::kubernetes::{Kubernetes, Settings};
 use proviso_rest_api::{Code, Error};
 
 use access::Reviews;
 use actions::Actions;
-use authenticator::{AuthenticationError, Authenticator};
+use authenticator::Authenticator;
 
 use crate::config::Config;
 
 pub(crate) use front_proxy::FrontProxies;
 
 /// Returns the routes of both APIs, which need an authenticated caller.
-pub(crate) fn router(client: Client, config: &Config, proxies: Arc<FrontProxies>) -> Router {
+pub(crate) fn router(client: Client, config: &Config, proxies: Arc<FrontProxies>, tokens: Tokens) -> Router {
     let (namespace, impersonates_callers) = (config.namespace.clone(), config.impersonate_callers);
     let reviews = Reviews::new(client.clone());
     let settings = Settings { namespace: namespace.clone(), impersonates_callers };
     let store = Arc::new(Kubernetes::new(client.clone(), reviews.clone(), settings));
-    let authenticator = Authenticator::new(client.clone(), proxies);
+    let authenticator = Authenticator::new(tokens, proxies);
     let actions = Actions { client, namespace, reviews, store: Arc::clone(&store) };
     let in_kubernetes = Authentication {
         authenticator: authenticator.clone(),
@@ -63,13 +65,22 @@ async fn authenticate(State(authentication): State<Authentication>, request: Req
         }
         Err(error) => {
             let path = head.uri.path();
-            tracing::warn!(method = %head.method, path, %error, "refused: unknown caller");
-            let code = if matches!(error, AuthenticationError::Unavailable(_)) {
-                Code::Unavailable
+            // A flood of tokens must not become a flood of log lines.
+            if matches!(error, AuthenticationError::TooMany(_)) {
+                tracing::debug!(method = %head.method, path, %error, "refused");
             } else {
-                Code::Unauthenticated
+                tracing::warn!(method = %head.method, path, %error, "refused: unknown caller");
+            }
+            let code = match &error {
+                AuthenticationError::Unavailable(_) => Code::Unavailable,
+                AuthenticationError::TooMany(_) => Code::ResourceExhausted,
+                AuthenticationError::NoCredentials | AuthenticationError::Token(_) => Code::Unauthenticated,
             };
-            (authentication.refuse)(&Error::new(code, "UNKNOWN_CALLER", error.to_string()))
+            let mut response = (authentication.refuse)(&Error::new(code, "UNKNOWN_CALLER", error.to_string()));
+            if let Some(seconds) = error.retry_after() {
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            }
+            response
         }
     }
 }

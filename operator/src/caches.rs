@@ -4,9 +4,10 @@ use futures_util::TryFutureExt as _;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
+use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource as _};
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL, SERVER_LABEL};
@@ -49,6 +50,8 @@ caches! {
     cluster_experiments: MaybeMalformed<ClusterPolicyExperiment>, cluster, all;
     revisions: MaybeMalformed<Revision>, namespace, all;
     servers: MaybeMalformed<PolicyServer>, cluster, all;
+    // Their labels: a PolicyServer may select the namespaces that may use it.
+    namespaces: PartialObjectMeta<Namespace>, cluster, all;
     // All webhook configurations: the operator finds its own by name, even if the label was removed.
     validating: ValidatingWebhookConfiguration, cluster, all;
     mutating: MutatingWebhookConfiguration, cluster, all;
@@ -113,6 +116,7 @@ macro_rules! cached_as_sent {
 cached_as_sent! {
     ValidatingWebhookConfiguration: [POLICY_LABEL, EXPERIMENT_LABEL];
     MutatingWebhookConfiguration: [POLICY_LABEL, EXPERIMENT_LABEL];
+    PartialObjectMeta<Namespace>: [];
     Pod: [SERVER_LABEL];
     StatefulSet: [SERVER_LABEL];
     Service: [SERVER_LABEL];

@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, ValueEnum};
 use jiff::SignedDuration;
 
+use crate::usage::NamespaceLimits;
+
 /// Runs policy servers in a cluster and rolls out policies on them: creates a revision of every generation, waits
 /// until every replica of the policy server serves the revision, and then points the webhook at it.
 ///
@@ -29,9 +31,15 @@ pub struct Config {
     #[arg(long, env = "PROVISO_LISTEN", default_value = "0.0.0.0:8443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
 
-    /// Address of /readyz, /livez and /metrics, plain HTTP
+    /// Address of /readyz and /livez, plain HTTP. Without --metrics-listen, also of /metrics
     #[arg(long, env = "PROVISO_ADMIN_LISTEN", default_value = "0.0.0.0:8081", value_name = "ADDRESS")]
     pub admin_listen: SocketAddr,
+
+    /// Address of /metrics with TLS. A caller sends a bearer token, and needs the permission to get the non-resource URL /metrics.
+    /// Policy servers then serve their metrics in the same way, on port 8082. Without it, /metrics is served at --admin-listen to
+    /// every caller
+    #[arg(long, env = "PROVISO_METRICS_LISTEN", value_name = "ADDRESS")]
+    pub metrics_listen: Option<SocketAddr>,
 
     /// Name of the Service in front of --listen. The API server calls it to validate policies, and for
     /// actions.proviso.dev. Without it, a policy that cannot work is admitted and fails in its rollout
@@ -50,6 +58,9 @@ pub struct Config {
 
     #[command(flatten)]
     pub lifetimes: Lifetimes,
+
+    #[command(flatten)]
+    pub namespace_limits: NamespaceLimits,
 
     /// Time for which a generation still answers after another one has replaced it, 5s to 1h: API servers learn of
     /// the switch at different times
@@ -98,7 +109,11 @@ pub struct Lifetimes {
     #[arg(long = "signing-key-lifetime", env = "PROVISO_SIGNING_KEY_LIFETIME", default_value = "8760h", value_parser = lifetime, hide = true)]
     pub signing_key: Duration,
 
-    /// Time from the publication of a new CA or key until it signs
+    /// Lifetime of the token in the paths of webhooks, by which a policy server recognises API servers
+    #[arg(long = "caller-token-lifetime", env = "PROVISO_CALLER_TOKEN_LIFETIME", default_value = "720h", value_parser = lifetime, hide = true)]
+    pub caller_token: Duration,
+
+    /// Time from the publication of a new CA, key or token until it is used
     #[arg(long, env = "PROVISO_ANNOUNCEMENT", default_value = "1h", value_parser = lifetime, hide = true)]
     pub announcement: Duration,
 
@@ -109,6 +124,10 @@ pub struct Lifetimes {
     /// Time for which a key still verifies after another key has begun to sign
     #[arg(long, env = "PROVISO_SIGNING_KEY_RETIREMENT", default_value = "24h", value_parser = lifetime, hide = true)]
     pub signing_key_retirement: Duration,
+
+    /// Time for which a policy server accepts a token after the last webhook has changed to another one
+    #[arg(long, env = "PROVISO_CALLER_TOKEN_RETIREMENT", default_value = "1h", value_parser = lifetime, hide = true)]
+    pub caller_token_retirement: Duration,
 }
 
 /// The longest lifetime: a century, so that times do not overflow.

@@ -15,6 +15,8 @@ use crate::caches::Caches;
 use crate::malformed::Reports;
 use crate::metrics::Metrics;
 use crate::objects::{MANAGER, event_note};
+use crate::policy_servers::keys::KeyError;
+use crate::usage::Usage;
 
 /// The state that every reconcile needs.
 pub(crate) struct Context {
@@ -27,6 +29,8 @@ pub(crate) struct Context {
     pub caches: Arc<Caches>,
     pub metrics: Arc<Metrics>,
     pub reports: Arc<Reports>,
+    /// The number and size of the objects of each namespace.
+    pub usage: Arc<Usage>,
     /// The time of the last write of the counts of an experiment, by its uid.
     counts_written: Mutex<HashMap<String, Instant>>,
 }
@@ -39,9 +43,10 @@ impl Context {
         retire_after: Duration,
         reports: Arc<Reports>,
         metrics: Arc<Metrics>,
+        usage: Arc<Usage>,
     ) -> Self {
         let caches = Arc::default();
-        Self { client, namespace, ca, retire_after, caches, metrics, reports, counts_written: Mutex::default() }
+        Self { client, namespace, ca, retire_after, caches, metrics, reports, usage, counts_written: Mutex::default() }
     }
 
     /// Publishes an Event of a policy or experiment.
@@ -88,9 +93,11 @@ pub(crate) enum Error {
     #[error("cannot serialize an object as JSON: {0}")]
     Json(#[from] serde_json::Error),
     #[error("cannot generate a key: {0}")]
-    Key(#[from] rcgen::Error),
+    Key(#[from] KeyError),
     #[error("there is no CA yet for the certificates of policy servers")]
     NoCa,
+    #[error("there is no caller token yet in the Secret {0}: the operator creates it with the PolicyServer")]
+    NoCallerToken(String),
 }
 
 impl Error {
@@ -104,6 +111,7 @@ impl Error {
             Self::Json(_) => reasons::INVALID_OBJECT,
             Self::Key(_) => reasons::KEY_ERROR,
             Self::NoCa => reasons::NO_AUTHORITY,
+            Self::NoCallerToken(_) => reasons::NO_CALLER_TOKEN,
         }
     }
 

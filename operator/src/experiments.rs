@@ -17,15 +17,18 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::core::PartialObjectMeta;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt as _};
 use proviso_core::experiment::rollout;
+use proviso_crds::PolicyServer;
 use proviso_crds::names::{EXPERIMENT_LABEL, finalizers};
 
 use crate::ca;
 use crate::cache::{self, Reader};
+use crate::caller_tokens;
 use crate::context::{Context, Error};
 use crate::controller::Controller;
 use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject as _, experiments_of};
@@ -44,8 +47,12 @@ pub(crate) async fn run<K: ExperimentObject>(name: &'static str, context: Arc<Co
         .trigger_on(&caches.revisions, of_revision(experiments.clone()))
         .trigger_on(K::Policy::cache(caches), of_policy(experiments.clone()))
         .trigger_on(&caches.pods, of_pod(experiments.clone()))
+        .trigger_on(&caches.servers, namespaced(experiments.clone()))
+        .trigger_on(&caches.namespaces, of_namespace(experiments.clone()))
+        .trigger_on(&caches.secrets, caller_tokens::of_secret(experiments.clone()))
         .trigger_on(&caches.validating, of_label(experiments));
     caches.listed().await;
+    context.usage.listed().await;
     let ca_changes = ca::changes(context.ca.clone());
     let timers = Timers::default();
     let reconcile = |experiment: Arc<MaybeMalformed<K>>, context: Arc<Context>| {
@@ -103,6 +110,26 @@ fn of_pod<K: ExperimentObject>(
     move |_| {
         let has_status = |it: &MaybeMalformed<K>| it.0.as_ref().is_ok_and(|known| known.status().is_some());
         experiments.store().state_filter(has_status).iter().map(|it| ObjectRef::from_obj(&**it)).collect()
+    }
+}
+
+/// Maps a policy server to all namespaced experiments: it may permit other uses than before.
+fn namespaced<K: ExperimentObject>(
+    experiments: Reader<MaybeMalformed<K>>,
+) -> impl Fn(&MaybeMalformed<PolicyServer>) -> Vec<ObjectRef<MaybeMalformed<K>>> {
+    move |_| {
+        let is_namespaced = |it: &MaybeMalformed<K>| it.namespace().is_some();
+        experiments.store().state_filter(is_namespaced).iter().map(|it| ObjectRef::from_obj(&**it)).collect()
+    }
+}
+
+/// Maps a namespace to its experiments: its labels may allow other policy servers than before.
+fn of_namespace<K: ExperimentObject>(
+    experiments: Reader<MaybeMalformed<K>>,
+) -> impl Fn(&PartialObjectMeta<Namespace>) -> Vec<ObjectRef<MaybeMalformed<K>>> {
+    move |namespace| {
+        let is_in = |it: &MaybeMalformed<K>| it.namespace() == namespace.metadata.name;
+        experiments.store().state_filter(is_in).iter().map(|it| ObjectRef::from_obj(&**it)).collect()
     }
 }
 

@@ -7,6 +7,7 @@ mod api;
 mod ca;
 mod cache;
 mod caches;
+mod caller_tokens;
 mod cascade;
 mod client;
 mod config;
@@ -25,10 +26,13 @@ mod policy_servers;
 mod registration;
 mod replicas;
 mod revisions;
+mod tenants;
+mod usage;
 mod webhook;
 
 use std::future::pending;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,12 +40,14 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use hyper_util::service::TowerToHyperService;
 use kube::Client;
+use proviso_authentication::{MetricsAccess, Tokens};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
 use proviso_election::{Election, MissingLease};
-use proviso_http::Certificate;
 use proviso_http::shutdown::{self, Phase};
+use proviso_http::{Certificate, HttpService, Limits};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 use tracing_subscriber::EnvFilter;
 
 use crate::admission::Admission;
@@ -51,9 +57,13 @@ use crate::config::{Config, LogFormat};
 use crate::context::Context;
 use crate::malformed::Reports;
 use crate::metrics::Metrics;
+use crate::usage::Usage;
 
 /// The Lease by which the replicas of the operator elect a leader. Only the leader runs the controllers.
 const LEASE: &str = "proviso-operator";
+/// The memory of all requests in flight, in bytes: two of the largest reviews, or many of the usual size. The chart limits the operator
+/// to 256 MiB.
+const REQUEST_MEMORY: usize = 48 * 1024 * 1024;
 /// The time limit for requests in flight during shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -62,11 +72,17 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// If no cluster can be reached, an address cannot be bound, or the log filter is invalid.
-pub fn main() -> anyhow::Result<()> {
+pub fn main() -> anyhow::Result<ExitCode> {
+    // The operator starts this program again to check a policy. Clap does not know that internal command.
+    if let Some(code) = admission::run_check_job(std::env::args_os()) {
+        return Ok(code);
+    }
     let config = Config::parse();
     log(&config)?;
+    proviso_memory::return_freed_memory();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(proviso_tasks::exit_on_panic("operator", run(config)))
+    runtime.block_on(proviso_tasks::exit_on_panic("operator", run(config)))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs until SIGTERM or Ctrl-C.
@@ -78,13 +94,16 @@ async fn run(config: Config) -> anyhow::Result<()> {
         .context("no Kubernetes cluster: set KUBECONFIG, or run the operator in a pod")?;
     let certificate = Arc::new(Certificate::default());
     // A task of its own, so that this replica keeps answering while another replica takes over.
-    let serving = serve(&client, &config, &certificate, &metrics, phase.clone()).await?;
+    let usage = Arc::new(Usage::new(config.namespace_limits));
+    let tokens = Arc::<admission::Tokens>::default();
+    let admission = Admission::new(client.clone(), &config, Arc::clone(&tokens), Arc::clone(&usage));
+    let serving = serve(&client, &config, (&certificate, admission), &metrics, phase.clone()).await?;
     let mut serving = proviso_tasks::spawn("server", serving);
     let election = Election::join(&config.namespace, LEASE, MissingLease::Create, &config.identity).await?;
     tracing::info!(namespace = config.namespace, identity = config.identity, "operator started");
     let names = admission::server_names(&config);
-    let renewing_certificate = admission::certificate::maintain(&client, &config, names, &certificate);
-    let controllers = Controllers::new(&client, &config, &metrics);
+    let renewing_certificate = admission::certificate::maintain(&client, &config, names, &certificate, &tokens);
+    let controllers = Controllers::new(&client, &config, &metrics, Arc::clone(&usage));
     let mut leadership = election.leadership();
     let leading = async {
         loop {
@@ -103,6 +122,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
         () = leading => {}
         () = renewing_certificate => {}
+        () = usage.follow(&client, &config.namespace) => {}
         _ = &mut serving => {}
     }
     election.end().await;
@@ -117,7 +137,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
 async fn serve(
     client: &Client,
     config: &Config,
-    certificate: &Arc<Certificate>,
+    (certificate, admission): (&Arc<Certificate>, Admission),
     metrics: &Arc<Metrics>,
     phase: watch::Receiver<Phase>,
 ) -> anyhow::Result<impl Future<Output = ()> + use<>> {
@@ -128,25 +148,49 @@ async fn serve(
     };
     let listener = bind("--listen", config.listen).await?;
     let admin = bind("--admin-listen", config.admin_listen).await?;
+    let metrics_listener = match config.metrics_listen {
+        Some(address) => Some(bind("--metrics-listen", address).await?),
+        None => None,
+    };
     tracing::info!(
         listen = format!("https://{}", listener.local_addr()?),
         admin = format!("http://{}", admin.local_addr()?),
+        metrics = metrics_listener.as_ref().and_then(|it| Some(format!("https://{}", it.local_addr().ok()?))),
         "listening"
     );
     let tls = Arc::clone(certificate).acceptor_with_client_certificates()?;
     let proxies = Arc::new(FrontProxies::default());
-    let api = api::router(client.clone(), config, Arc::clone(&proxies));
-    let answers = TowerToHyperService::new(Admission::new(client.clone(), config).router().merge(api));
-    let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), Arc::clone(metrics), phase.clone()));
+    let tokens = Tokens::new(client.clone());
+    let api = api::router(client.clone(), config, Arc::clone(&proxies), tokens.clone());
+    let answers = TowerToHyperService::new(admission.router().merge(api));
+    let limits = Limits::within(Some(REQUEST_MEMORY));
+    let metrics = (Arc::clone(metrics), Arc::clone(&limits));
+    let open_metrics = metrics_listener.is_none().then(|| metrics.clone());
+    let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), open_metrics, phase.clone()));
+    let access = MetricsAccess::new(client.clone(), tokens);
+    let metrics = TowerToHyperService::new(admin::metrics_router(metrics, access));
+    let metrics_tls = Arc::clone(certificate).acceptor()?;
     let client = client.clone();
     Ok(async move {
-        let answering = proviso_http::serve(listener, Some(tls), answers, shutdown::draining(phase), DRAIN_TIMEOUT);
+        let answering =
+            proviso_http::serve(listener, Some(tls), limits, answers, shutdown::draining(phase), DRAIN_TIMEOUT);
         tokio::select! {
             () = answering => {}
-            () = proviso_http::serve(admin, None, probes, pending(), Duration::ZERO) => {}
+            () = proviso_http::serve(admin, None, Limits::small(), probes, pending(), Duration::ZERO) => {}
+            () = serve_metrics(metrics_listener, metrics_tls, metrics) => {}
             () = proxies.follow(client) => {}
         }
     })
+}
+
+/// Serves the metrics at `--metrics-listen`. Never returns.
+async fn serve_metrics(listener: Option<TcpListener>, tls: TlsAcceptor, metrics: impl HttpService) {
+    match listener {
+        Some(listener) => {
+            proviso_http::serve(listener, Some(tls), Limits::small(), metrics, pending(), Duration::ZERO).await;
+        }
+        None => pending().await,
+    }
 }
 
 /// The controllers, which only the leader runs.
@@ -157,19 +201,23 @@ struct Controllers {
     retire_after: Duration,
     reports: Arc<Reports>,
     metrics: Arc<Metrics>,
+    usage: Arc<Usage>,
     servers: policy_servers::Settings,
     registration: admission::Registration,
     actions: api::registration::Registration,
 }
 
 impl Controllers {
-    fn new(client: &Client, config: &Config, metrics: &Arc<Metrics>) -> Self {
+    fn new(client: &Client, config: &Config, metrics: &Arc<Metrics>, usage: Arc<Usage>) -> Self {
         let (namespace, lifetimes) = (&config.namespace, config.lifetimes);
         let ca = CertificateAuthority::new(client.clone(), namespace.clone(), lifetimes);
         let subscribe = || ca.subscribe();
         let reports = Arc::new(Reports::new(client.clone()));
-        let defaults =
-            policy_servers::ServerDefaults { namespace: namespace.clone(), image: config.policy_server_image.clone() };
+        let defaults = policy_servers::ServerDefaults {
+            namespace: namespace.clone(),
+            image: config.policy_server_image.clone(),
+            authenticates_metrics: config.metrics_listen.is_some(),
+        };
         Self {
             client: client.clone(),
             namespace: namespace.clone(),
@@ -177,6 +225,7 @@ impl Controllers {
             servers: policy_servers::Settings { defaults, lifetimes },
             reports,
             metrics: Arc::clone(metrics),
+            usage,
             registration: admission::Registration::new(client.clone(), config, subscribe()),
             actions: api::registration::Registration::new(client.clone(), config, subscribe()),
             ca,
@@ -193,6 +242,7 @@ impl Controllers {
             self.retire_after,
             Arc::clone(&self.reports),
             Arc::clone(&self.metrics),
+            Arc::clone(&self.usage),
         ));
         self.metrics.follow(&context.caches);
         let servers = Arc::new(policy_servers::Context::new(Arc::clone(&context), self.servers.clone()));

@@ -1,5 +1,5 @@
 //! The operator's program.
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<std::process::ExitCode> {
     operator::main()
 }

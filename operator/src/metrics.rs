@@ -13,6 +13,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use proviso_crds::PolicyPhase;
+use proviso_http::Limits;
+use proviso_http::metrics::LimitMetrics;
 
 use crate::caches::Caches;
 use crate::kinds::PolicyObject;
@@ -29,6 +31,7 @@ pub(crate) struct Metrics {
     policies: Family<PolicyLabels, Gauge>,
     /// 1 while this replica leads, else 0.
     pub leader: Gauge,
+    limits: LimitMetrics,
     /// The caches of the controllers that run now.
     caches: Mutex<Weak<Caches>>,
 }
@@ -88,6 +91,7 @@ impl Metrics {
             requests: Family::default(),
             policies: Family::default(),
             leader: Gauge::default(),
+            limits: LimitMetrics::default(),
             caches: Mutex::default(),
         };
         let registry = &mut metrics.registry;
@@ -98,6 +102,7 @@ impl Metrics {
         registry.register("api_requests", "Requests to the API server by verb and resource", metrics.requests.clone());
         registry.register("policies", "Policies by kind and phase; none while not leading", metrics.policies.clone());
         registry.register("leader", "1 while this replica leads", metrics.leader.clone());
+        metrics.limits.register(registry);
         metrics
     }
 
@@ -125,7 +130,8 @@ impl Metrics {
     }
 
     /// Returns all metrics in the OpenMetrics text format.
-    pub fn to_text(&self) -> String {
+    pub fn to_text(&self, limits: &Limits) -> String {
+        self.limits.observe(limits);
         self.policies.clear();
         let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
         if let Some(caches) = caches {

@@ -6,11 +6,15 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use kube::runtime::watcher::Event;
 use kube::{Client, ResourceExt as _};
+use proviso_core::CallerToken;
+use proviso_crds::names::SERVER_LABEL;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
@@ -68,7 +72,22 @@ impl MockApi {
         let (_, ca) = watch::channel(Some(Arc::new(current)));
         let (client, reports) = (self.client(), Arc::new(Reports::new(self.client())));
         let (retire_after, metrics) = (Duration::from_secs(30), Arc::new(Metrics::new()));
-        Arc::new(Context::new(client, NAMESPACE.to_owned(), ca, retire_after, reports, metrics))
+        let usage = Arc::default();
+        Arc::new(Context::new(client, NAMESPACE.to_owned(), ca, retire_after, reports, metrics, usage))
+    }
+
+    /// Stores the Secret of caller tokens of the policy server `default`. Returns the current token.
+    pub fn put_caller_tokens(&self, context: &Context, number: u8) -> CallerToken {
+        let token = CallerToken::from_random([number; 32]);
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {
+                "name": "policy-server-default-callers", "namespace": NAMESPACE, "labels": {SERVER_LABEL: "default"},
+            },
+            "data": {"tokens": STANDARD.encode(token.expose())},
+        });
+        self.put(&context.caches.secrets, secret);
+        token
     }
 
     /// Stores an object as another client would, and delivers it to its cache as an event of the watch. Returns the

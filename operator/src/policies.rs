@@ -8,17 +8,20 @@ mod rollback;
 mod status;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::core::PartialObjectMeta;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt as _};
-use proviso_core::rollout;
-use proviso_crds::RevisionRole;
+use proviso_core::rollout::{self, Progress};
 use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL, finalizers};
+use proviso_crds::{PolicyServer, RevisionRole};
 
 use crate::ca;
 use crate::cache::{self, Reader};
+use crate::caller_tokens;
 use crate::context::{Context, Error};
 use crate::controller::Controller;
 use crate::kinds::{self, ExperimentObject as _, Kind as _, PolicyObject};
@@ -26,6 +29,9 @@ use crate::malformed::MaybeMalformed;
 use crate::objects::{self, RESYNC};
 use crate::revisions::Revision;
 use rollback::Refusals;
+
+/// The interval between reconciles of a policy whose newest generation may not become live.
+const RETRY_REFUSED: Duration = Duration::from_secs(30);
 
 /// Reconciles the policies of one kind until the future is dropped.
 pub(crate) async fn run<K: PolicyObject>(name: &'static str, context: Arc<Context>) {
@@ -36,9 +42,13 @@ pub(crate) async fn run<K: PolicyObject>(name: &'static str, context: Arc<Contex
         .trigger_on(&caches.revisions, of_revision(policies.clone()))
         .trigger_on(K::Experiment::cache(caches), of_experiment::<K>)
         .trigger_on(&caches.pods, of_pod(policies.clone()))
+        .trigger_on(&caches.servers, of_server(policies.clone()))
+        .trigger_on(&caches.namespaces, of_namespace(policies.clone()))
+        .trigger_on(&caches.secrets, caller_tokens::of_secret(policies.clone()))
         .trigger_on(&caches.validating, of_label(policies.clone()))
         .trigger_on(&caches.mutating, of_label(policies));
     caches.listed().await;
+    context.usage.listed().await;
     let ca_changes = ca::changes(context.ca.clone());
     let refusals = Refusals::default();
     let reconcile = |policy: Arc<MaybeMalformed<K>>, context: Arc<Context>| {
@@ -78,6 +88,29 @@ fn of_pod<K: PolicyObject>(policies: Reader<MaybeMalformed<K>>) -> impl Fn(&Pod)
     }
 }
 
+/// Maps a policy server to its namespaced policies: it may permit other uses than before.
+fn of_server<K: PolicyObject>(
+    policies: Reader<MaybeMalformed<K>>,
+) -> impl Fn(&MaybeMalformed<PolicyServer>) -> Vec<ObjectRef<MaybeMalformed<K>>> {
+    move |server| {
+        let name = server.name_any();
+        let is_served = |policy: &MaybeMalformed<K>| {
+            policy.namespace().is_some() && policy.0.as_ref().is_ok_and(|it| it.spec().policy_server == name)
+        };
+        policies.store().state_filter(is_served).iter().map(|policy| ObjectRef::from_obj(&**policy)).collect()
+    }
+}
+
+/// Maps a namespace to its policies: its labels may allow other policy servers than before.
+fn of_namespace<K: PolicyObject>(
+    policies: Reader<MaybeMalformed<K>>,
+) -> impl Fn(&PartialObjectMeta<Namespace>) -> Vec<ObjectRef<MaybeMalformed<K>>> {
+    move |namespace| {
+        let is_in = |policy: &MaybeMalformed<K>| policy.namespace() == namespace.metadata.name;
+        policies.store().state_filter(is_in).iter().map(|policy| ObjectRef::from_obj(&**policy)).collect()
+    }
+}
+
 /// Maps an object to the policy that its label names.
 fn of_label<K: PolicyObject, W: Resource>(
     policies: Reader<MaybeMalformed<K>>,
@@ -114,7 +147,7 @@ async fn reconcile<K: PolicyObject>(
         }
     }
     let found = observe::ObservedObjects::read(policy, context).await?;
-    let observed = found.observed(policy, jiff::Timestamp::now(), context.retire_after);
+    let observed = found.observed(policy, jiff::Timestamp::now(), context);
     if policy.0.is_err() && !is_deleted {
         // The spec cannot be read. Until it can, the live generation keeps answering.
         let requeue_after = apply::restore_webhook(policy, &found, &observed, context).await?;
@@ -138,7 +171,9 @@ async fn reconcile<K: PolicyObject>(
     }
     // Last, so that a rollback that fails for now delays nothing else.
     rollback?;
-    Ok(Action::requeue(decision.requeue_after.unwrap_or(RESYNC)))
+    // A namespace that is full has room after a deletion of any of its objects.
+    let resync = if matches!(decision.progress, Progress::Refused(_)) { RETRY_REFUSED } else { RESYNC };
+    Ok(Action::requeue(decision.requeue_after.unwrap_or(resync).min(resync)))
 }
 
 #[cfg(test)]

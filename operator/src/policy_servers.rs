@@ -5,13 +5,13 @@
 mod apply;
 mod build;
 mod context;
+pub(crate) mod keys;
 pub(crate) mod leader;
 mod lost_pods;
 pub(crate) mod names;
 mod observe;
 mod out_of_memory;
 mod secrets;
-mod signing;
 mod status;
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::ca;
+use crate::ca::{self, CurrentCa};
 use crate::objects::{RESYNC, RETRY, apply_params, ignore_not_found, watch_config};
 
 /// A webhook configuration or `APIService` that makes the API server call the operator.
@@ -22,9 +22,9 @@ impl<K> RegisteredObject<K>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
-    /// Keeps the object equal to `desired`, a function of the CA bundle in PEM. Deletes the object if `desired` is
+    /// Keeps the object equal to `desired`, a function of the CA. Deletes the object if `desired` is
     /// `None`. Never returns.
-    pub(crate) async fn reconcile(&self, desired: Option<impl Fn(&str) -> Value>) {
+    pub(crate) async fn reconcile(&self, desired: Option<impl Fn(&CurrentCa) -> Value>) {
         let Some(desired) = desired else {
             // An earlier release or configuration may have created the object, and the API server would go on calling it.
             if let Err(error) = ignore_not_found(self.api.delete(self.name, &DeleteParams::default()).await) {
@@ -41,10 +41,10 @@ where
         let mut changes = Box::pin(watcher(self.api.clone(), only).default_backoff());
         let mut ca = self.ca.clone();
         loop {
-            let bundle = ca.borrow_and_update().as_ref().map(|current| current.bundle.clone());
+            let current = ca.borrow_and_update().clone();
             let mut pause = RESYNC;
-            if let Some(bundle) = bundle
-                && let Err(error) = self.api.patch(self.name, &apply_params(), &Patch::Apply(desired(&bundle))).await
+            if let Some(current) = current
+                && let Err(error) = self.api.patch(self.name, &apply_params(), &Patch::Apply(desired(&current))).await
             {
                 tracing::warn!(
                     kind = %K::kind(&()),

@@ -13,24 +13,48 @@ use proviso_http::shutdown::Phase;
 use crate::routes::Server;
 use crate::table::{IdleReason, ListedRevision, Origin, RolloutState, Table};
 
-/// The routes of `--admin-listen`.
-pub fn router(server: Arc<Server>) -> Router {
-    Router::new()
-        .route("/livez", get(async || "ok\n"))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .with_state(server)
+/// The routes of `--admin-listen`. If `is_open` is false, `/metrics` and the details of `/readyz` are served at `--metrics-listen` only.
+pub fn router(server: Arc<Server>, is_open: bool) -> Router {
+    let other = if is_open {
+        details_router(server)
+    } else {
+        let elsewhere = async || (StatusCode::NOT_FOUND, "the metrics are served at --metrics-listen\n");
+        Router::new().route("/readyz", get(readyz)).route("/metrics", get(elsewhere)).with_state(server)
+    };
+    other.route("/livez", get(async || "ok\n"))
 }
 
-async fn readyz(State(server): State<Arc<Server>>, RawQuery(query): RawQuery) -> Response {
-    let table = server.table.load_full();
+/// The routes with the names of policies and the causes of problems.
+pub fn details_router(server: Arc<Server>) -> Router {
+    Router::new().route("/readyz", get(readyz_with_details)).route("/metrics", get(metrics)).with_state(server)
+}
+
+/// Returns the reason why the server is not ready; `None` if it is ready.
+fn problem<'a>(server: &Server, table: &'a Table) -> Option<&'a str> {
     let phase = *server.phase.borrow();
-    let problem = match phase {
+    match phase {
         Phase::Serving if table.is_complete => table.unready_reason.as_deref(),
         Phase::Serving => Some("the policies are still being loaded"),
         Phase::ShuttingDown | Phase::Draining => Some("the server is shutting down"),
-    };
-    let status = if problem.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    }
+}
+
+fn status(problem: Option<&str>) -> StatusCode {
+    if problem.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+/// Answers the kubelet. The answer names no policy.
+async fn readyz(State(server): State<Arc<Server>>) -> Response {
+    let table = server.table.load_full();
+    let problem = problem(&server, &table);
+    let result =
+        if problem.is_none() { "ok\n" } else { "readyz check failed: see /readyz?verbose at --metrics-listen\n" };
+    (status(problem), result).into_response()
+}
+
+async fn readyz_with_details(State(server): State<Arc<Server>>, RawQuery(query): RawQuery) -> Response {
+    let table = server.table.load_full();
+    let problem = problem(&server, &table);
     let is_verbose = query.is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")));
     let details = if is_verbose { details(&table) } else { String::new() };
     let result = match (problem, is_verbose) {
@@ -38,7 +62,7 @@ async fn readyz(State(server): State<Arc<Server>>, RawQuery(query): RawQuery) ->
         (None, true) => "readyz check passed".to_owned(),
         (None, false) => "ok".to_owned(),
     };
-    (status, format!("{details}{result}\n")).into_response()
+    (status(problem), format!("{details}{result}\n")).into_response()
 }
 
 /// Returns one line for each policy (in a cluster, for each revision), experiment and problem. The line starts with `[+]` if the
@@ -105,5 +129,6 @@ fn details(table: &Table) -> String {
 }
 
 async fn metrics(State(server): State<Arc<Server>>) -> Response {
-    ([(header::CONTENT_TYPE, proviso_http::metrics::CONTENT_TYPE)], server.metrics.to_text()).into_response()
+    ([(header::CONTENT_TYPE, proviso_http::metrics::CONTENT_TYPE)], server.metrics.to_text(&server.limits))
+        .into_response()
 }

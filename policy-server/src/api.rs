@@ -31,7 +31,7 @@ pub enum Access {
     /// Every program on this machine, but no web page in a browser on this machine.
     Loopback,
     /// Every caller that has the token.
-    Token(Arc<Token>),
+    Token(Token),
 }
 
 impl Access {

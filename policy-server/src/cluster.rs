@@ -50,6 +50,8 @@ use watch::Change;
 
 /// The interval at which the leader removes unused files from the cache.
 const COLLECT_INTERVAL: Duration = Duration::from_mins(1);
+/// The interval at which the leader looks for compiled modules that the cache lacks.
+const STORE_INTERVAL: Duration = Duration::from_secs(10);
 /// The interval of the checks for preparations and reports to retry.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -63,7 +65,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// Returns an error if there is neither a kubeconfig nor a service account.
-async fn client() -> kube::Result<Client> {
+pub async fn client() -> kube::Result<Client> {
     let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
     config.read_timeout = Some(READ_TIMEOUT);
     Client::try_from(config)
@@ -168,6 +170,8 @@ impl Follower {
         poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut collect = tokio::time::interval(COLLECT_INTERVAL);
         collect.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut store = tokio::time::interval(STORE_INTERVAL);
+        store.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = &mut watches => return,
@@ -182,6 +186,7 @@ impl Follower {
                 () = self.leadership.changed() => {}
                 _ = poll.tick() => {}
                 _ = collect.tick() => self.collect(),
+                _ = store.tick() => self.store_missing(),
             }
             self.is_changed |= self.lifecycle.start(self.leadership.is_leader());
             self.fetch_schema();

@@ -1,5 +1,6 @@
-//! Compilation of sources and modules with limits: one compilation per CPU at a time, each with a time limit. Each module is
-//! compiled in a child process with a memory limit. A module that exhausts its compiler ends that process and nothing else.
+//! Compilation of sources and modules with limits: one compilation per CPU at a time, and at least two, each with a time limit.
+//! Policies and namespaces take turns. Each module is compiled in a child process with a memory limit. A module that exhausts its
+//! compiler ends that process and nothing else.
 
 mod error;
 mod memory;
@@ -7,19 +8,42 @@ mod process;
 
 use std::time::Duration;
 
+use proviso_core::PolicyId;
 use proviso_engines::CompileError;
 use proviso_engines::wasm::SnapshotMode;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use proviso_shares::{Account, Limits, Permit, Rank, Shares};
 
+use crate::container::Container;
 use memory::MemoryBudget;
 
 pub use error::CompileFailure;
-pub use process::{CompileJob, run_compile_job};
+use process::CompileJob;
+
+pub use process::run_compile_job;
+
+/// The purpose of compiling a module, which determines the share of the compilers.
+#[derive(Clone, Copy, Debug)]
+pub enum Purpose<'a> {
+    /// A policy needs the module.
+    Policy(&'a PolicyId),
+    /// The shared cache lacks the compiled form of a loaded module. All policies come first.
+    Cache,
+}
+
+impl Purpose<'_> {
+    fn account(self, shares: &Shares) -> Account {
+        match self {
+            Self::Policy(policy) => shares.account(policy.as_str(), policy.namespace(), Rank::Live),
+            // No policy id is empty.
+            Self::Cache => shares.account("", None, Rank::Background),
+        }
+    }
+}
 
 /// The compilers of sources and modules, shared by all preparations.
 #[derive(Debug)]
 pub struct Compilers {
-    permits: Semaphore,
+    permits: Shares,
     /// The memory limit of one wasm instance, in bytes. The compiled code depends on it.
     memory_limit: usize,
     memory: MemoryBudget,
@@ -30,20 +54,27 @@ impl Compilers {
     /// Makes compilers for wasm instances of `memory_limit` bytes. Compiling a module may take `compile_memory` MiB, and
     /// compiling a module or a source may take `timeout`.
     #[must_use]
-    pub fn new(memory_limit: usize, compile_memory: u32, timeout: Duration) -> Self {
-        let permits = std::thread::available_parallelism().map_or(2, usize::from);
-        Self { permits: Semaphore::new(permits), memory_limit, memory: MemoryBudget::new(compile_memory), timeout }
+    pub fn new(memory_limit: usize, compile_memory: u32, timeout: Duration, container: Container) -> Self {
+        // At least two, so that one policy cannot keep the others waiting.
+        let permits = Shares::new(Limits::of(u64::try_from(container.cpus).unwrap_or(1).max(2)));
+        Self { permits, memory_limit, memory: MemoryBudget::new(compile_memory, container.memory), timeout }
     }
 
-    /// Compiles a source in this process, on a blocking thread.
+    /// Compiles a source in this process, on a blocking thread, within the memory limit of an evaluation. A compilation that does not
+    /// end in time keeps its permit until it ends.
     ///
     /// # Errors
     /// Returns an error if the source does not compile, or not within the time limit.
     pub async fn source<T: Send + 'static>(
         &self,
+        policy: &PolicyId,
         compile: impl FnOnce() -> Result<T, CompileError> + Send + 'static,
     ) -> Result<T, CompileFailure> {
-        let _permit = self.acquire_permit().await?;
+        let permit = self.acquire_permit(Purpose::Policy(policy)).await;
+        let compile = move || {
+            let _permit = permit;
+            compile()
+        };
         match tokio::time::timeout(self.timeout, tokio::task::spawn_blocking(compile)).await {
             Ok(Ok(result)) => Ok(result?),
             Ok(Err(stopped)) => Err(CompileFailure::Stopped(stopped.to_string())),
@@ -55,23 +86,30 @@ impl Compilers {
     ///
     /// # Errors
     /// Returns an error if the module does not compile, or not within the time and memory limits.
-    pub async fn module(&self, wasm: &[u8], snapshot: SnapshotMode) -> Result<Vec<u8>, CompileFailure> {
-        let memory = self.memory.acquire(wasm.len()).await;
-        let memory = memory.map_err(|closed| CompileFailure::Stopped(closed.to_string()))?;
-        let _permit = self.acquire_permit().await?;
+    pub async fn module(
+        &self,
+        purpose: Purpose<'_>,
+        wasm: &[u8],
+        snapshot: SnapshotMode,
+    ) -> Result<Vec<u8>, CompileFailure> {
+        let memory = self.memory.acquire(purpose, wasm.len()).await;
+        let _permit = self.acquire_permit(purpose).await;
         let job =
             CompileJob { memory_limit: self.memory_limit, compile_memory: memory.mib, timeout: self.timeout, snapshot };
-        let timeout = Err(CompileFailure::Timeout(self.timeout));
-        let result = tokio::time::timeout(self.timeout, job.start(wasm)).await.unwrap_or(timeout);
-        result.map_err(|error| match error {
+        job.start(wasm).await.map_err(|error| match error {
             // A larger module would have a higher memory limit.
             CompileFailure::Memory(mib) if mib < self.memory.max_per_module => CompileFailure::Bomb(mib),
             error => error,
         })
     }
 
-    async fn acquire_permit(&self) -> Result<SemaphorePermit<'_>, CompileFailure> {
-        // The semaphore is never closed.
-        self.permits.acquire().await.map_err(|closed| CompileFailure::Stopped(closed.to_string()))
+    /// Returns the memory limit of one evaluation, in bytes: of a wasm instance and of an interpreted program.
+    #[must_use]
+    pub fn memory_limit(&self) -> usize {
+        self.memory_limit
+    }
+
+    async fn acquire_permit(&self, purpose: Purpose<'_>) -> Permit {
+        purpose.account(&self.permits).take(1).await
     }
 }

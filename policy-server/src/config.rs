@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Parser, ValueEnum};
+use clap::{ArgAction, ArgGroup, Parser, ValueEnum};
 use clap_complete::Shell;
 use proviso_artifacts::{Proxies, ProxyError};
 
@@ -53,6 +53,11 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS", env = "PROVISO_ADMIN_LISTEN", default_value = "127.0.0.1:3001")]
     pub admin_listen: SocketAddr,
 
+    /// Address of /metrics and /readyz?verbose with TLS, in a cluster. A caller sends a bearer token, and needs the permission to get
+    /// the non-resource URL /metrics. --admin-listen then has neither metrics nor details
+    #[arg(long, value_name = "ADDRESS", env = "PROVISO_METRICS_LISTEN", requires_all = ["policy_server", "tls_cert"])]
+    pub metrics_listen: Option<SocketAddr>,
+
     /// Folder that keeps generations and compiled modules across restarts; without it, each start begins at generation 1
     /// and compiles all modules again. In a cluster, use --cache-dir instead
     #[arg(long, value_name = "DIR", env = "PROVISO_STATE_DIR")]
@@ -87,6 +92,15 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", env = "PROVISO_TRUSTED_ROOT", requires = "verification")]
     pub trusted_root: Option<PathBuf>,
 
+    /// JSON file of the limits of namespaced policies, from the PolicyServer; without it, they may only evaluate requests; read again
+    /// for each revision
+    #[arg(long, value_name = "FILE", env = "PROVISO_TENANTS", requires = "policy_server")]
+    pub tenants: Option<PathBuf>,
+
+    /// Ask namespaced policies about requests of system:masters, of nodes and of accounts in kube-system too
+    #[arg(long, env = "PROVISO_NAMESPACED_SYSTEM_REQUESTS", default_value_t = false, action = ArgAction::Set, value_name = "BOOL", requires = "policy_server")]
+    pub namespaced_system_requests: bool,
+
     /// Proxy for fetching modules over HTTPS: http://[user:password@]host:port
     #[arg(long, value_name = "URL", env = "HTTPS_PROXY", hide_env_values = true)]
     pub https_proxy: Option<String>,
@@ -107,16 +121,31 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", env = "PROVISO_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
+    /// Certificate authorities of API servers in PEM: a client of --listen needs a certificate of one of them; read again when the file
+    /// changes
+    #[arg(long, value_name = "FILE", env = "PROVISO_CLIENT_CA", requires = "tls_cert")]
+    pub client_ca: Option<PathBuf>,
+
+    /// File with the tokens of known callers, one in each line. The path of a review then begins with /t/<token>; other requests are
+    /// refused. Read again when the file changes
+    #[arg(long, value_name = "FILE", env = "PROVISO_CALLER_TOKENS")]
+    pub caller_tokens: Option<PathBuf>,
+
     /// File with the bearer token for callers of the API (/v1), 32 characters or more; read again when the file changes.
     /// Without it, the API is served on loopback only
     #[arg(long, value_name = "FILE", env = "PROVISO_API_TOKEN_FILE", requires = "manifests")]
     pub api_token_file: Option<PathBuf>,
 
+    /// Maximum time limit of one evaluation of a policy in a namespace, 10ms to 30s; default: the time limit of all policies
+    #[arg(long, value_name = "DURATION", env = "PROVISO_NAMESPACED_TIMEOUT", value_parser = evaluation_timeout)]
+    pub namespaced_timeout: Option<Duration>,
+
     /// Time limit of one evaluation, 10ms to 30s; a policy's timeoutEvalSeconds overrides it
     #[arg(long, value_name = "DURATION", env = "PROVISO_EVALUATION_TIMEOUT", default_value = "2s", value_parser = evaluation_timeout)]
     pub evaluation_timeout: Duration,
 
-    /// Memory limit of one wasm evaluation, in MiB
+    /// Memory limit of one wasm evaluation, in MiB. All together take at most a quarter of the memory of the container, those of
+    /// one policy a quarter of that, but at least one evaluation within the half
     #[arg(long, value_name = "MIB", env = "PROVISO_MEMORY_LIMIT", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub memory_limit: u32,
 
@@ -134,9 +163,15 @@ pub struct Arguments {
     #[arg(long, value_name = "MIB", env = "PROVISO_CONTEXT_MEMORY", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub context_memory: u32,
 
-    /// Maximum number of concurrent wasm evaluations; further evaluations wait
+    /// Maximum number of concurrent evaluations, less if the container has little memory or few CPUs; one policy uses at most a
+    /// quarter, the policies of one namespace a half; further evaluations wait for up to 250 ms
     #[arg(long, value_name = "COUNT", env = "PROVISO_CONCURRENCY", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub concurrency: u32,
+
+    /// Memory of all requests in flight, in MiB; more requests are refused (503), and one client gets at most three quarters. By
+    /// default, a quarter of the memory limit of the container: at least 64, at most 512
+    #[arg(long, value_name = "MIB", env = "PROVISO_REQUEST_MEMORY", value_parser = clap::value_parser!(u32).range(32..=65536))]
+    pub request_memory: Option<u32>,
 
     /// Length of the queue of previews; further requests are not previewed, but counted as dropped. Live answers never wait
     #[arg(long, value_name = "COUNT", env = "PROVISO_PREVIEW_QUEUE", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -178,9 +213,11 @@ Endpoints of --listen:
   POST /validate/<policy id>/<generation>  … for this generation
   POST /validate_raw/<policy id>           {\"request\": <any JSON>}
   POST /audit/<policy id>                  the verdict of the program, without the mode of the policy
+  With --caller-tokens, the paths of reviews begin with /t/<token>
   /v1/policies, /v1/policies/*/experiments the REST API (AIP-236), described by /v1/openapi.json; not in a cluster
 Endpoints of --admin-listen:
   GET /readyz, /readyz?verbose, /livez, /metrics
+  With --metrics-listen, /readyz?verbose and /metrics are served there only, to callers with a token
 A policy id is cluster.<name> or ns.<namespace>.<name>.";
 
 /// The format of the log lines.
@@ -207,6 +244,8 @@ pub struct Config {
     pub source: Source,
     pub listen: SocketAddr,
     pub admin_listen: SocketAddr,
+    /// The address of metrics with authentication.
+    pub metrics_listen: Option<SocketAddr>,
     pub state_dir: Option<PathBuf>,
     pub cache: Option<SharedCache>,
     /// The file of insecure sources, certificate authorities and mirrors.
@@ -217,12 +256,21 @@ pub struct Config {
     pub verification: Option<PathBuf>,
     /// Sigstore's `trusted_root.json`.
     pub trusted_root: Option<PathBuf>,
+    /// The file of the limits of namespaced policies.
+    pub tenants: Option<PathBuf>,
+    pub namespaced_system_requests: bool,
     /// The proxies for fetching modules.
     pub proxies: Proxies,
     pub tls: Option<TlsFiles>,
+    /// The file of the certificate authorities of clients.
+    pub client_ca: Option<PathBuf>,
+    /// The file of the tokens of known callers.
+    pub caller_tokens: Option<PathBuf>,
     /// The file of the bearer token for callers of the API.
     pub api_token_file: Option<PathBuf>,
     pub evaluation_timeout: Duration,
+    /// The maximum time limit of policies in namespaces; `None` means `evaluation_timeout`.
+    pub namespaced_timeout: Option<Duration>,
     /// The memory limit of one wasm evaluation, in bytes.
     pub memory_limit: usize,
     /// The memory limit of compiling one module, in MiB.
@@ -231,6 +279,8 @@ pub struct Config {
     /// The memory limit of the cluster objects that policies read, in bytes.
     pub context_memory: usize,
     pub concurrency: u32,
+    /// The memory of all requests in flight, in bytes; `None` for the default.
+    pub request_memory: Option<usize>,
     pub preview_queue: usize,
     pub preview_priority: PreviewPriority,
     pub shutdown_delay: Duration,
@@ -346,25 +396,32 @@ impl TryFrom<Arguments> for Config {
             source,
             listen: arguments.listen,
             admin_listen: arguments.admin_listen,
+            metrics_listen: arguments.metrics_listen,
             state_dir: arguments.state_dir,
             cache: cache.map(|(folder, signing_key)| SharedCache { folder, signing_key }),
             sources: arguments.sources,
             pull_secrets: arguments.pull_secrets,
             verification: arguments.verification,
             trusted_root: arguments.trusted_root,
+            tenants: arguments.tenants,
+            namespaced_system_requests: arguments.namespaced_system_requests,
             proxies: Proxies::parse(
                 arguments.https_proxy.as_deref(),
                 arguments.http_proxy.as_deref(),
                 arguments.no_proxy.as_deref(),
             )?,
             tls,
+            client_ca: arguments.client_ca,
+            caller_tokens: arguments.caller_tokens,
             api_token_file: arguments.api_token_file,
             evaluation_timeout: arguments.evaluation_timeout,
+            namespaced_timeout: arguments.namespaced_timeout,
             memory_limit: arguments.memory_limit as usize * 1024 * 1024,
             compile_memory: arguments.compile_memory,
             compile_timeout: arguments.compile_timeout,
             context_memory: arguments.context_memory as usize * 1024 * 1024,
             concurrency: arguments.concurrency,
+            request_memory: arguments.request_memory.map(|mib| mib as usize * 1024 * 1024),
             preview_queue: arguments.preview_queue as usize,
             preview_priority: arguments.preview_priority,
             shutdown_delay: arguments.shutdown_delay,

@@ -4,19 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proviso_core::matching::{Coverage, Labels};
-use proviso_core::review::Operation;
+use proviso_core::review::{Operation, REDACTED};
 use proviso_core::{Action, Failure, Mode, Review, Verdict};
-use proviso_engines::{Deadline, EvaluationError};
+use proviso_engines::{Deadline, EvaluationError, Program};
 
-use crate::metrics::Outcome;
+use crate::budgets::Overloaded;
+use crate::metrics::{Outcome, RefusalReason};
 use crate::table::Revision;
 
 /// The key of the audit annotation that gives the reason why the program of a policy was not evaluated.
 const NOT_ASKED: &str = "not-asked";
-
-/// The error of an evaluation that found no free permit in time. The caller may try again.
-#[derive(Clone, Copy, Debug)]
-pub struct Overloaded;
 
 /// A decision of a revision about a request.
 #[derive(Debug)]
@@ -30,25 +27,45 @@ pub struct Decision {
     pub was_asked: bool,
 }
 
-/// Returns the reason why the program of a revision is not evaluated for a request at its path; `None` if it must be evaluated.
-///
-/// # Errors
-/// Returns an error if this server checks the `matchConditions` and their evaluation fails.
-async fn skip_reason(
-    revision: &Revision,
-    review: &Review,
-    namespaces: &BTreeMap<String, Labels>,
-) -> Result<Option<&'static str>, EvaluationError> {
+/// Returns the reason why the program of a revision is not evaluated for a request at its path; `None` if it must be evaluated,
+/// unless its `matchConditions` exclude the request.
+fn skip_reason(revision: &Revision, review: &Review, namespaces: &BTreeMap<String, Labels>) -> Option<&'static str> {
     if !revision.is_matched_by_api_server || !revision.enabled {
-        return exclusion(revision, review, namespaces).await;
+        return mismatch(revision, review, namespaces);
     }
     // The API server has matched the request with current labels. The labels of namespaces that this replica knows may be older:
     // a second match would allow requests that the policy covers. Only the limits of a namespaced policy are checked again,
     // because its owner may not be allowed to see other requests.
     match revision.matching.covers_by_confinement(review) {
-        Coverage::NotCovered { why } => Ok(Some(why)),
-        Coverage::Covered => Ok(None),
+        Coverage::NotCovered { why } => Some(why),
+        Coverage::Covered => None,
     }
+}
+
+/// Returns the reason why the policy of a revision does not decide about a request, apart from its `matchConditions`.
+fn mismatch(revision: &Revision, review: &Review, namespaces: &BTreeMap<String, Labels>) -> Option<&'static str> {
+    if !revision.enabled {
+        return Some("spec.enabled is false");
+    }
+    match revision.matching.covers(review, |name| namespaces.get(name)) {
+        Coverage::NotCovered { why } => Some(why),
+        Coverage::Covered => None,
+    }
+}
+
+/// Returns the reason why the `matchConditions` exclude a request, if this server checks them.
+///
+/// # Errors
+/// Returns an error if their evaluation fails.
+async fn condition_mismatch(revision: &Revision, review: &Review) -> Result<Option<&'static str>, EvaluationError> {
+    // A raw request has no fields that a condition could read.
+    if !revision.is_matched_by_api_server
+        && review.head().is_some()
+        && is_excluded_by_conditions(revision, review).await?
+    {
+        return Ok(Some("spec.admission.matchConditions exclude the request"));
+    }
+    Ok(None)
 }
 
 /// Returns the reason why the policy of a revision does not decide about a request, as far as this server knows; `None` if the
@@ -61,20 +78,10 @@ pub async fn exclusion(
     review: &Review,
     namespaces: &BTreeMap<String, Labels>,
 ) -> Result<Option<&'static str>, EvaluationError> {
-    if !revision.enabled {
-        return Ok(Some("spec.enabled is false"));
+    match mismatch(revision, review, namespaces) {
+        Some(why) => Ok(Some(why)),
+        None => condition_mismatch(revision, review).await,
     }
-    if let Coverage::NotCovered { why } = revision.matching.covers(review, |name| namespaces.get(name)) {
-        return Ok(Some(why));
-    }
-    // A raw request has no fields that a condition could read.
-    if !revision.is_matched_by_api_server
-        && review.head().is_some()
-        && is_excluded_by_conditions(revision, review).await?
-    {
-        return Ok(Some("spec.admission.matchConditions exclude the request"));
-    }
-    Ok(None)
 }
 
 /// Returns true if the `matchConditions` of the revision exclude the request.
@@ -87,32 +94,39 @@ pub async fn is_excluded_by_conditions(revision: &Revision, review: &Review) -> 
     Ok(by.is_some())
 }
 
-/// Decides about a request at the path of the revision.
+/// Decides about a request at the path of the revision. The time limit of the evaluation begins when it has a place.
 ///
 /// # Errors
-/// Returns [`Overloaded`] if no evaluation permit became free in time.
+/// Returns [`Overloaded`] if no place became free in time, or if the share of the policy has no memory for the evaluation.
 pub async fn decide(
     revision: &Revision,
     review: &Review,
     action: Action,
     namespaces: &BTreeMap<String, Labels>,
 ) -> Result<Decision, Overloaded> {
-    let start = Instant::now();
-    let skip_reason = skip_reason(revision, review, namespaces).await;
-    if let Ok(Some(why)) = skip_reason {
-        revision.metrics.observe(Outcome::Skipped, None);
-        tracing::debug!(policy = %revision.policy, request_uid = review.uid(), reason = why, "policy not asked");
-        let verdict =
-            Verdict { audit_annotations: [(NOT_ASKED.to_owned(), why.to_owned())].into(), ..Verdict::allow() };
-        return Ok(Decision { verdict, unenforced: None, was_asked: false });
+    if let Some(why) = skip_reason(revision, review, namespaces) {
+        return Ok(skip(revision, review, why));
     }
-    let result = match skip_reason {
-        Ok(_) => evaluate(revision, review).await,
+    let is_wasm = matches!(revision.program, Program::Wasm(_) | Program::Group(_));
+    let budget = revision.accounts.place(is_wasm, &revision.metrics.places).await?;
+    let start = Instant::now();
+    let evaluation = async {
+        match condition_mismatch(revision, review).await? {
+            Some(why) => Ok(Err(why)),
+            None => evaluate(revision, review).await.map(Ok),
+        }
+    };
+    let result = match budget.run(evaluation).await {
+        Ok(Err(why)) => return Ok(skip(revision, review, why)),
+        Ok(Ok(verdict)) => Ok(verdict),
         Err(error) => Err(error),
     };
     let duration = start.elapsed();
     let failed = match &result {
-        Err(EvaluationError::Overloaded) => return Err(Overloaded),
+        Err(EvaluationError::Overloaded) => {
+            revision.metrics.places.count_refused(RefusalReason::Memory);
+            return Err(Overloaded);
+        }
         Err(error) => Some(Failure::from(error)),
         Ok(_) => None,
     };
@@ -136,7 +150,16 @@ pub async fn decide(
     Ok(Decision { verdict, unenforced, was_asked: true })
 }
 
-/// Returns the verdict of the program, before the mode, `mutating` and the message of the policy apply.
+/// Returns the decision about a request that the program is not asked about, for this reason.
+fn skip(revision: &Revision, review: &Review, why: &'static str) -> Decision {
+    revision.metrics.observe(Outcome::Skipped, None);
+    tracing::debug!(policy = %revision.policy, request_uid = review.uid(), reason = why, "policy not asked");
+    let verdict = Verdict { audit_annotations: [(NOT_ASKED.to_owned(), why.to_owned())].into(), ..Verdict::allow() };
+    Decision { verdict, unenforced: None, was_asked: false }
+}
+
+/// Returns the verdict of the program, before the mode, `mutating` and the message of the policy apply. The caller runs this within
+/// the budget of the policy.
 ///
 /// # Errors
 /// Returns an error if the evaluation fails.
@@ -174,13 +197,16 @@ fn log(
         return;
     }
     let Some(omitted) = revision.metrics.denials.admit() else { return };
+    let is_confidential = review.is_confidential();
+    let redacted = |message| if is_confidential { REDACTED } else { message };
     let head = review.head().cloned().unwrap_or_default();
     let (kind, namespace, name, user) = (head.kind.kind, head.namespace, head.name, head.user.username);
     let operation = head.operation.map(Operation::as_str).unwrap_or_default();
     if let Some(Failure { reason, message }) = failed {
-        let (reason, error) = (reason.as_str(), message.as_str());
+        let (reason, error) = (reason.as_str(), redacted(message.as_str()));
         decision!(warn, "evaluation failed", reason, error, operation, kind, namespace, name, user, omitted);
     } else {
+        let denial = redacted(denial);
         decision!(info, "request denied", denial, operation, kind, namespace, name, user, omitted);
     }
 }

@@ -4,13 +4,17 @@
 
 mod admin;
 mod api;
+mod budgets;
+mod callers;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod compile;
 mod config;
+mod container;
 mod decide;
 mod denial_log;
 mod folder;
+mod followed_file;
 mod lifecycle;
 mod logging;
 mod manifests;
@@ -22,37 +26,50 @@ mod routes;
 mod start;
 mod state;
 mod table;
+mod tenants;
 mod tls;
 
 use std::future::pending;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
+#[cfg(feature = "cluster")]
+use axum::middleware::from_fn_with_state;
 use futures_util::future::BoxFuture;
 use hyper::service::service_fn;
 use hyper_util::service::TowerToHyperService;
 use proviso_artifacts::{Cache, Fetcher, SigningKeys, Volume};
+#[cfg(feature = "cluster")]
+use proviso_authentication::{MetricsAccess, Tokens};
 use proviso_capabilities::{FolderObjects, HostContext, Images};
 use proviso_engines::wasm;
+#[cfg(feature = "cluster")]
+use proviso_http::Certificate;
+use proviso_http::Limits;
 use proviso_http::shutdown::{self, Phase};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Access, Api};
+use crate::budgets::Budgets;
+use crate::callers::CallerTokens;
 use crate::compile::Compilers;
 use crate::config::{Config, SharedCache, Source};
+use crate::container::Container;
 use crate::folder::FolderSource;
-use crate::lifecycle::prepare::Preparer;
+use crate::lifecycle::prepare::{Preparer, TimeLimits};
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::preview::PreviewQueue;
-use crate::routes::{BODY_MEMORY_KIB, Server};
+use crate::routes::Server;
 use crate::state::StateFile;
 use crate::table::SharedTable;
+use crate::tenants::TenantSettings;
 
 pub use crate::start::main;
 
@@ -64,20 +81,27 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 async fn run(config: Config) -> anyhow::Result<()> {
     let phase = shutdown::listen(config.shutdown_delay).context("cannot listen for signals")?;
     let metrics = Arc::new(Metrics::new());
-    let listener = bind("--listen", config.listen).await?;
-    let admin_listener = bind("--admin-listen", config.admin_listen).await?;
+    let listeners = Listeners::bind(&config).await?;
+    let (tenants, time_limits) = (tenant_settings(&config), TimeLimits::from(&config));
     let scheme = if config.tls.is_some() { "https" } else { "http" };
-    let tls = config.tls.map(|files| tls::acceptor(files, Arc::clone(&metrics))).transpose()?;
+    let certificate = config.tls.map(|files| tls::certificate(files, Arc::clone(&metrics))).transpose()?;
+    let tls = certificate.clone().map(|certificate| tls::acceptor(certificate, config.client_ca)).transpose()?;
 
+    let callers = config.caller_tokens.map(CallerTokens::follow).transpose().map_err(anyhow::Error::msg)?;
     let _lock = config.state_dir.as_deref().map(state::lock).transpose().context("--state-dir")?;
-    let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref())?;
-    let engine =
-        wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: config.concurrency })?;
-    let compilers = Arc::new(Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout));
+    let leads = Leads::default();
+    let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref(), &leads)?;
+    let container = Container::read();
+    let budgets = Budgets::new(config.concurrency, config.memory_limit, container);
+    metrics.follow(budgets.clone());
+    let places = u32::try_from(budgets.places.limits().total).unwrap_or(u32::MAX);
+    // Each instance holds a place, so no evaluation waits for an instance.
+    let engine = wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: places })?;
+    let compilers =
+        Arc::new(Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout, container));
     let fetcher = Fetcher::new(config.sources, config.pull_secrets, cache.clone())
-        .with_verification(config.verification, config.trusted_root)
-        .with_proxies(config.proxies);
-    let fetcher = Arc::new(fetcher);
+        .with_verification(config.verification, config.trusted_root);
+    let fetcher = Arc::new(fetcher.with_proxies(config.proxies));
     let preparer_over = |host_context: HostContext| {
         Arc::new(Preparer {
             modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
@@ -85,7 +109,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
             host_context: Arc::new(host_context),
             compilers,
             cache,
-            evaluation_timeout: config.evaluation_timeout,
+            budgets: budgets.clone(),
+            time_limits,
+            tenants,
         })
     };
     let images = Images::new(Arc::clone(&fetcher));
@@ -109,6 +135,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
             let prepare = |objects| preparer_over(HostContext::cluster(objects, images));
             let (table, metrics) = (Arc::clone(&table), Arc::clone(&metrics));
             let (joined, task) = cluster::join(replica, config.context_memory, prepare, table, metrics).await?;
+            let leadership = joined.leadership();
+            // Nothing else sets it.
+            let _ = leads.set(Box::new(move || leadership.is_leader()));
             election = Some(joined);
             task
         }
@@ -119,34 +148,34 @@ async fn run(config: Config) -> anyhow::Result<()> {
         ),
     };
 
-    let (previews, preview_worker) =
-        PreviewQueue::start(config.preview_queue, config.concurrency, config.preview_priority)
-            .context("the preview worker cannot be started")?;
-    let body_memory = Semaphore::new(BODY_MEMORY_KIB);
-    let server = Arc::new(Server { body_memory, table, metrics, previews, phase: phase.clone() });
-    tracing::info!(
-        policies,
-        listen = format!("{scheme}://{}", listener.local_addr()?),
-        admin = format!("http://{}", admin_listener.local_addr()?),
-        "policy server started"
-    );
+    let (previews, preview_worker) = PreviewQueue::start(config.preview_queue, places, config.preview_priority)
+        .context("the preview worker cannot be started")?;
+    let limits = Limits::within(config.request_memory);
+    let server = Arc::new(Server { limits, callers, table, metrics, previews, phase: phase.clone() });
+    listeners.log(&policies, scheme)?;
+    let wasm_memory_mib = budgets.memory.limits().total >> 20;
+    tracing::info!(places, wasm_memory_mib, "budgets of evaluations");
+    let Listeners { reviews, admin, metrics: metrics_listener } = listeners;
     let source_task = proviso_tasks::spawn("policies", source_task);
     // The admin port answers until the last request is answered: probes must see that the server shuts down.
-    let admin = proviso_http::serve(
-        admin_listener,
-        None,
-        TowerToHyperService::new(admin::router(Arc::clone(&server))),
-        pending(),
-        Duration::ZERO,
-    );
-    let admin = proviso_tasks::spawn("admin port", admin);
-    serve_requests(listener, tls, server, api, phase).await;
+    let admin = serve_admin(admin, admin::router(Arc::clone(&server), metrics_listener.is_none()));
+    #[cfg(feature = "cluster")]
+    let metrics = match metrics_listener.zip(certificate) {
+        Some((listener, certificate)) => Some(serve_metrics(listener, certificate, Arc::clone(&server)).await?),
+        None => None,
+    };
+    serve_requests(reviews, tls, server, api, phase).await;
     source_task.abort();
     #[cfg(feature = "cluster")]
     if let Some(election) = election {
         election.end().await;
     }
     admin.abort();
+    #[cfg(feature = "cluster")]
+    if let Some(metrics) = metrics {
+        metrics.abort();
+        let _ = metrics.await;
+    }
     // The admin routes hold the last sender of the preview queue. Without a sender, the worker ends when the queue is empty.
     let _ = admin.await;
     if !preview_worker.end(DRAIN_TIMEOUT).await {
@@ -154,6 +183,73 @@ async fn run(config: Config) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Returns the settings of namespaced policies. Without a cluster, all policies have the same author: then `None`.
+fn tenant_settings(config: &Config) -> Option<TenantSettings> {
+    match &config.source {
+        Source::Cluster(replica) => Some(TenantSettings {
+            server: replica.policy_server.clone(),
+            file: config.tenants.clone(),
+            includes_system_requests: config.namespaced_system_requests,
+        }),
+        Source::Folder(_) => None,
+    }
+}
+
+/// Starts a task that serves the admin port.
+fn serve_admin(listener: TcpListener, routes: axum::Router) -> JoinHandle<()> {
+    let routes = TowerToHyperService::new(routes);
+    let serving = proviso_http::serve(listener, None, Limits::small(), routes, pending(), Duration::ZERO);
+    proviso_tasks::spawn("admin port", serving)
+}
+
+/// The sockets of the server.
+struct Listeners {
+    reviews: TcpListener,
+    admin: TcpListener,
+    metrics: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn bind(config: &Config) -> anyhow::Result<Self> {
+        let reviews = bind("--listen", config.listen).await?;
+        let admin = bind("--admin-listen", config.admin_listen).await?;
+        let metrics = match config.metrics_listen {
+            Some(address) => Some(bind("--metrics-listen", address).await?),
+            None => None,
+        };
+        Ok(Self { reviews, admin, metrics })
+    }
+
+    /// Logs the addresses.
+    fn log(&self, policies: &str, scheme: &str) -> std::io::Result<()> {
+        let metrics = self.metrics.as_ref().map(TcpListener::local_addr).transpose()?;
+        tracing::info!(
+            policies,
+            listen = format!("{scheme}://{}", self.reviews.local_addr()?),
+            admin = format!("http://{}", self.admin.local_addr()?),
+            metrics = metrics.map(|address| format!("https://{address}")),
+            "policy server started"
+        );
+        Ok(())
+    }
+}
+
+/// Serves metrics and details to callers that may read them. Returns the task.
+#[cfg(feature = "cluster")]
+async fn serve_metrics(
+    listener: TcpListener,
+    certificate: Arc<Certificate>,
+    server: Arc<Server>,
+) -> anyhow::Result<JoinHandle<()>> {
+    let client = cluster::client().await.context("--metrics-listen")?;
+    let access = MetricsAccess::new(client.clone(), Tokens::new(client));
+    let routes = admin::details_router(server).layer(from_fn_with_state(access, MetricsAccess::require));
+    let tls = Some(certificate.acceptor()?);
+    let routes = TowerToHyperService::new(routes);
+    let serving = proviso_http::serve(listener, tls, Limits::small(), routes, pending(), Duration::ZERO);
+    Ok(proviso_tasks::spawn("metrics port", serving))
 }
 
 /// Answers reviews, and calls of the REST API, until the shutdown.
@@ -166,6 +262,7 @@ async fn serve_requests(
 ) {
     // 30 s is the longest evaluation timeout that a policy can set.
     let drain_timeout = Duration::from_secs(30) + DRAIN_TIMEOUT;
+    let limits = Arc::clone(&server.limits);
     let answers = service_fn(move |request| {
         // Most requests are reviews: do not clone the API for them.
         let api = api.as_ref().filter(|_| Api::has_path(request.uri().path())).cloned();
@@ -177,13 +274,20 @@ async fn serve_requests(
             }
         }
     });
-    proviso_http::serve(listener, tls, answers, shutdown::draining(phase), drain_timeout).await;
+    proviso_http::serve(listener, tls, limits, answers, shutdown::draining(phase), drain_timeout).await;
 }
 
-/// Opens the artifact cache: the shared cache of the replicas, or the state folder. Returns `None` if neither is configured.
-fn open_cache(shared: Option<&SharedCache>, state: Option<&Path>) -> anyhow::Result<Option<Volume>> {
+/// Returns true while this replica leads. Not set before the replica joins the election.
+type Leads = Arc<OnceLock<Box<dyn Fn() -> bool + Send + Sync>>>;
+
+/// Opens the artifact cache: the shared cache of the replicas, which only the leader signs for, or the state folder. Returns `None` if
+/// neither is configured.
+fn open_cache(shared: Option<&SharedCache>, state: Option<&Path>, leads: &Leads) -> anyhow::Result<Option<Volume>> {
     let cache = match shared {
-        Some(shared) => Some(open_shared_cache(shared)?),
+        Some(shared) => {
+            let leads = Arc::clone(leads);
+            Some(open_shared_cache(shared)?.signing_while(move || leads.get().is_some_and(|leads| leads())))
+        }
         None => state.map(Cache::open).transpose().context("--state-dir")?,
     };
     Ok(cache.map(Volume::new))

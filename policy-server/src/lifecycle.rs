@@ -119,7 +119,9 @@ impl Slot {
                 let retry_at = error.is_transient().then(|| now + delay);
                 let place = self.desired.as_ref().ok().and_then(|desired| desired.place.as_ref());
                 let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
-                Outcome::Failed { failure: Failure::new(error.reason(), format!("{error}{place}")), retry_at }
+                let is_tenant = self.desired.as_ref().is_ok_and(Desired::has_tenant);
+                let message = if is_tenant { error.tenant_message() } else { format!("{error}{place}") };
+                Outcome::Failed { failure: Failure::new(error.reason(), message), retry_at }
             }
         });
     }
@@ -200,7 +202,7 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
     }
 
     #[must_use]
-    pub fn preparer(&self) -> &Preparer {
+    pub fn preparer(&self) -> &Arc<Preparer> {
         self.preparations.preparer()
     }
 
@@ -279,14 +281,17 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
             Ok(Loaded { revision: Arc::new(revision), modules })
         });
         self.metrics.count_rollout(result.is_ok());
+        // The failure of a namespaced policy has no details, because its author sees it.
+        let details = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let place = desired.place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
         slot.settle(result, Instant::now());
         match slot.outcome.as_ref()? {
             Outcome::Loaded(loaded) => {
                 tracing::info!(revision = %key, engine = loaded.revision.program.engine(), "revision loaded");
             }
             Outcome::Failed { failure, retry_at } => {
-                let (reason, error, is_tried_again) = (&failure.reason, &failure.message, retry_at.is_some());
-                tracing::warn!(revision = %key, %reason, error, is_tried_again, "revision does not work");
+                let (reason, is_tried_again) = (&failure.reason, retry_at.is_some());
+                tracing::warn!(revision = %key, %reason, error = format!("{details}{place}"), is_tried_again, "revision does not work");
             }
         }
         Some(key)

@@ -1,6 +1,8 @@
 //! Counters, gauges and histograms for `/metrics`. Each loaded revision holds the handles of its series, so that no request looks
 //! up a series.
 
+mod places;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -9,9 +11,15 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use proviso_core::{Divergence, PolicyId};
+use proviso_http::Limits;
+use proviso_http::metrics::LimitMetrics;
 
+use crate::budgets::Budgets;
 use crate::denial_log::{DenialLog, PolicyDenialLog};
 use crate::manifests::ExperimentId;
+use places::{PlaceGauges, PlaceLabels};
+
+pub use places::{PlaceMetrics, RefusalReason};
 
 /// All metrics of the process.
 #[derive(Debug)]
@@ -31,7 +39,11 @@ pub struct Metrics {
     pub failing: Gauge,
     /// 1 if the files of the certificate and the key contain a working pair that is valid now, otherwise 0.
     pub tls_pair_valid: Gauge,
+    limits: LimitMetrics,
     denials: DenialLog,
+    places: PlaceGauges,
+    place_waits: Histogram,
+    places_refused: Family<PlaceLabels, Counter>,
 }
 
 /// The outcome of an evaluation.
@@ -100,6 +112,8 @@ struct RefusalLabels {
 #[derive(Clone, Debug)]
 pub struct PolicyMetrics {
     outcomes: [Counter; Outcome::ALL.len()],
+    /// The waits for places, and the refusals.
+    pub places: PlaceMetrics,
     duration: Histogram,
     pub denials: PolicyDenialLog,
 }
@@ -159,7 +173,11 @@ impl Metrics {
             manifest_problems: Gauge::default(),
             failing: Gauge::default(),
             tls_pair_valid: Gauge::default(),
+            limits: LimitMetrics::default(),
             denials: DenialLog::default(),
+            places: PlaceGauges::default(),
+            place_waits: Histogram::new([1e-3, 5e-3, 2.5e-2, 5e-2, 0.1, 0.15, 0.2, 0.25]),
+            places_refused: Family::default(),
         };
         metrics.register();
         metrics
@@ -182,6 +200,12 @@ impl Metrics {
         registry.register("failing", failing, self.failing.clone());
         let valid = "1 if the files of the certificate and the key contain a pair that is valid now, otherwise 0";
         registry.register("tls_pair_valid", valid, self.tls_pair_valid.clone());
+        self.limits.register(registry);
+        self.places.register(registry);
+        let waits = "Time that evaluations waited for a place; not of those that got one at once";
+        registry.register("evaluation_wait_seconds", waits, self.place_waits.clone());
+        let refused = "Evaluations that got no place or no memory, by the share that was in use";
+        registry.register("evaluations_refused", refused, self.places_refused.clone());
     }
 
     /// Returns the metrics of a policy. The evaluations of an experiment are not counted here, but as previews.
@@ -193,6 +217,13 @@ impl Metrics {
                 let outcome = outcome.as_str();
                 self.evaluations.get_or_create_owned(&EvaluationLabels { policy: policy.clone(), engine, outcome })
             }),
+            places: PlaceMetrics {
+                waits: self.place_waits.clone(),
+                refused: RefusalReason::ALL.map(|reason| {
+                    let labels = PlaceLabels { policy: policy.clone(), reason: reason.as_str() };
+                    self.places_refused.get_or_create_owned(&labels)
+                }),
+            },
             duration: self.duration.get_or_create_owned(&PolicyLabels { policy }),
             denials: self.denials.policy(),
         }
@@ -235,9 +266,17 @@ impl Metrics {
         self.refused.get_or_create(&RefusalLabels { reason }).inc();
     }
 
+    /// Reads the usage of these budgets from now on.
+    pub fn follow(&self, budgets: Budgets) {
+        // There is one set of budgets in a process.
+        let _ = self.places.budgets.set(budgets);
+    }
+
     /// Returns all metrics in the OpenMetrics text format.
     #[must_use]
-    pub fn to_text(&self) -> String {
+    pub fn to_text(&self, limits: &Limits) -> String {
+        self.limits.observe(limits);
+        self.places.read();
         proviso_http::metrics::to_text(&self.registry)
     }
 }

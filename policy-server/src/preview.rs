@@ -1,6 +1,7 @@
 //! Previews (AIP-236): ACTIVE experiments are evaluated on live requests, after the live answer is sent. The queue has a maximum
-//! length, and a full queue drops requests instead of delaying them. By default, the worker runs at the lowest CPU priority, so
-//! that previews do not slow down live requests.
+//! length, and a full queue drops requests instead of delaying them. Policies and namespaces share the queue and the concurrent
+//! evaluations, so that no experiment keeps the others from being previewed. By default, the worker runs at the lowest CPU
+//! priority, so that previews do not slow down live requests.
 
 mod comparison;
 mod counter;
@@ -8,6 +9,7 @@ mod drops;
 mod evaluation;
 mod hypothetical;
 mod line;
+mod queue;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,25 +22,27 @@ use proviso_core::matching::Labels;
 use proviso_core::sampling::is_sampled;
 use proviso_core::{Divergence, Mode, Review, Verdict};
 use proviso_crds::PreviewLogging;
+use proviso_shares::{Limits, Shares};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
+use crate::budgets::Overloaded;
 use crate::config::PreviewPriority;
-use crate::decide::{Decision, Overloaded};
+use crate::decide::Decision;
 use crate::table::{Experiment, Revision};
 use comparison::Comparison;
 use drops::DropLog;
 use evaluation::Evaluation;
 use line::{Line, to_text};
+use queue::{Queued, Room, account};
 
 pub use counter::{DivergenceCounter, Observation, Versions, now};
 pub use evaluation::Concern;
 
-/// The maximum number of concurrent evaluations of experiments.
-const CONCURRENCY: u32 = 4;
-/// The maximum memory of queued reviews, in KiB: 64 MiB.
-const QUEUE_KIB: usize = 64 * 1024;
+/// The maximum number of concurrent evaluations of experiments: two of one policy.
+const CONCURRENCY: u32 = 8;
 /// The minimum time between two log lines about dropped requests of an experiment.
 const DROP_LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// The time that the worker has to drop its evaluations when it is aborted. An evaluation yields every 10 ms.
@@ -97,18 +101,10 @@ impl Live {
 /// The sender of the preview queue.
 #[derive(Clone, Debug)]
 pub struct PreviewQueue {
-    jobs: mpsc::Sender<Queued>,
-    memory: Arc<Semaphore>,
+    /// The channel has no limit, because `room` limits its jobs.
+    jobs: mpsc::UnboundedSender<Queued>,
+    room: Room,
     drops: Arc<DropLog>,
-}
-
-/// A job in the queue.
-#[derive(Debug)]
-struct Queued {
-    job: Job,
-    evaluations: Vec<Evaluation>,
-    /// The memory of the review.
-    memory: OwnedSemaphorePermit,
 }
 
 /// The thread that evaluates experiments.
@@ -136,17 +132,18 @@ impl Worker {
 }
 
 impl PreviewQueue {
-    /// Starts the worker with a queue of this capacity. The worker uses at most a quarter of the `engine_permits` for concurrent
-    /// evaluations, so that live requests find free ones.
+    /// Starts the worker with a queue of this capacity. The worker uses about a quarter of the `places` for concurrent evaluations,
+    /// so that live requests find free ones.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
-    pub fn start(capacity: usize, engine_permits: u32, priority: PreviewPriority) -> io::Result<(Self, Worker)> {
-        let (jobs, receiver) = mpsc::channel(capacity);
-        let concurrency = (engine_permits / 4).clamp(1, CONCURRENCY);
+    pub fn start(capacity: usize, places: u32, priority: PreviewPriority) -> io::Result<(Self, Worker)> {
+        let (jobs, receiver) = mpsc::unbounded_channel();
+        // At least two, so that an experiment that loops does not hold all of them.
+        let concurrency = (places / 4).clamp(2, CONCURRENCY);
         let ((ending, ended), (abort, aborted)) = (oneshot::channel(), oneshot::channel());
         let drops = Arc::<DropLog>::default();
-        let queue = Self { jobs, memory: Arc::new(Semaphore::new(QUEUE_KIB)), drops: Arc::clone(&drops) };
+        let queue = Self { jobs, room: Room::new(capacity), drops: Arc::clone(&drops) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         std::thread::Builder::new().name("preview".to_owned()).spawn(move || {
             if priority == PreviewPriority::Idle
@@ -175,13 +172,11 @@ impl PreviewQueue {
                 evaluations.extend(Evaluation::begin(experiment, concern, live_etag, &self.drops));
             }
         }
-        if evaluations.is_empty() {
-            return;
-        }
-        let kib = u32::try_from(job.review.size() / 1024 + 1).unwrap_or(u32::MAX);
-        // If there is no memory or no place in the queue, the evaluations are dropped here, and count as dropped.
-        if let Ok(memory) = Arc::clone(&self.memory).try_acquire_many_owned(kib) {
-            let _ = self.jobs.try_send(Queued { job, evaluations, memory });
+        let Some(first) = evaluations.first() else { return };
+        // The policy of the experiments is the same for all of them. If its share of the queue is full, the evaluations are dropped
+        // here, and count as dropped.
+        if let Some(place) = self.room.take(&first.experiment.revision.policy, job.review.size()) {
+            let _ = self.jobs.send(Queued { job, evaluations, place });
         }
     }
 
@@ -211,7 +206,7 @@ fn set_idle_priority() -> Result<(), std::convert::Infallible> {
 
 /// Evaluates the queue until it is closed and empty, or until the worker is aborted. Meanwhile, logs how many requests are dropped.
 async fn run_until_aborted(
-    receiver: mpsc::Receiver<Queued>,
+    receiver: mpsc::UnboundedReceiver<Queued>,
     concurrency: u32,
     aborted: oneshot::Receiver<()>,
     drops: Arc<DropLog>,
@@ -231,22 +226,33 @@ async fn run_until_aborted(
     }
 }
 
-async fn run_worker(mut receiver: mpsc::Receiver<Queued>, concurrency: u32) {
-    let permits = Arc::new(Semaphore::new(concurrency as usize));
-    while let Some(Queued { job, evaluations, memory }) = receiver.recv().await {
-        let job = Arc::new(job);
-        for evaluation in evaluations {
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-            let job = Arc::clone(&job);
-            tokio::spawn(async move {
-                preview(&job, evaluation).await;
-                drop(permit);
-            });
+async fn run_worker(mut receiver: mpsc::UnboundedReceiver<Queued>, concurrency: u32) {
+    let workers = Shares::new(Limits::of(concurrency.into()));
+    let mut previews = JoinSet::new();
+    loop {
+        tokio::select! {
+            queued = receiver.recv() => match queued {
+                Some(queued) => begin(queued, &workers, &mut previews),
+                None => break,
+            },
+            Some(_) = previews.join_next() => {}
         }
-        drop(memory);
     }
-    // Wait for the running jobs before the runtime ends.
-    let _ = permits.acquire_many(concurrency).await;
+    while previews.join_next().await.is_some() {}
+}
+
+/// Begins the evaluations of a job. Each waits until its policy and namespace have fewer evaluations than their shares.
+fn begin(Queued { job, evaluations, place }: Queued, workers: &Shares, previews: &mut JoinSet<()>) {
+    let (job, place) = (Arc::new(job), Arc::new(place));
+    for evaluation in evaluations {
+        let (job, place) = (Arc::clone(&job), Arc::clone(&place));
+        let worker = account(workers, &evaluation.experiment.revision.policy);
+        previews.spawn(async move {
+            let _worker = worker.take(1).await;
+            drop(place);
+            preview(&job, evaluation).await;
+        });
+    }
 }
 
 /// Compares the verdict of an experiment with the live verdict. Counts one divergence and writes one preview line.
@@ -254,20 +260,24 @@ async fn preview(job: &Job, mut evaluation: Evaluation) {
     let experiment = Arc::clone(&evaluation.experiment);
     // Two versions that enforce nothing are compared by the verdicts that they would enforce.
     let is_monitored = job.live.is_monitoring() && experiment.revision.enforcement.mode == Mode::Monitor;
+    // Live requests hold the places or the memory. This is no failure of the experiment: the evaluation counts as dropped.
+    let Ok(place) = experiment.revision.accounts.preview_place().await else { return };
     let start = Instant::now();
-    let answer = hypothetical::of_experiment(&experiment.revision, evaluation.concern, job, is_monitored).await;
-    let duration = start.elapsed();
-    // Live requests hold all evaluation permits. This is no failure of the experiment: the evaluation counts as dropped.
-    let Ok(answer) = answer else { return };
-    let Some(answer) = answer else { return evaluation.cancel() };
-    let Ok(live) = job.live.verdict(job, is_monitored).await else { return };
+    let evaluating = async {
+        let answer = hypothetical::of_experiment(&experiment.revision, evaluation.concern, job, is_monitored).await?;
+        let duration = start.elapsed();
+        let Some(answer) = answer else { return Ok(None) };
+        Ok::<_, Overloaded>(Some((answer, job.live.verdict(job, is_monitored).await?, duration)))
+    };
+    let Ok(evaluated) = place.run(evaluating).await else { return };
+    let Some((answer, live, duration)) = evaluated else { return evaluation.cancel() };
     let comparison = Comparison::new(live, answer, &job.review);
     evaluation.finish(&Observation {
         divergence: comparison.divergence,
         has_failed: comparison.failure.is_some(),
         review: &job.review,
         arrived_at: job.arrived_at,
-        message: comparison.message().as_deref(),
+        message: comparison.message(&job.review).as_deref(),
     });
     if comparison.divergence != Divergence::Same || experiment.settings.logging == PreviewLogging::All {
         let answered_by = job.live.revision().map(Arc::as_ref);

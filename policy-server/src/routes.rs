@@ -2,45 +2,40 @@
 
 mod experiments;
 mod preview;
+mod receive;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use jiff::Timestamp;
 use proviso_core::review::ReviewError;
 use proviso_core::{Action, Endpoint, Review, Target, Verdict};
 use proviso_http::shutdown::Phase;
-use proviso_http::{BodyError, read_body};
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use proviso_http::{Limits, ReceivedBody};
+use tokio::sync::watch;
 
-use crate::decide::{Overloaded, decide};
+use crate::budgets::Overloaded;
+use crate::callers::CallerTokens;
+use crate::decide::decide;
 use crate::metrics::Metrics;
 use crate::notify_on_drop::NotifyOnDropBody;
 use crate::preview::{Job, Live, PreviewQueue};
 use crate::table::{Entry, Origin, SharedTable, Table};
+use receive::receive;
 
-/// The maximum size of a body, in bytes. An UPDATE contains two objects, and an API server accepts objects of up to 3 MiB.
-pub const MAX_BODY: usize = 7 * 1024 * 1024;
 /// The time that a request waits for a generation that is being prepared. API servers call a generation as soon as it is live.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time limit for receiving a body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The maximum size of a body that needs no memory permit. One such body on each connection takes little memory.
-const SMALL_BODY: u64 = 64 * 1024;
-/// The maximum memory of all larger bodies together, in KiB: 512 MiB.
-pub const BODY_MEMORY_KIB: usize = 512 * 1024;
 
 /// The state that all requests share.
 #[derive(Debug)]
 pub struct Server {
-    /// The memory for large bodies, in KiB.
-    pub body_memory: Semaphore,
+    pub limits: Arc<Limits>,
+    /// The tokens of known callers; `None` if every caller is answered.
+    pub callers: Option<CallerTokens>,
     pub table: Arc<SharedTable>,
     pub metrics: Arc<Metrics>,
     pub previews: PreviewQueue,
@@ -103,21 +98,33 @@ fn to_review(action: Action, verdict: &Verdict, uid: &str) -> Vec<u8> {
 
 impl Server {
     async fn respond(&self, request: Request<Incoming>) -> Result<Response<NotifyOnDropBody>, Refusal> {
-        let target = Target::parse(request.uri().path())
+        let path = request.uri().path();
+        let path = match &self.callers {
+            // Before anything else, so that an unknown caller cannot find out which policies exist.
+            Some(callers) => callers.admit(path).ok_or_else(unknown_caller)?,
+            None => path,
+        };
+        let target = Target::parse(path)
             .map_err(|error| Refusal::new(StatusCode::NOT_FOUND, "unknown_path", error.to_string()))?;
         if request.method() != Method::POST {
             let message = "send the review by POST";
             return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method", message));
         }
         match target {
-            Target::Policy(endpoint) => self.decide(request.into_body(), endpoint).await,
-            Target::Preview(endpoint) => self.preview(request.into_body(), &endpoint).await,
+            Target::Policy(endpoint) => self.decide(request, endpoint).await,
+            Target::Preview(endpoint) => self.preview(request, &endpoint).await,
         }
     }
 
-    async fn decide(&self, body: Incoming, endpoint: Endpoint) -> Result<Response<NotifyOnDropBody>, Refusal> {
-        let _memory = self.reserve_memory(&body)?;
-        let body = receive(body).await?;
+    async fn decide(
+        &self,
+        request: Request<Incoming>,
+        endpoint: Endpoint,
+    ) -> Result<Response<NotifyOnDropBody>, Refusal> {
+        let ReceivedBody { bytes: body, memory: _memory } = match receive(request).await {
+            Ok(received) => received,
+            Err(unread) => return self.unread(&endpoint, unread),
+        };
         let review = match endpoint.action {
             Action::ValidateRaw => Review::raw(body),
             Action::Validate | Action::Audit => Review::admission(body),
@@ -167,19 +174,6 @@ impl Server {
         Ok(json(StatusCode::OK, NotifyOnDropBody::new(body, preview)))
     }
 
-    /// Reserves memory for a large body until the permit is dropped. A small body needs no permit.
-    fn reserve_memory(&self, body: &Incoming) -> Result<Option<SemaphorePermit<'_>>, Refusal> {
-        let size = body.size_hint().upper().unwrap_or(MAX_BODY as u64).min(MAX_BODY as u64);
-        if size <= SMALL_BODY {
-            return Ok(None);
-        }
-        let kib = u32::try_from(size / 1024).unwrap_or(u32::MAX);
-        self.body_memory.try_acquire_many(kib).map(Some).map_err(|_| {
-            let message = "overloaded: too many large bodies at the same time";
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
-        })
-    }
-
     /// Answers a malformed review: with a denial if its uid is readable, otherwise with the status 400.
     fn malformed(&self, action: Action, error: ReviewError) -> Result<Response<NotifyOnDropBody>, Refusal> {
         let Some(uid) = error.uid else {
@@ -190,6 +184,12 @@ impl Server {
         let verdict = Verdict { code: Some(400), ..Verdict::deny(error.message) };
         Ok(json(StatusCode::OK, to_review(action, &verdict, &uid).into()))
     }
+}
+
+/// Returns the refusal of a caller without a valid token.
+fn unknown_caller() -> Refusal {
+    let message = "unknown caller: this server answers only the webhooks of its policies";
+    Refusal::new(StatusCode::UNAUTHORIZED, "unknown_caller", message)
 }
 
 /// Returns true if the generation of the endpoint is being prepared.
@@ -231,15 +231,4 @@ fn without_revision(
     }
     let why = entry.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
     deny(format!("{} has no generation that works{why}", endpoint.policy))
-}
-
-async fn receive(body: Incoming) -> Result<Bytes, Refusal> {
-    read_body(body, MAX_BODY, BODY_TIMEOUT).await.map_err(|error| {
-        let (status, reason) = match error {
-            BodyError::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
-            BodyError::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
-            BodyError::Unreadable(_) => (StatusCode::BAD_REQUEST, "malformed"),
-        };
-        Refusal::new(status, reason, error.to_string())
-    })
 }

@@ -5,16 +5,19 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use crate::compile::{CompileJob, run_compile_job};
+use crate::compile::run_compile_job;
 use crate::config::{Arguments, Config};
 use crate::logging;
+
+/// The maximum number of blocking threads in addition to those of interpreters.
+const OTHER_THREADS: usize = 128;
 
 /// Runs the program and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     // The server starts this program again to compile a module. Clap does not know that internal command.
-    if let Some(job) = CompileJob::from_arguments(std::env::args_os()) {
-        return run_compile_job(job);
+    if let Some(code) = run_compile_job(std::env::args_os()) {
+        return code;
     }
     let arguments = Arguments::parse();
     if let Some(shell) = arguments.completions {
@@ -48,7 +51,11 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     logging::start(&arguments.log, arguments.log_format).map_err(|error| anyhow::anyhow!("--log: {error}"))?;
     let config = Config::try_from(arguments)?;
     raise_open_files();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    proviso_memory::return_freed_memory();
+    proviso_memory::set_process_limit(proviso_memory::container_limit());
+    // The places limit the interpreters. The other threads are for files and for compilations.
+    let threads = config.concurrency as usize + OTHER_THREADS;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(threads).build()?;
     let result = runtime.block_on(proviso_tasks::exit_on_panic("server", crate::run(config)));
     // Do not wait for an interpreter that is stuck in a policy: all requests are answered.
     runtime.shutdown_background();

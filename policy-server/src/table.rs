@@ -14,6 +14,7 @@ use proviso_engines::Program;
 use proviso_programs::Conditions;
 use tokio::sync::watch;
 
+use crate::budgets::Accounts;
 use crate::manifests::ExperimentId;
 use crate::metrics::{ExperimentMetrics, PolicyMetrics};
 use crate::preview::{DivergenceCounter, Observation, Versions};
@@ -165,6 +166,8 @@ pub struct Revision {
     pub enabled: bool,
     /// The time limit of one evaluation.
     pub timeout: Duration,
+    /// The accounts of the policy in the budgets of evaluations.
+    pub accounts: Accounts,
     /// The metrics of the policy. The evaluations of an experiment are counted as previews instead.
     pub metrics: PolicyMetrics,
 }

@@ -1,12 +1,12 @@
 //! TLS for `--listen`. The certificate and the key are read from files, and read again when the files change. If a new pair does
-//! not work, or is not valid now, the server keeps the old pair.
+//! not work, or is not valid now, the server keeps the old pair. The same holds for the authorities of client certificates.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proviso_http::{Certificate, CertificateError, ValidityError};
+use proviso_http::{Certificate, CertificateError, ClientCa, ClientCaError, ValidityError};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::TlsFiles;
@@ -24,21 +24,58 @@ pub enum TlsError {
     Pair { cert: PathBuf, key: PathBuf, error: CertificateError },
     #[error("TLS cannot be set up: {0}")]
     Config(#[from] rustls::Error),
+    #[error("--client-ca {path}: {error}", path = path.display())]
+    ClientCa { path: PathBuf, error: ClientCaError },
 }
 
-/// Reads the certificate and the key, and starts a task that follows their files.
+/// Reads the certificate and the key, and starts a task that follows their files. Returns the current certificate.
 ///
 /// # Errors
 /// Returns an error if the certificate and the key cannot be read or do not work together.
-pub fn acceptor(files: TlsFiles, metrics: Arc<Metrics>) -> Result<TlsAcceptor, TlsError> {
+pub fn certificate(files: TlsFiles, metrics: Arc<Metrics>) -> Result<Arc<Certificate>, TlsError> {
     let content = read_content(&files);
     let current = Arc::new(Certificate::default());
     replace(&current, &files, &content)?;
-    let acceptor = Arc::clone(&current).acceptor()?;
-    let mut follower = Follower { files, content, current, metrics, refused: None, invalid: None };
+    let mut follower =
+        Follower { files, content, current: Arc::clone(&current), metrics, refused: None, invalid: None };
     follower.report();
     proviso_tasks::spawn("certificate", follower.run());
+    Ok(current)
+}
+
+/// Returns the acceptor of `--listen`. If `client_ca` names a file, each client needs a certificate of an authority in the file, and a
+/// task follows the file.
+///
+/// # Errors
+/// Returns an error if the authorities cannot be read.
+pub fn acceptor(certificate: Arc<Certificate>, client_ca: Option<PathBuf>) -> Result<TlsAcceptor, TlsError> {
+    let Some(path) = client_ca else { return Ok(certificate.acceptor()?) };
+    let refused = |error| TlsError::ClientCa { path: path.clone(), error };
+    let read = |path: &Path| std::fs::read(path).map_err(|error| TlsError::Read { path: path.to_owned(), error });
+    let content = read(&path)?;
+    let authorities = Arc::new(ClientCa::new(&content).map_err(refused)?);
+    let acceptor = certificate.acceptor_for_clients_of(Arc::clone(&authorities))?;
+    proviso_tasks::spawn("client CA", follow_client_ca(path, authorities, content));
     Ok(acceptor)
+}
+
+/// Replaces the authorities of client certificates when their file changes. Established connections stay.
+async fn follow_client_ca(path: PathBuf, authorities: Arc<ClientCa>, mut content: Vec<u8>) {
+    let mut poll = tokio::time::interval(POLL_INTERVAL);
+    poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        poll.tick().await;
+        // A file that is missing for a moment is being replaced.
+        let Ok(new) = std::fs::read(&path) else { continue };
+        if new == content {
+            continue;
+        }
+        content = new;
+        match authorities.replace(&content) {
+            Ok(()) => tracing::info!(path = %path.display(), "client CA replaced"),
+            Err(error) => tracing::warn!(path = %path.display(), %error, "new client CA refused, the old one stays"),
+        }
+    }
 }
 
 /// Replaces the certificate and the key when the files change. Established connections keep their certificate.

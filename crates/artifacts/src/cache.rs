@@ -2,22 +2,29 @@
 //!
 //! The key of a module is its digest. The key of a compiled module is the digest of its source and the key of the engine
 //! that compiled it. The cache returns a compiled module only with a valid signature over its bytes, its source and its
-//! engine.
+//! engine. The signed statement has the size of the code, so that a file of another size is not even read.
 
 mod collect;
+mod files;
 mod verified;
 
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use proviso_core::Reason;
 
 use crate::digest::Digest;
-use crate::file::write_atomically;
+use crate::module::MAX_MODULE;
 use crate::signing::{SigningError, SigningKeys};
+use files::Location;
 
 pub use verified::VerificationRecord;
+
+/// The maximum size of a file with a signature, in bytes.
+const MAX_SIGNATURE: u64 = 1024;
 
 /// The cache of modules in a folder.
 ///
@@ -27,6 +34,16 @@ pub use verified::VerificationRecord;
 pub struct Cache {
     folder: PathBuf,
     keys: SigningKeys,
+    may_sign: MaySign,
+}
+
+/// Decides whether this process may sign now.
+struct MaySign(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for MaySign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MaySign")
+    }
 }
 
 /// The error of an access to the cache. Every entry of the cache can be created again.
@@ -39,6 +56,8 @@ pub enum CacheError {
     /// The file is damaged, truncated, replaced by another file, or signed with another key.
     #[error("{0} does not carry a valid signature for its name and content")]
     Forged(PathBuf),
+    #[error("{path} has {size} bytes, more than the {max} bytes that such a file of the cache has", path = .path.display())]
+    TooLarge { path: PathBuf, size: u64, max: u64 },
     #[error("{0:?} is not an engine key: use letters, digits and '-' only")]
     EngineKey(String),
     #[error("the cache at {path} does not answer: its disk is stalled", path = .0.display())]
@@ -67,14 +86,30 @@ impl Cache {
         }
         let path = folder.join("signing.key");
         let keys = SigningKeys::load_or_create(&path).map_err(|error| CacheError::Key { path, error })?;
-        Ok(Self { folder: folder.to_owned(), keys })
+        Ok(Self::new(folder, keys))
     }
 
     /// Opens a cache that several replicas share, with the signing keys of all of them. Does not access the folder: its
     /// volume may be unavailable now and come back.
     #[must_use]
     pub fn open_shared(folder: &Path, keys: SigningKeys) -> Self {
-        Self { folder: folder.to_owned(), keys }
+        Self::new(folder, keys)
+    }
+
+    fn new(folder: &Path, keys: SigningKeys) -> Self {
+        Self { folder: folder.to_owned(), keys, may_sign: MaySign(Box::new(|| true)) }
+    }
+
+    /// Returns this cache with the condition under which it signs. A replica of a policy server signs while it leads.
+    #[must_use]
+    pub fn signing_while(self, may_sign: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { may_sign: MaySign(Box::new(may_sign)), ..self }
+    }
+
+    /// Returns true if this process may sign now.
+    #[must_use]
+    pub fn may_sign(&self) -> bool {
+        (self.may_sign.0)()
     }
 
     #[must_use]
@@ -85,22 +120,23 @@ impl Cache {
     /// Returns the module with this digest; `None` if the cache does not have it.
     ///
     /// # Errors
-    /// Returns [`CacheError::Io`] if the file cannot be read, and [`CacheError::Forged`] if it has another digest.
+    /// Returns [`CacheError::Io`] if the file cannot be read, [`CacheError::TooLarge`] if it is larger than [`MAX_MODULE`], and
+    /// [`CacheError::Forged`] if it has another digest.
     pub fn module(&self, digest: &Digest) -> Result<Option<Bytes>, CacheError> {
         let path = self.module_path(digest);
-        match read(&path)? {
+        match self.read(&path, MAX_MODULE)? {
             Some(bytes) if Digest::of(&bytes) == *digest => Ok(Some(bytes)),
             Some(_) => Err(CacheError::Forged(path)),
             None => Ok(None),
         }
     }
 
-    /// Stores a module.
+    /// Stores a module. Its name proves its content, so it needs no signature.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
     pub fn put_module(&self, digest: &Digest, module: &[u8]) -> Result<(), CacheError> {
-        write(&self.module_path(digest), module)
+        self.write(&self.module_path(digest), module)
     }
 
     /// Returns the module `source` as the engine with `engine_key` compiled it; `None` if the cache does not have it.
@@ -108,29 +144,81 @@ impl Cache {
     /// The signature is verified over the returned bytes. Callers must load these bytes and not read the file again.
     ///
     /// # Errors
-    /// Returns [`CacheError::Io`] if a file cannot be read, and [`CacheError::Forged`] if the signature does not match the
-    /// bytes, the source and the engine.
+    /// Returns [`CacheError::Io`] if a file cannot be read, and [`CacheError::Forged`] or [`CacheError::TooLarge`] if the signature
+    /// does not match the bytes, the source and the engine. A file of another size than the signed one is not read.
     pub fn compiled(&self, source: &Digest, engine_key: &str) -> Result<Option<Bytes>, CacheError> {
         let path = self.compiled_path(source, engine_key)?;
-        let (Some(code), Some(signature)) = (read(&path)?, read(&path.with_extension("sig"))?) else {
-            return Ok(None);
-        };
-        if self.keys.verify(&statement(&code, source, engine_key), &signature) {
-            Ok(Some(code))
-        } else {
-            Err(CacheError::Forged(path))
+        let Some(signed) = self.signed_code(&path, source, engine_key)? else { return Ok(None) };
+        match self.read(&path, signed.size)? {
+            Some(code) if SignedCode::of(&code) == signed => Ok(Some(code)),
+            Some(_) => Err(CacheError::Forged(path)),
+            None => Ok(None),
         }
     }
 
-    /// Signs and stores the module `source` as the engine with `engine_key` compiled it.
+    /// Returns true if the cache has the compiled module with a valid signature, as far as the size of its code shows. Does not read
+    /// the code.
+    ///
+    /// # Errors
+    /// Returns [`CacheError::Io`] if a file cannot be read.
+    pub fn has_compiled(&self, source: &Digest, engine_key: &str) -> Result<bool, CacheError> {
+        let path = self.compiled_path(source, engine_key)?;
+        let size = self.signed_code(&path, source, engine_key).and_then(|signed| {
+            let Some(SignedCode { size, .. }) = signed else { return Ok(false) };
+            Ok(again_if_stale(|| Location::new(&self.folder, &path).size(size))? == Some(size))
+        });
+        match size {
+            Err(CacheError::Forged(_) | CacheError::TooLarge { .. }) => Ok(false),
+            size => size,
+        }
+    }
+
+    /// Signs and stores the module `source` as the engine with `engine_key` compiled it. Returns false, and stores nothing, if this
+    /// process may not sign now.
     ///
     /// # Errors
     /// Returns [`CacheError::EngineKey`] if the engine key is malformed, and [`CacheError::Io`] if a file cannot be written.
-    pub fn put_compiled(&self, source: &Digest, engine_key: &str, code: &[u8]) -> Result<(), CacheError> {
+    pub fn put_compiled(&self, source: &Digest, engine_key: &str, code: &[u8]) -> Result<bool, CacheError> {
         let path = self.compiled_path(source, engine_key)?;
+        if !self.may_sign() {
+            return Ok(false);
+        }
+        let signed = SignedCode::of(code);
+        let signature = STANDARD.encode(self.keys.sign(&signed.statement(source, engine_key)));
         // A reader between the two writes finds a signature that does not match, refuses the entry and compiles the module.
-        write(&path, code)?;
-        write(&path.with_extension("sig"), &self.keys.sign(&statement(code, source, engine_key)))
+        self.write(&path, code)?;
+        let text = format!("{}\n{}\n{signature}\n", signed.digest, signed.size);
+        self.write(&path.with_extension("sig"), text.as_bytes())?;
+        Ok(true)
+    }
+
+    /// Removes the signature of a compiled module, so that the leader stores it again.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be removed.
+    pub fn remove_compiled(&self, source: &Digest, engine_key: &str) -> Result<(), CacheError> {
+        let path = self.compiled_path(source, engine_key)?.with_extension("sig");
+        Location::new(&self.folder, &path).remove()
+    }
+
+    /// Returns what the signature of the code at `path` says; `None` if there is no signature.
+    fn signed_code(&self, path: &Path, source: &Digest, engine_key: &str) -> Result<Option<SignedCode>, CacheError> {
+        let Some(text) = self.read(&path.with_extension("sig"), MAX_SIGNATURE)? else { return Ok(None) };
+        let signed = std::str::from_utf8(&text).ok().and_then(|text| {
+            let mut lines = text.lines();
+            let signed = SignedCode { digest: lines.next()?.parse().ok()?, size: lines.next()?.parse().ok()? };
+            let signature = STANDARD.decode(lines.next()?).ok()?;
+            self.keys.verify(&signed.statement(source, engine_key), &signature).then_some(signed)
+        });
+        signed.map(Some).ok_or_else(|| CacheError::Forged(path.to_owned()))
+    }
+
+    fn read(&self, path: &Path, max: u64) -> Result<Option<Bytes>, CacheError> {
+        again_if_stale(|| Location::new(&self.folder, path).read(max))
+    }
+
+    fn write(&self, path: &Path, content: &[u8]) -> Result<(), CacheError> {
+        again_if_stale(|| Location::new(&self.folder, path).write(content))
     }
 
     fn module_path(&self, digest: &Digest) -> PathBuf {
@@ -145,14 +233,24 @@ impl Cache {
     }
 }
 
-/// Returns the bytes to sign. Each part but the last has a fixed length, so that two different statements never have the
-/// same bytes.
-fn statement(code: &[u8], source: &Digest, engine_key: &str) -> Vec<u8> {
-    format!("proviso compiled module v1\n{}\n{source}\n{engine_key}", Digest::of(code)).into_bytes()
+/// The signed facts about compiled code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SignedCode {
+    digest: Digest,
+    /// The size of the code in bytes.
+    size: u64,
 }
 
-fn read(path: &Path) -> Result<Option<Bytes>, CacheError> {
-    again_if_stale(|| read_once(path))
+impl SignedCode {
+    fn of(code: &[u8]) -> Self {
+        Self { digest: Digest::of(code), size: code.len() as u64 }
+    }
+
+    /// Returns the bytes to sign. No part contains a line break, so that two different statements never have the same bytes.
+    fn statement(self, source: &Digest, engine_key: &str) -> Vec<u8> {
+        let Self { digest, size } = self;
+        format!("proviso compiled module v2\n{digest}\n{size}\n{source}\n{engine_key}").into_bytes()
+    }
 }
 
 /// Repeats an access once if a file or folder is stale (ESTALE): another replica has replaced it on a network volume since this
@@ -162,28 +260,6 @@ fn again_if_stale<T>(access: impl Fn() -> Result<T, CacheError>) -> Result<T, Ca
         Err(CacheError::Io { error, .. }) if error.kind() == io::ErrorKind::StaleNetworkFileHandle => access(),
         result => result,
     }
-}
-
-fn read_once(path: &Path) -> Result<Option<Bytes>, CacheError> {
-    let io = |error| CacheError::Io { path: path.to_owned(), error };
-    match std::fs::symlink_metadata(path) {
-        // The cache writes regular files only: another program created anything else.
-        Ok(metadata) if !metadata.is_file() => Err(CacheError::Forged(path.to_owned())),
-        Ok(_) => std::fs::read(path).map(|bytes| Some(bytes.into())).map_err(io),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io(error)),
-    }
-}
-
-fn write(path: &Path, content: &[u8]) -> Result<(), CacheError> {
-    again_if_stale(|| write_once(path, content))
-}
-
-fn write_once(path: &Path, content: &[u8]) -> Result<(), CacheError> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| CacheError::Io { path: folder.to_owned(), error })?;
-    }
-    write_atomically(path, content).map_err(|error| CacheError::Io { path: path.to_owned(), error })
 }
 
 #[cfg(test)]
@@ -238,7 +314,7 @@ mod tests {
         let (_folder, cache, source) = cache();
         let path = cache.compiled_path(&source, ENGINE).unwrap();
         let other = Digest::of(b"other module");
-        cache.put_compiled(&other, ENGINE, b"other native code").unwrap();
+        assert!(cache.put_compiled(&other, ENGINE, b"other native code").unwrap());
         let (other_code, other_signature) = {
             let path = cache.compiled_path(&other, ENGINE).unwrap();
             (std::fs::read(&path).unwrap(), std::fs::read(path.with_extension("sig")).unwrap())
@@ -248,6 +324,7 @@ mod tests {
             (b"Native code".as_slice(), &signature),
             (b"native cod", &signature),
             (b"", &signature),
+            (b"native code and more", &signature),
             (b"native code", &vec![]),
             (b"native code", &other_signature),
             // The compiled form of another module with its own valid signature.
@@ -255,7 +332,8 @@ mod tests {
         ] {
             std::fs::write(&path, code).unwrap();
             std::fs::write(path.with_extension("sig"), signature).unwrap();
-            assert!(matches!(cache.compiled(&source, ENGINE), Err(CacheError::Forged(_))), "{code:?}");
+            let error = cache.compiled(&source, ENGINE).unwrap_err();
+            assert!(matches!(error, CacheError::Forged(_) | CacheError::TooLarge { .. }), "{code:?}: {error}");
         }
         cache.put_compiled(&source, ENGINE, b"native code").unwrap();
         assert!(cache.compiled(&source, ENGINE).unwrap().is_some(), "a refused entry can be replaced");
@@ -292,6 +370,31 @@ mod tests {
         for key in ["", "..", "a/b", "../../x", "a.b"] {
             assert!(matches!(cache.compiled(&source, key), Err(CacheError::EngineKey(_))), "{key:?}");
         }
+    }
+
+    #[test]
+    fn a_replica_that_does_not_lead_signs_nothing() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let (folder, leader, source) = cache();
+        let leads = Arc::new(AtomicBool::new(false));
+        let other = Cache::open(folder.path()).unwrap();
+        let other = other.signing_while({
+            let leads = Arc::clone(&leads);
+            move || leads.load(Ordering::Relaxed)
+        });
+        assert!(!other.put_compiled(&source, "other-engine", b"code").unwrap());
+        let record = VerificationRecord { manifest: source, against: source };
+        assert!(!other.put_verified(&source, record).unwrap());
+        assert!(!leader.has_compiled(&source, "other-engine").unwrap() && leader.verified(&source).unwrap().is_none());
+        assert!(!folder.path().join("compiled").join(source.hex()).join("other-engine.cwasm").exists());
+        // The replica verifies what the leader has signed, and can ask for it again.
+        assert!(other.has_compiled(&source, ENGINE).unwrap() && other.compiled(&source, ENGINE).unwrap().is_some());
+        other.remove_compiled(&source, ENGINE).unwrap();
+        assert!(!other.has_compiled(&source, ENGINE).unwrap());
+        leads.store(true, Ordering::Relaxed);
+        assert!(other.put_compiled(&source, ENGINE, b"code").unwrap() && other.put_verified(&source, record).unwrap());
+        assert_eq!(leader.compiled(&source, ENGINE).unwrap().unwrap(), "code");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Fetches modules from registries and over HTTPS, with limits of size and time and from allowed addresses only, and checks
 //! their digests and signatures (docs/adr/0006).
 
+mod access;
 mod address;
 mod blocking;
 mod challenge;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use url::Url;
 
+pub use access::{FetchAccess, TenantLimits};
 pub use credentials::{PullSecretError, PullSecrets};
 pub use error::{ConnectError, FetchError};
 pub use image::Manifest;
@@ -68,6 +70,14 @@ pub struct FetchOptions<'a> {
     pub pin: Option<Digest>,
     /// The names of the Secrets whose credentials may be used; empty means all Secrets.
     pub pull_secrets: &'a [String],
+    /// The limits of a namespaced policy; `None` if there are none.
+    pub tenant: Option<&'a TenantLimits>,
+}
+
+impl<'a> FetchOptions<'a> {
+    fn access(&self) -> FetchAccess<'a> {
+        FetchAccess { pull_secrets: self.pull_secrets, tenant: self.tenant }
+    }
 }
 
 impl Fetcher {
@@ -147,10 +157,10 @@ impl Fetcher {
                     let (wanted, checks) = (&wanted, checks.as_ref());
                     let pull =
                         |mut client, location| async move { self.pull(&mut client, &location, wanted, checks).await };
-                    self.try_locations(artifact, wanted.pull_secrets, pull).await
+                    self.try_locations(artifact, wanted.access(), pull).await
                 }
                 ModuleReference::Https(url) => {
-                    let (trust, secrets) = self.load(wanted.pull_secrets).await?;
+                    let (trust, secrets) = self.load(wanted.access()).await?;
                     let path = url.path().trim_start_matches('/');
                     let credential = Host::of(url).and_then(|host| secrets.find(&host, path).cloned());
                     self.download(Client::new(trust, credential, false), url, &wanted).await
@@ -212,13 +222,17 @@ impl Fetcher {
             .map(|bytes| Module::new(digest, bytes))
     }
 
-    /// Reads the trusted servers and authorities, and the credentials of the Secrets `names`.
-    async fn load(&self, names: &[String]) -> Result<(Arc<Trust>, PullSecrets), FetchError> {
-        let (sources, folder, names) = (self.sources.clone(), self.pull_secrets.clone(), names.to_vec());
-        let proxies = self.proxies.clone();
+    /// Reads the trusted servers and authorities, and the credentials of the permitted Secrets.
+    async fn load(&self, access: FetchAccess<'_>) -> Result<(Arc<Trust>, PullSecrets), FetchError> {
+        let (sources, folder, names) = (self.sources.clone(), self.pull_secrets.clone(), access.secrets());
+        let (proxies, tenant) = (self.proxies.clone(), access.tenant.cloned());
         blocking(move || {
             let sources = sources.as_deref().map(read_sources).transpose()?.unwrap_or_default();
-            Ok((Trust::load(sources, proxies).into(), PullSecrets::read(folder.as_deref(), &names)?))
+            let secrets = match names {
+                Some(names) if names.is_empty() => PullSecrets::default(),
+                names => PullSecrets::read(folder.as_deref(), &names.unwrap_or_default())?,
+            };
+            Ok((Trust::load(sources, proxies, tenant).into(), secrets))
         })
         .await
     }

@@ -13,8 +13,8 @@ mod volume;
 pub use cache::{Cache, CacheError, VerificationRecord};
 pub use digest::{Digest, DigestError};
 pub use fetch::{
-    ConnectError, FetchError, FetchOptions, Fetcher, Manifest, Proxies, ProxyError, PullSecretError, PushError,
-    SourcesError,
+    ConnectError, FetchAccess, FetchError, FetchOptions, Fetcher, Manifest, Proxies, ProxyError, PullSecretError,
+    PushError, SourcesError, TenantLimits,
 };
 pub use file::{
     create_atomically, remove_durably, remove_if_unchanged, rewrite_atomically, rewrite_if_unchanged, write_atomically,

@@ -82,6 +82,20 @@ pub enum LimitScope {
 }
 
 impl HostCallError {
+    /// Returns the category of the error, for the program of a namespaced policy: it does not tell what listens where.
+    pub(crate) fn category(&self) -> String {
+        match self {
+            Self::Name { name, .. } => format!("the name {name:?} cannot be looked up"),
+            Self::ApiServer(_) => "the query to the API server failed".to_owned(),
+            Self::KindUnavailable { kind, cause: KindUnavailable::NotReady(_) } => {
+                format!("{kind}: its objects have not arrived yet")
+            }
+            Self::Stopped(_) => "the host call was aborted".to_owned(),
+            // `images` has replaced the texts of registries.
+            _ => self.to_string(),
+        }
+    }
+
     /// Returns the stable name of the error for logs and conditions.
     #[must_use]
     pub fn reason(&self) -> Reason {

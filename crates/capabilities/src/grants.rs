@@ -1,5 +1,8 @@
 //! The grants of a policy's spec: the host capabilities and kinds that its programs may use.
 
+use std::sync::Arc;
+
+use proviso_artifacts::TenantLimits;
 use proviso_core::Capabilities;
 use proviso_crds::validation::FieldError;
 use proviso_crds::{ContextAwareResource, PolicySpec, Program, context};
@@ -14,6 +17,8 @@ pub struct Grants {
     /// The path of the spec in its object.
     at: String,
     namespace: Option<String>,
+    /// The limits of fetches for a namespaced policy; `None` if there are none.
+    tenant: Option<Arc<TenantLimits>>,
 }
 
 impl Grants {
@@ -27,7 +32,13 @@ impl Grants {
         }
         // `context::check` has already parsed the patterns, so this does not fail.
         let capabilities = Capabilities::parse(&spec.host_capabilities).unwrap_or_default();
-        Ok(Self { capabilities, at: at.to_owned(), namespace: namespace.map(ToOwned::to_owned) })
+        Ok(Self { capabilities, at: at.to_owned(), namespace: namespace.map(ToOwned::to_owned), tenant: None })
+    }
+
+    /// Returns these grants limited to what a policy server permits for namespaced policies.
+    #[must_use]
+    pub fn limited_to(self, permitted: &Capabilities, tenant: Arc<TenantLimits>) -> Self {
+        Self { capabilities: self.capabilities.intersection(permitted), tenant: Some(tenant), ..self }
     }
 
     /// Returns the grants of one program. `at` is the path of the object that has its `contextAwareResources`.
@@ -44,6 +55,7 @@ impl Grants {
             resources_field: format!("{at}.contextAwareResources"),
             namespace: self.namespace.clone(),
             pull_secrets: secrets,
+            tenant: self.tenant.clone(),
         }
     }
 }

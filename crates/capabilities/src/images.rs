@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moka::future::Cache;
-use proviso_artifacts::{Artifact, FetchError, Fetcher, Manifest, VerifyRequest};
+use proviso_artifacts::{Artifact, FetchAccess, FetchError, Fetcher, Manifest, VerifyRequest};
 use serde_json::{Value, json};
 
 use crate::error::HostCallError;
@@ -22,7 +22,7 @@ const MAX_CACHE_BYTES: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Images {
     fetcher: Arc<Fetcher>,
-    /// The answers by operation, pull secrets and question.
+    /// The answers by operation, permissions of the fetch, and question.
     cache: Cache<(String, Vec<String>, String), Arc<Vec<u8>>>,
 }
 
@@ -54,11 +54,11 @@ pub(crate) async fn answer(
     let image: String = requests::read(&call, payload)?;
     let artifact = reference::parse(&image)
         .map_err(|error| HostCallError::Image { image: image.clone(), why: format!("{error}") })?;
-    let key = (operation.to_owned(), grants.pull_secrets.clone(), artifact.to_string());
-    let fetching = fetch_answer(&images.fetcher, operation, &artifact, &grants.pull_secrets);
+    let key = (operation.to_owned(), grants.fetch_scope(), artifact.to_string());
+    let fetching = fetch_answer(&images.fetcher, operation, &artifact, grants.fetch_access());
     let answer = Box::pin(images.cache.try_get_with(key, fetching))
         .await
-        .map_err(|error: Arc<FetchError>| HostCallError::Image { image, why: error.to_string() })?;
+        .map_err(|error: Arc<FetchError>| HostCallError::Image { why: explain(grants, &image, &error), image })?;
     Ok(answer.to_vec())
 }
 
@@ -74,31 +74,43 @@ async fn verify(
         if operation == "v1/verify" { VerifyRequest::version1(payload) } else { VerifyRequest::version2(payload) };
     let VerifyRequest { image, requirements } =
         request.map_err(|error| HostCallError::Request { call: call.to_owned(), error: error.to_string() })?;
-    let key = (operation.to_owned(), grants.pull_secrets.clone(), String::from_utf8_lossy(payload).into_owned());
+    let key = (operation.to_owned(), grants.fetch_scope(), String::from_utf8_lossy(payload).into_owned());
     let verifying = async {
-        let digest = images.fetcher.verify(&image, requirements, &grants.pull_secrets).await?;
+        let digest = images.fetcher.verify(&image, requirements, grants.fetch_access()).await?;
         Ok(Arc::new(write(&json!({"is_trusted": true, "digest": digest.to_string()}))))
     };
     let answer = Box::pin(images.cache.try_get_with(key, verifying)).await;
-    let untrusted =
-        |error: Arc<FetchError>| HostCallError::Untrusted { image: image.to_string(), why: error.to_string() };
+    let untrusted = |error: Arc<FetchError>| {
+        let image = image.to_string();
+        HostCallError::Untrusted { why: explain(grants, &image, &error), image }
+    };
     answer.map(|answer| answer.to_vec()).map_err(untrusted)
+}
+
+/// Returns the text of an error for the program. The author of a namespaced policy gets its category, and the log has the cause.
+fn explain(grants: &ProgramGrants, image: &str, error: &FetchError) -> String {
+    if grants.tenant.is_none() {
+        return error.to_string();
+    }
+    let namespace = grants.namespace.as_deref().unwrap_or_default();
+    tracing::info!(namespace, image, reason = error.reason().as_str(), %error, "an image of a namespaced policy cannot be looked up");
+    error.category()
 }
 
 async fn fetch_answer(
     fetcher: &Fetcher,
     operation: &str,
     artifact: &Artifact,
-    secrets: &[String],
+    access: FetchAccess<'_>,
 ) -> Result<Arc<Vec<u8>>, FetchError> {
     let answer = match operation {
         "v1/oci_manifest_config" => {
-            let (manifest, config) = fetcher.image(artifact, secrets).await?;
+            let (manifest, config) = fetcher.image(artifact, access).await?;
             let Manifest { digest, content } = manifest;
             json!({"manifest": content, "digest": digest.to_string(), "config": config})
         }
-        "v1/oci_manifest" => fetcher.manifest(artifact, secrets).await?.content,
-        _ => json!({"digest": fetcher.manifest(artifact, secrets).await?.digest.to_string()}),
+        "v1/oci_manifest" => fetcher.manifest(artifact, access).await?.content,
+        _ => json!({"digest": fetcher.manifest(artifact, access).await?.digest.to_string()}),
     };
     Ok(Arc::new(write(&answer)))
 }

@@ -167,16 +167,16 @@ impl Host for PolicyHost {
             answer.map_err(|error| {
                 let (namespace, operation) = (call.namespace, call.operation);
                 tracing::debug!(namespace, operation, reason = %error.reason(), %error, "a host call failed");
-                error.to_string()
+                self.grants.message(&error)
             })
         })
     }
 
     fn objects(&self, deadline: Deadline) -> HostFuture<'_, Arc<Objects>> {
-        Box::pin(async move { self.collect_objects(deadline).await.map_err(|error| error.to_string()) })
+        Box::pin(async move { self.collect_objects(deadline).await.map_err(|error| self.grants.message(&error)) })
     }
 
     fn namespace<'a>(&'a self, name: &'a str, deadline: Deadline) -> HostFuture<'a, Option<Arc<Value>>> {
-        Box::pin(async move { self.find_namespace(name, deadline).await.map_err(|error| error.to_string()) })
+        Box::pin(async move { self.find_namespace(name, deadline).await.map_err(|error| self.grants.message(&error)) })
     }
 }

@@ -1,6 +1,9 @@
 //! The grants of one program: the capabilities that it may call, and the kinds that it may read. The members of a group share
 //! the capabilities, and each has its own kinds.
 
+use std::sync::Arc;
+
+use proviso_artifacts::{FetchAccess, TenantLimits};
 use proviso_core::Capabilities;
 
 use crate::error::HostCallError;
@@ -18,11 +21,32 @@ pub struct ProgramGrants {
     pub resources_field: String,
     /// The namespace of the policy, which can access no other namespace; `None` for a `ClusterPolicy`.
     pub namespace: Option<String>,
-    /// The names of the Secrets whose registry credentials may be used; empty means all Secrets.
+    /// The names of the Secrets whose registry credentials may be used; empty means all Secrets that `tenant` permits.
     pub pull_secrets: Vec<String>,
+    /// The limits of a namespaced policy in a cluster; `None` if there are none.
+    pub tenant: Option<Arc<TenantLimits>>,
 }
 
 impl ProgramGrants {
+    /// Returns the permissions of fetches from registries.
+    pub(crate) fn fetch_access(&self) -> FetchAccess<'_> {
+        FetchAccess { pull_secrets: &self.pull_secrets, tenant: self.tenant.as_deref() }
+    }
+
+    /// Returns a text that differs for different permissions of fetches.
+    pub(crate) fn fetch_scope(&self) -> Vec<String> {
+        let mut scope = self.pull_secrets.clone();
+        if let Some(tenant) = &self.tenant {
+            scope.push(format!("{tenant:?}"));
+        }
+        scope
+    }
+
+    /// Returns the text of an error for the program. The author of a namespaced policy does not learn what listens where.
+    pub(crate) fn message(&self, error: &HostCallError) -> String {
+        if self.tenant.is_some() { error.category() } else { error.to_string() }
+    }
+
     /// Checks that the program may call a capability.
     pub(crate) fn check_call(&self, namespace: &str, operation: &str) -> Result<(), HostCallError> {
         if self.capabilities.allow(namespace, operation) {
@@ -67,6 +91,7 @@ mod tests {
             resources_field: "spec.program.group.members.a.contextAwareResources".to_owned(),
             namespace: namespace.map(ToOwned::to_owned),
             pull_secrets: Vec::new(),
+            tenant: None,
         }
     }
 

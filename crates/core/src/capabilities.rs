@@ -64,6 +64,13 @@ impl Capabilities {
         patterns.iter().enumerate().map(parse).collect::<Result<_, _>>().map(Self)
     }
 
+    /// Returns the known capabilities that both grant.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let is_granted = |name: &&str| [self, other].iter().all(|it| it.0.iter().any(|pattern| pattern.matches(name)));
+        Self(KNOWN.iter().filter(|name| is_granted(name)).map(|name| Pattern::Exact((*name).to_owned())).collect())
+    }
+
     /// Returns true if the patterns grant the capability `<namespace>/<operation>`.
     #[must_use]
     pub fn allow(&self, namespace: &str, operation: &str) -> bool {
@@ -117,6 +124,13 @@ mod tests {
         assert_eq!(granted(&["oci/v1/*"]), KNOWN[6..10]);
         assert_eq!(granted(&["oci/v2/verify", "net/*"]), ["net/v1/dns_lookup_host", "oci/v2/verify"]);
         assert_eq!(granted(&["kubernetes/can_i"]), ["kubernetes/can_i"]);
+    }
+
+    #[test]
+    fn an_intersection_grants_what_both_grant() {
+        let both = parse(&["oci/*", "net/*"]).unwrap().intersection(&parse(&["oci/v1/*", "kubernetes/*"]).unwrap());
+        assert!(both.allow("oci", "v1/verify") && !both.allow("oci", "v2/verify"));
+        assert!(!both.allow("net", "v1/dns_lookup_host") && !both.allow("kubernetes", "can_i"));
     }
 
     #[test]

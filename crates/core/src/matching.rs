@@ -10,17 +10,20 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::confinement::{self, CONFINED, SYSTEM};
 use crate::review::{self, GroupVersionResource, Head, Operation, Review};
 
 /// Labels of objects, by key.
 pub type Labels = BTreeMap<String, String>;
 
-/// The API group of Proviso's kinds.
-const PROVISO_GROUP: &str = "proviso.dev";
 /// The label that the API server sets on each namespace.
 const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
-/// The reason for which a namespaced policy does not cover a request of another namespace, or for a confidential kind.
-const CONFINED: &str = "a namespaced policy covers only its own namespace, and neither Secrets nor policies";
+/// The API groups of the reviews by which Kubernetes checks credentials and permissions. A policy covers them only if it is a
+/// `ClusterPolicy` with a rule that names the group: a `TokenReview` has a bearer token, and a policy that denies a
+/// `SubjectAccessReview` stops every component that asks for permissions.
+pub const CREDENTIAL_GROUPS: [&str; 2] = ["authentication.k8s.io", "authorization.k8s.io"];
+/// The reason for which a policy does not cover the reviews of credentials.
+const CREDENTIALS: &str = "policies cover reviews of authentication.k8s.io and authorization.k8s.io only if a rule of a ClusterPolicy names the group";
 
 /// The requests that an `admission` section covers.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +35,8 @@ pub struct Match {
     is_exact: bool,
     /// The namespace of a namespaced policy, which covers no other namespace; `None` for a `ClusterPolicy`.
     namespace: Option<String>,
+    /// True if a namespaced policy does not cover the requests of Kubernetes itself.
+    excludes_system_requests: bool,
 }
 
 /// The result of matching a request. Unknown facts count as covered: a review without `resource`, a namespace with unknown
@@ -62,14 +67,21 @@ impl Match {
             object_selector: object_selector.unwrap_or_default().try_into()?,
             is_exact,
             namespace: None,
+            excludes_system_requests: false,
         })
     }
 
-    /// Returns this match confined to `namespace`, if there is one. A namespaced policy covers no Secrets, because its owner may
-    /// not be allowed to read them, and no policies, so that it cannot protect itself.
+    /// Returns this match confined to `namespace`, if there is one, and to the resources that a namespaced policy may decide about
+    /// ([`confinement`]).
     #[must_use]
     pub fn confined_to(self, namespace: Option<&str>) -> Self {
         Self { namespace: namespace.map(ToOwned::to_owned), ..self }
+    }
+
+    /// Returns this match without the requests of Kubernetes itself, if it is confined to a namespace.
+    #[must_use]
+    pub fn without_system_requests(self) -> Self {
+        Self { excludes_system_requests: self.namespace.is_some(), ..self }
     }
 
     /// Matches a request. `namespace_labels` returns the labels of the namespace with a given name, if they are known.
@@ -79,6 +91,8 @@ impl Match {
         };
         let covered = [
             (CONFINED, self.is_within_confinement(head)),
+            (CREDENTIALS, !self.is_exempt(head)),
+            (SYSTEM, self.may_be_asked_by(head)),
             (
                 "spec.admission.rules does not cover the request",
                 self.rules.iter().any(|rule| rule_covers(rule, head, self.is_exact)),
@@ -95,18 +109,30 @@ impl Match {
             .map_or(Coverage::Covered, |(why, _)| Coverage::NotCovered { why })
     }
 
-    /// Matches a request by the confinement of a namespaced policy alone: its namespace, and the kinds that no namespaced policy
-    /// covers. For a request that an API server has matched with the rules and selectors already.
+    /// Matches a request by the confinement of a namespaced policy alone: its namespace, and the resources and users that it does not
+    /// cover, and by the reviews of credentials. For a request that an API server has matched with the rules and selectors already.
     #[must_use]
     pub fn covers_by_confinement(&self, review: &Review) -> Coverage {
         match review.head() {
             Some(head) if !self.is_within_confinement(head) => Coverage::NotCovered { why: CONFINED },
+            Some(head) if self.is_exempt(head) => Coverage::NotCovered { why: CREDENTIALS },
+            Some(head) if !self.may_be_asked_by(head) => Coverage::NotCovered { why: SYSTEM },
             _ => Coverage::Covered,
         }
     }
 
     fn is_within_confinement(&self, head: &Head) -> bool {
         self.namespace.as_ref().is_none_or(|namespace| is_within(namespace, head))
+    }
+
+    /// Returns true for a review of credentials that no rule of a `ClusterPolicy` names.
+    fn is_exempt(&self, head: &Head) -> bool {
+        let group = head.resource.group.as_str();
+        CREDENTIAL_GROUPS.contains(&group) && (self.namespace.is_some() || !names_group(&self.rules, group))
+    }
+
+    fn may_be_asked_by(&self, head: &Head) -> bool {
+        !(self.excludes_system_requests && confinement::is_system_request(head))
     }
 
     fn namespace_is_selected<'a>(
@@ -154,11 +180,15 @@ impl Match {
 /// Returns true if a policy of this namespace may cover the request. A request without a known namespace is not covered.
 fn is_within(namespace: &str, head: &Head) -> bool {
     let original = head.request_resource.as_ref().unwrap_or(&head.resource);
-    let is_secret = |it: &GroupVersionResource| it.group.is_empty() && it.resource == "secrets";
-    let is_proviso_kind = |it: &GroupVersionResource| it.group == PROVISO_GROUP;
     head.namespace == namespace
         && !is_namespace(&head.resource)
-        && ![original, &head.resource].into_iter().any(|it| is_secret(it) || is_proviso_kind(it))
+        && ![original, &head.resource].into_iter().any(|it| confinement::excludes(it, &head.sub_resource))
+}
+
+/// Returns true if a rule names the API group. The wildcard `*` names none.
+#[must_use]
+pub fn names_group(rules: &[RuleWithOperations], group: &str) -> bool {
+    rules.iter().flat_map(|rule| rule.api_groups.iter().flatten()).any(|named| named == group)
 }
 
 fn key(expression: &Expression) -> &str {

@@ -4,6 +4,7 @@
 mod envelope;
 mod head;
 mod nesting;
+mod prefix;
 
 use std::ops::Range;
 
@@ -14,7 +15,8 @@ use serde_json::value::RawValue;
 use envelope::Envelope;
 use head::{Members, range_of};
 
-pub use head::{GroupVersionKind, GroupVersionResource, Head, Operation, UserInfo};
+pub use head::{GroupVersionKind, GroupVersionResource, Head, Operation, REDACTED, UserInfo};
+pub use prefix::uid_of_prefix;
 
 /// The maximum nesting of lists and objects in a review. Kubernetes objects stay below 60. Deeper input would cost stack in
 /// each parser.
@@ -148,6 +150,12 @@ impl Review {
     #[must_use]
     pub fn is_dry_run(&self) -> bool {
         self.head.as_ref().is_some_and(|head| head.dry_run)
+    }
+
+    /// Returns true if the object has credentials: see [`Head::is_confidential`].
+    #[must_use]
+    pub fn is_confidential(&self) -> bool {
+        self.head.as_ref().is_some_and(|head| head.is_confidential())
     }
 
     fn text(&self, range: &Range<usize>) -> &str {

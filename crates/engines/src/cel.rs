@@ -26,8 +26,8 @@ use std::sync::Arc;
 use proviso_core::{Review, Verdict};
 
 use crate::host::{Host, NoHost};
-use crate::isolation::Isolation;
-use crate::{CompileError, Deadline, EvaluationError};
+use crate::memory::{self, DEFAULT_MEMORY_LIMIT};
+use crate::{CompileError, Deadline, EvaluationError, isolation};
 use blocking_host::BlockingHost;
 use interrupt::Budget;
 use prepared::Prepared;
@@ -35,13 +35,13 @@ use variables::EvaluationContext;
 
 pub use source::{AuditAnnotation, Mutation, PatchType, Source, Validation, Variable};
 
-/// A compiled CEL program with its parameters. An empty program allows every request. A clone is cheap, and shares the limit on
-/// concurrent evaluations.
+/// A compiled CEL program with its parameters. An empty program allows every request. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Program {
     prepared: Arc<Prepared>,
     host: Arc<dyn Host>,
-    isolation: Isolation,
+    /// The memory limit of one evaluation, in bytes.
+    memory_limit: usize,
 }
 
 impl fmt::Debug for Prepared {
@@ -61,8 +61,16 @@ impl Program {
     /// or key is not valid or not unique, or a reason is unknown. [`CompileError::Unsupported`] if an expression is too large or
     /// nested too deep, or uses an unknown function.
     pub fn compile(source: impl Into<Source>, params: &serde_json::Value) -> Result<Self, CompileError> {
-        let prepared = Arc::new(Prepared::compile(source.into(), params)?);
-        Ok(Self { prepared, host: Arc::new(NoHost), isolation: Isolation::new() })
+        let prepared = memory::compile(DEFAULT_MEMORY_LIMIT, || Prepared::compile(source.into(), params))?;
+        let (prepared, memory_limit) = (Arc::new(prepared), DEFAULT_MEMORY_LIMIT);
+        Ok(Self { prepared, host: Arc::new(NoHost), memory_limit })
+    }
+
+    /// Sets the memory limit of one evaluation, in bytes. Default: [`DEFAULT_MEMORY_LIMIT`].
+    #[must_use]
+    pub fn with_memory_limit(mut self, limit: usize) -> Self {
+        self.memory_limit = limit;
+        self
     }
 
     /// Sets the host that answers `namespaceObject` and `authorizer`.
@@ -95,7 +103,8 @@ impl Program {
         };
         let prepared = Arc::clone(&self.prepared);
         let review = review.clone();
-        self.isolation.run(deadline, move || run::run(&prepared, &review, &context)).await
+        let limit = self.memory_limit;
+        isolation::run(deadline, move || memory::evaluate(limit, || run::run(&prepared, &review, &context))).await
     }
 
     /// Reads the Namespace of the request, if an expression needs it. `None` if no expression reads it, or if the object is not

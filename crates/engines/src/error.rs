@@ -48,8 +48,9 @@ pub enum EvaluationError {
     /// The evaluation did not end before its deadline. The text is Kubewarden's, because dashboards of its users match it.
     #[error("Policy execution interrupted because it exceeded the allowed execution time")]
     DeadlineExceeded,
-    /// Every evaluation slot stayed occupied until the deadline.
-    #[error("the policy server is overloaded: no evaluation slot became free before the deadline")]
+    /// The policy's share of the evaluation slots or of the memory is in use. The evaluation has not ended: the caller may try
+    /// again.
+    #[error("overloaded: too many evaluations at the same time")]
     Overloaded,
     /// The program stopped: a trap, an exhausted limit, an error that it raised, a panic of its interpreter.
     #[error("internal server error: {0}")]

@@ -1,110 +1,113 @@
-//! Runs a synchronous interpreter on a blocking thread, within a deadline and with a bounded number of concurrent evaluations.
-//! A panic of the interpreter fails the evaluation, and the process goes on. A stack overflow would end the process, so the
-//! compilers bound the recursion of a program before it runs.
+//! Runs a synchronous interpreter on a thread of its own, within a deadline. A panic of the interpreter fails the evaluation, and
+//! the process goes on. A stack overflow would end the process, so the compilers bound the recursion of a program before it runs.
+//!
+//! The caller limits the number of these threads, by the places of the [`Budget`]s.
 
-use std::num::NonZeroUsize;
-use std::sync::Arc;
+mod threads;
 
-use tokio::sync::Semaphore;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
-use crate::{Deadline, EvaluationError};
+use crate::{Budget, Deadline, EvaluationError};
 
-/// The minimum number of evaluation slots of one program.
-const MIN_SLOTS: usize = 8;
+/// The time for which every evaluation has the normal CPU priority.
+const SHORT: Duration = Duration::from_millis(20);
 
-/// The evaluation slots that a program shares with its clones.
-#[derive(Clone, Debug)]
-pub(crate) struct Isolation {
-    slots: Arc<Semaphore>,
-}
-
-impl Isolation {
-    /// Creates twice as many slots as there are processors, but at least eight. More slots would not make evaluations faster,
-    /// and a program whose evaluations never end must not occupy every blocking thread.
-    pub(crate) fn new() -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        Self::with_slots(MIN_SLOTS.max(2 * processors))
-    }
-
-    fn with_slots(slots: usize) -> Self {
-        Self { slots: Arc::new(Semaphore::new(slots)) }
-    }
-
-    /// Runs `evaluate` and waits for its result until the deadline. An evaluation that runs past its deadline keeps its slot
-    /// until it ends.
-    pub(crate) async fn run<T, F>(&self, deadline: Deadline, evaluate: F) -> Result<T, EvaluationError>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> Result<T, EvaluationError> + Send + 'static,
-    {
-        let until = deadline.instant().into();
-        let Ok(Ok(slot)) = timeout_at(until, Arc::clone(&self.slots).acquire_owned()).await else {
-            return Err(EvaluationError::Overloaded);
+/// Runs `evaluate` and waits for its result until the deadline. An evaluation that runs past its deadline keeps its place until it
+/// ends. Of the evaluations that run for long, only as many as the budget permits keep the normal CPU priority.
+pub(crate) async fn run<T, F>(deadline: Deadline, evaluate: F) -> Result<T, EvaluationError>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T, EvaluationError> + Send + 'static,
+{
+    let budget = Budget::current();
+    let priority = budget.as_ref().and_then(|budget| budget.priority.clone());
+    let (sender, mut receiver) = oneshot::channel();
+    let job = move || {
+        let result = if deadline.has_passed() {
+            Err(EvaluationError::DeadlineExceeded)
+        } else {
+            catch_unwind(AssertUnwindSafe(evaluate))
+                .unwrap_or_else(|_| Err(EvaluationError::Failed("the interpreter panicked".into())))
         };
-        let mut running = tokio::task::spawn_blocking(move || {
-            let _slot = slot;
-            if deadline.has_passed() { Err(EvaluationError::DeadlineExceeded) } else { evaluate() }
-        });
-        match timeout_at(until, &mut running).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(error)) if error.is_panic() => Err(EvaluationError::Failed("the interpreter panicked".into())),
-            Ok(Err(_)) => Err(EvaluationError::Failed("the server is shutting down".into())),
-            Err(_) => {
-                // This removes the task from the queue if no thread has started it.
-                running.abort();
-                Err(EvaluationError::DeadlineExceeded)
+        drop(budget);
+        let _ = sender.send(result);
+    };
+    let running = threads::spawn(Box::new(job))
+        .map_err(|error| EvaluationError::Failed(format!("the interpreter cannot start a thread: {error}")))?;
+    let until = deadline.instant();
+    let mut ended = timeout_at(until.min(Instant::now() + SHORT).into(), &mut receiver).await;
+    if ended.is_err() {
+        let _priority = match priority.map(|account| account.try_take(1)) {
+            Some(Ok(permit)) => Some(permit),
+            Some(Err(_)) => {
+                running.demote();
+                None
             }
+            None => None,
+        };
+        ended = timeout_at(until.into(), &mut receiver).await;
+        if ended.is_err() {
+            // The result is of no use any more.
+            running.demote();
         }
+    }
+    match ended {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(EvaluationError::Failed("the thread of the interpreter has ended".into())),
+        Err(_) => Err(EvaluationError::DeadlineExceeded),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
+
+    use proviso_shares::{Limits, Rank, Shares};
 
     use super::*;
 
     const AMPLE: Duration = Duration::from_mins(1);
-    const SHORT: Duration = Duration::from_millis(50);
+    const WAIT: Duration = Duration::from_millis(50);
 
     #[tokio::test]
     async fn a_panic_is_a_failed_evaluation() {
-        let isolation = Isolation::new();
-        let result = isolation.run(Deadline::after(AMPLE), || -> Result<(), _> { panic!("boom") }).await;
+        let result = run(Deadline::after(AMPLE), || -> Result<(), _> { panic!("boom") }).await;
         assert_eq!(result, Err(EvaluationError::Failed("the interpreter panicked".into())));
-        assert_eq!(isolation.run(Deadline::after(AMPLE), || Ok(1)).await, Ok(1), "the next evaluation runs");
+        assert_eq!(run(Deadline::after(AMPLE), || Ok(1)).await, Ok(1), "the next evaluation runs");
     }
 
     #[tokio::test]
-    async fn a_stuck_evaluation_keeps_only_its_own_slot() {
-        let isolation = Isolation::with_slots(1);
+    async fn an_evaluation_past_its_deadline_keeps_its_place_until_it_ends() {
+        let (places, memory) = (Shares::new(Limits::of(4)), Shares::new(Limits::of(1)));
+        let place = places.account("a", None, Rank::Live);
+        let memory = memory.account("a", None, Rank::Live);
+        let budget = Budget { place: place.take(1).await, memory, turns: None, priority: None };
         let ((release, stuck), (begin, started)) = (mpsc::channel::<()>(), mpsc::channel());
         // The evaluation must have time to start, even on a busy machine.
         let deadline = Deadline::after(Duration::from_secs(1));
-        let running = isolation.run(deadline, move || {
+        let running = budget.run(run(deadline, move || {
             let _ = begin.send(());
             Ok(stuck.recv().is_ok())
-        });
+        }));
         // The runtime fires timers in the order of their times, even if late: this timer fires after the deadline's timer.
-        let result = timeout_at((deadline.instant() + SHORT).into(), running).await;
+        let result = timeout_at((deadline.instant() + WAIT).into(), running).await;
         assert_eq!(result, Ok(Err(EvaluationError::DeadlineExceeded)));
         assert!(started.try_recv().is_ok(), "the evaluation has started");
-        let other = Isolation::with_slots(1).run(Deadline::after(AMPLE), || Ok(())).await;
-        assert_eq!(other, Ok(()), "another program has its own slots");
-        let result = isolation.run(Deadline::after(SHORT), || Ok(true)).await;
-        assert_eq!(result, Err(EvaluationError::Overloaded), "the stuck evaluation keeps its slot");
+        assert!(place.take_within(1, WAIT).await.is_err(), "the stuck evaluation keeps its place");
+        assert!(places.account("b", None, Rank::Live).take_now(1).is_some(), "another policy has its own places");
         drop(release);
-        let result = isolation.run(Deadline::after(AMPLE), || Ok(true)).await;
-        assert_eq!(result, Ok(true), "the slot is free again when the stuck evaluation ends");
+        assert!(place.take_within(1, AMPLE).await.is_ok(), "the place is free when the stuck evaluation has ended");
     }
 
     #[tokio::test]
     async fn an_evaluation_does_not_start_after_its_deadline() {
         let (sender, receiver) = mpsc::channel();
-        let result = Isolation::new().run(Deadline::after(Duration::ZERO), move || Ok(sender.send(()))).await;
-        assert!(matches!(result, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)), "{result:?}");
+        let result = run(Deadline::after(Duration::ZERO), move || Ok(sender.send(()))).await;
+        assert_eq!(result.unwrap_err(), EvaluationError::DeadlineExceeded);
         assert!(receiver.recv().is_err(), "the evaluation was dropped without having run");
     }
 }

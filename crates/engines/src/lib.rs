@@ -1,12 +1,14 @@
 //! Compiles and runs one policy program under limits of time, memory and stack.
 //! This crate knows reviews and verdicts, but no policy objects, and accesses neither the network nor Kubernetes.
 
+mod budget;
 pub mod cel;
 mod deadline;
 pub mod error;
 pub mod group;
 pub mod host;
 mod isolation;
+mod memory;
 mod patch;
 pub mod rego;
 #[cfg(feature = "wasm")]
@@ -16,9 +18,11 @@ use std::sync::Arc;
 
 use proviso_core::{Review, Verdict};
 
+pub use budget::Budget;
 pub use deadline::Deadline;
 pub use error::{CompileError, EvaluationError, SettingsError};
 pub use host::{Host, HostCall, NoHost};
+pub use memory::DEFAULT_MEMORY_LIMIT;
 
 /// A compiled program with its settings. All requests share one program, and each evaluation starts with fresh state.
 /// Cloning does not compile again: clone a program to give it another host ([`Program::with_host`]).
@@ -70,6 +74,17 @@ impl Program {
             Self::Rego(program) => Self::Rego(program.with_host(host)),
             Self::Cel(program) => Self::Cel(program.with_host(host)),
             group @ Self::Group(_) => group,
+        }
+    }
+
+    /// Sets the memory limit of one evaluation of an interpreted program, in bytes. Returns a wasm program and a group unchanged:
+    /// the engine of a module has the limit, and each member of a group has its own.
+    #[must_use]
+    pub fn with_memory_limit(self, limit: usize) -> Self {
+        match self {
+            Self::Rego(program) => Self::Rego(program.with_memory_limit(limit)),
+            Self::Cel(program) => Self::Cel(program.with_memory_limit(limit)),
+            other => other,
         }
     }
 

@@ -34,8 +34,8 @@ use regorus::{Engine, LimitError, Value};
 use tokio::time::timeout_at;
 
 use crate::host::Objects;
-use crate::isolation::Isolation;
-use crate::{CompileError, Deadline, EvaluationError, Host, NoHost};
+use crate::memory::{self, DEFAULT_MEMORY_LIMIT};
+use crate::{CompileError, Deadline, EvaluationError, Host, NoHost, isolation};
 use evaluated_rules::EvaluatedRules;
 use inspect::Documents;
 use inventory::Inventory;
@@ -47,12 +47,13 @@ pub use query::Query;
 /// The number of steps that the interpreter takes between two checks of the deadline.
 const STEPS_BETWEEN_CHECKS: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
-/// A compiled Rego policy with its settings. A clone is cheap, and shares the limit on concurrent evaluations.
+/// A compiled Rego policy with its settings. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Program {
     prepared: Arc<Prepared>,
-    isolation: Isolation,
     host: Arc<dyn Host>,
+    /// The memory limit of one evaluation, in bytes.
+    memory_limit: usize,
 }
 
 struct Prepared {
@@ -72,7 +73,7 @@ impl fmt::Debug for Prepared {
 }
 
 /// The time limit for the evaluation of the trial request.
-const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(3);
 /// A request for a nearly empty Pod, which each policy must be able to evaluate.
 const TRIAL_REQUEST: &str = r#"{"request": {
     "uid": "trial", "operation": "CREATE", "name": "trial", "namespace": "trial", "dryRun": true,
@@ -101,9 +102,22 @@ impl Program {
     ///
     /// # Errors
     /// [`CompileError::Invalid`] if a module does not parse, the entrypoint does not exist, no rule can deny, or the evaluation
-    /// of a nearly empty request fails. [`CompileError::Unsupported`] if a module uses a missing builtin, data outside of its
+    /// of a nearly empty request fails or exceeds its limits of time and memory, which are those of an evaluation.
+    /// [`CompileError::Unsupported`] if a module uses a missing builtin, data outside of its
     /// modules, recursion, or nesting that is too deep.
     pub fn compile_with(
+        source: &str,
+        libraries: &[String],
+        dialect: Dialect,
+        entrypoint: Option<&str>,
+        settings: &serde_json::Value,
+    ) -> Result<Self, CompileError> {
+        memory::compile(DEFAULT_MEMORY_LIMIT, || {
+            Self::compile_modules(source, libraries, dialect, entrypoint, settings)
+        })
+    }
+
+    fn compile_modules(
         source: &str,
         libraries: &[String],
         dialect: Dialect,
@@ -136,7 +150,14 @@ impl Program {
         let inventory = uses_inventory.then(Inventory::default);
         let prepared = Prepared { engine, evaluated_rules, settings, inventory };
         prepared.evaluate_trial_request()?;
-        Ok(Self { prepared: Arc::new(prepared), isolation: Isolation::new(), host: Arc::new(NoHost) })
+        Ok(Self { prepared: Arc::new(prepared), host: Arc::new(NoHost), memory_limit: DEFAULT_MEMORY_LIMIT })
+    }
+
+    /// Sets the memory limit of one evaluation, in bytes. Default: [`DEFAULT_MEMORY_LIMIT`].
+    #[must_use]
+    pub fn with_memory_limit(mut self, limit: usize) -> Self {
+        self.memory_limit = limit;
+        self
     }
 
     /// Sets the host that provides the objects of `data.inventory`. An evaluation requests them only if the policy reads
@@ -166,14 +187,16 @@ impl Program {
         };
         let prepared = Arc::clone(&self.prepared);
         let review = review.clone();
+        let limit = self.memory_limit;
+        // All evaluations share the inventory: it does not count to the memory of one of them.
         let evaluate = move || match (&prepared.inventory, objects) {
             (Some(inventory), Some(objects)) => {
                 let engine = inventory.engine(&prepared.engine, prepared.evaluated_rules.entrypoints(), objects)?;
-                prepared.evaluate(engine, &review, deadline)
+                memory::evaluate(limit, || prepared.evaluate(engine, &review, deadline))
             }
-            _ => prepared.evaluate(prepared.engine.clone(), &review, deadline),
+            _ => memory::evaluate(limit, || prepared.evaluate(prepared.engine.clone(), &review, deadline)),
         };
-        self.isolation.run(deadline, evaluate).await
+        isolation::run(deadline, evaluate).await
     }
 
     /// Reads the objects from the host. The timeout guards against a host that does not answer by the deadline.
@@ -220,7 +243,8 @@ impl Prepared {
     fn evaluate_trial_request(&self) -> Result<(), CompileError> {
         let trial =
             Review::admission(TRIAL_REQUEST.into()).map_err(|error| CompileError::Invalid(error.to_string()))?;
-        match self.evaluate(self.engine.clone(), &trial, Deadline::after(TRIAL_TIMEOUT)) {
+        let deadline = Deadline::after(TRIAL_TIMEOUT);
+        match memory::evaluate(DEFAULT_MEMORY_LIMIT, || self.evaluate(self.engine.clone(), &trial, deadline)) {
             // The answer may be invalid only for such an incomplete object.
             Ok(_) | Err(EvaluationError::InvalidAnswer(_) | EvaluationError::Overloaded) => Ok(()),
             Err(EvaluationError::Failed(why)) => Err(CompileError::Invalid(why)),

@@ -11,6 +11,7 @@ mod engine;
 mod export;
 mod guest_memory;
 mod host_call;
+mod limits;
 mod log;
 mod metadata;
 mod module;
@@ -23,6 +24,7 @@ mod snapshot;
 mod snapshot_mode;
 mod state;
 mod ticker;
+mod turns;
 mod wapc;
 mod wasi;
 

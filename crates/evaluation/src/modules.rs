@@ -41,7 +41,7 @@ impl Modules {
                 message: format!("{error}"),
             })?;
         let names: Vec<String> = spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect();
-        let wanted = FetchOptions { digest, pin: None, pull_secrets: &names };
+        let wanted = FetchOptions { digest, pin: None, pull_secrets: &names, tenant: None };
         let module = self.fetcher.fetch(&reference, wanted).await.map_err(|error| {
             let name = if matches!(error, FetchError::PullSecret(_)) { "imagePullSecrets" } else { "module" };
             PrepareError::Fetch { field: format!("{field}.{name}"), error: Box::new(error) }

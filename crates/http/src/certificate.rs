@@ -4,17 +4,19 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{ClientHello, NoClientAuth, ResolvesServerCert};
+use rustls::server::{ClientHello, NoClientAuth, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 use x509_parser::certificate::Validity;
 use x509_parser::time::ASN1Time;
 
 use crate::client::AcceptAnyClient;
+use crate::client_ca::ClientCa;
 
 /// The error of a certificate and key that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +117,19 @@ impl Certificate {
     /// # Errors
     /// Returns an error if the cryptographic library does not support TLS 1.2 and 1.3.
     pub fn acceptor(self: Arc<Self>) -> Result<TlsAcceptor, rustls::Error> {
-        self.accept_from(Arc::new(NoClientAuth))
+        Ok(TlsAcceptor::from(Arc::new(self.config(Arc::new(NoClientAuth))?)))
+    }
+
+    /// Returns a TLS acceptor that requires a client certificate of one of these authorities.
+    ///
+    /// # Errors
+    /// Returns an error if the cryptographic library does not support TLS 1.2 and 1.3.
+    pub fn acceptor_for_clients_of(self: Arc<Self>, authorities: Arc<ClientCa>) -> Result<TlsAcceptor, rustls::Error> {
+        let mut config = self.config(authorities)?;
+        // A resumed session would not verify the client certificate again, although the authorities may have been replaced.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
     /// Returns a TLS acceptor that also requests client certificates: see
@@ -125,17 +139,17 @@ impl Certificate {
     /// Returns an error if the cryptographic library does not support TLS 1.2 and 1.3.
     pub fn acceptor_with_client_certificates(self: Arc<Self>) -> Result<TlsAcceptor, rustls::Error> {
         let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
-        self.accept_from(Arc::new(AcceptAnyClient { algorithms }))
+        Ok(TlsAcceptor::from(Arc::new(self.config(Arc::new(AcceptAnyClient { algorithms }))?)))
     }
 
-    fn accept_from(self: Arc<Self>, clients: Arc<dyn ClientCertVerifier>) -> Result<TlsAcceptor, rustls::Error> {
+    fn config(self: Arc<Self>, clients: Arc<dyn ClientCertVerifier>) -> Result<ServerConfig, rustls::Error> {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(clients)
             .with_cert_resolver(self);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(TlsAcceptor::from(Arc::new(config)))
+        Ok(config)
     }
 }
 

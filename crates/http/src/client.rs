@@ -1,4 +1,5 @@
-//! Client certificates. The TLS handshake proves that the client has the private key; the caller verifies the issuer.
+//! The certificates of the client of a connection. The TLS handshake proves that the client has the private key; the
+//! caller verifies the issuer.
 
 use std::sync::Arc;
 

@@ -4,11 +4,15 @@
 mod body;
 mod certificate;
 mod client;
+mod client_ca;
+mod limits;
 pub mod metrics;
 mod serve;
 pub mod shutdown;
 
-pub use body::{BodyError, read_body};
+pub use body::{BodyError, BodyFailure, BodyLimits, ReceivedBody, read_body};
 pub use certificate::{Certificate, CertificateError, ValidityError};
 pub use client::ClientCertificates;
+pub use client_ca::{ClientCa, ClientCaError};
+pub use limits::{Exhausted, Limits, Peer, Permit, container_memory_limit};
 pub use serve::{HttpService, serve};

@@ -6,6 +6,7 @@ mod operations;
 use std::sync::Arc;
 
 use proviso_core::{PolicyId, names};
+use proviso_http::ReceivedBody;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
@@ -53,7 +54,7 @@ pub(crate) struct Call {
     pub variables: Vec<String>,
     /// The query parameters of the method, by their names in camel case.
     pub query: Map<String, Value>,
-    pub body: Vec<u8>,
+    pub body: ReceivedBody,
     /// The caller; `None` if the server did not authenticate one.
     pub caller: Option<Caller>,
 }
@@ -90,7 +91,7 @@ impl Call {
     }
 
     fn object(&self) -> Result<Map<String, Value>> {
-        body::object(&self.body)
+        body::object(&self.body.bytes)
     }
 
     fn caller(&self) -> Option<&Caller> {
@@ -227,7 +228,7 @@ mod tests {
         ] {
             let (method, variables) = methods::find(&http, path).unwrap();
             let query = Map::from_iter([(query.0.to_owned(), query.1.into())]);
-            let call = Call { method, variables, query, body: Vec::new(), caller: None };
+            let call = Call { method, variables, query, body: ReceivedBody::default(), caller: None };
             assert_eq!(call.resource(), wanted, "{path}");
         }
     }

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method as Http, Response, StatusCode, header};
 use axum::routing::any;
-use proviso_http::{BodyError, read_body};
+use proviso_http::{BodyError, BodyLimits, Peer, ReceivedBody, read_body};
 use serde_json::{Map, Value};
 use tokio::task::AbortHandle;
 
@@ -147,7 +147,7 @@ fn no_such_method(allowed: &[&'static Http], request: &Request) -> Response<Body
 async fn read(method: &'static Method, variables: Vec<String>, request: Request) -> Result<Call, Error> {
     let query = query(method, request.uri().query().unwrap_or_default())?;
     let caller = request.extensions().get::<Caller>().cloned();
-    let body = if method.request.is_some() { json_body(request).await? } else { Vec::new() };
+    let body = if method.request.is_some() { json_body(request).await? } else { ReceivedBody::default() };
     Ok(Call { method, variables, query, body, caller })
 }
 
@@ -167,7 +167,7 @@ fn query(method: &Method, query: &str) -> Result<Map<String, Value>, Error> {
     Ok(parameters)
 }
 
-async fn json_body(request: Request) -> Result<Vec<u8>, Error> {
+async fn json_body(request: Request) -> Result<ReceivedBody, Error> {
     let kind = request.headers().get(header::CONTENT_TYPE);
     let is_json = kind.is_none_or(|kind| {
         let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
@@ -177,8 +177,10 @@ async fn json_body(request: Request) -> Result<Vec<u8>, Error> {
         let message = "the body must be JSON: send Content-Type: application/json";
         return Err(Error::new(Code::InvalidArgument, "CONTENT_TYPE", message).with_status(415));
     }
-    let body = read_body(request.into_body(), MAX_BODY, BODY_DEADLINE).await.map_err(|error| refused(&error))?;
-    Ok(body.to_vec())
+    let (head, body) = request.into_parts();
+    let limits = BodyLimits { size: MAX_BODY, timeout: BODY_DEADLINE };
+    let received = read_body(body, limits, head.extensions.get::<Peer>()).await;
+    received.map_err(|failure| refused(&failure.error))
 }
 
 /// Returns the error of a request whose body was not read.
@@ -189,5 +191,6 @@ fn refused(error: &BodyError) -> Error {
         }
         BodyError::Timeout(_) => Error::new(Code::DeadlineExceeded, "BODY_TIMEOUT", error.to_string()).with_status(408),
         BodyError::Unreadable(error) => Error::invalid("body", format!("cannot be read: {error}")),
+        BodyError::Overloaded(_) => Error::new(Code::Unavailable, "OVERLOADED", error.to_string()),
     }
 }

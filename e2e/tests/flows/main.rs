@@ -14,6 +14,7 @@ mod quickstart;
 mod restart;
 mod servers;
 mod switches;
+mod tenants;
 mod test_cluster;
 mod upgrade;
 
@@ -92,6 +93,8 @@ fn entries() -> Vec<Entry> {
             updates_while_operators_are_killed,
             bootstrap_with_many_policies,
             server_version_upgrade_loses_no_request;
+        tenants:
+            two_tenants_and_an_outsider_change_nothing_of_others;
         guide:
             the_guide_of_experiments_as_written;
         quickstart:

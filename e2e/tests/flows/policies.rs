@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams, LogParams};
 use kube::{Resource as _, ResourceExt as _};
+use proviso_core::caller_token::split_token;
 use proviso_crds::{ClusterPolicy, ConditionStatus, Mode, Policy};
 use proviso_e2e::{Registry, until};
 use rustix::process::{Signal, kill_process};
@@ -50,7 +51,8 @@ pub async fn update(cluster: &TestCluster) -> Result<()> {
     cluster.until_denied("update", "two").await?;
     let webhook = cluster.webhook("update").await?.context("no webhook")?;
     let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap_or_default();
-    ensure!(path == format!("/validate/cluster.update/{second}"), "{path}");
+    let (token, endpoint) = split_token(path);
+    ensure!(token.is_some() && endpoint == format!("/validate/cluster.update/{second}"), "{endpoint}");
     // Both revisions stay loaded for a time, until all API servers use the new webhook.
     let enabled = cluster.revisions_of("update").await?.iter().filter(|revision| revision.spec.enabled).count();
     ensure!(enabled == 2, "{enabled} revisions are enabled");

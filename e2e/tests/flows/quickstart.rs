@@ -20,6 +20,11 @@ pub async fn every_policy_of_the_quickstart(cluster: &TestCluster) -> Result<()>
     write_manifests(cluster).await?;
     let here = |file: &str| examples().join(file).display().to_string();
     cluster.kubectl.run(&["create", "-f", &here("quickstart/namespaces.yaml")]).await?;
+    // The tests are system:masters, about whose requests a namespaced policy is not asked.
+    let binding = ["clusterrolebinding", "quickstart-admins"];
+    let grant = ["--clusterrole=cluster-admin", "--group=quickstart-admins"];
+    cluster.kubectl.run(&[&["create"][..], &binding, &grant].concat()).await?;
+    let mara = cluster.kubectl.by("mara", &["quickstart-admins"]);
     // The Deployment has no replicas, because its image does not exist.
     let ledger = std::fs::read_to_string(here("workloads/deployment-next.yaml"))?.replace("replicas: 3", "replicas: 0");
     let ledger = write(cluster, "deployment.yaml", &ledger)?;
@@ -48,7 +53,7 @@ pub async fn every_policy_of_the_quickstart(cluster: &TestCluster) -> Result<()>
         let manifest = apply(cluster, policy).await?;
         let arguments = [&arguments[..], &["--dry-run=server"]].concat();
         until(&format!("{policy} to deny"), WAIT_TIMEOUT, async || {
-            let refused = cluster.kubectl.run(&arguments).await.err().context("the request was allowed")?.to_string();
+            let refused = mara.run(&arguments).await.err().context("the request was allowed")?.to_string();
             ensure!(refused.contains("denied the request: ") && refused.contains(message), "{refused}");
             Ok(())
         })
@@ -71,17 +76,22 @@ pub async fn every_policy_of_the_quickstart(cluster: &TestCluster) -> Result<()>
     remove(cluster, "safe-defaults", &manifest).await?;
     deleted.push(manifest);
 
-    // This request is not an AdmissionReview. The API server forwards it to the policy server.
+    // This request is not an AdmissionReview. The API server forwards it to the policy server, which knows its callers by the token.
     let manifest = apply(cluster, "approved-regions").await?;
-    let path = format!(
-        "/api/v1/namespaces/{NAMESPACE}/services/https:policy-server-default:https/proxy/validate_raw/\
-         cluster.approved-regions/1"
-    );
+    let tokens = "go-template={{.data.tokens | base64decode}}";
+    let secret = ["get", "secret", "policy-server-default-callers", "-n", NAMESPACE, "-o", tokens];
+    let tokens = cluster.kubectl.run(&secret).await?;
+    let token = tokens.lines().next().context("no token")?;
+    let proxy = format!("/api/v1/namespaces/{NAMESPACE}/services/https:policy-server-default:https/proxy");
+    let path = format!("{proxy}/t/{token}/validate_raw/cluster.approved-regions/1");
     let answer = cluster.kubectl.run(&["create", "--raw", &path, "-f", &here("reviews/raw-database.json")]).await?;
     ensure!(
         answer.contains(r#""allowed":false"#) && answer.contains("production runs in eu-1, not in us-1"),
         "{answer}"
     );
+    let without = format!("{proxy}/validate_raw/cluster.approved-regions/1");
+    let refused = cluster.kubectl.run(&["create", "--raw", &without, "-f", &here("reviews/raw-database.json")]).await;
+    ensure!(refused.is_err(), "a caller without a token got an answer: {refused:?}");
     remove(cluster, "approved-regions", &manifest).await?;
     deleted.push(manifest);
     // `kubectl delete` waits until each policy is deleted.
@@ -93,6 +103,7 @@ pub async fn every_policy_of_the_quickstart(cluster: &TestCluster) -> Result<()>
     // Besides: the experiment, the namespaces, the README and the kustomization.
     ensure!(manifests == deleted.len() + 4, "{manifests} files, {} policies", deleted.len());
     cluster.kubectl.run(&["delete", "-f", &ledger]).await?;
+    cluster.kubectl.run(&[&["delete"][..], &binding].concat()).await?;
     cluster.kubectl.run(&["delete", "-f", &here("quickstart/namespaces.yaml")]).await.map(drop)
 }
 

@@ -190,3 +190,63 @@ async fn the_values_replace_the_default_placement_of_the_operator() -> Result<()
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn network_policies_open_the_ports_of_webhooks_only_unless_the_values_name_other_places() -> Result<()> {
+    let ports = |rule: &Value| {
+        let ports = rule["ports"].as_sequence().into_iter().flatten();
+        ports.map(|it| it["port"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    let templates = rendered(&[]).await?;
+    let policies = &templates["networkpolicy.yaml"];
+    ensure!(policies.len() == 2, "{policies:#?}");
+    for policy in policies {
+        let spec = &policy["spec"];
+        ensure!(spec["policyTypes"] == serde_yaml::from_str::<Value>("[Ingress]")?, "{spec:#?}");
+        let rules = spec["ingress"].as_sequence().context("no rules")?;
+        ensure!(rules.len() == 1 && ports(&rules[0]) == ["https"] && rules[0]["from"].is_null(), "{spec:#?}");
+    }
+    // The pods of the operator, and of all policy servers: the label is that of `operator/src/policy_servers/build.rs`.
+    let selectors: Vec<_> = policies.iter().map(|policy| &policy["spec"]["podSelector"]).collect();
+    let deployment = find(&templates, "Deployment").context("no Deployment")?;
+    ensure!(selectors.contains(&&deployment["spec"]["selector"]), "{selectors:#?}");
+    let of_servers: Value =
+        serde_yaml::from_str("matchExpressions: [{key: proviso.dev/policy-server, operator: Exists}]")?;
+    ensure!(selectors.contains(&&of_servers), "{selectors:#?}");
+
+    let (servers, monitoring) = (
+        r#"networkPolicy.apiServers=[{"cidr":"10.0.0.0/28"}]"#,
+        r#"networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"monitoring"}}}]"#,
+    );
+    let templates = rendered(&["--set-json", servers, "--set-json", monitoring]).await?;
+    for policy in &templates["networkpolicy.yaml"] {
+        let rules = policy["spec"]["ingress"].as_sequence().context("no rules")?;
+        ensure!(rules[0]["from"][0]["ipBlock"]["cidr"] == "10.0.0.0/28", "{rules:#?}");
+        ensure!(ports(&rules[1]) == ["metrics"], "{rules:#?}");
+        ensure!(!rules[1]["from"][0]["namespaceSelector"].is_null(), "{rules:#?}");
+    }
+    let open = ["--set", "metrics.authentication=false", "--set-json", monitoring];
+    for policy in &rendered(&open).await?["networkpolicy.yaml"] {
+        ensure!(ports(&policy["spec"]["ingress"][1]) == ["admin"], "{policy:#?}");
+    }
+    let templates = rendered(&["--set", "networkPolicy.enabled=false"]).await?;
+    ensure!(!templates.contains_key("networkpolicy.yaml"), "the NetworkPolicies are created");
+    Ok(())
+}
+
+#[tokio::test]
+async fn metrics_need_authentication_unless_a_value_opens_them() -> Result<()> {
+    let container = |templates: &BTreeMap<String, Vec<Value>>| {
+        let deployment = find(templates, "Deployment").context("no Deployment")?;
+        Ok::<_, anyhow::Error>(serde_yaml::to_string(&deployment["spec"]["template"]["spec"]["containers"][0])?)
+    };
+    let templates = rendered(&[]).await?;
+    ensure!(container(&templates)?.contains("--metrics-listen=0.0.0.0:8082"), "{templates:#?}");
+    let named = |name: &str| templates["rbac.yaml"].iter().find(|it| it["metadata"]["name"] == name);
+    let reader = named("proviso-metrics-reader").context("no ClusterRole for Prometheus")?;
+    ensure!(reader["rules"][0]["nonResourceURLs"][0] == "/metrics", "{reader:#?}");
+    let open = rendered(&["--set", "metrics.authentication=false"]).await?;
+    let container = container(&open)?;
+    ensure!(!container.contains("metrics-listen") && !container.contains("8082"), "{container}");
+    Ok(())
+}

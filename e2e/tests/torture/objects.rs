@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
+use proviso_core::caller_token::split_token;
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, PolicyRevision, PolicyServer};
 
 /// The namespace of Proviso.
@@ -67,7 +68,7 @@ pub fn generations_of(policy: &str, configurations: &[DynamicObject]) -> Vec<i64
     let (name, prefix) = (format!("proviso-cluster.{policy}"), format!("/validate/cluster.{policy}/"));
     let ours = configurations.iter().filter(|it| it.metadata.name.as_deref() == Some(&name));
     let paths = ours.filter_map(|it| it.data["webhooks"][0]["clientConfig"]["service"]["path"].as_str());
-    paths.filter_map(|path| path.strip_prefix(&prefix)?.parse().ok()).collect()
+    paths.filter_map(|path| split_token(path).1.strip_prefix(&prefix)?.parse().ok()).collect()
 }
 
 /// Creates an object of any kind from JSON.

@@ -1,4 +1,4 @@
-//! The serving certificate of the operator. Every replica issues its own certificate, because all replicas may read
+//! The serving certificate of the operator, and the tokens of its webhook. Every replica issues its own certificate, because all replicas may read
 //! the CA.
 
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use proviso_http::Certificate;
 
+use super::Tokens;
 use crate::ca::SECRET;
 use crate::ca::certificate::Pair;
 use crate::ca::secret::CaSecret;
@@ -24,10 +25,16 @@ pub(crate) fn maintain(
     config: &Config,
     names: Vec<String>,
     serving: &Arc<Certificate>,
+    tokens: &Arc<Tokens>,
 ) -> impl Future<Output = ()> + use<> {
     let secrets = Api::<Secret>::namespaced(client.clone(), &config.namespace);
-    let renewer =
-        CertificateRenewer { secrets, names, lifetime: config.lifetimes.certificate, serving: Arc::clone(serving) };
+    let renewer = CertificateRenewer {
+        secrets,
+        names,
+        lifetime: config.lifetimes.certificate,
+        serving: Arc::clone(serving),
+        tokens: Arc::clone(tokens),
+    };
     renewer.run()
 }
 
@@ -36,6 +43,8 @@ struct CertificateRenewer {
     names: Vec<String>,
     lifetime: Duration,
     serving: Arc<Certificate>,
+    /// The tokens of the webhook's path, which follow from the CA.
+    tokens: Arc<Tokens>,
 }
 
 impl CertificateRenewer {
@@ -66,6 +75,7 @@ impl CertificateRenewer {
             // The leader is about to create or repair the CA.
             return Ok(RETRY);
         };
+        self.tokens.learn(&ca_secret.signing);
         let serving = ServingCertificate::current(current.take(), &ca_secret.signing, &self.names, self.lifetime, now)?;
         if serving.is_new {
             self.serving.replace(serving.pair.certificate.as_bytes(), serving.pair.key.as_bytes())?;

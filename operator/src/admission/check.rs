@@ -3,6 +3,7 @@
 use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use proviso_core::PolicyId;
+use proviso_core::confinement::{self, ExcludedName};
 use proviso_crds::validation::{self, FieldError};
 use proviso_crds::{ExperimentSpec, GROUP, PolicySpec, Program};
 
@@ -76,28 +77,32 @@ fn reject_file_modules(at: &str, program: &Program, errors: &mut Vec<FieldError>
 /// the policy may decide.
 fn check_rule(at: &str, namespace: Option<&str>, rule: &RuleWithOperations, errors: &mut Vec<FieldError>) {
     let names = |list: &Option<Vec<String>>, name: &str| list.iter().flatten().any(|it| it == name);
-    if names(&rule.api_groups, GROUP) {
-        let message = format!(
-            "has {GROUP}: no policy decides about Proviso's own objects, so that a broken policy can always be fixed"
-        );
-        errors.push(field_error(format!("{at}.apiGroups"), message));
-    }
     if namespace.is_none() {
+        if names(&rule.api_groups, GROUP) {
+            let message = format!(
+                "has {GROUP}: no policy decides about Proviso's own objects, so that a broken policy can always be fixed"
+            );
+            errors.push(field_error(format!("{at}.apiGroups"), message));
+        }
         return;
     }
     if rule.scope.as_deref() == Some("Cluster") {
         let message = "is Cluster, and a Policy decides about objects of its own namespace only: use a ClusterPolicy";
         errors.push(field_error(format!("{at}.scope"), message));
     }
+    let (groups, resources) = (rule.api_groups.as_deref(), rule.resources.as_deref());
+    for ExcludedName { field, name, why } in
+        confinement::excluded_names(groups.unwrap_or_default(), resources.unwrap_or_default())
+    {
+        let remedy = if name == GROUP { "" } else { ": use a ClusterPolicy" };
+        errors.push(field_error(format!("{at}.{}", field.as_str()), format!("has {name}: {why}{remedy}")));
+    }
     let is_core = names(&rule.api_groups, "") || names(&rule.api_groups, "*");
-    for (resource, why) in [
-        ("secrets", "a Policy may not read Secrets, because its author may lack the permission to read them"),
-        ("namespaces", "a Policy decides about objects within its own namespace only"),
-    ] {
-        let is_named = rule.resources.iter().flatten().any(|it| it.split('/').next() == Some(resource));
-        if is_core && is_named {
-            errors.push(field_error(format!("{at}.resources"), format!("has {resource}: {why}: use a ClusterPolicy")));
-        }
+    let is_namespaces = |it: &String| it.split('/').next() == Some("namespaces");
+    if is_core && rule.resources.iter().flatten().any(is_namespaces) {
+        let message =
+            "has namespaces: a Policy decides about objects within its own namespace only: use a ClusterPolicy";
+        errors.push(field_error(format!("{at}.resources"), message));
     }
 }
 
@@ -181,6 +186,11 @@ mod tests {
             (cluster, rule("resources", json!(["secrets"])), None),
             (team, rule("resources", json!(["pods", "secrets"])), Some("spec.admission.rules[0].resources")),
             (team, rule("resources", json!(["namespaces/finalize"])), Some("spec.admission.rules[0].resources")),
+            (team, rule("resources", json!(["pods", "pods/exec"])), Some("spec.admission.rules[0].resources")),
+            (team, rule("resources", json!(["rolebindings"])), Some("spec.admission.rules[0].resources")),
+            (cluster, rule("resources", json!(["rolebindings"])), None),
+            (team, rule("apiGroups", json!(["rbac.authorization.k8s.io"])), Some("spec.admission.rules[0].apiGroups")),
+            (team, rule("apiGroups", json!(["proviso.dev"])), Some("spec.admission.rules[0].apiGroups")),
             (
                 team,
                 selector(json!({"matchLabels": {NAMESPACE_NAME: "other"}})),

@@ -1,57 +1,76 @@
 //! Checks only for experiments: their maximum number, and no change during a commit.
 
-use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, Operation};
+use kube::core::admission::Operation;
 use kube::{Client, ResourceExt};
 use proviso_core::PolicyId;
 use proviso_core::experiment::MAX_EXPERIMENTS;
-use proviso_crds::{ClusterPolicyExperiment, ExperimentSpec, PolicyExperiment};
+use proviso_crds::{ClusterPolicyExperiment, PolicyExperiment, PolicyRef};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
-use super::{API_SERVER_TIMEOUT, Admission, check, read, run_check};
+use super::program_check::Subject;
+use super::review::{Object, Refusal, ReviewedRequest, read};
+use super::tenants::ServerTenants;
+use super::{API_SERVER_TIMEOUT, Admission};
 use crate::cascade;
 use crate::kinds::{ExperimentObject, Kind as _};
-use crate::webhook;
+
+/// The parts of the spec of an experiment that the operator reads itself.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExperimentParts<'a> {
+    policy_ref: PolicyRef,
+    #[serde(borrow)]
+    policy: &'a RawValue,
+}
+
+/// The part of the status of an experiment that the operator reads.
+#[derive(Default, Deserialize)]
+struct ExperimentStatus<'a> {
+    #[serde(borrow)]
+    commit: Option<&'a RawValue>,
+}
 
 impl Admission {
-    /// Returns the reason to deny an experiment; `None` if it is admitted. `namespace` is that of a
-    /// `PolicyExperiment`.
+    /// Returns the reason to deny an experiment as an error. `namespace` is that of a `PolicyExperiment`.
     pub(super) async fn experiment_refusal(
         &self,
-        request: &AdmissionRequest<DynamicObject>,
-        namespace: Option<String>,
-    ) -> Option<String> {
-        let object = request.object.as_ref()?;
+        request: &ReviewedRequest<'_>,
+        object: &Object<'_>,
+        namespace: Option<&str>,
+    ) -> Result<(), Refusal> {
         // Only the API of Proviso writes the status, so this refusal cannot be caused by an annotation.
-        if request.old_object.as_ref().is_some_and(|old| !old.data["status"]["commit"].is_null()) {
-            return Some(
+        let old_status = request.old_object()?.and_then(|old| old.status);
+        let old_status: ExperimentStatus<'_> = old_status.map_or(Ok(ExperimentStatus::default()), read)?;
+        if old_status.commit.is_some() {
+            return Err(Refusal::from(
                 "the experiment is being committed and cannot be changed now: try again in a moment".to_owned(),
-            );
+            ));
         }
-        let spec: ExperimentSpec = match read(&object.data["spec"]) {
-            Ok(spec) => spec,
-            Err(error) => return Some(error),
-        };
-        let name = object.metadata.name.clone().unwrap_or_default();
-        let (checked, scope, id) = (spec.clone(), namespace.clone(), name.clone());
-        let checking = run_check("spec.policy", move || check::experiment(scope.as_deref(), &id, &checked));
+        let parts: ExperimentParts<'_> = read(object.spec())?;
+        let tenants = self.server_tenants(namespace, "spec.policy", parts.policy).await?;
+        let name = object.metadata.name.as_str();
+        let checking = self.checks.run(Subject::Experiment, namespace, name, (tenants.as_ref(), object.spec()));
         let counting = async {
             let is_new = request.operation == Operation::Create;
-            if is_new { self.limit_refusal(namespace.as_deref(), &spec).await } else { None }
+            if is_new { self.limit_refusal(namespace, &parts.policy_ref.name).await } else { None }
         };
         // Both at once, because the API server waits for 10 s only.
-        match tokio::join!(checking, counting) {
-            (Err(error), _) | (Ok(()), Some(error)) => return Some(error),
-            (Ok(()), None) => {}
+        let (checked, limit) = tokio::join!(checking, counting);
+        checked?;
+        if let Some(reason) = limit {
+            return Err(reason.into());
         }
-        let scope = namespace.as_deref();
-        let ids = (PolicyId::new(scope, &spec.policy_ref.name).ok()?, PolicyId::new(scope, &name).ok()?);
-        self.commit_refusal(&ids, &spec).await
+        let id = |name: &str| PolicyId::new(namespace, name).map_err(|error| error.to_string());
+        // The webhook of the policy after a commit. The webhook of the preview has the same rules and selectors, but not all
+        // conditions.
+        let ids = (&id(&parts.policy_ref.name)?, &id(name)?);
+        self.webhook_refusal(ids, "spec.policy", parts.policy, ServerTenants::system(tenants.as_ref())).await
     }
 
     /// Returns the reason why the policy can have no more experiments. If two are created at the same time, the
     /// controller accepts one of them.
-    async fn limit_refusal(&self, namespace: Option<&str>, spec: &ExperimentSpec) -> Option<String> {
-        let policy = &spec.policy_ref.name;
+    async fn limit_refusal(&self, namespace: Option<&str>, policy: &str) -> Option<String> {
         let counting = async {
             match namespace {
                 Some(namespace) => experiment_names::<PolicyExperiment>(&self.client, namespace, policy).await,
@@ -69,22 +88,10 @@ impl Admission {
         })
     }
 
-    /// Returns the reason why the API server would reject the webhook of the policy after a commit. The webhook of the
-    /// preview has the same rules and selectors, but not all conditions.
-    async fn commit_refusal(
-        &self,
-        (policy, experiment): &(PolicyId, PolicyId),
-        spec: &ExperimentSpec,
-    ) -> Option<String> {
-        let admission = spec.policy.admission.as_ref()?;
-        // Any generation: only the rules, selectors and conditions matter.
-        let desired = webhook::build(policy, "", 1, (&spec.policy.policy_server, admission), (&self.namespace, ""));
-        self.webhook_refusal(experiment, "spec.policy", &desired).await
-    }
-
     /// Returns a warning if the experiment is admitted but cannot be previewed yet: its policy may be created later.
-    pub(super) async fn experiment_warning(&self, request: &AdmissionRequest<DynamicObject>) -> Option<String> {
-        let policy = request.object.as_ref()?.data["spec"]["policyRef"]["name"].as_str()?.to_owned();
+    pub(super) async fn experiment_warning(&self, request: &ReviewedRequest<'_>) -> Option<String> {
+        let object = request.object().ok()??;
+        let policy = read::<ExperimentParts<'_>>(object.spec()).ok()?.policy_ref.name;
         let looking = async {
             Ok::<_, kube::Error>(match &request.namespace {
                 Some(namespace) => policy_exists::<PolicyExperiment>(&self.client, namespace, &policy).await?,

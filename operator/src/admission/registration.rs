@@ -7,8 +7,10 @@ use kube::{Api, Client};
 use proviso_crds::{GROUP, VERSION};
 use serde_json::{Value, json};
 
-use super::PATH;
-use crate::ca;
+use jiff::Timestamp;
+
+use super::{path, tokens};
+use crate::ca::{self, CurrentCa};
 use crate::config::Config;
 use crate::objects::labels;
 use crate::registration::RegisteredObject;
@@ -31,15 +33,16 @@ impl Registration {
 
     /// Reconciles the webhook configuration. Never returns.
     pub(crate) async fn run(&self) {
-        let desired = |service| move |bundle: &str| configuration(&self.namespace, service, bundle);
+        let desired = |service| move |ca: &CurrentCa| configuration(&self.namespace, service, ca);
         self.object.reconcile(self.service.as_deref().map(desired)).await;
     }
 }
 
-fn configuration(namespace: &str, service: &str, bundle: &str) -> Value {
+fn configuration(namespace: &str, service: &str, ca: &CurrentCa) -> Value {
+    let path = path(&tokens::current(&ca.signing, Timestamp::now()));
     let client_config = json!({
-        "service": {"namespace": namespace, "name": service, "port": 443, "path": PATH},
-        "caBundle": STANDARD.encode(bundle),
+        "service": {"namespace": namespace, "name": service, "port": 443, "path": path},
+        "caBundle": STANDARD.encode(&ca.bundle),
     });
     let rules = |operations: &[&str], resources: &[&str]| {
         json!([{

@@ -2,32 +2,49 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::Client;
-use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, Operation};
+use kube::core::admission::Operation;
 use proviso_crds::{ClusterPolicy, ConditionType, Conditions as _, Policy, PolicyRevisionSpec, RevisedPolicy};
 
-use super::{API_SERVER_TIMEOUT, Admission, read};
+use serde::Deserialize;
+
+use super::review::{ReviewedRequest, read};
+use super::{API_SERVER_TIMEOUT, Admission};
 use crate::kinds::Kind as _;
+
+/// The part of the status of a revision that the operator reads.
+#[derive(Deserialize)]
+struct Status {
+    conditions: Vec<Condition>,
+}
+
+/// The part of the spec of a revision that the operator reads.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reference {
+    policy_ref: RevisedPolicy,
+}
 
 impl Admission {
     /// Returns the reason to deny the deletion of a revision; `None` if the revision may be deleted.
     ///
     /// Denied is only the deletion of a live revision whose policy exists. The registration excludes the controllers of
     /// Kubernetes and Proviso's own programs, so that nothing keeps a namespace from being deleted.
-    pub(super) async fn revision_refusal(&self, request: &AdmissionRequest<DynamicObject>) -> Option<String> {
-        let old = request.old_object.as_ref().filter(|_| request.operation == Operation::Delete)?;
-        let spec = &old.data["spec"];
-        let conditions: Vec<Condition> = serde_json::from_value(old.data["status"]["conditions"].clone()).ok()?;
+    pub(super) async fn revision_refusal(&self, request: &ReviewedRequest<'_>) -> Option<String> {
+        if request.operation != Operation::Delete {
+            return None;
+        }
+        let old = request.old_object().ok()??;
+        let conditions = read::<Status>(old.status?).ok()?.conditions;
         if !conditions.is_true(ConditionType::Live) {
             return None;
         }
-        let of: RevisedPolicy = serde_json::from_value(spec["policyRef"].clone()).ok()?;
+        let of = read::<Reference>(old.spec()).ok()?.policy_ref;
         // If the API server does not answer, the deletion is not held up.
         let policy = tokio::time::timeout(API_SERVER_TIMEOUT, policy(&of, &self.client)).await.ok()?.ok()??;
         if policy.uid.as_ref() != Some(&of.uid) || policy.deletion_timestamp.is_some() {
             return None;
         }
-        if read::<PolicyRevisionSpec>(spec).is_err() && policy.generation == Some(of.generation) {
+        if read::<PolicyRevisionSpec>(old.spec()).is_err() && policy.generation == Some(of.generation) {
             // The operator creates a malformed revision of the newest generation again.
             return None;
         }

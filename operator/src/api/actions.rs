@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, Status
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_core::PolicyId;
+use proviso_core::policy_id::PolicyIdError;
 use proviso_crds::actions::{Action, GROUP, VERSION};
 use proviso_crds::names::{CHANGED_BY, POLICY_LABEL, ROLLBACK_TO};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment};
@@ -217,6 +218,10 @@ async fn answer<S: PolicyStore>(
         let error = Error::not_found(&format!("{resource}/{action}"));
         return respond(error.http(), error.to_string(), Some(error.reason()));
     };
+    // The names become parts of URLs of the API server, where `../` would name another object.
+    if let Err(error) = check_names(namespace.as_deref(), &name) {
+        return respond(error.http(), error.to_string(), Some(error.reason()));
+    }
     let target = Target { action: known, resource, namespace, name };
     // The action runs in its own task, so that a client that disconnects does not leave a commit half done.
     let acting = tokio::spawn(async move {
@@ -235,6 +240,14 @@ async fn answer<S: PolicyStore>(
             respond(500, "the action failed: see the log of the operator".to_owned(), Some("INTERNAL"))
         }
     }
+}
+
+/// Checks that the names are those of Kubernetes objects. An experiment or a policy with another name does not exist.
+fn check_names(namespace: Option<&str>, name: &str) -> Result<(), Error> {
+    PolicyId::new(namespace, name).map(drop).map_err(|error| {
+        let is_namespace = matches!(error, PolicyIdError::Namespace(_));
+        Error::invalid(if is_namespace { "metadata.namespace" } else { "metadata.name" }, error.to_string())
+    })
 }
 
 fn is_dry_run(uri: &Uri) -> bool {
@@ -292,4 +305,28 @@ fn read<T: DeserializeOwned>(action: Action, body: &[u8]) -> Result<T, Error> {
 #[allow(clippy::needless_pass_by_value, reason = "map_err passes the error by value")]
 fn unavailable(error: kube::Error) -> Error {
     Error::new(Code::Unavailable, "API_SERVER", format!("the API server failed: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_change_a_url_are_refused() {
+        assert!(check_names(None, "a.b-c").is_ok() && check_names(Some("team"), "a").is_ok());
+        let long = "a".repeat(300);
+        for name in ["", ".", "..", "../secrets/a", "a/../../b", "a%2fb", "a?b", "a#b", "a b", "A", "a\n", "ä", &long]
+        {
+            let error = check_names(None, name).unwrap_err();
+            assert_eq!((error.http(), error.violations[0].field.as_str()), (400, "metadata.name"), "{name:?}");
+        }
+        for namespace in ["", "..", "../kube-system", "a.b", "Team", "a/b", "-a"] {
+            let error = check_names(Some(namespace), "a").unwrap_err();
+            assert_eq!(
+                (error.http(), error.violations[0].field.as_str()),
+                (400, "metadata.namespace"),
+                "{namespace:?}"
+            );
+        }
+    }
 }

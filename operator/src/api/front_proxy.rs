@@ -25,6 +25,20 @@ use crate::objects::watch_config;
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 
+/// The key of the certificate authorities of front proxies.
+const CLIENT_CA: &str = "requestheader-client-ca-file";
+
+/// The error of a ConfigMap that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum FrontProxyError {
+    #[error("ConfigMap {NAMESPACE}/{NAME}: {0} is missing: check the flags --requestheader-… of the API server")]
+    Missing(&'static str),
+    #[error("ConfigMap {NAMESPACE}/{NAME}: {key} is not a list of texts in JSON: {error}")]
+    Unreadable { key: &'static str, error: serde_json::Error },
+    #[error("ConfigMap {NAMESPACE}/{NAME}: {CLIENT_CA} is not valid PEM: {0}")]
+    Certificate(rustls_pki_types::pem::Error),
+}
+
 /// The current front proxy; `None` until the ConfigMap has been read, or if the cluster has none.
 #[derive(Debug, Default)]
 pub(crate) struct FrontProxies(ArcSwapOption<FrontProxy>);
@@ -33,7 +47,7 @@ pub(crate) struct FrontProxies(ArcSwapOption<FrontProxy>);
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FrontProxy {
     client_cas: Vec<CertificateDer<'static>>,
-    /// The accepted common names; empty accepts every name.
+    /// The accepted common names. An explicitly empty list accepts every name, as in Kubernetes.
     allowed_names: Vec<String>,
     user_headers: Vec<String>,
     uid_headers: Vec<String>,
@@ -54,7 +68,11 @@ impl FrontProxies {
         while let Some(event) = changes.next().await {
             match event {
                 Ok(watcher::Event::Apply(map) | watcher::Event::InitApply(map)) => {
-                    self.0.store(FrontProxy::read(&map).map(Arc::new));
+                    let proxy = FrontProxy::read(&map).inspect_err(|error| {
+                        tracing::error!(%error, "no request of the API server is accepted as that of another user");
+                    });
+                    // A list that cannot be read must not be taken for a list that accepts every name.
+                    self.0.store(proxy.ok().flatten().map(Arc::new));
                 }
                 Ok(watcher::Event::Delete(_)) => self.0.store(None),
                 Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
@@ -68,21 +86,28 @@ impl FrontProxies {
 
 impl FrontProxy {
     /// Reads the ConfigMap; `None` if the cluster has no front proxy.
-    fn read(map: &ConfigMap) -> Option<Self> {
-        let data = map.data.as_ref()?;
-        let list = |key: &str| -> Vec<String> {
-            data.get(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    ///
+    /// # Errors
+    /// Returns an error if a list cannot be read, or if the names or the headers of users are missing.
+    fn read(map: &ConfigMap) -> Result<Option<Self>, FrontProxyError> {
+        let Some(data) = &map.data else { return Ok(None) };
+        let list = |key: &'static str| -> Result<Option<Vec<String>>, FrontProxyError> {
+            let Some(text) = data.get(key) else { return Ok(None) };
+            // An API server without the flag writes `null`.
+            let list = serde_json::from_str::<Option<Vec<String>>>(text);
+            list.map(|list| Some(list.unwrap_or_default())).map_err(|error| FrontProxyError::Unreadable { key, error })
         };
-        let client_cas = data.get("requestheader-client-ca-file")?;
-        let client_cas = CertificateDer::pem_slice_iter(client_cas.as_bytes()).collect::<Result<Vec<_>, _>>().ok()?;
-        Some(Self {
-            client_cas,
-            allowed_names: list("requestheader-allowed-names"),
-            user_headers: list("requestheader-username-headers"),
-            uid_headers: list("requestheader-uid-headers"),
-            group_headers: list("requestheader-group-headers"),
-            extra_prefixes: list("requestheader-extra-headers-prefix"),
-        })
+        let required = |key: &'static str| list(key)?.ok_or(FrontProxyError::Missing(key));
+        let Some(client_cas) = data.get(CLIENT_CA) else { return Ok(None) };
+        let client_cas = CertificateDer::pem_slice_iter(client_cas.as_bytes()).collect::<Result<Vec<_>, _>>();
+        Ok(Some(Self {
+            client_cas: client_cas.map_err(FrontProxyError::Certificate)?,
+            allowed_names: required("requestheader-allowed-names")?,
+            user_headers: required("requestheader-username-headers")?,
+            uid_headers: list("requestheader-uid-headers")?.unwrap_or_default(),
+            group_headers: list("requestheader-group-headers")?.unwrap_or_default(),
+            extra_prefixes: list("requestheader-extra-headers-prefix")?.unwrap_or_default(),
+        }))
     }
 
     /// Returns whether this is a chain of a client certificate of the API server, the client certificate first.
@@ -127,4 +152,46 @@ fn extra_key(header: &HeaderName, prefix: &str) -> Option<String> {
 fn has_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
     let Ok((_, certificate)) = x509_parser::parse_x509_certificate(certificate) else { return false };
     certificate.subject().iter_common_name().any(|found| found.as_str().is_ok_and(|found| found == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Returns the names that a ConfigMap with this value of `requestheader-allowed-names` allows.
+    fn allowed_names(value: Option<&str>) -> Result<Vec<String>, String> {
+        let mut data = json!({
+            CLIENT_CA: "", "requestheader-username-headers": r#"["X-Remote-User"]"#, "requestheader-allowed-names": value,
+        });
+        data.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        read(&data).map(|proxy| proxy.unwrap().allowed_names)
+    }
+
+    fn read(data: &Value) -> Result<Option<FrontProxy>, String> {
+        let map: ConfigMap = serde_json::from_value(json!({"data": data})).unwrap();
+        FrontProxy::read(&map).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn only_an_explicitly_empty_list_of_names_accepts_every_name() {
+        assert_eq!(allowed_names(Some(r#"["front-proxy-client"]"#)), Ok(vec!["front-proxy-client".to_owned()]));
+        for explicit in ["[]", "null"] {
+            assert_eq!(allowed_names(Some(explicit)), Ok(Vec::new()), "{explicit}");
+        }
+        for unreadable in ["", "front-proxy-client", r#"["a""#, r#"{"a": 1}"#, "[1]", "\"a\""] {
+            let error = allowed_names(Some(unreadable)).unwrap_err();
+            assert!(error.contains("requestheader-allowed-names is not a list"), "{unreadable}: {error}");
+        }
+        assert!(allowed_names(None).unwrap_err().contains("requestheader-allowed-names is missing"));
+    }
+
+    #[test]
+    fn a_config_map_without_a_certificate_authority_has_no_front_proxy() {
+        assert_eq!(read(&json!({"client-ca-file": ""})), Ok(None));
+        let unreadable =
+            json!({CLIENT_CA: "", "requestheader-allowed-names": "[]", "requestheader-username-headers": "?"});
+        assert!(read(&unreadable).unwrap_err().contains("requestheader-username-headers is not a list"));
+    }
 }

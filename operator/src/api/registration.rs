@@ -7,7 +7,7 @@ use kube::{Api, Client};
 use proviso_crds::actions::{GROUP, VERSION};
 use serde_json::{Value, json};
 
-use crate::ca;
+use crate::ca::{self, CurrentCa};
 use crate::config::Config;
 use crate::objects::labels;
 use crate::registration::RegisteredObject;
@@ -34,7 +34,7 @@ impl Registration {
     /// Reconciles the `APIService`. Never returns.
     pub(crate) async fn run(&self) {
         let desired =
-            self.service.as_deref().map(|service| move |bundle: &str| object(&self.namespace, service, bundle));
+            self.service.as_deref().map(|service| move |ca: &CurrentCa| object(&self.namespace, service, &ca.bundle));
         self.object.reconcile(desired).await;
     }
 }

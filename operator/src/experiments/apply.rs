@@ -13,11 +13,13 @@ use serde_json::json;
 
 use super::observe::ObservedObjects;
 use super::{build, commit, session};
+use crate::caller_tokens;
 use crate::context::{Context, Error};
 use crate::kinds::{self, ExperimentObject};
 use crate::malformed::MaybeMalformed;
 use crate::objects::{self, ignore_not_found};
-use crate::webhook::{self, PreviewTarget};
+use crate::tenants::SystemRequests;
+use crate::webhook::{self, Access, PreviewTarget};
 
 /// Applies a decision, except [`after_status`]. Returns `Break` if the rest needs a new decision.
 pub(super) async fn decision<K: ExperimentObject>(
@@ -133,7 +135,10 @@ async fn switch_webhook<K: ExperimentObject>(
         uid: &experiment.uid().ok_or(Error::Incomplete("uid"))?,
         generation: observed.generation,
         server: &policy.server,
+        system: SystemRequests::of(&policy.server, context),
     };
-    let desired = webhook::build_preview(&target, admission, (&context.namespace, &bundle));
+    let token = caller_tokens::current(&policy.server, context)?;
+    let access = Access { namespace: &context.namespace, bundle: &bundle, token: Some(&token) };
+    let desired = webhook::build_preview(&target, admission, access);
     webhook::apply(&desired, found.webhook.as_deref(), &context.caches.validating, context).await
 }

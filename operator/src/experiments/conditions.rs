@@ -1,5 +1,6 @@
 //! The conditions of an experiment. Pure.
 
+use proviso_core::Failure;
 use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_core::experiment::rollout::{Acceptance, Decision, Initialization, Progress};
 use proviso_crds::{ConditionState, ConditionType, PreviewMetadata, reasons};
@@ -52,6 +53,10 @@ fn accepted<K: ExperimentObject>(acceptance: Acceptance, policy: &str, found: &O
             let message = format!("the policy {policy} cannot be read, correct it or delete it: {error}");
             ConditionState::no(reasons::MALFORMED, message)
         }
+        Acceptance::NotPermitted => match &found.refusal {
+            Some(Failure { reason, message }) => ConditionState::no(reason.clone(), message.clone()),
+            None => ConditionState::no(reasons::NOT_PERMITTED, "the policy server does not permit it"),
+        },
         Acceptance::TooMany => {
             let message =
                 format!("{policy} has {MAX_EXPERIMENTS} older experiments, more are not previewed: delete one");

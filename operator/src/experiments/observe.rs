@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource as _, ResourceExt as _};
 use proviso_core::experiment::preview::StopReason;
 use proviso_core::experiment::rollout::{Candidate, CandidateSession, Commit, Observed, Policy, Session, Timer};
-use proviso_core::rollout;
+use proviso_core::{Failure, rollout};
 use proviso_crds::conditions::outcome;
 use proviso_crds::names::PREVIEW_START;
 use proviso_crds::{
@@ -25,6 +25,8 @@ use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject};
 use crate::malformed::{Malformed, MaybeMalformed};
 use crate::replicas::{ready_pods, replica};
 use crate::revisions::Revision;
+use crate::tenants;
+use crate::usage::CountedKind;
 use crate::webhook;
 
 pub(super) struct ObservedObjects<K: ExperimentObject> {
@@ -38,6 +40,8 @@ pub(super) struct ObservedObjects<K: ExperimentObject> {
     pub webhook: Option<Arc<ValidatingWebhookConfiguration>>,
     /// The number of older experiments of the policy.
     older: usize,
+    /// The reason why the policy server may not preview the experiment.
+    pub refusal: Option<Failure>,
     /// The pods of all policy servers.
     pods: Vec<Arc<Pod>>,
 }
@@ -49,7 +53,8 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         let (candidates, malformed) = context.reports.partition(caches.revisions.reader().by_key(&uid)).await;
         let webhook = caches.validating.reader().get(&webhook::preview_name(&kinds::id(experiment)?), None);
         let pods = caches.pods.reader().store().state();
-        let mut found = Self { policy: None, live: None, candidates, malformed, webhook, older: 0, pods };
+        let mut found =
+            Self { policy: None, live: None, candidates, malformed, webhook, older: 0, refusal: None, pods };
         match &experiment.0 {
             Ok(known) => found.read_policy(known, context).await,
             // The deletion of a malformed experiment needs only the policy, for the end of a commit.
@@ -74,6 +79,20 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         let siblings = cascade::cached::<K>(name, experiment.namespace().as_deref(), context);
         let active = siblings.iter().filter(|it| it.meta().deletion_timestamp.is_none());
         self.older = active.filter(|it| (it.creation_timestamp(), it.uid()) < own).count();
+        let server = self.policy.as_deref().and_then(|policy| self.observe_policy(policy)).map(|policy| policy.server);
+        self.refusal = server.and_then(|server| self.find_refusal(experiment, &server, context));
+    }
+
+    /// Returns the reason why a policy server may not preview the experiment. The limits of the namespace matter only while the
+    /// experiment has no candidate.
+    fn find_refusal(&self, experiment: &K, server: &str, context: &Context) -> Option<Failure> {
+        let spec = &experiment.spec().policy;
+        if let Some(failure) = tenants::refusal(experiment, "spec.policy", server, spec, context) {
+            return Some(failure);
+        }
+        let namespace = experiment.namespace().filter(|_| self.candidates.is_empty())?;
+        let age = (experiment.creation_timestamp().map(|time| time.0), experiment.uid().unwrap_or_default());
+        context.usage.refusal_of_revision(CountedKind::Experiment, &namespace, (&experiment.name_any(), &age), spec)
     }
 
     /// Converts the objects to the input of a decision. `elapsed` has the times of the running timers.
@@ -103,6 +122,7 @@ impl<K: ExperimentObject> ObservedObjects<K> {
             policy,
             is_policy_malformed,
             older: self.older,
+            is_refused: self.refusal.is_some(),
             commit: self.observe_commit(experiment),
             shares_webhook: known.is_some_and(|known| self.shares_webhook(known)),
             candidates: self.candidates.iter().map(candidate).chain(malformed).collect(),

@@ -15,13 +15,15 @@ use serde_json::json;
 
 use super::build;
 use super::observe::{ObservedObjects, generation_in_name};
+use crate::caller_tokens;
 use crate::cascade;
 use crate::context::{Context, Error};
 use crate::kinds::{self, PolicyObject};
 use crate::malformed::MaybeMalformed;
 use crate::objects::{self, apply_params, ignore_not_found};
 use crate::revisions::{self, Revision};
-use crate::webhook;
+use crate::tenants::SystemRequests;
+use crate::webhook::{self, Access};
 
 /// Restores the webhook of the live generation, except during break-glass. Does not need the spec of the policy.
 /// Returns the time until the next step; `None` if only events cause another step.
@@ -213,7 +215,10 @@ async fn switch_webhook<O: Resource>(
         let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
         let (generation, bundle) = (revision.policy_ref.generation, context.ca_bundle().ok_or(Error::NoCa)?);
         let server = &revision.policy_server;
-        let desired = webhook::build(&found.id, &uid, generation, (server, admission), (&context.namespace, &bundle));
+        let requests = (server.as_str(), admission, SystemRequests::of(server, context));
+        let token = caller_tokens::current(server, context)?;
+        let access = Access { namespace: &context.namespace, bundle: &bundle, token: Some(&token) };
+        let desired = webhook::build(&found.id, &uid, generation, requests, access);
         // The new webhook before the deletion of the old one: a request may be evaluated twice, but is never missed.
         if admission.mutating {
             webhook::apply(&desired, found.mutating.as_deref(), &context.caches.mutating, context).await?;

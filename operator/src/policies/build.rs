@@ -3,7 +3,8 @@
 use kube::ResourceExt as _;
 use proviso_crds::names::{COMMITTED_EXPERIMENT, POLICY_LABEL, SERVER_LABEL};
 use proviso_crds::{
-    CommittedExperiment, PolicyRevision, PolicyRevisionSpec, RevisedExperiment, RevisedPolicy, RevisionRole,
+    CommittedExperiment, MAX_REVISION_HISTORY, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedExperiment,
+    RevisedPolicy, RevisionRole,
 };
 
 use crate::context::Error;
@@ -18,7 +19,9 @@ pub(super) fn revision<K: PolicyObject>(
 ) -> Result<PolicyRevision, Error> {
     let generation = policy.meta().generation.ok_or(Error::Incomplete("generation"))?;
     let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
+    // An older version admitted longer histories.
     let spec = policy.spec();
+    let history = spec.revision_history_limit.min(MAX_REVISION_HISTORY);
     let mut revision = PolicyRevision::new(
         &format!("{}-{generation}", kinds::id(policy)?),
         PolicyRevisionSpec {
@@ -34,7 +37,7 @@ pub(super) fn revision<K: PolicyObject>(
             experiment_ref: committed(policy, before),
             enabled: spec.enabled,
             preview: None,
-            data: spec.clone(),
+            data: PolicySpec { revision_history_limit: history, ..spec.clone() },
         },
     );
     revision.metadata.namespace = Some(namespace.to_owned());

@@ -10,18 +10,21 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::{Resource, ResourceExt as _};
+use proviso_core::caller_token::split_token;
 use proviso_core::rollout::{self, Mark, Observed, WebhookKind};
 use proviso_core::{Endpoint, Failure, PolicyId};
 use proviso_crds::conditions::outcome;
 use proviso_crds::names::BREAK_GLASS;
 use proviso_crds::reasons;
-use proviso_crds::{ConditionStatus, ConditionType, Conditions as _};
+use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, MAX_REVISION_HISTORY};
 
 use crate::context::{Context, Error};
 use crate::kinds::{self, PolicyObject};
 use crate::malformed::{Malformed, MaybeMalformed};
 use crate::replicas::{elapsed, ready_pods, replica};
 use crate::revisions::Revision;
+use crate::tenants;
+use crate::usage::CountedKind;
 use crate::webhook;
 
 /// The precision of the times in conditions, which are rounded down.
@@ -63,12 +66,7 @@ impl ObservedObjects {
     }
 
     /// Converts the objects to the input of a decision.
-    pub fn observed<K: PolicyObject>(
-        &self,
-        policy: &MaybeMalformed<K>,
-        now: Timestamp,
-        retire_after: Duration,
-    ) -> Observed {
+    pub fn observed<K: PolicyObject>(&self, policy: &MaybeMalformed<K>, now: Timestamp, context: &Context) -> Observed {
         let spec = policy.0.as_ref().ok().map(PolicyObject::spec);
         let server = spec.map(|spec| &spec.policy_server);
         let reported_live = policy.0.as_ref().ok().and_then(|policy| policy.status()?.live_generation);
@@ -81,14 +79,33 @@ impl ObservedObjects {
             generation: policy.meta().generation.unwrap_or_default(),
             is_enabled: spec.is_some_and(|spec| spec.enabled),
             is_deleted: policy.meta().deletion_timestamp.is_some(),
+            refusal: policy.0.as_ref().ok().and_then(|known| self.refusal(known, context)),
             reported_live,
             webhooks: self.webhooks(now),
             is_break_glass: self.break_glass().is_some(),
             revisions: known.chain(unknown).collect(),
             pods: server.map(|server| ready_pods(&self.pods, server, now)).unwrap_or_default(),
-            history_limit: spec.map_or(usize::MAX, |spec| spec.revision_history_limit.try_into().unwrap_or(usize::MAX)),
-            retire_after,
+            history_limit: spec.map_or(usize::MAX, |spec| {
+                spec.revision_history_limit.min(MAX_REVISION_HISTORY).try_into().unwrap_or(usize::MAX)
+            }),
+            retire_after: context.retire_after,
         }
+    }
+
+    /// Returns the reason why the newest generation may not become live. The limits of the namespace matter only while the
+    /// generation has no revision.
+    fn refusal<K: PolicyObject>(&self, policy: &K, context: &Context) -> Option<Failure> {
+        let spec = policy.spec();
+        if let Some(failure) = tenants::refusal(policy, "spec", &spec.policy_server, spec, context) {
+            return Some(failure);
+        }
+        let (namespace, generation) = (policy.namespace()?, policy.meta().generation);
+        let is_new = self.revisions.iter().all(|revision| Some(revision.policy_ref.generation) != generation);
+        if !is_new {
+            return None;
+        }
+        let age = (policy.creation_timestamp().map(|time| time.0), policy.uid().unwrap_or_default());
+        context.usage.refusal_of_revision(CountedKind::Policy, &namespace, (&policy.name_any(), &age), spec)
     }
 
     fn webhooks(&self, now: Timestamp) -> Vec<rollout::Webhook> {
@@ -146,6 +163,8 @@ fn ordinal(pod: &str) -> Option<i32> {
 /// Returns the generation in the path of a webhook; `None` if the path is not of this policy.
 fn generation(config: &WebhookClientConfig, policy: &PolicyId) -> Option<i64> {
     let path = config.service.as_ref()?.path.as_deref()?;
+    // A token that is not current changes nothing about the generation that the webhook calls.
+    let (_, path) = split_token(path);
     let endpoint = Endpoint::parse(path).ok().filter(|endpoint| endpoint.policy == *policy)?;
     endpoint.generation?.try_into().ok()
 }

@@ -105,6 +105,10 @@ fn status(
     if let Some(break_glass) = break_glass {
         states[3] = ConditionState::unknown(reasons::BREAK_GLASS, break_glass_message(break_glass, decision));
     }
+    if let Some(failure) = &decision.refusal {
+        let message = format!("{}; {answering}", failure.message);
+        states[0] = ConditionState::no(failure.reason.clone(), message);
+    }
     let now = Timestamp::now();
     let conditions = TYPES
         .into_iter()
@@ -130,7 +134,7 @@ fn phase(decision: &Decision) -> PolicyPhase {
     match decision.progress {
         Progress::Disabled => PolicyPhase::Disabled,
         Progress::Live => PolicyPhase::Active,
-        Progress::InitializationFailed(_) | Progress::LoadingFailed(_) => PolicyPhase::Failed,
+        Progress::Refused(_) | Progress::InitializationFailed(_) | Progress::LoadingFailed(_) => PolicyPhase::Failed,
         _ if decision.answering.is_some() => PolicyPhase::Updating,
         _ => PolicyPhase::Pending,
     }
@@ -179,6 +183,12 @@ fn condition_states(decision: &Decision, answering: &str, server: &str) -> [Cond
     let initialized = || State::yes(reasons::PREPARED, "its program was compiled and accepted its settings");
     let not_yet = |reason: Reason| State::no(reason, format!("not yet; {answering}"));
     match &decision.progress {
+        Progress::Refused(failure) => [
+            failure.clone().into(),
+            State::unknown(failure.reason.clone(), "the generation is not scheduled"),
+            State::no(failure.reason.clone(), NOT_LOADED),
+            not_yet(failure.reason.clone()),
+        ],
         Progress::Unscheduled => [
             scheduled(),
             State::unknown(reasons::PREPARING, "the policy server has not begun to prepare it"),
@@ -282,7 +292,7 @@ fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
 fn is_problem(condition: &Condition) -> bool {
     let is_false = condition.status == ConditionStatus::False.as_str();
     match ConditionType::parse(&condition.type_) {
-        Some(ConditionType::Initialized) => is_false,
+        Some(ConditionType::Scheduled | ConditionType::Initialized) => is_false,
         Some(ConditionType::Ready) if is_false => {
             let problems = [reasons::LOADING_FAILED, reasons::NOT_PREPARED, reasons::REPLICA_SILENT];
             problems.iter().any(|problem| condition.reason == *problem)

@@ -1,5 +1,6 @@
 //! The API calls of reconciles, with a mock API server.
 
+use proviso_core::CallerToken;
 use proviso_crds::fixtures::{condition, replica};
 use proviso_crds::names::{ROLLBACK_TO, field_managers};
 use proviso_crds::{ClusterPolicy, ConditionType, Conditions as _};
@@ -66,6 +67,7 @@ impl Cluster {
             api.put(&context.caches.pods, pod(number));
         }
         api.put(&context.caches.cluster_policies, policy(1));
+        api.put_caller_tokens(&context, 1);
         Self { api, context, refusals: Refusals::default() }
     }
 
@@ -240,18 +242,34 @@ async fn a_hand_edit_of_the_path_is_put_back_to_the_record() {
     let failed = condition("Initialized", "False", "CompileError", "no", 2);
     cluster.write_revision_status(2, &json!({"conditions": [failed]}));
     cluster.reconcile().await;
-    for path in ["/validate/cluster.a/2", "/validate/cluster.a/7", "/validate/cluster.b/1"] {
+    let expected = CallerToken::from_random([1; 32]).path(&"/validate/cluster.a/1");
+    // The last paths have no token, and an old one.
+    let old = CallerToken::from_random([0; 32]).path(&"/validate/cluster.a/1");
+    for path in
+        ["/validate/cluster.a/2", "/validate/cluster.a/7", "/validate/cluster.b/1", "/validate/cluster.a/1", &old]
+    {
         let mut webhook = cluster.webhook();
         webhook["webhooks"][0]["clientConfig"]["service"]["path"] = path.into();
         cluster.api.put(&cluster.context.caches.validating, webhook);
         let calls = cluster.reconcile().await;
         assert!(calls.contains(&apply_webhook()), "{path}: {calls:?}");
         let restored = cluster.webhook();
-        assert_eq!(restored["webhooks"][0]["clientConfig"]["service"]["path"], "/validate/cluster.a/1", "{path}");
+        assert_eq!(restored["webhooks"][0]["clientConfig"]["service"]["path"], *expected, "{path}");
         assert_eq!(cluster.live_condition(1), "True", "{path}");
         assert!(cluster.reconcile().await.is_empty(), "{path}");
     }
     assert_eq!(cluster.live_condition(2), "False", "a webhook called generation 2, and no longer does");
+}
+
+#[tokio::test]
+async fn another_token_changes_the_webhook_and_nothing_else() {
+    let cluster = Cluster::live().await;
+    let token = cluster.api.put_caller_tokens(&cluster.context, 2);
+    assert_eq!(cluster.reconcile().await, [apply_webhook()]);
+    let path = &cluster.webhook()["webhooks"][0]["clientConfig"]["service"]["path"];
+    assert_eq!(*path, token.path(&"/validate/cluster.a/1"));
+    assert_eq!(cluster.live_condition(1), "True");
+    assert!(cluster.reconcile().await.is_empty());
 }
 
 #[tokio::test]

@@ -5,11 +5,12 @@ mod pod;
 mod quantity;
 
 use kube::ResourceExt as _;
-use proviso_crds::{GROUP, PolicyServer, Verification};
+use proviso_crds::{GROUP, PolicyServer, Tenants, Verification};
 use serde_json::{Map, Value, json};
 
 use super::names::{
-    ServerDefaults, cache_name, cluster_role_binding_name, name, replicas_name, signing_name, sources_name, tls_name,
+    ServerDefaults, cache_name, callers_name, cluster_role_binding_name, name, replicas_name, signing_name,
+    sources_name, tls_name,
 };
 use crate::objects::labels;
 use proviso_crds::names::SERVER_LABEL;
@@ -48,6 +49,7 @@ pub(super) fn parts(server: &str) -> Vec<(&'static str, &'static str, String)> {
         ("v1", "ConfigMap", sources_name(server)),
         ("v1", "Secret", tls_name(server)),
         ("v1", "Secret", signing_name(server)),
+        ("v1", "Secret", callers_name(server)),
         ("coordination.k8s.io/v1", "Lease", name(server)),
         ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", cluster_role_binding_name(server)),
         ("rbac.authorization.k8s.io/v1", "RoleBinding", name(server)),
@@ -64,7 +66,7 @@ pub(super) fn objects(server: &PolicyServer, defaults: &ServerDefaults) -> Vec<V
     objects.push(sources(server));
     objects.extend(cache(server));
     objects.extend([
-        headless_service(server),
+        headless_service(server, defaults),
         service(server),
         disruption_budget(server),
         stateful_set(server, defaults),
@@ -139,11 +141,21 @@ fn sources(server: &PolicyServer) -> Value {
         }
         data["verification.yaml"] = json!(format!("{file:#}\n"));
     }
+    if let Some(tenants) = tenant_limits(server) {
+        data["tenants.json"] = json!(format!("{:#}\n", json!(tenants)));
+    }
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": metadata(server, &sources_name(&server.name_any())),
         "data": data,
     })
+}
+
+/// Returns the limits that replicas check; `None` if they are the defaults. The operator itself checks the others.
+fn tenant_limits(server: &PolicyServer) -> Option<Tenants> {
+    let tenants =
+        Tenants { allowed_namespaces: None, namespaced_system_requests: false, ..server.spec.tenants.clone() };
+    (tenants != Tenants::default()).then_some(tenants)
 }
 
 /// Returns the claim of the cache volume; `None` if the spec has no `persistentVolumeClaim`.
@@ -162,8 +174,15 @@ fn cache(server: &PolicyServer) -> Option<Value> {
 }
 
 /// Returns the Service that gives every replica a DNS name.
-fn headless_service(server: &PolicyServer) -> Value {
+fn headless_service(server: &PolicyServer, defaults: &ServerDefaults) -> Value {
     let own = server.name_any();
+    let mut ports = vec![
+        json!({"name": "https", "port": 8443, "targetPort": "https", "protocol": "TCP"}),
+        json!({"name": "admin", "port": 8081, "targetPort": "admin", "protocol": "TCP"}),
+    ];
+    if defaults.authenticates_metrics {
+        ports.push(json!({"name": "metrics", "port": pod::METRICS_PORT, "targetPort": "metrics", "protocol": "TCP"}));
+    }
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": metadata(server, &replicas_name(&own)),
@@ -172,10 +191,7 @@ fn headless_service(server: &PolicyServer) -> Value {
             "selector": {SERVER_LABEL: own},
             // Replicas that are not Ready have to be reachable for inspection.
             "publishNotReadyAddresses": true,
-            "ports": [
-                {"name": "https", "port": 8443, "targetPort": "https", "protocol": "TCP"},
-                {"name": "admin", "port": 8081, "targetPort": "admin", "protocol": "TCP"},
-            ],
+            "ports": ports,
         },
     })
 }

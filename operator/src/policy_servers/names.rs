@@ -7,7 +7,12 @@ pub(crate) struct ServerDefaults {
     pub namespace: String,
     /// The image of policy servers that name no image.
     pub image: String,
+    /// True if the metrics of policy servers are served with TLS and authentication.
+    pub authenticates_metrics: bool,
 }
+
+/// The key of the data of the Secret of caller tokens.
+pub(crate) const CALLER_TOKENS: &str = "tokens";
 
 /// Returns the name of most objects of a policy server.
 pub(crate) fn name(server: &str) -> String {
@@ -24,6 +29,11 @@ pub(super) fn tls_name(server: &str) -> String {
 
 pub(super) fn signing_name(server: &str) -> String {
     format!("{}-signing", name(server))
+}
+
+/// Returns the name of the Secret of caller tokens.
+pub(crate) fn callers_name(server: &str) -> String {
+    format!("{}-callers", name(server))
 }
 
 pub(super) fn sources_name(server: &str) -> String {

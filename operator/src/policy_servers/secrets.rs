@@ -1,5 +1,7 @@
-//! The Secrets of a policy server: the certificate of its replicas, and the keys that sign modules. Both are renewed
-//! in time; replicas reload them without a restart.
+//! The Secrets of a policy server: the certificate of its replicas, the keys that sign modules, and the tokens of callers. All are
+//! renewed in time; replicas reload them without a restart.
+
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -8,9 +10,10 @@ use proviso_crds::PolicyServer;
 
 use super::build;
 use super::context::Context;
+use super::keys::{Keys, Kind};
 use super::names;
-use super::signing::Keys;
 use crate::ca::serving::ServingCertificate;
+use crate::caller_tokens;
 use crate::context::Error;
 use crate::objects::{self, RETRY};
 
@@ -30,12 +33,18 @@ pub(super) struct RenewedSecrets {
 pub(super) async fn renew(server: &PolicyServer, context: &Context) -> Result<RenewedSecrets, Error> {
     let (now, lifetimes) = (Timestamp::now(), &context.settings.lifetimes);
     let own = server.name_any();
-    let (signing_name, tls_name) = (names::signing_name(&own), names::tls_name(&own));
-    let found = find(&signing_name, context).await?;
-    let (keys, keys_due) = Keys::current(found.as_ref(), lifetimes, now)?;
-    let mut signing = secret(server, &signing_name, "Opaque")?;
-    (signing.data, signing.metadata.annotations) = (Some(keys.data()), Some(keys.annotations()));
-    write(found, signing, context).await?;
+    let tls_name = names::tls_name(&own);
+    let signing = (names::signing_name(&own), Kind::Signing, BTreeSet::new());
+    let callers = (names::callers_name(&own), Kind::CallerToken, caller_tokens::used(&own, context));
+    let mut keys_due = Timestamp::MAX;
+    for (name, kind, used) in [signing, callers] {
+        let found = find(&name, context).await?;
+        let (keys, due) = Keys::current(kind, found.as_ref(), &used, lifetimes, now)?;
+        let mut desired = secret(server, &name, "Opaque")?;
+        (desired.data, desired.metadata.annotations) = (Some(keys.data()), Some(keys.annotations()));
+        write(found, desired, context).await?;
+        keys_due = keys_due.min(due);
+    }
 
     let mut renewed = RenewedSecrets { certificate: Err(NO_CA.to_owned()), is_new: false, next_check: now + RETRY };
     let Some(ca) = context.ca.borrow().clone() else { return Ok(renewed) };

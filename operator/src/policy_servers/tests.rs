@@ -29,11 +29,14 @@ impl Cluster {
             authority: 300 * hour,
             certificate: 30 * hour,
             signing_key: 30 * hour,
+            caller_token: 30 * hour,
             announcement: hour,
             authority_retirement: hour,
             signing_key_retirement: 24 * hour,
+            caller_token_retirement: hour,
         };
-        let defaults = ServerDefaults { namespace: shared.namespace.clone(), image: "policy-server:1".to_owned() };
+        let (namespace, image) = (shared.namespace.clone(), "policy-server:1".to_owned());
+        let defaults = ServerDefaults { namespace, image, authenticates_metrics: true };
         api.put(&shared.caches.servers, server(spec));
         Self { api, context: Arc::new(Context::new(shared, Settings { defaults, lifetimes })) }
     }
@@ -56,6 +59,8 @@ async fn the_objects_of_a_policy_server_are_created_once() {
     let calls = cluster.reconcile().await;
     let expected = [
         "GET secrets/policy-server-default-signing".to_owned(),
+        "POST secrets".to_owned(),
+        "GET secrets/policy-server-default-callers".to_owned(),
         "POST secrets".to_owned(),
         "GET secrets/policy-server-default-tls".to_owned(),
         "POST secrets".to_owned(),

@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 
 use crate::test_cluster::{NAMESPACE, SERVICE, TIMEOUT, TestCluster};
 
-const GROUP: &str = "/apis/actions.proviso.dev/v1alpha1";
+pub const GROUP: &str = "/apis/actions.proviso.dev/v1alpha1";
 
 /// Starts a cluster with the aggregated API, and with a policy and an experiment of each scope.
-async fn start_cluster(name: &str) -> Result<TestCluster> {
+pub async fn start_cluster(name: &str) -> Result<TestCluster> {
     let mut cluster = TestCluster::start(name).await?;
     cluster.start_reachable_operator(&[]).await?;
     let services = Api::<APIService>::all(cluster.client.clone());
@@ -280,23 +280,25 @@ async fn a_rollback_action_restores_an_earlier_generation() -> Result<()> {
 }
 
 /// Returns a client that connects to the operator, and not to the API server.
-fn direct(cluster: &TestCluster, bundle: &str, auth_info: AuthInfo) -> Result<Client> {
+pub fn direct(cluster: &TestCluster, bundle: &str, auth_info: AuthInfo) -> Result<Client> {
     let address = cluster.address.context("not reachable")?;
     let mut config = Config::new(format!("https://{address}").parse()?);
     config.root_cert = Some(vec![pem_to_der(bundle)?]);
     config.tls_server_name = Some(format!("{SERVICE}.{NAMESPACE}.svc"));
     config.auth_info = auth_info;
+    // A request that is refused because of a limit is not repeated.
+    config.default_retry = false;
     Ok(Client::try_from(config)?)
 }
 
-fn pem_to_der(pem: &str) -> Result<Vec<u8>> {
+pub fn pem_to_der(pem: &str) -> Result<Vec<u8>> {
     use base64::Engine as _;
     let lines = pem.lines().skip_while(|line| !line.starts_with("-----BEGIN")).skip(1);
     let text: String = lines.take_while(|line| !line.starts_with("-----END")).collect();
     Ok(base64::engine::general_purpose::STANDARD.decode(text)?)
 }
 
-fn shown(identity: &Identity) -> AuthInfo {
+pub fn shown(identity: &Identity) -> AuthInfo {
     AuthInfo {
         client_certificate: Some(identity.certificate.display().to_string()),
         client_key: Some(identity.key.display().to_string()),

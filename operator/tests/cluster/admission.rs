@@ -2,6 +2,7 @@
 //! webhook as the API server would.
 
 use anyhow::{Context as _, Result, ensure};
+use aws_lc_rs::hmac;
 use axum::http::Request;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -14,11 +15,14 @@ use serde_json::{Value, json};
 
 use crate::test_cluster::{NAMESPACE, TIMEOUT, TestCluster};
 
-/// A client that calls the operator as the API server does: by the name of its Service.
-struct AdmissionClient(Client);
+/// A client that calls the operator as the API server does: by the name of its Service, and with the token of the webhook's path.
+pub struct AdmissionClient {
+    pub client: Client,
+    pub path: String,
+}
 
 impl AdmissionClient {
-    async fn start(cluster: &TestCluster) -> Result<Self> {
+    pub async fn start(cluster: &TestCluster) -> Result<Self> {
         let address = until("the operator to listen", TIMEOUT, async || {
             let log = cluster.log()?;
             let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -31,7 +35,8 @@ impl AdmissionClient {
         let mut config = Config::new(address.parse()?);
         config.root_cert = Some(authorities.iter().map(|it| it.to_vec()).collect());
         config.tls_server_name = Some(format!("proviso-operator.{NAMESPACE}.svc"));
-        let admission = Self(Client::try_from(config)?);
+        let path = path(&cluster.secret("proviso-ca", "ca.key").await?);
+        let admission = Self { client: Client::try_from(config)?, path };
         until("an answer", TIMEOUT, async || {
             admission.ask("CREATE", &experiment("any", "a", &policy("true")), None).await.map(drop)
         })
@@ -40,7 +45,12 @@ impl AdmissionClient {
     }
 
     /// Sends a review. Returns the response.
-    async fn ask(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<Value> {
+    pub async fn ask(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<Value> {
+        self.send(Self::body(operation, object, old)?).await
+    }
+
+    /// Returns the body of a review.
+    pub fn body(operation: &str, object: &Value, old: Option<&Value>) -> Result<Vec<u8>> {
         let kind = object["kind"].as_str().context("kind")?;
         let version = json!({"group": "proviso.dev", "version": "v1alpha1"});
         let with = |key: &str, value: &str| {
@@ -53,17 +63,31 @@ impl AdmissionClient {
             "name": object["metadata"]["name"], "namespace": object["metadata"]["namespace"],
             "operation": operation, "userInfo": {}, "object": object, "oldObject": old, "dryRun": false,
         }});
-        let request = Request::post("/validate").header("content-type", "application/json");
-        let answer: Value = self.0.request(request.body(serde_json::to_vec(&review)?)?).await?;
+        Ok(serde_json::to_vec(&review)?)
+    }
+
+    /// Sends the body of a review. Returns the response.
+    pub async fn send(&self, body: Vec<u8>) -> Result<Value> {
+        let request = Request::post(&self.path).header("content-type", "application/json");
+        let answer: Value = self.client.request(request.body(body)?).await?;
         Ok(answer["response"].clone())
     }
 
     /// Returns the reason of a denial; empty if the object is admitted.
-    async fn refusal(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<String> {
+    pub async fn refusal(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<String> {
         let response = self.ask(operation, object, old).await?;
         ensure!(response["allowed"] == response["status"]["message"].is_null(), "{response}");
         Ok(response["status"]["message"].as_str().unwrap_or_default().to_owned())
     }
+}
+
+/// Returns the path with the token of the webhook, which follows from the key of the CA and the current 30 days.
+fn path(key: &str) -> String {
+    let period = jiff::Timestamp::now().as_second().div_euclid(30 * 24 * 3600);
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
+    let token = hmac::sign(&key, format!("proviso operator webhook, period {period}").as_bytes());
+    let token: Vec<String> = token.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("/t/{}/validate", token.concat())
 }
 
 fn policy(expression: &str) -> Value {
@@ -189,6 +213,8 @@ async fn an_eleventh_experiment_and_edits_during_a_commit_are_refused() -> Resul
     let webhooks = Api::<ValidatingWebhookConfiguration>::all(cluster.client.clone());
     until("the registration", TIMEOUT, async || {
         let webhook = webhooks.get("proviso-operator").await?.webhooks.context("webhooks")?.remove(0);
+        let path = webhook.client_config.service.as_ref().and_then(|service| service.path.clone());
+        ensure!(path.as_ref() == Some(&admission.path), "{path:?}");
         let resources = webhook.rules.context("rules")?.remove(0).resources.context("resources")?;
         for kind in ["policyexperiments", "clusterpolicyexperiments", "policies", "clusterpolicies"] {
             ensure!(resources.iter().any(|it| it == kind), "{resources:?}");

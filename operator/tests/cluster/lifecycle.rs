@@ -56,6 +56,7 @@ impl PolicyCluster {
         for name in ["server-0", "server-1"] {
             cluster.create_ready_pod(name).await?;
         }
+        cluster.create_caller_tokens("default").await?;
         cluster.start_operator(arguments)?;
         Ok(cluster)
     }
@@ -91,6 +92,12 @@ impl PolicyCluster {
         let written =
             self.policies().patch("labels", &PatchParams::apply("owner").force(), &Patch::Apply(policy)).await?;
         written.metadata.generation.context("its generation")
+    }
+
+    /// Creates the policy server, without replicas of its own, and lets namespaced policies change objects on it.
+    async fn permit_mutation(&self) -> Result<()> {
+        self.apply_server("default", json!({"replicas": 0, "namespacedMutation": true})).await?;
+        Ok(())
     }
 
     /// Waits for the revision of a generation.
@@ -131,8 +138,8 @@ impl PolicyCluster {
     /// Returns the paths that the validating and the mutating webhook call.
     async fn paths(&self) -> Result<(Option<String>, Option<String>)> {
         let mutating = Api::<MutatingWebhookConfiguration>::all(self.client.clone()).get_opt(WEBHOOK).await?;
-        let path = mutating.and_then(|it| it.webhooks?.pop()?.client_config.service?.path);
-        Ok((self.path(WEBHOOK).await?, path))
+        let mutating = mutating.and_then(|it| Some(it.webhooks?.pop()?.client_config));
+        Ok((self.path(WEBHOOK).await?, self.without_token(mutating).await?))
     }
 
     /// Waits until the validating webhook calls this generation, and there is no mutating webhook.

@@ -10,9 +10,11 @@
 
 mod actions;
 mod admission;
+mod callers;
 mod calls;
 mod experiments;
 mod failover;
+mod hostile_requests;
 mod http_proxy;
 mod killed;
 mod kustomize;
@@ -21,4 +23,6 @@ mod malformed_objects;
 mod outages;
 mod policy_servers;
 mod rotation;
+mod tenants;
 mod test_cluster;
+mod trust_domains;

@@ -19,7 +19,7 @@ use crate::test_cluster::{IMAGE, NAMESPACE, TIMEOUT, TestCluster};
 
 /// All objects of the policy server `default`, except its pods: version, kind, name, and true if the kind is
 /// namespaced.
-const OBJECTS: [(&str, &str, &str, bool); 14] = [
+const OBJECTS: [(&str, &str, &str, bool); 15] = [
     ("v1", "ServiceAccount", "policy-server-default", true),
     ("rbac.authorization.k8s.io/v1", "Role", "policy-server-default", true),
     ("rbac.authorization.k8s.io/v1", "RoleBinding", "policy-server-default", true),
@@ -27,6 +27,7 @@ const OBJECTS: [(&str, &str, &str, bool); 14] = [
     ("v1", "ConfigMap", "policy-server-default-sources", true),
     ("v1", "Secret", "policy-server-default-tls", true),
     ("v1", "Secret", "policy-server-default-signing", true),
+    ("v1", "Secret", "policy-server-default-callers", true),
     ("v1", "PersistentVolumeClaim", "policy-server-default-cache", true),
     ("v1", "Service", "policy-server-default-replicas", true),
     ("v1", "Service", "policy-server-default", true),
@@ -224,6 +225,7 @@ async fn objects_changed_or_deleted_by_hand_are_restored() -> Result<()> {
         ("v1", "Secret", "policy-server-default-tls", json!({"data": {"tls.key": "bm9uc2Vuc2U="}})),
         ("v1", "Secret", "policy-server-default-tls", json!({"data": {"tls.crt": "bm9uc2Vuc2U="}})),
         ("v1", "Secret", "policy-server-default-signing", json!({"data": {"signing.key": ""}})),
+        ("v1", "Secret", "policy-server-default-callers", json!({"data": {"tokens": ""}})),
         ("v1", "Secret", "proviso-ca", json!({"data": {"bundle.crt": "bm9uc2Vuc2U="}})),
         (
             "v1",
@@ -459,6 +461,6 @@ async fn an_operator_killed_at_any_point_continues_after_a_restart() -> Result<(
     ensure!(cluster.found().await? == found);
     let secrets = cluster.api::<Secret>().list(&ListParams::default()).await?.items.len();
     let roles = cluster.api::<Role>().list(&ListParams::default()).await?.items.len();
-    ensure!((secrets, roles) == (3, 1), "{secrets} Secrets, {roles} Roles");
+    ensure!((secrets, roles) == (4, 1), "{secrets} Secrets, {roles} Roles");
     Ok(())
 }

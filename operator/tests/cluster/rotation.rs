@@ -69,11 +69,21 @@ fn blocks(text: &str) -> Vec<&str> {
     ends.map(|end| &text[std::mem::replace(&mut start, end)..end]).collect()
 }
 
-/// Returns the certificates of the replica, the published bundles and the signing keys of a rotation of all of them.
+/// The values of a rotation.
+#[derive(Default)]
+struct Rotation {
+    certificates: History,
+    bundles: History,
+    signing_keys: History,
+    caller_tokens: History,
+}
+
+/// Returns the certificates of the replica, the published bundles, the signing keys and the caller tokens of a rotation of all of them.
 /// Checks that at each moment an API server trusts the replica.
-async fn observe(cluster: &TestCluster, start: Instant) -> Result<(History, History, History)> {
-    let (mut certificates, mut bundles, mut keys) = (History::default(), History::default(), History::default());
-    while bundles.0.len() < 3 || certificates.0.len() < 4 || keys.0.len() < 4 {
+async fn observe(cluster: &TestCluster, start: Instant) -> Result<Rotation> {
+    let mut rotation = Rotation::default();
+    let Rotation { certificates, bundles, signing_keys: keys, caller_tokens } = &mut rotation;
+    while bundles.0.len() < 3 || certificates.0.len() < 4 || keys.0.len() < 4 || caller_tokens.0.len() < 4 {
         ensure!(start.elapsed() < ROTATION_TIMEOUT, "after {:?} not everything was replaced", start.elapsed());
         bundles.record(&cluster.published_bundle("a").await?);
         let tls = cluster.api::<Secret>().get("policy-server-default-tls").await?.data.context("data")?;
@@ -90,9 +100,10 @@ async fn observe(cluster: &TestCluster, start: Instant) -> Result<(History, Hist
             }
         }
         keys.record(&cluster.secret("policy-server-default-signing", "signing.key").await?);
+        caller_tokens.record(&cluster.secret("policy-server-default-callers", "tokens").await?);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    Ok((certificates, bundles, keys))
+    Ok(rotation)
 }
 
 #[tokio::test]
@@ -103,9 +114,11 @@ async fn rotation_never_breaks_trust_in_a_replica() -> Result<()> {
             "--authority-lifetime=24s",
             "--certificate-lifetime=9s",
             "--signing-key-lifetime=18s",
+            "--caller-token-lifetime=18s",
             "--announcement=5s",
             "--authority-retirement=5s",
             "--signing-key-retirement=5s",
+            "--caller-token-retirement=5s",
         ])?;
     }
     cluster.apply_server("default", json!({})).await?;
@@ -117,9 +130,9 @@ async fn rotation_never_breaks_trust_in_a_replica() -> Result<()> {
     let start = Instant::now();
     let replica = CalledReplica::start(&cluster).await?;
     let answered = Cell::new(0);
-    let (certificates, bundles, keys) = tokio::select! {
+    let Rotation { certificates, bundles, signing_keys: keys, caller_tokens } = tokio::select! {
         observed = observe(&cluster, start) => observed?,
-        // The API server verifies the certificate of the replica at each new connection.
+        // The API server verifies the certificate of the replica at each new connection, and the replica verifies its token.
         failed = replica.ask(&cluster, &answered) => return failed,
     };
     let (requests, connections) = (answered.get(), replica.connections());
@@ -138,6 +151,12 @@ async fn rotation_never_breaks_trust_in_a_replica() -> Result<()> {
     for key in [old, new] {
         rcgen::KeyPair::from_pem_and_sign_algo(key, &rcgen::PKCS_ED25519)?;
     }
+    // A token is accepted before webhooks send it, and after that.
+    let tokens: Vec<Vec<_>> = caller_tokens.0.iter().map(|(_, tokens)| tokens.lines().collect()).collect();
+    let (old, new) = (tokens[0][0], tokens[1][1]);
+    ensure!(tokens[..4] == [vec![old], vec![old, new], vec![new, old], vec![new]] && old != new, "{tokens:?}");
+    ensure!(replica.tokens() >= 2, "the webhook has sent {} tokens", replica.tokens());
+    ensure!(!cluster.log()?.contains(old) && !cluster.log()?.contains(new), "a token is in the log");
     // No certificate is renewed too early: a certificate lasts for 6 s.
     let most = 3 + start.elapsed().as_secs() / 4;
     ensure!(certificates.0.len() as u64 <= most, "{} certificates, not {most}", certificates.0.len());

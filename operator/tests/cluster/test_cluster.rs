@@ -1,16 +1,17 @@
 //! A control plane with Proviso's CRDs, and operators that run on it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhookConfiguration, WebhookClientConfig};
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Config, Resource, ResourceExt as _};
 use proviso_crds::fixtures::{condition, replica};
@@ -22,6 +23,8 @@ use serde_json::{Value, json};
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// The operator's namespace.
 pub const NAMESPACE: &str = "proviso-system";
+/// The name of the service account of the operator, and of its roles and bindings.
+pub const OPERATOR: &str = "proviso-operator";
 /// The Service in front of the operator.
 pub const SERVICE: &str = "proviso-operator";
 /// The one replica of the policy server `default`: see [`TestCluster::with_policy_server`].
@@ -102,6 +105,37 @@ impl TestCluster {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         manifests::apply(&cluster.client, &namespace.to_string()).await?;
         Ok(cluster)
+    }
+
+    /// Applies a file of this repository.
+    pub async fn apply_file(&self, path: &str) -> Result<()> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+        manifests::apply(&self.client, &std::fs::read_to_string(file)?).await
+    }
+
+    /// Grants the permissions of the operator's service account, as an installation does.
+    pub async fn grant(&self) -> Result<()> {
+        self.apply_file("config/operator/rbac.yaml").await
+    }
+
+    /// Writes the kubeconfig of an administrator who impersonates the operator's service account.
+    pub fn service_account_kubeconfig(&self) -> Result<PathBuf> {
+        let file = self.plane.folder().path().join("service-account.kubeconfig");
+        std::fs::write(&file, serde_json::to_vec(&self.impersonation(OPERATOR)?)?)?;
+        Ok(file)
+    }
+
+    /// Returns a client that impersonates a service account of the operator's namespace.
+    pub async fn client_of(&self, account: &str) -> Result<Client> {
+        let kubeconfig = self.impersonation(account)?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        Ok(Client::try_from(config)?)
+    }
+
+    fn impersonation(&self, account: &str) -> Result<Kubeconfig> {
+        let mut kubeconfig = serde_json::to_value(Kubeconfig::read_from(self.plane.kubeconfig())?)?;
+        kubeconfig["users"][0]["user"]["as"] = format!("system:serviceaccount:{NAMESPACE}:{account}").into();
+        Ok(serde_json::from_value(kubeconfig)?)
     }
 
     /// Starts a control plane with an operator, and a policy server with one Ready replica.
@@ -379,10 +413,32 @@ impl TestCluster {
         Api::all(self.client.clone())
     }
 
-    /// Returns the path that this webhook calls.
+    /// Returns the path that this webhook calls, without the token if it is the current one.
     pub async fn path(&self, webhook: &str) -> Result<Option<String>> {
         let found = self.webhooks().get_opt(webhook).await?;
-        Ok(found.and_then(|it| it.webhooks?.pop()?.client_config.service?.path))
+        self.without_token(found.and_then(|it| Some(it.webhooks?.pop()?.client_config))).await
+    }
+
+    /// Returns the path of this webhook without the token, if the path has the current token of the policy server. Another path is
+    /// returned unchanged.
+    pub async fn without_token(&self, config: Option<WebhookClientConfig>) -> Result<Option<String>> {
+        let Some(service) = config.and_then(|config| config.service) else { return Ok(None) };
+        let Some(path) = service.path else { return Ok(None) };
+        let tokens = self.secret(&format!("{}-callers", service.name), "tokens").await?;
+        let current = tokens.lines().next().context("no token")?;
+        Ok(Some(path.strip_prefix(&format!("/t/{current}")).unwrap_or(&path).to_owned()))
+    }
+
+    /// Creates the Secret of caller tokens of a policy server that has no object.
+    pub async fn create_caller_tokens(&self, server: &str) -> Result<()> {
+        let name = format!("policy-server-{server}-callers");
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": name, "labels": {"proviso.dev/policy-server": server}},
+            "stringData": {"tokens": format!("{}\n", "0123456789abcdef".repeat(4))},
+        });
+        self.api::<Secret>().patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(secret)).await?;
+        Ok(())
     }
 
     /// Waits until this webhook calls this path.

@@ -65,8 +65,13 @@ pub struct Server {
 impl Server {
     /// Starts a build of the policy server over a [`folder`].
     pub fn policy_server(program: &Path, folder: &Path) -> Self {
+        Self::policy_server_by(Command::new(program), folder)
+    }
+
+    /// Starts a policy server over a [`folder`] by a command that runs the program with the arguments that are added.
+    pub fn policy_server_by(mut command: Command, folder: &Path) -> Self {
         Self::start(
-            Command::new(program)
+            command
                 .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"])
                 .arg("--manifests")
                 .arg(folder.join("manifests"))

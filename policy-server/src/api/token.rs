@@ -3,13 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 
-/// The interval at which the file is read.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+use crate::followed_file::follow;
+
 /// The minimum length of a token, in bytes: 128 bits in hexadecimal digits.
 const MIN_LENGTH: usize = 32;
 
@@ -26,7 +25,7 @@ pub enum TokenError {
 }
 
 /// The current token.
-pub struct Token(ArcSwap<Vec<u8>>);
+pub struct Token(Arc<ArcSwap<Vec<u8>>>);
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -39,32 +38,8 @@ impl Token {
     ///
     /// # Errors
     /// Returns an error if the token cannot be read or is too short.
-    pub fn follow(path: PathBuf) -> Result<Arc<Self>, TokenError> {
-        let token = Arc::new(Self(ArcSwap::from_pointee(read(&path)?)));
-        let weak = Arc::downgrade(&token);
-        proviso_tasks::spawn("API token", async move {
-            let mut poll = tokio::time::interval(POLL_INTERVAL);
-            poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            let mut is_refused = false;
-            loop {
-                poll.tick().await;
-                let Some(token) = weak.upgrade() else { return };
-                match read(&path) {
-                    Ok(new) if new == **token.0.load() => is_refused = false,
-                    Ok(new) => {
-                        token.0.store(Arc::new(new));
-                        is_refused = false;
-                        tracing::info!("the API's token was replaced");
-                    }
-                    Err(error) if !is_refused => {
-                        is_refused = true;
-                        tracing::warn!(%error, "new token refused, the old one stays");
-                    }
-                    Err(_) => {}
-                }
-            }
-        });
-        Ok(token)
+    pub fn follow(path: PathBuf) -> Result<Self, TokenError> {
+        Ok(Self(follow("API token", move || read(&path))?))
     }
 
     /// Returns true if `given` is the token. Compares in constant time.

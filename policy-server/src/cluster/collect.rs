@@ -1,6 +1,7 @@
-//! The garbage collection of the shared cache: the leader removes the files that no revision uses.
+//! The upkeep of the shared cache by the leader: it removes the files that no revision uses, and stores missing compiled modules.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_artifacts::Digest;
@@ -12,6 +13,15 @@ use super::object::Object;
 const MIN_AGE: Duration = Duration::from_hours(1);
 
 impl Follower {
+    /// Stores the compiled modules that the cache lacks, in the background: another replica has refused and removed a damaged one, or
+    /// this replica has compiled modules before it led.
+    pub(super) fn store_missing(&self) {
+        if self.leadership.is_leader() {
+            let preparer = Arc::clone(self.lifecycle.preparer());
+            tokio::spawn(async move { preparer.modules.store_missing().await });
+        }
+    }
+
     /// Removes unused files in the background. Files of disabled revisions are kept, because a rollback enables such a revision.
     pub(super) fn collect(&self) {
         let Some(cache) = self.lifecycle.preparer().cache.clone() else { return };

@@ -2,7 +2,9 @@
 //! processes together leave half of the container's memory to the server, because the kernel kills everything in a container that
 //! runs out of memory.
 
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+use proviso_shares::{Limits, Permit, Shares};
+
+use super::Purpose;
 
 /// The memory of a compiler for an empty module, in MiB.
 const BASE_MIB: u32 = 128;
@@ -11,44 +13,36 @@ const BASE_MIB: u32 = 128;
 const BYTES_PER_MODULE_BYTE: u32 = 128;
 /// The minimum of the memory of all compilers together, in MiB. With less, no module compiles.
 const MIN_TOTAL_MIB: u32 = 128;
-/// The files with the memory limit of this container: of cgroups version 2 and 1.
-const CGROUP_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
 /// The memory of all compilers, in MiB.
 #[derive(Debug)]
 pub(super) struct MemoryBudget {
-    free: Semaphore,
-    total: u32,
+    shares: Shares,
     /// The maximum for one module.
     pub max_per_module: u32,
 }
 
 /// The memory of one compiler. Dropping the permit returns the memory to the budget.
 #[derive(Debug)]
-pub(super) struct MemoryPermit<'a> {
+pub(super) struct MemoryPermit {
     pub mib: u32,
-    _permit: SemaphorePermit<'a>,
+    _permit: Permit,
 }
 
 impl MemoryBudget {
-    /// Makes a budget in which one module may take at most `max_per_module` MiB.
-    pub(super) fn new(max_per_module: u32) -> Self {
-        let limit = CGROUP_LIMITS.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
-        Self::within(max_per_module, limit)
-    }
-
-    /// Makes a budget within the memory limit of a container, in bytes; `None` means no limit.
-    fn within(max_per_module: u32, limit: Option<u64>) -> Self {
+    /// Makes a budget within the memory limit of a container, in bytes (`None` means no limit), in which one module may take at
+    /// most `max_per_module` MiB.
+    pub(super) fn new(max_per_module: u32, limit: Option<u64>) -> Self {
         // The other half is for the server.
         let half = limit.map_or(u32::MAX, |bytes| u32::try_from(bytes >> 21).unwrap_or(u32::MAX));
         let total = max_per_module.saturating_mul(2).min(half).max(MIN_TOTAL_MIB);
-        Self { free: Semaphore::new(total as usize), total, max_per_module: max_per_module.min(total) }
+        Self { shares: Shares::new(Limits::of(total.into())), max_per_module: max_per_module.min(total) }
     }
 
-    /// Waits for the memory to compile a module of this size in bytes.
-    pub(super) async fn acquire(&self, module: usize) -> Result<MemoryPermit<'_>, AcquireError> {
+    /// Waits for the memory to compile a module of this size in bytes. The namespaces take turns.
+    pub(super) async fn acquire(&self, purpose: Purpose<'_>, module: usize) -> MemoryPermit {
         let mib = self.limit_for(module);
-        Ok(MemoryPermit { mib, _permit: self.free.acquire_many(mib.min(self.total)).await? })
+        MemoryPermit { mib, _permit: purpose.account(&self.shares).take(mib.into()).await }
     }
 
     fn limit_for(&self, module: usize) -> u32 {
@@ -65,13 +59,13 @@ mod tests {
 
     #[test]
     fn compilers_get_at_most_half_of_the_memory_of_the_container() {
-        let memory = MemoryBudget::within(1024, None);
+        let memory = MemoryBudget::new(1024, None);
         assert_eq!([0, 150_000, 3 * MIB, 64 * MIB].map(|module| memory.limit_for(module)), [128, 256, 512, 1024]);
-        assert_eq!(memory.total, 2048);
-        let small = MemoryBudget::within(1024, Some(512 << 20));
+        assert_eq!(memory.shares.limits().total, 2048);
+        let small = MemoryBudget::new(1024, Some(512 << 20));
         assert_eq!([150_000, 3 * MIB, 64 * MIB].map(|module| small.limit_for(module)), [256, 256, 256]);
-        assert_eq!(small.total, 256);
-        assert_eq!(MemoryBudget::within(1024, Some(64 << 20)).total, 128);
-        assert_eq!(MemoryBudget::within(u32::MAX, Some(u64::MAX)).max_per_module, u32::MAX);
+        assert_eq!(small.shares.limits().total, 256);
+        assert_eq!(MemoryBudget::new(1024, Some(64 << 20)).shares.limits().total, 128);
+        assert_eq!(MemoryBudget::new(u32::MAX, Some(u64::MAX)).max_per_module, u32::MAX);
     }
 }

@@ -33,6 +33,11 @@ pub struct Desired {
 }
 
 impl Desired {
+    /// Returns true if the policy is namespaced and in a cluster, where its author must not see the network of the server.
+    pub(super) fn has_tenant(&self) -> bool {
+        self.policy.namespace().is_some() && matches!(self.modules, ModuleSource::Network(_))
+    }
+
     pub(super) fn is_same_revision(&self, other: &Self) -> bool {
         (&self.policy, &self.experiment, &self.uid, self.generation)
             == (&other.policy, &other.experiment, &other.uid, other.generation)

@@ -11,16 +11,19 @@ use std::time::Duration;
 
 use proviso_artifacts::{Digest, Fetcher, Volume};
 use proviso_capabilities::{Grants, HostContext, PolicyHost};
-use proviso_core::{PolicyId, experiment};
-use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Wasm};
+use proviso_core::{Match, PolicyId, experiment};
+use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Tenants, Wasm};
 use proviso_engines::{CompileError, Deadline, Program, group, wasm};
 use proviso_programs::{Conditions, compile_cel, compile_rego};
 use serde_json::{Map, Value};
 
+use crate::budgets::{Budgets, within_webhook};
 use crate::compile::Compilers;
+use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::table::Revision;
+use crate::tenants::TenantSettings;
 
 use super::desired::{Desired, Scope};
 use super::preparations::Permit;
@@ -56,15 +59,48 @@ pub struct Preparer {
     pub host_context: Arc<HostContext>,
     pub compilers: Arc<Compilers>,
     pub cache: Option<Volume>,
-    /// The time limit of evaluations of policies without `timeoutEvalSeconds`.
-    pub evaluation_timeout: Duration,
+    pub budgets: Budgets,
+    pub time_limits: TimeLimits,
+    /// The limits of namespaced policies; `None` without a cluster, where all policies have the same author.
+    pub tenants: Option<TenantSettings>,
+}
+
+/// The time limits of evaluations.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeLimits {
+    /// The time limit for policies without `timeoutEvalSeconds`.
+    pub default: Duration,
+    /// The maximum for namespaced policies, whatever their `timeoutEvalSeconds` is.
+    pub namespaced: Duration,
+}
+
+impl From<&Config> for TimeLimits {
+    fn from(config: &Config) -> Self {
+        let default = config.evaluation_timeout;
+        Self { default, namespaced: config.namespaced_timeout.unwrap_or(default) }
+    }
+}
+
+impl TimeLimits {
+    /// Returns the time limit of one evaluation of a policy in this namespace (`None` for a cluster policy).
+    #[must_use]
+    pub fn of(self, namespace: Option<&str>, spec: &PolicySpec) -> Duration {
+        let own = spec.timeout_eval_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        let timeout = own.unwrap_or(self.default);
+        if namespace.is_some() { timeout.min(self.namespaced) } else { timeout }
+    }
 }
 
 impl Preparer {
     /// Returns the time limit of one evaluation of this policy.
-    #[must_use]
-    pub fn timeout(&self, spec: &PolicySpec) -> Duration {
-        spec.timeout_eval_seconds.map_or(self.evaluation_timeout, |seconds| Duration::from_secs(seconds.into()))
+    fn timeout(&self, policy: &PolicyId, spec: &PolicySpec) -> Duration {
+        let timeout = self.time_limits.of(policy.namespace(), spec);
+        match &spec.admission {
+            Some(admission) if !self.host_context.is_folder() => {
+                within_webhook(timeout, Duration::from_secs(admission.timeout_seconds.into()))
+            }
+            _ => timeout,
+        }
     }
 
     /// Makes a revision of a spec and its prepared program.
@@ -85,7 +121,7 @@ impl Preparer {
             policy: id.policy.clone(),
             generation: id.generation,
             etag: experiment::etag(id.uid, id.generation),
-            matching: admission.to_match()?.confined_to(id.policy.namespace()),
+            matching: self.confine(admission.to_match()?, id.policy),
             coverage: admission.coverage(),
             conditions: if is_folder {
                 // `prepare` has checked that they compile.
@@ -98,10 +134,30 @@ impl Preparer {
             is_matched_by_api_server: !is_folder,
             enforcement: admission.to_enforcement(),
             enabled: spec.enabled,
-            timeout: self.timeout(spec),
+            timeout: self.timeout(id.policy, spec),
+            accounts: self.budgets.accounts(id.policy),
             metrics: metrics.policy(id.policy, program.engine()),
             program,
         })
+    }
+
+    /// Confines the match of a namespaced policy.
+    fn confine(&self, matching: Match, policy: &PolicyId) -> Match {
+        let matching = matching.confined_to(policy.namespace());
+        let includes_system_requests = self.tenants.as_ref().is_none_or(|settings| settings.includes_system_requests);
+        if includes_system_requests { matching } else { matching.without_system_requests() }
+    }
+
+    /// Returns the limits of the policy; `None` if it has none. A revision that has worked before keeps working after the limits have
+    /// changed, but uses only what they permit now.
+    async fn limits(&self, desired: &Desired) -> Result<Option<Tenants>, PrepareError> {
+        let Desired { policy, spec, scope: Scope(at), was_prepared, .. } = desired;
+        let Some(settings) = self.tenants.as_ref().filter(|_| policy.namespace().is_some()) else { return Ok(None) };
+        let tenants = settings.read().await?;
+        match tenants.check(at, &settings.server, spec).into_iter().next() {
+            Some(error) if !was_prepared => Err(PrepareError::NotPermitted(error)),
+            _ => Ok(Some(tenants)),
+        }
     }
 
     /// Prepares the program of a spec: compiles it, waits for the objects that it reads, and validates its settings. A revision
@@ -115,12 +171,14 @@ impl Preparer {
             check_conditions(at, spec.admission.as_ref())?;
         }
         let grants = Grants::read(at, policy.namespace(), spec).map_err(PrepareError::Field)?;
-        let mut parts = Parts::new(grants, modules, permit);
+        let mut parts = Parts::new(policy, grants, self.limits(desired).await?, modules, permit);
         let host = parts.host(&self.host_context, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
         let program = self.program(&field, &spec.program, &spec.settings, host, &mut parts).await?;
         parts.wait_for_context(*was_prepared).await?;
-        program.validate_settings(Deadline::after(self.timeout(spec))).await?;
+        let place = self.budgets.accounts(policy).preparation_place().await;
+        let timeout = self.timeout(policy, spec);
+        place.run(async { program.validate_settings(Deadline::after(timeout)).await }).await?;
         Ok(Prepared { program, modules: parts.modules })
     }
 
@@ -138,17 +196,19 @@ impl Preparer {
             }
             ProgramSpec::Rego(spec) => {
                 let (spec, settings) = (spec.clone(), settings.clone());
-                self.source(format!("{field}.rego.source"), move || compile_rego(&spec, &settings))
+                self.source(parts.policy, format!("{field}.rego.source"), move || compile_rego(&spec, &settings))
                     .await
                     .map(Program::Rego)
             }
             ProgramSpec::Cel(spec) => {
                 let (spec, settings) = (spec.clone(), settings.clone());
-                self.source(format!("{field}.cel"), move || compile_cel(&spec, &settings)).await.map(Program::Cel)
+                self.source(parts.policy, format!("{field}.cel"), move || compile_cel(&spec, &settings))
+                    .await
+                    .map(Program::Cel)
             }
             ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, parts)).await.map(Program::Group),
         };
-        Ok(program?.with_host(host))
+        Ok(program?.with_host(host).with_memory_limit(self.compilers.memory_limit()))
     }
 
     async fn wasm(
@@ -168,10 +228,11 @@ impl Preparer {
     /// Compiles a source on a blocking thread.
     async fn source<T: Send + 'static>(
         &self,
+        policy: &PolicyId,
         field: String,
         compile: impl FnOnce() -> Result<T, CompileError> + Send + 'static,
     ) -> Result<T, PrepareError> {
-        self.compilers.source(compile).await.map_err(|error| PrepareError::Compile { field, error })
+        self.compilers.source(policy, compile).await.map_err(|error| PrepareError::Compile { field, error })
     }
 
     async fn group(&self, field: &str, spec: &Group, parts: &mut Parts<'_>) -> Result<group::Program, PrepareError> {

@@ -7,6 +7,8 @@ use proviso_programs::{Conditions, compile_cel};
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::budgets::Budgets;
+use crate::container::Container;
 use crate::manifests::ExperimentId;
 
 fn spec() -> PolicySpec {
@@ -62,6 +64,7 @@ pub(crate) fn revision_of(spec: &Value, is_in_cluster: bool) -> Revision {
         enabled: spec.enabled,
         // Long enough for a busy machine.
         timeout: Duration::from_mins(1),
+        accounts: Budgets::new(64, 128 << 20, Container { memory: None, cpus: 2 }).accounts(&policy),
         metrics: Metrics::new().policy(&policy, program.engine()),
         policy,
         program,

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use proviso_core::divergence::{differing_details, is_applicable};
+use proviso_core::review::REDACTED;
 use proviso_core::{Divergence, Failure, Review, Verdict, review};
 
 use super::hypothetical::Answer;
@@ -33,8 +34,14 @@ impl<'a> Comparison<'a> {
     }
 
     /// Returns the message of the denial: that of the live policy if only the live policy denies, otherwise that of the experiment.
-    /// If only details differ, returns their names.
-    pub(super) fn message(&self) -> Option<Cow<'_, str>> {
+    /// If only details differ, returns their names. The message about a confidential object is redacted.
+    pub(super) fn message(&self, review: &Review) -> Option<Cow<'_, str>> {
+        let message = self.unredacted_message()?;
+        let is_redacted = review.is_confidential() && self.divergence != Divergence::DetailsDiffer;
+        Some(if is_redacted { REDACTED.into() } else { message })
+    }
+
+    fn unredacted_message(&self) -> Option<Cow<'_, str>> {
         match (self.divergence, &self.failure) {
             (Divergence::NewlyAllowed, _) => self.live.message.as_deref().map(Cow::Borrowed),
             (Divergence::DetailsDiffer, _) => Some(self.details.join(", ").into()),
@@ -63,7 +70,7 @@ mod tests {
 
     fn compare(live: &Verdict, verdict: Verdict, failure: Option<Failure>) -> (Divergence, bool, Option<String>) {
         let comparison = Comparison::new(Cow::Borrowed(live), Answer { verdict, failure }, &review("u"));
-        let message = comparison.message().map(Cow::into_owned);
+        let message = comparison.message(&review("u")).map(Cow::into_owned);
         (comparison.divergence, comparison.failure.is_some(), message)
     }
 

@@ -5,7 +5,8 @@ use proviso_engines::EvaluationError;
 
 use super::Job;
 use super::evaluation::Concern;
-use crate::decide::{Overloaded, evaluate, exclusion, is_excluded_by_conditions};
+use crate::budgets::Overloaded;
+use crate::decide::{evaluate, exclusion, is_excluded_by_conditions};
 use crate::table::Revision;
 
 /// The answer that a revision would give.

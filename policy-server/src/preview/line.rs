@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proviso_core::experiment::LOG_PREFIX;
-use proviso_core::review::{GroupVersionKind, Head, Operation};
+use proviso_core::review::{GroupVersionKind, Head, Operation, REDACTED};
 use proviso_core::{Divergence, Failure, PolicyId, Review, Verdict};
 use serde::Serialize;
 
@@ -75,8 +75,8 @@ struct Side<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
     mutated: bool,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    warnings: &'a [String],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<&'a str>,
     /// The reason of a failed evaluation.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
@@ -118,8 +118,8 @@ impl<'a> Line<'a> {
             sample_rate: (sample_rate < 1.0).then_some(sample_rate),
             request: Request { uid: review.uid(), identity: review.head().map(Identity::from) },
             monitored,
-            live: Side::new(&comparison.live, None),
-            preview: Side::new(&comparison.preview, comparison.failure.as_ref()),
+            live: Side::new(&comparison.live, None, review.is_confidential()),
+            preview: Side::new(&comparison.preview, comparison.failure.as_ref(), review.is_confidential()),
             divergence: comparison.divergence,
             differs: &comparison.details,
             duration_us: duration.as_micros(),
@@ -160,16 +160,17 @@ impl<'a> From<&'a Head> for Identity<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// `failure` is the failure that the verdict answers.
-    fn new(verdict: &'a Verdict, failure: Option<&'a Failure>) -> Self {
+    /// `failure` is the failure that the verdict answers. The messages about a confidential object are redacted.
+    fn new(verdict: &'a Verdict, failure: Option<&'a Failure>, is_confidential: bool) -> Self {
+        let redacted = |message| if is_confidential { REDACTED } else { message };
         Self {
             allowed: verdict.allowed,
             code: verdict.code,
-            reason: verdict.reason.as_deref(),
+            reason: verdict.reason.as_deref().map(redacted),
             // In the mode Monitor, the verdict on a failure has no message.
-            message: verdict.message.as_deref().or(failure.map(|failure| failure.message.as_str())),
+            message: verdict.message.as_deref().or(failure.map(|failure| failure.message.as_str())).map(redacted),
             mutated: verdict.patch.is_some(),
-            warnings: &verdict.warnings,
+            warnings: verdict.warnings.iter().map(|warning| redacted(warning.as_str())).collect(),
             error: failure.map(|failure| failure.reason.as_str()),
         }
     }

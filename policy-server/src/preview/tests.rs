@@ -8,7 +8,7 @@ use crate::lifecycle::tests::revision_of;
 use crate::metrics::Metrics;
 
 /// More memory than the reviews of a test need, in KiB.
-const AMPLE: usize = 1024;
+const AMPLE: u64 = 1024;
 
 /// Returns the review of the creation of a Pod.
 pub(super) fn review(uid: &str) -> Review {
@@ -74,9 +74,9 @@ fn counted(experiment: &Experiment) -> (u64, u64) {
 }
 
 /// Returns a queue with these limits, and its receiver.
-fn queue(capacity: usize, kib: usize) -> (PreviewQueue, mpsc::Receiver<Queued>) {
-    let (jobs, receiver) = mpsc::channel(capacity);
-    (PreviewQueue { jobs, memory: Arc::new(Semaphore::new(kib)), drops: Arc::default() }, receiver)
+fn queue(capacity: usize, kib: u64) -> (PreviewQueue, mpsc::UnboundedReceiver<Queued>) {
+    let (jobs, receiver) = mpsc::unbounded_channel();
+    (PreviewQueue { jobs, room: Room::with_memory(capacity, kib), drops: Arc::default() }, receiver)
 }
 
 fn offer(queue: &PreviewQueue, uid: &str, experiments: &[&Arc<Experiment>], concern: Concern) {
@@ -113,7 +113,8 @@ fn a_request_that_finds_no_place_is_dropped_for_each_experiment() {
 #[test]
 fn a_request_that_is_dropped_at_both_webhooks_counts_at_both() {
     // Without memory, each request is dropped.
-    let (one, (queue, _receiver)) = (experiment("one"), queue(10, 0));
+    let (one, (queue, _receiver)) = (experiment("one"), queue(10, 1));
+    let _memory = queue.room.take(&one.revision.policy, 0);
     offer(&queue, "same", &[&one], Concern::IfExcluded);
     offer(&queue, "same", &[&one], Concern::UnlessExcluded);
     assert_eq!((counted(&one), logged(&queue)), ((0, 2), 2));
@@ -152,7 +153,8 @@ fn only_requests_of_the_sample_are_previewed() {
     let settings = PreviewSettings { sample_rate: 0.5, ..PreviewSettings::default() };
     let (all, half) = (experiment("all"), experiment_of("half", &allowing(), settings));
     // Without memory, each request counts as dropped.
-    let (queue, _receiver) = queue(1, 0);
+    let (queue, _receiver) = queue(1, 1);
+    let _memory = queue.room.take(&all.revision.policy, 0);
     let uids: Vec<String> = (0..200).map(|number| format!("7f0c-{number}")).collect();
     for uid in &uids {
         offer(&queue, uid, &[&all, &half], Concern::Always);
@@ -164,7 +166,8 @@ fn only_requests_of_the_sample_are_previewed() {
 
 /// Runs the worker until it has evaluated these jobs.
 async fn run(jobs: Vec<Job>) {
-    let (queue, receiver) = queue(jobs.len(), AMPLE);
+    // One policy gets a quarter.
+    let (queue, receiver) = queue(4 * jobs.len(), AMPLE);
     for job in jobs {
         queue.offer(job);
     }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::{Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use jiff::Timestamp;
 use proviso_core::sampling::is_sampled;
 use proviso_core::{PreviewEndpoint, Review, Verdict};
 
-use super::{Refusal, Server, json, receive};
+use super::receive::{Unread, receive};
+use super::{Refusal, Server, json};
 use crate::notify_on_drop::NotifyOnDropBody;
 use crate::preview::{Concern, Job, Live};
 use crate::table::{Entry, Experiment, Origin};
@@ -18,7 +19,7 @@ impl Server {
     /// Answers the webhook of an experiment: allows the request at once, and queues its preview.
     pub(super) async fn preview(
         &self,
-        body: Incoming,
+        request: Request<Incoming>,
         endpoint: &PreviewEndpoint,
     ) -> Result<Response<NotifyOnDropBody>, Refusal> {
         let table = self.table.load_full();
@@ -44,19 +45,17 @@ impl Server {
                 self.previews.count_dropped(experiment, entry.live_etag());
             }
         };
-        let read = async {
-            let _memory = self.reserve_memory(&body)?;
-            receive(body).await
-        };
-        let body = match read.await {
-            Ok(body) => body,
-            Err(refusal) => {
-                // The webhook of an experiment has `failurePolicy: Ignore`: an error does not stop the request.
+        // The webhook of an experiment has `failurePolicy: Ignore`: an error does not stop the request.
+        let received = match receive(request).await {
+            Ok(received) => received,
+            Err(Unread { refusal, denial }) => {
                 count_dropped();
-                return Err(refusal);
+                let Some((_, uid)) = denial else { return Err(refusal) };
+                self.metrics.count_refused(refusal.reason);
+                return Ok(json(StatusCode::OK, allowed(&uid).into()));
             }
         };
-        let review = match Review::admission(body) {
+        let review = match Review::admission(received.bytes) {
             Ok(review) => review,
             Err(error) => {
                 count_dropped();

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use proviso_e2e::{Cluster, Kubectl, Registry, until};
 use serde_json::{Value, json};
 
-use crate::support::cluster::{TestEnv, ask, condition, revision, until_answered};
+use crate::support::cluster::{POD, TestEnv, ask, condition, revision, until_answered};
 use crate::support::wapc::HostCall;
 use crate::support::{Server, WAIT_TIMEOUT, cel, forbid, modules, wapc, with};
 
@@ -186,7 +186,12 @@ async fn policies_read_only_objects_of_their_scope() -> Result<()> {
     own["spec"]["policyRef"] =
         json!({"kind": "Policy", "namespace": "default", "name": "unique", "uid": "uid-own", "generation": 1});
     env.create(&own).await?;
-    let server = env.replica("pod-1").await?;
+    let folder = tempfile::tempdir()?;
+    let permitted = folder.path().join("tenants.json");
+    std::fs::write(&permitted, r#"{"namespacedCapabilities": ["kubernetes/list_resources_by_namespace"]}"#)?;
+    let mut command = env.command(POD, "pod-1");
+    command.arg("--tenants").arg(&permitted);
+    let server = TestEnv::run(command).await?;
     let (all, own) = (["cluster.unique"], ["ns.default.unique"]);
     until_decided(&server, &[all[0], own[0]], None).await?;
     until_decided(&server, &["cluster.owned"], Some("off")).await?;

@@ -12,6 +12,7 @@ mod faults;
 mod leader_killed;
 mod leadership;
 mod matching;
+mod metrics;
 mod modules;
 mod pins;
 mod previews;
@@ -24,4 +25,5 @@ mod skew;
 mod stalled_disk;
 #[path = "../support/mod.rs"]
 mod support;
+mod tenants;
 mod webhooks;

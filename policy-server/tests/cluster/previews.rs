@@ -1,6 +1,7 @@
 //! Experiments in a cluster: candidate revisions are previewed on the requests of the webhook of their policy, or of their own
 //! webhook, and their status has the counts. The tests take the part of the operator.
 
+mod callers;
 mod counts;
 mod verdicts;
 

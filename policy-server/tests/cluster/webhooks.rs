@@ -315,3 +315,27 @@ async fn a_service_with_hand_written_endpoints_reaches_the_server() -> Result<()
     env.api().create(&PostParams::default(), &config_map("a", &json!({}))).await?;
     Ok(())
 }
+
+// API servers write `<` as six bytes, so the review of an object that etcd accepts is six times as large.
+#[tokio::test]
+async fn an_object_that_escaping_makes_large_does_not_pass_under_ignore() -> Result<()> {
+    let folder = Folder::new();
+    folder.write("never.json", policy("never", &cel("false", "never")));
+    let mut env = WebhookEnv::start("an-object-that-escaping-makes-large", folder, None).await?;
+    let deployment = |name: &str, size: usize| -> Deployment {
+        let container = json!({"name": "c", "image": "a", "env": [{"name": "A", "value": "<".repeat(size)}]});
+        let labels = json!({"app": "a"});
+        object(json!({"metadata": {"name": name}, "spec": {
+            "replicas": 0, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        }}))
+    };
+    let deployments = env.api::<Deployment>();
+    deployments.create(&PostParams::default(), &deployment("existing", 1_400_000)).await?;
+    env.register("never", EVERYTHING, |webhook| webhook.failure_policy = "Ignore").await?;
+    env.until_refused(&config_map("small", &json!({})), "never").await?;
+    refused_with(deployments.create(&PostParams::default(), &deployment("large", 1_300_000)).await, "never")?;
+    // The review has both objects: 26 MB.
+    let refused = deployments.replace("existing", &PostParams::default(), &deployment("existing", 2_900_000)).await;
+    refused_with(refused, "the body is larger than 20971520 bytes (20 MiB)")
+}

@@ -8,10 +8,12 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
+mod bodies;
 mod experiments;
 mod rego;
 mod requests;
 mod settings;
+mod shares;
 mod snapshots;
 #[path = "../support/mod.rs"]
 mod support;

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::{TOO_LONG, ask, assert_failed, assert_fine, server_with_fine_policies};
 
-use crate::support::{Folder, forbid, pod, policy, rego, with};
+use crate::support::{Folder, cel, forbid, pod, policy, rego, with};
 
 // A Rego program needs much CPU time, by a loop or by a regular expression.
 #[tokio::test(flavor = "multi_thread")]
@@ -103,4 +103,47 @@ async fn no_rego_source_ends_the_server() {
         server.folder.remove("odd.json");
         server.until(expression, async || !server.details().await.contains("cluster.odd")).await;
     }
+}
+
+// Policies in Rego and CEL would take gigabytes, in the evaluation at load and in requests.
+#[tokio::test(flavor = "multi_thread")]
+async fn greedy_rego_and_cel_are_denied_and_the_server_stays_small() {
+    let folder = Folder::new();
+    // Lists of lists: the limit is reached within the time limit of the evaluation at load, also in a development build.
+    let pairs = "count([xs | some x in numbers.range(1, 3000); xs := numbers.range(x, 100000)]) > 0";
+    for name in ["a", "b", "c"] {
+        folder.write(&format!("load-{name}.json"), policy(&format!("load-{name}"), &forbid(pairs, "found")));
+    }
+    // The condition on the annotation spares the evaluation at load.
+    let in_request = format!("input.request.object.metadata.annotations.text; {pairs}");
+    let budget = json!({"timeoutEvalSeconds": 30});
+    folder.write("rego.json", policy("rego", &with(forbid(&in_request, "found"), &budget)));
+    let nested = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(a, object.metadata.annotations.text.split(''))";
+    let expression = format!("{nested}.map(b, {nested}).map(c, {nested}).size() == 0");
+    folder.write("cel.json", policy("cel", &with(cel(&expression, "found"), &budget)));
+    let server = server_with_fine_policies(folder, &["--memory-limit", "32"]).await;
+    let message = "it takes more memory than its limit of";
+    for name in ["a", "b", "c"] {
+        server
+            .until_details(&format!("[-] cluster.load-{name} denies everything: no generation works: CompileError"))
+            .await;
+        assert_failed(&ask(&server, &format!("load-{name}")).await, message);
+    }
+    let mut review = pod("u", "x");
+    review["request"]["object"]["metadata"]["annotations"] = json!({"text": "a".repeat(10_000)});
+    let before = server.resident();
+    for name in ["rego", "cel"] {
+        let asked = [
+            server.begin(&format!("/validate/cluster.{name}"), review.to_string()).await,
+            server.begin(&format!("/validate/cluster.{name}"), review.to_string()).await,
+        ];
+        assert_fine(&server).await;
+        for answer in asked {
+            assert_failed(&answer.await.unwrap(), "it takes more memory than its limit of 32 MiB");
+        }
+    }
+    let grown = server.peak().saturating_sub(before) >> 20;
+    // The peak includes the loads of three policies, each with 128 MiB at most, of which two are at the same time.
+    assert!(grown < 2 * 128 + 100, "{grown} MiB");
+    assert_fine(&server).await;
 }

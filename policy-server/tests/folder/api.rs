@@ -450,7 +450,9 @@ async fn a_caller_needs_the_current_token() {
     // Reviews need no token.
     assert!(server.post("/validate/cluster.live", pod("u", "a").to_string()).await.is_allowed());
     std::fs::write(&token, "short").unwrap();
-    server.until("a warning", async || server.event("new token refused, the old one stays").is_some()).await;
+    server
+        .until("a warning", async || server.event("new content of its file refused, the old one stays").is_some())
+        .await;
     assert!(status(Some(&mine)).await.contains("200 OK"));
     std::fs::write(&token, &other).unwrap();
     server.until("the new token", async || status(Some(&other)).await.contains("200 OK")).await;

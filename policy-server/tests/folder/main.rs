@@ -8,8 +8,11 @@
 )]
 
 mod api;
+mod callers;
+mod client_ca;
 mod commits;
 mod compiling;
+mod confidential;
 mod context;
 mod expiry;
 mod malformed;

@@ -12,8 +12,11 @@ use crate::support::{self, Ended, Folder, Server, forbid, pod, policy, run_to_en
 /// Arguments for free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
 /// Every flag that has an environment variable, except `log`.
-const FLAGS: [&str; 30] = [
+const FLAGS: [&str; 35] = [
     "api-token-file",
+    "caller-tokens",
+    "client-ca",
+    "metrics-listen",
     "manifests",
     "policy-server",
     "namespace",
@@ -29,10 +32,12 @@ const FLAGS: [&str; 30] = [
     "tls-cert",
     "tls-key",
     "evaluation-timeout",
+    "namespaced-timeout",
     "memory-limit",
     "compile-memory",
     "compile-timeout",
     "concurrency",
+    "request-memory",
     "preview-queue",
     "preview-priority",
     "shutdown-delay",
@@ -157,6 +162,28 @@ async fn an_invalid_certificate_is_reported_with_its_path() {
     std::fs::remove_file(&cert).unwrap();
     let arguments = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
     assert_refused(&run_over(&folder, &arguments).await, 1, &["policy-server: ", cert.to_str().unwrap()]);
+}
+
+#[tokio::test]
+async fn a_server_without_readable_tokens_or_authorities_of_callers_does_not_start() {
+    let folder = Folder::new();
+    let [cert, key, file] = ["tls.crt", "tls.key", "file"].map(|name| folder.root().join(name));
+    let pair = Pair::new();
+    std::fs::write(&cert, &pair.cert).unwrap();
+    std::fs::write(&key, &pair.key).unwrap();
+    let missing = folder.root().join("missing");
+    let [cert, key, path, missing] = [&cert, &key, &file, &missing].map(|path| path.to_str().unwrap());
+    for (content, flag, path, words) in [
+        ("", "--caller-tokens", path, "there is no caller token"),
+        ("short", "--caller-tokens", path, "line 1 is not a caller token"),
+        ("", "--caller-tokens", missing, "No such file"),
+        ("", "--client-ca", path, "holds no certificate"),
+        ("", "--client-ca", missing, "cannot be read"),
+    ] {
+        std::fs::write(&file, content).unwrap();
+        let ended = run_over(&folder, &["--tls-cert", cert, "--tls-key", key, flag, path]).await;
+        assert_refused(&ended, 1, &["policy-server: ", path, words]);
+    }
 }
 
 #[tokio::test]

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::pki_types::{CertificateDer, ServerName};
+use proviso_e2e::pki::Identity;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
@@ -50,15 +52,31 @@ impl Pair {
 
     /// Connects with a client that trusts the certificates of all `pairs`.
     async fn connect_to_any(pairs: &[Self], address: &str, protocol: &str) -> anyhow::Result<TlsStream<TcpStream>> {
+        Self::connect_as(pairs, address, protocol, None).await
+    }
+
+    /// Connects with a client that trusts the certificates of all `pairs`, and has this certificate itself.
+    async fn connect_as(
+        pairs: &[Self],
+        address: &str,
+        protocol: &str,
+        client: Option<&Identity>,
+    ) -> anyhow::Result<TlsStream<TcpStream>> {
         let mut roots = rustls::RootCertStore::empty();
         for pair in pairs {
             roots.add(pair.der.clone())?;
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let mut config = match client {
+            Some(identity) => {
+                let chain = CertificateDer::pem_file_iter(&identity.certificate)?.collect::<Result<Vec<_>, _>>()?;
+                config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(&identity.key)?)?
+            }
+            None => config.with_no_client_auth(),
+        };
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let stream = TcpStream::connect(address).await?;
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
@@ -68,6 +86,23 @@ impl Pair {
     /// Sends a POST request over `http/1.1` or `h2` on a new connection.
     pub async fn post(&self, address: &str, protocol: &str, path: &str, body: String) -> anyhow::Result<Answer> {
         Self::post_to_any(std::slice::from_ref(self), address, protocol, path, body).await
+    }
+
+    /// Sends a POST request on a new connection, with this client certificate.
+    pub async fn post_as(&self, address: &str, client: &Identity, path: &str, body: String) -> anyhow::Result<Answer> {
+        let stream = Self::connect_as(std::slice::from_ref(self), address, "http/1.1", Some(client)).await?;
+        let request = Request::post(path).header("host", "localhost").body(Full::new(Bytes::from(body)))?;
+        send_http1(stream, request).await
+    }
+
+    /// Sends a GET request with this bearer token on a new connection.
+    pub async fn get(&self, address: &str, path: &str, token: Option<&str>) -> anyhow::Result<Answer> {
+        let stream = self.connect(address, "http/1.1").await?;
+        let mut request = Request::get(path).header("host", "localhost");
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        send_http1(stream, request.body(Full::new(Bytes::new()))?).await
     }
 
     /// Does the same as [`Self::post`], with a client that trusts the certificates of all `pairs`.
@@ -95,6 +130,12 @@ impl Pair {
         };
         read_answer(response).await
     }
+}
+
+async fn send_http1(stream: TlsStream<TcpStream>, request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
+    let (mut sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(driver);
+    read_answer(sender.send_request(request).await?).await
 }
 
 pub fn replace(path: &Path, content: &str) {

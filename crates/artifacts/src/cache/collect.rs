@@ -64,6 +64,10 @@ struct Sweep {
 impl Sweep {
     /// Removes the unfinished files of a folder and calls `visit` with each other entry.
     fn folder(&mut self, path: &Path, visit: impl Fn(&mut Self, &DirEntry, &str, &Metadata)) {
+        if path.is_symlink() {
+            self.failed.get_or_insert(CacheError::Forged(path.to_owned()));
+            return;
+        }
         let entries = match std::fs::read_dir(path) {
             Ok(entries) => entries,
             // Nothing was written yet, or another replica removed the folder.
@@ -160,6 +164,18 @@ mod tests {
         let (_folder, cache, _, unused) = cache();
         assert_eq!(cache.retain(&HashSet::new(), AGE).unwrap(), 0);
         assert!(cache.module(&unused).unwrap().is_some() && cache.compiled(&unused, "1").unwrap().is_some());
+    }
+
+    #[test]
+    fn files_behind_a_symlink_stay() {
+        let (folder, cache, _, unused) = cache();
+        let outside = tempfile::tempdir().unwrap();
+        let modules = outside.path().join("modules");
+        std::fs::rename(folder.path().join("modules"), &modules).unwrap();
+        std::os::unix::fs::symlink(&modules, folder.path().join("modules")).unwrap();
+        make_old(&modules);
+        assert!(matches!(cache.retain(&HashSet::new(), AGE), Err(CacheError::Forged(_))));
+        assert!(modules.join(format!("{}.wasm", unused.hex())).exists());
     }
 
     #[test]

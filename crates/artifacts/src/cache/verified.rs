@@ -5,7 +5,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Cache, CacheError, read, write};
+use super::{Cache, CacheError, MAX_SIGNATURE};
 use crate::digest::Digest;
 
 /// The record of a successful verification of a module.
@@ -24,7 +24,7 @@ impl Cache {
     /// Returns [`CacheError::Io`] if the file cannot be read, and [`CacheError::Forged`] if it has no valid signature.
     pub fn verified(&self, module: &Digest) -> Result<Option<VerificationRecord>, CacheError> {
         let path = self.module_path(module).with_extension("verified");
-        let Some(bytes) = read(&path)? else { return Ok(None) };
+        let Some(bytes) = self.read(&path, MAX_SIGNATURE)? else { return Ok(None) };
         let verified = std::str::from_utf8(&bytes).ok().and_then(|text| {
             let mut lines = text.lines();
             let verified =
@@ -35,14 +35,18 @@ impl Cache {
         verified.map(Some).ok_or(CacheError::Forged(path))
     }
 
-    /// Stores the verification record of a module.
+    /// Stores the verification record of a module. Returns false, and stores nothing, if this process may not sign now.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub fn put_verified(&self, module: &Digest, verified: VerificationRecord) -> Result<(), CacheError> {
+    pub fn put_verified(&self, module: &Digest, verified: VerificationRecord) -> Result<bool, CacheError> {
+        if !self.may_sign() {
+            return Ok(false);
+        }
         let signature = STANDARD.encode(self.keys.sign(&statement(module, verified)));
         let text = format!("{}\n{}\n{signature}\n", verified.manifest, verified.against);
-        write(&self.module_path(module).with_extension("verified"), text.as_bytes())
+        self.write(&self.module_path(module).with_extension("verified"), text.as_bytes())?;
+        Ok(true)
     }
 }
 

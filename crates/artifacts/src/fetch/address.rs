@@ -21,6 +21,21 @@ pub(super) fn is_allowed(address: IpAddr) -> bool {
     !is_reserved && !address.is_unspecified() && !address.is_multicast() && !METADATA.contains(&address)
 }
 
+/// Returns true if an address is on the public Internet: neither loopback nor private, shared (RFC 6598) or reserved.
+pub(super) fn is_public(address: IpAddr) -> bool {
+    let address = unwrap_ipv4(address);
+    let is_internal = match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, _] = v4.octets();
+            let is_shared = a == 100 && (64..128).contains(&b);
+            let is_special = (a, b, c) == (192, 0, 0) || (a == 198 && (18..20).contains(&b)) || a >= 240;
+            v4.is_loopback() || v4.is_private() || v4.is_documentation() || is_shared || is_special
+        }
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unique_local() || v6.segments()[0] & 0xffc0 == 0xfec0,
+    };
+    is_allowed(address) && !is_internal
+}
+
 /// Returns the IPv4 address in a mapped, compatible, NAT64 (RFC 6052) or 6to4 IPv6 address, and any other address as it is.
 fn unwrap_ipv4(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
@@ -64,6 +79,32 @@ mod tests {
         }
         for address in ["127.0.0.1", "::1", "10.0.0.1", "192.168.0.1", "100.64.0.1", "fd00::1", "8.8.8.8", "2606::1"] {
             assert!(is_allowed(address.parse().unwrap()), "{address}");
+        }
+    }
+
+    #[test]
+    fn internal_addresses_are_not_public_in_each_spelling() {
+        for address in [
+            "127.0.0.1",
+            "::1",
+            "::ffff:127.0.0.1",
+            "10.96.0.1",
+            "172.16.0.1",
+            "192.168.0.1",
+            "100.64.0.1",
+            "198.18.0.1",
+            "240.0.0.1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::a00:1",
+            "2002:a00:1::1",
+            "fd00::1",
+            "fec0::1",
+            "169.254.169.254",
+        ] {
+            assert!(!is_public(address.parse().unwrap()), "{address}");
+        }
+        for address in ["8.8.8.8", "100.128.0.1", "172.32.0.1", "2606::1", "64:ff9b::808:808"] {
+            assert!(is_public(address.parse().unwrap()), "{address}");
         }
     }
 }

@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use url::Url;
 
+use super::access::TenantLimits;
 use super::address;
 use super::error::ConnectError;
 use super::proxy::Proxies;
@@ -36,12 +37,14 @@ const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
 pub(super) struct Trust {
     pub sources: Sources,
     proxies: Proxies,
+    /// The limits of a fetch for a namespaced policy; `None` if there are none.
+    tenant: Option<TenantLimits>,
     system: RootCertStore,
 }
 
 impl Trust {
     /// Reads the current certificate authorities of the system. Blocks on the disk.
-    pub(super) fn load(sources: Sources, proxies: Proxies) -> Self {
+    pub(super) fn load(sources: Sources, proxies: Proxies, tenant: Option<TenantLimits>) -> Self {
         let mut system = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();
         for error in found.errors {
@@ -49,7 +52,16 @@ impl Trust {
         }
         // Malformed certificates of the system are skipped, because Proviso cannot repair them.
         system.add_parsable_certificates(found.certs);
-        Self { sources, proxies, system }
+        Self { sources, proxies, tenant, system }
+    }
+
+    fn check_addresses(&self, host: &Host, mut addresses: impl Iterator<Item = IpAddr>) -> Result<(), ConnectError> {
+        let is_configured = self.sources.has(host);
+        let is_allowed = |ip: IpAddr| {
+            address::is_allowed(ip) && self.tenant.as_ref().is_none_or(|tenant| tenant.allow(host, ip, is_configured))
+        };
+        // One refused address is enough, because no registry has such an address by mistake.
+        addresses.find(|ip| !is_allowed(*ip)).map_or(Ok(()), |refused| Err(ConnectError::Address(refused)))
     }
 
     fn config(&self, host: &Host) -> Result<ClientConfig, rustls::Error> {
@@ -88,11 +100,11 @@ pub(super) async fn open(url: &Url, host: &Host, trust: &Trust) -> Result<Sender
         let port = url.port_or_known_default().unwrap_or(443);
         let Some(proxy) = trust.proxies.for_url(url, host) else {
             let addresses = resolve(host, port).await?;
-            check_addresses(addresses.iter().map(SocketAddr::ip))?;
+            trust.check_addresses(host, addresses.iter().map(SocketAddr::ip))?;
             return start_http(connect(addresses).await?, url, host, trust).await;
         };
         // The proxy resolves names, and must limit their addresses. An address in the URL is checked here.
-        check_addresses(without_brackets(host).parse().into_iter())?;
+        trust.check_addresses(host, without_brackets(host).parse().into_iter())?;
         let stream = connect(resolve(&proxy.host, proxy.port).await?).await?;
         start_http(proxy.tunnel(stream, host, port).await?, url, host, trust).await
     })
@@ -124,11 +136,6 @@ fn without_brackets(host: &Host) -> &str {
 
 async fn resolve(host: &Host, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
     tokio::net::lookup_host((without_brackets(host), port)).await.map(Iterator::collect).map_err(ConnectError::Resolve)
-}
-
-fn check_addresses(mut addresses: impl Iterator<Item = IpAddr>) -> Result<(), ConnectError> {
-    // One refused address is enough, because no registry has such an address by mistake.
-    addresses.find(|ip| !address::is_allowed(*ip)).map_or(Ok(()), |refused| Err(ConnectError::Address(refused)))
 }
 
 async fn connect(addresses: Vec<SocketAddr>) -> Result<TcpStream, ConnectError> {

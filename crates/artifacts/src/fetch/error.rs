@@ -83,7 +83,8 @@ pub enum ConnectError {
     #[error("its name cannot be resolved: {0}")]
     Resolve(io::Error),
     #[error(
-        "it has the address {0}, and nothing is fetched from link-local addresses, metadata services and reserved addresses"
+        "it has the address {0}, and nothing is fetched from link-local addresses, metadata services and reserved addresses, and for \
+         namespaced policies nothing from internal addresses, unless `namespacedRegistries` or `sources` name the server"
     )]
     Address(IpAddr),
     #[error("{0}")]
@@ -117,6 +118,33 @@ impl FetchError {
             | Self::Verification(_) => Reason::VERIFICATION_ERROR,
             Self::Mirrors { error, .. } => error.reason(),
             _ => Reason::PULL_ERROR,
+        }
+    }
+
+    /// Returns the category of the error, for the author of a namespaced policy: it does not tell which server answers what.
+    #[must_use]
+    pub fn category(&self) -> String {
+        match self {
+            Self::Digest { .. } | Self::Moved { .. } | Self::Unverified(_) | Self::Unverifiable(_) => self.to_string(),
+            Self::Mirrors { error, .. } => error.category(),
+            Self::NotFound { .. } | Self::Unauthorized { .. } => {
+                "it does not exist, or it needs credentials that this policy may not use".to_owned()
+            }
+            Self::TooLarge { limit, .. } => format!("it is larger than {limit} bytes"),
+            Self::Corrupt { .. } | Self::Malformed { .. } | Self::NoModule { .. } => {
+                "its server returns something else".to_owned()
+            }
+            Self::Sources { .. }
+            | Self::PullSecret(_)
+            | Self::Verification(_)
+            | Self::File { .. }
+            | Self::Stopped(_) => "the settings of the policy server cannot be used".to_owned(),
+            Self::Connect { .. }
+            | Self::Plain(_)
+            | Self::Redirect { .. }
+            | Self::Status { .. }
+            | Self::Body { .. }
+            | Self::Timeout { .. } => "its server does not return it".to_owned(),
         }
     }
 

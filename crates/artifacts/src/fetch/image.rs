@@ -4,10 +4,10 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Fetcher;
 use super::client::Client;
 use super::error::FetchError;
 use super::registry::{Document, IMAGE_TYPES, document, malformed, parse};
+use super::{FetchAccess, Fetcher};
 use crate::digest::Digest;
 use crate::reference::{Artifact, Version};
 
@@ -43,9 +43,9 @@ impl Fetcher {
     ///
     /// # Errors
     /// Returns an error if the registry has no such image, denies access, or cannot be reached.
-    pub async fn manifest(&self, image: &Artifact, pull_secrets: &[String]) -> Result<Manifest, FetchError> {
+    pub async fn manifest(&self, image: &Artifact, access: FetchAccess<'_>) -> Result<Manifest, FetchError> {
         let fetch = |mut client, location| async move { manifest(&mut client, &location, location.version()).await };
-        self.limit_time(&image.to_string(), Box::pin(self.try_locations(image, pull_secrets, fetch))).await
+        self.limit_time(&image.to_string(), Box::pin(self.try_locations(image, access, fetch))).await
     }
 
     /// Fetches the manifest of an image and its configuration. From an index it takes the platform of this machine.
@@ -53,9 +53,9 @@ impl Fetcher {
     /// # Errors
     /// Returns an error if the registry has no such image, denies access, or cannot be reached, or if the index has no
     /// manifest for this platform.
-    pub async fn image(&self, image: &Artifact, pull_secrets: &[String]) -> Result<(Manifest, Value), FetchError> {
+    pub async fn image(&self, image: &Artifact, access: FetchAccess<'_>) -> Result<(Manifest, Value), FetchError> {
         let fetch = |mut client, location| async move { manifest_and_configuration(&mut client, &location).await };
-        self.limit_time(&image.to_string(), Box::pin(self.try_locations(image, pull_secrets, fetch))).await
+        self.limit_time(&image.to_string(), Box::pin(self.try_locations(image, access, fetch))).await
     }
 }
 

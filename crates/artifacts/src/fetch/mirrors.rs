@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::Fetcher;
 use super::client::Client;
 use super::error::FetchError;
+use super::{FetchAccess, Fetcher};
 use crate::reference::Artifact;
 
 impl Fetcher {
@@ -12,10 +12,10 @@ impl Fetcher {
     pub(super) async fn try_locations<T, F: Future<Output = Result<T, FetchError>>>(
         &self,
         artifact: &Artifact,
-        pull_secrets: &[String],
+        access: FetchAccess<'_>,
         fetch: impl Fn(Client, Artifact) -> F,
     ) -> Result<T, FetchError> {
-        let (trust, secrets) = self.load(pull_secrets).await?;
+        let (trust, secrets) = self.load(access).await?;
         let mut errors = Vec::new();
         for location in trust.sources.locations(artifact) {
             let credential = secrets.find(location.host(), location.repository()).cloned();

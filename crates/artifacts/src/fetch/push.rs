@@ -5,10 +5,10 @@ use bytes::Bytes;
 use hyper::{Method, StatusCode};
 use serde_json::json;
 
-use super::Fetcher;
 use super::client::{Answer, Client};
 use super::error::FetchError;
 use super::registry::{MODULE_TYPES, address};
+use super::{FetchAccess, Fetcher};
 use crate::digest::Digest;
 use crate::module::Module;
 use crate::reference::{Artifact, Version};
@@ -51,7 +51,7 @@ impl Fetcher {
         let Version::Tag(tag) = artifact.version() else { return Err(PushError::Digest(artifact.clone())) };
         let timeout = || FetchError::Timeout { what: format!("pushing {artifact}"), limit: self.timeout };
         let pushing = async {
-            let (trust, secrets) = self.load(&[]).await?;
+            let (trust, secrets) = self.load(FetchAccess::default()).await?;
             let credential = secrets.find(artifact.host(), artifact.repository()).cloned();
             let client = &mut Client::new(trust, credential, true);
             let config = Bytes::from_static(b"{}");

@@ -90,6 +90,14 @@ impl Sources {
         self.insecure.contains(host)
     }
 
+    /// Returns true if the file has settings for a server, or names it as a mirror.
+    pub(super) fn has(&self, host: &Host) -> bool {
+        self.insecure.contains(host)
+            || self.authorities.contains_key(host)
+            || self.mirrors.contains_key(host)
+            || self.mirrors.values().flatten().any(|mirror| mirror.host() == host)
+    }
+
     /// Returns the locations of an artifact, in the order in which a fetch tries them.
     pub(super) fn locations(&self, artifact: &Artifact) -> Vec<Artifact> {
         let mirrors = self.mirrors.get(artifact.host());
@@ -126,6 +134,7 @@ mod tests {
         };
         assert_eq!(locations("docker.io/a/b:v1"), ["mirror:5000/hub/a/b:v1", "docker.io/a/b:v1"]);
         assert_eq!(locations("ghcr.io/a/b:v1"), ["ghcr.io/a/b:v1"]);
+        assert!(sources.has(&host("mirror:5000")) && sources.has(&host("docker.io")) && !sources.has(&host("ghcr.io")));
         for empty in ["", "{}", "insecureSources: []\n"] {
             assert!(Sources::parse(empty).is_ok(), "{empty:?}");
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::blocking::blocking;
 use super::client::Client;
 use super::error::FetchError;
-use super::{Fetcher, registry, signatures};
+use super::{FetchAccess, Fetcher, registry, signatures};
 use crate::cache::VerificationRecord;
 use crate::digest::Digest;
 use crate::reference::Artifact;
@@ -44,8 +44,7 @@ impl Fetcher {
 
     /// Verifies that an image has each of the required signatures, and returns its digest.
     ///
-    /// Callers must use the digest, because the tag may move. `pull_secrets` names the Secrets whose credentials may be used;
-    /// empty means all Secrets.
+    /// Callers must use the digest, because the tag may move.
     ///
     /// # Errors
     /// Returns [`FetchError::Unverified`] if a signature is missing, and another error if the image cannot be fetched.
@@ -53,7 +52,7 @@ impl Fetcher {
         &self,
         image: &Artifact,
         requirements: Vec<Requirement>,
-        pull_secrets: &[String],
+        access: FetchAccess<'_>,
     ) -> Result<Digest, FetchError> {
         let verifying = Box::pin(async {
             let root = self.verification.trusted_root.clone();
@@ -64,7 +63,7 @@ impl Fetcher {
                 let digest = registry::digest(&mut client, &location).await?;
                 self.check(&mut client, &location, digest, checks).await.map(|()| digest)
             };
-            self.try_locations(image, pull_secrets, check).await
+            self.try_locations(image, access, check).await
         });
         self.limit_time(&image.to_string(), verifying).await
     }

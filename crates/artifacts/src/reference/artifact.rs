@@ -103,6 +103,13 @@ impl Artifact {
     }
 }
 
+impl Mirror {
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+}
+
 impl FromStr for Mirror {
     type Err = ArtifactError;
 

@@ -2,7 +2,7 @@
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Result, ensure};
-use proviso_artifacts::{Artifact, FetchError, FetchOptions, Fetcher, ModuleReference, Proxies};
+use proviso_artifacts::{Artifact, FetchAccess, FetchError, FetchOptions, Fetcher, ModuleReference, Proxies};
 use proviso_e2e::{Access, Registry};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -56,11 +56,11 @@ async fn images_are_fetched_from_mirrors() -> Result<()> {
     let fetcher = Fetcher::new(Some(sources.clone()), None, None);
     let image: Artifact = "nowhere.invalid/team/a:v1".parse()?;
     write_mirrors(&format!("'{0}/none', '{0}/cache'", mirror.address()));
-    let found = fetcher.manifest(&image, &[]).await?;
-    let (manifest, _) = fetcher.image(&image, &[]).await?;
+    let found = fetcher.manifest(&image, FetchAccess::default()).await?;
+    let (manifest, _) = fetcher.image(&image, FetchAccess::default()).await?;
     ensure!(found.digest == manifest.digest && found.content["layers"].is_array(), "{found:?}");
     write_mirrors(&format!("'{}/none', nowhere.invalid", mirror.address()));
-    let error = fetcher.manifest(&image, &[]).await.unwrap_err();
+    let error = fetcher.manifest(&image, FetchAccess::default()).await.unwrap_err();
     ensure!(matches!(error, FetchError::Mirrors { .. }) && error.to_string().contains("/none/team/a:v1"), "{error}");
     Ok(())
 }

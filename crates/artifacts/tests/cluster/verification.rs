@@ -1,7 +1,8 @@
 //! Modules in a real registry with signatures by keys: the number of required signatures, and verification records.
 use anyhow::{Result, ensure};
 use proviso_artifacts::{
-    Artifact, Cache, Digest, FetchError, FetchOptions, Fetcher, ModuleReference, PublicKey, Requirement, Signer,
+    Artifact, Cache, Digest, FetchAccess, FetchError, FetchOptions, Fetcher, ModuleReference, PublicKey, Requirement,
+    Signer,
 };
 use proviso_e2e::Registry;
 use rcgen::KeyPair;
@@ -171,11 +172,11 @@ async fn an_image_index_is_verified_for_a_policy() -> Result<()> {
         vec![Requirement { signer, annotations: [].into() }]
     };
     let fetcher = Fetcher::new(Some(stage.path("sources.yaml")), None, None);
-    ensure!(fetcher.verify(&image, by(&key), &[]).await?.to_string() == digest);
-    let error = fetcher.verify(&image, by(&KeyPair::generate()?), &[]).await.unwrap_err();
+    ensure!(fetcher.verify(&image, by(&key), FetchAccess::default()).await?.to_string() == digest);
+    let error = fetcher.verify(&image, by(&KeyPair::generate()?), FetchAccess::default()).await.unwrap_err();
     ensure!(matches!(error, FetchError::Unverified(_)) && error.to_string().contains(&digest), "{error}");
     let missing: Artifact = format!("{}/app:v2", stage.registry.address()).parse()?;
-    let error = fetcher.verify(&missing, by(&key), &[]).await.unwrap_err();
+    let error = fetcher.verify(&missing, by(&key), FetchAccess::default()).await.unwrap_err();
     ensure!(matches!(error, FetchError::NotFound { .. }), "{error}");
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! Manifests and configurations of images.
-use proviso_artifacts::{Artifact, Digest};
+use proviso_artifacts::{Artifact, Digest, FetchAccess};
 use serde_json::{Value, json};
 
 use crate::support::{Server, ok, status};
@@ -47,9 +47,9 @@ async fn an_image_has_a_manifest_and_a_configuration() {
     for (version, wanted) in
         [(":v1".to_owned(), &manifest), (":many".to_owned(), &index), (format!("@{manifest}"), &manifest)]
     {
-        let found = fetcher.manifest(&image(&version), &[]).await.unwrap();
+        let found = fetcher.manifest(&image(&version), FetchAccess::default()).await.unwrap();
         assert_eq!(&found.digest.to_string(), wanted, "{version}");
-        let (found, config) = fetcher.image(&image(&version), &[]).await.unwrap();
+        let (found, config) = fetcher.image(&image(&version), FetchAccess::default()).await.unwrap();
         assert_eq!((found.digest.to_string(), &config["config"]["User"]), (manifest.clone(), &Value::from("app")));
     }
     for (version, wanted) in [
@@ -60,7 +60,7 @@ async fn an_image_has_a_manifest_and_a_configuration() {
         (":huge".to_owned(), "is larger than"),
         (format!("@{OTHER}"), "its storage is damaged or was tampered with"),
     ] {
-        let error = fetcher.image(&image(&version), &[]).await.unwrap_err().to_string();
+        let error = fetcher.image(&image(&version), FetchAccess::default()).await.unwrap_err().to_string();
         assert!(error.contains(wanted), "{version}: {error}");
     }
 }
@@ -69,6 +69,6 @@ async fn an_image_has_a_manifest_and_a_configuration() {
 async fn images_at_link_local_addresses_are_refused() {
     let (server, ..) = registry().await;
     let image: Artifact = "169.254.169.254/app:v1".parse().unwrap();
-    let error = server.fetcher().manifest(&image, &[]).await.unwrap_err().to_string();
+    let error = server.fetcher().manifest(&image, FetchAccess::default()).await.unwrap_err().to_string();
     assert!(error.contains("169.254.169.254"), "{error}");
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hyper::Request;
 use hyper::body::Incoming;
-use proviso_artifacts::{Digest, FetchError, FetchOptions, MAX_MODULE};
+use proviso_artifacts::{Digest, FetchError, FetchOptions, MAX_MODULE, TenantLimits};
 
 use crate::support::{Server, broken, endless, ok, redirect, status, with};
 
@@ -61,6 +61,32 @@ async fn redirects_are_followed_within_https() {
     let error = server.refuse("loop").await;
     assert!(matches!(error, FetchError::Redirect { .. }) && !error.is_transient(), "{error}");
     assert_eq!(server.seen().len(), 3 + 6, "the client follows five redirects");
+}
+
+#[tokio::test]
+async fn a_fetch_for_a_namespaced_policy_does_not_connect_to_internal_addresses() {
+    fn tenant(limits: &TenantLimits) -> FetchOptions<'_> {
+        FetchOptions { tenant: Some(limits), ..FetchOptions::default() }
+    }
+    let internal = Server::https(|_| ok(MODULE)).await;
+    let to = format!("https://{}/a.wasm", internal.address);
+    let server = Server::https(move |_| redirect(&to)).await;
+    // `server` is in the sources, so that an administrator has configured it. The target of its redirect is not.
+    let limits = TenantLimits::default();
+    let error = server.fetch("a.wasm", tenant(&limits)).await.unwrap_err();
+    assert!(error.to_string().contains("it has the address 127.0.0.1"), "{error}");
+    assert_eq!(error.category(), "its server does not return it");
+    assert_eq!((server.seen().len(), internal.seen().len()), (1, 0));
+    let other = server.fetch(&format!("https://{}/a.wasm", internal.address), tenant(&limits)).await.unwrap_err();
+    assert_eq!(other.category(), error.category());
+    let image = format!("registry://{}/a:v1", internal.address);
+    let refused = server.fetch(&image, tenant(&limits)).await.unwrap_err();
+    assert!(refused.to_string().contains("it has the address 127.0.0.1"), "{refused}");
+
+    // With the server in `namespacedRegistries`, only its unknown certificate is refused.
+    let listed = TenantLimits { private_servers: vec![internal.address.parse().unwrap()], ..TenantLimits::default() };
+    let error = server.fetch("a.wasm", tenant(&listed)).await.unwrap_err();
+    assert!(error.to_string().contains("the TLS handshake failed"), "{error}");
 }
 
 #[tokio::test]

@@ -54,6 +54,7 @@ pub fn host_with(
         resources_field: "spec.contextAwareResources".to_owned(),
         namespace: namespace.map(ToOwned::to_owned),
         pull_secrets: Vec::new(),
+        tenant: None,
     })
 }
 

@@ -35,6 +35,8 @@ pub struct Observed {
     pub is_policy_malformed: bool,
     /// The number of older experiments of the same policy.
     pub older: usize,
+    /// True if the policy server does not permit the experiment, or its namespace has too many.
+    pub is_refused: bool,
     /// The commit that is in progress; `None` if there is none.
     pub commit: Option<Commit>,
     /// True if the experiment shares the policy's webhook: each request that the experiment covers also reaches the live policy.
@@ -164,6 +166,8 @@ pub enum Acceptance {
     /// The policy cannot be read, and no generation of it is live.
     PolicyMalformed,
     TooMany,
+    /// See [`Observed::is_refused`].
+    NotPermitted,
 }
 
 impl Observed {
@@ -172,6 +176,7 @@ impl Observed {
             None if self.is_policy_malformed => Acceptance::PolicyMalformed,
             None => Acceptance::PolicyNotFound,
             Some(_) if self.older >= MAX_EXPERIMENTS => Acceptance::TooMany,
+            Some(_) if self.is_refused => Acceptance::NotPermitted,
             Some(_) => Acceptance::Accepted,
         }
     }

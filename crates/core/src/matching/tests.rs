@@ -84,11 +84,36 @@ fn a_namespaced_policy_is_confined_to_its_namespace() {
         ("secrets", "a", false),
         ("other.example:secrets", "a", true),
         ("proviso.dev:policies", "a", false),
+        ("rbac.authorization.k8s.io:rolebindings", "a", false),
+        ("resourcequotas", "a", false),
+        ("pods/exec", "a", false),
+        ("pods/resize", "a", true),
     ] {
         let review = request(resource, "CREATE", namespace, &Value::Null, &Value::Null);
         assert_eq!(covers(&matching, &review, &BTreeMap::new()), wanted, "{resource} {namespace:?}");
         assert_eq!(matching.covers_by_confinement(&review) == Coverage::Covered, wanted, "{resource} {namespace:?}");
     }
+}
+
+#[test]
+fn a_namespaced_policy_may_be_confined_to_requests_that_are_not_of_kubernetes_itself() {
+    let review = |user: Value| {
+        let resource = json!({"group": "", "version": "v1", "resource": "pods"});
+        let request = json!({
+            "uid": "u", "resource": resource, "namespace": "a", "operation": "CREATE", "userInfo": user,
+        });
+        Review::admission(json!({"request": request}).to_string().into()).unwrap()
+    };
+    let admin = json!({"username": "admin", "groups": ["system:masters", "system:authenticated"]});
+    let person = json!({"username": "ann", "groups": null});
+    for (namespace, user, wanted) in [(Some("a"), &admin, false), (Some("a"), &person, true), (None, &admin, true)] {
+        let matching = a_match(&json!({})).confined_to(namespace).without_system_requests();
+        assert_eq!(covers(&matching, &review(user.clone()), &BTreeMap::new()), wanted, "{namespace:?} {user}");
+        let is_covered = matching.covers_by_confinement(&review(user.clone())) == Coverage::Covered;
+        assert_eq!(is_covered, wanted, "{namespace:?} {user}");
+    }
+    let with_system_requests = a_match(&json!({})).confined_to(Some("a"));
+    assert!(covers(&with_system_requests, &review(admin), &BTreeMap::new()));
 }
 
 #[test]
@@ -274,5 +299,27 @@ proptest! {
         };
         prop_assert_ne!(select("In"), select("NotIn"));
         prop_assert_ne!(select("Exists"), select("DoesNotExist"));
+    }
+}
+
+// A policy on `*` must not see bearer tokens, nor stop the components that ask for permissions.
+#[test]
+fn wildcards_do_not_cover_reviews_of_credentials() {
+    let (tokens, access) = ("authentication.k8s.io:tokenreviews", "authorization.k8s.io:localsubjectaccessreviews");
+    for (rules, resource, namespace, wanted) in [
+        (json!([rule("*", "*", "*/*")]), tokens, None, false),
+        (json!([rule("*", "*", "*/*")]), access, None, false),
+        (json!([rule("*", "authentication.k8s.io", "*")]), tokens, None, true),
+        (json!([rule("*", "authentication.k8s.io", "*")]), access, None, false),
+        (json!([rule("*", "*", "*"), rule("*", "authorization.k8s.io", "none")]), access, None, true),
+        (json!([rule("*", "authorization.k8s.io", "*")]), access, Some("a"), false),
+        (json!([rule("*", "*", "*")]), "pods", None, true),
+    ] {
+        let matching = a_match(&json!({"rules": rules})).confined_to(namespace);
+        let review = request(resource, "CREATE", "a", &Value::Null, &Value::Null);
+        assert_eq!(covers(&matching, &review, &BTreeMap::new()), wanted, "{rules}, {resource}, {namespace:?}");
+        // An API server matches by the same rule: see the operator's webhook configurations.
+        let by_confinement = matching.covers_by_confinement(&review) == Coverage::Covered;
+        assert_eq!(by_confinement, wanted, "{rules}, {resource}, {namespace:?}");
     }
 }

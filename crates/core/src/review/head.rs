@@ -68,6 +68,35 @@ impl Operation {
 #[serde(default)]
 pub struct UserInfo {
     pub username: String,
+    /// The groups of the user; empty if they are null or missing.
+    #[serde(deserialize_with = "null_as_default")]
+    pub groups: Vec<String>,
+}
+
+fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// The text in place of a message about a confidential object.
+pub const REDACTED: &str = "(redacted: the request concerns a Secret or a token)";
+
+impl Head {
+    /// Returns true if the object of the request has credentials: a Secret, or a request for a token or about one. A message of a
+    /// policy about such an object may contain a part of it, and must not be kept.
+    #[must_use]
+    pub fn is_confidential(&self) -> bool {
+        let is_confidential = |resource: &GroupVersionResource| match resource.group.as_str() {
+            "" => {
+                resource.resource == "secrets" || resource.resource == "serviceaccounts" && self.sub_resource == "token"
+            }
+            "authentication.k8s.io" => true,
+            _ => false,
+        };
+        // A review without its resource, for example one that a person wrote, has at least its kind.
+        std::iter::once(&self.resource).chain(&self.request_resource).any(is_confidential)
+            || self.kind.group.is_empty() && self.kind.kind == "Secret"
+            || self.kind.group == "authentication.k8s.io"
+    }
 }
 
 /// One member of the request, as text.

@@ -142,3 +142,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn secrets_and_tokens_are_confidential() {
+    for (group, resource, sub_resource, wanted) in [
+        ("", "secrets", "", true),
+        ("", "serviceaccounts", "token", true),
+        ("authentication.k8s.io", "tokenreviews", "", true),
+        ("", "serviceaccounts", "", false),
+        ("", "configmaps", "", false),
+        ("example.com", "secrets", "", false),
+    ] {
+        let resource = json!({"group": group, "version": "v1", "resource": resource});
+        let request = json!({"uid": "u", "resource": resource, "subResource": sub_resource});
+        let review = Review::admission(review(&request)).unwrap();
+        assert_eq!(review.is_confidential(), wanted, "{request}");
+    }
+    // A review that a person wrote, and one that the API server converted.
+    let kind = json!({"uid": "u", "kind": {"group": "", "version": "v1", "kind": "Secret"}});
+    let converted = json!({"uid": "u", "requestResource": {"group": "", "version": "v1", "resource": "secrets"}});
+    for request in [kind, converted] {
+        assert!(Review::admission(review(&request)).unwrap().is_confidential(), "{request}");
+    }
+}

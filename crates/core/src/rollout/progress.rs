@@ -12,6 +12,8 @@ pub const REPORT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The rollout progress of the newest generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
+    /// The generation may not become live: see [`Observed::refusal`].
+    Refused(Failure),
     /// The generation has no revision yet.
     Unscheduled,
     /// The leader prepares the revision.
@@ -34,6 +36,10 @@ pub enum Progress {
 }
 
 pub(super) fn of(observed: &Observed, newest: Option<&Revision>, live: Option<i64>, ready: usize) -> Progress {
+    if let Some(failure) = observed.refusal.as_ref().filter(|_| live != Some(observed.generation)) {
+        // A policy can be disabled in any case.
+        return if observed.is_enabled { Progress::Refused(failure.clone()) } else { Progress::Disabled };
+    }
     let Some(revision) = newest else { return Progress::Unscheduled };
     if !observed.is_enabled {
         return Progress::Disabled;

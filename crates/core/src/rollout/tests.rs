@@ -57,6 +57,7 @@ fn policy(generation: i64, live: Option<i64>, mut revisions: Vec<Revision>) -> O
         generation,
         is_enabled: true,
         is_deleted: false,
+        refusal: None,
         reported_live: live,
         webhooks: live.map(|live| webhook(WebhookKind::Validating, &[live])).into_iter().collect(),
         is_break_glass: false,
@@ -352,6 +353,35 @@ fn break_glass_keeps_the_webhook_until_the_policy_is_removed() {
         assert_eq!((decision.is_break_glass, decision.live), (false, None));
         assert_eq!(decision.delete_webhooks, [WebhookKind::Validating]);
     }
+}
+
+#[test]
+fn a_refused_generation_is_not_scheduled_and_the_live_generation_stays() {
+    let refusal = Some(failure("NamespaceNotAllowed"));
+    let refused = |observed: Observed| decide(&Observed { refusal: refusal.clone(), ..observed });
+    let decision = refused(policy(1, None, Vec::new()));
+    assert_eq!((decision.create, decision.live), (false, None));
+    assert_eq!(decision.progress, Progress::Refused(failure("NamespaceNotAllowed")));
+
+    // An edit of a policy that is not allowed any more.
+    let decision = refused(policy(2, Some(1), vec![served(1, &["a", "b"])]));
+    assert_eq!((decision.create, decision.live, decision.answering), (false, Some(1), Some(1)));
+    assert!(matches!(decision.progress, Progress::Refused(_)) && decision.disable.is_empty());
+
+    // The revision of the generation exists already, and every replica serves it.
+    let revisions = vec![served(1, &["a", "b"]), served(2, &["a", "b"])];
+    let decision = refused(policy(2, Some(1), revisions));
+    assert_eq!((decision.live, decision.disable), (Some(1), vec![2]));
+
+    // The live generation is the newest one.
+    let decision = refused(policy(1, Some(1), vec![served(1, &["a", "b"])]));
+    assert_eq!((decision.live, decision.progress, decision.disable), (Some(1), Progress::Live, vec![]));
+    assert!(decision.refusal.is_some());
+
+    // A refused policy can be disabled, which needs no revision.
+    let observed = policy(2, Some(1), vec![served(1, &["a", "b"])]);
+    let decision = refused(Observed { is_enabled: false, ..observed });
+    assert_eq!((decision.create, decision.live, decision.progress), (false, None, Progress::Disabled));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Ends loops at the deadline, or after too many iterations. cel has no cancellation, and the object of the request determines
+//! Ends loops at the deadline, after too many iterations, or when the evaluation takes too much memory. cel has no cancellation, and the object of the request determines
 //! the number of iterations. The condition inside each loop becomes `@running() ? condition : false`. No expression can contain
 //! the name of this function. After the deadline, the remaining iterations do nothing.
 //!
@@ -34,11 +34,13 @@ impl Budget {
     pub(super) fn declare(&self, context: &mut Context<'_, '_>) -> Result<(), DeclarationError> {
         let budget = self.clone();
         context.add_function(RUNNING, move || {
-            budget.iterations.fetch_add(1, Ordering::Relaxed) < MAX_ITERATIONS && !budget.deadline.has_passed()
+            budget.iterations.fetch_add(1, Ordering::Relaxed) < MAX_ITERATIONS
+                && !budget.deadline.has_passed()
+                && proviso_memory::check().is_ok()
         })
     }
 
-    /// Returns an error if the budget is exhausted. Then loops have ended early, and the value of the expression is meaningless.
+    /// Returns an error if the time or the iterations are exhausted. The memory is checked at the end of the evaluation. Then loops have ended early, and the value of the expression is meaningless.
     pub(super) fn check(&self) -> Result<(), EvaluationError> {
         if self.deadline.has_passed() {
             return Err(EvaluationError::DeadlineExceeded);

@@ -85,7 +85,10 @@ pub(super) fn install(engine: &mut Engine) -> Result<(), CompileError> {
     for name in names {
         let Some((arguments, function)) = named(name) else { continue };
         let extension = move |values: Vec<Value>| {
-            function(&values).map_err(|why| io::Error::other(format!("{name}: {why}")).into())
+            let result = function(&values);
+            // The result may be large, and the interpreter checks the memory before it copies the result.
+            proviso_memory::check().map_err(io::Error::other)?;
+            result.map_err(|why| io::Error::other(format!("{name}: {why}")).into())
         };
         engine
             .add_extension(name.to_owned(), arguments, Box::new(extension))

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use super::inspect::Documents;
 use super::parse::{self, ModuleSource};
 use super::{evaluation_error, negation, set_deadline, set_up, value};
+use crate::memory::{self, DEFAULT_MEMORY_LIMIT};
 use crate::{CompileError, Deadline, EvaluationError};
 
 /// A query, with the modules and the data that it reads.
@@ -50,6 +51,10 @@ impl Query {
     /// [`EvaluationError::Failed`] if the modules raise an error, [`EvaluationError::DeadlineExceeded`] if they do not end in
     /// time, [`EvaluationError::InvalidAnswer`] if an answer cannot be represented as JSON.
     pub fn evaluate(&self, input: Option<&Json>, deadline: Deadline) -> Result<Vec<Json>, EvaluationError> {
+        memory::evaluate(DEFAULT_MEMORY_LIMIT, || self.evaluate_within_limit(input, deadline))
+    }
+
+    fn evaluate_within_limit(&self, input: Option<&Json>, deadline: Deadline) -> Result<Vec<Json>, EvaluationError> {
         let mut engine = self.engine.clone();
         if let Some(input) = input {
             let input = value::read(&input.to_string()).map_err(|error| EvaluationError::Failed(error.to_string()))?;

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use tokio::time::timeout_at;
 use wasmtime::{Store, Trap, UpdateDeadline, WasmBacktrace};
 
+use super::limits::Limits;
 use super::module::Module;
 use super::outcome::{DeadlinePassed, Outcome};
 use super::payload::Payload;
 use super::state::State;
-use crate::{Deadline, EvaluationError, Host};
+use super::turns::Turns;
+use crate::{Budget, Deadline, EvaluationError, Host};
 
 /// The maximum length of the text of a failure, in bytes.
 const REASON_LIMIT: usize = 1024;
@@ -31,7 +34,13 @@ pub(super) async fn call(
         return Err(EvaluationError::Overloaded);
     }
     let mut store = new_store(module, payload, host, deadline);
-    let outcome = loaded.exports.call(&mut store, &loaded.instance).await;
+    let calling = loaded.exports.call(&mut store, &loaded.instance);
+    // A guest that runs ends at a tick. A guest that waits for its turn ends here.
+    let outcome = timeout_at(deadline.instant().into(), calling).await;
+    let outcome = outcome.unwrap_or_else(|_| Err(DeadlinePassed.into()));
+    if store.data().limits.is_overloaded {
+        return Err(EvaluationError::Overloaded);
+    }
     answer(outcome, store.data())
 }
 
@@ -46,16 +55,19 @@ pub(super) fn answer(outcome: Outcome, state: &State) -> Result<Vec<u8>, Evaluat
 
 pub(super) fn new_store(module: &Module, payload: Payload, host: Arc<dyn Host>, deadline: Deadline) -> Store<State> {
     let loaded = module.loaded();
-    let state = State::new(loaded.memory, loaded.engine.memory_limit(), payload, host, deadline);
+    let budget = Budget::current();
+    let memory = budget.as_ref().map(|budget| budget.memory.clone());
+    let mut turns = Turns::new(budget.and_then(|budget| budget.turns.clone()));
+    let limits = Limits::new(loaded.engine.memory_limit(), memory);
+    let state = State::new(loaded.memory, limits, payload, host, deadline);
     let mut store = Store::new(loaded.engine.wasmtime(), state);
     store.limiter(|state| &mut state.limits);
     store.set_epoch_deadline(1);
-    store.epoch_deadline_callback(|context| {
+    store.epoch_deadline_callback(move |context| {
         if context.data().deadline.has_passed() {
             return Err(DeadlinePassed.into());
         }
-        // Unlike wasmtime's own yield, tokio's lets the runtime poll for I/O before the guest continues.
-        Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+        Ok(UpdateDeadline::YieldCustom(1, Box::pin(turns.next())))
     });
     store
 }

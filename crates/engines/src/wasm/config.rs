@@ -27,7 +27,8 @@ pub struct Config {
     /// The maximum memory of an instance, in bytes, rounded down to whole pages of 64 KiB. Default: 128 MiB. Range: 64 KiB to
     /// 4 GiB.
     pub memory_limit: usize,
-    /// The maximum number of instances at the same time. Further evaluations wait. Default: 64. Minimum: 1.
+    /// The maximum number of instances at the same time. Further evaluations wait until their deadlines: the policy server
+    /// gives an evaluation a place before, so that none waits here. Default: 64. Minimum: 1.
     ///
     /// Each instance reserves about 4 GiB of address space, but uses only the memory that its guest touches.
     pub concurrency: u32,

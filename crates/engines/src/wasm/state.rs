@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use wasmtime::{ModuleExport, ResourceLimiter};
+use wasmtime::ModuleExport;
 
-use super::config::TABLE_ELEMENTS;
+use super::limits::Limits;
 use super::opa::Evaluation;
 use super::payload::Payload;
 use super::wasi::{Clocks, Process, Random};
@@ -41,15 +41,13 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Creates the state of an instance whose memory has at most `memory_limit` bytes.
     pub(super) fn new(
         memory: ModuleExport,
-        memory_limit: usize,
+        limits: Limits,
         payload: Payload,
         host: Arc<dyn Host>,
         deadline: Deadline,
     ) -> Self {
-        let limits = Limits { memory: memory_limit, has_refused_memory: false };
         Self {
             memory,
             payload,
@@ -67,24 +65,5 @@ impl State {
             log_lines_left: LOG_LINES,
             limits,
         }
-    }
-}
-
-/// Refuses growth beyond the limits. The pool of wasmtime would refuse the growth too, but would not record the refusal.
-pub(super) struct Limits {
-    /// The maximum size of the memory, in bytes.
-    pub(super) memory: usize,
-    /// True if the guest has asked for more memory than its limit.
-    pub(super) has_refused_memory: bool,
-}
-
-impl ResourceLimiter for Limits {
-    fn memory_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        self.has_refused_memory |= desired > self.memory;
-        Ok(desired <= self.memory)
-    }
-
-    fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        Ok(desired <= TABLE_ELEMENTS)
     }
 }

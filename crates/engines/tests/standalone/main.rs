@@ -8,6 +8,9 @@ mod conformance;
 mod deadline;
 mod group;
 mod ledger;
+mod memory;
+#[path = "../support/places.rs"]
+mod places;
 mod rego;
 #[cfg(feature = "wasm")]
 mod wasm;

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::deadline::ended_at;
+use crate::places::Places;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -126,18 +127,18 @@ async fn a_loop_ends_at_the_deadline() {
     let deadline = Deadline::after(Duration::from_millis(200));
     let result = ended_at(deadline, program.evaluate(&long, deadline)).await;
     assert_eq!(result, Err(EvaluationError::DeadlineExceeded));
-    // More evaluations than may run at once: the loops occupy all slots.
-    let (mut loops, deadline) = (JoinSet::new(), Deadline::after(Duration::from_millis(500)));
+    // More evaluations than may run at once: the loops occupy all places.
+    let (mut loops, places, deadline) = (JoinSet::new(), Places::new(), Deadline::after(Duration::from_millis(500)));
     for _ in 0..600 {
-        let (program, long) = (program.clone(), long.clone());
-        loops.spawn(async move { program.evaluate(&long, deadline).await });
+        let (program, long, places) = (program.clone(), long.clone(), places.clone());
+        loops.spawn(async move { places.run(deadline, program.evaluate(&long, deadline)).await });
     }
     let ended = loops.join_all().await;
     assert!(ended.contains(&Err(EvaluationError::Overloaded)), "all evaluations ran at once");
     assert!(ended.iter().all(|it| matches!(it, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded))));
-    // The slots are free again: a loop that continued would keep its slot for many minutes.
+    // The places are free again: a loop that continued would keep its place for many minutes.
     let short = review(&serde_json::Map::from_iter([("n".to_owned(), json!(1))]));
-    assert_eq!(program.evaluate(&short, ample()).await, Ok(Verdict::allow()));
+    assert_eq!(places.run(ample(), program.evaluate(&short, ample())).await, Ok(Verdict::allow()));
 }
 
 #[tokio::test]

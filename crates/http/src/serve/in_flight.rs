@@ -7,21 +7,29 @@ use hyper::body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::timeouts::ConnectionTimer;
+use crate::limits::Permit;
 
 /// A request in flight. The drop also ends a request that its client cancelled.
 #[derive(Debug)]
-pub(super) struct InFlight(ConnectionTimer);
+pub(super) struct InFlight {
+    timer: ConnectionTimer,
+    /// The number of the answer; `None` before the answer begins.
+    answer: Option<u64>,
+    /// The memory of the request without its body; `None` if there was none.
+    _memory: Option<Permit>,
+}
 
 impl InFlight {
     /// The request has begun.
-    pub(super) fn new(timer: ConnectionTimer) -> Self {
-        Self(timer)
+    pub(super) fn new(timer: ConnectionTimer, memory: Option<Permit>) -> Self {
+        timer.begin();
+        Self { timer, answer: None, _memory: memory }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.end();
+        self.timer.end(self.answer);
     }
 }
 
@@ -30,13 +38,15 @@ pin_project! {
     #[derive(Debug)]
     pub(super) struct InFlightBody<B> {
         #[pin]
-        body: B,
+        body: Option<B>,
         in_flight: InFlight,
     }
 }
 
 impl<B> InFlightBody<B> {
-    pub(super) fn new(body: B, in_flight: InFlight) -> Self {
+    /// The answer begins. `None` is an empty body.
+    pub(super) fn new(body: Option<B>, mut in_flight: InFlight) -> Self {
+        in_flight.answer = Some(in_flight.timer.answer());
         Self { body, in_flight }
     }
 }
@@ -46,14 +56,14 @@ impl<B: Body> Body for InFlightBody<B> {
     type Error = B::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().body.poll_frame(cx)
+        self.project().body.as_pin_mut().map_or(Poll::Ready(None), |body| body.poll_frame(cx))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }

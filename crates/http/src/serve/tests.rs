@@ -1,3 +1,6 @@
+mod http2;
+mod limits;
+
 use http_body_util::Full;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Notify, oneshot};
@@ -24,6 +27,10 @@ struct Server {
 
 impl Server {
     async fn start() -> Self {
+        Self::start_with(Limits::small()).await
+    }
+
+    async fn start_with(limits: Arc<Limits>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -40,7 +47,7 @@ impl Server {
             }
         });
         let stopped = async move { drop(stopped.await) };
-        let ended = tokio::spawn(serve(listener, None, service, stopped, DRAIN));
+        let ended = tokio::spawn(serve(listener, None, limits, service, stopped, DRAIN));
         Self { address, arrived, slow, stop, ended }
     }
 

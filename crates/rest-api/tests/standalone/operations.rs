@@ -11,6 +11,7 @@ use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use proviso_e2e::until;
+use proviso_http::Limits;
 use proviso_rest_api::{Code, Error, OperationResult, PolicyStore as _, Progress, router};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
@@ -162,7 +163,7 @@ async fn a_wait_ends_when_its_connection_ends() {
     let service = TowerToHyperService::new(router(Arc::clone(&store)));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = tokio::spawn(proviso_http::serve(listener, None, service, pending(), Duration::ZERO));
+    let server = tokio::spawn(proviso_http::serve(listener, None, Limits::small(), service, pending(), Duration::ZERO));
     // Each call that runs has a reference to the store.
     let idle = Arc::strong_count(&store);
 

@@ -19,6 +19,7 @@ fn decision(progress: Progress, live: Option<i64>) -> Decision {
         is_break_glass: false,
         answering: live,
         progress,
+        refusal: None,
         ready: 1,
         total: 2,
         silent: Vec::new(),
@@ -33,6 +34,7 @@ fn observed() -> Observed {
         generation: 2,
         is_enabled: true,
         is_deleted: false,
+        refusal: None,
         reported_live: None,
         webhooks: Vec::new(),
         is_break_glass: false,
@@ -110,6 +112,28 @@ fn each_condition_reports_its_status_and_reason() {
         assert!(status.conditions.iter().all(|it| it.observed_generation == Some(2)), "{status:?}");
         assert_eq!(status.replicas.as_ref().map(|it| it.summary.as_str()), Some("1/2"));
     }
+}
+
+#[test]
+fn a_refused_policy_reports_the_reason_and_the_generation_that_answers() {
+    let refusal = Failure::new(reasons::NAMESPACE_NOT_ALLOWED, "not allowed");
+    let refused = |progress, live| Decision { refusal: Some(refusal.clone()), ..decision(progress, live) };
+    let status = status_after(&refused(Progress::Refused(refusal.clone()), Some(1)), None);
+    let actual: Vec<_> = status.conditions.iter().map(|it| format!("{} {}", it.status, it.reason)).collect();
+    let reason = "NamespaceNotAllowed";
+    assert_eq!(
+        actual,
+        [format!("False {reason}"), format!("Unknown {reason}"), format!("False {reason}"), format!("False {reason}")]
+    );
+    assert_eq!(status.conditions[0].message, "not allowed; generation 1 goes on answering");
+    assert_eq!((status.phase, status.live_generation), (Some(PolicyPhase::Failed), Some(1)));
+    let published: Vec<_> = events(&PolicyStatus::default(), &status).into_iter().map(|event| event.reason).collect();
+    assert!(published.iter().any(|it| it == reason), "{published:?}");
+
+    // A live generation stays live.
+    let status = status_after(&refused(Progress::Live, Some(2)), None);
+    assert_eq!(status.conditions[0].message, "not allowed; requests are answered by it");
+    assert_eq!((status.conditions[3].reason.as_str(), status.phase), ("Live", Some(PolicyPhase::Active)));
 }
 
 #[test]

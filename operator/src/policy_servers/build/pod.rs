@@ -4,15 +4,21 @@ use kube::ResourceExt as _;
 use proviso_crds::{Cache, ConfigMapKeyRef, EmptyDir, PolicyServer, PolicyServerSpec};
 use serde_json::{Value, json};
 
-use super::super::names::{ServerDefaults, cache_name, name, signing_name, sources_name, tls_name};
+use super::super::names::{
+    CALLER_TOKENS, ServerDefaults, cache_name, callers_name, name, signing_name, sources_name, tls_name,
+};
 use super::placement;
 use super::quantity::text;
 
+/// The size limit of the default cache volume: a tenant's modules must not fill the disk of a node.
+const DEFAULT_CACHE_SIZE: &str = "2Gi";
 /// The user `nonroot` of distroless images.
 const USER: u32 = 65_532;
 /// The time from SIGTERM to SIGKILL, in seconds: the server answers for 15 s, drains for at most 35 s, and ends its
 /// previews within 5 s.
 const GRACE_SECONDS: u32 = 60;
+/// The port of `/metrics` with TLS and authentication.
+pub(super) const METRICS_PORT: u16 = 8082;
 /// The file mode of keys: readable by owner and group, 0440.
 const SECRET_MODE: u32 = 0o440;
 
@@ -90,15 +96,24 @@ fn container(server: &PolicyServer, defaults: &ServerDefaults) -> Value {
         "volumeMounts": [
             {"name": "tls", "mountPath": "/etc/proviso/tls", "readOnly": true},
             {"name": "signing", "mountPath": "/etc/proviso/signing", "readOnly": true},
+            {"name": "callers", "mountPath": "/etc/proviso/callers", "readOnly": true},
             {"name": "sources", "mountPath": "/etc/proviso/sources", "readOnly": true},
             {"name": "pull-secrets", "mountPath": "/etc/proviso/pull-secrets", "readOnly": true},
             {"name": "cache", "mountPath": "/var/cache/proviso"},
         ],
     });
-    if trusted_root(server).is_some()
-        && let Some(mounts) = container["volumeMounts"].as_array_mut()
+    if let Some(mounts) = container["volumeMounts"].as_array_mut() {
+        if trusted_root(server).is_some() {
+            mounts.push(json!({"name": "trusted-root", "mountPath": "/etc/proviso/trust", "readOnly": true}));
+        }
+        if spec.client_ca.is_some() {
+            mounts.push(json!({"name": "client-ca", "mountPath": "/etc/proviso/client-ca", "readOnly": true}));
+        }
+    }
+    if defaults.authenticates_metrics
+        && let Some(ports) = container["ports"].as_array_mut()
     {
-        mounts.push(json!({"name": "trusted-root", "mountPath": "/etc/proviso/trust", "readOnly": true}));
+        ports.push(json!({"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}));
     }
     set_unless_empty(&mut container, "imagePullPolicy", json!(spec.image_pull_policy));
     set_unless_empty(&mut container, "resources", json!(spec.resources));
@@ -121,6 +136,7 @@ fn arguments(server: &PolicyServer, defaults: &ServerDefaults) -> Vec<String> {
         ("--admin-listen", "0.0.0.0:8081"),
         ("--tls-cert", "/etc/proviso/tls/tls.crt"),
         ("--tls-key", "/etc/proviso/tls/tls.key"),
+        ("--caller-tokens", &format!("/etc/proviso/callers/{CALLER_TOKENS}")),
         ("--cache-dir", "/var/cache/proviso"),
         ("--signing-key", "/etc/proviso/signing/signing.key"),
         ("--sources", "/etc/proviso/sources/sources.yaml"),
@@ -133,10 +149,17 @@ fn arguments(server: &PolicyServer, defaults: &ServerDefaults) -> Vec<String> {
     let PolicyServerSpec { evaluation, preview, log_level, .. } = &server.spec;
     let level = log_level.map(|level| json!(level).as_str().unwrap_or("info").to_owned());
     let verification = server.spec.verification.as_ref().map(|_| "/etc/proviso/sources/verification.yaml".to_owned());
+    let tenants = super::tenant_limits(server).map(|_| "/etc/proviso/sources/tenants.json".to_owned());
+    let system_requests = server.spec.tenants.namespaced_system_requests.then(|| "true".to_owned());
     for (name, value) in [
+        ("--tenants", tenants),
+        ("--namespaced-system-requests", system_requests),
+        ("--metrics-listen", defaults.authenticates_metrics.then(|| format!("0.0.0.0:{METRICS_PORT}"))),
+        ("--client-ca", server.spec.client_ca.as_ref().map(|_| "/etc/proviso/client-ca/ca.crt".to_owned())),
         ("--verification", verification),
         ("--trusted-root", trusted_root(server).map(|_| "/etc/proviso/trust/trusted_root.json".to_owned())),
         ("--evaluation-timeout", evaluation.timeout_seconds.map(|seconds| format!("{seconds}s"))),
+        ("--namespaced-timeout", evaluation.namespaced_timeout_seconds.map(|seconds| format!("{seconds}s"))),
         ("--memory-limit", evaluation.memory_limit_mib.map(|limit| limit.to_string())),
         ("--concurrency", evaluation.concurrency.map(|count| count.to_string())),
         ("--preview-queue", preview.queue_capacity.map(|count| count.to_string())),
@@ -166,16 +189,22 @@ fn volumes(server: &PolicyServer) -> Value {
         Some(Cache { empty_dir: Some(EmptyDir { size_limit: Some(limit) }), .. }) => {
             json!({"emptyDir": {"sizeLimit": text(limit)}})
         }
-        _ => json!({"emptyDir": {}}),
+        _ => json!({"emptyDir": {"sizeLimit": DEFAULT_CACHE_SIZE}}),
     };
     cache["name"] = json!("cache");
     let mut volumes = json!([
         {"name": "tls", "secret": {"secretName": tls_name(&own), "defaultMode": SECRET_MODE}},
         {"name": "signing", "secret": {"secretName": signing_name(&own), "defaultMode": SECRET_MODE}},
+        {"name": "callers", "secret": {"secretName": callers_name(&own), "defaultMode": SECRET_MODE}},
         {"name": "sources", "configMap": {"name": sources_name(&own)}},
         {"name": "pull-secrets", "projected": {"sources": pull_secrets, "defaultMode": SECRET_MODE}},
         cache,
     ]);
+    if let (Some(ConfigMapKeyRef { name, key }), Some(volumes)) = (&spec.client_ca, volumes.as_array_mut()) {
+        let items = json!([{"key": key, "path": "ca.crt"}]);
+        // Without it, a replica could not tell API servers from others, so it must not start.
+        volumes.push(json!({"name": "client-ca", "configMap": {"name": name, "items": items}}));
+    }
     if let (Some(ConfigMapKeyRef { name, key }), Some(volumes)) = (trusted_root(server), volumes.as_array_mut()) {
         let items = json!([{"key": key, "path": "trusted_root.json"}]);
         // A missing ConfigMap does not keep a replica from starting: the modules that need it report the error.

@@ -9,7 +9,11 @@ fn server(name: &str, spec: Value) -> PolicyServer {
 }
 
 fn defaults() -> ServerDefaults {
-    ServerDefaults { namespace: "proviso-system".to_owned(), image: "registry.example.com/policy-server:1".to_owned() }
+    ServerDefaults {
+        namespace: "proviso-system".to_owned(),
+        image: "registry.example.com/policy-server:1".to_owned(),
+        authenticates_metrics: true,
+    }
 }
 
 fn every_field() -> Value {
@@ -35,7 +39,13 @@ fn every_field() -> Value {
             ]},
             "trustedRoot": {"name": "sigstore", "key": "trusted_root.json"},
         },
-        "evaluation": {"timeoutSeconds": 3, "memoryLimitMiB": 64, "concurrency": 16},
+        "allowedNamespaces": {"matchNames": ["team"], "selector": {"matchLabels": {"tenant": "yes"}}},
+        "namespacedCapabilities": ["oci/*"],
+        "namespacedPullSecrets": ["ghcr"],
+        "namespacedRegistries": ["ghcr.io/team"],
+        "namespacedMutation": true,
+        "namespacedSystemRequests": true,
+        "evaluation": {"timeoutSeconds": 3, "namespacedTimeoutSeconds": 5, "memoryLimitMiB": 64, "concurrency": 16},
         "preview": {"queueCapacity": 10},
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
             {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}},
@@ -52,6 +62,7 @@ fn every_field() -> Value {
         "priorityClassName": "system-cluster-critical",
         "serviceAccountName": "with-cloud-identity",
         "minAvailable": "50%",
+        "clientCA": {"name": "api-servers", "key": "ca.crt"},
         "logLevel": "debug",
     })
 }
@@ -98,7 +109,7 @@ fn the_pod_template_changes_only_with_startup_settings() {
         assert_eq!(template(same.clone()), before, "{same}");
     }
     for (field, value) in every_field().as_object().unwrap() {
-        let is_same = ["replicas", "minAvailable", "sources"].contains(&field.as_str());
+        let is_same = ["replicas", "minAvailable", "sources", "allowedNamespaces"].contains(&field.as_str());
         let template = template(json!({field: value}));
         assert_eq!(template == before, is_same, "{field}");
     }
@@ -106,9 +117,9 @@ fn the_pod_template_changes_only_with_startup_settings() {
     let claim = |size: &str| template(json!({"cache": {"persistentVolumeClaim": {"size": size}}}));
     assert_eq!(claim("1Gi"), claim("2Gi"));
     let limited = template(json!({"cache": {"emptyDir": {"sizeLimit": "1Gi"}}}));
-    assert_eq!(limited["spec"]["volumes"][4], json!({"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}}));
+    assert_eq!(limited["spec"]["volumes"][5], json!({"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}}));
     let existing = template(json!({"cache": {"existingClaim": "mine"}}));
-    assert_eq!(existing["spec"]["volumes"][4]["persistentVolumeClaim"]["claimName"], "mine");
+    assert_eq!(existing["spec"]["volumes"][5]["persistentVolumeClaim"]["claimName"], "mine");
 }
 
 #[test]

@@ -1,40 +1,20 @@
 //! An operator whose permissions are revoked, and restored.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use kube::config::Kubeconfig;
 use proviso_crds::ClusterPolicy;
-use proviso_e2e::{manifests, until};
+use proviso_e2e::until;
 
 use super::LEASE;
-use crate::test_cluster::{NAMESPACE, POD, TIMEOUT, TestCluster};
+use crate::test_cluster::{NAMESPACE, OPERATOR, POD, TIMEOUT, TestCluster};
 
-/// The name of the service account of the operator, and of its roles and bindings.
-const OPERATOR: &str = "proviso-operator";
 /// The largest number of log lines about refused requests: the operator has some twenty watches. A hot loop would be
 /// thousands of lines.
 const MAX_REFUSALS: usize = 400;
 
 impl TestCluster {
-    /// Grants the permissions of the operator's service account, as an installation does.
-    async fn grant(&self) -> Result<()> {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/operator/rbac.yaml");
-        manifests::apply(&self.client, &std::fs::read_to_string(file)?).await
-    }
-
-    /// Writes the kubeconfig of an administrator who impersonates the operator's service account.
-    fn service_account_kubeconfig(&self) -> Result<PathBuf> {
-        let mut kubeconfig = serde_json::to_value(Kubeconfig::read_from(self.plane.kubeconfig())?)?;
-        kubeconfig["users"][0]["user"]["as"] = format!("system:serviceaccount:{NAMESPACE}:{OPERATOR}").into();
-        let file = self.plane.folder().path().join("service-account.kubeconfig");
-        std::fs::write(&file, kubeconfig.to_string())?;
-        Ok(file)
-    }
-
     /// Revokes the permissions to write webhook configurations, and waits until the API server refuses such writes.
     async fn revoke_writes_of_webhooks(&self) -> Result<()> {
         let api = Api::<ClusterRole>::all(self.client.clone());

@@ -108,6 +108,7 @@ async fn break_glass_stops_webhook_reconciliation() -> Result<()> {
     break_glass().await?;
     until_break_glass_reported(2).await?;
     change(json!([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}])).await?;
+    cluster.permit_mutation().await?;
     let mut mutating = spec("3 > 2");
     mutating["admission"]["mutating"] = json!(true);
     cluster.write(&mutating).await?;
@@ -138,7 +139,8 @@ async fn a_cluster_without_policy_servers_can_still_start() -> Result<()> {
     cluster.kubectl.run(&["create", "namespace", "other"]).await?;
     let mut everything = spec("true");
     everything["admission"]["rules"] = json!([
-        {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["configmaps", "leases", "namespaces"]},
+        {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources":
+            ["configmaps", "leases", "namespaces", "selfsubjectaccessreviews", "tokenreviews"]},
     ]);
     let policy = json!({
         "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "all"}, "spec": everything,
@@ -181,6 +183,11 @@ async fn a_cluster_without_policy_servers_can_still_start() -> Result<()> {
         let created = create(&["-f", file.to_str().unwrap()]).await;
         ensure!(created.is_ok() == passes, "{namespace}: {created:?}");
     }
+    // A wildcard covers no reviews of credentials and permissions.
+    cluster.kubectl.run(&["auth", "can-i", "get", "pods"]).await?;
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "none"}});
+    std::fs::write(&file, review.to_string())?;
+    cluster.kubectl.run(&["create", "-f", file.to_str().unwrap()]).await?;
     Ok(())
 }
 
@@ -199,6 +206,7 @@ async fn a_policy_turns_mutating_and_back_with_both_webhooks_for_a_while() -> Re
     cluster.write(&spec("true")).await?;
     cluster.serve(1).await?;
     cluster.until_live(1).await?;
+    cluster.permit_mutation().await?;
     let mut mutating = spec("true");
     mutating["admission"]["mutating"] = json!(true);
     cluster.write(&mutating).await?;

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proviso_artifacts::Digest;
+use proviso_artifacts::{Digest, TenantLimits};
 use proviso_capabilities::{Grants, HostCallError, HostContext, KindUnavailable, PolicyHost};
-use proviso_crds::{ContextAwareResource, Program as ProgramSpec};
+use proviso_core::PolicyId;
+use proviso_crds::{ContextAwareResource, Program as ProgramSpec, Tenants};
 use proviso_engines::Deadline;
 
 use super::error::PrepareError;
 use crate::lifecycle::desired::ModuleSource;
 use crate::lifecycle::preparations::Permit;
+use crate::tenants::fetch_limits;
 
 /// The time that a preparation waits for the objects that the policy reads. After it, the policy goes live without them, and its
 /// evaluations wait for the objects.
@@ -19,7 +21,10 @@ const CONTEXT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The permissions, modules, hosts and the permit of one preparation.
 pub(super) struct Parts<'a> {
+    pub policy: &'a PolicyId,
     grants: Grants,
+    /// The limits of a namespaced policy, and of its fetches; `None` if there are none.
+    pub tenant: Option<(Tenants, Arc<TenantLimits>)>,
     pub source: &'a ModuleSource,
     pub modules: BTreeMap<String, Digest>,
     hosts: Vec<Arc<PolicyHost>>,
@@ -27,8 +32,22 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    pub(super) fn new(grants: Grants, source: &'a ModuleSource, permit: Permit) -> Self {
-        Self { grants, source, modules: BTreeMap::new(), hosts: Vec::new(), permit }
+    pub(super) fn new(
+        policy: &'a PolicyId,
+        grants: Grants,
+        limits: Option<Tenants>,
+        source: &'a ModuleSource,
+        permit: Permit,
+    ) -> Self {
+        let tenant = limits.map(|tenants| {
+            let limits = Arc::new(fetch_limits(&tenants));
+            (tenants, limits)
+        });
+        let grants = match &tenant {
+            Some((tenants, limits)) => grants.limited_to(&tenants.capabilities(), Arc::clone(limits)),
+            None => grants,
+        };
+        Self { policy, grants, tenant, source, modules: BTreeMap::new(), hosts: Vec::new(), permit }
     }
 
     /// Makes the host of the program of a policy, or of a member of a group. `at` is the field that holds the

@@ -3,11 +3,13 @@
 use proviso_artifacts::{CacheError, DigestError, FetchError, ReferenceError};
 use proviso_capabilities::{HostCallError, KindUnavailable};
 use proviso_core::{Failure, Reason};
+use proviso_crds::reasons;
 use proviso_crds::validation::FieldError;
 use proviso_engines::{CompileError, EvaluationError, SettingsError};
 
 use crate::compile::CompileFailure;
 use crate::manifests::ObjectId;
+use crate::tenants::TenantsError;
 
 /// The error of a revision that cannot be prepared.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +38,10 @@ pub enum PrepareError {
     File(String),
     #[error("{0}")]
     Field(FieldError),
+    #[error("{0}")]
+    NotPermitted(FieldError),
+    #[error(transparent)]
+    Tenants(#[from] TenantsError),
     #[error("{field}: {error}")]
     Context { field: String, error: Box<HostCallError> },
     #[error(transparent)]
@@ -59,6 +65,7 @@ impl PrepareError {
             Self::Compile { error, .. } => error.reason(),
             Self::Unsupported(_) => Reason::UNSUPPORTED,
             Self::Settings(error) => error.reason(),
+            Self::NotPermitted(_) | Self::Tenants(_) => reasons::NOT_PERMITTED,
             Self::Context { error, .. } => error.reason(),
             Self::Field(_)
             | Self::Match(_)
@@ -79,6 +86,26 @@ impl PrepareError {
         Failure::new(self.reason(), self.to_string())
     }
 
+    /// Returns the message for the author of a namespaced policy in a cluster: it does not tell what listens where. The log of the
+    /// replica has the whole message.
+    #[must_use]
+    pub fn tenant_message(&self) -> String {
+        const IN_LOG: &str = "an administrator finds the cause in the log of the policy server";
+        match self {
+            Self::Fetch { field, error } => format!("{field}: cannot be fetched: {}; {IN_LOG}", error.category()),
+            Self::Cache(_) => format!("the module cache cannot be used: {IN_LOG}"),
+            Self::Tenants(_) => format!("the limits of namespaced policies cannot be read: {IN_LOG}"),
+            Self::Context { field, error } => match error.as_ref() {
+                HostCallError::ApiServer(_)
+                | HostCallError::KindUnavailable { cause: KindUnavailable::NotReady(_), .. } => {
+                    format!("{field}: the objects cannot be read now")
+                }
+                error => format!("{field}: {error}"),
+            },
+            error => error.to_string(),
+        }
+    }
+
     /// Returns true if the same version may work later, because the cause is not in the version itself.
     #[must_use]
     pub fn is_transient(&self) -> bool {
@@ -90,7 +117,8 @@ impl PrepareError {
             }
             Self::Context { error, .. } => may_be_readable(error),
             // The next poll of the folder finds the new version of a file that changed.
-            Self::Cache(_) | Self::Changed(_) | Self::Stopped(_) => true,
+            // An administrator can permit a use later.
+            Self::Cache(_) | Self::Changed(_) | Self::Stopped(_) | Self::NotPermitted(_) | Self::Tenants(_) => true,
             _ => false,
         }
     }

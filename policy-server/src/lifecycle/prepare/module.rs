@@ -1,8 +1,10 @@
 //! The modules of a spec: fetches or reads them, and compares them with the digests that they must have.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use proviso_artifacts::{Digest, FetchError, FetchOptions, Module, ModuleReference};
+use proviso_crds::validation::FieldError;
 use proviso_crds::{Program as ProgramSpec, Wasm};
 use proviso_engines::wasm;
 use proviso_programs::{execution_mode, snapshot_mode};
@@ -52,17 +54,24 @@ impl Preparer {
                 return Ok((pin, loaded));
             }
             let names: Vec<String> = spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect();
-            let wanted = FetchOptions { digest, pin, pull_secrets: &names };
+            let limits = parts.tenant.as_ref().map(|(_, limits)| Arc::clone(limits));
+            let wanted = FetchOptions { digest, pin, pull_secrets: &names, tenant: limits.as_deref() };
             let cached = self.fetcher.fetch_cached(&reference, wanted).await;
             if let Some(module) = cached.map_err(|error| fetch_error(field, error))? {
                 module
             } else {
+                // A module that the cache has needs no server.
+                if let Some((tenants, _)) = &parts.tenant
+                    && !tenants.allows_module(&spec.module)
+                {
+                    let message = "comes from a server that is not permitted for namespaced policies any more";
+                    return Err(PrepareError::NotPermitted(FieldError::new(format!("{field}.module"), message)));
+                }
                 let fetched = parts.permit.fetch(self.fetcher.fetch_uncached(&reference, wanted)).await;
-                let fetched = fetched.map_err(|closed| PrepareError::Stopped(closed.to_string()))?;
                 fetched.map_err(|error| fetch_error(field, error))?
             }
         };
-        let loaded = self.modules.get(&module, snapshot).await;
+        let loaded = self.modules.get(parts.policy, &module, snapshot).await;
         Ok((module.digest, loaded.map_err(|error| PrepareError::Compile { field: field.to_owned(), error })?))
     }
 

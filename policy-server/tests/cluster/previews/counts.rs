@@ -6,7 +6,7 @@ use proviso_core::sampling::is_sampled;
 use proviso_crds::PreviewReport;
 use serde_json::{Value, json};
 
-use super::{NEVER, Previews as _, candidate, lines, make_live, preview, until_line, until_loaded};
+use super::{NEVER, Previews as _, candidate, lines, make_live, only, preview, until_line, until_loaded};
 use crate::support::cluster::{TestEnv, condition, revision};
 use crate::support::{forbid, pod, rego};
 
@@ -151,5 +151,24 @@ async fn a_candidate_selects_the_requests_that_are_previewed_and_logged() -> Res
     let quiet = lines(&written, "quiet");
     ensure!(quiet.len() == 3 && quiet.iter().all(|line| line["divergence"] == "NewlyDenied"), "{quiet:#?}");
     ensure!(quiet.iter().all(|line| line["sampleRate"].is_null()), "{quiet:#?}");
+    Ok(())
+}
+
+// The webhook of an experiment must not stop a request, nor fail it: the review is larger than the limit of 20 MiB.
+#[tokio::test]
+async fn a_review_that_is_too_large_is_allowed_and_counted_as_dropped() -> Result<()> {
+    let env = TestEnv::start("previews-of-large-reviews").await?;
+    let server = env.replica("pod-1").await?;
+    env.create(&revision("a", 1, &only("pods", forbid(NEVER, "")))).await?;
+    env.create(&candidate("a", "e", &only("services", forbid("true", "")))).await?;
+    let name = "experiment.cluster.e-1";
+    for name in ["cluster.a-1", name] {
+        until_loaded(&server, name).await;
+    }
+    make_live(&env, &server, "cluster.a", 1).await?;
+    let review = format!(r#"{{"request":{{"uid":"large","object":"{}"}}}}"#, "<".repeat(21 << 20));
+    let answer = server.post("/preview/cluster.a/e/1", review).await;
+    ensure!(answer.is_allowed() && answer.response()["uid"] == "large", "{}", answer.text);
+    env.until_counted(name, |it| (it.dropped, it.evaluated) == (1, 0)).await?;
     Ok(())
 }

@@ -64,8 +64,8 @@ impl Candidate {
     }
 }
 
-/// Returns the candidate that the experiment needs: for the active preview, or else for a commit in progress. A commit needs no
-/// acceptance: it does not preview the experiment.
+/// Returns the candidate that the experiment needs: for the active preview, or else for a commit in progress. A commit needs only the
+/// permission of the policy server: it does not preview the experiment.
 pub(super) fn desired(observed: &Observed, acceptance: Acceptance) -> Option<DesiredCandidate> {
     if observed.is_deleted || observed.is_committed() {
         return None;
@@ -77,7 +77,7 @@ pub(super) fn desired(observed: &Observed, acceptance: Acceptance) -> Option<Des
     if let Some(session) = observed.active_session().filter(|_| acceptance == Acceptance::Accepted) {
         return Some(DesiredCandidate { session: candidate(session.start.clone())?, is_enabled: true });
     }
-    observed.commit.as_ref().filter(|commit| commit.generation == observed.generation)?;
+    observed.commit.as_ref().filter(|commit| commit.generation == observed.generation && !observed.is_refused)?;
     Some(DesiredCandidate { session: candidate(String::new())?, is_enabled: false })
 }
 

@@ -55,6 +55,7 @@ fn idle() -> Observed {
         policy: Some(policy()),
         is_policy_malformed: false,
         older: 0,
+        is_refused: false,
         commit: None,
         shares_webhook: true,
         candidates: Vec::new(),
@@ -89,6 +90,16 @@ fn committed() -> Observed {
 
 fn failure() -> Failure {
     Failure::new("CompileError", "no")
+}
+
+#[test]
+fn an_experiment_that_the_policy_server_does_not_permit_has_no_candidate() {
+    for observed in [idle(), active(), Observed { commit: Some(commit(false)), ..idle() }] {
+        let decision = decide(&Observed { is_refused: true, candidates: Vec::new(), ..observed });
+        assert_eq!((decision.acceptance, decision.create), (Acceptance::NotPermitted, None));
+    }
+    let decision = decide(&Observed { is_refused: true, auto_start: true, ..idle() });
+    assert_eq!((decision.change, decision.progress), (None, Progress::NotAccepted));
 }
 
 #[test]

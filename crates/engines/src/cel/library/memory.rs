@@ -42,6 +42,7 @@ pub(in crate::cel) fn count(value: &dyn Val) -> Result<()> {
         let Size { values, bytes } = Size::of(value);
         USED.set(USED.get() + values + bytes / BYTES_PER_UNIT);
     }
+    proviso_memory::check().map_err(|exceeded| ExecutionError::function_error("memory", exceeded.to_string()))?;
     if USED.get() <= MAX_UNITS {
         return Ok(());
     }

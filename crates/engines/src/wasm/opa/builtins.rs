@@ -9,11 +9,11 @@ use wasmtime::{Caller, Extern, ModuleExport, WasmParams, WasmResults};
 
 use super::exports::{Builtin, Exports};
 use super::value;
-use crate::EvaluationError;
 use crate::rego::builtins::Function;
 use crate::wasm::outcome::DeadlinePassed;
 use crate::wasm::state::State;
 use crate::wasm::{guest_memory, log};
+use crate::{EvaluationError, isolation};
 
 /// The builtins that return the same value throughout an evaluation.
 const CONSTANT_IN_EVALUATION: &[&str] = &["rand.intn", "time.now_ns", "uuid.rfc4122"];
@@ -56,7 +56,7 @@ pub(super) async fn call<const N: usize>(
         let value = value::read(text);
         values.push(value.map_err(|error| builtin.error(&format!("an argument is not valid: {error}")))?);
     }
-    let result = evaluate(&mut caller, &exports, (id, builtin), values, length).await?;
+    let result = evaluate(&mut caller, (id, builtin), values, length).await?;
     let address =
         if result == Value::Undefined { 0 } else { write_to_guest(&mut caller, &exports, builtin, &result).await? };
     caller.data_mut().evaluation.is_in_builtin = false;
@@ -66,7 +66,6 @@ pub(super) async fn call<const N: usize>(
 /// Evaluates a builtin. `length` is the total length of the arguments, in bytes.
 async fn evaluate(
     caller: &mut Caller<'_, State>,
-    exports: &Exports,
     (id, builtin): (i32, &Builtin),
     values: Vec<Value>,
     length: usize,
@@ -87,7 +86,7 @@ async fn evaluate(
         call_inline(&*builtin.function, &values).map_err(|why| builtin.error(&why))?
     } else {
         let function = Arc::clone(&builtin.function);
-        let call = exports.isolation.run(state.deadline, move || function(&values).map_err(EvaluationError::Failed));
+        let call = isolation::run(state.deadline, move || function(&values).map_err(EvaluationError::Failed));
         match call.await {
             Ok(result) => result,
             Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded) => return Err(DeadlinePassed.into()),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use wasmtime::ModuleExport;
 
 use crate::CompileError;
-use crate::isolation::Isolation;
 use crate::rego::builtins::{Function, named};
 use crate::wasm::export::{export, is_function};
 
@@ -29,7 +28,6 @@ pub(in crate::wasm) struct Exports {
     pub(super) builtins: ModuleExport,
     /// The builtins by the numbers that the module uses for them.
     pub(super) host_builtins: BTreeMap<i32, Builtin>,
-    pub(super) isolation: Isolation,
 }
 
 impl Exports {
@@ -52,7 +50,6 @@ impl Exports {
             result: function("opa_eval_ctx_get_result", 1, 1)?,
             builtins: function("builtins", 0, 1)?,
             host_builtins: resolve_builtins(builtins)?,
-            isolation: Isolation::new(),
         })
     }
 }

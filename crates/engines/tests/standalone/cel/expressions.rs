@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::deadline::ended_at;
+use crate::places::Places;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -180,18 +181,20 @@ async fn loops_end_at_the_deadline() {
         let (review, deadline) = (review(), Deadline::after(Duration::from_millis(100)));
         let result = ended_at(deadline, program.evaluate(&review, deadline)).await;
         assert_eq!(result, Err(EvaluationError::DeadlineExceeded), "{expression}");
-        // More evaluations than may run at once: the loops occupy all slots.
-        let (mut loops, deadline) = (JoinSet::new(), Deadline::after(Duration::from_millis(500)));
+        // More evaluations than may run at once: the loops occupy all places.
+        let (mut loops, places) = (JoinSet::new(), Places::new());
+        let deadline = Deadline::after(Duration::from_millis(500));
         for _ in 0..600 {
-            let (program, review) = (program.clone(), review.clone());
-            loops.spawn(async move { program.evaluate(&review, deadline).await });
+            let (program, review, places) = (program.clone(), review.clone(), places.clone());
+            loops.spawn(async move { places.run(deadline, program.evaluate(&review, deadline)).await });
         }
         let ended = loops.join_all().await;
         assert!(ended.contains(&Err(EvaluationError::Overloaded)), "all evaluations ran at once: {expression}");
         let are_late = |it: &_| matches!(it, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded));
         assert!(ended.iter().all(are_late), "{expression}: {ended:?}");
-        // The slots are free again: a loop that continued would keep its slot.
-        let short = program.evaluate(&review_of("short"), Deadline::after(Duration::from_mins(1))).await;
+        // The places are free again: a loop that continued would keep its place.
+        let (ample, review) = (Deadline::after(Duration::from_mins(1)), review_of("short"));
+        let short = places.run(ample, program.evaluate(&review, ample)).await;
         assert_eq!(short, Ok(Verdict::allow()), "{expression}");
     }
 }

@@ -13,10 +13,11 @@ use tokio::time::timeout;
 use super::host::TestHost;
 use super::policies::{AMPLE, compile, review_of, validation};
 use crate::deadline::ended_at;
+use crate::places::Places;
 
 /// Long enough to reach the call of the host on a busy machine.
 const BUDGET: Duration = Duration::from_secs(1);
-/// More evaluations than a program may run at once.
+/// More evaluations than a policy has places.
 const MANY: usize = 200;
 const HOST_CALLS: [&str; 2] = ["authorizer.requestResource.check('get').allowed()", "namespaceObject == null || true"];
 
@@ -50,23 +51,27 @@ async fn an_evaluation_with_a_hanging_host_ends_at_the_deadline() {
     }
 }
 
-/// A call of the authorizer occupies a thread and a slot of the program. An evaluation without a slot ends at the deadline too.
+/// A call of the authorizer occupies a thread and a place of the policy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn evaluations_that_wait_for_the_host_release_their_slots() {
+async fn evaluations_that_wait_for_the_host_release_their_places() {
     for expression in HOST_CALLS {
         let (program, other) = (program(expression), program(expression));
-        let mut waiting = JoinSet::new();
+        let (mut waiting, places) = (JoinSet::new(), Places::new());
         for _ in 0..MANY {
-            let program = program.clone().with_host(hanging());
-            waiting.spawn(async move { program.evaluate(&review(), Deadline::after(BUDGET)).await });
+            let (program, places) = (program.clone().with_host(hanging()), places.clone());
+            let deadline = Deadline::after(BUDGET);
+            waiting.spawn(async move { places.run(deadline, program.evaluate(&review(), deadline)).await });
         }
-        let answered = other.with_host(answering()).evaluate(&review(), Deadline::after(AMPLE)).await;
-        assert_eq!(answered, Ok(Verdict::allow()), "another program has its own slots: {expression}");
+        let (ample, review_of_other) = (Deadline::after(AMPLE), review());
+        let other = other.with_host(answering());
+        let answered = Places::new().run(ample, other.evaluate(&review_of_other, ample)).await;
+        assert_eq!(answered, Ok(Verdict::allow()), "another policy has its own places: {expression}");
         for result in timeout(AMPLE, waiting.join_all()).await.expect("all evaluations end") {
             let is_late = matches!(result, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded));
             assert!(is_late, "{expression}: {result:?}");
         }
-        let next = program.with_host(answering()).evaluate(&review(), Deadline::after(AMPLE)).await;
+        let (ample, program, review) = (Deadline::after(AMPLE), program.with_host(answering()), review());
+        let next = places.run(ample, program.evaluate(&review, ample)).await;
         assert_eq!(next, Ok(Verdict::allow()), "{expression}");
     }
 }

@@ -71,9 +71,9 @@ async fn an_evaluation_with_a_hanging_host_ends_at_the_deadline() {
     assert_eq!(host.calls.load(Ordering::Relaxed), 2);
 }
 
-/// All evaluations run concurrently on one thread: a waiting evaluation occupies neither a slot nor a thread.
+/// All evaluations run concurrently on one thread: a waiting evaluation occupies no thread.
 #[tokio::test]
-async fn evaluations_that_wait_for_the_host_occupy_no_slots() {
+async fn evaluations_that_wait_for_the_host_occupy_no_threads() {
     let (program, host) = hanging();
     // Long enough for all evaluations to wait at the same time.
     let deadline = Deadline::after(Duration::from_secs(5));

@@ -95,7 +95,7 @@ impl Server {
         let store = Kubernetes::new(Client::new(router, "proviso"), authorizer, settings);
         let (method, variables) = methods::find(&Http::GET, "/v1/operations").unwrap();
         let query: Map<String, Value> = serde_json::from_value(query).unwrap();
-        let call = Call { method, variables, query, body: Vec::new(), caller: None };
+        let call = Call { method, variables, query, body: proviso_http::ReceivedBody::default(), caller: None };
         let response = Handlers::new(Arc::new(store)).call(&call).await.unwrap();
         let requests = self.requests.lock().unwrap();
         let count = |kind: &str| requests.iter().filter(|request| *request == kind).count();

@@ -65,6 +65,7 @@ fn observations() -> impl Strategy<Value = Observed> {
                 policy: has_policy.then(policy),
                 is_policy_malformed: !has_policy && is_malformed,
                 older,
+                is_refused: older == 11,
                 commit: commit.map(|(generation, is_copied)| Commit { id: "id".to_owned(), generation, is_copied }),
                 shares_webhook,
                 candidates: first.into_iter().chain(second).collect(),
@@ -126,7 +127,7 @@ proptest! {
     #[test]
     fn a_preview_that_was_loaded_is_not_suspended_because_of_its_replicas(observed in observations()) {
         let loaded = Observed {
-            session: Some(session(true, observed.generation)), policy: Some(policy()), older: 0, ..observed
+            session: Some(session(true, observed.generation)), policy: Some(policy()), older: 0, is_refused: false, ..observed
         };
         prop_assert_eq!(decide(&loaded).change, None);
     }

@@ -1,0 +1,88 @@
+//! The service request that a chain decides about.
+
+use serde_json::Value;
+
+use super::limits::{MAX_NESTING, MAX_PAYLOAD_BYTES, json_bytes, nests_deeper};
+use super::path::kind_of;
+use crate::matching::{self, Labels};
+
+/// A service request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    pub(super) payload: Value,
+    pub(super) service_type: Option<String>,
+    pub(super) labels: Labels,
+    pub(super) tenant: Option<String>,
+    pub(super) user: Option<String>,
+}
+
+/// The reason why a request cannot be evaluated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    #[error("the payload is {0}, but must be an object")]
+    NotAnObject(&'static str),
+    #[error("the payload has {0} bytes of JSON, but may have at most {MAX_PAYLOAD_BYTES}")]
+    TooLarge(usize),
+    #[error("lists and objects of the payload nest deeper than {MAX_NESTING} levels")]
+    TooDeep,
+}
+
+impl Request {
+    /// Returns the request for a payload. The service type is the payload's `service_type`, or `serviceType`; the labels are its
+    /// `metadata.labels`, and the service type as the label `service_type`, as in the published API of the DCM project.
+    ///
+    /// # Errors
+    /// Returns an error if the payload is not an object, is larger than [`MAX_PAYLOAD_BYTES`], or nests deeper than
+    /// [`MAX_NESTING`].
+    pub fn new(payload: Value, tenant: Option<String>, user: Option<String>) -> Result<Self, RequestError> {
+        if !payload.is_object() {
+            return Err(RequestError::NotAnObject(kind_of(&payload)));
+        }
+        if nests_deeper(&payload, MAX_NESTING) {
+            return Err(RequestError::TooDeep);
+        }
+        let bytes = json_bytes(&payload);
+        if bytes > MAX_PAYLOAD_BYTES {
+            return Err(RequestError::TooLarge(bytes));
+        }
+        let service_type =
+            ["service_type", "serviceType"].into_iter().find_map(|key| payload[key].as_str()).map(ToOwned::to_owned);
+        let mut labels = matching::labels(&payload["metadata"]);
+        labels.extend(service_type.iter().map(|service_type| ("service_type".to_owned(), service_type.clone())));
+        Ok(Self { payload, service_type, labels, tenant, user })
+    }
+
+    /// Returns this request with another service type, for payloads that have it in another field, such as the kind of a
+    /// Kubernetes object.
+    #[must_use]
+    pub fn with_service_type(mut self, service_type: impl Into<String>) -> Self {
+        let service_type = service_type.into();
+        self.labels.insert("service_type".to_owned(), service_type.clone());
+        Self { service_type: Some(service_type), ..self }
+    }
+
+    #[must_use]
+    pub fn payload(&self) -> &Value {
+        &self.payload
+    }
+
+    #[must_use]
+    pub fn service_type(&self) -> Option<&str> {
+        self.service_type.as_deref()
+    }
+
+    #[must_use]
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    #[must_use]
+    pub fn tenant(&self) -> Option<&str> {
+        self.tenant.as_deref()
+    }
+
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+}

@@ -1,0 +1,46 @@
+//! The memory limit of interpreted programs. regorus and cel have no limit for one evaluation: the allocator counts the memory of
+//! the thread, and the interpreters check it at their steps (docs/adr/0024). A wasm module has its own limit:
+//! `wasm::Config::memory_limit`.
+
+use std::sync::Once;
+
+use crate::{CompileError, EvaluationError};
+
+/// The memory limit of an evaluation without a configured limit, in bytes: as for a wasm module.
+pub const DEFAULT_MEMORY_LIMIT: usize = 128 << 20;
+
+/// Runs one evaluation within its memory limit, in bytes.
+pub(crate) fn evaluate<T>(
+    limit: usize,
+    work: impl FnOnce() -> Result<T, EvaluationError>,
+) -> Result<T, EvaluationError> {
+    have_regorus_check();
+    match proviso_memory::with_limit(limit, work) {
+        Ok(result) => result,
+        Err(exceeded) => Err(EvaluationError::Failed(message(exceeded))),
+    }
+}
+
+/// Runs a compilation within a memory limit, in bytes. The source and the values of its trial evaluation count.
+pub(crate) fn compile<T>(limit: usize, work: impl FnOnce() -> Result<T, CompileError>) -> Result<T, CompileError> {
+    have_regorus_check();
+    proviso_memory::with_limit(limit, work)
+        .unwrap_or_else(|exceeded| Err(CompileError::Invalid(format!("compiling it: {}", message(exceeded)))))
+}
+
+fn message(exceeded: proviso_memory::Exceeded) -> String {
+    match exceeded {
+        proviso_memory::Exceeded::Limit { .. } => {
+            format!("{exceeded}: make the program smaller, or raise evaluation.memoryLimitMiB of the PolicyServer")
+        }
+        proviso_memory::Exceeded::Process { .. } => {
+            format!("{exceeded}: try again, or raise the container's memory limit")
+        }
+    }
+}
+
+/// Has regorus ask for its memory at each step. This limit of regorus is global, and not the limit of an evaluation.
+fn have_regorus_check() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| regorus::utils::limits::set_global_memory_limit(Some(regorus_mimalloc::REGORUS_LIMIT)));
+}
