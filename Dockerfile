@@ -2,10 +2,9 @@
 # The command line as a file: `docker build --target proviso --output . .`
 # The debug information of all: `docker build --target debug --output . .`
 #
-# A release pins both base images: --build-arg BUILD_IMAGE=rust:1.95-bookworm@sha256:… and RUNTIME_IMAGE=…@sha256:…
-# `docker buildx imagetools inspect IMAGE` shows the digest of a tag.
-ARG BUILD_IMAGE=rust:1.95-bookworm
-ARG RUNTIME_IMAGE=gcr.io/distroless/cc-debian12:nonroot
+# The base images are pinned by digest. `docker buildx imagetools inspect IMAGE:TAG` shows the digest of a newer image.
+ARG BUILD_IMAGE=rust:1.95-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1
+ARG RUNTIME_IMAGE=gcr.io/distroless/cc-debian12:nonroot@sha256:9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f
 
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /src

@@ -4,6 +4,7 @@ mod api_server;
 mod etcd;
 mod process_host;
 mod secrets;
+mod webhook_client;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -143,6 +144,12 @@ impl ControlPlane {
     #[must_use]
     pub fn front_proxy(&self) -> &Authority {
         &self.secrets.front_proxy
+    }
+
+    /// Returns the CA of the client certificate that API servers present to webhooks.
+    #[must_use]
+    pub fn webhook_clients(&self) -> &Authority {
+        &self.secrets.webhook_clients
     }
 
     /// Returns the kubeconfig of an administrator for the first API server.

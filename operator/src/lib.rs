@@ -163,7 +163,7 @@ async fn serve(
     let tokens = Tokens::new(client.clone());
     let api = api::router(client.clone(), config, Arc::clone(&proxies), tokens.clone());
     let answers = TowerToHyperService::new(admission.router().merge(api));
-    let limits = Limits::within(Some(REQUEST_MEMORY));
+    let limits = Limits::within(REQUEST_MEMORY);
     let metrics = (Arc::clone(metrics), Arc::clone(&limits));
     let open_metrics = metrics_listener.is_none().then(|| metrics.clone());
     let probes = TowerToHyperService::new(admin::router(Arc::clone(certificate), open_metrics, phase.clone()));

@@ -48,8 +48,8 @@ use proviso_capabilities::{FolderObjects, HostContext, Images};
 use proviso_engines::wasm;
 #[cfg(feature = "cluster")]
 use proviso_http::Certificate;
-use proviso_http::Limits;
 use proviso_http::shutdown::{self, Phase};
+use proviso_http::{Limits, default_request_memory};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -78,43 +78,25 @@ pub use crate::start::main;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the server until it receives SIGTERM or SIGINT.
-async fn run(config: Config) -> anyhow::Result<()> {
+async fn run(config: Config, container: Container) -> anyhow::Result<()> {
     let phase = shutdown::listen(config.shutdown_delay).context("cannot listen for signals")?;
     let metrics = Arc::new(Metrics::new());
     let listeners = Listeners::bind(&config).await?;
-    let (tenants, time_limits) = (tenant_settings(&config), TimeLimits::from(&config));
     let scheme = if config.tls.is_some() { "https" } else { "http" };
-    let certificate = config.tls.map(|files| tls::certificate(files, Arc::clone(&metrics))).transpose()?;
-    let tls = certificate.clone().map(|certificate| tls::acceptor(certificate, config.client_ca)).transpose()?;
+    let certificate = config.tls.clone().map(|files| tls::certificate(files, Arc::clone(&metrics))).transpose()?;
+    let tls =
+        certificate.clone().map(|certificate| tls::acceptor(certificate, config.client_ca.clone())).transpose()?;
 
-    let callers = config.caller_tokens.map(CallerTokens::follow).transpose().map_err(anyhow::Error::msg)?;
+    let callers = config.caller_tokens.clone().map(CallerTokens::follow).transpose().map_err(anyhow::Error::msg)?;
     let _lock = config.state_dir.as_deref().map(state::lock).transpose().context("--state-dir")?;
     let leads = Leads::default();
-    let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref(), &leads)?;
-    let container = Container::read();
     let budgets = Budgets::new(config.concurrency, config.memory_limit, container);
     metrics.follow(budgets.clone());
     let places = u32::try_from(budgets.places.limits().total).unwrap_or(u32::MAX);
-    // Each instance holds a place, so no evaluation waits for an instance.
-    let engine = wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: places })?;
-    let compilers =
-        Arc::new(Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout, container));
-    let fetcher = Fetcher::new(config.sources, config.pull_secrets, cache.clone())
-        .with_verification(config.verification, config.trusted_root);
-    let fetcher = Arc::new(fetcher.with_proxies(config.proxies));
-    let preparer_over = |host_context: HostContext| {
-        Arc::new(Preparer {
-            modules: Modules::new(engine, cache.clone(), Arc::clone(&compilers)),
-            fetcher: Arc::clone(&fetcher),
-            host_context: Arc::new(host_context),
-            compilers,
-            cache,
-            budgets: budgets.clone(),
-            time_limits,
-            tenants,
-        })
-    };
+    let wasm_memory_mib = budgets.memory.limits().total >> 20;
+    let fetcher = fetcher(&config, &leads)?;
     let images = Images::new(Arc::clone(&fetcher));
+    let preparer_over = preparer_over(&config, container, budgets, fetcher)?;
     let table = Arc::<SharedTable>::default();
     let policies = config.source.to_string();
     #[cfg(feature = "cluster")]
@@ -150,10 +132,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
 
     let (previews, preview_worker) = PreviewQueue::start(config.preview_queue, places, config.preview_priority)
         .context("the preview worker cannot be started")?;
-    let limits = Limits::within(config.request_memory);
+    let limits = Limits::within(config.request_memory.unwrap_or_else(|| default_request_memory(container.memory)));
     let server = Arc::new(Server { limits, callers, table, metrics, previews, phase: phase.clone() });
     listeners.log(&policies, scheme)?;
-    let wasm_memory_mib = budgets.memory.limits().total >> 20;
     tracing::info!(places, wasm_memory_mib, "budgets of evaluations");
     let Listeners { reviews, admin, metrics: metrics_listener } = listeners;
     let source_task = proviso_tasks::spawn("policies", source_task);
@@ -183,6 +164,34 @@ async fn run(config: Config) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Opens the artifact cache, and returns the fetcher over it.
+fn fetcher(config: &Config, leads: &Leads) -> anyhow::Result<Arc<Fetcher>> {
+    let cache = open_cache(config.cache.as_ref(), config.state_dir.as_deref(), leads)?;
+    let fetcher = Fetcher::new(config.sources.clone(), config.pull_secrets.clone(), cache)
+        .with_verification(config.verification.clone(), config.trusted_root.clone());
+    Ok(Arc::new(fetcher.with_proxies(config.proxies.clone())))
+}
+
+/// Returns the function that makes the preparer of policies, whose programs call the host capabilities of `HostContext`.
+fn preparer_over(
+    config: &Config,
+    container: Container,
+    budgets: Budgets,
+    fetcher: Arc<Fetcher>,
+) -> anyhow::Result<impl FnOnce(HostContext) -> Arc<Preparer> + use<>> {
+    // Each instance holds a place, so no evaluation waits for an instance.
+    let places = u32::try_from(budgets.places.limits().total).unwrap_or(u32::MAX);
+    let engine = wasm::Engine::new(wasm::Config { memory_limit: config.memory_limit, concurrency: places })?;
+    let compilers = Compilers::new(config.memory_limit, config.compile_memory, config.compile_timeout, container);
+    let (compilers, cache) = (Arc::new(compilers), fetcher.cache().cloned());
+    let (tenants, time_limits) = (tenant_settings(config), TimeLimits::from(config));
+    Ok(move |host_context| {
+        let modules = Modules::new(engine, cache.clone(), Arc::clone(&compilers));
+        let host_context = Arc::new(host_context);
+        Arc::new(Preparer { modules, fetcher, host_context, compilers, cache, budgets, time_limits, tenants })
+    })
 }
 
 /// Returns the settings of namespaced policies. Without a cluster, all policies have the same author: then `None`.

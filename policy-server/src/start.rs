@@ -7,6 +7,7 @@ use clap::{CommandFactory as _, Parser as _};
 
 use crate::compile::run_compile_job;
 use crate::config::{Arguments, Config};
+use crate::container::Container;
 use crate::logging;
 
 /// The maximum number of blocking threads in addition to those of interpreters.
@@ -52,11 +53,12 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     let config = Config::try_from(arguments)?;
     raise_open_files();
     proviso_memory::return_freed_memory();
-    proviso_memory::set_process_limit(proviso_memory::container_limit());
+    let container = Container::read();
+    proviso_memory::set_process_limit(container.memory);
     // The places limit the interpreters. The other threads are for files and for compilations.
     let threads = config.concurrency as usize + OTHER_THREADS;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(threads).build()?;
-    let result = runtime.block_on(proviso_tasks::exit_on_panic("server", crate::run(config)));
+    let result = runtime.block_on(proviso_tasks::exit_on_panic("server", crate::run(config, container)));
     // Do not wait for an interpreter that is stuck in a policy: all requests are answered.
     runtime.shutdown_background();
     result

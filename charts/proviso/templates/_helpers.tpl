@@ -34,8 +34,9 @@ Kubernetes would wait for 300 s. An empty key or effect matches all.
 {{- toYaml $tolerations -}}
 {{- end }}
 
-{{/* The reference of the image in .repository, with the registry and the tag of the values. */}}
+{{/* The reference of the image in .repository, with the registry and the tag of the values. A digest replaces the tag. */}}
 {{- define "proviso.image" -}}
 {{- $registry := .context.Values.image.registry -}}
-{{- if $registry }}{{ trimSuffix "/" $registry }}/{{ end }}{{ .repository }}:{{ .context.Values.image.tag | default .context.Chart.AppVersion }}
+{{- if $registry }}{{ trimSuffix "/" $registry }}/{{ end }}{{ .repository }}
+{{- if not (contains "@" .repository) }}:{{ .context.Values.image.tag | default .context.Chart.AppVersion }}{{ end }}
 {{- end }}

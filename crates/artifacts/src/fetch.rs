@@ -110,6 +110,12 @@ impl Fetcher {
         Self { timeout, ..self }
     }
 
+    /// Returns the cache that the fetcher looks in; `None` if it has none.
+    #[must_use]
+    pub fn cache(&self) -> Option<&Volume> {
+        self.volume.as_ref()
+    }
+
     /// Fetches a module, and checks its digest and its signatures.
     ///
     /// # Errors

@@ -14,5 +14,5 @@ pub use body::{BodyError, BodyFailure, BodyLimits, ReceivedBody, read_body};
 pub use certificate::{Certificate, CertificateError, ValidityError};
 pub use client::ClientCertificates;
 pub use client_ca::{ClientCa, ClientCaError};
-pub use limits::{Exhausted, Limits, Peer, Permit, container_memory_limit};
+pub use limits::{Exhausted, Limits, Peer, Permit, default_request_memory};
 pub use serve::{HttpService, serve};

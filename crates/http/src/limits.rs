@@ -4,7 +4,6 @@
 //! API servers have few addresses and open many connections, and the API servers of a managed cluster may all have the address of
 //! one proxy. So the limit of a client is a large share, and not a small number.
 
-mod container;
 mod share;
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,7 +13,6 @@ use rustix::process::{Resource, getrlimit};
 
 use share::Share;
 
-pub use container::memory_limit as container_memory_limit;
 pub use share::Exhausted;
 
 /// The maximum number of connections; more wait in the kernel's backlog.
@@ -42,11 +40,10 @@ impl Limits {
         Arc::new(Self { connections: Share::new(connections), memory: Share::new(memory) })
     }
 
-    /// Makes limits with this memory of requests, in bytes. `None` means a quarter of the memory limit of the container, but at least
-    /// 64 MiB and at most 512 MiB. The number of connections follows from the memory and from the limit of open files.
+    /// Makes limits with this memory of requests, in bytes. The number of connections follows from the memory and from the limit of
+    /// open files.
     #[must_use]
-    pub fn within(memory: Option<usize>) -> Arc<Self> {
-        let memory = memory.unwrap_or_else(|| default_memory(container_memory_limit()));
+    pub fn within(memory: usize) -> Arc<Self> {
         Self::new(max_connections(memory, getrlimit(Resource::Nofile).current), memory)
     }
 
@@ -81,7 +78,10 @@ impl Limits {
     }
 }
 
-fn default_memory(container: Option<u64>) -> usize {
+/// Returns the memory of requests by default, in bytes: a quarter of the memory of the container, but at least 64 MiB and at most
+/// 512 MiB.
+#[must_use]
+pub fn default_request_memory(container: Option<u64>) -> usize {
     let quarter = container.map_or(usize::MAX, |bytes| usize::try_from(bytes / 4).unwrap_or(usize::MAX));
     quarter.clamp(MIN_MEMORY, MAX_MEMORY)
 }
@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn the_memory_of_requests_is_a_quarter_of_the_container() {
-        let of = |mib: u64| default_memory(Some(mib << 20)) / MIB;
+        let of = |mib: u64| default_request_memory(Some(mib << 20)) / MIB;
         assert_eq!([of(64), of(512), of(1024), of(65_536)], [64, 128, 256, 512]);
-        assert_eq!(default_memory(None), 512 * MIB);
+        assert_eq!(default_request_memory(None), 512 * MIB);
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod process;
 
 use std::cell::Cell;
 
-pub use process::{container_limit, set_process_limit};
+pub use process::set_process_limit;
 
 /// A program that links this crate has this allocator. A second allocator in the same program is a compile error.
 #[global_allocator]

@@ -3,19 +3,10 @@
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The files with the memory limit of this container: of cgroups version 2 and 1.
-const CGROUP_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-
 /// The limit of the process, in bytes; `u64::MAX` means no limit.
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Returns the memory limit of the container of this process, in bytes; `None` if it has none.
-#[must_use]
-pub fn container_limit() -> Option<u64> {
-    CGROUP_LIMITS.iter().find_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok())
-}
-
-/// Sets the memory limit of the process in bytes, usually [`container_limit`]. Work whose memory grows while the process takes
+/// Sets the memory limit of the process in bytes, usually that of its container. Work whose memory grows while the process takes
 /// more than 80 % of this limit fails. `None` means no limit.
 pub fn set_process_limit(limit: Option<u64>) {
     LIMIT.store(limit.unwrap_or(u64::MAX), Ordering::Relaxed);

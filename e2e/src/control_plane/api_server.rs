@@ -8,6 +8,7 @@ use kube::Client;
 
 use super::process_host::ProcessHost;
 use super::secrets::Secrets;
+use super::webhook_client::admission_configuration;
 use crate::binaries::Programs;
 use crate::port::Port;
 use crate::process::{Invocation, Process};
@@ -43,6 +44,8 @@ impl ApiServer {
         let etcd_client = secrets.etcd.client(&name, None)?;
         let kubelet_client = secrets.cluster.client("kube-apiserver-kubelet-client", Some("system:masters"))?;
         let front_proxy_client = secrets.front_proxy.client("front-proxy-client", None)?;
+        let admission_folder = folder.path().join(format!("{name}-admission"));
+        let webhook_client = secrets.webhook_clients.client(&name, None)?;
         let mut invocation = Invocation::new(&programs.kube_apiserver)
             .flag("bind-address", if process_host.address().is_loopback() { "127.0.0.1" } else { "0.0.0.0" })
             .flag("secure-port", port.number().to_string())
@@ -64,6 +67,7 @@ impl ApiServer {
             .flag("service-cluster-ip-range", ProcessHost::SERVICES)
             .flag("authorization-mode", "Node,RBAC")
             .flag("enable-admission-plugins", "NodeRestriction")
+            .flag("admission-control-config-file", admission_configuration(&admission_folder, &webhook_client)?)
             .flag("allow-privileged", "true")
             // Sends requests for a Service directly to its endpoints, because there may be no kube-proxy for its address.
             .flag("enable-aggregator-routing", "true")

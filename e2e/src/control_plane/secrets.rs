@@ -15,6 +15,8 @@ pub(crate) struct Secrets {
     pub etcd: Authority,
     /// The CA of the client certificate that API servers present to aggregated API servers.
     pub front_proxy: Authority,
+    /// The CA of the client certificate that API servers present to webhooks.
+    pub webhook_clients: Authority,
     /// The certificate of an administrator.
     pub admin: Identity,
     /// The private key that signs the tokens of service accounts.
@@ -33,6 +35,7 @@ impl Secrets {
         std::fs::write(&service_account_key, key.serialize_pem())?;
         std::fs::write(&service_account_public_key, key.public_key_pem())?;
         let (etcd, front_proxy) = (Authority::new("etcd", folder)?, Authority::new("front-proxy", folder)?);
-        Ok(Self { cluster, etcd, front_proxy, admin, service_account_key, service_account_public_key })
+        let webhook_clients = Authority::new("webhook-clients", folder)?;
+        Ok(Self { cluster, etcd, front_proxy, webhook_clients, admin, service_account_key, service_account_public_key })
     }
 }

@@ -124,6 +124,27 @@ async fn the_pull_secrets_are_those_of_the_operator_and_of_the_policy_server() -
     Ok(())
 }
 
+#[tokio::test]
+async fn images_have_the_tag_of_the_values_or_their_own_digest() -> Result<()> {
+    let digest = format!("proviso/operator@sha256:{}", "0".repeat(64));
+    let own = format!("operator.image={digest}");
+    for (values, expected) in [
+        (vec![], "proviso/operator:0.1.0".to_owned()),
+        (
+            vec!["image.registry=registry.example.com/", "image.tag=1"],
+            "registry.example.com/proviso/operator:1".to_owned(),
+        ),
+        (vec!["image.registry=registry.example.com", own.as_str()], format!("registry.example.com/{digest}")),
+    ] {
+        let options: Vec<_> = values.iter().flat_map(|value| ["--set", value]).collect();
+        let templates = rendered(&options).await?;
+        let deployment = find(&templates, "Deployment").context("no Deployment")?;
+        let image = &deployment["spec"]["template"]["spec"]["containers"][0]["image"];
+        ensure!(*image == expected.as_str(), "{values:?}: {image:?}");
+    }
+    Ok(())
+}
+
 /// Returns the object of this kind in the template of the operator's Deployment.
 fn find<'a>(templates: &'a BTreeMap<String, Vec<Value>>, kind: &str) -> Option<&'a Value> {
     templates["deployment.yaml"].iter().find(|object| object["kind"] == kind)

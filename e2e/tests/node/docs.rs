@@ -17,11 +17,13 @@ use crate::{is_skipped, repository};
 const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// The pages of the walk through a cluster, in order. The last page removes Proviso.
-const CLUSTER: [&str; 7] = [
+const CLUSTER: [&str; 9] = [
     "docs/tutorials/cluster.md",
     "README.md",
     "docs/how-to/operate-policies.md",
     "docs/troubleshooting.md",
+    "docs/reference/metrics.md",
+    "docs/how-to/authenticate-api-servers.md",
     "docs/reference/cli.md",
     "docs/reference/programs.md",
     "docs/how-to/install.md",
@@ -38,7 +40,7 @@ const FIRST_POLICY_AFTER: &str = "README.md";
 const FLOWS: &str = "docs/how-to/preview-a-change.md";
 
 /// The beginnings of commands that these tests do not run, and the reasons.
-const NOT_RUN: [(&str, &str); 13] = [
+const NOT_RUN: [(&str, &str); 15] = [
     ("docker ", "the tests have no Docker: the node loads images with the same names"),
     ("kind ", "the tests have a node of their own"),
     ("make run", "the test starts the same program with the same options"),
@@ -49,6 +51,11 @@ const NOT_RUN: [(&str, &str); 13] = [
     ("cosign ", "the tests of the crate artifacts verify signatures of cosign's formats"),
     ("policy-server ", "runs until it is stopped: the tests of the policy server cover the options"),
     ("curl --cacert", "needs the certificate of a server of the reader's"),
+    (
+        "kubectl -n proviso-system port-forward",
+        "runs until it is stopped: policy-server/tests/cluster/metrics.rs reads the details of a replica",
+    ),
+    ("curl -sk", "needs the port of the command before"),
     ("openssl ", "creates the token for the command before"),
     ("kubectl get clusteradmissionpolicies", "needs Kubewarden's kinds: the tests of the crate import convert them"),
     ("proviso verify ", "needs a signed module: cli/tests/cluster/signatures.rs has a registry with signed modules"),
@@ -136,10 +143,13 @@ async fn the_commands_for_a_cluster_work_as_written() -> Result<()> {
     }
     let (kubectl, helm) = (node.kubectl()?, Helm::new(node.kubeconfig())?);
     let installed = installed(folder, &[("kubectl", kubectl.program()), ("helm", helm.program())])?;
-    let mut console = Console::new(&working_copy(folder)?, &[&installed], TIMEOUT)
+    let copy = working_copy(folder)?;
+    let mut console = Console::new(&copy, &[&installed], TIMEOUT)
         .variable("KUBECONFIG", node.kubeconfig().as_os_str())
         // The cache of Helm.
         .variable("HOME", folder.path().as_os_str());
+    // A reader of the guide for client certificates has this file.
+    std::fs::copy(node.control_plane().webhook_clients().certificate(), copy.join("ca.crt"))?;
     for page in CLUSTER {
         walk(&mut console, page, &parts(page)?.0).await?;
         if page == FIRST_POLICY_AFTER {

@@ -20,7 +20,7 @@ struct TwoLeaders {
 
 impl TwoLeaders {
     async fn start(test: &str) -> Result<Self> {
-        let env = RegistryEnv::start(test).await?;
+        let env = Box::pin(RegistryEnv::start(test)).await?;
         let link = env.cluster.link("former").await?;
         let mut command = env.command("pod-0", &env.path("cache-0"));
         command.env("KUBECONFIG", &link.kubeconfig);
