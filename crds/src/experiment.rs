@@ -393,7 +393,7 @@ pub struct DivergenceCounts {
     /// Requests on which the evaluation of the experiment failed. Those that it would deny for that, and the live policy allows, are
     /// in `newlyDenied` too.
     pub errors: u64,
-    /// Requests that were not evaluated, because too many were waiting.
+    /// Evaluations of the experiment that did not happen, because too many were waiting.
     pub dropped: u64,
     /// The time since which requests are counted.
     pub since: Time,

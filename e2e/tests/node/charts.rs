@@ -131,8 +131,8 @@ async fn images_have_the_tag_of_the_values_or_their_own_digest() -> Result<()> {
     for (values, expected) in [
         (vec![], "proviso/operator:0.1.0".to_owned()),
         (
-            vec!["image.registry=registry.example.com/", "image.tag=1"],
-            "registry.example.com/proviso/operator:1".to_owned(),
+            vec!["image.registry=registry.example.com/", "image.tag=v1"],
+            "registry.example.com/proviso/operator:v1".to_owned(),
         ),
         (vec!["image.registry=registry.example.com", own.as_str()], format!("registry.example.com/{digest}")),
     ] {
