@@ -23,9 +23,9 @@ const CLUSTER: [&str; 9] = [
     "docs/how-to/operate-policies.md",
     "docs/troubleshooting.md",
     "docs/reference/metrics.md",
-    "docs/how-to/authenticate-api-servers.md",
     "docs/reference/cli.md",
     "docs/reference/programs.md",
+    "docs/how-to/authenticate-api-servers.md",
     "docs/how-to/install.md",
 ];
 /// The pages of walks over a folder of manifests. Each has a policy server of its own.
