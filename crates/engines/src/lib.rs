@@ -82,9 +82,11 @@ impl Program {
     #[must_use]
     pub fn with_memory_limit(self, limit: usize) -> Self {
         match self {
+            #[cfg(feature = "wasm")]
+            wasm @ Self::Wasm(_) => wasm,
             Self::Rego(program) => Self::Rego(program.with_memory_limit(limit)),
             Self::Cel(program) => Self::Cel(program.with_memory_limit(limit)),
-            other => other,
+            group @ Self::Group(_) => group,
         }
     }
 
