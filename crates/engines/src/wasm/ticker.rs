@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::config::EngineError;
 
 /// The interval at which a running guest checks its deadline and yields to other tasks.
-pub(super) const TICK: Duration = Duration::from_millis(10);
+pub(super) const TICK: Duration = Duration::from_millis(1);
 
 /// A handle of the ticker thread. Dropping the handle ends the thread.
 #[derive(Debug)]

@@ -34,7 +34,7 @@ pub(super) fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap(WASI, "clock_res_get", clock_res_get)?;
     linker.func_wrap(WASI, "clock_time_get", clock_time_get)?;
     linker.func_wrap(WASI, "random_get", random_get)?;
-    // The ticker makes guests yield every 10 ms anyway.
+    // The ticker makes guests yield at each tick anyway.
     linker.func_wrap(WASI, "sched_yield", || errno::SUCCESS)?;
     linker.func_wrap(WASI, "proc_exit", |code: i32| -> wasmtime::Result<()> { Err(Exit(code).into()) })?;
     poll::define(linker)?;
