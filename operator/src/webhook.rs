@@ -263,6 +263,10 @@ mod tests {
         }
     }
 
+    fn target<'a>(policy: &'a PolicyId, experiment: &'a PolicyId, system: SystemRequests) -> PreviewTarget<'a> {
+        PreviewTarget { policy, experiment, uid: "u", generation: 2, server: "default", system }
+    }
+
     #[test]
     fn a_preview_webhook_has_only_the_conditions_that_a_policy_server_cannot_evaluate() {
         let admission = serde_json::from_value(json!({
@@ -277,14 +281,7 @@ mod tests {
         .unwrap();
         let (policy, experiment) = ("cluster.a".parse().unwrap(), "cluster.e".parse().unwrap());
         let system = SystemRequests::Excluded;
-        let target = PreviewTarget {
-            policy: &policy,
-            experiment: &experiment,
-            uid: "u",
-            generation: 2,
-            server: "default",
-            system,
-        };
+        let target = target(&policy, &experiment, system);
         let names = |webhook: &Value| {
             let conditions = webhook["webhooks"][0]["matchConditions"].as_array().unwrap();
             conditions.iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -318,14 +315,7 @@ mod tests {
             let expression = expression.as_str().unwrap();
             assert!(expression.contains("'rbac.authorization.k8s.io'"), "{expression}");
             assert_eq!(!expression.contains("'system:masters'"), is_asked, "{expression}");
-            let target = PreviewTarget {
-                policy: &policy,
-                experiment: &experiment,
-                uid: "u",
-                generation: 2,
-                server: "default",
-                system,
-            };
+            let target = target(&policy, &experiment, system);
             assert_eq!(exemption(&build_preview(&target, &admission, ACCESS)), expression);
         }
         let cluster = "cluster.a".parse().unwrap();

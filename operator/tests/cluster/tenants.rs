@@ -70,6 +70,17 @@ async fn administrator(cluster: &TestCluster) -> Result<Kubectl> {
     Ok(cluster.kubectl.by("ann", &["admins", "system:authenticated"]))
 }
 
+/// Waits until the policy is asked about the requests of ann.
+async fn until_asked(ann: &Kubectl, recorder: &Recorder) -> Result<()> {
+    let mut number = 0;
+    until("a request of a person", TIMEOUT, async || {
+        number += 1;
+        ann.run(&["-n", TEAM, "create", "configmap", &format!("probe-{number}")]).await?;
+        recorder.expect("CREATE configmaps by ann")
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_mutating_policy_for_everything_does_not_raise_its_authors_power() -> Result<()> {
     let mut cluster = TestCluster::start("tenant-attacks").await?;
@@ -84,13 +95,7 @@ async fn a_mutating_policy_for_everything_does_not_raise_its_authors_power() -> 
     cluster.serve("ns.team.attack-1", POD).await?;
     let webhooks = Api::<MutatingWebhookConfiguration>::all(cluster.client.clone());
     until("the webhook", TIMEOUT, async || Ok(webhooks.get(WEBHOOK).await?)).await?;
-    let mut number = 0;
-    until("a request of a person", TIMEOUT, async || {
-        number += 1;
-        ann.run(&["-n", TEAM, "create", "configmap", &format!("probe-{number}")]).await?;
-        recorder.expect("CREATE configmaps by ann")
-    })
-    .await?;
+    until_asked(&ann, &recorder).await?;
 
     // A cluster administrator creates objects that define what the tenant may do.
     recorder.clear();
@@ -153,13 +158,7 @@ async fn a_policy_is_asked_about_pods_of_a_deployment_but_not_about_system_reque
     apply(&cluster, "Policy", "attack", &wildcard(&json!({}))).await?;
     cluster.serve("ns.team.attack-1", POD).await?;
     cluster.until_path(WEBHOOK, "/validate/ns.team.attack/1").await?;
-    let mut number = 0;
-    until("a request of a person", TIMEOUT, async || {
-        number += 1;
-        ann.run(&["-n", TEAM, "create", "configmap", &format!("probe-{number}")]).await?;
-        recorder.expect("CREATE configmaps by ann")
-    })
-    .await?;
+    until_asked(&ann, &recorder).await?;
 
     // The controllers of Kubernetes create the objects of a workload. Without them, each Pod would escape the policy.
     ann.run(&["-n", TEAM, "create", "deployment", "web", "--image=web"]).await?;
