@@ -7,7 +7,8 @@
 //! fails if the kernel ends a process because of the limit.
 //!
 //! `cargo bench -p policy-server --bench isolation`. Variables: `PROVISO_BENCH_ROUNDS` (default 9),
-//! `PROVISO_BENCH_CONNECTIONS` (8), and `PROVISO_BENCH_PAUSE_MS` (5), the pause of a client between an answer and its next request.
+//! `PROVISO_BENCH_CONNECTIONS` (8), `PROVISO_BENCH_PAUSE_MS` (5), the pause of a client between an answer and its next request, and
+//! `PROVISO_BENCH_ONLY`, a part of the names of the measurements to run.
 
 #![allow(
     dead_code,
@@ -95,7 +96,11 @@ fn main() {
     for looping in ["loop", "rego-loop"] {
         load.until(&server.address, &path(looping), "exceeded the allowed execution time");
     }
+    let only = std::env::var("PROVISO_BENCH_ONLY").unwrap_or_default();
     let print = |name: &str, with: &dyn Fn() -> f64, without: &dyn Fn() -> f64| {
+        if !name.contains(&only) {
+            return;
+        }
         let pairs: Vec<_> = (0..rounds)
             .map(|round| {
                 if round % 2 == 0 {

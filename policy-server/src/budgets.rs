@@ -33,8 +33,6 @@ pub struct Budgets {
     /// The memory of wasm instances, in bytes.
     pub memory: Shares,
     turns: Shares,
-    /// The interpreters that keep the normal CPU priority when they run for long.
-    priority: Shares,
 }
 
 /// The accounts of one policy.
@@ -44,7 +42,6 @@ pub struct Accounts {
     preview: Account,
     memory: Account,
     turns: Account,
-    priority: Account,
 }
 
 /// The error of an evaluation that found no free place in time, or no memory. The caller may try again.
@@ -61,13 +58,11 @@ impl Budgets {
         let wanted = concurrency.saturating_mul(instance);
         let memory = container.memory.map_or(wanted, |limit| wanted.min(limit / MEMORY_SHARE));
         let possible = (memory / MEMORY_PER_PLACE).min(PLACES_PER_CPU * cpus).max(MIN_PLACES);
-        // One CPU stays free for short evaluations.
-        let long = Limits::of((cpus.saturating_sub(1)).max(1));
         Self {
             places: Shares::new(Limits::of(concurrency.min(possible))),
             memory: Shares::new(Limits::with_minimum(memory, instance)),
-            turns: Shares::new(long),
-            priority: Shares::new(long),
+            // One CPU stays free for short evaluations.
+            turns: Shares::new(Limits::of((cpus.saturating_sub(1)).max(1))),
         }
     }
 
@@ -80,7 +75,6 @@ impl Budgets {
             preview: account(&self.places, Rank::Background),
             memory: account(&self.memory, Rank::Live),
             turns: account(&self.turns, Rank::Live),
-            priority: account(&self.priority, Rank::Live),
         }
     }
 }
@@ -128,7 +122,7 @@ impl Accounts {
     pub async fn preview_place(&self) -> Result<Budget, Overloaded> {
         let place = self.preview.take_within(1, QUEUE_TIME).await.map_err(|_| Overloaded)?;
         // Previews run on a thread of their own, with a low priority.
-        Ok(Budget { place, memory: self.memory.clone(), turns: None, priority: None })
+        Ok(Budget { place, memory: self.memory.clone(), turns: None })
     }
 
     /// Waits for a place for the preparation of the policy, which no caller waits for.
@@ -137,8 +131,7 @@ impl Accounts {
     }
 
     fn budget(&self, place: Permit) -> Budget {
-        let (turns, priority) = (Some(self.turns.clone()), Some(self.priority.clone()));
-        Budget { place, memory: self.memory.clone(), turns, priority }
+        Budget { place, memory: self.memory.clone(), turns: Some(self.turns.clone()) }
     }
 }
 

@@ -146,10 +146,8 @@ impl PreviewQueue {
         let queue = Self { jobs, room: Room::new(capacity), drops: Arc::clone(&drops) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         std::thread::Builder::new().name("preview".to_owned()).spawn(move || {
-            if priority == PreviewPriority::Idle
-                && let Err(error) = set_idle_priority()
-            {
-                tracing::warn!(%error, "cannot lower the CPU priority: previews run at normal priority");
+            if priority == PreviewPriority::Idle && !proviso_engines::demote_this_thread() {
+                tracing::warn!("cannot lower the CPU priority: previews run at normal priority");
             }
             let work = run_until_aborted(receiver, concurrency, aborted, Arc::clone(&drops));
             runtime.block_on(proviso_tasks::exit_on_panic("previews", work));
@@ -186,22 +184,6 @@ impl PreviewQueue {
         // An evaluation that is dropped without a result counts as dropped.
         drop(Evaluation::begin(Arc::clone(experiment), Concern::Always, live_etag, &self.drops));
     }
-}
-
-/// Sets the scheduling policy `SCHED_IDLE` for this thread, and for the threads that it starts (the blocking pool of its
-/// runtime). The scheduler treats a CPU that only runs such threads as idle, so a live request gets it at once. With nice 19
-/// instead, a live request would wait for the end of the time slice.
-#[cfg(target_os = "linux")]
-fn set_idle_priority() -> Result<(), thread_priority::Error> {
-    use thread_priority::{NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy};
-    let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-    thread_priority::set_thread_priority_and_policy(thread_priority::thread_native_id(), ThreadPriority::Min, policy)
-}
-
-/// Does nothing: only Linux has such a priority.
-#[cfg(not(target_os = "linux"))]
-fn set_idle_priority() -> Result<(), std::convert::Infallible> {
-    Ok(())
 }
 
 /// Evaluates the queue until it is closed and empty, or until the worker is aborted. Meanwhile, logs how many requests are dropped.

@@ -17,11 +17,9 @@ pub struct Budget {
     pub place: Permit,
     /// The memory of the policy's wasm instances, in bytes. One evaluation takes at most the share of a policy.
     pub memory: Account,
-    /// The turns of wasm evaluations that run for longer than a tick. `None` lets them run all the time.
+    /// The turns of wasm evaluations that run for long. Such an evaluation, and one of an interpreter, continues at the lowest CPU
+    /// priority. `None` lets each evaluation run all the time, at the priority of its caller.
     pub turns: Option<Account>,
-    /// The permission of an interpreter to keep the normal CPU priority when it runs for long. `None` lets it keep the priority of the
-    /// thread that started it.
-    pub priority: Option<Account>,
 }
 
 impl Budget {

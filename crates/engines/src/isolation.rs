@@ -11,20 +11,22 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
+pub use threads::demote_this_thread;
+
 use crate::{Budget, Deadline, EvaluationError};
 
-/// The time for which every evaluation has the normal CPU priority.
-const SHORT: Duration = Duration::from_millis(20);
+/// The time for which an evaluation has the normal CPU priority. An evaluation that runs for longer gets the lowest priority.
+pub(crate) const SHORT: Duration = Duration::from_millis(5);
 
 /// Runs `evaluate` and waits for its result until the deadline. An evaluation that runs past its deadline keeps its place until it
-/// ends. Of the evaluations that run for long, only as many as the budget permits keep the normal CPU priority.
+/// ends. An evaluation that shares the CPUs with others has the normal CPU priority for [`SHORT`].
 pub(crate) async fn run<T, F>(deadline: Deadline, evaluate: F) -> Result<T, EvaluationError>
 where
     T: Send + 'static,
     F: FnOnce() -> Result<T, EvaluationError> + Send + 'static,
 {
     let budget = Budget::current();
-    let priority = budget.as_ref().and_then(|budget| budget.priority.clone());
+    let may_be_demoted = budget.as_ref().is_some_and(|budget| budget.turns.is_some());
     let (sender, mut receiver) = oneshot::channel();
     let job = move || {
         let result = if deadline.has_passed() {
@@ -39,21 +41,12 @@ where
     let running = threads::spawn(Box::new(job))
         .map_err(|error| EvaluationError::Failed(format!("the interpreter cannot start a thread: {error}")))?;
     let until = deadline.instant();
-    let mut ended = timeout_at(until.min(Instant::now() + SHORT).into(), &mut receiver).await;
+    let short = if may_be_demoted { until.min(Instant::now() + SHORT) } else { until };
+    let mut ended = timeout_at(short.into(), &mut receiver).await;
     if ended.is_err() {
-        let _priority = match priority.map(|account| account.try_take(1)) {
-            Some(Ok(permit)) => Some(permit),
-            Some(Err(_)) => {
-                running.demote();
-                None
-            }
-            None => None,
-        };
+        // After the deadline, the result is of no use any more.
+        running.demote();
         ended = timeout_at(until.into(), &mut receiver).await;
-        if ended.is_err() {
-            // The result is of no use any more.
-            running.demote();
-        }
     }
     match ended {
         Ok(Ok(result)) => result,
@@ -85,7 +78,7 @@ mod tests {
         let (places, memory) = (Shares::new(Limits::of(4)), Shares::new(Limits::of(1)));
         let place = places.account("a", None, Rank::Live);
         let memory = memory.account("a", None, Rank::Live);
-        let budget = Budget { place: place.take(1).await, memory, turns: None, priority: None };
+        let budget = Budget { place: place.take(1).await, memory, turns: None };
         let ((release, stuck), (begin, started)) = (mpsc::channel::<()>(), mpsc::channel());
         // The evaluation must have time to start, even on a busy machine.
         let deadline = Deadline::after(Duration::from_secs(1));

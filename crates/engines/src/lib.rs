@@ -22,6 +22,7 @@ pub use budget::Budget;
 pub use deadline::Deadline;
 pub use error::{CompileError, EvaluationError, SettingsError};
 pub use host::{Host, HostCall, NoHost};
+pub use isolation::demote_this_thread;
 pub use memory::DEFAULT_MEMORY_LIMIT;
 
 /// A compiled program with its settings. All requests share one program, and each evaluation starts with fresh state.

@@ -18,13 +18,13 @@ mod module;
 mod module_info;
 mod opa;
 mod outcome;
+mod pace;
 mod payload;
 mod program;
 mod snapshot;
 mod snapshot_mode;
 mod state;
 mod ticker;
-mod turns;
 mod wapc;
 mod wasi;
 

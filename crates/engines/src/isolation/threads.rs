@@ -70,6 +70,13 @@ pub(super) fn spawn(job: Job) -> io::Result<Running> {
     Ok(Running(state))
 }
 
+/// Gives this thread, and the threads that it starts later, the lowest CPU priority: on Linux the scheduling policy `SCHED_IDLE`. The
+/// scheduler treats a CPU that only runs such threads as idle, so another thread gets it at once. With nice 19 instead, the other
+/// thread would wait for the end of the time slice. Returns false if that fails, or if the platform has no such priority.
+pub fn demote_this_thread() -> bool {
+    platform::demote(platform::current())
+}
+
 /// Runs jobs until the thread is demoted, or has been idle for long.
 fn work(class: usize, mut task: Task) {
     let number = THREADS.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +143,7 @@ mod platform {
     /// Sets the scheduling policy `SCHED_IDLE`. Returns false if that fails.
     pub(super) fn demote(thread: Thread) -> bool {
         set_thread_priority_and_policy(thread, ThreadPriority::Min, IDLE)
-            .inspect_err(|error| tracing::debug!(%error, "cannot lower the CPU priority of a long evaluation"))
+            .inspect_err(|error| tracing::debug!(%error, "cannot lower the CPU priority of a thread"))
             .is_ok()
     }
 

@@ -7,10 +7,10 @@ use wasmtime::{Store, Trap, UpdateDeadline, WasmBacktrace};
 
 use super::limits::Limits;
 use super::module::Module;
-use super::outcome::{DeadlinePassed, Outcome};
+use super::outcome::{DeadlinePassed, MemoryTaken, Outcome};
+use super::pace::Pace;
 use super::payload::Payload;
 use super::state::State;
-use super::turns::Turns;
 use crate::{Budget, Deadline, EvaluationError, Host};
 
 /// The maximum length of the text of a failure, in bytes.
@@ -26,22 +26,26 @@ pub(super) async fn call(
     if deadline.has_passed() {
         return Err(EvaluationError::DeadlineExceeded);
     }
-    let loaded = module.loaded();
-    // The slot is declared before the store, so that it is released after the store has dropped the instance.
-    let _slot = loaded.engine.acquire_slot(deadline).await?;
+    let slot = module.loaded().engine.acquire_slot(deadline).await?;
     // The evaluation has not started: it spent all of its time waiting for a slot.
     if deadline.has_passed() {
         return Err(EvaluationError::Overloaded);
     }
-    let mut store = new_store(module, payload, host, deadline);
-    let calling = loaded.exports.call(&mut store, &loaded.instance);
-    // A guest that runs ends at a tick. A guest that waits for its turn ends here.
-    let outcome = timeout_at(deadline.instant().into(), calling).await;
-    let outcome = outcome.unwrap_or_else(|_| Err(DeadlinePassed.into()));
-    if store.data().limits.is_overloaded {
-        return Err(EvaluationError::Overloaded);
-    }
-    answer(outcome, store.data())
+    let budget = Budget::current();
+    let (pace, runner) = Pace::new(budget.as_ref().and_then(|budget| budget.turns.clone()));
+    let (module, mut store) = (module.clone(), new_store(module, payload, host, deadline));
+    set_pace(&mut store, pace);
+    let evaluation = async move {
+        // Both are released after the store has dropped the instance.
+        let _held = (slot, budget);
+        let mut store = store;
+        let loaded = module.loaded();
+        let outcome = loaded.exports.call(&mut store, &loaded.instance).await;
+        answer(outcome, store.data())
+    };
+    // A guest that runs ends at a tick. A guest that waits for its turn, or for a CPU, ends here.
+    let ended = timeout_at(deadline.instant().into(), runner.run(evaluation)).await;
+    ended.unwrap_or(Err(EvaluationError::DeadlineExceeded))
 }
 
 /// Converts the outcome of a call into the guest's answer or the error of the evaluation.
@@ -53,28 +57,35 @@ pub(super) fn answer(outcome: Outcome, state: &State) -> Result<Vec<u8>, Evaluat
     }
 }
 
+/// Creates the store of one instance. A guest that runs for long yields at each tick.
 pub(super) fn new_store(module: &Module, payload: Payload, host: Arc<dyn Host>, deadline: Deadline) -> Store<State> {
     let loaded = module.loaded();
-    let budget = Budget::current();
-    let memory = budget.as_ref().map(|budget| budget.memory.clone());
-    let mut turns = Turns::new(budget.and_then(|budget| budget.turns.clone()));
+    let memory = Budget::current().map(|budget| budget.memory.clone());
     let limits = Limits::new(loaded.engine.memory_limit(), memory);
     let state = State::new(loaded.memory, limits, payload, host, deadline);
     let mut store = Store::new(loaded.engine.wasmtime(), state);
     store.limiter(|state| &mut state.limits);
     store.set_epoch_deadline(1);
+    let (pace, _) = Pace::new(None);
+    set_pace(&mut store, pace);
+    store
+}
+
+fn set_pace(store: &mut Store<State>, mut pace: Pace) {
     store.epoch_deadline_callback(move |context| {
         if context.data().deadline.has_passed() {
             return Err(DeadlinePassed.into());
         }
-        Ok(UpdateDeadline::YieldCustom(1, Box::pin(turns.next())))
+        Ok(UpdateDeadline::YieldCustom(1, Box::pin(pace.interrupt())))
     });
-    store
 }
 
 fn failure(error: &wasmtime::Error, state: &State) -> EvaluationError {
     if error.is::<DeadlinePassed>() {
         return EvaluationError::DeadlineExceeded;
+    }
+    if error.is::<MemoryTaken>() {
+        return EvaluationError::Overloaded;
     }
     let mut reason = match error.downcast_ref::<Trap>() {
         Some(trap) => trap_message(*trap, error.downcast_ref()),

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::Linker;
 
 use super::abi::Abi;
@@ -28,10 +28,10 @@ struct Shared {
     wasmtime: wasmtime::Engine,
     /// One linker for each calling convention, in the order of [`Abi::ALL`].
     imports: [Linker<State>; Abi::ALL.len()],
-    slots: Semaphore,
+    slots: Arc<Semaphore>,
     config: Config,
     key: String,
-    _ticker: Ticker,
+    ticker: Ticker,
 }
 
 impl Engine {
@@ -48,10 +48,10 @@ impl Engine {
         for (abi, imports) in Abi::ALL.into_iter().zip(&mut imports) {
             abi.define(imports).map_err(setup)?;
         }
-        let ticker = Ticker::start(&wasmtime)?;
+        let slots = Arc::new(Semaphore::new(config.concurrency as usize));
+        let ticker = Ticker::start(&wasmtime, Arc::clone(&slots))?;
         let key = key(&wasmtime);
-        let slots = Semaphore::new(config.concurrency as usize);
-        Ok(Self { shared: Arc::new(Shared { wasmtime, imports, slots, config, key, _ticker: ticker }) })
+        Ok(Self { shared: Arc::new(Shared { wasmtime, imports, slots, config, key, ticker }) })
     }
 
     /// Returns the compatibility key of compiled code: 16 hexadecimal digits, a hash of the exact version of the compiler, its
@@ -88,15 +88,20 @@ impl Engine {
         self.shared.config.memory_bytes()
     }
 
-    /// Waits for a free evaluation slot. The number of slots bounds the number of instances.
-    pub(super) async fn acquire_slot(&self, deadline: Deadline) -> Result<SemaphorePermit<'_>, EvaluationError> {
-        if let Ok(slot) = self.shared.slots.try_acquire() {
-            return Ok(slot);
-        }
-        match tokio::time::timeout_at(deadline.instant().into(), self.shared.slots.acquire()).await {
-            Ok(Ok(slot)) => Ok(slot),
-            Ok(Err(_)) | Err(_) => Err(EvaluationError::Overloaded),
-        }
+    /// Waits for a free evaluation slot. The number of slots bounds the number of instances. The engine only ticks while a slot is in
+    /// use.
+    pub(super) async fn acquire_slot(&self, deadline: Deadline) -> Result<OwnedSemaphorePermit, EvaluationError> {
+        let slots = &self.shared.slots;
+        let free = Arc::clone(slots).try_acquire_owned();
+        let slot = if let Ok(slot) = free {
+            slot
+        } else {
+            let next = Arc::clone(slots).acquire_owned();
+            let next = tokio::time::timeout_at(deadline.instant().into(), next).await;
+            next.ok().and_then(Result::ok).ok_or(EvaluationError::Overloaded)?
+        };
+        self.shared.ticker.wake();
+        Ok(slot)
     }
 }
 

@@ -4,6 +4,7 @@ use proviso_shares::{Account, Permit};
 use wasmtime::ResourceLimiter;
 
 use super::config::TABLE_ELEMENTS;
+use super::outcome::MemoryTaken;
 
 /// Refuses growth beyond the limits. The pool of wasmtime would refuse the growth too, but would not record the refusal.
 pub(super) struct Limits {
@@ -11,9 +12,6 @@ pub(super) struct Limits {
     pub(super) memory: usize,
     /// True if the guest has asked for more memory than its limit.
     pub(super) has_refused_memory: bool,
-    /// True if the guest has asked for memory within its limit, and the share of its policy had no more. Another evaluation may
-    /// have taken it, so this is no failure of the guest.
-    pub(super) is_overloaded: bool,
     /// The account of the policy; `None` if only the limit counts.
     account: Option<Account>,
     /// The memory that the instance has taken from the account.
@@ -25,7 +23,7 @@ impl Limits {
     pub(super) fn new(memory: usize, account: Option<Account>) -> Self {
         let share = account.as_ref().map(|account| account.limits().per_policy);
         let memory = share.and_then(|share| usize::try_from(share).ok()).map_or(memory, |share| memory.min(share));
-        Self { memory, has_refused_memory: false, is_overloaded: false, account, taken: None }
+        Self { memory, has_refused_memory: false, account, taken: None }
     }
 
     /// Takes the memory of an instance that grows to `size` bytes. Returns false if the share has no more.
@@ -46,9 +44,7 @@ impl ResourceLimiter for Limits {
             self.has_refused_memory = true;
             return Ok(false);
         }
-        let is_taken = self.take(desired);
-        self.is_overloaded |= !is_taken;
-        Ok(is_taken)
+        if self.take(desired) { Ok(true) } else { Err(MemoryTaken.into()) }
     }
 
     fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
@@ -68,6 +64,11 @@ mod tests {
         limits.memory_growing(0, mib * MIB, None).unwrap()
     }
 
+    /// Returns true if the growth fails because others have taken the memory.
+    fn is_taken(limits: &mut Limits, mib: usize) -> bool {
+        limits.memory_growing(0, mib * MIB, None).is_err_and(|error| error.is::<MemoryTaken>())
+    }
+
     #[test]
     fn instances_of_one_policy_share_its_memory() {
         let shares = Shares::new(proviso_shares::Limits::of(64 * MIB as u64));
@@ -76,11 +77,11 @@ mod tests {
             (Limits::new(128 * MIB, Some(account.clone())), Limits::new(128 * MIB, Some(account.clone())));
         assert!(grows(&mut one, 1) && grows(&mut one, 10));
         assert_eq!(shares.usage().in_use, 10 * MIB as u64);
-        assert!(!grows(&mut two, 7) && two.is_overloaded && !two.has_refused_memory);
+        assert!(is_taken(&mut two, 7) && !two.has_refused_memory);
         drop(one);
         let mut three = Limits::new(128 * MIB, Some(account));
         assert!(grows(&mut three, 16), "the whole share");
-        assert!(!grows(&mut three, 17) && three.has_refused_memory && !three.is_overloaded);
+        assert!(!grows(&mut three, 17) && three.has_refused_memory);
         let mut other = Limits::new(8 * MIB, Some(shares.account("b", None, Rank::Live)));
         assert!(grows(&mut other, 8), "another policy has its own share");
         assert!(!grows(&mut other, 9) && other.has_refused_memory);

@@ -13,6 +13,12 @@ pub(super) struct Exit(pub(super) i32);
 #[error("the deadline passed")]
 pub(super) struct DeadlinePassed;
 
+/// The error that stops a guest that needs memory within its limit when the share of its policy has no more. Another evaluation may
+/// have taken it, so this is no failure of the guest.
+#[derive(Debug, thiserror::Error)]
+#[error("the share of the policy has no more memory")]
+pub(super) struct MemoryTaken;
+
 /// Converts an exit with code 0 into a normal return, because commands end by exiting.
 pub(super) fn accept_exit_zero(result: wasmtime::Result<()>) -> wasmtime::Result<()> {
     match result {
