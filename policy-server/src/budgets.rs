@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use proviso_core::PolicyId;
-use proviso_engines::Budget;
+use proviso_engines::{Budget, Pacing};
 use proviso_shares::{Account, Limits, Permit, Rank, Refusal, Shares};
 
 use crate::container::Container;
@@ -41,7 +41,7 @@ pub struct Accounts {
     live: Account,
     preview: Account,
     memory: Account,
-    turns: Account,
+    pacing: Pacing,
 }
 
 /// The error of an evaluation that found no free place in time, or no memory. The caller may try again.
@@ -74,7 +74,7 @@ impl Budgets {
             live: account(&self.places, Rank::Live),
             preview: account(&self.places, Rank::Background),
             memory: account(&self.memory, Rank::Live),
-            turns: account(&self.turns, Rank::Live),
+            pacing: Pacing::new(account(&self.turns, Rank::Live)),
         }
     }
 }
@@ -122,7 +122,7 @@ impl Accounts {
     pub async fn preview_place(&self) -> Result<Budget, Overloaded> {
         let place = self.preview.take_within(1, QUEUE_TIME).await.map_err(|_| Overloaded)?;
         // Previews run on a thread of their own, with a low priority.
-        Ok(Budget { place, memory: self.memory.clone(), turns: None })
+        Ok(Budget { place, memory: self.memory.clone(), pacing: None })
     }
 
     /// Waits for a place for the preparation of the policy, which no caller waits for.
@@ -131,7 +131,7 @@ impl Accounts {
     }
 
     fn budget(&self, place: Permit) -> Budget {
-        Budget { place, memory: self.memory.clone(), turns: Some(self.turns.clone()) }
+        Budget { place, memory: self.memory.clone(), pacing: Some(self.pacing.clone()) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The parts of shared budgets that one evaluation uses.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proviso_shares::{Account, Permit};
 
@@ -17,9 +18,38 @@ pub struct Budget {
     pub place: Permit,
     /// The memory of the policy's wasm instances, in bytes. One evaluation takes at most the share of a policy.
     pub memory: Account,
-    /// The turns of wasm evaluations that run for long. Such an evaluation, and one of an interpreter, continues at the lowest CPU
-    /// priority. `None` lets each evaluation run all the time, at the priority of its caller.
-    pub turns: Option<Account>,
+    /// The pacing of the policy's evaluations. `None` lets each evaluation run all the time, at the priority of its caller.
+    pub pacing: Option<Pacing>,
+}
+
+/// How the evaluations of one policy share the CPUs with those of other policies: a long evaluation continues at the lowest CPU priority,
+/// and the evaluation after a long one begins with it. Clones share all state.
+#[derive(Clone, Debug)]
+pub struct Pacing {
+    turns: Account,
+    /// True if the last evaluation was long, or took all the memory of the policy's share.
+    is_slow: Arc<AtomicBool>,
+}
+
+impl Pacing {
+    /// Makes the pacing of a policy. Its long wasm evaluations take their turns from this account.
+    #[must_use]
+    pub fn new(turns: Account) -> Self {
+        Self { turns, is_slow: Arc::default() }
+    }
+
+    #[cfg(feature = "wasm")]
+    pub(crate) fn turns(&self) -> &Account {
+        &self.turns
+    }
+
+    pub(crate) fn is_slow(&self) -> bool {
+        self.is_slow.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_slow(&self, is_slow: bool) {
+        self.is_slow.store(is_slow, Ordering::Relaxed);
+    }
 }
 
 impl Budget {

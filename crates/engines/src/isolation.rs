@@ -3,10 +3,11 @@
 //!
 //! The caller limits the number of these threads, by the places of the [`Budget`]s.
 
+mod pacing;
 mod threads;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
@@ -15,40 +16,32 @@ pub use threads::demote_this_thread;
 
 use crate::{Budget, Deadline, EvaluationError};
 
-/// The time for which an evaluation has the normal CPU priority. An evaluation that runs for longer gets the lowest priority.
+/// The CPU time that an evaluation gets at the normal CPU priority. An evaluation that needs more is long, and gets the lowest priority.
 pub(crate) const SHORT: Duration = Duration::from_millis(5);
 
 /// Runs `evaluate` and waits for its result until the deadline. An evaluation that runs past its deadline keeps its place until it
-/// ends. An evaluation that shares the CPUs with others has the normal CPU priority for [`SHORT`].
+/// ends.
 pub(crate) async fn run<T, F>(deadline: Deadline, evaluate: F) -> Result<T, EvaluationError>
 where
     T: Send + 'static,
     F: FnOnce() -> Result<T, EvaluationError> + Send + 'static,
 {
     let budget = Budget::current();
-    let may_be_demoted = budget.as_ref().is_some_and(|budget| budget.turns.is_some());
-    let (sender, mut receiver) = oneshot::channel();
+    let pacing = budget.as_ref().and_then(|budget| budget.pacing.clone());
+    let (sender, receiver) = oneshot::channel();
     let job = move || {
         let result = if deadline.has_passed() {
             Err(EvaluationError::DeadlineExceeded)
         } else {
-            catch_unwind(AssertUnwindSafe(evaluate))
+            catch_unwind(AssertUnwindSafe(|| pacing::run(pacing.as_ref(), evaluate)))
                 .unwrap_or_else(|_| Err(EvaluationError::Failed("the interpreter panicked".into())))
         };
         drop(budget);
         let _ = sender.send(result);
     };
-    let running = threads::spawn(Box::new(job))
+    threads::spawn(Box::new(job))
         .map_err(|error| EvaluationError::Failed(format!("the interpreter cannot start a thread: {error}")))?;
-    let until = deadline.instant();
-    let short = if may_be_demoted { until.min(Instant::now() + SHORT) } else { until };
-    let mut ended = timeout_at(short.into(), &mut receiver).await;
-    if ended.is_err() {
-        // After the deadline, the result is of no use any more.
-        running.demote();
-        ended = timeout_at(until.into(), &mut receiver).await;
-    }
-    match ended {
+    match timeout_at(deadline.instant().into(), receiver).await {
         Ok(Ok(result)) => result,
         Ok(Err(_)) => Err(EvaluationError::Failed("the thread of the interpreter has ended".into())),
         Err(_) => Err(EvaluationError::DeadlineExceeded),
@@ -78,7 +71,7 @@ mod tests {
         let (places, memory) = (Shares::new(Limits::of(4)), Shares::new(Limits::of(1)));
         let place = places.account("a", None, Rank::Live);
         let memory = memory.account("a", None, Rank::Live);
-        let budget = Budget { place: place.take(1).await, memory, turns: None };
+        let budget = Budget { place: place.take(1).await, memory, pacing: None };
         let ((release, stuck), (begin, started)) = (mpsc::channel::<()>(), mpsc::channel());
         // The evaluation must have time to start, even on a busy machine.
         let deadline = Deadline::after(Duration::from_secs(1));

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use proviso_core::{Review, Verdict};
 
-pub use budget::Budget;
+pub use budget::{Budget, Pacing};
 pub use deadline::Deadline;
 pub use error::{CompileError, EvaluationError, SettingsError};
 pub use host::{Host, HostCall, NoHost};

@@ -1,12 +1,15 @@
 //! The allocator of Proviso's programs, and the memory limit of one piece of work: an evaluation or a compilation, which stays on
-//! one thread. The allocator counts the bytes of each thread. The work calls [`check`] at its steps, and ends when a check fails.
+//! one thread. The allocator counts the bytes of each thread. The work calls [`check`] at its steps, and ends when a check fails. Some of
+//! these steps are the pauses of [`with_pauses`].
 //! See docs/adr/0024.
 
 mod counters;
+mod pauses;
 mod process;
 
 use std::cell::Cell;
 
+pub use pauses::with_pauses;
 pub use process::set_process_limit;
 
 /// A program that links this crate has this allocator. A second allocator in the same program is a compile error.
@@ -90,6 +93,7 @@ pub fn with_limit<T>(limit: usize, work: impl FnOnce() -> T) -> Result<T, Exceed
 #[inline]
 pub fn check() -> Result<(), Exceeded> {
     let Some(scope) = SCOPE.get() else { return Ok(()) };
+    pauses::count_step();
     if let Some(exceeded) = scope.exceeded {
         return Err(exceeded);
     }

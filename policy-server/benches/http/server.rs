@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -105,6 +105,21 @@ impl Server {
     }
 
     /// Returns the CPU time of the process.
+    /// Waits until the server has no work left. The evaluation of a request outlives a client that disconnects.
+    pub fn until_idle(&self) {
+        let deadline = Instant::now() + Duration::from_mins(1);
+        let mut before = Duration::MAX;
+        loop {
+            let cpu = self.cpu();
+            if cpu == before {
+                return;
+            }
+            assert!(Instant::now() < deadline, "the server is never idle");
+            before = cpu;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     fn cpu(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).expect("Linux");
         // Fields 14 and 15 of proc_pid_stat(5), in hundredths of a second. The name in field 2 may contain spaces, so start after

@@ -32,7 +32,7 @@ pub(super) async fn call(
         return Err(EvaluationError::Overloaded);
     }
     let budget = Budget::current();
-    let (pace, runner) = Pace::new(budget.as_ref().and_then(|budget| budget.turns.clone()));
+    let (pace, runner) = Pace::new(budget.as_ref().and_then(|budget| budget.pacing.clone()));
     let (module, mut store) = (module.clone(), new_store(module, payload, host, deadline));
     set_pace(&mut store, pace);
     let evaluation = async move {
@@ -71,7 +71,7 @@ pub(super) fn new_store(module: &Module, payload: Payload, host: Arc<dyn Host>, 
     store
 }
 
-fn set_pace(store: &mut Store<State>, mut pace: Pace) {
+fn set_pace(store: &mut Store<State>, pace: Pace) {
     store.epoch_deadline_callback(move |context| {
         if context.data().deadline.has_passed() {
             return Err(DeadlinePassed.into());

@@ -4,19 +4,19 @@
 
 use std::future::poll_fn;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::task::Poll;
+use std::thread;
 use std::time::Duration;
 
-use proviso_shares::Account;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::context::TokioContext;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ticker::TICK;
-use crate::EvaluationError;
 use crate::isolation::{self, SHORT};
+use crate::{EvaluationError, Pacing};
 
 /// The number of ticks after which an evaluation is long: [`SHORT`].
 const SHORT_TICKS: u64 = ticks(SHORT);
@@ -37,37 +37,69 @@ static LONG: LazyLock<Option<Runtime>> = LazyLock::new(|| {
 
 /// The pace of one evaluation: what happens when a tick interrupts it.
 pub(super) struct Pace {
-    /// The account of turns of the policy; `None` if the evaluation stays on the thread of its caller.
-    turns: Option<Account>,
-    /// The number of ticks that have interrupted the evaluation.
-    ticks: u64,
-    is_long: Arc<AtomicBool>,
+    shared: Arc<Shared>,
 }
 
 /// Runs the evaluation that a [`Pace`] interrupts.
 pub(super) struct Runner {
-    is_long: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// The pacing of the policy; `None` if the evaluation stays on the thread of its caller.
+    pacing: Option<Pacing>,
+    /// True if the evaluation is long from its beginning, because of the one before it.
+    is_slow: bool,
+    /// The number of ticks that have interrupted the evaluation.
+    ticks: AtomicU64,
+}
+
+impl Shared {
+    /// Returns the number of ticks since the evaluation is long; `None` if it is not.
+    fn long_ticks(&self) -> Option<u64> {
+        self.pacing.as_ref()?;
+        let ticks = self.ticks.load(Ordering::Relaxed);
+        // The first tick may interrupt an evaluation that has just begun.
+        if self.is_slow { Some(ticks) } else { ticks.checked_sub(SHORT_TICKS + 1) }
+    }
+
+    /// Records whether the next evaluation of the policy begins as a long one.
+    fn record<T>(&self, result: &Result<T, EvaluationError>) {
+        // If the policy has taken all the memory of its share, its next evaluations may end soon, but come often.
+        let has_no_memory = matches!(result, Err(EvaluationError::Overloaded));
+        if let Some(pacing) = &self.pacing {
+            pacing.set_slow(has_no_memory || self.ticks.load(Ordering::Relaxed) > SHORT_TICKS);
+        }
+    }
 }
 
 impl Pace {
     /// Makes the pace of one evaluation, and its runner.
-    pub(super) fn new(turns: Option<Account>) -> (Self, Runner) {
-        let is_long = Arc::new(AtomicBool::new(false));
-        (Self { turns, ticks: 0, is_long: Arc::clone(&is_long) }, Runner { is_long })
+    pub(super) fn new(pacing: Option<Pacing>) -> (Self, Runner) {
+        let is_slow = pacing.as_ref().is_some_and(Pacing::is_slow);
+        let shared = Arc::new(Shared { pacing, is_slow, ticks: AtomicU64::new(0) });
+        (Self { shared: Arc::clone(&shared) }, Runner { shared })
     }
 
     /// Interrupts the evaluation at a tick. Returns the future that it waits for.
-    pub(super) fn interrupt(&mut self) -> impl Future<Output = ()> + Send + use<> {
-        // The first tick may interrupt an evaluation that has just begun.
-        let long_ticks = self.ticks.checked_sub(SHORT_TICKS);
-        self.ticks = self.ticks.saturating_add(1);
-        self.is_long.store(self.turns.is_some() && long_ticks.is_some(), Ordering::Relaxed);
-        let turns = self.turns.clone().filter(|_| long_ticks.is_some_and(|ticks| ticks.is_multiple_of(TURN_TICKS)));
+    pub(super) fn interrupt(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.shared.ticks.fetch_add(1, Ordering::Relaxed);
+        let long_ticks = self.shared.long_ticks();
+        if long_ticks.is_some() {
+            // The evaluation may end at its deadline, without a result.
+            if let Some(pacing) = &self.shared.pacing {
+                pacing.set_slow(true);
+            }
+            // A thread that becomes ready does not always interrupt one of the lowest priority, but then waits for the end of its slice.
+            thread::yield_now();
+        }
+        let pacing = self.shared.pacing.clone();
+        let pacing = pacing.filter(|_| long_ticks.is_some_and(|ticks| ticks.is_multiple_of(TURN_TICKS)));
         async move {
             // Unlike wasmtime's own yield, tokio's lets the runtime poll for I/O before the guest continues.
             tokio::task::yield_now().await;
-            if let Some(turns) = turns {
-                let turn = turns.take(1).await;
+            if let Some(pacing) = pacing {
+                let turn = pacing.turns().take(1).await;
                 // The turn ends by itself, also if the guest waits for its host meanwhile.
                 tokio::spawn(async move {
                     tokio::time::sleep(TURN).await;
@@ -79,16 +111,27 @@ impl Pace {
 }
 
 impl Runner {
-    /// Runs an evaluation: on this thread until it is long, and then on those of [`LONG`].
+    /// Runs an evaluation: on this thread while it is not long, and then on those of [`LONG`].
     pub(super) async fn run<T: Send + 'static>(
         self,
         evaluation: impl Future<Output = Result<T, EvaluationError>> + Send + 'static,
     ) -> Result<T, EvaluationError> {
+        let shared = Arc::clone(&self.shared);
+        let evaluation = async move {
+            let result = evaluation.await;
+            shared.record(&result);
+            result
+        };
         let mut evaluation = Box::pin(evaluation);
-        let ended = poll_fn(|context| match evaluation.as_mut().poll(context) {
-            Poll::Ready(result) => Poll::Ready(Some(result)),
-            Poll::Pending if self.is_long.load(Ordering::Relaxed) => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
+        let ended = poll_fn(|context| {
+            if self.shared.long_ticks().is_some() {
+                return Poll::Ready(None);
+            }
+            match evaluation.as_mut().poll(context) {
+                Poll::Ready(result) => Poll::Ready(Some(result)),
+                Poll::Pending if self.shared.long_ticks().is_some() => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            }
         });
         if let Some(result) = ended.await {
             return result;
@@ -113,7 +156,7 @@ const fn ticks(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::thread::{self, ThreadId};
+    use std::thread::ThreadId;
 
     use proviso_shares::{Limits, Rank, Shares};
 
@@ -121,12 +164,16 @@ mod tests {
 
     const WAIT: Duration = Duration::from_millis(50);
 
+    fn pacing(shares: &Shares, policy: &str) -> Pacing {
+        Pacing::new(shares.account(policy, None, Rank::Live))
+    }
+
     fn pace(shares: &Shares, policy: &str) -> (Pace, Runner) {
-        Pace::new(Some(shares.account(policy, None, Rank::Live)))
+        Pace::new(Some(pacing(shares, policy)))
     }
 
     /// Interrupts an evaluation until it is long.
-    async fn lengthen(pace: &mut Pace) {
+    async fn lengthen(pace: &Pace) {
         for _ in 0..SHORT_TICKS {
             pace.interrupt().await;
         }
@@ -136,9 +183,9 @@ mod tests {
     async fn long_evaluations_take_turns() {
         let shares = Shares::new(Limits::of(1));
         let held = shares.account("holder", None, Rank::Live).take(1).await;
-        let ((mut one, _), (mut two, _)) = (pace(&shares, "one"), pace(&shares, "two"));
-        lengthen(&mut one).await;
-        lengthen(&mut two).await;
+        let ((one, _), (two, _)) = (pace(&shares, "one"), pace(&shares, "two"));
+        lengthen(&one).await;
+        lengthen(&two).await;
         let waiting = tokio::time::timeout(WAIT, one.interrupt()).await;
         assert!(waiting.is_err(), "a long evaluation waits for its turn");
         drop(held);
@@ -150,7 +197,7 @@ mod tests {
     }
 
     /// Returns the threads on which an evaluation runs: at first, and after each interruption.
-    async fn threads((mut pace, runner): (Pace, Runner), interruptions: u64) -> Vec<ThreadId> {
+    async fn threads((pace, runner): (Pace, Runner), interruptions: u64) -> Vec<ThreadId> {
         let evaluation = async move {
             let mut threads = vec![thread::current().id()];
             for _ in 0..interruptions {
@@ -173,6 +220,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_evaluation_after_a_long_one_begins_on_another_thread() {
+        let shares = Shares::new(Limits::of(1));
+        let here = thread::current().id();
+        let pacing = pacing(&shares, "a");
+        let first = async |ticks| threads(Pace::new(Some(pacing.clone())), ticks).await[0];
+        assert_eq!(first(0).await, here);
+        assert_eq!(first(SHORT_TICKS + 1).await, here, "the long one");
+        assert_ne!(first(0).await, here, "the one after it, which is short");
+        assert_eq!(first(0).await, here);
+    }
+
+    #[tokio::test]
     async fn an_evaluation_without_an_account_stays_on_its_thread() {
         let here = thread::current().id();
         assert!(threads(Pace::new(None), 3 * SHORT_TICKS).await.iter().all(|thread| *thread == here));
@@ -183,7 +242,7 @@ mod tests {
         let shares = Shares::new(Limits::of(4));
         let places = shares.account("places", None, Rank::Live);
         let held = places.take(1).await;
-        let (mut pace, runner) = pace(&shares, "a");
+        let (pace, runner) = pace(&shares, "a");
         let running = runner.run(async move {
             let _held = held;
             for _ in 0..u64::MAX {
@@ -198,7 +257,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_of_a_long_evaluation_reaches_its_caller() {
         let shares = Shares::new(Limits::of(1));
-        let (mut pace, runner) = pace(&shares, "a");
+        let (pace, runner) = pace(&shares, "a");
         let evaluation = runner.run(async move {
             for interruption in 0..u64::MAX {
                 assert!(interruption <= SHORT_TICKS, "boom");

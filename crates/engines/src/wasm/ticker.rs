@@ -128,6 +128,7 @@ mod tests {
             }
         }
         drop(ticker);
+        while let Ok(()) = ticks.recv_timeout(WAIT) {}
         assert_eq!(ticks.recv_timeout(WAIT), Err(RecvTimeoutError::Disconnected), "the thread has ended");
     }
 }

@@ -29,6 +29,6 @@ impl Places {
     ) -> Result<T, EvaluationError> {
         let left = deadline.instant().saturating_duration_since(Instant::now());
         let place = self.places.take_within(1, left).await.map_err(|_| EvaluationError::Overloaded)?;
-        Budget { place, memory: self.memory.clone(), turns: None }.run(evaluation).await
+        Budget { place, memory: self.memory.clone(), pacing: None }.run(evaluation).await
     }
 }
