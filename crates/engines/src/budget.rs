@@ -22,7 +22,7 @@ pub struct Budget {
     pub pacing: Option<Pacing>,
 }
 
-/// How the evaluations of one policy share the CPUs with those of other policies: a long evaluation continues at the lowest CPU priority,
+/// The way in which the evaluations of one policy share the CPUs with those of other policies: a long evaluation continues at the lowest CPU priority,
 /// and the evaluation after a long one begins with it. Clones share all state.
 #[derive(Clone, Debug)]
 pub struct Pacing {

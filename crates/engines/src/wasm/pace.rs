@@ -137,7 +137,7 @@ impl Runner {
             return result;
         }
         let Some(long) = &*LONG else { return evaluation.await };
-        // What the host starts for the guest, such as a connection that others use too, stays with the runtime of the caller.
+        // The runtime of the caller keeps the tasks that the host starts for the guest, such as a connection that others use too.
         let evaluation = TokioContext::new(evaluation, Handle::current());
         match AbortOnDropHandle::new(long.spawn(evaluation)).await {
             Ok(result) => result,
