@@ -22,8 +22,8 @@ pub struct Budget {
     pub pacing: Option<Pacing>,
 }
 
-/// The way in which the evaluations of one policy share the CPUs with those of other policies: a long evaluation continues at the lowest CPU priority,
-/// and the evaluation after a long one begins with it. Clones share all state.
+/// The CPU priority of the evaluations of one policy: a long evaluation continues at the lowest one, and the evaluation after a long one
+/// begins with it. Clones share all state.
 #[derive(Clone, Debug)]
 pub struct Pacing {
     turns: Account,
