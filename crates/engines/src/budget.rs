@@ -26,6 +26,7 @@ pub struct Budget {
 /// begins with it. Clones share all state.
 #[derive(Clone, Debug)]
 pub struct Pacing {
+    #[cfg_attr(not(feature = "wasm"), expect(dead_code, reason = "only wasm evaluations take turns"))]
     turns: Account,
     /// True if the last evaluation was long, or took all the memory of the policy's share.
     is_slow: Arc<AtomicBool>,
