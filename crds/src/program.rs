@@ -125,7 +125,8 @@ pub struct Rego {
     pub libs: Vec<String>,
     /// The form of the module's input and result. `Gatekeeper`: `violation[{"msg": …}]` over `input.review` and
     /// `input.parameters`. `Admission`: `deny` and `warn` sets, or a whole AdmissionReview, over `input.request` and
-    /// `input.parameters`.
+    /// `input.parameters`. `Request`, for request policies: the rule `result` over `input.payload`, or, as in the API that the DCM
+    /// project published, the rule `main` over `input.spec`.
     pub dialect: RegoDialect,
     /// The rule that returns the result, such as `data.kubernetes.admission.main`. Only for the dialect `Admission`.
     /// Default: the rule `main` or `response` of the module's package if there is one, otherwise the rules `deny` and `warn`.
@@ -140,6 +141,8 @@ pub enum RegoDialect {
     Gatekeeper,
     /// `deny` and `warn` sets, or a whole AdmissionReview, over `input.request` and `input.parameters`.
     Admission,
+    /// The rule `result` over `input.payload`, or the rule `main` over `input.spec`. For request policies.
+    Request,
 }
 
 /// CEL expressions over `object`, `oldObject`, `request`, `params` (the settings), `namespaceObject`, `authorizer` and
@@ -162,6 +165,10 @@ pub struct Cel {
     /// `admission.mutating: true`. Default: no changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mutations: Vec<CelMutation>,
+    /// An expression for the result of a request policy: a map with `patch`, `constraints` and `serviceProvider`, or null for no
+    /// effect. It is evaluated if all validations are true. Only for request policies. Default: no effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
 }
 
 /// A named value.

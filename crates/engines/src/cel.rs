@@ -23,11 +23,12 @@ mod variables;
 use std::fmt;
 use std::sync::Arc;
 
+use proviso_core::request::Chain;
 use proviso_core::{Review, Verdict};
 
 use crate::host::{Host, NoHost};
 use crate::memory::{self, DEFAULT_MEMORY_LIMIT};
-use crate::{CompileError, Deadline, EvaluationError, isolation};
+use crate::{CompileError, Deadline, EvaluationError, isolation, request};
 use blocking_host::BlockingHost;
 use interrupt::Budget;
 use prepared::Prepared;
@@ -105,6 +106,28 @@ impl Program {
         let review = review.clone();
         let limit = self.memory_limit;
         isolation::run(deadline, move || memory::evaluate(limit, || run::run(&prepared, &review, &context))).await
+    }
+
+    /// Evaluates the program for the next policy of a chain. `object` is the payload, and `request` the input of the chain. A validation
+    /// that fails rejects the request. Returns `None` if the value of `result` is null.
+    ///
+    /// # Errors
+    /// The errors of [`Self::evaluate`].
+    pub async fn evaluate_request(
+        &self,
+        chain: &Chain,
+        deadline: Deadline,
+    ) -> Result<Option<serde_json::Value>, EvaluationError> {
+        let input = request::to_review(chain)?;
+        let payload = request::to_json(chain.input().payload)?;
+        let context = EvaluationContext {
+            namespace: Ok(None),
+            host: BlockingHost::new(Arc::clone(&self.host), deadline),
+            budget: Budget::new(deadline),
+        };
+        let (prepared, limit) = (Arc::clone(&self.prepared), self.memory_limit);
+        let evaluate = move || memory::evaluate(limit, || run::run_request(&prepared, &input, &payload, &context));
+        isolation::run(deadline, evaluate).await
     }
 
     /// Reads the Namespace of the request, if an expression needs it. `None` if no expression reads it, or if the object is not

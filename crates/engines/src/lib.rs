@@ -11,12 +11,16 @@ mod isolation;
 mod memory;
 mod patch;
 pub mod rego;
+mod request;
 #[cfg(feature = "wasm")]
 pub mod wasm;
 
 use std::sync::Arc;
 
+use proviso_core::request::Chain;
 use proviso_core::{Review, Verdict};
+
+use serde_json::Value;
 
 pub use budget::{Budget, Pacing};
 pub use deadline::Deadline;
@@ -49,6 +53,22 @@ impl Program {
             Self::Rego(program) => program.evaluate(review, deadline).await,
             Self::Cel(program) => program.evaluate(review, deadline).await,
             Self::Group(program) => Box::pin(program.evaluate(review, deadline)).await,
+        }
+    }
+
+    /// Evaluates the program for the next policy of a chain of request policies. Returns the result for [`Chain::apply`]; `None` if
+    /// it is undefined. Rego of the dialect `Request` and modules of the mode `opa` return their results as they are. Programs that
+    /// answer a review with a verdict see the input of the chain as the request of the review: a denial becomes a rejection.
+    ///
+    /// # Errors
+    /// Returns an [`EvaluationError`] if the program has no result, or if it cannot evaluate requests to services.
+    pub async fn evaluate_request(&self, chain: &Chain, deadline: Deadline) -> Result<Option<Value>, EvaluationError> {
+        match self {
+            #[cfg(feature = "wasm")]
+            Self::Wasm(program) => program.evaluate_request(chain, deadline).await,
+            Self::Rego(program) => program.evaluate_request(chain, deadline).await,
+            Self::Cel(program) => program.evaluate_request(chain, deadline).await,
+            Self::Group(program) => Box::pin(program.evaluate_request(chain, deadline)).await,
         }
     }
 

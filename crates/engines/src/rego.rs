@@ -26,6 +26,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use proviso_core::request::Chain;
 use proviso_core::review::Operation;
 use proviso_core::{Review, Verdict};
 use regorus::unstable::{Module, Ref};
@@ -35,8 +36,8 @@ use tokio::time::timeout_at;
 
 use crate::host::Objects;
 use crate::memory::{self, DEFAULT_MEMORY_LIMIT};
-use crate::{CompileError, Deadline, EvaluationError, Host, NoHost, isolation};
-use evaluated_rules::EvaluatedRules;
+use crate::{CompileError, Deadline, EvaluationError, Host, NoHost, isolation, request};
+use evaluated_rules::{Entrypoint, EvaluatedRules};
 use inspect::Documents;
 use inventory::Inventory;
 use parse::ModuleSource;
@@ -79,6 +80,10 @@ const TRIAL_REQUEST: &str = r#"{"request": {
     "uid": "trial", "operation": "CREATE", "name": "trial", "namespace": "trial", "dryRun": true,
     "kind": {"group": "", "version": "v1", "kind": "Pod"}, "resource": {"group": "", "version": "v1", "resource": "pods"},
     "userInfo": {"username": "trial", "groups": []}, "object": {"metadata": {}}, "oldObject": null, "options": null}}"#;
+/// The inputs of a request policy, as the ADR and as the published API have them, for a request with an empty payload.
+const TRIAL_INPUT: &str = r#"{"originalPayload": {}, "payload": {}, "constraints": {}, "user": null, "tenant": null,
+    "serviceProvider": {"value": null, "constraints": {"patterns": []}}}"#;
+const TRIAL_PUBLISHED_INPUT: &str = r#"{"spec": {}, "provider": ""}"#;
 
 impl Program {
     /// Compiles a policy of one module: see [`Program::compile_with`].
@@ -99,6 +104,7 @@ impl Program {
     ///
     /// `entrypoint` names the rule that decides, as `data.a.b` or `a/b`. Default for the Gatekeeper dialect: `violation`.
     /// Default for admission policies: `main` or `response` if the package defines one of them, otherwise `deny` and `warn`.
+    /// Default for request policies: `result` or `main`; `result` if a package below `dcm.policy` defines both, otherwise `main`.
     ///
     /// # Errors
     /// [`CompileError::Invalid`] if a module does not parse, the entrypoint does not exist, no rule can deny, or the evaluation
@@ -199,6 +205,23 @@ impl Program {
         isolation::run(deadline, evaluate).await
     }
 
+    /// Evaluates a policy of the dialect Request for the next policy of a chain. Returns `None` if the result is undefined.
+    ///
+    /// # Errors
+    /// The errors of [`Self::evaluate`], and [`EvaluationError::Failed`] if the policy has another dialect.
+    pub async fn evaluate_request(&self, chain: &Chain, deadline: Deadline) -> Result<Option<serde_json::Value>, EvaluationError> {
+        if self.prepared.evaluated_rules.dialect() != Dialect::Request {
+            return Err(EvaluationError::Failed("Rego of a request policy needs the dialect Request".into()));
+        }
+        let input = match self.prepared.evaluated_rules.is_published() {
+            true => request::to_json(&chain.published_input())?,
+            false => request::to_json(&chain.input())?,
+        };
+        let (prepared, limit) = (Arc::clone(&self.prepared), self.memory_limit);
+        let evaluate = move || memory::evaluate(limit, || prepared.evaluate_request(&input, deadline));
+        isolation::run(deadline, evaluate).await
+    }
+
     /// Reads the objects from the host. The timeout guards against a host that does not answer by the deadline.
     async fn objects(&self, deadline: Deadline) -> Result<Arc<Objects>, EvaluationError> {
         match timeout_at(deadline.instant().into(), self.host.objects(deadline)).await {
@@ -244,7 +267,16 @@ impl Prepared {
         let trial =
             Review::admission(TRIAL_REQUEST.into()).map_err(|error| CompileError::Invalid(error.to_string()))?;
         let deadline = Deadline::after(TRIAL_TIMEOUT);
-        match memory::evaluate(DEFAULT_MEMORY_LIMIT, || self.evaluate(self.engine.clone(), &trial, deadline)) {
+        let evaluated = memory::evaluate(DEFAULT_MEMORY_LIMIT, || match self.evaluated_rules.dialect() {
+            Dialect::Gatekeeper | Dialect::Admission => {
+                self.evaluate(self.engine.clone(), &trial, deadline).map(drop)
+            }
+            Dialect::Request if self.evaluated_rules.is_published() => {
+                self.evaluate_request(TRIAL_PUBLISHED_INPUT, deadline).map(drop)
+            }
+            Dialect::Request => self.evaluate_request(TRIAL_INPUT, deadline).map(drop),
+        });
+        match evaluated {
             // The answer may be invalid only for such an incomplete object.
             Ok(_) | Err(EvaluationError::InvalidAnswer(_) | EvaluationError::Overloaded) => Ok(()),
             Err(EvaluationError::Failed(why)) => Err(CompileError::Invalid(why)),
@@ -254,21 +286,53 @@ impl Prepared {
         }
     }
 
-    fn evaluate(&self, mut engine: Engine, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
-        engine.set_input(self.input(review)?);
+    fn evaluate(&self, engine: Engine, review: &Review, deadline: Deadline) -> Result<Verdict, EvaluationError> {
         let mut verdict = Verdict::allow();
+        let input = self.input(review)?;
+        self.evaluate_rules(engine, input, deadline, |entrypoint, value| {
+            entrypoint.add_to_verdict(&value, review, &mut verdict)
+        })?;
+        Ok(verdict)
+    }
+
+    /// Evaluates the rule of a request policy. `input` is the JSON of an object.
+    fn evaluate_request(&self, input: &str, deadline: Deadline) -> Result<Option<serde_json::Value>, EvaluationError> {
+        let mut input: Value = value::read(input).map_err(|error| EvaluationError::Failed(format!("the input: {error}")))?;
+        if let Ok(members) = input.as_object_mut() {
+            members.insert("parameters".into(), self.settings.clone());
+        }
+        let mut result = None;
+        self.evaluate_rules(self.engine.clone(), input, deadline, |entrypoint, value| {
+            if value != Value::Undefined {
+                let invalid = |error| EvaluationError::InvalidAnswer(format!("{} is not valid: {error}", entrypoint.rule()));
+                result = Some(serde_json::to_value(&value).map_err(invalid)?);
+            }
+            Ok(())
+        })?;
+        Ok(result)
+    }
+
+    /// Evaluates each rule for an input, and passes its value to `read`.
+    fn evaluate_rules(
+        &self,
+        mut engine: Engine,
+        input: Value,
+        deadline: Deadline,
+        mut read: impl FnMut(&Entrypoint, Value) -> Result<(), EvaluationError>,
+    ) -> Result<(), EvaluationError> {
+        engine.set_input(input);
         for entrypoint in self.evaluated_rules.entrypoints() {
             set_deadline(&mut engine, deadline);
             let value = engine
                 .eval_rule(entrypoint.rule().to_owned())
                 .map_err(|error| evaluation_error(&error.to_string(), error.downcast_ref(), deadline))?;
-            entrypoint.add_to_verdict(&value, review, &mut verdict)?;
+            read(entrypoint, value)?;
         }
         // The interpreter checks the deadline between steps only. One long builtin call may be the last step.
         if deadline.has_passed() {
             return Err(EvaluationError::DeadlineExceeded);
         }
-        Ok(verdict)
+        Ok(())
     }
 
     fn input(&self, review: &Review) -> Result<Value, EvaluationError> {
@@ -286,6 +350,9 @@ impl Prepared {
                 members.insert("apiVersion".into(), "admission.k8s.io/v1".into());
                 members.insert("kind".into(), "AdmissionReview".into());
                 members.insert("request".into(), request);
+            }
+            Dialect::Request => {
+                return Err(EvaluationError::Failed("the dialect Request is for request policies only".into()));
             }
         }
         Ok(members.into())

@@ -22,6 +22,7 @@ pub fn compile_rego(spec: &Rego, settings: &Map<String, Value>) -> Result<rego::
     let dialect = match spec.dialect {
         RegoDialect::Gatekeeper => rego::Dialect::Gatekeeper,
         RegoDialect::Admission => rego::Dialect::Admission,
+        RegoDialect::Request => rego::Dialect::Request,
     };
     let settings = Value::Object(settings.clone());
     rego::Program::compile_with(&spec.source, &spec.libs, dialect, spec.entrypoint.as_deref(), &settings)
@@ -62,6 +63,7 @@ fn cel_source(spec: &Cel) -> cel::Source {
         validations: validations.collect(),
         audit_annotations: audit_annotations.collect(),
         mutations: mutations.collect(),
+        result: spec.result.clone(),
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Prepared {
     pub conditions: Vec<Condition>,
     pub annotations: Vec<Annotation>,
     pub mutations: Vec<Change>,
+    /// The result of a request policy.
+    pub result: Option<Expression>,
     pub params: Box<dyn Val>,
     /// True if any of the expressions reads `namespaceObject`.
     pub needs_namespace: bool,
@@ -50,7 +52,7 @@ pub(super) struct Change {
 
 impl Prepared {
     pub(super) fn compile(source: Source, params: &serde_json::Value) -> Result<Self, CompileError> {
-        let Source { variables, validations, audit_annotations, mutations } = source;
+        let Source { variables, validations, audit_annotations, mutations, result } = source;
         // Mutations and validations share the variables: if there are mutations, variables may construct objects too.
         let purpose = if mutations.is_empty() { Purpose::Value } else { Purpose::Mutation };
         let mut known = KnownVariables::new();
@@ -64,6 +66,8 @@ impl Prepared {
             Ok(Change { patch_type, expression: expression.map_err(|error| with_context("mutations", error))? })
         });
         let mutations = mutations.collect::<Result<Vec<_>, _>>()?;
+        let result = result.map(|source| Expression::compile(&source, Purpose::Value, &known)).transpose();
+        let result = result.map_err(|error| with_context("result", error))?;
         let params = json::from_value(params)
             .map_err(|error| CompileError::Invalid(format!("the parameters are not valid: {error}")))?;
         let needs: Vec<_> = conditions
@@ -72,11 +76,12 @@ impl Prepared {
             .flatten()
             .chain(annotations.iter().map(|annotation| &annotation.expression))
             .chain(mutations.iter().map(|change| &change.expression))
+            .chain(&result)
             .map(|expression| expression.needs)
             .collect();
         let needs_namespace = needs.iter().any(|needs| needs.namespace);
         let needs_authorizer = needs.iter().any(|needs| needs.authorizer);
-        Ok(Self { variables, conditions, annotations, mutations, params, needs_namespace, needs_authorizer })
+        Ok(Self { variables, conditions, annotations, mutations, result, params, needs_namespace, needs_authorizer })
     }
 
     /// Returns true if the program has no conditions, annotations or mutations.

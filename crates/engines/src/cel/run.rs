@@ -7,11 +7,12 @@ use proviso_core::verdict::Cause;
 use proviso_core::{Review, Verdict};
 
 use super::expression::Expression;
+use super::json;
 use super::library::memory;
 use super::mutation;
 use super::prepared::{Condition, Prepared};
 use super::variables::{EvaluationContext, Variables};
-use crate::EvaluationError;
+use crate::{EvaluationError, request};
 
 /// The longest message of a message expression, in bytes.
 const MAX_MESSAGE: usize = 5 * 1024;
@@ -27,17 +28,50 @@ pub(super) fn run(
     let patched = mutate(prepared, review, context)?;
     let object_json = patched.as_ref().map(|(json, _)| json.as_str()).or_else(|| review.object_json());
     let variables = Variables::new(prepared, review, object_json, context);
+    let failed = failed_conditions(prepared, &variables)?;
+    let audit_annotations = annotations(prepared, &variables)?;
+    let patch = patched.map(|(_, patch)| patch).filter(|patch| !patch.is_empty() && failed.is_empty());
+    Ok(Verdict { audit_annotations, patch, ..verdict(failed) })
+}
+
+/// Evaluates a request policy. `review` is the input of the policy as a raw review, and `payload` is the JSON of the payload.
+pub(super) fn run_request(
+    prepared: &Prepared,
+    review: &Review,
+    payload: &str,
+    context: &EvaluationContext,
+) -> Result<Option<serde_json::Value>, EvaluationError> {
+    memory::reset();
+    let variables = Variables::new(prepared, review, Some(payload), context);
+    let failed = failed_conditions(prepared, &variables)?;
+    if !failed.is_empty() {
+        let reasons: Vec<_> = failed.into_iter().map(|(_, message)| message).collect();
+        return Ok(Some(request::rejection(Some(&reasons.join("; ")))));
+    }
+    let Some(expression) = &prepared.result else { return Ok(Some(request::acceptance())) };
+    match variables.evaluate(expression)? {
+        Value::Null => Ok(None),
+        value @ Value::Map(_) => json::write(&value)
+            .map(Some)
+            .map_err(|why| EvaluationError::Failed(format!("expression {:?}: {why}", expression.text))),
+        other => Err(wrong_type(expression, "map or null", &other)),
+    }
+}
+
+/// Returns the conditions that do not hold, with their messages.
+fn failed_conditions<'a>(
+    prepared: &'a Prepared,
+    variables: &Variables<'_>,
+) -> Result<Vec<(&'a Condition, String)>, EvaluationError> {
     let mut failed = Vec::new();
     for condition in &prepared.conditions {
         match variables.evaluate(&condition.expression)? {
             Value::Bool(true) => {}
-            Value::Bool(false) => failed.push((condition, message(condition, &variables)?)),
+            Value::Bool(false) => failed.push((condition, message(condition, variables)?)),
             other => return Err(wrong_type(&condition.expression, "bool", &other)),
         }
     }
-    let audit_annotations = annotations(prepared, &variables)?;
-    let patch = patched.map(|(_, patch)| patch).filter(|patch| !patch.is_empty() && failed.is_empty());
-    Ok(Verdict { audit_annotations, patch, ..verdict(failed) })
+    Ok(failed)
 }
 
 /// Applies the mutations. Returns the mutated object and the patch; `None` if there are no mutations or the request has no

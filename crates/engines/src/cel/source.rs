@@ -9,6 +9,8 @@ pub struct Source {
     /// The mutations in their order. Each mutation is applied to the result of the previous one. The validations read the result
     /// of the last one.
     pub mutations: Vec<Mutation>,
+    /// An expression for the result of a request policy: a map, or null for no effect.
+    pub result: Option<String>,
 }
 
 /// A named value. It is evaluated once, when an expression first reads it.

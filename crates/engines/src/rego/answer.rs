@@ -23,6 +23,7 @@ impl Entrypoint {
         }
         match (self.form, value) {
             (ResultForm::Decision, Value::Object(_)) => *verdict = response::read(value, review).map_err(invalid)?,
+            (ResultForm::Request, _) => return Err(invalid("is the result of a request policy".into())),
             (ResultForm::Warnings, _) => verdict.warnings.extend(messages(value, true).map_err(invalid)?),
             (form, _) => deny(verdict, messages(value, form != ResultForm::Violations).map_err(invalid)?),
         }

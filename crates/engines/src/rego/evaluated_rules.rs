@@ -13,7 +13,16 @@ pub enum Dialect {
     /// OPA's admission policies. The rules `deny` and `warn` are sets, or one rule is a complete `AdmissionReview`. The policy
     /// reads the request in `input.request`.
     Admission,
+    /// Policies about requests to services. The rule `result` or `main` is the result of the policy, which reads a part of the
+    /// chain as its input.
+    Request,
 }
+
+/// The rule of a request policy as the ADR of the DCM project has it, `data.dcm.policy.<id>.result`.
+const ADR_RULE: &str = "result";
+const ADR_PACKAGE: [&str; 2] = ["dcm", "policy"];
+/// The rule of a request policy as the published API of the DCM project has it, in any package.
+const PUBLISHED_RULE: &str = "main";
 
 /// The rules that decide, in the order in which they are evaluated.
 #[derive(Debug)]
@@ -41,6 +50,8 @@ pub(super) enum ResultForm {
     Warnings,
     /// A complete response, or a set of denials.
     Decision,
+    /// The result of a request policy.
+    Request,
 }
 
 impl Entrypoint {
@@ -61,7 +72,11 @@ impl EvaluatedRules {
                         package.path.join(".")
                     ))
                 })?;
-                let form = if dialect == Dialect::Gatekeeper { ResultForm::Violations } else { ResultForm::Decision };
+                let form = match dialect {
+                    Dialect::Gatekeeper => ResultForm::Violations,
+                    Dialect::Admission => ResultForm::Decision,
+                    Dialect::Request => ResultForm::Request,
+                };
                 vec![evaluated(rule, form)]
             }
             (Dialect::Gatekeeper, None) if has("violation") => vec![evaluated("violation", ResultForm::Violations)],
@@ -70,6 +85,17 @@ impl EvaluatedRules {
                     "package {} has no rule violation: the policy could never deny",
                     package.path.join(".")
                 )));
+            }
+            (Dialect::Request, None) => {
+                let of_adr = package.path.starts_with(&ADR_PACKAGE) && has(ADR_RULE);
+                let rule = if has(PUBLISHED_RULE) && !of_adr { PUBLISHED_RULE } else { ADR_RULE };
+                if !has(rule) {
+                    return Err(CompileError::Invalid(format!(
+                        "package {} has neither the rule {ADR_RULE} nor {PUBLISHED_RULE}: the policy would have no result",
+                        package.path.join(".")
+                    )));
+                }
+                vec![evaluated(rule, ResultForm::Request)]
             }
             (Dialect::Admission, None) => {
                 let decision = ["main", "response"].into_iter().find(|rule| has(rule));
@@ -94,7 +120,8 @@ impl EvaluatedRules {
         }
         for entrypoint in &entrypoints {
             let name = entrypoint.rule.rsplit('.').next().unwrap_or_default();
-            if entrypoint.form != ResultForm::Decision && package.rules.get(name) == Some(&RuleKind::Scalar) {
+            let is_set = !matches!(entrypoint.form, ResultForm::Decision | ResultForm::Request);
+            if is_set && package.rules.get(name) == Some(&RuleKind::Scalar) {
                 return Err(CompileError::Invalid(format!(
                     "rule {name} is one value, not a set of messages: write {name}[msg] {{ … }}, or {name} contains \
                      msg if {{ … }}"
@@ -110,6 +137,11 @@ impl EvaluatedRules {
 
     pub(super) fn entrypoints(&self) -> &[Entrypoint] {
         &self.entrypoints
+    }
+
+    /// Returns true if the policy is written for the published API of the DCM project, and reads the input of that API.
+    pub(super) fn is_published(&self) -> bool {
+        self.entrypoints.iter().any(|entrypoint| entrypoint.rule.ends_with(&format!(".{PUBLISHED_RULE}")))
     }
 }
 

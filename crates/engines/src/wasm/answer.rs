@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::{EvaluationError, SettingsError};
+use crate::{EvaluationError, SettingsError, request};
 
 #[derive(Deserialize)]
 struct Answer<'a> {
@@ -45,6 +45,18 @@ pub(super) fn verdict(response: &[u8], review: &Review) -> Result<Verdict, Evalu
         None => None,
     };
     Ok(Verdict { allowed: true, patch, ..base })
+}
+
+/// Parses the answer to `validate` of a request policy.
+pub(super) fn request_result(response: &[u8]) -> Result<Value, EvaluationError> {
+    let answer: Answer<'_> = serde_json::from_slice(response).map_err(invalid)?;
+    if !answer.accepted {
+        return Ok(request::rejection(answer.message.as_deref()));
+    }
+    match answer.mutated_object.map(RawValue::get) {
+        None | Some("null") => Ok(request::acceptance()),
+        Some(result) => serde_json::from_str(result).map_err(invalid),
+    }
 }
 
 /// Parses the answer to `validate_settings`.

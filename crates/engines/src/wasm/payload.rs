@@ -31,6 +31,11 @@ impl Payload {
         Self::Validate { request: embed_request([], review, []), settings }
     }
 
+    /// Creates the documents for Rego whose input is this JSON.
+    pub(super) fn rego(input: String, data: Arc<[u8]>) -> Self {
+        Self::Rego { input: input.into_bytes().into_boxed_slice(), data }
+    }
+
     /// Creates the documents for Rego that is written for OPA's admission control.
     pub(super) fn opa(review: &Review, data: Arc<[u8]>) -> Self {
         Self::Rego { input: embed_request([b"{\"request\":"], review, [b"}"]), data }

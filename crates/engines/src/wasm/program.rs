@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use proviso_core::request::Chain;
 use proviso_core::{Review, Verdict};
+use serde_json::Value;
 
 use super::answer;
 use super::call::call;
@@ -10,7 +12,7 @@ use super::documents::DocumentCache;
 use super::metadata::ExecutionMode;
 use super::module::Module;
 use super::payload::Payload;
-use crate::{Deadline, EvaluationError, Host, NoHost, SettingsError};
+use crate::{Deadline, EvaluationError, Host, NoHost, SettingsError, request};
 
 /// A module with its settings and its host. Programs of the same module share its compiled code.
 #[derive(Clone, Debug)]
@@ -66,6 +68,31 @@ impl Program {
             Some(ExecutionMode::Opa) => answer::rego::admission(&response, review),
             Some(ExecutionMode::Gatekeeper) => answer::rego::violations(&response),
             Some(ExecutionMode::KubewardenWapc | ExecutionMode::Wasi) | None => answer::verdict(&response, review),
+        }
+    }
+
+    /// Evaluates the next policy of a chain in a fresh instance of the module. A waPC module or a WASI command gets the input of the chain
+    /// as the request of a review; `mutated_object` of its answer is its result. Compiled Rego of the mode `opa` gets the input as it
+    /// is. Returns `None` if the result is undefined.
+    ///
+    /// # Errors
+    /// The errors of [`Self::evaluate`], and [`EvaluationError::Failed`] in the mode `gatekeeper`.
+    pub async fn evaluate_request(&self, chain: &Chain, deadline: Deadline) -> Result<Option<Value>, EvaluationError> {
+        let payload = match self.mode {
+            Some(ExecutionMode::KubewardenWapc | ExecutionMode::Wasi) => {
+                Payload::validate(&request::to_review(chain)?, Arc::clone(&self.settings))
+            }
+            Some(mode @ ExecutionMode::Opa) => {
+                Payload::rego(request::to_json(&chain.input())?, self.data(mode, deadline).await?)
+            }
+            Some(ExecutionMode::Gatekeeper) | None => {
+                return Err(EvaluationError::Failed("compiled Rego of a request policy needs the mode opa".into()));
+            }
+        };
+        let response = call(&self.module, payload, Arc::clone(&self.host), deadline).await?;
+        match self.mode {
+            Some(ExecutionMode::Opa) => answer::rego::value(&response),
+            _ => answer::request_result(&response).map(Some),
         }
     }
 

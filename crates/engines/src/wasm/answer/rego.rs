@@ -28,6 +28,12 @@ pub(in crate::wasm) fn admission(answer: &[u8], review: &Review) -> Result<Verdi
     response::read_json(result, review).map_err(|what| EvaluationError::InvalidAnswer(format!("the entrypoint {what}")))
 }
 
+/// Parses any value. Returns `None` if it is undefined.
+pub(in crate::wasm) fn value(answer: &[u8]) -> Result<Option<Value>, EvaluationError> {
+    let results: Vec<QueryResult<Value>> = serde_json::from_slice(answer).map_err(invalid)?;
+    Ok(results.into_iter().next().map(|first| first.result))
+}
+
 /// Parses violations. One malformed violation makes the whole answer invalid, so that no violation is lost.
 pub(in crate::wasm) fn violations(answer: &[u8]) -> Result<Verdict, EvaluationError> {
     let violations = first_result::<Vec<Violation>>(answer)?;
